@@ -1,0 +1,1 @@
+"""ParKazoo: one ZooKeeper namespace over many ensembles."""
