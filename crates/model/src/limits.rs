@@ -1,0 +1,26 @@
+//! Every limit that clients and nodes must agree on, beside its reason.
+
+/// Longest key. An index entry and a routing decision must stay small next to the value.
+pub const KEY_BYTES_MAX: usize = 4 * 1024;
+
+/// Largest value, the default of a store. Larger objects belong in pieces: one value crosses the network whole.
+pub const VALUE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Most concurrent versions of one key, the default of a store. More means that nobody merges.
+pub const SIBLINGS_MAX: usize = 64;
+
+/// Most keys in one multi-get or multi-put.
+pub const MULTI_KEYS_MAX: usize = 10_000;
+
+/// Largest frame on the wire: one full sibling set of moderate values, or one value at its limit with room for
+/// its key and versions.
+pub const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Longest store name in bytes.
+pub const STORE_NAME_BYTES_MAX: usize = 64;
+
+/// Most partitions of one ring.
+pub const PARTITIONS_MAX: usize = 1 << 20;
+
+/// Partitions of a new hash ring, unless asked otherwise.
+pub const PARTITIONS_DEFAULT: usize = 1024;

@@ -1,0 +1,139 @@
+//! Stores: named collections of keys with their own replication, quorums and resolver.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::limits::{SIBLINGS_MAX, STORE_NAME_BYTES_MAX, VALUE_BYTES_MAX};
+
+/// A store's name: 1 to 64 bytes of `a-z 0-9 _ -`, starting with a letter.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct StoreName(String);
+
+impl StoreName {
+    /// Checks the characters and the length.
+    pub fn new(name: impl Into<String>) -> Result<Self, StoreError> {
+        let name = name.into();
+        let well_formed = name.len() <= STORE_NAME_BYTES_MAX
+            && name.starts_with(|c: char| c.is_ascii_lowercase())
+            && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-');
+        if well_formed { Ok(StoreName(name)) } else { Err(StoreError::Name { name }) }
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for StoreName {
+    type Error = StoreError;
+    fn try_from(name: String) -> Result<Self, StoreError> {
+        StoreName::new(name)
+    }
+}
+
+impl From<StoreName> for String {
+    fn from(name: StoreName) -> String {
+        name.0
+    }
+}
+
+impl fmt::Display for StoreName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a store does with concurrent versions of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Resolver {
+    /// Keep them all; the application merges.
+    Siblings,
+    /// Keep the one with the greatest hybrid logical timestamp, ties by actor.
+    LastWriteWins,
+}
+
+/// How many replicas a store has and how many must answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Consistency {
+    /// N: replicas of each key.
+    pub replicas: u8,
+    /// R: replicas that must answer a get.
+    pub reads_required: u8,
+    /// W: replicas (or, sloppily, fallbacks) that must acknowledge a put or delete.
+    pub writes_required: u8,
+}
+
+/// One store as the cluster's documents define it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Store {
+    /// Its name.
+    pub name: StoreName,
+    /// N, R and W.
+    pub consistency: Consistency,
+    /// What happens to concurrent versions.
+    pub resolver: Resolver,
+    /// Whether fallbacks may acknowledge for replicas that are down.
+    pub sloppy: bool,
+    /// Largest value in bytes.
+    pub value_bytes_max: usize,
+    /// Most concurrent versions of one key.
+    pub siblings_max: usize,
+}
+
+/// What makes a store definition unusable.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum StoreError {
+    /// The name has other characters, or too many.
+    #[error("store name {name:?} must be 1 to {STORE_NAME_BYTES_MAX} of a-z 0-9 _ - and start with a letter")]
+    Name {
+        /// The name as given.
+        name: String,
+    },
+    /// R or W is zero or above N, or N is zero.
+    #[error("store needs 1 <= R <= N and 1 <= W <= N, got N={replicas} R={reads} W={writes}")]
+    Consistency {
+        /// N.
+        replicas: u8,
+        /// R.
+        reads: u8,
+        /// W.
+        writes: u8,
+    },
+}
+
+impl Store {
+    /// A store with the default limits, sloppy quorums and last-write-wins.
+    pub fn new(name: StoreName, consistency: Consistency) -> Result<Self, StoreError> {
+        consistency.validate()?;
+        Ok(Store {
+            name,
+            consistency,
+            resolver: Resolver::LastWriteWins,
+            sloppy: true,
+            value_bytes_max: VALUE_BYTES_MAX,
+            siblings_max: SIBLINGS_MAX,
+        })
+    }
+}
+
+impl Consistency {
+    /// Checks 1 ≤ R ≤ N and 1 ≤ W ≤ N.
+    pub fn validate(&self) -> Result<(), StoreError> {
+        let Consistency { replicas, reads_required: reads, writes_required: writes } = *self;
+        if replicas >= 1 && (1..=replicas).contains(&reads) && (1..=replicas).contains(&writes) {
+            Ok(())
+        } else {
+            Err(StoreError::Consistency { replicas, reads, writes })
+        }
+    }
+
+    /// Whether every read quorum meets every write quorum.
+    pub fn quorums_intersect(&self) -> bool {
+        self.reads_required + self.writes_required > self.replicas
+    }
+}

@@ -1,0 +1,106 @@
+//! Files, and what survives a crash.
+//!
+//! Contract, as the operating system gives it and the simulated disk enforces it:
+//! - appended bytes are readable at once, and survive the end of the process, but survive a power cut only after a
+//!   later [`File::sync`] of that file completed;
+//! - a created, renamed or removed name survives a power cut only after [`Disk::sync_directory`] completed;
+//! - after a power cut any prefix-or-garbled subset of the unsynced bytes may be there (torn writes);
+//! - a failed sync means that nobody knows what is on the platter: the caller must treat it as fatal for the file.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::BoxFuture;
+
+/// Why the disk refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DiskError {
+    /// No such file.
+    NotFound {
+        /// Path below the disk's root.
+        path: String,
+    },
+    /// The file exists already.
+    Exists {
+        /// Path below the disk's root.
+        path: String,
+    },
+    /// No space left.
+    Full,
+    /// Another process holds the lock.
+    Locked {
+        /// Path below the disk's root.
+        path: String,
+    },
+    /// The device failed.
+    Failed {
+        /// Path below the disk's root.
+        path: String,
+        /// What the operating system said.
+        reason: String,
+    },
+}
+
+impl fmt::Display for DiskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DiskError::NotFound { path } => write!(f, "file {path} does not exist"),
+            DiskError::Exists { path } => write!(f, "file {path} exists already"),
+            DiskError::Full => f.write_str("no space left on the disk"),
+            DiskError::Locked { path } => write!(f, "{path} is held by another process"),
+            DiskError::Failed { path, reason } => write!(f, "disk failed at {path}: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for DiskError {}
+
+/// An open file: appended at its end, read anywhere.
+pub trait File: Send + Sync {
+    /// Appends all of `bytes` and returns the offset where they start.
+    ///
+    /// # Errors
+    /// On [`DiskError::Full`] or [`DiskError::Failed`] a part of the bytes may have been appended; the caller
+    /// truncates or abandons the file.
+    fn append(&self, bytes: &[u8]) -> Result<u64, DiskError>;
+
+    /// Reads up to `buffer.len()` bytes from `offset`; fewer only at the end of the file.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError>;
+
+    /// Makes everything appended before the call durable. Does not block the executor.
+    fn sync(&self) -> BoxFuture<'static, Result<(), DiskError>>;
+
+    /// Cuts the file to `length` bytes.
+    fn truncate(&self, length: u64) -> Result<(), DiskError>;
+
+    /// Its length in bytes.
+    fn length(&self) -> u64;
+}
+
+/// A directory tree that one process owns. Paths are relative, with `/`.
+pub trait Disk: Send + Sync {
+    /// Creates a file; its parent directories are created as needed.
+    fn create(&self, path: &str) -> Result<Arc<dyn File>, DiskError>;
+
+    /// Opens an existing file.
+    fn open(&self, path: &str) -> Result<Arc<dyn File>, DiskError>;
+
+    /// Renames a file over whatever has the new name, atomically.
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError>;
+
+    /// Removes a file. Readers that have it open may go on.
+    fn remove(&self, path: &str) -> Result<(), DiskError>;
+
+    /// Names directly below a directory, sorted; empty when it does not exist.
+    fn list(&self, directory: &str) -> Result<Vec<String>, DiskError>;
+
+    /// Makes creations, renames and removals directly below a directory durable. Does not block the executor.
+    fn sync_directory(&self, directory: &str) -> BoxFuture<'static, Result<(), DiskError>>;
+
+    /// Takes an exclusive lock on a file (created as needed), held until the guard is dropped or the process ends.
+    fn lock(&self, path: &str) -> Result<Box<dyn Send + Sync>, DiskError>;
+
+    /// Bytes that can still be written, as far as the system knows.
+    fn available_bytes(&self) -> u64;
+}

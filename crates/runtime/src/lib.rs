@@ -1,0 +1,35 @@
+//! The doors to the world: clock, tasks, randomness, network, disk.
+//!
+//! Everything above this crate reaches the outside through these ports, so that the same code runs in production
+//! and in simulation. Each port is a trait used as `dyn`, with an implementation for the operating system here (in
+//! `os` modules) and a simulated one (`disk::simulated` here, the rest in `sim`).
+//!
+//! **Architecture Invariant:** ports speak in bytes, paths, times and addresses; none knows a key, a ring or a message.
+
+pub mod clock;
+pub mod disk;
+pub mod entropy;
+pub mod network;
+pub mod tasks;
+
+pub use clock::{Clock, Moment};
+pub use disk::{Disk, DiskError, File};
+pub use entropy::Entropy;
+pub use network::{Link, LinkReceiver, LinkSender, Listener, Network, NetworkError};
+pub use tasks::Tasks;
+
+/// A future that may cross threads, as the object-safe ports return it.
+pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn std::future::Future<Output = T> + Send + 'a>>;
+
+/// All doors of one process (or of one simulated node), handed down by value.
+#[derive(Clone)]
+pub struct Ports {
+    /// What time it is, and waiting.
+    pub clock: std::sync::Arc<dyn Clock>,
+    /// Running futures beside the caller.
+    pub tasks: std::sync::Arc<dyn Tasks>,
+    /// Randomness.
+    pub entropy: std::sync::Arc<dyn Entropy>,
+    /// Frames to and from other processes.
+    pub network: std::sync::Arc<dyn Network>,
+}

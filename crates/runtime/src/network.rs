@@ -1,0 +1,128 @@
+//! Opaque frames between processes.
+//!
+//! A link carries frames both ways. Over TCP they arrive whole, once and in order until the link breaks; the
+//! simulated network may also lose, delay, duplicate and reorder them, so protocols above must bear it.
+//! The length prefix of a frame belongs to this port (4 bytes, little endian, length of the body); the body belongs
+//! to `wire`.
+
+use std::fmt;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+
+use crate::BoxFuture;
+
+/// Why the network refused.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum NetworkError {
+    /// Nobody listens at the address, or the address is malformed.
+    Unreachable {
+        /// The address.
+        address: String,
+        /// What the operating system said.
+        reason: String,
+    },
+    /// The address to listen on is taken.
+    AddressInUse {
+        /// The address.
+        address: String,
+    },
+    /// The link is closed, by either side or by a failure.
+    Closed,
+    /// The peer sent a frame longer than the limit.
+    FrameTooLong {
+        /// Its announced length in bytes.
+        bytes: usize,
+    },
+    /// The peer does not speak this protocol: its first bytes are those of another.
+    Foreign {
+        /// What its bytes look like.
+        looks_like: &'static str,
+    },
+    /// More than the limit of bytes wait to be sent on this link.
+    Overloaded,
+}
+
+impl fmt::Display for NetworkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NetworkError::Unreachable { address, reason } => write!(f, "cannot reach {address}: {reason}"),
+            NetworkError::AddressInUse { address } => {
+                write!(f, "address {address} is in use; stop the process that listens there or choose another port")
+            }
+            NetworkError::Closed => f.write_str("the connection is closed"),
+            NetworkError::FrameTooLong { bytes } => {
+                write!(f, "frame of {bytes} bytes is over the limit of {} bytes", model::limits::FRAME_BYTES_MAX)
+            }
+            NetworkError::Foreign { looks_like } => {
+                write!(f, "the peer speaks {looks_like}, not the native protocol")
+            }
+            NetworkError::Overloaded => f.write_str("too many bytes wait to be sent to this peer"),
+        }
+    }
+}
+
+impl std::error::Error for NetworkError {}
+
+/// Both halves of a link, and who is at the other end as far as the network knows.
+pub struct Link {
+    /// Sends frames.
+    pub sender: std::sync::Arc<dyn LinkSender>,
+    /// Receives frames.
+    pub receiver: Box<dyn LinkReceiver>,
+    /// Address of the other end, for logs.
+    pub peer: String,
+}
+
+/// The sending half.
+pub trait LinkSender: Send + Sync {
+    /// Appends one frame, whose body `encode` writes, to what waits to be sent. Never blocks.
+    ///
+    /// Frames sent before the executor next runs other work leave together. Dropping all senders closes the link
+    /// after the queue is flushed.
+    ///
+    /// # Errors
+    /// [`NetworkError::Closed`], or [`NetworkError::Overloaded`] when the queue is over its limit: the frame was
+    /// not queued and `encode` was not called.
+    fn send(&self, encode: &mut dyn FnMut(&mut BytesMut)) -> Result<(), NetworkError>;
+
+    /// Closes the link at once, both ways.
+    fn close(&self);
+
+    /// Bytes that wait to be sent.
+    fn queued_bytes(&self) -> usize;
+}
+
+/// The receiving half.
+pub trait LinkReceiver: Send {
+    /// The next frame's body; `Ok(None)` when the peer closed the link cleanly.
+    ///
+    /// Bytes may share a larger receive buffer: whoever keeps them for long copies them.
+    fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, NetworkError>>;
+}
+
+impl dyn LinkReceiver {
+    /// Awaits the next frame's body; `Ok(None)` when the peer closed the link cleanly.
+    pub async fn receive(&mut self) -> Result<Option<Bytes>, NetworkError> {
+        std::future::poll_fn(|context| self.poll_receive(context)).await
+    }
+}
+
+/// Accepts links.
+pub trait Listener: Send {
+    /// The next link that a peer opened.
+    fn accept(&mut self) -> BoxFuture<'_, Result<Link, NetworkError>>;
+
+    /// The address that it listens on, with the port that was really taken.
+    fn address(&self) -> String;
+}
+
+/// Opens and accepts links. Addresses are `host:port`.
+pub trait Network: Send + Sync {
+    /// Opens a link.
+    fn connect(&self, address: &str) -> BoxFuture<'static, Result<Link, NetworkError>>;
+
+    /// Listens; port 0 takes any free port.
+    fn listen(&self, address: &str) -> BoxFuture<'static, Result<Box<dyn Listener>, NetworkError>>;
+}

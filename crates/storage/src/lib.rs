@@ -1,0 +1,197 @@
+//! Where records rest: the engine trait and its engines.
+//!
+//! An engine maps (partition, key) to opaque record bytes, atomically per key. What the bytes mean (versions,
+//! tombstones, expiry) is the business of `node::stores`; an engine never looks inside.
+//!
+//! **Architecture Invariant:** engines know no version, no quorum and no network.
+
+use std::fmt;
+
+use bytes::Bytes;
+use model::{PartitionId, Token};
+use runtime::{BoxFuture, DiskError};
+
+/// What [`StorageEngine::update`] shall do with the record, as its closure decides under the key's lock.
+#[derive(Debug)]
+pub enum Change {
+    /// Leave what is there.
+    Keep,
+    /// Replace it with these bytes.
+    Put(Bytes),
+    /// Remove it physically, without a trace. (A user's delete is a `Put` of a tombstone.)
+    Remove,
+}
+
+/// Position in an engine's order of writes, for waiting until they are durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Commit(pub u64);
+
+/// Where a scan of one partition goes on: strictly after this token and key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ScanCursor {
+    /// Token of the last record seen.
+    pub token: Token,
+    /// Key of the last record seen.
+    pub key: Bytes,
+}
+
+/// One page of a scan, in (token, key) order.
+#[derive(Clone, Debug, Default)]
+pub struct ScanPage {
+    /// Keys and records.
+    pub records: Vec<(Bytes, Bytes)>,
+    /// Where to go on; `None` when the partition is exhausted.
+    pub next: Option<ScanCursor>,
+}
+
+/// How much one page may hold.
+#[derive(Clone, Copy, Debug)]
+pub struct ScanLimit {
+    /// Records at most.
+    pub records_max: usize,
+    /// Bytes of keys and records after which the page ends (it holds at least one record if there is one).
+    pub bytes_max: usize,
+}
+
+/// What an engine holds and costs, now.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct EngineStats {
+    /// Live records.
+    pub records: u64,
+    /// Bytes of live keys and records.
+    pub live_bytes: u64,
+    /// Bytes on disk, dead ones included.
+    pub disk_bytes: u64,
+    /// Bytes of memory for indexes and caches, as the engine counts them.
+    pub memory_bytes: u64,
+    /// Records found corrupt since the engine was opened.
+    pub corrupt_records: u64,
+    /// Times that writes were synced to the device.
+    pub syncs: u64,
+    /// Bytes written by compaction.
+    pub compacted_bytes: u64,
+}
+
+/// Why an engine refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StorageError {
+    /// The disk is full (or below its reserve): reads go on, writes are refused, nothing was changed.
+    Full,
+    /// The record is there but its checksum does not hold. It must be repaired from another replica.
+    Corrupt {
+        /// In which partition.
+        partition: PartitionId,
+    },
+    /// A sync or write failed: nobody knows what is on the platter, so the engine refuses all further work.
+    Fatal {
+        /// What happened.
+        reason: String,
+    },
+    /// The disk refused otherwise.
+    Disk(DiskError),
+    /// The data on disk was written by a newer version of this program.
+    NewerFormat {
+        /// The version found.
+        found: u32,
+        /// The newest version that this program reads.
+        supported: u32,
+    },
+    /// The engine has been closed.
+    Closed,
+}
+
+impl fmt::Display for StorageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StorageError::Full => f.write_str("the disk is full: reads go on, writes are refused"),
+            StorageError::Corrupt { partition } => {
+                write!(f, "a record of partition {partition} fails its checksum")
+            }
+            StorageError::Fatal { reason } => write!(f, "storage stopped: {reason}"),
+            StorageError::Disk(error) => error.fmt(f),
+            StorageError::NewerFormat { found, supported } => write!(
+                f,
+                "the data has format {found}, this program reads up to {supported}; use the newer program"
+            ),
+            StorageError::Closed => f.write_str("the storage engine is closed"),
+        }
+    }
+}
+
+impl std::error::Error for StorageError {}
+
+impl From<DiskError> for StorageError {
+    fn from(error: DiskError) -> Self {
+        match error {
+            DiskError::Full => StorageError::Full,
+            other => StorageError::Disk(other),
+        }
+    }
+}
+
+/// A place for records. Calls are synchronous because they are served from memory or the page cache; only waiting
+/// for durability is asynchronous.
+///
+/// All partitions exist implicitly; one without records costs nothing.
+pub trait StorageEngine: Send + Sync {
+    /// The record of a key. `token` is the key's token, which the caller has at hand.
+    fn get(&self, partition: PartitionId, token: Token, key: &[u8]) -> Result<Option<Bytes>, StorageError>;
+
+    /// Reads the record, lets `change` decide, and applies its decision, atomically for this key: no other update
+    /// of the key runs in between, and no reader sees a half.
+    ///
+    /// Returns the position of the write (`None` for [`Change::Keep`]). The change is visible at once; it is
+    /// durable according to the engine's setting only when [`Self::durable`] says so.
+    ///
+    /// `change` is called at most once, and not at all on an error before it. It must not call the engine.
+    fn update(
+        &self,
+        partition: PartitionId,
+        token: Token,
+        key: &[u8],
+        change: &mut dyn FnMut(Option<&Bytes>) -> Change,
+    ) -> Result<Option<Commit>, StorageError>;
+
+    /// Waits until the write at `commit` is as durable as the engine's setting promises to whoever acknowledges it.
+    fn durable(&self, commit: Commit) -> Durable;
+
+    /// One page of a partition, strictly after `after`, in (token, key) order. Records written or removed while a
+    /// scan runs may or may not appear; all others appear exactly once.
+    fn scan(
+        &self,
+        partition: PartitionId,
+        after: Option<&ScanCursor>,
+        limit: ScanLimit,
+    ) -> Result<ScanPage, StorageError>;
+
+    /// Partitions that hold records, sorted, each with the number of its records.
+    fn partitions(&self) -> Vec<(PartitionId, u64)>;
+
+    /// Forgets all records of a partition at once; space comes back later.
+    fn drop_partition(&self, partition: PartitionId) -> Result<(), StorageError>;
+
+    /// What it holds and costs.
+    fn stats(&self) -> EngineStats;
+
+    /// Makes everything durable, writes what makes the next start fast, and refuses further work.
+    fn close(&self) -> BoxFuture<'static, Result<(), StorageError>>;
+}
+
+/// The answer of [`StorageEngine::durable`]: nothing to wait for (no allocation), or a future.
+pub enum Durable {
+    /// Already as durable as promised.
+    Already,
+    /// Completes when it is.
+    Waits(BoxFuture<'static, Result<(), StorageError>>),
+}
+
+impl Durable {
+    /// Waits.
+    pub async fn wait(self) -> Result<(), StorageError> {
+        match self {
+            Durable::Already => Ok(()),
+            Durable::Waits(future) => future.await,
+        }
+    }
+}
