@@ -1,0 +1,385 @@
+"""A connection to one ensemble that sends and receives in batches.
+
+What: Kazoo's own connection handler with its three costly habits replaced. Kazoo
+wakes its connection thread with one byte per request, asks the kernel whether it
+may write before every request and whether it may read before every half of a
+reply, and builds and destroys an epoll object for each of those questions. Here
+one byte wakes the thread however many requests are waiting, all of them leave in
+one `send`, every reply that has arrived comes in with one `recv`, and one epoll
+object lives as long as the socket.
+
+    callers --append--> client._queue          client._pending <--append-- sender
+       '----one byte per batch----> connection thread ----one send----> server
+                                         '<----one recv, many replies----'
+
+Why like this: Kazoo's loop, its connecting, authenticating, pinging and giving up
+stay Kazoo's own code; only the three methods it calls to select, to send and to
+receive are ours. So the order of requests and replies, xids, watches, SASL, TLS,
+read-only servers and the hooks for fault injection behave as they do in Kazoo.
+
+Must never: reorder requests, put a request on the wire without its entry in
+`client._pending`, keep a byte of one connection for the next, or touch the socket
+from any thread but the connection's own.
+
+On purpose different from Kazoo, in two places where Kazoo's behaviour endangers
+a lock: a server that answers nothing is given up after the read timeout even
+while callers keep sending (Kazoo counts every request as a heartbeat and then
+never notices), and a read-write server found while read-only is connected to by
+its own address.
+"""
+
+from __future__ import annotations
+
+import logging
+import select as _select
+import ssl
+import struct
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from kazoo.client import CLOSED_STATES, KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionClosedError,
+    ConnectionDropped,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.loggingsupport import BLATHER
+from kazoo.protocol.connection import (
+    _CONNECTION_DROP,
+    _SESSION_EXPIRED,
+    AUTH_XID,
+    CLOSE_RESPONSE,
+    PING_XID,
+    WATCH_XID,
+    ConnectionHandler,
+)
+from kazoo.protocol.serialization import (
+    Auth,
+    ReplyHeader,
+    int_int_struct,
+    int_struct,
+    reply_header_struct,
+)
+from kazoo.protocol.states import KeeperState
+
+# One recv takes at most this much. Larger than a batch of small replies, small
+# enough that allocating it is cheap; a larger reply is put together from several.
+RECEIVE_BYTES_MAX = 64 * 1024
+# One send carries at most about this much (a single larger request goes alone),
+# so that replies are read, and their callers woken, between batches.
+SEND_BYTES_MAX = 128 * 1024
+# Wake-up bytes drained at once. There is rarely more than one in the pipe.
+WAKE_BYTES_MAX = 4096
+XID_MAX = 2**31 - 1
+
+_HEADER_BYTES = reply_header_struct.size
+_LENGTH_BYTES = int_struct.size
+_length_xid_type = struct.Struct("!iii")
+
+
+class _Handler:
+    """The client's handler as the connection sees it, with a faster `select`.
+
+    Everything but `select` is the client's handler itself. `select` keeps one
+    epoll object for the pair of sockets Kazoo's loop waits for; every other
+    question, and every handler but Kazoo's own threading one, goes to the
+    handler's own `select`, which knows how to yield to other green threads.
+    """
+
+    def __init__(self, handler: Any) -> None:
+        self._handler = handler
+        stock = SequentialThreadingHandler.select
+        self._fast = getattr(type(handler), "select", None) is stock and (
+            "select" not in vars(handler)
+        )
+        self._watched: tuple[Any, ...] = ()
+        self._epoll: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._handler, name)
+
+    def select(
+        self,
+        readers: Sequence[Any],
+        writers: Sequence[Any],
+        others: Sequence[Any],
+        timeout: float | None = None,
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        # Looked up each time: monkey patching by gevent or eventlet removes it.
+        epoll = getattr(_select, "epoll", None)
+        if not self._fast or writers or len(readers) != 2 or epoll is None:
+            answer: tuple[list[Any], list[Any], list[Any]] = self._handler.select(
+                readers, writers, others, timeout
+            )
+            return answer
+        first, second = readers
+        if self._watched != (first, second):
+            self.forget()
+            self._epoll = epoll()
+            self._epoll.register(first.fileno(), _select.EPOLLIN)
+            self._epoll.register(second.fileno(), _select.EPOLLIN)
+            self._watched = (first, second)
+        ready = self._epoll.poll(timeout)
+        if not ready:
+            return [], [], []
+        if len(ready) == 2:
+            return [first, second], [], []
+        return [first if ready[0][0] == first.fileno() else second], [], []
+
+    def forget(self) -> None:
+        """Drop the epoll object; the sockets it watched are about to go away."""
+        epoll, self._epoll, self._watched = self._epoll, None, ()
+        if epoll is not None:
+            epoll.close()
+
+
+class BatchingConnection(ConnectionHandler):  # type: ignore[misc]
+    """Kazoo's connection handler that batches its writes, reads and wake-ups.
+
+    `_wake_sent` is true only while a wake-up byte is in the pipe or about to be,
+    so whoever appends to the queue while it is true need not send another. The
+    connection thread empties the pipe first, then clears it, then looks at the
+    queue: in this order no request is left behind asleep.
+    """
+
+    def __init__(
+        self,
+        client: KazooClient,
+        retry_sleeper: Any,
+        logger: logging.Logger | None = None,
+        sasl_options: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(client, retry_sleeper, logger, sasl_options)
+        self.handler = _Handler(client.handler)
+        self._wake_sent = False
+        self._missing = 0
+        self._parts: list[bytes] = []
+        self._heard_at = 0.0
+
+    def start(self) -> None:
+        self._wake_sent = False
+        super().start()
+
+    def close(self) -> None:
+        super().close()
+        self._wake_sent = False
+        self.handler.forget()
+
+    def wake(self) -> None:
+        """Let the connection thread look at the queue, at once or after its batch.
+
+        :raises ConnectionClosedError: the connection was closed meanwhile.
+        """
+        write_sock = self._write_sock
+        if write_sock is None:
+            raise ConnectionClosedError("Connection has been closed")
+        if self._wake_sent:
+            return
+        try:
+            self._wake_sent = True
+            write_sock.send(b"\0")
+        except BaseException as error:
+            self._wake_sent = False
+            if not isinstance(error, Exception):
+                raise
+            raise ConnectionClosedError("Connection has been closed") from None
+
+    # -- what Kazoo's loop calls -------------------------------------------------
+
+    def _connect_attempt(self, host: str, hostip: str, port: int, retry: Any) -> Any:
+        self._parts, self._missing = [], 0
+        if self._rw_server:
+            hostip = self._rw_server[0]
+        try:
+            return super()._connect_attempt(host, hostip, port, retry)
+        finally:
+            self.handler.forget()
+
+    def _connect(self, host: str, hostip: str, port: int) -> tuple[float, float]:
+        timeouts: tuple[float, float] = super()._connect(host, hostip, port)
+        self._heard_at = time.monotonic()
+        return timeouts
+
+    def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
+        """Send everything that is queued, in order, in as few sends as possible."""
+        client = self.client
+        self._drain_wakes()
+        if client._pending and time.monotonic() - self._heard_at > read_timeout:
+            raise ConnectionDropped("no reply within the read timeout")
+        queue = client._queue
+        frames = bytearray()
+        try:
+            while queue and len(frames) < SEND_BYTES_MAX:
+                request, async_object = queue[0]
+                if request is _SESSION_EXPIRED:
+                    raise SessionExpiredError("Session expired: Testing")
+                if request is _CONNECTION_DROP:
+                    raise ConnectionDropped("Connection dropped: Testing")
+                xid = AUTH_XID if request.type == Auth.type else self._next_xid()
+                self._append_frame(frames, request, xid)
+                if not client._pending:
+                    # Silence only counts from when something was asked.
+                    self._heard_at = time.monotonic()
+                client._pending.append((request, async_object, xid))
+                queue.popleft()
+        except BaseException:
+            # What came before the request that could not be sent is sent.
+            self._write_now(frames, connect_timeout)
+            raise
+        self._write_now(frames, connect_timeout)
+        if queue:
+            self._wake_sent = True
+            self._write_sock.send(b"\0")
+
+    def _read_socket(self, read_timeout: float) -> Any:
+        """Take in what has arrived and deal with every reply that is complete."""
+        chunk = self._receive()
+        while chunk is not None:
+            outcome = self._take(chunk)
+            if outcome == CLOSE_RESPONSE:
+                return outcome
+            if not (hasattr(self._socket, "pending") and self._socket.pending()):
+                break
+            chunk = self._receive()
+        return None
+
+    # -- sending -----------------------------------------------------------------
+
+    def _drain_wakes(self) -> None:
+        try:
+            self._read_sock.recv(WAKE_BYTES_MAX)
+        except OSError:
+            pass
+        self._wake_sent = False
+
+    def _next_xid(self) -> int:
+        xid = (self._xid % XID_MAX) + 1
+        self._xid = xid
+        return xid
+
+    def _append_frame(self, frames: bytearray, request: Any, xid: int) -> None:
+        body = request.serialize()
+        if request.type:
+            length = 2 * _LENGTH_BYTES + len(body)
+            frames += _length_xid_type.pack(length, xid, request.type)
+        else:
+            frames += int_int_struct.pack(_LENGTH_BYTES + len(body), xid)
+        frames += body
+        self.logger.debug("Sending request(xid=%s): %s", xid, request)
+
+    def _write_now(self, frames: bytearray, timeout: float) -> None:
+        """One send without asking first; Kazoo's patient loop takes what is left."""
+        if not frames:
+            return
+        sent = 0
+        with self._socket_error_handling():
+            try:
+                sent = self._socket.send(frames)
+            except (BlockingIOError, InterruptedError):
+                pass
+            except ssl.SSLError as error:
+                if error.errno not in (
+                    ssl.SSL_ERROR_WANT_READ,
+                    ssl.SSL_ERROR_WANT_WRITE,
+                ):
+                    raise
+        if sent < len(frames):
+            # After "want write" TLS insists on seeing the same bytes again, and it
+            # does: nothing was taken from `frames` in that case.
+            self._write(frames[sent:] if sent else frames, timeout)
+
+    # -- receiving ---------------------------------------------------------------
+
+    def _receive(self) -> bytes | None:
+        """What one recv yields; None when the socket had nothing for us after all."""
+        with self._socket_error_handling():
+            try:
+                chunk: bytes = self._socket.recv(RECEIVE_BYTES_MAX)
+            except (BlockingIOError, InterruptedError):
+                return None
+            except ssl.SSLError as error:
+                if error.errno in (
+                    ssl.SSL_ERROR_WANT_READ,
+                    ssl.SSL_ERROR_WANT_WRITE,
+                ):
+                    return None
+                raise
+        if chunk == b"":
+            raise ConnectionDropped("socket connection broken")
+        return chunk
+
+    def _take(self, chunk: bytes) -> Any:
+        """Deal with the complete replies in what was left over plus `chunk`."""
+        self._heard_at = time.monotonic()
+        if self._missing > len(chunk):
+            # Not yet the end of one large reply: collect, without copying it again.
+            self._parts.append(chunk)
+            self._missing -= len(chunk)
+            return None
+        if self._parts:
+            chunk = b"".join([*self._parts, chunk])
+            self._parts = []
+        self._missing = 0
+        start, end = 0, len(chunk)
+        while end - start >= _LENGTH_BYTES:
+            length = int_struct.unpack_from(chunk, start)[0]
+            after = start + _LENGTH_BYTES + length
+            if after > end:
+                self._missing = after - end
+                break
+            outcome = self._deal_with(chunk, start + _LENGTH_BYTES)
+            if outcome == CLOSE_RESPONSE:
+                return outcome
+            start = after
+        if start < end:
+            self._parts.append(chunk[start:])
+            self._missing = self._missing or _LENGTH_BYTES - (end - start)
+        return None
+
+    def _deal_with(self, buffer: bytes, offset: int) -> Any:
+        """One reply: a heartbeat's, an authentication's, an event, or a request's."""
+        header = ReplyHeader._make(reply_header_struct.unpack_from(buffer, offset))
+        offset += _HEADER_BYTES
+        if header.xid == WATCH_XID:
+            self._read_watch_event(buffer, offset)
+        elif header.xid == PING_XID:
+            self.logger.log(BLATHER, "Received Ping")
+            self.ping_outstanding.clear()
+        elif header.xid == AUTH_XID:
+            self.logger.log(BLATHER, "Received AUTH")
+            _request, async_object, _xid = self.client._pending.popleft()
+            if header.err:
+                async_object.set_exception(AuthFailedError())
+                self.client._session_callback(KeeperState.AUTH_FAILED)
+            else:
+                async_object.set(True)
+        else:
+            return self._read_response(header, buffer, offset)
+        return None
+
+
+class BatchingClient(KazooClient):  # type: ignore[misc]
+    """A plain Kazoo client of one ensemble on a batching connection."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        plain = self._connection
+        self._connection = BatchingConnection(
+            self,
+            plain.retry_sleeper,
+            logger=plain.logger,
+            sasl_options=plain.sasl_options,
+        )
+
+    def _call(self, request: Any, async_object: Any) -> Any:
+        if self._state in CLOSED_STATES:
+            return super()._call(request, async_object)
+        self._queue.append((request, async_object))
+        try:
+            self._connection.wake()
+        except ConnectionClosedError as error:
+            async_object.set_exception(error)
+        return None
