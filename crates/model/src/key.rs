@@ -83,9 +83,6 @@ mod tests {
     fn keys_over_the_limit_are_refused() {
         assert_eq!(Key::new(&b""[..]), Err(KeyError::Empty));
         assert!(Key::new(vec![0; KEY_BYTES_MAX]).is_ok());
-        assert_eq!(
-            Key::new(vec![0; KEY_BYTES_MAX + 1]),
-            Err(KeyError::TooLong { bytes: KEY_BYTES_MAX + 1 })
-        );
+        assert_eq!(Key::new(vec![0; KEY_BYTES_MAX + 1]), Err(KeyError::TooLong { bytes: KEY_BYTES_MAX + 1 }));
     }
 }

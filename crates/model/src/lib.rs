@@ -22,4 +22,4 @@ pub use ring::{Partition, PartitionId, Ring, RingError};
 pub use routing::PreferenceList;
 pub use store::{Consistency, Resolver, Store, StoreError, StoreName};
 pub use timestamp::{Timestamp, WallMillis};
-// pub use versions::{Actor, Context, Dot, Value, Vector, Version, VersionSet};
+pub use versions::{Actor, Context, Dot, Value, Vector, Version, VersionSet};

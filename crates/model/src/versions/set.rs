@@ -1,0 +1,181 @@
+//! A key's state at one replica, and its laws.
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use super::vector::{Actor, Context, Dot, Vector};
+use crate::store::Resolver;
+use crate::timestamp::{Timestamp, WallMillis};
+
+/// What was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// These bytes.
+    Present(Bytes),
+    /// The key was deleted: a version like any other (D2).
+    Tombstone,
+}
+
+/// One write that nothing known has replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// The event that is this write.
+    pub dot: Dot,
+    /// When its coordinator stamped it; decides between concurrent versions under last-write-wins.
+    pub timestamp: Timestamp,
+    /// From this wall-clock time on the value reads as absent.
+    pub expires: Option<WallMillis>,
+    /// What was written.
+    pub value: Value,
+}
+
+impl Version {
+    /// The bytes, unless deleted or expired at `now`.
+    pub fn live(&self, now: WallMillis) -> Option<&Bytes> {
+        match (&self.value, self.expires) {
+            (Value::Tombstone, _) => None,
+            (Value::Present(_), Some(expires)) if expires <= now => None,
+            (Value::Present(bytes), _) => Some(bytes),
+        }
+    }
+
+    /// Order under last-write-wins: timestamp, ties by dot. Total, the same everywhere.
+    fn rank(&self) -> (Timestamp, Dot) {
+        (self.timestamp, self.dot)
+    }
+}
+
+/// A write on its way into a set.
+#[derive(Clone, Debug)]
+pub struct Stamp {
+    /// Who stamps. The caller promises that no event of this actor on this key is missing from the set.
+    pub actor: Actor,
+    /// When. The caller promises that it is greater than every timestamp in the set and in the context.
+    pub timestamp: Timestamp,
+    /// From when on the value reads as absent.
+    pub expires: Option<WallMillis>,
+    /// What is written.
+    pub value: Value,
+}
+
+/// A key's state at one replica: what has been seen, and what of it is still there.
+///
+/// Invariants: every dot is covered by the vector; dots are distinct and sorted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VersionSet {
+    vector: Vector,
+    versions: SmallVec<[Version; 1]>,
+}
+
+impl VersionSet {
+    /// Takes parts that came from a disk or a network; `None` when they break the invariants.
+    pub fn from_parts(vector: Vector, versions: SmallVec<[Version; 1]>) -> Option<Self> {
+        let sorted = versions.windows(2).all(|pair| pair[0].dot < pair[1].dot);
+        let covered = versions.iter().all(|version| vector.covers(version.dot));
+        (sorted && covered).then_some(VersionSet { vector, versions })
+    }
+
+    /// Everything that has been seen.
+    pub fn vector(&self) -> &Vector {
+        &self.vector
+    }
+
+    /// The versions that nothing known has replaced, tombstones included, sorted by dot.
+    pub fn versions(&self) -> &[Version] {
+        &self.versions
+    }
+
+    /// Whether the key was never written as far as this replica knows.
+    pub fn is_empty(&self) -> bool {
+        self.vector.is_empty()
+    }
+
+    /// What a get returns for the next put to hand back.
+    pub fn context(&self) -> Context {
+        Context { vector: self.vector.clone(), timestamp: self.timestamp_max() }
+    }
+
+    /// The greatest timestamp among the versions.
+    pub fn timestamp_max(&self) -> Timestamp {
+        self.versions.iter().map(|version| version.timestamp).max().unwrap_or_default()
+    }
+
+    /// The version that last-write-wins shows: the greatest timestamp, ties by dot. A tombstone can win.
+    pub fn winner(&self) -> Option<&Version> {
+        self.versions.iter().max_by_key(|version| version.rank())
+    }
+
+    /// The values to show at `now`: neither deleted nor expired.
+    pub fn live(&self, now: WallMillis) -> impl Iterator<Item = &Version> {
+        self.versions.iter().filter(move |version| version.live(now).is_some())
+    }
+
+    /// Whether a writer with this context has seen every version that is still there.
+    pub fn is_seen_by(&self, context: &Vector) -> bool {
+        self.versions.iter().all(|version| context.covers(version.dot))
+    }
+
+    /// Whether the set still holds this write.
+    pub fn holds(&self, dot: Dot) -> bool {
+        self.versions.iter().any(|version| version.dot == dot)
+    }
+
+    /// Adds a write that replaces what `context` covers, or everything here when there is none, and returns its dot.
+    ///
+    /// # Panics
+    /// When the actor's count overflows 64 bits, which no node lives to see.
+    pub fn put(&mut self, stamp: Stamp, context: Option<&Vector>) -> Dot {
+        match context {
+            None => self.versions.clear(),
+            Some(context) => {
+                self.versions.retain(|version| !context.covers(version.dot));
+                self.vector.join(context);
+            }
+        }
+        let count = self.vector.count(stamp.actor).checked_add(1).expect("64-bit counts do not overflow");
+        let dot = Dot { actor: stamp.actor, count };
+        self.vector.see(dot);
+        let position = self.versions.partition_point(|version| version.dot < dot);
+        let Stamp { timestamp, expires, value, .. } = stamp;
+        self.versions.insert(position, Version { dot, timestamp, expires, value });
+        dot
+    }
+
+    /// Merges what another replica holds: associative, commutative, idempotent.
+    pub fn merge(&mut self, other: &VersionSet) {
+        if other.vector.descends(&self.vector) && other.vector != self.vector && self.versions.is_empty() {
+            self.clone_from(other);
+            return;
+        }
+        let (mine, theirs) = (&self.vector, &other.vector);
+        let mut merged: SmallVec<[Version; 1]> = SmallVec::new();
+        for version in &self.versions {
+            if other.holds(version.dot) || !theirs.covers(version.dot) {
+                merged.push(version.clone());
+            }
+        }
+        for version in &other.versions {
+            if !mine.covers(version.dot) {
+                merged.push(version.clone());
+            }
+        }
+        merged.sort_unstable_by_key(|version| version.dot);
+        self.versions = merged;
+        self.vector.join(&other.vector);
+    }
+
+    /// Lets the store's resolver drop what it does not keep. Merging resolved sets and resolving merged sets agree.
+    pub fn resolve(&mut self, resolver: Resolver) {
+        if resolver == Resolver::LastWriteWins && self.versions.len() > 1 {
+            let winner = self.winner().cloned();
+            self.versions.clear();
+            self.versions.extend(winner);
+        }
+    }
+
+    /// Whether `other` holds nothing that is unknown here: merging it would change nothing.
+    pub fn includes(&self, other: &VersionSet) -> bool {
+        self.vector.descends(&other.vector)
+            && self.versions.iter().all(|mine| other.holds(mine.dot) || !other.vector.covers(mine.dot))
+    }
+}
