@@ -197,7 +197,7 @@ def row(workload: str, mode: int, samples: dict[str, list[Sample]]) -> str:
                 ours.client_us / theirs.client_us
                 for ours, theirs in zip(measured, base, strict=True)
             ]
-            spread = f"{min(ratios):.2f}–{max(ratios):.2f}"
+            spread = f"{min(ratios):.2f}-{max(ratios):.2f}"
             cells.append(f"{statistics.median(ratios):.2f} ({spread})")
     rates = [statistics.median(s.per_second for s in m) for m in samples.values()]
     cells.append(" / ".join(f"{rate:.0f}" for rate in rates))
@@ -209,7 +209,7 @@ def header() -> list[str]:
     for kind in client_kinds():
         cells.append(f"{kind} µs/op")
         if kind != "kazoo":
-            cells.append("of Kazoo's (min–max)")
+            cells.append("of Kazoo's (min-max)")
     cells.append("ops/s, same order")
     return [
         "| " + " | ".join(cells) + " |",

@@ -15,7 +15,9 @@ object lives as long as the socket.
 Why like this: Kazoo's loop, its connecting, authenticating, pinging and giving up
 stay Kazoo's own code; only the three methods it calls to select, to send and to
 receive are ours. So the order of requests and replies, xids, watches, SASL, TLS,
-read-only servers and the hooks for fault injection behave as they do in Kazoo.
+read-only servers and the hooks for fault injection behave as they do in Kazoo. A
+handler whose `select` somebody replaced is such a hook, too: it is then asked
+before every read and write, as Kazoo asks.
 
 Must never: reorder requests, put a request on the wire without its entry in
 `client._pending`, keep a byte of one connection for the next, or touch the socket
@@ -92,14 +94,18 @@ class _Handler:
     def __init__(self, handler: Any) -> None:
         self._handler = handler
         stock = SequentialThreadingHandler.select
-        self._fast = getattr(type(handler), "select", None) is stock and (
-            "select" not in vars(handler)
-        )
+        self._threading = getattr(type(handler), "select", None) is stock
         self._watched: tuple[Any, ...] = ()
         self._epoll: Any = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._handler, name)
+
+    @property
+    def select_replaced(self) -> bool:
+        """Somebody put a `select` of their own on the handler, to inject faults."""
+        select = self._handler.select
+        return getattr(select, "__func__", None) is not type(self._handler).select
 
     def select(
         self,
@@ -110,7 +116,8 @@ class _Handler:
     ) -> tuple[list[Any], list[Any], list[Any]]:
         # Looked up each time: monkey patching by gevent or eventlet removes it.
         epoll = getattr(_select, "epoll", None)
-        if not self._fast or writers or len(readers) != 2 or epoll is None:
+        usable = self._threading and epoll is not None and not self.select_replaced
+        if not usable or writers or len(readers) != 2:
             answer: tuple[list[Any], list[Any], list[Any]] = self._handler.select(
                 readers, writers, others, timeout
             )
@@ -118,7 +125,7 @@ class _Handler:
         first, second = readers
         if self._watched != (first, second):
             self.forget()
-            self._epoll = epoll()
+            self._epoll = _select.epoll()
             self._epoll.register(first.fileno(), _select.EPOLLIN)
             self._epoll.register(second.fileno(), _select.EPOLLIN)
             self._watched = (first, second)
@@ -136,7 +143,7 @@ class _Handler:
             epoll.close()
 
 
-class BatchingConnection(ConnectionHandler):  # type: ignore[misc]
+class BatchingConnection(ConnectionHandler):
     """Kazoo's connection handler that batches its writes, reads and wake-ups.
 
     `_wake_sent` is true only while a wake-up byte is in the pipe or about to be,
@@ -153,7 +160,8 @@ class BatchingConnection(ConnectionHandler):  # type: ignore[misc]
         sasl_options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(client, retry_sleeper, logger, sasl_options)
-        self.handler = _Handler(client.handler)
+        self.handler: Any = _Handler(client.handler)
+        self._xid: int | None = None
         self._wake_sent = False
         self._missing = 0
         self._parts: list[bytes] = []
@@ -236,6 +244,11 @@ class BatchingConnection(ConnectionHandler):  # type: ignore[misc]
 
     def _read_socket(self, read_timeout: float) -> Any:
         """Take in what has arrived and deal with every reply that is complete."""
+        if (
+            self.handler.select_replaced
+            and not (self.handler.select([self._socket], [], [], read_timeout)[0])
+        ):
+            raise self.handler.timeout_exception("socket time-out during read")
         chunk = self._receive()
         while chunk is not None:
             outcome = self._take(chunk)
@@ -256,7 +269,7 @@ class BatchingConnection(ConnectionHandler):  # type: ignore[misc]
         self._wake_sent = False
 
     def _next_xid(self) -> int:
-        xid = (self._xid % XID_MAX) + 1
+        xid = ((self._xid or 0) % XID_MAX) + 1
         self._xid = xid
         return xid
 
@@ -273,6 +286,9 @@ class BatchingConnection(ConnectionHandler):  # type: ignore[misc]
     def _write_now(self, frames: bytearray, timeout: float) -> None:
         """One send without asking first; Kazoo's patient loop takes what is left."""
         if not frames:
+            return
+        if self.handler.select_replaced:
+            self._write(frames, timeout)
             return
         sent = 0
         with self._socket_error_handling():
@@ -361,13 +377,13 @@ class BatchingConnection(ConnectionHandler):  # type: ignore[misc]
         return None
 
 
-class BatchingClient(KazooClient):  # type: ignore[misc]
+class BatchingClient(KazooClient):
     """A plain Kazoo client of one ensemble on a batching connection."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        plain = self._connection
-        self._connection = BatchingConnection(
+        plain: Any = self._connection
+        self._connection: BatchingConnection = BatchingConnection(
             self,
             plain.retry_sleeper,
             logger=plain.logger,
