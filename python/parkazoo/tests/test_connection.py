@@ -1,0 +1,164 @@
+"""The batching connection against a real server: what Kazoo's own suite, which we
+run on it as well, does not look at: batches, large replies, lost wake-ups, and a
+server that falls silent while callers keep talking to it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from kazoo.exceptions import ConnectionLoss, SessionExpiredError
+from kazoo.protocol.connection import _CONNECTION_DROP, _SESSION_EXPIRED
+from kazoo.protocol.states import KazooState
+
+from conftest import EnsembleFactory
+from parkazoo.connection import SEND_BYTES_MAX, BatchingClient
+from servers import Ensemble, wait_until
+
+
+@pytest.fixture
+def ensemble(ensembles: EnsembleFactory) -> Ensemble:
+    return ensembles(1)[0]
+
+
+@pytest.fixture
+def client(ensemble: Ensemble) -> Iterator[BatchingClient]:
+    client = BatchingClient(ensemble.hosts, timeout=4)
+    client.start(15)
+    yield client
+    client.stop()
+    client.close()
+
+
+def test_pipelined_requests_are_answered_in_the_order_they_were_made(
+    client: BatchingClient,
+) -> None:
+    client.create("/n")
+    answered: list[int] = []
+    results = []
+    for number in range(2000):
+        result = client.set_async("/n", str(number).encode())
+        result.rawlink(lambda _, n=number: answered.append(n))
+        results.append(result)
+    versions = [result.get(30).version for result in results]
+    assert versions == list(range(1, 2001))
+    wait_until(lambda: len(answered) == 2000, 5, "all callbacks")
+    assert answered == sorted(answered)
+    assert client.get("/n")[0] == b"1999"
+
+
+def test_a_batch_larger_than_one_send_arrives_whole(client: BatchingClient) -> None:
+    value = b"v" * 50_000
+    count = 4 * SEND_BYTES_MAX // len(value)
+    results = [client.create_async(f"/n{n}", value) for n in range(count)]
+    assert [result.get(30) for result in results] == [f"/n{n}" for n in range(count)]
+
+
+def test_replies_larger_than_one_receive_are_put_together(
+    client: BatchingClient,
+) -> None:
+    values = [bytes([n]) * 900_000 for n in range(3)]
+    for n, value in enumerate(values):
+        client.create(f"/large{n}", value)
+    results = [client.get_async(f"/large{n % 3}") for n in range(12)]
+    results.insert(5, client.exists_async("/large0"))
+    assert results.pop(5).get(30).dataLength == 900_000
+    for n, result in enumerate(results):
+        data, _stat = result.get(30)
+        assert type(data) is bytes
+        assert data == values[n % 3]
+
+
+def test_no_caller_is_left_asleep(client: BatchingClient) -> None:
+    """Many callers race with the connection thread for the wake-up byte; a lost
+    one would leave its request in the queue until the next heartbeat."""
+    client.create("/n")
+    slowest = [0.0] * 16
+
+    def call(number: int) -> None:
+        for _ in range(150):
+            asked = time.monotonic()
+            client.exists("/n")
+            slowest[number] = max(slowest[number], time.monotonic() - asked)
+
+    callers = [threading.Thread(target=call, args=(n,)) for n in range(16)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    # The heartbeat comes after more than a second of silence.
+    assert max(slowest) < 1.0
+
+
+def test_watches_fire_between_replies(client: BatchingClient) -> None:
+    client.create("/n")
+    events = []
+    fired = threading.Event()
+
+    def watch(event: object) -> None:
+        events.append(event)
+        fired.set()
+
+    client.get("/n", watch=watch)
+    results = [client.set_async("/n", b"x") for _ in range(100)]
+    results += [client.get_async("/n") for _ in range(100)]
+    for result in results:
+        result.get(30)
+    assert fired.wait(5)
+    assert len(events) == 1
+
+
+def test_requests_queued_before_a_drop_are_sent_first(client: BatchingClient) -> None:
+    client.create("/n", b"0")
+    before = client.set_async("/n", b"1")
+    client._call(_CONNECTION_DROP, None)
+    with contextlib.suppress(ConnectionLoss):
+        before.get(10)
+    assert client.retry(client.get, "/n")[0] == b"1"
+
+
+def test_a_silent_server_is_given_up_while_callers_keep_sending(
+    client: BatchingClient, ensemble: Ensemble
+) -> None:
+    """Kazoo takes each request it sends for a heartbeat, so it never notices."""
+    suspended = threading.Event()
+
+    def listen(state: str) -> None:
+        if state == KazooState.SUSPENDED:
+            suspended.set()
+
+    client.add_listener(listen)
+    ensemble.pause()
+    deadline = time.monotonic() + 10
+    while not suspended.is_set() and time.monotonic() < deadline:
+        client.exists_async("/")
+        time.sleep(0.05)
+    assert suspended.is_set()
+    ensemble.resume()
+    wait_until(lambda: client.connected, 15, "the client is back")
+    assert client.retry(client.exists, "/") is not None
+
+
+def test_an_expired_session_fails_what_was_waiting(
+    ensemble: Ensemble, client: BatchingClient
+) -> None:
+    lost = threading.Event()
+    client.add_listener(lambda state: state == KazooState.LOST and lost.set())
+    client._call(_SESSION_EXPIRED, None)
+    waiting = client.exists_async("/")
+    with pytest.raises(SessionExpiredError):
+        waiting.get(10)
+    assert lost.is_set()
+    wait_until(lambda: client.connected, 15, "a new session")
+
+
+def test_a_stopped_client_starts_again(client: BatchingClient) -> None:
+    client.create("/n", b"kept")
+    for _ in range(3):
+        client.stop()
+        client.close()
+        client.start(15)
+        assert client.get("/n")[0] == b"kept"
