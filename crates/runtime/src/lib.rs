@@ -11,12 +11,14 @@ pub mod disk;
 pub mod entropy;
 pub mod network;
 pub mod tasks;
+pub mod workers;
 
 pub use clock::{Clock, Moment};
 pub use disk::{Disk, DiskError, File};
 pub use entropy::Entropy;
 pub use network::{Link, LinkReceiver, LinkSender, Listener, Network, NetworkError};
 pub use tasks::Tasks;
+pub use workers::{Stop, Worker, Workers};
 
 /// A future that may cross threads, as the object-safe ports return it.
 pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn std::future::Future<Output = T> + Send + 'a>>;
@@ -32,4 +34,19 @@ pub struct Ports {
     pub entropy: std::sync::Arc<dyn Entropy>,
     /// Frames to and from other processes.
     pub network: std::sync::Arc<dyn Network>,
+}
+
+impl Ports {
+    /// The doors of the operating system.
+    ///
+    /// # Errors
+    /// When the operating system refuses the background thread.
+    pub fn os() -> std::io::Result<Ports> {
+        Ok(Ports {
+            clock: std::sync::Arc::new(clock::os::OsClock::new()),
+            tasks: std::sync::Arc::new(tasks::os::OsTasks::start()?),
+            entropy: std::sync::Arc::new(entropy::os::OsEntropy),
+            network: std::sync::Arc::new(network::tcp::TcpNetwork::new()),
+        })
+    }
 }

@@ -1,5 +1,7 @@
 //! Randomness, seeded in simulation.
 
+pub mod os;
+
 /// A source of random numbers. Not for secrets.
 pub trait Entropy: Send + Sync {
     /// The next 64 random bits.

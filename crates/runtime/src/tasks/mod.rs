@@ -1,5 +1,7 @@
 //! Running futures beside the caller.
 
+pub mod os;
+
 use crate::BoxFuture;
 
 /// Where futures run.

@@ -1,5 +1,7 @@
 //! What time it is, and waiting for it to pass.
 
+pub mod os;
+
 use std::time::Duration;
 
 use model::WallMillis;

@@ -5,10 +5,14 @@
 //! The length prefix of a frame belongs to this port (4 bytes, little endian, length of the body); the body belongs
 //! to `wire`.
 
+mod acceptor;
+pub mod bytes;
+pub mod tcp;
+
 use std::fmt;
 use std::task::{Context, Poll};
 
-use bytes::{Bytes, BytesMut};
+use ::bytes::{Bytes, BytesMut};
 
 use crate::BoxFuture;
 
@@ -49,11 +53,18 @@ impl fmt::Display for NetworkError {
         match self {
             NetworkError::Unreachable { address, reason } => write!(f, "cannot reach {address}: {reason}"),
             NetworkError::AddressInUse { address } => {
-                write!(f, "address {address} is in use; stop the process that listens there or choose another port")
+                write!(
+                    f,
+                    "address {address} is in use; stop the process that listens there or choose another port"
+                )
             }
             NetworkError::Closed => f.write_str("the connection is closed"),
             NetworkError::FrameTooLong { bytes } => {
-                write!(f, "frame of {bytes} bytes is over the limit of {} bytes", model::limits::FRAME_BYTES_MAX)
+                write!(
+                    f,
+                    "frame of {bytes} bytes is over the limit of {} bytes",
+                    model::limits::FRAME_BYTES_MAX
+                )
             }
             NetworkError::Foreign { looks_like } => {
                 write!(f, "the peer speaks {looks_like}, not the native protocol")
@@ -111,7 +122,11 @@ impl dyn LinkReceiver {
 
 /// Accepts links.
 pub trait Listener: Send {
-    /// The next link that a peer opened.
+    /// The next link that a peer opened. Cancel safe.
+    ///
+    /// # Errors
+    /// [`NetworkError::Closed`] when the listener cannot go on. Any other error concerns one peer only
+    /// ([`NetworkError::Foreign`]: it was answered and its connection closed); accept again.
     fn accept(&mut self) -> BoxFuture<'_, Result<Link, NetworkError>>;
 
     /// The address that it listens on, with the port that was really taken.

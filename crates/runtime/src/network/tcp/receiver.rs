@@ -1,0 +1,103 @@
+//! The receiving half: cuts frames out of the receive buffer without copying.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes, BytesMut};
+use model::limits::FRAME_BYTES_MAX;
+use tokio::io::AsyncReadExt;
+use tokio::net::tcp::OwnedReadHalf;
+
+use super::sender::PREFIX;
+use crate::network::{LinkReceiver, NetworkError};
+
+/// What one read asks for at first: enough for a burst of small requests, small enough for thousands of idle links.
+const READ_BYTES_MIN: usize = 16 * 1024;
+
+/// What one read asks for at most, on a link whose reads come back full.
+const READ_BYTES_MAX: usize = 256 * 1024;
+
+pub(super) struct TcpReceiver {
+    socket: OwnedReadHalf,
+    /// Bytes read and not yet handed out; begins at a frame.
+    buffer: BytesMut,
+    /// What the next read asks for.
+    read_bytes: usize,
+    /// The link was closed on our side.
+    closed: Arc<AtomicBool>,
+    /// No frame can follow: the peer closed, or sent what is no frame.
+    ended: bool,
+}
+
+impl TcpReceiver {
+    pub(super) fn new(socket: OwnedReadHalf, closed: Arc<AtomicBool>) -> TcpReceiver {
+        TcpReceiver { socket, buffer: BytesMut::new(), read_bytes: READ_BYTES_MIN, closed, ended: false }
+    }
+
+    /// The next whole frame in the buffer, or how many bytes are missing for it at least.
+    fn cut(&mut self) -> Result<Cut, NetworkError> {
+        let Some(prefix) = self.buffer.first_chunk::<PREFIX>() else {
+            return Ok(Cut::Missing(PREFIX - self.buffer.len()));
+        };
+        let body = u32::from_le_bytes(*prefix) as usize;
+        if body > FRAME_BYTES_MAX {
+            return Err(NetworkError::FrameTooLong { bytes: body });
+        }
+        let have = self.buffer.len() - PREFIX;
+        if have < body {
+            return Ok(Cut::Missing(body - have));
+        }
+        self.buffer.advance(PREFIX);
+        Ok(Cut::Frame(self.buffer.split_to(body).freeze()))
+    }
+
+    /// Makes room for the next read. A frame's announced length is believed only as far as bytes have come, so that
+    /// nobody makes us reserve 64 MiB by announcing them.
+    fn make_room(&mut self, missing: usize) {
+        let wanted = missing.min(self.buffer.len().max(self.read_bytes)).max(self.read_bytes);
+        if self.buffer.capacity() - self.buffer.len() < missing.min(self.read_bytes / 4).max(1) {
+            self.buffer.reserve(wanted);
+        }
+    }
+}
+
+enum Cut {
+    Frame(Bytes),
+    Missing(usize),
+}
+
+impl LinkReceiver for TcpReceiver {
+    fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, NetworkError>> {
+        loop {
+            if self.ended || self.closed.load(Ordering::Acquire) {
+                return Poll::Ready(Err(NetworkError::Closed));
+            }
+            let missing = match self.cut() {
+                Ok(Cut::Frame(frame)) => return Poll::Ready(Ok(Some(frame))),
+                Ok(Cut::Missing(missing)) => missing,
+                Err(error) => {
+                    self.ended = true;
+                    return Poll::Ready(Err(error));
+                }
+            };
+            self.make_room(missing);
+            let room = self.buffer.capacity() - self.buffer.len();
+            let read = ready!(pin!(self.socket.read_buf(&mut self.buffer)).poll(context));
+            match read {
+                Ok(0) => {
+                    self.ended = true;
+                    let clean = self.buffer.is_empty() && !self.closed.load(Ordering::Acquire);
+                    return Poll::Ready(if clean { Ok(None) } else { Err(NetworkError::Closed) });
+                }
+                Ok(count) if count == room => self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX),
+                Ok(_) => {}
+                Err(_) => {
+                    self.ended = true;
+                    return Poll::Ready(Err(NetworkError::Closed));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Tasks on `tokio`: beside the caller, or on one background thread.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::Notify;
+
+use super::Tasks;
+use crate::BoxFuture;
+
+/// Spawns onto the `tokio` runtime of the calling thread, and onto one background thread of its own.
+///
+/// Dropping it ends the background thread after the poll that runs there; its unfinished tasks are dropped.
+#[derive(Debug)]
+pub struct OsTasks {
+    background: Handle,
+    stop: Arc<Notify>,
+}
+
+impl OsTasks {
+    /// Starts the background thread.
+    ///
+    /// # Errors
+    /// When the operating system refuses a thread or an event queue.
+    pub fn start() -> io::Result<OsTasks> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let background = runtime.handle().clone();
+        let stop = Arc::new(Notify::new());
+        let stopped = Arc::clone(&stop);
+        std::thread::Builder::new().name("background".into()).spawn(move || {
+            runtime.block_on(stopped.notified());
+            // A blocking call that a task left behind must not keep the process from ending.
+            runtime.shutdown_background();
+        })?;
+        Ok(OsTasks { background, stop })
+    }
+}
+
+impl Drop for OsTasks {
+    fn drop(&mut self) {
+        self.stop.notify_one();
+    }
+}
+
+impl Tasks for OsTasks {
+    /// # Panics
+    /// Outside a `tokio` runtime.
+    fn spawn(&self, future: BoxFuture<'static, ()>) {
+        tokio::spawn(future);
+    }
+
+    fn spawn_background(&self, future: BoxFuture<'static, ()>) {
+        self.background.spawn(future);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::clock::os::OsClock;
+
+    #[tokio::test]
+    async fn spawned_futures_run_on_the_callers_thread() {
+        let tasks = OsTasks::start().unwrap();
+        let (answer, answered) = oneshot::channel();
+        tasks.spawn(Box::pin(async move { answer.send(std::thread::current().id()).unwrap() }));
+        assert_eq!(answered.await.unwrap(), std::thread::current().id());
+    }
+
+    #[tokio::test]
+    async fn background_futures_run_on_another_thread_and_can_sleep_there() {
+        let tasks = OsTasks::start().unwrap();
+        let (answer, answered) = oneshot::channel();
+        tasks.spawn_background(Box::pin(async move {
+            let clock: &dyn Clock = &OsClock::new();
+            clock.sleep(Duration::from_millis(1)).await;
+            answer.send(std::thread::current().name().map(str::to_owned)).unwrap();
+        }));
+        assert_eq!(answered.await.unwrap().as_deref(), Some("background"));
+    }
+
+    #[tokio::test]
+    async fn dropping_the_tasks_drops_what_runs_in_the_background() {
+        let tasks = OsTasks::start().unwrap();
+        let (kept, dropped) = oneshot::channel::<()>();
+        tasks.spawn_background(Box::pin(async move {
+            let _kept = kept;
+            std::future::pending::<()>().await;
+        }));
+        drop(tasks);
+        assert!(dropped.await.is_err());
+    }
+}
