@@ -4,7 +4,8 @@ What: a thread-safe recorder of operations (who, what, when asked, when answered
 with which outcome) and of holdings (who believed to hold a lock, from when until
 when), and checks that name every violation they find:
 
-- `not_linearizable`: writes and strict reads of one node that no order explains;
+- `not_linearizable`: writes and strict reads of a directory and its nodes that no
+  order explains;
 - `nodes_lost`, `nodes_back`: the final state against what was acknowledged;
 - `held_twice`: two holders of one lock, or two leaders, at one moment;
 - `items_lost_or_doubled`: a queue's items, put against taken;
@@ -54,6 +55,13 @@ class Operation:
     value: Any = None
     version: int = -1
     result: Any = None
+    # Whether the directory's own creation and removal are in the history, too.
+    parent_matters: bool = False
+
+    @property
+    def family(self) -> str:
+        """What must be explained together: a directory with its nodes."""
+        return self.path.rpartition("/")[0] if self.parent_matters else self.path
 
 
 @dataclass(frozen=True)
@@ -91,11 +99,11 @@ class History:
     def now(self) -> float:
         return time.monotonic()
 
-    def by_path(self) -> dict[str, list[Operation]]:
-        grouped: dict[str, list[Operation]] = defaultdict(list)
+    def grouped(self, by: str) -> list[tuple[str, list[Operation]]]:
+        groups: dict[str, list[Operation]] = defaultdict(list)
         for operation in self.operations:
-            grouped[operation.path].append(operation)
-        return grouped
+            groups[getattr(operation, by)].append(operation)
+        return sorted(groups.items())
 
     def violations(self, final: dict[str, Any] | None = None) -> list[str]:
         """Everything wrong with this history; `final` maps the paths that exist at
@@ -104,18 +112,39 @@ class History:
         found += items_lost_or_doubled(
             self.put, self.taken, self.put_unknown, self.taken_unknown
         )
-        for path, operations in sorted(self.by_path().items()):
-            found += not_linearizable(path, operations)
+        for family, operations in self.grouped("family"):
+            if final is not None:
+                operations = operations + final_reads(operations, final)
+            found += not_linearizable(family, operations)
+        for path, operations in self.grouped("path"):
             if final is not None:
                 found += nodes_lost(path, operations, final)
                 found += nodes_back(path, operations, final)
         return found
 
 
-# -- one node, in some order -----------------------------------------------------
+def final_reads(operations: list[Operation], final: dict[str, Any]) -> list[Operation]:
+    """What was found at the end, as reads that came after everything else."""
+    end = max(o.answered for o in operations if o.answered < FOREVER) + 1
+    return [
+        Operation(
+            "the end",
+            "read",
+            path,
+            end,
+            end,
+            OK if path in final else NO_NODE,
+            result=final.get(path),
+            parent_matters=any(o.path == path and o.parent_matters for o in operations),
+        )
+        for path in sorted({o.path for o in operations})
+    ]
 
-# A node's state: None while it does not exist, else (value, version).
-State = tuple[Any, int] | None
+
+# -- a directory and its nodes, in some order --------------------------------------
+
+# What exists: path, value and version of each node, sorted.
+State = tuple[tuple[str, Any, int], ...]
 
 
 def after(state: State, operation: Operation) -> tuple[bool, State]:
@@ -124,35 +153,47 @@ def after(state: State, operation: Operation) -> tuple[bool, State]:
     An unknown outcome is tried as the success it may have been; that it never
     happened at all is the search's business.
     """
-    kind, outcome = operation.kind, operation.outcome
+    nodes = {path: (value, version) for path, value, version in state}
+    path, kind, outcome = operation.path, operation.kind, operation.outcome
+    found = nodes.get(path)
+    parent = path.rpartition("/")[0]
+    # A directory that nobody in this history operates on is taken to exist.
+    orphan = operation.parent_matters and parent not in nodes
+    children = any(other.startswith(path + "/") for other in nodes)
     if kind == "create":
         if outcome == EXISTS:
-            return state is not None, state
-        return state is None, (operation.value, 0)
-    if state is None:
-        if kind == "read" and outcome == OK:
-            return False, state
+            return found is not None, state
+        if outcome == NO_NODE:
+            return orphan, state
+        nodes[path] = (operation.value, 0)
+        return found is None and not orphan, _frozen(nodes)
+    if found is None:
         return outcome == NO_NODE, state
-    value, version = state
+    value, version = found
+    matches = operation.version in (-1, version)
     if outcome == NO_NODE:
         return False, state
     if kind == "read":
         return operation.result == value, state
-    if outcome == NOT_EMPTY:
-        return True, state
-    matches = operation.version in (-1, version)
     if outcome == BAD_VERSION:
         return not matches, state
+    if outcome == NOT_EMPTY:
+        return children, state
     if not matches:
         return False, state
     if kind == "delete":
-        return True, None
+        del nodes[path]
+        return not children, _frozen(nodes)
     assert kind == "set", kind
-    wanted = operation.result
-    return wanted in (None, version + 1), (operation.value, version + 1)
+    nodes[path] = (operation.value, version + 1)
+    return operation.result in (None, version + 1), _frozen(nodes)
 
 
-def not_linearizable(path: str, operations: Iterable[Operation]) -> list[str]:
+def _frozen(nodes: dict[str, tuple[Any, int]]) -> State:
+    return tuple(sorted((path, *node) for path, node in nodes.items()))
+
+
+def not_linearizable(name: str, operations: Iterable[Operation]) -> list[str]:
     """Search for one order of the operations that respects real time and explains
     every outcome; a violation if there is none."""
     ordered = sorted(operations, key=lambda o: o.asked)
@@ -160,7 +201,7 @@ def not_linearizable(path: str, operations: Iterable[Operation]) -> list[str]:
     everything = (1 << len(ordered)) - 1
     must = sum(1 << i for i, o in enumerate(ordered) if o.outcome != UNKNOWN)
     seen: set[tuple[int, State]] = set()
-    frontier: list[tuple[int, State]] = [(everything, None)]
+    frontier: list[tuple[int, State]] = [(everything, ())]
     while frontier:
         left, state = frontier.pop()
         if not left & must:
@@ -168,21 +209,31 @@ def not_linearizable(path: str, operations: Iterable[Operation]) -> list[str]:
         if (left, state) in seen:
             continue
         seen.add((left, state))
-        # Whatever was asked before the first of the rest was answered may be next.
-        waiting = [i for i in range(len(ordered)) if left >> i & 1]
-        horizon = min(ends[i] for i in waiting)
-        for i in waiting:
-            if ordered[i].asked > horizon:
-                break
+        next_ones = _may_be_next(left, ordered, ends)
+        # The likeliest next is pushed last, so that it is tried first.
+        for i in sorted(next_ones, key=lambda i: -ends[i]):
             allowed, then = after(state, ordered[i])
             if allowed:
                 frontier.append((left & ~(1 << i), then))
     lines = [
-        f"  {o.process} {o.kind}({o.value!r}, version={o.version}) -> {o.outcome}"
-        f" {o.result!r} [{o.asked:.6f}, {end:.6f}]"
+        f"  {o.process} {o.kind} {o.path} ({o.value!r}, version={o.version}) ->"
+        f" {o.outcome} {o.result!r} [{o.asked:.6f}, {end:.6f}]"
         for o, end in zip(ordered, ends, strict=True)
     ]
-    return [f"no order explains the operations on {path}:\n" + "\n".join(lines)]
+    return [f"no order explains the operations on {name}:\n" + "\n".join(lines)]
+
+
+def _may_be_next(left: int, ordered: list[Operation], ends: list[float]) -> list[int]:
+    """Whatever was asked before the first of the rest was answered."""
+    waiting, horizon = [], FOREVER
+    first = (left & -left).bit_length() - 1
+    for i in range(first, len(ordered)):
+        if ordered[i].asked > horizon:
+            break
+        if left >> i & 1:
+            waiting.append(i)
+            horizon = min(horizon, ends[i])
+    return [i for i in waiting if ordered[i].asked <= horizon]
 
 
 # -- the end against what was acknowledged ----------------------------------------
