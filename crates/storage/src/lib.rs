@@ -156,6 +156,9 @@ pub trait StorageEngine: Send + Sync {
     /// Waits until the write at `commit` is as durable as the engine's setting promises to whoever acknowledges it.
     fn durable(&self, commit: Commit) -> Durable;
 
+    /// The position of the newest write: whoever found a record in place and wants to acknowledge it waits for this.
+    fn position(&self) -> Commit;
+
     /// One page of a partition, strictly after `after`, in (token, key) order. Records written or removed while a
     /// scan runs may or may not appear; all others appear exactly once.
     fn scan(
