@@ -1,0 +1,135 @@
+//! The native protocol's messages: a client or node asks, a node answers.
+//!
+//! ```text
+//! frame body   kind 1   request id (varint)   the message's fields in order of declaration
+//! ```
+//!
+//! The sender chooses request ids; an answer carries its request's. Answers come in any order. The first request on
+//! a link is [`Hello`], whose layout never changes, the first answer [`Welcome`]: they settle the version that all
+//! later frames on the link use. The length prefix of a frame and the preamble of a link belong to `runtime`.
+//!
+//! Three groups: what anybody may ask a node about itself; *coordinated* operations, which the receiving node drives
+//! to their quorum; and *replica* operations, which a node answers from its own storage alone.
+//!
+//! **Architecture Invariant:** unknown kinds, unknown tags and trailing bytes are errors; nothing is skipped that is
+//! not understood.
+
+mod request;
+mod response;
+mod store_ref;
+
+pub use request::{
+    ClusterGet, Condition, Delete, Get, Hello, MultiGet, MultiPut, Peer, Ping, Put, PutEntry, ReplicaGet,
+    ReplicaMerge, Request, RequestOptions, Scan, ScanAfter, StatusGet,
+};
+pub use response::{
+    ClusterDocument, Failure, Got, Merged, MultiGot, MultiWritten, Pong, ReplicaGot, ReplicaMerged, Response,
+    Scanned, StatusDocument, Welcome, Written,
+};
+pub use store_ref::StoreRef;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::codec::{DecodeError, Reader, put_varint};
+
+/// Oldest version of the protocol that this program speaks.
+pub const VERSION_MIN: u16 = 1;
+
+/// Newest version of the protocol that this program speaks.
+pub const VERSION_MAX: u16 = 1;
+
+/// Kind and request id.
+const FRAME_HEAD_BYTES_MAX: usize = 11;
+
+/// Appends the body of a request's frame. Reserves once, and copies each value once.
+pub fn encode_request(id: u64, request: &Request, out: &mut BytesMut) {
+    out.reserve(FRAME_HEAD_BYTES_MAX + request.fields_bytes_bound());
+    out.put_u8(request.kind());
+    put_varint(id, out);
+    request.write_fields(out);
+}
+
+/// Reads the body of a request's frame; keys and values share its bytes.
+pub fn decode_request(body: Bytes) -> Result<(u64, Request), DecodeError> {
+    let mut reader = Reader::new(&body);
+    let (kind, id) = (reader.u8()?, reader.varint()?);
+    let request = Request::read_fields(kind, &mut reader)?;
+    reader.finish()?;
+    Ok((id, request))
+}
+
+/// Appends the body of a response's frame. Reserves once, and copies each value once.
+pub fn encode_response(id: u64, response: &Response, out: &mut BytesMut) {
+    out.reserve(FRAME_HEAD_BYTES_MAX + response.fields_bytes_bound());
+    out.put_u8(response.kind());
+    put_varint(id, out);
+    response.write_fields(out);
+}
+
+/// Reads the body of a response's frame; keys and values share its bytes.
+pub fn decode_response(body: Bytes) -> Result<(u64, Response), DecodeError> {
+    let mut reader = Reader::new(&body);
+    let (kind, id) = (reader.u8()?, reader.varint()?);
+    let response = Response::read_fields(kind, &mut reader)?;
+    reader.finish()?;
+    Ok((id, response))
+}
+
+/// The request id of a body that may not decode otherwise, so that its sender can be answered.
+pub fn request_id(body: &Bytes) -> Option<u64> {
+    let mut reader = Reader::new(body);
+    reader.u8().ok()?;
+    reader.varint().ok()
+}
+
+/// The version that two peers with these ranges speak: the newest that both know.
+pub fn negotiate(theirs_min: u16, theirs_max: u16) -> Option<u16> {
+    let version = theirs_max.min(VERSION_MAX);
+    (version >= theirs_min && version >= VERSION_MIN).then_some(version)
+}
+
+/// Declares the messages of one direction: an enumeration whose variants are the message structures.
+macro_rules! messages {
+    ($(#[$meta:meta])* pub enum $name:ident { $($kind:literal $variant:ident $label:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum $name { $(#[doc = concat!("Kind `", stringify!($kind), "`.")] $variant($variant),)* }
+
+        impl $name {
+            /// The first byte of its frame.
+            pub fn kind(&self) -> u8 {
+                match self { $($name::$variant(_) => $kind,)* }
+            }
+
+            /// Its name in logs and metrics.
+            pub fn name(&self) -> &'static str {
+                match self { $($name::$variant(_) => $label,)* }
+            }
+
+            /// Every kind with its name.
+            pub const KINDS: &'static [(u8, &'static str)] = &[$(($kind, $label),)*];
+
+            pub(super) fn fields_bytes_bound(&self) -> usize {
+                match self { $($name::$variant(message) => message.bytes_bound(),)* }
+            }
+
+            pub(super) fn write_fields(&self, out: &mut bytes::BytesMut) {
+                match self { $($name::$variant(message) => message.write(out),)* }
+            }
+
+            pub(super) fn read_fields(kind: u8, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+                match kind {
+                    $($kind => $variant::read(reader).map($name::$variant),)*
+                    kind => Err(DecodeError::UnknownKind { kind }),
+                }
+            }
+        }
+
+        $(impl From<$variant> for $name {
+            fn from(message: $variant) -> Self {
+                $name::$variant(message)
+            }
+        })*
+    };
+}
+pub(crate) use messages;

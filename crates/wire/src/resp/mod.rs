@@ -1,0 +1,1 @@
+//! The Redis protocol, versions 2 and 3.
