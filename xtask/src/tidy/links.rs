@@ -1,9 +1,9 @@
-//! The rule that links between our documents lead somewhere.
+//! The rule that links between our documents, and paths that they name, lead somewhere.
 
-use super::markdown::{anchors, links};
+use super::markdown::{anchors, links, paths};
 use super::{Offence, Tree};
 
-/// Relative links in Markdown resolve.
+/// Relative links in Markdown resolve, and so do paths in backquotes that begin at the root.
 pub(crate) const RULE: &str = "links";
 
 const WHY: &str = "a reader who follows a dead link stops trusting the page";
@@ -12,11 +12,16 @@ const WHY: &str = "a reader who follows a dead link stops trusting the page";
 pub(crate) fn check(tree: &Tree) -> Vec<Offence> {
     let mut offences = Vec::new();
     for (path, text) in tree.ending(".md") {
-        for link in links(text) {
-            let Some(fault) = fault(tree, path, link.target) else { continue };
+        let linked = links(text).into_iter().map(|link| (fault(tree, path, link.target), link.line));
+        let named = paths(text).into_iter().map(|named| {
+            let target = named.target.trim_end_matches('/');
+            ((!tree.holds(target)).then(|| format!("`{target}` is not there")), named.line)
+        });
+        for (fault, line) in linked.chain(named) {
+            let Some(fault) = fault else { continue };
             offences.push(Offence {
                 path: path.to_owned(),
-                line: link.line,
+                line,
                 rule: RULE,
                 what: fault,
                 why: WHY,
@@ -68,12 +73,14 @@ mod tests {
     fn links_to_nowhere_are_offences() {
         let tree = Tree::planted(&[
             ("README.md", "[a](docs/a.md) [b](docs/b.md) [c](docs) [d](docs/a.md#there) [e](#gone)\n"),
+            ("python/README.md", "see `docs/a.md`, `docs/c.md`, `docs/*.md` and `docs/`\n"),
             ("docs/a.md", "# There\n[up](../README.md) [out](../../x.md) [web](https://example.com/x)\n"),
         ]);
         expect![[r#"
             README.md:1 `docs/b.md` is not there
             README.md:1 README.md has no heading `#gone`
             docs/a.md:2 `../../x.md` is not there
+            python/README.md:1 `docs/c.md` is not there
         "#]]
         .assert_eq(&brief(&check(&tree)));
     }

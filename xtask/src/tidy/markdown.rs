@@ -58,6 +58,17 @@ pub(crate) fn links(text: &str) -> Vec<Link<'_>> {
     found
 }
 
+/// Code spans in prose that are a path of the checkout, seen from its root.
+pub(crate) fn paths(text: &str) -> Vec<Link<'_>> {
+    const ROOTS: &[&str] = &["crates/", "docs/", "python/", "tests-redis/", "xtask/"];
+    let placeholder = |span: &str| span.contains(|c: char| c.is_whitespace() || "<>*{}$:".contains(c));
+    let spans =
+        prose(text).flat_map(|(line, text)| code_spans(text).map(move |target| Link { line, target }));
+    spans
+        .filter(|span| ROOTS.iter().any(|root| span.target.starts_with(root)) && !placeholder(span.target))
+        .collect()
+}
+
 /// The anchors that headings make, as the usual renderers derive them.
 pub(crate) fn anchors(text: &str) -> Vec<String> {
     let headings = prose(text).filter(|(_, line)| line.starts_with('#'));
