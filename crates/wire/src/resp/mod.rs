@@ -1,1 +1,78 @@
-//! The Redis protocol, versions 2 and 3.
+//! The Redis protocol, versions 2 and 3: commands in, replies out.
+//!
+//! [`CommandParser`] takes whole commands off the front of a connection's receive buffer and never looks at a byte
+//! twice, however the input is cut. [`ReplyWriter`] writes replies in the version that the connection has settled on.
+//! [`ReplyParser`] is the other side, for tests and for measuring against a real Redis.
+//!
+//! Refusals use Redis's own words, because clients and people know them.
+//!
+//! **Architecture Invariant:** what a command means is not known here.
+
+mod command;
+mod inline;
+mod number;
+mod reply;
+mod reply_parser;
+
+pub use command::{Command, CommandParser, Limits};
+pub use reply::ReplyWriter;
+pub use reply_parser::{Reply, ReplyParser};
+
+use thiserror::Error;
+
+/// Which version of the protocol a connection speaks; `HELLO` settles it, version 2 until then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// RESP2: no maps, no booleans, nulls are lengths of -1.
+    #[default]
+    Resp2,
+    /// RESP3.
+    Resp3,
+}
+
+/// Why the input is not the protocol. The connection cannot go on: answer `-ERR` and this text, then close it.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RespError {
+    /// The number of arguments is not a number, or over the limit.
+    #[error("Protocol error: invalid multibulk length")]
+    MultibulkLength,
+    /// The length of an argument is not a number, negative, or over the limit.
+    #[error("Protocol error: invalid bulk length")]
+    BulkLength,
+    /// An argument does not start with a dollar sign.
+    #[error("Protocol error: expected '$', got '{}'", got.escape_ascii())]
+    ExpectedBulk {
+        /// What came instead.
+        got: u8,
+    },
+    /// An argument is not followed by the end of a line where its length says.
+    #[error("Protocol error: bulk does not end where its length says")]
+    BulkEnd,
+    /// An inline command has no end within its limit.
+    #[error("Protocol error: too big inline request")]
+    InlineTooBig,
+    /// An inline command opens a quote and does not close it, or goes on right after closing it.
+    #[error("Protocol error: unbalanced quotes in request")]
+    UnbalancedQuotes,
+    /// More arguments than a connection may send before it has authenticated.
+    #[error("Protocol error: unauthenticated multibulk length")]
+    UnauthenticatedMultibulkLength,
+    /// A longer argument than a connection may send before it has authenticated.
+    #[error("Protocol error: unauthenticated bulk length")]
+    UnauthenticatedBulkLength,
+    /// All arguments together are over the limit.
+    #[error("Protocol error: too big command, the limit is {bytes_max} bytes")]
+    CommandTooBig {
+        /// The limit in bytes.
+        bytes_max: usize,
+    },
+    /// The peer speaks another protocol.
+    #[error("Protocol error: this port speaks the Redis protocol, not {looks_like}")]
+    Foreign {
+        /// What its first bytes look like.
+        looks_like: &'static str,
+    },
+    /// A reply is malformed (client side only).
+    #[error("Protocol error: malformed reply")]
+    Reply,
+}

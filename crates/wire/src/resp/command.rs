@@ -1,0 +1,285 @@
+//! Commands: arrays of bulk strings, and inline lines.
+//!
+//! The parser remembers how far it has come in a command that has not arrived whole, so a large value that trickles
+//! in costs one look per arrival and not a new scan. A finished command is split off the buffer and owns its bytes;
+//! its arguments are positions in them. Handing out an argument as [`Bytes`] costs a shared count, looking at it
+//! costs nothing, and most commands only look at most of theirs.
+
+use bytes::{Buf, Bytes, BytesMut};
+use model::limits::{FRAME_BYTES_MAX, MULTI_KEYS_MAX};
+use smallvec::SmallVec;
+
+use super::inline;
+use super::number::{Line, line};
+use super::{Protocol, ReplyWriter, RespError};
+
+/// Longest inline command in bytes, as in Redis.
+const INLINE_BYTES_MAX: usize = 64 * 1024;
+
+/// What a connection may send in one command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Arguments, the command's name included.
+    pub args_max: usize,
+    /// Bytes of one argument.
+    pub bulk_bytes_max: usize,
+    /// Bytes of a whole command with its lengths.
+    pub command_bytes_max: usize,
+    /// Whether the limits are those of a connection that has not authenticated, which its refusals then say.
+    pub unauthenticated: bool,
+}
+
+impl Limits {
+    /// For a connection that may do everything: a multi-put of the most keys, a frame's worth of bytes.
+    pub const DEFAULT: Limits = Limits {
+        args_max: 2 * MULTI_KEYS_MAX + 1,
+        bulk_bytes_max: FRAME_BYTES_MAX,
+        command_bytes_max: FRAME_BYTES_MAX,
+        unauthenticated: false,
+    };
+
+    /// For a connection that has not authenticated: enough to do so.
+    pub const UNAUTHENTICATED: Limits = Limits {
+        args_max: 10,
+        bulk_bytes_max: 16 * 1024,
+        command_bytes_max: 256 * 1024,
+        unauthenticated: true,
+    };
+}
+
+/// Where an argument lies in its command's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ArgRange {
+    start: u32,
+    length: u32,
+}
+
+impl ArgRange {
+    /// Commands are shorter than 4 GiB: [`Limits`] are asserted to be.
+    pub(super) fn new(start: usize, length: usize) -> Self {
+        ArgRange { start: start as u32, length: length as u32 }
+    }
+
+    fn range(self) -> std::ops::Range<usize> {
+        self.start as usize..self.start as usize + self.length as usize
+    }
+}
+
+/// One command with at least one argument, the first being its name.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Command {
+    bytes: Bytes,
+    args: SmallVec<[ArgRange; 4]>,
+}
+
+impl Command {
+    /// The number of arguments, the name included.
+    #[allow(clippy::len_without_is_empty)] // It never is.
+    pub fn len(&self) -> usize {
+        self.args.len()
+    }
+
+    /// The name, in whatever case it was sent.
+    pub fn name(&self) -> &[u8] {
+        &self.bytes[self.args[0].range()]
+    }
+
+    /// An argument; 0 is the name.
+    #[inline]
+    pub fn arg(&self, position: usize) -> Option<&[u8]> {
+        self.args.get(position).map(|arg| &self.bytes[arg.range()])
+    }
+
+    /// An argument, sharing the command's bytes.
+    #[inline]
+    pub fn bytes(&self, position: usize) -> Option<Bytes> {
+        self.args.get(position).map(|arg| self.bytes.slice(arg.range()))
+    }
+
+    /// All arguments, the name first.
+    pub fn args(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.args.iter().map(|arg| &self.bytes[arg.range()])
+    }
+
+    /// Appends a command as a client sends it.
+    pub fn encode(args: &[&[u8]], out: &mut BytesMut) {
+        let mut writer = ReplyWriter::new(out, Protocol::Resp2);
+        writer.array(args.len());
+        args.iter().for_each(|arg| writer.bulk(arg));
+    }
+}
+
+impl std::fmt::Debug for Command {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.args().map(|arg| arg.escape_ascii().to_string())).finish()
+    }
+}
+
+/// Takes commands off the front of one connection's input.
+#[derive(Debug)]
+pub struct CommandParser {
+    limits: Limits,
+    /// Arguments that the command at the front has announced; 0 before its first line is read.
+    expected: usize,
+    /// Those of them that have arrived.
+    args: SmallVec<[ArgRange; 4]>,
+    /// Everything before this position of the input is done with.
+    at: usize,
+    /// Length of the argument at that position, once its line is read.
+    bulk: Option<usize>,
+}
+
+impl CommandParser {
+    /// A parser for a new connection.
+    ///
+    /// # Panics
+    /// When a limit is 4 GiB or more.
+    pub fn new(limits: Limits) -> Self {
+        let mut parser = CommandParser { limits, expected: 0, args: SmallVec::new(), at: 0, bulk: None };
+        parser.set_limits(limits);
+        parser
+    }
+
+    /// Changes the limits, for example once the connection has authenticated.
+    ///
+    /// # Panics
+    /// When a limit is 4 GiB or more.
+    pub fn set_limits(&mut self, limits: Limits) {
+        assert!(u32::try_from(limits.command_bytes_max).is_ok(), "positions in a command have 32 bits");
+        self.limits = limits;
+    }
+
+    /// Bytes that the argument at hand still lacks, given how many are in the input; 0 when that is not known.
+    ///
+    /// A peer can announce much and send nothing: reserve at once no more than a few times what has arrived.
+    pub fn bytes_lacking(&self, input_bytes: usize) -> usize {
+        self.bulk.map_or(0, |length| (self.at + length + 2).saturating_sub(input_bytes))
+    }
+
+    /// Takes the next command off the front of `input`; `None` when it has not arrived whole.
+    ///
+    /// Until it has, the caller only appends to `input`. Empty commands are passed over.
+    ///
+    /// # Errors
+    /// After one the connection cannot go on, and neither can the parser.
+    pub fn parse(&mut self, input: &mut BytesMut) -> Result<Option<Command>, RespError> {
+        loop {
+            if self.expected == 0 {
+                match input.first() {
+                    None => return Ok(None),
+                    Some(b'*') => match self.read_header(input)? {
+                        Some(0) => continue,
+                        Some(args) => self.expected = args,
+                        None => return Ok(None),
+                    },
+                    Some(_) => match self.read_inline(input)? {
+                        Some(command) if command.args.is_empty() => continue,
+                        command => return Ok(command),
+                    },
+                }
+            }
+            if !self.read_args(input)? {
+                return Ok(None);
+            }
+            let bytes = input.split_to(self.at).freeze();
+            (self.expected, self.at) = (0, 0);
+            return Ok(Some(Command { bytes, args: std::mem::take(&mut self.args) }));
+        }
+    }
+
+    /// Reads `*<count>\r\n`; a count of zero or less is taken off the input.
+    #[inline]
+    fn read_header(&mut self, input: &mut BytesMut) -> Result<Option<usize>, RespError> {
+        let (count, length) = match line(&input[1..]) {
+            Line::Incomplete => return Ok(None),
+            Line::Invalid => return Err(RespError::MultibulkLength),
+            Line::Number(count, length) => (count, length),
+        };
+        let Ok(count @ 1..) = usize::try_from(count) else {
+            input.advance(1 + length);
+            return Ok(Some(0));
+        };
+        if count > self.limits.args_max {
+            return Err(match self.limits.unauthenticated {
+                true => RespError::UnauthenticatedMultibulkLength,
+                false => RespError::MultibulkLength,
+            });
+        }
+        self.at = 1 + length;
+        Ok(Some(count))
+    }
+
+    /// Reads arguments up to the number announced; false when they have not all arrived.
+    #[inline]
+    fn read_args(&mut self, input: &[u8]) -> Result<bool, RespError> {
+        while self.args.len() < self.expected {
+            let length = match self.bulk {
+                Some(length) => length,
+                None => match self.read_bulk_length(input)? {
+                    Some(length) => length,
+                    None => return Ok(false),
+                },
+            };
+            let end = self.at + length;
+            let Some(line_end) = input.get(end..end + 2) else {
+                self.bulk = Some(length);
+                return Ok(false);
+            };
+            if line_end != b"\r\n" {
+                return Err(RespError::BulkEnd);
+            }
+            self.args.push(ArgRange::new(self.at, length));
+            self.at = end + 2;
+            self.bulk = None;
+        }
+        Ok(true)
+    }
+
+    #[inline]
+    fn read_bulk_length(&mut self, input: &[u8]) -> Result<Option<usize>, RespError> {
+        let (number, line_bytes) = match input.get(self.at..) {
+            None | Some([]) => return Ok(None),
+            Some([b'$', rest @ ..]) => match line(rest) {
+                Line::Incomplete => return Ok(None),
+                Line::Invalid => return Err(RespError::BulkLength),
+                Line::Number(number, length) => (number, length),
+            },
+            Some([got, ..]) => return Err(RespError::ExpectedBulk { got: *got }),
+        };
+        let length = usize::try_from(number).map_err(|_| RespError::BulkLength)?;
+        if length > self.limits.bulk_bytes_max {
+            return Err(match self.limits.unauthenticated {
+                true => RespError::UnauthenticatedBulkLength,
+                false => RespError::BulkLength,
+            });
+        }
+        let at = self.at + 1 + line_bytes;
+        if at + length + 2 > self.limits.command_bytes_max {
+            return Err(RespError::CommandTooBig { bytes_max: self.limits.command_bytes_max });
+        }
+        self.at = at;
+        Ok(Some(length))
+    }
+
+    /// Reads one line; a command without arguments is an empty line.
+    #[cold]
+    fn read_inline(&mut self, input: &mut BytesMut) -> Result<Option<Command>, RespError> {
+        let Some(found) = input[self.at..].iter().position(|&byte| byte == b'\n') else {
+            self.at = input.len();
+            return if input.len() > INLINE_BYTES_MAX { Err(RespError::InlineTooBig) } else { Ok(None) };
+        };
+        let end = self.at + found;
+        if end > INLINE_BYTES_MAX {
+            return Err(RespError::InlineTooBig);
+        }
+        self.at = 0;
+        let line = input.split_to(end + 1);
+        let line = line[..end].strip_suffix(b"\r").unwrap_or(&line[..end]);
+        if let Some(looks_like) = inline::foreign(line) {
+            return Err(RespError::Foreign { looks_like });
+        }
+        let mut bytes = BytesMut::with_capacity(line.len());
+        let args = inline::split(line, &mut bytes)?;
+        Ok(Some(Command { bytes: bytes.freeze(), args }))
+    }
+}
