@@ -21,5 +21,5 @@ pub use node::{Node, NodeId, Zone};
 pub use ring::{Partition, PartitionId, Ring, RingError};
 pub use routing::PreferenceList;
 pub use store::{Consistency, Resolver, Store, StoreError, StoreName};
-pub use timestamp::{Timestamp, WallMillis};
+pub use timestamp::{Moment, Timestamp, WallMillis};
 pub use versions::{Actor, Context, Dot, Value, Vector, Version, VersionSet};

@@ -1,6 +1,10 @@
-//! Time as data: hybrid logical timestamps and wall-clock milliseconds.
+//! Time as data: hybrid logical timestamps, wall-clock milliseconds, and points on a monotonic clock.
+//!
+//! Nothing here reads a clock: whoever decides by time is handed it.
 //!
 //! Source: Kulkarni, Demirbas et al., "Logical Physical Clocks" (2014): 48 bits of milliseconds, 16 bits of counter.
+
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -29,5 +33,24 @@ impl Timestamp {
     /// The milliseconds part.
     pub fn wall(self) -> WallMillis {
         WallMillis(self.0 >> COUNTER_BITS)
+    }
+}
+
+/// A point on a clock that never goes backwards; only differences mean anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment {
+    /// Nanoseconds since some start.
+    pub nanos: u64,
+}
+
+impl Moment {
+    /// This much later; saturates.
+    pub fn after(self, duration: Duration) -> Moment {
+        Moment { nanos: self.nanos.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)) }
+    }
+
+    /// Time since `earlier`; zero when `earlier` is later.
+    pub fn since(self, earlier: Moment) -> Duration {
+        Duration::from_nanos(self.nanos.saturating_sub(earlier.nanos))
     }
 }
