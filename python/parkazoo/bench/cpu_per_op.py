@@ -14,12 +14,12 @@ Must never: report a figure of one run beside a figure of another run.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import platform
 import resource
 import statistics
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -39,7 +39,18 @@ VALUE = b"v" * 100
 WINDOW = 500  # requests in flight in the asynchronous runs
 
 Client = Any
-ClientFactory = Callable[[str], Client]
+ClientFactory = Callable[..., Client]
+HANDLERS = {
+    "threading": "kazoo.handlers.threading:SequentialThreadingHandler",
+    "gevent": "kazoo.handlers.gevent:SequentialGeventHandler",
+    "eventlet": "kazoo.handlers.eventlet:SequentialEventletHandler",
+}
+
+
+def new_handler(name: str) -> Any:
+    """A handler by name; green-thread packages are imported only when asked for."""
+    module, _, attribute = HANDLERS[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)()
 
 
 def client_kinds() -> dict[str, ClientFactory]:
@@ -97,9 +108,7 @@ def run_threaded(client: Client, workload: Workload, threads: int, count: int) -
         for _ in range(count // threads):
             next(steps).get()
 
-    callers = [threading.Thread(target=call, args=(n,)) for n in range(threads)]
-    for caller in callers:
-        caller.start()
+    callers = [client.handler.spawn(call, number) for number in range(threads)]
     for caller in callers:
         caller.join()
 
@@ -126,8 +135,10 @@ def own_cpu() -> float:
 
 
 @contextmanager
-def started(factory: ClientFactory, hosts: str, threads: int) -> Iterator[Client]:
-    client = factory(hosts)
+def started(
+    factory: ClientFactory, hosts: str, threads: int, handler: str
+) -> Iterator[Client]:
+    client = factory(hosts, handler=new_handler(handler))
     client.start(30)
     try:
         for number in range(max(1, threads)):
@@ -152,9 +163,10 @@ def measure(
     workload: Workload,
     mode: int,
     count: int,
+    handler: str = "threading",
 ) -> Sample:
     """One timed run; `mode` is the number of threads, or 0 for asynchronous."""
-    with started(factory, ensemble.hosts, mode) as client:
+    with started(factory, ensemble.hosts, mode, handler) as client:
 
         def run(operations: int) -> None:
             if mode:
@@ -170,7 +182,9 @@ def measure(
     return Sample(cpu / count * 1e6, server / count * 1e6, count / clock)
 
 
-def compare(ensemble: Ensemble, modes: list[int], rounds: int, count: int) -> list[str]:
+def compare(
+    ensemble: Ensemble, modes: list[int], rounds: int, count: int, handler: str
+) -> list[str]:
     """The report's table rows: medians over the rounds, and the paired ratio."""
     kinds = client_kinds()
     rows = []
@@ -179,7 +193,7 @@ def compare(ensemble: Ensemble, modes: list[int], rounds: int, count: int) -> li
             samples: dict[str, list[Sample]] = {kind: [] for kind in kinds}
             for _ in range(rounds):
                 for kind, factory in kinds.items():
-                    sample = measure(factory, ensemble, workload, mode, count)
+                    sample = measure(factory, ensemble, workload, mode, count, handler)
                     samples[kind].append(sample)
             rows.append(row(workload.name, mode, samples))
             print(rows[-1], file=sys.stderr, flush=True)
@@ -187,7 +201,7 @@ def compare(ensemble: Ensemble, modes: list[int], rounds: int, count: int) -> li
 
 
 def row(workload: str, mode: int, samples: dict[str, list[Sample]]) -> str:
-    label = f"{mode} thread{'s' if mode > 1 else ''}" if mode else "asynchronous"
+    label = f"{mode} waiting" if mode else "pipelined"
     cells = [workload, label]
     base = samples["kazoo"]
     for kind, measured in samples.items():
@@ -222,12 +236,18 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=3000, help="operations per run")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--modes", default="1,10,50,0", help="threads; 0: asynchronous")
+    parser.add_argument("--handler", choices=sorted(HANDLERS), default="threading")
     arguments = parser.parse_args()
     modes = [int(mode) for mode in arguments.modes.split(",")]
     with Ensemble() as ensemble:
-        rows = compare(ensemble, modes, arguments.rounds, arguments.count)
+        rows = compare(
+            ensemble, modes, arguments.rounds, arguments.count, arguments.handler
+        )
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}"
-    print(f"{machine}, {arguments.rounds} rounds of {arguments.count} operations.\n")
+    print(
+        f"{machine}, {arguments.handler} handler, {arguments.rounds} rounds of"
+        f" {arguments.count} operations, load average {os.getloadavg()[0]:.0f}.\n"
+    )
     print("\n".join([*header(), *rows]))
     return 0
 

@@ -150,14 +150,17 @@ def read_report(report: Path, outcome: Outcome) -> None:
 
 
 def write_status(outcomes: list[Outcome]) -> None:
-    """A scratch page of what fails now, for whoever is mending it."""
+    """A scratch page of what fails now, for whoever is mending it. Runs of other
+    modes and notes below stay."""
+    kept = STATUS.read_text() if STATUS.exists() else ""
+    _, mark, notes = kept.partition("## Notes")
     lines = [f"# Kazoo's suite, {time.strftime('%Y-%m-%d %H:%M')} UTC", ""]
     for outcome in outcomes:
         lines += [f"## {outcome.line()}", ""]
         for name, message in sorted(outcome.failures.items()):
             lines.append(f"- `{name}`: {message[:300]}")
         lines.append("")
-    STATUS.write_text("\n".join(lines))
+    STATUS.write_text("\n".join(lines) + mark + notes)
 
 
 def main() -> int:
