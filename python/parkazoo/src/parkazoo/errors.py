@@ -1,0 +1,37 @@
+"""What can go wrong that Kazoo has no name for.
+
+Every error is also a Kazoo exception of the nearest kind, so that a program that
+handles Kazoo's errors handles ours. Each says what happened, why, and what to do.
+"""
+
+from __future__ import annotations
+
+from kazoo.exceptions import BadArgumentsError, KazooException
+
+
+class ParKazooError(KazooException):
+    """The base of every error that only ParKazoo raises."""
+
+
+class CrossShardTransaction(ParKazooError, BadArgumentsError):
+    """A transaction touches more than one shard and nobody allowed that."""
+
+
+class WeakSequence(ParKazooError, BadArgumentsError):
+    """A sequence node was asked for in a directory whose children are spread."""
+
+
+class Contention(ParKazooError):
+    """A multi-step operation lost to others so often that it gave up."""
+
+
+class NamespaceMismatch(ParKazooError):
+    """The ensembles given belong to different namespaces."""
+
+
+class NotInitialized(ParKazooError):
+    """The ensembles hold no namespace and the client was told not to make one."""
+
+
+class MoveFailed(ParKazooError):
+    """A shard could not be moved; it stays, whole, where it was."""

@@ -1,0 +1,149 @@
+"""Where a logical node is, physically. Pure: paths in, paths out, Stats merged.
+
+    /parkazoo                          everything of ours, on every ensemble
+    /parkazoo/config                   a copy of the table
+    /parkazoo/s0123                    a shard; its version is the fence
+    /parkazoo/s0123/:app:locks         the anchor of directory /app/locks
+    /parkazoo/s0123/:app:locks/t<id>   a creator's claim, an ephemeral
+    /parkazoo/s0123/:app:locks/b       its bucket: exists only while it may be used
+    /parkazoo/s0123/:app:locks/b/a     the node /app/locks/a
+    .../b/a/k<id>                      a link: "/app/locks/a has a bucket somewhere"
+
+Why: a node's place follows from its path alone, so an operation on a leaf is one
+round trip, needs no cache, and a watch on a node that does not exist yet is just a
+watch. A directory may be removed only when its links are gone, which ZooKeeper
+itself enforces, because a link is a child.
+
+Must never: put anything beside the bucket's children that a listing would show,
+or make a physical path that two logical paths share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from kazoo.protocol.states import ZnodeStat
+
+from parkazoo.mapping import Rules, join, name, parent, shard_of
+
+BASE = "/parkazoo"
+CONFIG = BASE + "/config"
+# Ours to pass through to the first ensemble: quotas and the dynamic configuration.
+SYSTEM = "/zookeeper"
+BUCKET = "/b"
+CLAIM = "/t"
+LINK = "/k"
+# The root's own node is the only child of the directory above it, "".
+ROOT_NAME = "root"
+
+_ESCAPES = (("%", "%p"), (":", "%c"), ("/", ":"))
+
+
+def fence(shard: int) -> str:
+    """The znode whose version every write to the shard checks."""
+    return f"{BASE}/s{shard:04d}"
+
+
+def encode(directory: str) -> str:
+    """A directory's path as one znode name that people can read."""
+    if directory == "":
+        return "%r"
+    for plain, escaped in _ESCAPES:
+        directory = directory.replace(plain, escaped)
+    return directory
+
+
+def decode(anchor: str) -> str:
+    """The directory an anchor's name stands for; the bucket number is dropped."""
+    anchor = anchor.partition("%w")[0]
+    if anchor == "%r":
+        return ""
+    for plain, escaped in reversed(_ESCAPES):
+        anchor = anchor.replace(escaped, plain)
+    return anchor
+
+
+def is_system(path: str) -> bool:
+    return path.startswith(SYSTEM) and path[len(SYSTEM) : len(SYSTEM) + 1] in ("", "/")
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """One bucket of a directory: the only one, unless the directory is weak."""
+
+    shard: int
+    anchor: str
+    directory: str
+
+    @property
+    def path(self) -> str:
+        return self.anchor + BUCKET
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node's home: the bucket of its directory that it is in, and its path."""
+
+    bucket: Bucket
+    path: str
+    logical: str
+
+    @property
+    def shard(self) -> int:
+        return self.bucket.shard
+
+
+class Layout:
+    """The layout under given rules; results are cached, the cache is bounded."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.buckets = lru_cache(maxsize=65536)(self._buckets)
+
+    def _buckets(self, directory: str) -> tuple[Bucket, ...]:
+        keys = self.rules.keys(directory)
+        encoded = encode(directory)
+        if len(keys) == 1:
+            shard = shard_of(keys[0])
+            return (Bucket(shard, f"{fence(shard)}/{encoded}", directory),)
+        buckets = []
+        for index, key in enumerate(keys):
+            shard = shard_of(key)
+            anchor = f"{fence(shard)}/{encoded}%w{index}"
+            buckets.append(Bucket(shard, anchor, directory))
+        return tuple(buckets)
+
+    def is_weak(self, directory: str) -> bool:
+        return len(self.buckets(directory)) > 1
+
+    def node(self, path: str) -> Node:
+        """The home of a node. A trailing slash means a nameless sequence node."""
+        if path == "/":
+            bucket = self.buckets("")[0]
+            return Node(bucket, f"{bucket.anchor}{BUCKET}/{ROOT_NAME}", path)
+        directory = parent(path)
+        buckets = self.buckets(directory)
+        if len(buckets) == 1:
+            bucket = buckets[0]
+        else:
+            bucket = buckets[shard_of(path) % len(buckets)]
+        return Node(bucket, f"{bucket.anchor}{BUCKET}/{name(path)}", path)
+
+    def logical(self, bucket: Bucket, physical: str) -> str:
+        """The logical path of a node a server named, for instance in a sequence."""
+        return join(bucket.directory, physical[len(bucket.anchor) + len(BUCKET) + 1 :])
+
+
+def merged(home: ZnodeStat, buckets: list[ZnodeStat | None]) -> ZnodeStat:
+    """A directory's Stat: its own facts from home, its children's from its buckets.
+
+    Without this the link would be counted as a child. `pzxid` is the bucket's and
+    comes from another ensemble: it may be compared only with itself.
+    """
+    present = [stat for stat in buckets if stat is not None]
+    return home._replace(
+        numChildren=sum(stat.numChildren for stat in present),
+        cversion=sum(stat.cversion for stat in present),
+        pzxid=max((stat.pzxid for stat in present), default=home.czxid),
+    )

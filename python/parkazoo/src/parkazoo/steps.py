@@ -1,0 +1,60 @@
+"""The vocabulary of multi-step operations: what a step machine yields and gets.
+
+What: an operation is a generator. It yields one `Call` (or a list of calls that
+may be sent together) and is resumed with the reply, or with the error raised at
+the `yield`. It never waits, retries a connection or looks at a clock.
+
+Why: the same generators are driven by the client over real connections, by the
+model checker over every interleaving, and by fault tests that kill the process
+between any two steps.
+
+Must never: name an ensemble or a fence. A call names a shard; whoever drives it
+adds the fence check to every write, and runs the operation again from its start
+when the shard turns out to have moved. A fenced write that was refused has had no
+effect, so that is always safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, NamedTuple, Union
+
+from kazoo.protocol.serialization import Create, Create2, Delete, SetData
+
+
+class Call(NamedTuple):
+    """Send `request` to the ensemble that holds `shard`.
+
+    `label` numbers the step within its operation, for instance "create.2.link".
+    It is the name of the failpoint there; reads have none.
+    """
+
+    shard: int
+    request: Any
+    label: str = ""
+
+
+class Multi(NamedTuple):
+    """Writes that happen together or not at all, on one shard.
+
+    The reply is the list of their results. The error is `MultiFailed`.
+    """
+
+    operations: tuple[Any, ...]
+
+
+class MultiFailed(Exception):
+    """Operation number `index` was refused with `error`; none had an effect."""
+
+    def __init__(self, index: int, error: Exception) -> None:
+        super().__init__(index, error)
+        self.index = index
+        self.error = error
+
+
+# What a list of calls is answered with: results, with errors in place.
+Replies = list[Any]
+Machine = Generator[Union[Call, "list[Call]"], Any, Any]
+
+WRITES = (Create, Create2, Delete, SetData)
+EPHEMERAL, SEQUENCE = 1, 2
