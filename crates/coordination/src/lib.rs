@@ -1,1 +1,188 @@
-//! (see ARCHITECTURE.md)
+//! The coordination service: a small tree of agreed documents, with watches and sessions.
+//!
+//! It holds what a cluster must agree on (who is alive, the cluster document, who is headmaster), never user data,
+//! and no request waits for it: nodes keep a local copy of what they need.
+//!
+//! The trait promises what Apache ZooKeeper promises, no more, so that ZooKeeper can stand behind it:
+//! - every write is atomic and all sessions see all writes in one order;
+//! - one session's operations take effect in the order in which they were started;
+//! - a session may read slightly stale documents, but never goes backwards; after a watch fired it reads the change;
+//! - ephemeral documents vanish when their session ends.
+//!
+//! [`memory`] serves simulation and tests; [`embedded`] serves the processes of one machine from a directory.
+//! [`conformance`] is the suite that every implementation must pass; [`documents`] knows what Tontine keeps where.
+//!
+//! **Architecture Invariant:** nothing here knows requests, quorums or storage. Only `embedded` touches files.
+
+pub mod conformance;
+pub mod documents;
+pub mod embedded;
+mod error;
+pub mod memory;
+mod path;
+mod tree;
+mod watch;
+
+use std::fmt;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+pub use error::CoordinationError;
+pub use path::{DocumentPath, PathError};
+pub use watch::{Event, EventKind, Watch, WatchTrigger};
+
+/// Largest document in bytes: ZooKeeper's packet limit of 1 MiB, less room for the path and the packet itself.
+pub const DOCUMENT_BYTES_MAX: usize = 1024 * 1024 - 4 * 1024;
+
+/// Longest path in bytes, so that a document and its path fit into one ZooKeeper packet.
+pub const PATH_BYTES_MAX: usize = 1024;
+
+/// How often a document was set since it was created: 0 at first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DocumentVersion(pub u32);
+
+/// When a document was created, relative to every other document of the service: later ones are greater.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CreationOrder(pub u64);
+
+/// One session. Never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SessionId(pub u64);
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "session {:x}", self.0)
+    }
+}
+
+/// What is known about a document beside its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// How often it was set.
+    pub version: DocumentVersion,
+    /// When it was created; differs when it was deleted and created again.
+    pub created: CreationOrder,
+    /// The session that it dies with, if it is ephemeral.
+    pub owner: Option<SessionId>,
+}
+
+/// A document as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Document {
+    /// Its content.
+    pub data: Bytes,
+    /// What is known about it.
+    pub stat: Stat,
+}
+
+/// How long a new document lives and how it is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CreateMode {
+    /// Until it is deleted.
+    Persistent,
+    /// Until it is deleted or its session ends. Cannot have children.
+    Ephemeral,
+    /// Persistent; ten digits are appended to the name, greater than those of every sibling created so before.
+    PersistentSequential,
+    /// Ephemeral; ten digits are appended to the name, greater than those of every sibling created so before.
+    EphemeralSequential,
+}
+
+impl CreateMode {
+    /// Whether the document dies with its session.
+    pub fn is_ephemeral(self) -> bool {
+        matches!(self, CreateMode::Ephemeral | CreateMode::EphemeralSequential)
+    }
+
+    /// Whether a number is appended to the name.
+    pub fn is_sequential(self) -> bool {
+        matches!(self, CreateMode::PersistentSequential | CreateMode::EphemeralSequential)
+    }
+}
+
+/// The condition under which a write takes place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// Whatever is there.
+    Any,
+    /// Only while the document has this version.
+    Version(DocumentVersion),
+}
+
+/// One session with the coordination service.
+///
+/// Every method may answer [`CoordinationError::SessionLost`] once the session has ended (open another one), and
+/// [`CoordinationError::Unavailable`] while the service cannot be reached (try again). Writes may also answer
+/// [`CoordinationError::Indeterminate`]: they may or may not have happened, or happen yet.
+///
+/// Dropping the last reference ends the session, as [`close`](CoordinationService::close) does, but without saying
+/// when.
+#[async_trait]
+pub trait CoordinationService: Send + Sync {
+    /// This session's id.
+    fn session(&self) -> SessionId;
+
+    /// Creates a document and returns its path, which differs from `path` when `mode` is sequential.
+    ///
+    /// # Errors
+    /// `NodeExists`, `NoParent`, `NoChildrenForEphemerals`, `TooLarge`.
+    async fn create(
+        &self,
+        path: &DocumentPath,
+        data: Bytes,
+        mode: CreateMode,
+    ) -> Result<DocumentPath, CoordinationError>;
+
+    /// Reads a document.
+    ///
+    /// # Errors
+    /// `NoNode`.
+    async fn get(&self, path: &DocumentPath) -> Result<Document, CoordinationError>;
+
+    /// Replaces a document's content; its version grows by one.
+    ///
+    /// # Errors
+    /// `NoNode`, `BadVersion`, `TooLarge`.
+    async fn set(
+        &self,
+        path: &DocumentPath,
+        data: Bytes,
+        expected: Expected,
+    ) -> Result<Stat, CoordinationError>;
+
+    /// Deletes a document that has no children. The root cannot be deleted (`NotEmpty`).
+    ///
+    /// # Errors
+    /// `NoNode`, `BadVersion`, `NotEmpty`.
+    async fn delete(&self, path: &DocumentPath, expected: Expected) -> Result<(), CoordinationError>;
+
+    /// Names of the documents directly below, sorted.
+    ///
+    /// # Errors
+    /// `NoNode`.
+    async fn children(&self, path: &DocumentPath) -> Result<Vec<String>, CoordinationError>;
+
+    /// Reads a document (`None` when there is none) and watches it: the watch fires once, on the first creation,
+    /// change or deletion after what was read. No change falls between the reading and the watching.
+    async fn get_and_watch(
+        &self,
+        path: &DocumentPath,
+    ) -> Result<(Option<Document>, Watch), CoordinationError>;
+
+    /// Lists the documents directly below, sorted, and watches the list: the watch fires once, when one is created
+    /// or deleted after what was read, or when the parent itself is deleted.
+    ///
+    /// # Errors
+    /// `NoNode`.
+    async fn children_and_watch(
+        &self,
+        path: &DocumentPath,
+    ) -> Result<(Vec<String>, Watch), CoordinationError>;
+
+    /// Completes when the session has ended, for whatever reason. Its ephemeral documents are gone or about to go.
+    async fn lost(&self);
+
+    /// Ends the session: its ephemeral documents are gone when this returns `Ok`. Closing twice is harmless.
+    async fn close(&self) -> Result<(), CoordinationError>;
+}
