@@ -1,0 +1,242 @@
+//! Arrivals of an open loop: operations that become due whether or not anybody has time for them.
+//!
+//! A closed loop waits for a slow server before it asks again, and so forgives it: coordinated omission.
+//! Here operations arrive on a schedule of their own; every latency counts from the scheduled instant.
+//!
+//! One pacer serves all lanes of a thread, through one queue: an operation waits only when every lane is busy.
+//! The runtime's own timer ticks in milliseconds, which would show up in every latency; a kernel timer does not.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+use serde::{Deserialize, Serialize};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+
+use crate::generators::{Exponential, Rng};
+
+/// Arrivals closer together than this come out together: a timer call each would cost more than it tells.
+const SLEEP_MIN: Duration = Duration::from_micros(20);
+
+/// How arrivals are spread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Arrivals {
+    /// Independent of each other, as from many users: exponential gaps.
+    Poisson,
+    /// Evenly spaced.
+    Uniform,
+}
+
+/// The schedule of one thread.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    gaps: Option<Exponential>,
+    gap_even: Duration,
+    rng: Rng,
+    next: Instant,
+}
+
+impl Schedule {
+    /// Arrivals from `start` on, at `rate` per second.
+    pub fn new(arrivals: Arrivals, rate: f64, start: Instant, rng: Rng) -> Self {
+        assert!(rate > 0.0 && rate.is_finite(), "a rate that is none");
+        let gaps = (arrivals == Arrivals::Poisson).then(|| Exponential::with_mean(1.0 / rate));
+        let mut schedule = Schedule { gaps, gap_even: Duration::from_secs_f64(1.0 / rate), rng, next: start };
+        // The first of evenly spaced arrivals falls anywhere within a gap, so that threads do not march in step.
+        let first = match schedule.gaps {
+            Some(_) => schedule.gap(),
+            None => schedule.gap_even.mul_f64(schedule.rng.unit()),
+        };
+        schedule.next += first;
+        schedule
+    }
+
+    fn gap(&mut self) -> Duration {
+        match &self.gaps {
+            Some(gaps) => Duration::try_from_secs_f64(gaps.next(&mut self.rng)).unwrap_or(self.gap_even),
+            None => self.gap_even,
+        }
+    }
+
+    /// The instant of the next arrival.
+    pub fn peek(&self) -> Instant {
+        self.next
+    }
+
+    /// Takes the next arrival.
+    pub fn pop(&mut self) -> Instant {
+        let due = self.next;
+        let gap = self.gap();
+        self.next += gap;
+        due
+    }
+}
+
+/// Operations that are due and not started, and the lanes waiting for more.
+#[derive(Debug, Default)]
+pub struct DueQueue {
+    due: Mutex<VecDeque<Instant>>,
+    arrived: Notify,
+    closed: AtomicBool,
+}
+
+impl DueQueue {
+    /// Waits for arrivals and takes up to `most` of them; leaves `taken` empty when there will be no more.
+    pub async fn take(&self, most: usize, taken: &mut Vec<Instant>) {
+        loop {
+            {
+                let mut due = self.due.lock().expect("no holder of this lock can panic");
+                let count = most.min(due.len());
+                taken.extend(due.drain(..count));
+            }
+            if !taken.is_empty() || self.closed.load(Ordering::Relaxed) {
+                return;
+            }
+            // Pacer and lanes share a thread, so nothing can arrive between the look above and this wait.
+            self.arrived.notified().await;
+        }
+    }
+
+    fn push(&self, arrival: Instant) {
+        self.due.lock().expect("no holder of this lock can panic").push_back(arrival);
+        self.arrived.notify_one();
+    }
+
+    /// No more arrivals will come.
+    fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.arrived.notify_waiters();
+        self.arrived.notify_one();
+    }
+
+    /// Takes away and counts whatever nobody started.
+    pub fn abandon(&self) -> u64 {
+        self.due.lock().expect("no holder of this lock can panic").drain(..).count() as u64
+    }
+}
+
+/// Feeds `queue` from `schedule` until `more` says for an arrival that it is past the end.
+///
+/// # Errors
+/// When the kernel gives no timer.
+pub async fn pace(
+    queue: &DueQueue,
+    mut schedule: Schedule,
+    more: impl Fn(Instant) -> bool,
+) -> io::Result<()> {
+    let timer = Timer::new()?;
+    loop {
+        let now = Instant::now();
+        while schedule.peek() <= now {
+            let arrival = schedule.pop();
+            if !more(arrival) {
+                queue.close();
+                return Ok(());
+            }
+            queue.push(arrival);
+        }
+        timer.sleep(schedule.peek().saturating_duration_since(now).max(SLEEP_MIN)).await?;
+    }
+}
+
+/// A kernel timer with microsecond resolution.
+struct Timer {
+    descriptor: AsyncFd<OwnedFd>,
+}
+
+impl Timer {
+    fn new() -> io::Result<Self> {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let descriptor = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        // SAFETY: an owned descriptor is open, stays the same, and is closed only when it is dropped; the
+        // registration owns it and goes first.
+        let descriptor = unsafe { AsyncFd::register(descriptor) }.map_err(|error| error.into_parts().1)?;
+        Ok(Timer { descriptor })
+    }
+
+    async fn sleep(&self, duration: Duration) -> io::Result<()> {
+        let value = Timespec {
+            tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: duration.subsec_nanos().into(),
+        };
+        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+        rustix::time::timerfd_settime(self.descriptor.get_ref(), TimerfdTimerFlags::empty(), &once)?;
+        loop {
+            let mut ready = self.descriptor.readable().await?;
+            let mut expirations = [0u8; 8];
+            let read = ready.try_io(|timer| Ok(rustix::io::read(timer.get_ref(), &mut expirations)?));
+            if let Ok(done) = read {
+                return done.map(|_| ());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn poisson_gaps_have_the_mean_and_the_spread_of_an_exponential() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(Arrivals::Poisson, 1_000.0, start, Rng::from_seed(1));
+        let arrivals: Vec<Instant> = (0..20_000).map(|_| schedule.pop()).collect();
+        let gaps: Vec<f64> = arrivals.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        assert!((mean * 1_000.0 - 1.0).abs() < 0.04, "{mean}");
+        assert!((variance.sqrt() / mean - 1.0).abs() < 0.05, "{variance}");
+    }
+
+    #[test]
+    fn even_arrivals_are_evenly_spaced_from_a_random_offset() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(Arrivals::Uniform, 500.0, start, Rng::from_seed(1));
+        let first = schedule.pop();
+        assert!(first - start < Duration::from_millis(2));
+        assert_eq!(schedule.pop() - first, Duration::from_millis(2));
+        assert_eq!(schedule.pop() - first, Duration::from_millis(4));
+    }
+
+    #[tokio::test]
+    async fn lanes_get_every_arrival_once_and_in_order() {
+        let start = Instant::now();
+        let schedule = Schedule::new(Arrivals::Poisson, 50_000.0, start, Rng::from_seed(2));
+        let expected: Vec<Instant> = {
+            let mut copy = schedule.clone();
+            (0..500).map(|_| copy.pop()).collect()
+        };
+        let queue = DueQueue::default();
+        let end = expected[499];
+        let lane = async {
+            let mut all = Vec::new();
+            loop {
+                let mut batch = Vec::new();
+                queue.take(7, &mut batch).await;
+                assert!(batch.len() <= 7);
+                if batch.is_empty() {
+                    return all;
+                }
+                assert!(batch.iter().all(|due| *due <= Instant::now()), "nothing starts early");
+                all.extend(batch);
+                tokio::task::yield_now().await;
+            }
+        };
+        let (paced, one, two) = tokio::join!(pace(&queue, schedule, |at| at <= end), lane, async {
+            let mut all = Vec::new();
+            queue.take(3, &mut all).await;
+            all
+        });
+        paced.unwrap();
+        let mut all = [one, two].concat();
+        all.sort();
+        assert_eq!(all, expected);
+        assert_eq!(queue.abandon(), 0);
+    }
+}

@@ -1,0 +1,324 @@
+//! Any server that speaks RESP2: real Redis and Tontine alike.
+//!
+//! A batch is one write of all its commands, then reads until every reply is there. An answer's time is taken
+//! once per read of the socket, for all replies that came with it.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::resp_codec::{self, Reply};
+use super::{Answer, OpenError, Outcome, Session, Target};
+use crate::workload::Operation;
+
+/// How much the receive buffer grows by: several replies of one KiB with every read.
+const READ_BYTES: usize = 64 << 10;
+/// How long a broken session waits before it connects again, so that a dead server is not hammered.
+const RECONNECT_DELAY: Duration = Duration::from_millis(100);
+/// The longest reason kept of an error reply.
+const REASON_LENGTH_MAX: usize = 60;
+/// The sorted set that makes a range scan possible where keys have no order.
+const INDEX_KEY: &[u8] = b"_index";
+/// Error codes with which a server says that it does not know whether a write happened.
+const INDETERMINATE_CODES: [&[u8]; 2] = [b"INDETERMINATE", b"TIMEOUT"];
+
+/// A RESP2 server.
+#[derive(Clone, Debug)]
+pub struct RespTarget {
+    /// `host:port`.
+    pub address: String,
+    /// The longest wait for a whole batch.
+    pub timeout: Duration,
+    /// Keep all keys in one sorted set as well, and answer scans from it, as YCSB's Redis binding does.
+    pub scan_index: bool,
+}
+
+impl RespTarget {
+    /// A target with a timeout of ten seconds and no index.
+    pub fn new(address: impl Into<String>) -> Self {
+        RespTarget { address: address.into(), timeout: Duration::from_secs(10), scan_index: false }
+    }
+
+    async fn connect(&self) -> io::Result<TcpStream> {
+        let connecting = TcpStream::connect(&self.address);
+        let stream = tokio::time::timeout(self.timeout, connecting).await.map_err(io::Error::from)??;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    /// Sends one command and returns its reply as text: for `INFO`, `DBSIZE` and the like.
+    ///
+    /// # Errors
+    /// As [`Target::open`]; an error reply is [`OpenError::Refused`].
+    pub async fn ask(&self, command: &[&[u8]]) -> Result<String, OpenError> {
+        let unreachable = |source| OpenError::Unreachable { address: self.address.clone(), source };
+        let refused = |detail| OpenError::Refused { address: self.address.clone(), detail };
+        let stream = self.connect().await.map_err(unreachable)?;
+        let mut connection = Connection { stream, received: BytesMut::new() };
+        let mut bytes = Vec::new();
+        resp_codec::encode(command, &mut bytes);
+        let exchange = async {
+            connection.stream.write_all(&bytes).await?;
+            connection.reply().await
+        };
+        let reply =
+            tokio::time::timeout(self.timeout, exchange).await.map_err(|late| unreachable(late.into()))?;
+        match reply.map_err(|error| refused(error.to_string()))?.0 {
+            Reply::Simple(text) | Reply::Bulk(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
+            Reply::Integer(number) => Ok(number.to_string()),
+            other => Err(refused(format!("{other:?}"))),
+        }
+    }
+}
+
+#[async_trait]
+impl Target for RespTarget {
+    fn describe(&self) -> String {
+        format!("resp://{}", self.address)
+    }
+
+    async fn open(&self) -> Result<Box<dyn Session>, OpenError> {
+        let stream = self
+            .connect()
+            .await
+            .map_err(|source| OpenError::Unreachable { address: self.address.clone(), source })?;
+        let connection = Some(Connection { stream, received: BytesMut::with_capacity(READ_BYTES) });
+        Ok(Box::new(RespSession {
+            target: self.clone(),
+            connection,
+            sending: Vec::new(),
+            expected: Vec::new(),
+        }))
+    }
+}
+
+struct Connection {
+    stream: TcpStream,
+    received: BytesMut,
+}
+
+impl Connection {
+    /// The next reply; `true` when the socket had to be read for it.
+    async fn reply(&mut self) -> io::Result<(Reply, bool)> {
+        let mut read = false;
+        loop {
+            match resp_codec::decode(&mut self.received) {
+                Ok(Some(reply)) => return Ok((reply, read)),
+                Ok(None) => {}
+                Err(malformed) => return Err(io::Error::new(io::ErrorKind::InvalidData, malformed)),
+            }
+            self.received.reserve(READ_BYTES);
+            if self.stream.read_buf(&mut self.received).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            read = true;
+        }
+    }
+}
+
+struct RespSession {
+    target: RespTarget,
+    connection: Option<Connection>,
+    sending: Vec<u8>,
+    /// How many replies each operation of the batch gets.
+    expected: Vec<u8>,
+}
+
+#[async_trait]
+impl Session for RespSession {
+    async fn run(&mut self, batch: &[Operation], answers: &mut Vec<Answer>) {
+        let before = answers.len();
+        if let Err(error) = self.exchange(batch, answers).await {
+            self.connection = None;
+            // Nothing of a batch that was never sent can have happened.
+            let sent = error.kind() != io::ErrorKind::NotConnected;
+            let reason = reason_of(&error);
+            let at = Instant::now();
+            for operation in &batch[answers.len() - before..] {
+                let outcome = if sent && operation.writes() {
+                    Outcome::Indeterminate(reason.clone())
+                } else {
+                    Outcome::Failed(reason.clone())
+                };
+                answers.push(Answer { outcome, at });
+            }
+        }
+    }
+}
+
+impl RespSession {
+    async fn exchange(&mut self, batch: &[Operation], answers: &mut Vec<Answer>) -> io::Result<()> {
+        if self.connection.is_none() {
+            tokio::time::sleep(RECONNECT_DELAY).await;
+            let refused = |error| io::Error::new(io::ErrorKind::NotConnected, error);
+            let stream = self.target.connect().await.map_err(refused)?;
+            self.connection = Some(Connection { stream, received: BytesMut::with_capacity(READ_BYTES) });
+        }
+        self.sending.clear();
+        self.expected.clear();
+        for operation in batch {
+            let replies = encode(operation, self.target.scan_index, &mut self.sending);
+            self.expected.push(replies);
+        }
+        let timeout = self.target.timeout;
+        tokio::time::timeout(timeout, self.converse(batch, answers)).await.map_err(io::Error::from)?
+    }
+
+    async fn converse(&mut self, batch: &[Operation], answers: &mut Vec<Answer>) -> io::Result<()> {
+        let connection = self.connection.as_mut().expect("exchange connects first");
+        connection.stream.write_all(&self.sending).await?;
+        let mut at = Instant::now();
+        let mut pending_scans = Vec::new();
+        let first = answers.len();
+        for (operation, &replies) in batch.iter().zip(&self.expected) {
+            let mut outcome = None;
+            for _ in 0..replies {
+                let (reply, read) = connection.reply().await?;
+                if read {
+                    at = Instant::now();
+                }
+                // The first bad reply decides (a SET may be followed by the index's ZADD).
+                if !outcome.as_ref().is_some_and(failed) {
+                    outcome = Some(outcome_of(operation, reply));
+                }
+            }
+            let outcome = outcome.unwrap_or_else(|| Outcome::Failed("scans are not offered".to_owned()));
+            if let (Operation::Scan { .. }, Outcome::Values(_)) = (operation, &outcome) {
+                pending_scans.push(answers.len());
+            }
+            answers.push(Answer { outcome, at });
+        }
+        debug_assert_eq!(answers.len() - first, batch.len());
+        for scan in pending_scans {
+            let cut_short = Outcome::Failed("scan cut short".to_owned());
+            let keys = std::mem::replace(&mut answers[scan].outcome, cut_short);
+            answers[scan] = connection.fetch_range(keys).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Connection {
+    /// The second half of an indexed scan: the values of the keys that the index named.
+    async fn fetch_range(&mut self, keys: Outcome) -> io::Result<Answer> {
+        let Outcome::Values(keys) = keys else { unreachable!("only named keys are fetched") };
+        let keys: Vec<Bytes> = keys.into_iter().flatten().collect();
+        if keys.is_empty() {
+            return Ok(Answer { outcome: Outcome::Range(Vec::new()), at: Instant::now() });
+        }
+        let mut command: Vec<&[u8]> = vec![b"MGET"];
+        command.extend(keys.iter().map(|key| &key[..]));
+        let mut sending = Vec::new();
+        resp_codec::encode(&command, &mut sending);
+        self.stream.write_all(&sending).await?;
+        let (reply, _) = self.reply().await?;
+        let outcome = match reply {
+            Reply::Array(values) => {
+                let pairs = keys.into_iter().zip(values).filter_map(|(key, value)| match value {
+                    Reply::Bulk(value) => Some((key, value)),
+                    _ => None,
+                });
+                Outcome::Range(pairs.collect())
+            }
+            other => unexpected(&other),
+        };
+        Ok(Answer { outcome, at: Instant::now() })
+    }
+}
+
+/// Appends the commands of one operation; returns how many replies they get.
+fn encode(operation: &Operation, scan_index: bool, out: &mut Vec<u8>) -> u8 {
+    match operation {
+        Operation::Get { key } => resp_codec::encode(&[b"GET", key], out),
+        Operation::Put { key, value } => {
+            resp_codec::encode(&[b"SET", key, value], out);
+            if scan_index {
+                resp_codec::encode(&[b"ZADD", INDEX_KEY, b"0", key], out);
+                return 2;
+            }
+        }
+        Operation::Delete { key } => {
+            resp_codec::encode(&[b"DEL", key], out);
+            if scan_index {
+                resp_codec::encode(&[b"ZREM", INDEX_KEY, key], out);
+                return 2;
+            }
+        }
+        Operation::MultiGet { keys } => {
+            let mut command: Vec<&[u8]> = vec![b"MGET"];
+            command.extend(keys.iter().map(|key| &key[..]));
+            resp_codec::encode(&command, out);
+        }
+        Operation::Scan { start, count } => {
+            if !scan_index {
+                return 0;
+            }
+            let (from, count) = ([b"[", &start[..]].concat(), count.to_string());
+            let command: [&[u8]; 7] =
+                [b"ZRANGEBYLEX", INDEX_KEY, &from, b"+", b"LIMIT", b"0", count.as_bytes()];
+            resp_codec::encode(&command, out);
+        }
+    }
+    1
+}
+
+fn outcome_of(operation: &Operation, reply: Reply) -> Outcome {
+    match (operation, reply) {
+        (_, Reply::Error(text)) => {
+            let reason = error_reason(&text);
+            let code = text.split(|&byte| byte == b' ').next().unwrap_or_default();
+            if operation.writes() && INDETERMINATE_CODES.contains(&code) {
+                Outcome::Indeterminate(reason)
+            } else {
+                Outcome::Failed(reason)
+            }
+        }
+        (Operation::Get { .. }, Reply::Bulk(value)) => Outcome::Value(Some(value)),
+        (Operation::Get { .. }, Reply::Null) => Outcome::Value(None),
+        (Operation::Put { .. }, Reply::Simple(_) | Reply::Integer(_))
+        | (Operation::Delete { .. }, Reply::Integer(_)) => Outcome::Written,
+        (Operation::MultiGet { .. } | Operation::Scan { .. }, Reply::Array(items)) => {
+            let values = items.into_iter().map(|item| match item {
+                Reply::Bulk(value) => Some(value),
+                _ => None,
+            });
+            Outcome::Values(values.collect())
+        }
+        (_, other) => unexpected(&other),
+    }
+}
+
+fn failed(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Failed(_) | Outcome::Indeterminate(_))
+}
+
+fn unexpected(reply: &Reply) -> Outcome {
+    let kind = match reply {
+        Reply::Simple(_) => "a status",
+        Reply::Error(text) => return Outcome::Failed(error_reason(text)),
+        Reply::Integer(_) => "an integer",
+        Reply::Bulk(_) => "a bulk string",
+        Reply::Null => "null",
+        Reply::Array(_) => "an array",
+    };
+    Outcome::Failed(format!("unexpected reply: {kind}"))
+}
+
+/// Error texts may carry keys; a bounded head of them is enough to count by.
+fn error_reason(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    text.chars().take(REASON_LENGTH_MAX).collect()
+}
+
+fn reason_of(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::TimedOut => "no answer in time".to_owned(),
+        io::ErrorKind::NotConnected => "cannot connect".to_owned(),
+        io::ErrorKind::InvalidData => "malformed reply".to_owned(),
+        kind => format!("connection lost ({kind})"),
+    }
+}

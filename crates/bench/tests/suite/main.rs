@@ -1,0 +1,1 @@
+//! Integration tests of the benchmark crate: real servers on loopback.
