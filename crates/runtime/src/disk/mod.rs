@@ -7,6 +7,11 @@
 //! - after a power cut any prefix-or-garbled subset of the unsynced bytes may be there (torn writes);
 //! - a failed sync means that nobody knows what is on the platter: the caller must treat it as fatal for the file.
 
+#[cfg(test)]
+mod conformance;
+pub mod os;
+pub mod simulated;
+
 use std::fmt;
 use std::sync::Arc;
 

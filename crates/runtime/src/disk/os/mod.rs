@@ -1,0 +1,228 @@
+//! The disk of the operating system: real files below one root directory.
+//!
+//! Reads are positioned reads, appends are positioned writes at a length kept here, so that no call moves a shared
+//! file cursor. A sync (`fdatasync`) runs on threads of its own, because it may take milliseconds and the executor
+//! must not wait; callers that ask for the same file while one sync of it runs share the next one (`syncer`).
+//!
+//! Must never: follow a path out of its root, or report a sync that the system refused.
+
+mod syncer;
+
+use std::fs::{self, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use self::syncer::Syncer;
+use super::{Disk, DiskError, File};
+use crate::BoxFuture;
+
+/// Files below one root directory of the operating system.
+pub struct OsDisk {
+    root: PathBuf,
+    syncer: Arc<Syncer>,
+}
+
+impl OsDisk {
+    /// Takes `root` as the root of all paths; creates the directory when it does not exist.
+    ///
+    /// # Errors
+    /// [`DiskError::Failed`] when the directory cannot be created or is none, or when no thread can be started.
+    pub fn open(root: &Path) -> Result<OsDisk, DiskError> {
+        let shown = root.display().to_string();
+        fs::create_dir_all(root).map_err(|error| translate(&shown, &error))?;
+        let root = root.canonicalize().map_err(|error| translate(&shown, &error))?;
+        let syncer = Syncer::start().map_err(|error| translate(&shown, &error))?;
+        Ok(OsDisk { root, syncer: Arc::new(syncer) })
+    }
+
+    /// The place of `path` below the root; refuses absolute paths and `..`.
+    fn place(&self, path: &str) -> Result<PathBuf, DiskError> {
+        let inside = Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
+        match inside {
+            true => Ok(self.root.join(path)),
+            false => Err(DiskError::Failed {
+                path: path.to_owned(),
+                reason: "the path is absolute or leaves the disk's root".to_owned(),
+            }),
+        }
+    }
+
+    fn make_parents(&self, path: &str, place: &Path) -> Result<(), DiskError> {
+        match place.parent() {
+            Some(parent) if parent != self.root => {
+                fs::create_dir_all(parent).map_err(|error| translate(path, &error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn handle(&self, path: &str, file: fs::File, length: u64) -> Arc<dyn File> {
+        Arc::new(OsFile {
+            path: Arc::from(path),
+            file: Arc::new(file),
+            length: AtomicU64::new(length),
+            appending: Mutex::new(()),
+            syncer: self.syncer.clone(),
+        })
+    }
+}
+
+impl Disk for OsDisk {
+    fn create(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
+        let place = self.place(path)?;
+        self.make_parents(path, &place)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&place)
+            .map_err(|error| translate(path, &error))?;
+        Ok(self.handle(path, file, 0))
+    }
+
+    fn open(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
+        let place = self.place(path)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&place)
+            .map_err(|error| translate(path, &error))?;
+        let length = file.metadata().map_err(|error| translate(path, &error))?.len();
+        Ok(self.handle(path, file, length))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        let (source, target) = (self.place(from)?, self.place(to)?);
+        self.make_parents(to, &target)?;
+        fs::rename(source, target).map_err(|error| translate(from, &error))
+    }
+
+    fn remove(&self, path: &str) -> Result<(), DiskError> {
+        fs::remove_file(self.place(path)?).map_err(|error| translate(path, &error))
+    }
+
+    fn list(&self, directory: &str) -> Result<Vec<String>, DiskError> {
+        let entries = match fs::read_dir(self.place(directory)?) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(translate(directory, &error)),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|error| translate(directory, &error))?;
+            // A name that is not UTF-8 cannot be one of ours; shown lossily, it still counts as foreign.
+            names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn sync_directory(&self, directory: &str) -> BoxFuture<'static, Result<(), DiskError>> {
+        let opened = self
+            .place(directory)
+            .and_then(|place| fs::File::open(place).map_err(|error| translate(directory, &error)));
+        match opened {
+            Ok(file) => self.syncer.sync(Arc::from(directory), Arc::new(file)),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
+    }
+
+    fn lock(&self, path: &str) -> Result<Box<dyn Send + Sync>, DiskError> {
+        let place = self.place(path)?;
+        self.make_parents(path, &place)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(place)
+            .map_err(|error| translate(path, &error))?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Box::new(file)),
+            Err(Errno::WOULDBLOCK) => Err(DiskError::Locked { path: path.to_owned() }),
+            Err(errno) => Err(translate(path, &errno.into())),
+        }
+    }
+
+    fn available_bytes(&self) -> u64 {
+        // A file system that cannot tell is taken to be full only when it says so at a write.
+        rustix::fs::statvfs(&self.root).map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+}
+
+/// One open file. Its length is kept here: nobody else may write to it.
+struct OsFile {
+    path: Arc<str>,
+    file: Arc<fs::File>,
+    /// Bytes that the file has, parts of refused appends included. Changes only under `appending`.
+    length: AtomicU64,
+    appending: Mutex<()>,
+    syncer: Arc<Syncer>,
+}
+
+impl File for OsFile {
+    fn append(&self, bytes: &[u8]) -> Result<u64, DiskError> {
+        let _appending = self.appending.lock();
+        let start = self.length.load(Ordering::Acquire);
+        let mut end = start;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match self.file.write_at(rest, end) {
+                Ok(0) => return Err(DiskError::Full),
+                Ok(count) => {
+                    end += count as u64;
+                    rest = &rest[count..];
+                    self.length.store(end, Ordering::Release);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(translate(&self.path, &error)),
+            }
+        }
+        Ok(start)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.file.read_at(&mut buffer[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(translate(&self.path, &error)),
+            }
+        }
+        Ok(filled)
+    }
+
+    fn sync(&self) -> BoxFuture<'static, Result<(), DiskError>> {
+        self.syncer.sync(self.path.clone(), self.file.clone())
+    }
+
+    fn truncate(&self, length: u64) -> Result<(), DiskError> {
+        let _appending = self.appending.lock();
+        self.file.set_len(length).map_err(|error| translate(&self.path, &error))?;
+        self.length.store(length, Ordering::Release);
+        Ok(())
+    }
+
+    fn length(&self) -> u64 {
+        self.length.load(Ordering::Acquire)
+    }
+}
+
+/// What the operating system said, in this port's words.
+fn translate(path: &str, error: &std::io::Error) -> DiskError {
+    match error.kind() {
+        ErrorKind::NotFound => DiskError::NotFound { path: path.to_owned() },
+        ErrorKind::AlreadyExists => DiskError::Exists { path: path.to_owned() },
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => DiskError::Full,
+        _ => DiskError::Failed { path: path.to_owned(), reason: error.to_string() },
+    }
+}
