@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState
 
 from conftest import EnsembleFactory
+from proxy import Proxy
+from servers import wait_until
 
 
 def test_ensembles_are_separate_and_empty(ensembles: EnsembleFactory) -> None:
@@ -62,3 +67,26 @@ def test_three_servers_elect_one_leader(ensembles: EnsembleFactory) -> None:
     client.close()
     ensemble.start()
     assert len(ensemble.followers()) == 2
+
+
+def test_a_client_whose_packets_are_held_loses_its_session(
+    ensembles: EnsembleFactory,
+) -> None:
+    proxy = Proxy(ensembles(1)[0].servers[0].client_port)
+    held = KazooClient(proxy.address, timeout=2)
+    held.start(10)
+    held.create("/ephemeral", ephemeral=True)
+    mine = proxy.connections()
+    other = KazooClient(proxy.address, timeout=2)
+    other.start(10)
+    lost = threading.Event()
+    held.add_listener(lambda state: state == KazooState.LOST and lost.set())
+    proxy.hold(mine)
+    wait_until(lambda: other.exists("/ephemeral") is None, 10, "the session's end")
+    assert not lost.is_set()
+    proxy.release()
+    assert lost.wait(10)
+    for client in (held, other):
+        client.stop()
+        client.close()
+    proxy.close()
