@@ -113,8 +113,27 @@ pub(crate) fn check_effects(tree: &Tree) -> Vec<Offence> {
 /// See [`ORDER`].
 pub(crate) fn check_order(tree: &Tree) -> Vec<Offence> {
     let why = "std's maps iterate in another order in each process, so a failing seed could not be replayed";
-    let applies = |path: &str, _| crate_of(path).is_some_and(|name| !UNORDERED.contains(&name));
-    uses(tree, ORDER, ORDERS, why, applies)
+    let applies = |path: &str| crate_of(path).is_some_and(|name| !UNORDERED.contains(&name));
+    let mut offences = uses(tree, ORDER, ORDERS, why, |path, _| applies(path));
+    for (path, source) in tree.rust().filter(|(path, _)| applies(path)) {
+        let unnamed = |used: &UsedPath| {
+            let generics = match used.segments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+                ["hashbrown", "HashMap"] => 3,
+                ["hashbrown", "HashSet"] => 2,
+                _ => return false,
+            };
+            (1..generics).contains(&used.generics)
+        };
+        offences.extend(source.paths().into_iter().filter(unnamed).map(|used| Offence {
+            path: path.to_owned(),
+            line: source.line(used.at),
+            rule: ORDER,
+            what: format!("`{}` without a hasher in its type", used.segments.join("::")),
+            why,
+            mend: format!("use {FIXED}"),
+        }));
+    }
+    offences
 }
 
 fn uses(
@@ -224,12 +243,15 @@ mod tests {
     fn maps_with_random_order_are_offences_where_simulation_runs() {
         let maps = "use std::collections::{BTreeMap, HashMap};\nuse hashbrown as fast;\n\
             fn f() { fast::HashMap::<u8, u8>::default(); fast::HashSet::new(); }\n\
+            type Named = fast::HashMap<u8, u8, Fixed>;\ntype Unnamed = fast::HashSet<(u8, u8)>;\n\
             #[cfg(test)]\nmod tests { use std::collections::HashSet; }\n";
         let tree = Tree::planted(&[("crates/model/src/ring.rs", maps), ("crates/cli/src/main.rs", maps)]);
         expect![[r#"
             crates/model/src/ring.rs:1 `std::collections::HashMap` is out of bounds here
             crates/model/src/ring.rs:3 `hashbrown::HashSet::new` is out of bounds here
-            crates/model/src/ring.rs:5 `std::collections::HashSet` is out of bounds here
+            crates/model/src/ring.rs:7 `std::collections::HashSet` is out of bounds here
+            crates/model/src/ring.rs:3 `hashbrown::HashMap` without a hasher in its type
+            crates/model/src/ring.rs:5 `hashbrown::HashSet` without a hasher in its type
         "#]]
         .assert_eq(&brief(&check_order(&tree)));
     }

@@ -3,7 +3,7 @@
 use super::markdown::{anchors, links, paths};
 use super::{Offence, Tree};
 
-/// Relative links in Markdown resolve, and so do paths in backquotes that begin at the root.
+/// Relative links in Markdown resolve, and so do paths in backquotes, seen from the root or from the page.
 pub(crate) const RULE: &str = "links";
 
 const WHY: &str = "a reader who follows a dead link stops trusting the page";
@@ -15,7 +15,9 @@ pub(crate) fn check(tree: &Tree) -> Vec<Offence> {
         let linked = links(text).into_iter().map(|link| (fault(tree, path, link.target), link.line));
         let named = paths(text).into_iter().map(|named| {
             let target = named.target.trim_end_matches('/');
-            ((!tree.holds(target)).then(|| format!("`{target}` is not there")), named.line)
+            let beside = resolve(path, target).is_some_and(|beside| tree.holds(&beside));
+            let there = tree.holds(target) || beside;
+            ((!there).then(|| format!("`{target}` is not there")), named.line)
         });
         for (fault, line) in linked.chain(named) {
             let Some(fault) = fault else { continue };
@@ -73,7 +75,8 @@ mod tests {
     fn links_to_nowhere_are_offences() {
         let tree = Tree::planted(&[
             ("README.md", "[a](docs/a.md) [b](docs/b.md) [c](docs) [d](docs/a.md#there) [e](#gone)\n"),
-            ("python/README.md", "see `docs/a.md`, `docs/c.md`, `docs/*.md` and `docs/`\n"),
+            ("python/docs/d.md", ""),
+            ("python/README.md", "see `docs/a.md`, `docs/d.md`, `docs/c.md`, `docs/*.md` and `docs/`\n"),
             ("docs/a.md", "# There\n[up](../README.md) [out](../../x.md) [web](https://example.com/x)\n"),
         ]);
         expect![[r#"

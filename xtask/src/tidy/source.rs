@@ -21,6 +21,8 @@ pub(crate) struct Source {
 pub(crate) struct UsedPath {
     pub(crate) segments: Vec<String>,
     pub(crate) at: usize,
+    /// Number of generic arguments written behind it; 0 when none are.
+    pub(crate) generics: usize,
     /// Whether it stands in a `use` declaration.
     pub(crate) imported: bool,
 }
@@ -129,9 +131,14 @@ impl Source {
             if word.at < skip_to || self.code[..word.at].ends_with("::") && !self.opens_globally(word.at) {
                 continue;
             }
-            let segments = self.segments(word);
+            let (segments, end) = self.segments(word);
             if segments.len() > 1 || imports.contains_key(word.text) {
-                found.push(UsedPath { segments, at: word.at, imported: false });
+                found.push(UsedPath {
+                    segments,
+                    at: word.at,
+                    generics: generics(&self.code[end..]),
+                    imported: false,
+                });
             }
         }
         for path in found.iter_mut().filter(|path| !path.imported) {
@@ -147,8 +154,8 @@ impl Source {
         !before.ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '>')
     }
 
-    /// `first` and the segments that follow it, up to a turbofish or the end of the path.
-    fn segments(&self, first: Word<'_>) -> Vec<String> {
+    /// `first` and the segments that follow it, up to a turbofish or the end of the path, and where that is.
+    fn segments(&self, first: Word<'_>) -> (Vec<String>, usize) {
         let mut segments = vec![first.text.to_owned()];
         let mut end = first.end;
         while let Some(rest) = self.code[end..].strip_prefix("::") {
@@ -159,7 +166,7 @@ impl Source {
             segments.push(rest[..length].to_owned());
             end += 2 + length;
         }
-        segments
+        (segments, end)
     }
 
     fn use_tree(
@@ -192,7 +199,7 @@ impl Source {
             let local =
                 alias.map(str::trim).or(segments.last().map(String::as_str)).unwrap_or_default().to_owned();
             imports.insert(local, segments.clone());
-            found.push(UsedPath { segments, at: start, imported: true });
+            found.push(UsedPath { segments, at: start, generics: 0, imported: true });
         }
     }
 
@@ -252,6 +259,24 @@ pub(crate) fn split_top_level(code: &str) -> Vec<&str> {
     }
     parts.push(&code[start..]);
     parts
+}
+
+/// The number of arguments in the `<…>` or `::<…>` that `code` begins with.
+fn generics(code: &str) -> usize {
+    let Some(inside) = code.strip_prefix("::").unwrap_or(code).strip_prefix('<') else { return 0 };
+    let (mut depth, mut arguments, mut before) = (0, 1, b' ');
+    for byte in inside.bytes() {
+        match byte {
+            b'<' | b'(' | b'[' | b'{' => depth += 1,
+            b'>' if before == b'-' || before == b'=' => {}
+            b'>' if depth == 0 => return arguments,
+            b'>' | b')' | b']' | b'}' => depth -= 1,
+            b',' if depth == 0 => arguments += 1,
+            _ => {}
+        }
+        before = byte;
+    }
+    0
 }
 
 fn split_path(path: &str) -> impl Iterator<Item = String> {
@@ -401,6 +426,13 @@ mod tests {
     fn paths_inside_comments_and_strings_are_nobodys() {
         assert_eq!(paths("// std::fs::read\nfn f() { g(\"std::fs::read\") }"), Vec::<String>::new());
         assert_eq!(paths("fn f() { ::std::fs::read() }"), ["std::fs::read"]);
+    }
+
+    #[test]
+    fn generic_arguments_are_counted() {
+        assert_eq!(generics("<K, Vec<(A, B)>> = x"), 2);
+        assert_eq!(generics("::<fn(A, B) -> C>()"), 1);
+        assert_eq!(generics(" < b"), 0);
     }
 
     #[test]
