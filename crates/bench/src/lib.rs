@@ -14,5 +14,6 @@
 pub mod driver;
 pub mod generators;
 pub mod processes;
+pub mod report;
 pub mod target;
 pub mod workload;

@@ -24,7 +24,7 @@ pub(super) struct Limits {
 
 impl Limits {
     /// Grants up to `wanted` operations that are intended at `at`. Warming up costs nothing.
-    pub fn grant(&self, wanted: u64, at: Instant) -> u64 {
+    pub(super) fn grant(&self, wanted: u64, at: Instant) -> u64 {
         if at < self.measured_from {
             return wanted;
         }

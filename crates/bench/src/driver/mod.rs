@@ -31,7 +31,7 @@ use pacer::{DueQueue, Schedule};
 use progress::Progress;
 
 pub use pacer::Arrivals;
-pub use recorder::{KindRecord, Recorder, Second, Tally, latencies};
+pub use recorder::{KindRecord, Recorder, Second, Tally, Times, Verdict, latencies};
 
 /// How long the main thread naps between looks at its clients.
 const POLL: Duration = Duration::from_millis(10);

@@ -35,7 +35,7 @@ pub enum Arrivals {
 
 /// The schedule of one thread.
 #[derive(Clone, Debug)]
-pub struct Schedule {
+pub(super) struct Schedule {
     gaps: Option<Exponential>,
     gap_even: Duration,
     rng: Rng,
@@ -44,7 +44,7 @@ pub struct Schedule {
 
 impl Schedule {
     /// Arrivals from `start` on, at `rate` per second.
-    pub fn new(arrivals: Arrivals, rate: f64, start: Instant, rng: Rng) -> Self {
+    pub(super) fn new(arrivals: Arrivals, rate: f64, start: Instant, rng: Rng) -> Self {
         assert!(rate > 0.0 && rate.is_finite(), "a rate that is none");
         let gaps = (arrivals == Arrivals::Poisson).then(|| Exponential::with_mean(1.0 / rate));
         let mut schedule = Schedule { gaps, gap_even: Duration::from_secs_f64(1.0 / rate), rng, next: start };
@@ -65,12 +65,12 @@ impl Schedule {
     }
 
     /// The instant of the next arrival.
-    pub fn peek(&self) -> Instant {
+    pub(super) fn peek(&self) -> Instant {
         self.next
     }
 
     /// Takes the next arrival.
-    pub fn pop(&mut self) -> Instant {
+    pub(super) fn pop(&mut self) -> Instant {
         let due = self.next;
         let gap = self.gap();
         self.next += gap;
@@ -80,7 +80,7 @@ impl Schedule {
 
 /// Operations that are due and not started, and the lanes waiting for more.
 #[derive(Debug, Default)]
-pub struct DueQueue {
+pub(super) struct DueQueue {
     due: Mutex<VecDeque<Instant>>,
     arrived: Notify,
     closed: AtomicBool,
@@ -88,7 +88,7 @@ pub struct DueQueue {
 
 impl DueQueue {
     /// Waits for arrivals and takes up to `most` of them; leaves `taken` empty when there will be no more.
-    pub async fn take(&self, most: usize, taken: &mut Vec<Instant>) {
+    pub(super) async fn take(&self, most: usize, taken: &mut Vec<Instant>) {
         loop {
             {
                 let mut due = self.due.lock().expect("no holder of this lock can panic");
@@ -116,7 +116,7 @@ impl DueQueue {
     }
 
     /// Takes away and counts whatever nobody started.
-    pub fn abandon(&self) -> u64 {
+    pub(super) fn abandon(&self) -> u64 {
         self.due.lock().expect("no holder of this lock can panic").drain(..).count() as u64
     }
 }
@@ -125,7 +125,7 @@ impl DueQueue {
 ///
 /// # Errors
 /// When the kernel gives no timer.
-pub async fn pace(
+pub(super) async fn pace(
     queue: &DueQueue,
     mut schedule: Schedule,
     more: impl Fn(Instant) -> bool,
