@@ -13,8 +13,8 @@ import redis
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from raw import Raw  # noqa: E402
-from targets import Address, RedisServer, Running, Target, TontineCluster  # noqa: E402
+from raw import Raw
+from targets import Address, RedisServer, Running, Target, TontineCluster
 
 # The library gives up after 5 s by default; a busy machine may take longer over 15 MiB.
 CLIENT_SECONDS_MAX = 60.0

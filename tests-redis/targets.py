@@ -65,9 +65,7 @@ class Process(Target):
 
     def check_alive(self) -> None:
         if self.child.poll() is not None:
-            raise AssertionError(
-                f"{self.name} ended with {self.child.returncode}:\n{self.log()[-4000:]}"
-            )
+            raise AssertionError(f"{self.name} ended with {self.child.returncode}:\n{self.log()[-4000:]}")
 
     def await_addresses(self) -> None:
         """Waits until every address answers PING."""

@@ -86,7 +86,9 @@ def test_there_is_no_second_database_to_mistake_for_a_store(raw: Raw) -> None:
     assert error(raw.ask("SELECT", 1)) == "ERR DB index is out of range"
 
 
-def test_a_client_has_a_name_when_it_gives_itself_one(client: redis.Redis, target: Target, protocol: int) -> None:
+def test_a_client_has_a_name_when_it_gives_itself_one(
+    client: redis.Redis, target: Target, protocol: int
+) -> None:
     host, port = target.addresses[0]
     single = redis.Redis(host=host, port=port, protocol=protocol, single_connection_client=True)
     with single as client:
@@ -145,12 +147,22 @@ def test_command_describes_the_commands(raw: Raw, client: redis.Redis) -> None:
     count = int(raw.ask("COMMAND", "COUNT")[1:-2])
     every = client.command()
     assert count == len(every) and count >= 20
-    wanted = "ping echo hello auth select client command info get set del unlink exists mget mset setex".split()
+    wanted = (
+        "ping echo hello auth select client command info get set del unlink exists mget mset setex".split()
+    )
     wanted += "expire pexpire ttl pttl persist strlen".split()
     assert [name for name in wanted if name not in every] == []
     assert every["get"]["arity"] == 2 and every["mset"]["arity"] == -3
-    assert (every["get"]["first_key_pos"], every["get"]["last_key_pos"], every["get"]["step_count"]) == (1, 1, 1)
-    assert (every["mset"]["first_key_pos"], every["mset"]["last_key_pos"], every["mset"]["step_count"]) == (1, -1, 2)
+    assert (every["get"]["first_key_pos"], every["get"]["last_key_pos"], every["get"]["step_count"]) == (
+        1,
+        1,
+        1,
+    )
+    assert (every["mset"]["first_key_pos"], every["mset"]["last_key_pos"], every["mset"]["step_count"]) == (
+        1,
+        -1,
+        2,
+    )
     assert "readonly" in every["get"]["flags"] and "write" in every["set"]["flags"]
 
 

@@ -99,7 +99,9 @@ def test_expire_of_a_missing_key_does_nothing(raw: Raw, key: str) -> None:
 
 @pytest.mark.parametrize("command", ["EXPIRE", "PEXPIRE"])
 @pytest.mark.parametrize("past", [0, -1, -1000])
-def test_an_expiry_in_the_past_removes_the_key(raw: Raw, key: str, null: bytes, command: str, past: int) -> None:
+def test_an_expiry_in_the_past_removes_the_key(
+    raw: Raw, key: str, null: bytes, command: str, past: int
+) -> None:
     assert raw.ask("SET", key, "v") == OK
     assert raw.ask(command, key, past) == b":1\r\n"
     assert raw.ask("GET", key) == null

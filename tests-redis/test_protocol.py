@@ -93,7 +93,9 @@ def test_an_error_in_a_pipeline_takes_one_place_only(client: redis.Redis, key: s
     assert isinstance(unknown, redis.ResponseError) and isinstance(arity, redis.ResponseError)
 
 
-def test_a_pipeline_of_big_values_flows_both_ways_without_waiting_for_its_end(client: redis.Redis, fresh: Fresh) -> None:
+def test_a_pipeline_of_big_values_flows_both_ways_without_waiting_for_its_end(
+    client: redis.Redis, fresh: Fresh
+) -> None:
     keys, value = [fresh() for _ in range(64)], b"x" * (1 << 20)
     with client.pipeline(transaction=False) as pipeline:
         for key in keys:
@@ -125,7 +127,7 @@ def test_requests_may_arrive_byte_by_byte(raw: Raw, key: str) -> None:
 
 
 def test_inline_commands_are_understood(raw2: Raw, key: str) -> None:
-    raw2.send(f"SET {key} \"a b\\x21\\n\"\r\n".encode())
+    raw2.send(f'SET {key} "a b\\x21\\n"\r\n'.encode())
     assert raw2.reply() == OK
     raw2.send(f"  get   {key}  \n".encode())
     assert raw2.reply() == b"$5\r\na b!\n\r\n"
@@ -152,7 +154,9 @@ def test_inline_commands_are_understood(raw2: Raw, key: str) -> None:
     ],
     ids=lambda value: repr(value[:24]) if isinstance(value, bytes) else "",
 )
-def test_malformed_input_is_named_and_the_connection_closed(target: Target, sent: bytes, complaint: str) -> None:
+def test_malformed_input_is_named_and_the_connection_closed(
+    target: Target, sent: bytes, complaint: str
+) -> None:
     with Raw(target.addresses[0]) as raw:
         raw.send(encode("PING") + sent)
         assert raw.reply() == PONG, "what came before it is answered"
@@ -203,7 +207,9 @@ def test_input_that_breaks_off_is_not_carried_out(target: Target, client: redis.
     assert client.get(key) is None
 
 
-def test_a_client_that_leaves_without_reading_does_no_harm(target: Target, client: redis.Redis, key: str) -> None:
+def test_a_client_that_leaves_without_reading_does_no_harm(
+    target: Target, client: redis.Redis, key: str
+) -> None:
     client.set(key, b"x" * (1 << 20))
     for _ in range(20):
         with Raw(target.addresses[0]) as raw:

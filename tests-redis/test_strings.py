@@ -61,7 +61,9 @@ def test_any_bytes_make_a_key(client: redis.Redis, key: str, suffix: bytes) -> N
 
 
 @pytest.mark.parametrize("megabytes", [1, 15])
-def test_big_values_come_back_whole(client: redis.Redis, elsewhere: redis.Redis, key: str, megabytes: int) -> None:
+def test_big_values_come_back_whole(
+    client: redis.Redis, elsewhere: redis.Redis, key: str, megabytes: int
+) -> None:
     value = os.urandom(megabytes << 20)
     assert client.set(key, value)
     assert elsewhere.get(key) == value

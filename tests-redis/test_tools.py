@@ -15,7 +15,9 @@ from targets import Target
 SECONDS_MAX = 100
 
 
-def tool(name: str, target: Target, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def tool(
+    name: str, target: Target, *arguments: str, stdin: bytes = b""
+) -> subprocess.CompletedProcess[bytes]:
     binary = shutil.which(name)
     assert binary, f"{name} is not installed: ./check setup"
     host, port = target.addresses[0]
