@@ -1,0 +1,414 @@
+//! The quorum of a get.
+//!
+//! The first wave goes to as many nodes as answers are hoped for: the own node if it is a replica, then replicas
+//! that nobody suspects, then the others. Whoever fails, is late or was suspected from the start is complemented by
+//! the next candidate; in a sloppy quorum fallbacks follow the replicas, because they may hold hints.
+//! Answers are merged as they come. A get that was answered still collects what it asked for, and then repairs
+//! the replicas that turned out to lack something.
+//!
+//! **Why one bit per replica is enough for read repair.** The merged set only grows. Every set that was merged is
+//! included in it, so a replica lacks something exactly if its set was not *equal* to the merged one, and once the
+//! merged set grows beyond what it was, every earlier answer lacks something.
+//!
+//! A get changes nothing, so it is never indeterminate.
+
+use model::{Generation, Moment, NodeId, VersionSet};
+use smallvec::SmallVec;
+
+use super::options::{Candidates, QuorumOptions, saturated};
+use super::replica_error::{Errors, ReplicaError};
+
+/// What has happened to a get.
+#[derive(Clone, Debug)]
+pub enum GetEvent {
+    /// A node has answered.
+    Answered {
+        /// Who.
+        node: NodeId,
+        /// The generation under which it was asked.
+        generation: Generation,
+        /// What it holds; for a fallback including its hints.
+        set: VersionSet,
+    },
+    /// A node has failed to answer.
+    Failed {
+        /// Who.
+        node: NodeId,
+        /// Why.
+        error: ReplicaError,
+    },
+    /// The moment that [`Get::deadline`] named has come.
+    Elapsed,
+}
+
+/// What shall be done for a get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GetAction {
+    /// Ask this node what it holds. The own node is asked like any other.
+    Fetch {
+        /// Whom.
+        node: NodeId,
+    },
+    /// Tell the caller. Comes at most once, and never beside a [`GetAction::Refresh`].
+    Answer(GetOutcome),
+    /// Merge this set at a replica that lacks part of it. Nobody waits for the reply.
+    Repair {
+        /// Where.
+        node: NodeId,
+        /// What.
+        set: VersionSet,
+    },
+    /// A replica knows a newer ring: start the request again under it. This machine has ended without an answer.
+    Refresh {
+        /// The replica's generation, newer than the request's.
+        generation: Generation,
+    },
+}
+
+/// Actions of one step; those of a key with up to three replicas need no allocation.
+pub type GetActions = SmallVec<[GetAction; 4]>;
+
+/// How a get ended for its caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GetOutcome {
+    /// Enough nodes have answered.
+    Done {
+        /// Everything they hold, merged; not yet resolved by the store's resolver.
+        set: VersionSet,
+        /// How many nodes have answered, fallbacks included.
+        answered: u8,
+        /// Whether fallbacks were needed to get so many.
+        sloppy: bool,
+    },
+    /// Too few nodes have answered.
+    Failed {
+        /// In which way.
+        reason: GetFailure,
+        /// What the nodes said that failed.
+        errors: Errors,
+    },
+}
+
+/// In which way too few nodes have answered a get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GetFailure {
+    /// So many have failed that the rest is too few.
+    InsufficientReplicas {
+        /// How many have answered.
+        answered: u8,
+        /// How many must.
+        required: u8,
+    },
+    /// The deadline came first.
+    DeadlinePassed {
+        /// How many have answered.
+        answered: u8,
+        /// How many must.
+        required: u8,
+    },
+}
+
+/// The quorum of one get.
+#[derive(Debug)]
+pub struct Get {
+    /// In the order in which they are asked; replicas first.
+    members: SmallVec<[Member; 8]>,
+    /// Members before this position have been asked, the others not.
+    next: usize,
+    options: QuorumOptions,
+    phase: Phase,
+    /// The latest time that the machine was told; never goes back.
+    now: Moment,
+    /// Until when more than the required answers are waited for.
+    patience: Moment,
+    /// Waves of nodes brought in beside late ones.
+    waves: u32,
+    /// Every answer so far.
+    merged: VersionSet,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The caller waits.
+    Collecting,
+    /// The caller has its answer, stragglers are awaited for repair.
+    Repairing,
+    /// Nothing is left to do.
+    Finished,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    node: NodeId,
+    fallback: bool,
+    suspected: bool,
+    reply: Reply,
+    /// From then on its answer is no longer counted on.
+    late_at: Moment,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reply {
+    Unasked,
+    Awaited,
+    Failed(ReplicaError),
+    Answered {
+        /// Whether its set equals the merged one.
+        current: bool,
+    },
+}
+
+impl Get {
+    /// Starts a get; `own` is the coordinator's node, if it is one.
+    pub fn start(
+        candidates: Candidates<'_>,
+        own: Option<NodeId>,
+        options: QuorumOptions,
+        now: Moment,
+        actions: &mut GetActions,
+    ) -> Self {
+        let options = options.bounded(candidates.preference.replicas().len());
+        let mut get = Get {
+            members: members(candidates, own, options.sloppy),
+            next: 0,
+            options,
+            phase: Phase::Collecting,
+            now,
+            patience: options.late_at(now, 0),
+            waves: 0,
+            merged: VersionSet::default(),
+        };
+        get.settle(actions);
+        get
+    }
+
+    /// Takes in what has happened by `now`, and says what to do.
+    pub fn step(&mut self, event: GetEvent, now: Moment, actions: &mut GetActions) {
+        self.now = self.now.max(now);
+        if self.phase == Phase::Finished {
+            return;
+        }
+        match event {
+            GetEvent::Answered { node, generation, set } => {
+                if generation == self.options.generation {
+                    self.merge(node, set);
+                }
+            }
+            GetEvent::Failed { node, error } => {
+                if let Some(generation) = self.newer_generation(node, error) {
+                    self.phase = Phase::Finished;
+                    actions.push(GetAction::Refresh { generation });
+                    return;
+                }
+                self.fail(node, error);
+            }
+            GetEvent::Elapsed => {}
+        }
+        self.settle(actions);
+    }
+
+    /// When the machine must be told that time has passed; `None` when it has nothing left to do.
+    pub fn deadline(&self) -> Option<Moment> {
+        let end = match self.phase {
+            Phase::Finished => return None,
+            Phase::Repairing => return Some(self.options.deadline),
+            Phase::Collecting => self.options.deadline,
+        };
+        if self.answered() >= self.options.required {
+            return Some(end.min(self.patience));
+        }
+        if self.next == self.members.len() {
+            return Some(end);
+        }
+        let fresh = self.members.iter().filter(|member| member.is_fresh(self.now));
+        Some(fresh.fold(end, |end, member| end.min(member.late_at)))
+    }
+
+    /// Whether the caller still waits.
+    pub fn is_unanswered(&self) -> bool {
+        self.phase == Phase::Collecting
+    }
+
+    /// The generation of a refusal that ends this request: from a node that was asked, while the caller waits.
+    fn newer_generation(&self, node: NodeId, error: ReplicaError) -> Option<Generation> {
+        let ReplicaError::StaleGeneration { generation } = error else { return None };
+        let asked = self.members[..self.next].iter().any(|member| member.node == node);
+        (asked && self.phase == Phase::Collecting && generation > self.options.generation)
+            .then_some(generation)
+    }
+
+    fn fail(&mut self, node: NodeId, error: ReplicaError) {
+        let asked = &mut self.members[..self.next];
+        if let Some(member) = asked.iter_mut().find(|member| member.node == node)
+            && member.reply == Reply::Awaited
+        {
+            member.reply = Reply::Failed(error);
+        }
+    }
+
+    /// Takes in what a node holds.
+    fn merge(&mut self, node: NodeId, set: VersionSet) {
+        let Some(position) = self.members[..self.next].iter().position(|member| member.node == node) else {
+            return;
+        };
+        if matches!(self.members[position].reply, Reply::Answered { .. }) {
+            return;
+        }
+        let first = self.answered() == 0;
+        let (known, whole) = (!first && self.merged.includes(&set), first || set.includes(&self.merged));
+        match (known, whole) {
+            (true, _) => {}
+            (false, true) => self.merged = set,
+            (false, false) => self.merged.merge(&set),
+        }
+        if !known {
+            for member in &mut self.members[..self.next] {
+                if let Reply::Answered { current } = &mut member.reply {
+                    *current = false;
+                }
+            }
+        }
+        self.members[position].reply = Reply::Answered { current: whole };
+    }
+
+    /// Brings the machine to rest: nothing is left that it could do now.
+    fn settle(&mut self, actions: &mut GetActions) {
+        if self.phase == Phase::Collecting {
+            self.ask(actions);
+            self.answer(actions);
+        }
+        if self.phase == Phase::Repairing && (self.awaited() == 0 || self.now >= self.options.deadline) {
+            self.repair(actions);
+        }
+        assert!(
+            self.deadline().is_none_or(|deadline| deadline > self.now),
+            "a machine at rest waits for the future"
+        );
+    }
+
+    /// Asks as many further candidates as answers are missing that can be counted on.
+    fn ask(&mut self, actions: &mut GetActions) {
+        if self.now >= self.options.deadline {
+            return;
+        }
+        let Get { options, now, .. } = *self;
+        let target = if now < self.patience { options.preferred } else { options.required };
+        let mut expected = usize::from(self.answered());
+        expected += self.members[..self.next].iter().filter(|member| member.is_fresh(now)).count();
+        let late_at = options.late_at(now, self.waves);
+        let asked = &self.members[..self.next];
+        if expected < usize::from(target) && asked.iter().any(|member| member.is_late(now)) {
+            self.waves += 1;
+        }
+        while expected < usize::from(target) && self.next < self.members.len() {
+            let member = &mut self.members[self.next];
+            self.next += 1;
+            member.reply = Reply::Awaited;
+            member.late_at = if member.suspected { now } else { late_at };
+            expected += usize::from(!member.suspected);
+            actions.push(GetAction::Fetch { node: member.node });
+        }
+    }
+
+    /// Answers as soon as it is decided how.
+    fn answer(&mut self, actions: &mut GetActions) {
+        let QuorumOptions { required, preferred, deadline, .. } = self.options;
+        let (answered, awaited) = (self.answered(), self.awaited());
+        let unasked = self.members.len() - self.next;
+        let patient = self.now < self.patience && self.now < deadline && awaited > 0;
+        if answered >= preferred || (answered >= required && !patient) {
+            self.phase = Phase::Repairing;
+            let sloppy = self.replicas_answered() < required;
+            // Nobody compares with the merged set any more: it can go without a copy.
+            let last = awaited == 0 && self.stale().next().is_none();
+            let set = if last { std::mem::take(&mut self.merged) } else { self.merged.clone() };
+            actions.push(GetAction::Answer(GetOutcome::Done { set, answered, sloppy }));
+            return;
+        }
+        let reason = if usize::from(answered) + awaited + unasked < usize::from(required) {
+            GetFailure::InsufficientReplicas { answered, required }
+        } else if self.now >= deadline {
+            GetFailure::DeadlinePassed { answered, required }
+        } else {
+            return;
+        };
+        self.phase = Phase::Finished;
+        actions.push(GetAction::Answer(GetOutcome::Failed { reason, errors: self.errors() }));
+    }
+
+    /// Sends the merged set to every replica whose answer lacked part of it, and ends.
+    fn repair(&mut self, actions: &mut GetActions) {
+        assert!(self.phase == Phase::Repairing, "only a get that was answered repairs");
+        self.phase = Phase::Finished;
+        actions.extend(self.stale().map(|node| GetAction::Repair { node, set: self.merged.clone() }));
+    }
+
+    /// Replicas whose answer lacked part of the merged set.
+    fn stale(&self) -> impl Iterator<Item = NodeId> {
+        let stale = |member: &&Member| !member.fallback && member.reply == Reply::Answered { current: false };
+        self.members.iter().filter(stale).map(|member| member.node)
+    }
+
+    fn answered(&self) -> u8 {
+        saturated(self.members.iter().filter(|member| member.has_answered()).count())
+    }
+
+    fn replicas_answered(&self) -> u8 {
+        saturated(self.members.iter().filter(|member| member.has_answered() && !member.fallback).count())
+    }
+
+    fn awaited(&self) -> usize {
+        self.members.iter().filter(|member| member.is_awaited()).count()
+    }
+
+    fn errors(&self) -> Errors {
+        let error = |member: &Member| match member.reply {
+            Reply::Failed(error) => Some((member.node, error)),
+            _ => None,
+        };
+        self.members.iter().filter_map(error).collect()
+    }
+}
+
+impl Member {
+    fn new(node: NodeId, fallback: bool, suspected: bool) -> Self {
+        Member { node, fallback, suspected, reply: Reply::Unasked, late_at: Moment::default() }
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.reply == Reply::Awaited
+    }
+
+    /// Whether its answer can be counted on at `now`.
+    fn is_fresh(&self, now: Moment) -> bool {
+        self.is_awaited() && self.late_at > now
+    }
+
+    /// Whether it has had its time, without having been suspected from the start.
+    fn is_late(&self, now: Moment) -> bool {
+        self.is_awaited() && !self.suspected && self.late_at <= now
+    }
+
+    fn has_answered(&self) -> bool {
+        matches!(self.reply, Reply::Answered { .. })
+    }
+}
+
+/// Everybody whom a get may ask, best first.
+fn members(candidates: Candidates<'_>, own: Option<NodeId>, sloppy: bool) -> SmallVec<[Member; 8]> {
+    let replicas = candidates.preference.replicas();
+    let mut members = SmallVec::new();
+    if let Some(own) = own.filter(|own| replicas.contains(own)) {
+        members.push(Member::new(own, false, false));
+    }
+    for suspected in [false, true] {
+        let others = replicas.iter().filter(|&&node| Some(node) != own);
+        let group = others.filter(|&&node| candidates.is_suspected(node) == suspected);
+        members.extend(group.map(|&node| Member::new(node, false, suspected)));
+    }
+    if sloppy {
+        let fallback = |node| Member::new(node, true, candidates.is_suspected(node));
+        members.extend(candidates.fallbacks(own).into_iter().map(fallback));
+    }
+    members
+}

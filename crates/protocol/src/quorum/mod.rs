@@ -1,0 +1,38 @@
+//! Quorums: the only place in the system that counts acknowledgements.
+//!
+//! One request, one machine: [`Get`] for a get, [`Write`] for a put or a delete, [`MultiGet`] and [`MultiWrite`]
+//! for many keys with one message per node. Each is started with the key's candidates and options, tells its driver
+//! what to send, and answers exactly once: an `Answer`, or a `Refresh` when a replica knows a newer ring. After the
+//! answer it goes on until stragglers are repaired or hinted; then [`deadline`](Get::deadline) is `None`.
+//!
+//! ```text
+//!             hedge_after                                  deadline
+//!   start ────────┼───────────────────────────────────────────┼
+//!     │ first     │ one more node for each answer that        │ answer with what is there;
+//!     │ wave      │ is missing; `required` is now enough      │ park hints for stragglers
+//!     └─ a failure or a suspicion brings in the next node at once
+//! ```
+//!
+//! Every machine is total: events may come late, twice, in any order, from nodes that were never asked, or belong
+//! to another generation; none of that panics, counts twice or answers twice. Positive evidence wins: an
+//! acknowledgement counts even after the same node was reported as failed.
+//!
+//! The rules, why they are so, and what was rejected: `docs/design/quorum.md`.
+//!
+//! **Architecture Invariant:** nobody else compares a number of answers with R or W.
+
+mod get;
+mod multi;
+mod multi_get;
+mod multi_write;
+mod options;
+mod replica_error;
+mod write;
+
+pub use get::{Get, GetAction, GetActions, GetEvent, GetFailure, GetOutcome};
+pub use multi::KeyIndex;
+pub use multi_get::{MultiGet, MultiGetAction, MultiGetEvent};
+pub use multi_write::{MultiWrite, MultiWriteAction, MultiWriteEvent};
+pub use options::{Candidates, FALLBACKS_MAX, QuorumOptions};
+pub use replica_error::{Errors, ReplicaError};
+pub use write::{Local, Origin, Write, WriteAction, WriteActions, WriteEvent, WriteOutcome};

@@ -1,0 +1,199 @@
+//! The quorums of a multi-get: one [`Get`] per key, one message per node.
+//!
+//! The rules of a get are not written again here. Each key has its own machine; what the machines want to send in
+//! one step is grouped by node, and what a node replies is handed to the machines of the keys that it names. So a
+//! late or failed node costs one more message per node that takes over some of its keys, and every key has an
+//! outcome of its own.
+
+use model::{Generation, Moment, NodeId, PreferenceList, VersionSet};
+
+use super::get::{Get, GetAction, GetActions, GetEvent, GetOutcome};
+use super::multi::{Alarm, KeyIndex, PerNode};
+use super::options::{Candidates, QuorumOptions};
+use super::replica_error::ReplicaError;
+
+/// What has happened to a multi-get.
+#[derive(Clone, Debug)]
+pub enum MultiGetEvent {
+    /// A node has answered for some keys.
+    Answered {
+        /// Who.
+        node: NodeId,
+        /// The generation under which it was asked.
+        generation: Generation,
+        /// What it holds of each, or why it cannot say.
+        answers: Vec<(KeyIndex, Result<VersionSet, ReplicaError>)>,
+    },
+    /// A node has failed to answer for all keys of a message.
+    Failed {
+        /// Who.
+        node: NodeId,
+        /// The keys that it was asked for.
+        keys: Vec<KeyIndex>,
+        /// Why.
+        error: ReplicaError,
+    },
+    /// The moment that [`MultiGet::deadline`] named has come.
+    Elapsed,
+}
+
+/// What shall be done for a multi-get. One step names each node at most once per kind of action.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MultiGetAction {
+    /// Ask this node what it holds of these keys, in one message.
+    Fetch {
+        /// Whom.
+        node: NodeId,
+        /// The keys, ascending.
+        keys: Vec<KeyIndex>,
+    },
+    /// These keys have their outcomes. Each key comes once, here or in a [`MultiGetAction::Refresh`].
+    Answer {
+        /// The outcomes, ascending by key.
+        outcomes: Vec<(KeyIndex, GetOutcome)>,
+    },
+    /// Merge these sets at a replica that lacks part of them.
+    Repair {
+        /// Where.
+        node: NodeId,
+        /// What, ascending by key.
+        sets: Vec<(KeyIndex, VersionSet)>,
+    },
+    /// Start these keys again under a newer ring; this machine has ended for them without an answer.
+    Refresh {
+        /// The newest generation that a replica named.
+        generation: Generation,
+        /// The keys, ascending.
+        keys: Vec<KeyIndex>,
+    },
+}
+
+/// The quorums of one multi-get.
+#[derive(Debug)]
+pub struct MultiGet {
+    gets: Vec<Get>,
+    alarm: Alarm,
+    /// Keys that have neither an answer nor a refresh.
+    unanswered: usize,
+    /// Keys whose machine has something left to do.
+    unfinished: usize,
+}
+
+/// What the machines of one step want, before it is grouped.
+#[derive(Default)]
+struct Wishes {
+    fetches: PerNode<KeyIndex>,
+    repairs: PerNode<(KeyIndex, VersionSet)>,
+    outcomes: Vec<(KeyIndex, GetOutcome)>,
+    refreshed: Vec<KeyIndex>,
+    generation: Generation,
+    buffer: GetActions,
+}
+
+impl MultiGet {
+    /// Starts a get of each key; the keys are numbered in the order of their preference lists.
+    pub fn start<'a>(
+        preferences: impl IntoIterator<Item = &'a PreferenceList>,
+        suspected: &[NodeId],
+        own: Option<NodeId>,
+        options: QuorumOptions,
+        now: Moment,
+        actions: &mut Vec<MultiGetAction>,
+    ) -> Self {
+        let mut multi = MultiGet { gets: Vec::new(), alarm: Alarm::default(), unanswered: 0, unfinished: 0 };
+        let mut wishes = Wishes::default();
+        for (position, preference) in preferences.into_iter().enumerate() {
+            let candidates = Candidates { preference, suspected };
+            let get = Get::start(candidates, own, options, now, &mut wishes.buffer);
+            multi.unanswered += 1;
+            multi.unfinished += usize::from(get.deadline().is_some());
+            multi.alarm.set_by(get.deadline());
+            multi.gets.push(get);
+            wishes.take_in(KeyIndex::at(position));
+        }
+        multi.act(wishes, actions);
+        multi
+    }
+
+    /// Takes in what has happened by `now`, and says what to do.
+    pub fn step(&mut self, event: MultiGetEvent, now: Moment, actions: &mut Vec<MultiGetAction>) {
+        let mut wishes = Wishes::default();
+        match event {
+            MultiGetEvent::Answered { node, generation, answers } => {
+                for (key, answer) in answers {
+                    let event = match answer {
+                        Ok(set) => GetEvent::Answered { node, generation, set },
+                        Err(error) => GetEvent::Failed { node, error },
+                    };
+                    self.step_key(key, event, now, &mut wishes);
+                }
+            }
+            MultiGetEvent::Failed { node, keys, error } => {
+                for key in keys {
+                    self.step_key(key, GetEvent::Failed { node, error }, now, &mut wishes);
+                }
+            }
+            MultiGetEvent::Elapsed => {
+                self.alarm.clear();
+                for position in 0..self.gets.len() {
+                    self.step_key(KeyIndex::at(position), GetEvent::Elapsed, now, &mut wishes);
+                }
+            }
+        }
+        self.act(wishes, actions);
+    }
+
+    /// When the machine must be told that time has passed, at the latest; `None` when it has nothing left to do.
+    pub fn deadline(&self) -> Option<Moment> {
+        if self.unfinished == 0 { None } else { self.alarm.wake_at() }
+    }
+
+    /// How many keys have neither an answer nor a refresh.
+    pub fn unanswered(&self) -> usize {
+        self.unanswered
+    }
+
+    fn step_key(&mut self, key: KeyIndex, event: GetEvent, now: Moment, wishes: &mut Wishes) {
+        let Some(get) = self.gets.get_mut(key.position()) else { return };
+        if get.deadline().is_none() {
+            return;
+        }
+        get.step(event, now, &mut wishes.buffer);
+        self.unfinished -= usize::from(get.deadline().is_none());
+        self.alarm.set_by(get.deadline());
+        wishes.take_in(key);
+    }
+
+    fn act(&mut self, wishes: Wishes, actions: &mut Vec<MultiGetAction>) {
+        let Wishes { fetches, repairs, mut outcomes, mut refreshed, generation, .. } = wishes;
+        self.unanswered -= outcomes.len() + refreshed.len();
+        actions.extend(fetches.into_groups().map(|(node, keys)| MultiGetAction::Fetch { node, keys }));
+        if !outcomes.is_empty() {
+            outcomes.sort_by_key(|(key, _)| *key);
+            actions.push(MultiGetAction::Answer { outcomes });
+        }
+        if !refreshed.is_empty() {
+            refreshed.sort();
+            actions.push(MultiGetAction::Refresh { generation, keys: refreshed });
+        }
+        actions.extend(repairs.into_groups().map(|(node, sets)| MultiGetAction::Repair { node, sets }));
+        assert!(self.unanswered <= self.unfinished, "a key without an answer is not finished");
+    }
+}
+
+impl Wishes {
+    /// Files what one key's machine has put into the buffer.
+    fn take_in(&mut self, key: KeyIndex) {
+        for action in self.buffer.drain(..) {
+            match action {
+                GetAction::Fetch { node } => self.fetches.push(node, key),
+                GetAction::Repair { node, set } => self.repairs.push(node, (key, set)),
+                GetAction::Answer(outcome) => self.outcomes.push((key, outcome)),
+                GetAction::Refresh { generation } => {
+                    self.refreshed.push(key);
+                    self.generation = self.generation.max(generation);
+                }
+            }
+        }
+    }
+}

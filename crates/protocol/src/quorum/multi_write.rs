@@ -1,0 +1,222 @@
+//! The quorums of a multi-put (or multi-delete): one [`Write`] per key, one message per node.
+//!
+//! As with [`MultiGet`](super::MultiGet), the rules stay with the single write; this machine groups by node.
+//! The coordinator has stamped every key. A message to a node carries the writes to merge there and the hints to
+//! hold there together.
+
+use model::{Generation, Moment, NodeId, PreferenceList};
+
+use super::multi::{Alarm, KeyIndex, PerNode};
+use super::options::{Candidates, QuorumOptions};
+use super::replica_error::ReplicaError;
+use super::write::{Origin, Write, WriteAction, WriteActions, WriteEvent, WriteOutcome};
+
+/// What has happened to a multi-put.
+#[derive(Clone, Debug)]
+pub enum MultiWriteEvent {
+    /// A node has acknowledged or refused some keys, as replica or as holder of a hint.
+    Acknowledged {
+        /// Who.
+        node: NodeId,
+        /// The generation under which it was asked.
+        generation: Generation,
+        /// For each key whether the write was already superseded there, or why the node did not take it.
+        answers: Vec<(KeyIndex, Result<bool, ReplicaError>)>,
+    },
+    /// A node has failed for all keys of a message.
+    Failed {
+        /// Who.
+        node: NodeId,
+        /// The keys that it was sent.
+        keys: Vec<KeyIndex>,
+        /// Why.
+        error: ReplicaError,
+    },
+    /// The moment that [`MultiWrite::deadline`] named has come.
+    Elapsed,
+}
+
+/// What shall be done for a multi-put. One step names each node at most once per kind of action.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MultiWriteAction {
+    /// Merge the writes of `merges` at this node and let it hold the `hints`, in one message.
+    Send {
+        /// Where.
+        node: NodeId,
+        /// Keys of which it is a replica, ascending.
+        merges: Vec<KeyIndex>,
+        /// Keys that it stands in for, each with the replica that the hint is for, ascending.
+        hints: Vec<(KeyIndex, NodeId)>,
+    },
+    /// Hold these hints at the coordinator itself. The outcome is not reported back.
+    ParkHints {
+        /// Each key with the replica that the hint is for, ascending.
+        hints: Vec<(KeyIndex, NodeId)>,
+    },
+    /// These keys have their outcomes. Each key comes once, here or in a [`MultiWriteAction::Refresh`].
+    Answer {
+        /// The outcomes, ascending by key.
+        outcomes: Vec<(KeyIndex, WriteOutcome)>,
+    },
+    /// Start these keys again, with the same dots, under a newer ring; this machine has ended for them.
+    Refresh {
+        /// The newest generation that a replica named.
+        generation: Generation,
+        /// Each key with what [`Origin::possible`] must say for its new attempt, ascending.
+        keys: Vec<(KeyIndex, bool)>,
+    },
+}
+
+/// The quorums of one multi-put.
+#[derive(Debug)]
+pub struct MultiWrite {
+    writes: Vec<Write>,
+    alarm: Alarm,
+    /// Keys that have neither an answer nor a refresh.
+    unanswered: usize,
+    /// Keys whose machine has something left to do.
+    unfinished: usize,
+}
+
+/// What the machines of one step want, before it is grouped.
+#[derive(Default)]
+struct Wishes {
+    sends: PerNode<Parcel>,
+    parked: Vec<(KeyIndex, NodeId)>,
+    outcomes: Vec<(KeyIndex, WriteOutcome)>,
+    refreshed: Vec<(KeyIndex, bool)>,
+    generation: Generation,
+    buffer: WriteActions,
+}
+
+/// One key's part of a message.
+enum Parcel {
+    Merge(KeyIndex),
+    Hint(KeyIndex, NodeId),
+}
+
+impl MultiWrite {
+    /// Starts a write of each key; the keys are numbered in the order of their preference lists and origins.
+    pub fn start<'a>(
+        keys: impl IntoIterator<Item = (&'a PreferenceList, Origin)>,
+        suspected: &[NodeId],
+        options: QuorumOptions,
+        now: Moment,
+        actions: &mut Vec<MultiWriteAction>,
+    ) -> Self {
+        let mut multi =
+            MultiWrite { writes: Vec::new(), alarm: Alarm::default(), unanswered: 0, unfinished: 0 };
+        let mut wishes = Wishes::default();
+        for (position, (preference, origin)) in keys.into_iter().enumerate() {
+            let candidates = Candidates { preference, suspected };
+            let write = Write::start(candidates, origin, options, now, &mut wishes.buffer);
+            multi.unanswered += 1;
+            multi.unfinished += usize::from(write.deadline().is_some());
+            multi.alarm.set_by(write.deadline());
+            multi.writes.push(write);
+            wishes.take_in(KeyIndex::at(position));
+        }
+        multi.act(wishes, actions);
+        multi
+    }
+
+    /// Takes in what has happened by `now`, and says what to do.
+    pub fn step(&mut self, event: MultiWriteEvent, now: Moment, actions: &mut Vec<MultiWriteAction>) {
+        let mut wishes = Wishes::default();
+        match event {
+            MultiWriteEvent::Acknowledged { node, generation, answers } => {
+                for (key, answer) in answers {
+                    let event = match answer {
+                        Ok(superseded) => WriteEvent::Acknowledged { node, generation, superseded },
+                        Err(error) => WriteEvent::Failed { node, error },
+                    };
+                    self.step_key(key, event, now, &mut wishes);
+                }
+            }
+            MultiWriteEvent::Failed { node, keys, error } => {
+                for key in keys {
+                    self.step_key(key, WriteEvent::Failed { node, error }, now, &mut wishes);
+                }
+            }
+            MultiWriteEvent::Elapsed => {
+                self.alarm.clear();
+                for position in 0..self.writes.len() {
+                    self.step_key(KeyIndex::at(position), WriteEvent::Elapsed, now, &mut wishes);
+                }
+            }
+        }
+        self.act(wishes, actions);
+    }
+
+    /// When the machine must be told that time has passed, at the latest; `None` when it has nothing left to do.
+    pub fn deadline(&self) -> Option<Moment> {
+        if self.unfinished == 0 { None } else { self.alarm.wake_at() }
+    }
+
+    /// How many keys have neither an answer nor a refresh.
+    pub fn unanswered(&self) -> usize {
+        self.unanswered
+    }
+
+    fn step_key(&mut self, key: KeyIndex, event: WriteEvent, now: Moment, wishes: &mut Wishes) {
+        let Some(write) = self.writes.get_mut(key.position()) else { return };
+        if write.deadline().is_none() {
+            return;
+        }
+        write.step(event, now, &mut wishes.buffer);
+        self.unfinished -= usize::from(write.deadline().is_none());
+        self.alarm.set_by(write.deadline());
+        wishes.take_in(key);
+    }
+
+    fn act(&mut self, wishes: Wishes, actions: &mut Vec<MultiWriteAction>) {
+        let Wishes { sends, mut parked, mut outcomes, mut refreshed, generation, .. } = wishes;
+        self.unanswered -= outcomes.len() + refreshed.len();
+        actions.extend(sends.into_groups().map(|(node, parcels)| message(node, parcels)));
+        if !outcomes.is_empty() {
+            outcomes.sort_by_key(|(key, _)| *key);
+            actions.push(MultiWriteAction::Answer { outcomes });
+        }
+        if !refreshed.is_empty() {
+            refreshed.sort();
+            actions.push(MultiWriteAction::Refresh { generation, keys: refreshed });
+        }
+        if !parked.is_empty() {
+            parked.sort();
+            actions.push(MultiWriteAction::ParkHints { hints: parked });
+        }
+        assert!(self.unanswered <= self.unfinished, "a key without an answer is not finished");
+    }
+}
+
+impl Wishes {
+    /// Files what one key's machine has put into the buffer.
+    fn take_in(&mut self, key: KeyIndex) {
+        for action in self.buffer.drain(..) {
+            match action {
+                WriteAction::Merge { node } => self.sends.push(node, Parcel::Merge(key)),
+                WriteAction::SendHint { holder, target } => {
+                    self.sends.push(holder, Parcel::Hint(key, target));
+                }
+                WriteAction::ParkHint { target } => self.parked.push((key, target)),
+                WriteAction::Answer(outcome) => self.outcomes.push((key, outcome)),
+                WriteAction::Refresh { generation, possible } => {
+                    self.refreshed.push((key, possible));
+                    self.generation = self.generation.max(generation);
+                }
+            }
+        }
+    }
+}
+
+/// One node's part of a step.
+fn message(node: NodeId, parcels: Vec<Parcel>) -> MultiWriteAction {
+    let (mut merges, mut hints) = (Vec::new(), Vec::new());
+    for parcel in parcels {
+        match parcel {
+            Parcel::Merge(key) => merges.push(key),
+            Parcel::Hint(key, target) => hints.push((key, target)),
+        }
+    }
+    MultiWriteAction::Send { node, merges, hints }
+}

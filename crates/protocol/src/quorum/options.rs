@@ -1,0 +1,77 @@
+//! What a request wants, and whom it may ask.
+
+use std::time::Duration;
+
+use model::{Generation, Moment, NodeId, PreferenceList};
+use smallvec::SmallVec;
+
+/// Most fallbacks that one request turns to. Together with three replicas they fit a machine without allocation,
+/// and a cluster that is merely slow is not flooded with stand-ins. Suspected fallbacks do not use up the limit
+/// while others are left.
+pub const FALLBACKS_MAX: usize = 5;
+
+/// Most doublings of the patience with stand-ins: beyond, the deadline comes first in any case.
+const DOUBLINGS_MAX: u32 = 16;
+
+/// What one request wants. The same for every key of a multi-request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuorumOptions {
+    /// Answers that the request must have: R or W, at least 1 (0 is taken as 1).
+    pub required: u8,
+    /// Answers that it hopes for until `hedge_after`; taken as `required` when below it, as N when above.
+    pub preferred: u8,
+    /// Whether fallbacks count in place of replicas.
+    pub sloppy: bool,
+    /// How long a node may take before another one is brought in beside it. Doubles with each such wave.
+    pub hedge_after: Duration,
+    /// When the request is answered with what there is, and stragglers are given up.
+    pub deadline: Moment,
+    /// Generation of the ring that the candidates come from. Answers under another one do not count.
+    pub generation: Generation,
+}
+
+impl QuorumOptions {
+    /// How long a node asked at `now` may take, after `waves` waves of stand-ins.
+    pub(super) fn late_at(&self, now: Moment, waves: u32) -> Moment {
+        now.after(self.hedge_after.saturating_mul(1 << waves.min(DOUBLINGS_MAX)))
+    }
+
+    /// The options with `required` and `preferred` brought into their bounds for `replicas`.
+    pub(super) fn bounded(mut self, replicas: usize) -> Self {
+        let replicas = saturated(replicas);
+        self.required = self.required.max(1);
+        self.preferred = self.preferred.min(replicas).max(self.required);
+        self
+    }
+}
+
+/// A count of nodes, as outcomes tell it.
+pub(super) fn saturated(count: usize) -> u8 {
+    u8::try_from(count).unwrap_or(u8::MAX)
+}
+
+/// Whom a request may ask.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidates<'a> {
+    /// The key's replicas and fallbacks under the request's generation.
+    pub preference: &'a PreferenceList,
+    /// Nodes that are better avoided. A few: searched one by one.
+    pub suspected: &'a [NodeId],
+}
+
+impl Candidates<'_> {
+    /// Whether the node is better avoided.
+    pub(super) fn is_suspected(&self, node: NodeId) -> bool {
+        self.suspected.contains(&node)
+    }
+
+    /// The fallbacks to turn to, best first: `own`, the unsuspected, the suspected; at most [`FALLBACKS_MAX`].
+    pub(super) fn fallbacks(&self, own: Option<NodeId>) -> SmallVec<[NodeId; FALLBACKS_MAX]> {
+        let all = self.preference.fallbacks().iter().copied();
+        let own_first = all.clone().filter(|&node| Some(node) == own);
+        let others = all.filter(|&node| Some(node) != own);
+        let trusted = others.clone().filter(|&node| !self.is_suspected(node));
+        let suspected = others.filter(|&node| self.is_suspected(node));
+        own_first.chain(trusted).chain(suspected).take(FALLBACKS_MAX).collect()
+    }
+}

@@ -1,0 +1,81 @@
+//! Why a node did not do its part.
+
+use model::{Generation, NodeId};
+use smallvec::SmallVec;
+use std::fmt;
+
+/// Why a node did not do its part of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplicaError {
+    /// The request never left for the node: no connection, or its queue is full.
+    Unreachable,
+    /// The request may have arrived, the reply did not: the connection broke, or time ran out.
+    Lost,
+    /// The node has too much to do.
+    Overloaded,
+    /// The node is shutting down or has not finished starting.
+    Unavailable,
+    /// The node's disk is full: it takes no writes.
+    DiskFull,
+    /// The node's disk failed; a write may or may not survive there.
+    StorageFailed,
+    /// The node's copy is damaged: its checksum does not match.
+    Corrupt,
+    /// The node's ring is newer than the request's.
+    StaleGeneration {
+        /// Generation that the node is at.
+        generation: Generation,
+    },
+    /// The node does not know the store.
+    UnknownStore,
+    /// The key has as many siblings as the store allows.
+    TooManySiblings,
+    /// The value is longer than the store allows.
+    ValueTooLong,
+}
+
+/// The errors behind an outcome, by node in order of preference.
+pub type Errors = SmallVec<[(NodeId, ReplicaError); 3]>;
+
+impl ReplicaError {
+    /// Whether the node has certainly not applied the request and never will.
+    ///
+    /// This holds only if a node answers each request that it received once: a node that received a frame twice
+    /// must not apply one copy and refuse the other.
+    pub fn is_definite(self) -> bool {
+        match self {
+            ReplicaError::Lost | ReplicaError::StorageFailed => false,
+            ReplicaError::Unreachable
+            | ReplicaError::Overloaded
+            | ReplicaError::Unavailable
+            | ReplicaError::DiskFull
+            | ReplicaError::Corrupt
+            | ReplicaError::StaleGeneration { .. }
+            | ReplicaError::UnknownStore
+            | ReplicaError::TooManySiblings
+            | ReplicaError::ValueTooLong => true,
+        }
+    }
+}
+
+impl fmt::Display for ReplicaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReplicaError::Unreachable => f.write_str("unreachable"),
+            ReplicaError::Lost => f.write_str("no reply"),
+            ReplicaError::Overloaded => f.write_str("overloaded"),
+            ReplicaError::Unavailable => f.write_str("starting or stopping"),
+            ReplicaError::DiskFull => f.write_str("disk full"),
+            ReplicaError::StorageFailed => f.write_str("storage failed"),
+            ReplicaError::Corrupt => f.write_str("damaged copy"),
+            ReplicaError::StaleGeneration { generation } => {
+                write!(f, "the request's ring is older than generation {}", generation.0)
+            }
+            ReplicaError::UnknownStore => f.write_str("unknown store"),
+            ReplicaError::TooManySiblings => f.write_str("too many siblings"),
+            ReplicaError::ValueTooLong => f.write_str("value too long"),
+        }
+    }
+}
+
+impl std::error::Error for ReplicaError {}

@@ -1,0 +1,524 @@
+//! The quorum of a put or a delete.
+//!
+//! The coordinator has stamped the write before the machine starts, and has applied it if it is a replica. The
+//! first wave merges the write at all other replicas. Each replica is a *slot*; a slot is *covered* when its replica
+//! has acknowledged, or, in a sloppy quorum, when a fallback has: a stand-in that holds a durable hint for it.
+//!
+//! ```text
+//!   slot n2 ── Merge ──▶ n2   slow until hedge_after, suspected, or failed
+//!      └────── SendHint ─▶ n4  holder of the hint for n2; when n4 fails too, the next fallback …
+//!                └─ none left: ParkHint, the coordinator keeps the hint itself; never counted
+//! ```
+//!
+//! **Why slots are counted, not nodes.** When a hint is delivered, its holder drops it. A replica's own copy and a
+//! hint for that same replica are one copy soon after, so they count as one. W covered slots are W copies on W nodes
+//! now, and still are after every hint has been delivered.
+//!
+//! **Why parking may wait.** A parked hint will be delivered, so a write that has been parked has not failed. As
+//! long as nobody can have applied the write nothing is parked: when every node refuses it, the caller hears
+//! *failed*, and that is the truth.
+//!
+//! The write goes on after the answer until each replica has acknowledged or has a durable hint. A replica that
+//! acknowledges after its hint was written leaves the hint in place: delivering it is a merge that changes nothing.
+
+use model::{Generation, Moment, NodeId};
+use smallvec::SmallVec;
+
+use super::options::{Candidates, FALLBACKS_MAX, QuorumOptions, saturated};
+use super::replica_error::{Errors, ReplicaError};
+
+/// Where a write comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The coordinator's node, which has stamped the write. Clients never drive writes: they cannot hold hints.
+    pub own: NodeId,
+    /// What the coordinator's own store has done with it.
+    pub local: Local,
+    /// Whether an earlier attempt at this same write (same dot) may have been applied anywhere.
+    pub possible: bool,
+}
+
+/// What the coordinator's own store has done with a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Local {
+    /// Applied it, as a replica. [`WriteEvent::Acknowledged`] from the own node follows when it is durable.
+    Applied,
+    /// Refused it, although it is a replica.
+    Refused(ReplicaError),
+    /// Nothing: the coordinator is no replica.
+    NotReplica,
+}
+
+/// What has happened to a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteEvent {
+    /// A replica holds the write durably, or a fallback holds the hint that it was sent.
+    Acknowledged {
+        /// Who.
+        node: NodeId,
+        /// The generation under which it was asked.
+        generation: Generation,
+        /// Whether it already held something that replaces the write.
+        superseded: bool,
+    },
+    /// A node has refused, or no reply will come.
+    Failed {
+        /// Who.
+        node: NodeId,
+        /// Why.
+        error: ReplicaError,
+    },
+    /// The moment that [`Write::deadline`] named has come.
+    Elapsed,
+}
+
+/// What shall be done for a write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WriteAction {
+    /// Merge the write at this replica.
+    Merge {
+        /// Where.
+        node: NodeId,
+    },
+    /// Let this fallback (possibly the own node) hold a durable hint.
+    SendHint {
+        /// Who holds it.
+        holder: NodeId,
+        /// The replica that it is for.
+        target: NodeId,
+    },
+    /// Hold a hint at the coordinator itself. Its outcome is not reported back.
+    ParkHint {
+        /// The replica that it is for.
+        target: NodeId,
+    },
+    /// Tell the caller. Comes at most once, and never beside a [`WriteAction::Refresh`].
+    Answer(WriteOutcome),
+    /// A replica knows a newer ring: start the same write (same dot) again under it, even past the deadline, so
+    /// that it answers and leaves its hints. This machine has ended without an answer.
+    Refresh {
+        /// The replica's generation, newer than the request's.
+        generation: Generation,
+        /// What [`Origin::possible`] must say for the new attempt.
+        possible: bool,
+    },
+}
+
+/// Actions of one step; those of a key with up to three replicas need no allocation.
+pub type WriteActions = SmallVec<[WriteAction; 4]>;
+
+/// How a write ended for its caller (D7).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WriteOutcome {
+    /// Enough replicas, or sloppily their stand-ins, hold it durably.
+    Done {
+        /// How many replicas hold it or have a stand-in that does.
+        acks: u8,
+        /// Whether stand-ins were needed to get so many.
+        sloppy: bool,
+        /// Whether some node already held something that replaces the write.
+        superseded: bool,
+    },
+    /// No node has applied it and none will.
+    Failed {
+        /// How many must acknowledge.
+        required: u8,
+        /// What the nodes said.
+        errors: Errors,
+    },
+    /// It may have been applied, or may yet be.
+    Indeterminate {
+        /// How many have acknowledged.
+        acks: u8,
+        /// How many must.
+        required: u8,
+        /// What the nodes said that failed.
+        errors: Errors,
+    },
+}
+
+/// The quorum of one put or delete.
+#[derive(Debug)]
+pub struct Write {
+    /// One per replica, in order of preference.
+    slots: SmallVec<[Slot; 3]>,
+    /// Fallbacks that were asked to hold a hint; each at most once.
+    stand_ins: SmallVec<[StandIn; 2]>,
+    /// Fallbacks in the order in which they are used.
+    fallbacks: SmallVec<[NodeId; FALLBACKS_MAX]>,
+    /// Fallbacks before this position have been used.
+    next: usize,
+    origin: Origin,
+    options: QuorumOptions,
+    phase: Phase,
+    /// The latest time that the machine was told; never goes back.
+    now: Moment,
+    /// Until when more than the required acknowledgements are waited for.
+    patience: Moment,
+    /// Waves of stand-ins for late replicas.
+    waves: u32,
+    /// Whether any acknowledgement said so.
+    superseded: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The caller waits.
+    Collecting,
+    /// The caller has its answer; replicas without acknowledgement or hint are still cared for.
+    Placing,
+    /// Nothing is left to do.
+    Finished,
+}
+
+/// One replica and what became of its copy.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    node: NodeId,
+    suspected: bool,
+    reply: Reply,
+    late_at: Moment,
+    /// Whether a fallback has acknowledged a hint for it.
+    hinted: bool,
+    /// Whether the coordinator was told to keep a hint for it, or it is the coordinator's own.
+    parked: bool,
+}
+
+/// A fallback that was sent a hint for a slot.
+#[derive(Clone, Copy, Debug)]
+struct StandIn {
+    holder: NodeId,
+    slot: usize,
+    reply: Reply,
+    late_at: Moment,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reply {
+    Unasked,
+    Awaited,
+    Failed(ReplicaError),
+    Acknowledged,
+}
+
+impl Write {
+    /// Starts a write that the coordinator has stamped.
+    pub fn start(
+        candidates: Candidates<'_>,
+        origin: Origin,
+        options: QuorumOptions,
+        now: Moment,
+        actions: &mut WriteActions,
+    ) -> Self {
+        let replicas = candidates.preference.replicas();
+        let options = options.bounded(replicas.len());
+        let late_at = options.late_at(now, 0);
+        let mut write = Write {
+            slots: SmallVec::new(),
+            stand_ins: SmallVec::new(),
+            fallbacks: candidates.fallbacks(Some(origin.own)),
+            next: 0,
+            origin,
+            options,
+            phase: Phase::Collecting,
+            now,
+            patience: late_at,
+            waves: 0,
+            superseded: false,
+        };
+        for &node in replicas {
+            let reply = match origin.local {
+                Local::Applied if node == origin.own => Reply::Awaited,
+                Local::Refused(error) if node == origin.own => Reply::Failed(error),
+                _ if now >= options.deadline => Reply::Unasked,
+                _ => {
+                    actions.push(WriteAction::Merge { node });
+                    Reply::Awaited
+                }
+            };
+            let suspected = node != origin.own && candidates.is_suspected(node);
+            let late_at = if suspected { now } else { late_at };
+            write.slots.push(Slot { node, suspected, reply, late_at, hinted: false, parked: false });
+        }
+        write.settle(actions);
+        write
+    }
+
+    /// Takes in what has happened by `now`, and says what to do.
+    pub fn step(&mut self, event: WriteEvent, now: Moment, actions: &mut WriteActions) {
+        self.now = self.now.max(now);
+        if self.phase == Phase::Finished {
+            return;
+        }
+        match event {
+            WriteEvent::Acknowledged { node, generation, superseded } => {
+                if generation == self.options.generation && self.acknowledge(node) {
+                    self.superseded |= superseded;
+                }
+            }
+            WriteEvent::Failed { node, error } => {
+                if let Some(generation) = self.newer_generation(node, error) {
+                    self.phase = Phase::Finished;
+                    let possible = self.is_possible() || self.is_anything_awaited();
+                    actions.push(WriteAction::Refresh { generation, possible });
+                    return;
+                }
+                self.fail(node, error);
+            }
+            WriteEvent::Elapsed => {}
+        }
+        self.settle(actions);
+    }
+
+    /// When the machine must be told that time has passed; `None` when it has nothing left to do.
+    pub fn deadline(&self) -> Option<Moment> {
+        let end = match self.phase {
+            Phase::Finished => return None,
+            Phase::Placing => return Some(self.options.deadline),
+            Phase::Collecting => self.options.deadline,
+        };
+        if self.covered() >= self.options.required {
+            return Some(end.min(self.patience));
+        }
+        if !self.options.sloppy || self.next == self.fallbacks.len() {
+            return Some(end);
+        }
+        let slots = self.slots.iter().enumerate().filter(|(_, slot)| !self.is_covered(slot));
+        let fresh = slots.filter_map(|(position, _)| self.late_at(position));
+        Some(fresh.fold(end, Moment::min))
+    }
+
+    /// Whether the caller still waits.
+    pub fn is_unanswered(&self) -> bool {
+        self.phase == Phase::Collecting
+    }
+
+    /// The generation of a refusal that ends this request: from a node that was asked, while the caller waits.
+    fn newer_generation(&mut self, node: NodeId, error: ReplicaError) -> Option<Generation> {
+        let ReplicaError::StaleGeneration { generation } = error else { return None };
+        let newer = self.phase == Phase::Collecting && generation > self.options.generation;
+        (newer && self.reply_of(node).is_some()).then_some(generation)
+    }
+
+    /// What is known of a node that was asked.
+    fn reply_of(&mut self, node: NodeId) -> Option<&mut Reply> {
+        let slots = self.slots.iter_mut().map(|slot| (slot.node, &mut slot.reply));
+        let stand_ins = self.stand_ins.iter_mut().map(|stand_in| (stand_in.holder, &mut stand_in.reply));
+        let mut asked = slots.chain(stand_ins).filter(|(_, reply)| **reply != Reply::Unasked);
+        asked.find(|(asked, _)| *asked == node).map(|(_, reply)| reply)
+    }
+
+    /// Takes in an acknowledgement, also of a node that was reported as failed; false when nobody asked the node.
+    fn acknowledge(&mut self, node: NodeId) -> bool {
+        let Some(reply) = self.reply_of(node) else { return false };
+        *reply = Reply::Acknowledged;
+        if let Some(stand_in) = self.stand_ins.iter().find(|stand_in| stand_in.holder == node) {
+            self.slots[stand_in.slot].hinted = true;
+        }
+        true
+    }
+
+    /// Takes in a failure. One that may have been applied is never replaced by one that certainly was not.
+    fn fail(&mut self, node: NodeId, error: ReplicaError) {
+        if let Some(reply) = self.reply_of(node) {
+            *reply = match *reply {
+                Reply::Unasked | Reply::Awaited => Reply::Failed(error),
+                Reply::Failed(known) if known.is_definite() => Reply::Failed(error),
+                known @ (Reply::Failed(_) | Reply::Acknowledged) => known,
+            };
+        }
+    }
+
+    /// Brings the machine to rest: nothing is left that it could do now.
+    fn settle(&mut self, actions: &mut WriteActions) {
+        if self.now >= self.options.deadline {
+            self.give_up_waiting();
+        } else {
+            self.stand_in_for_failed(actions);
+            self.stand_in_for_late(actions);
+        }
+        if self.phase == Phase::Collecting {
+            self.answer(actions);
+        }
+        self.park(actions);
+        if self.phase == Phase::Placing && self.slots.iter().all(Slot::is_placed) {
+            self.phase = Phase::Finished;
+        }
+        assert!(
+            self.deadline().is_none_or(|deadline| deadline > self.now),
+            "a machine at rest waits for the future"
+        );
+        assert!(
+            self.phase != Phase::Collecting || self.is_anything_awaited(),
+            "a machine whose caller waits expects some reply"
+        );
+    }
+
+    /// At the deadline: every reply that is still awaited may or may not have been applied.
+    fn give_up_waiting(&mut self) {
+        let slots = self.slots.iter_mut().map(|slot| &mut slot.reply);
+        for reply in slots.chain(self.stand_ins.iter_mut().map(|stand_in| &mut stand_in.reply)) {
+            if *reply == Reply::Awaited {
+                *reply = Reply::Failed(ReplicaError::Lost);
+            }
+        }
+        self.next = self.fallbacks.len();
+    }
+
+    /// Sends a hint for each replica that failed or is suspected, unless one is held or under way.
+    fn stand_in_for_failed(&mut self, actions: &mut WriteActions) {
+        let late_at = self.options.late_at(self.now, self.waves);
+        for position in 0..self.slots.len() {
+            let slot = &self.slots[position];
+            let down = slot.suspected || slot.has_failed();
+            if down && !slot.is_placed() && !self.is_hint_awaited(position) {
+                self.send_hint(position, late_at, actions);
+            }
+        }
+    }
+
+    /// In a sloppy quorum, sends as many hints for late replicas as acknowledgements are missing that can be
+    /// counted on.
+    fn stand_in_for_late(&mut self, actions: &mut WriteActions) {
+        let required = self.options.required;
+        if self.phase != Phase::Collecting || !self.options.sloppy || self.covered() >= required {
+            return;
+        }
+        let uncovered = |write: &Self, position: usize| !write.is_covered(&write.slots[position]);
+        let positions = 0..self.slots.len();
+        let fresh = positions.clone().filter(|&at| uncovered(self, at) && self.late_at(at).is_some()).count();
+        let mut missing = usize::from(required - self.covered()).saturating_sub(fresh);
+        let late_at = self.options.late_at(self.now, self.waves + 1);
+        let next = self.next;
+        for position in positions {
+            if missing > 0 && uncovered(self, position) && self.late_at(position).is_none() {
+                self.send_hint(position, late_at, actions);
+                missing -= 1;
+            }
+        }
+        self.waves += u32::from(self.next > next);
+    }
+
+    /// Sends a hint for a slot to the next fallback, if one is left.
+    fn send_hint(&mut self, slot: usize, late_at: Moment, actions: &mut WriteActions) {
+        let Some(&holder) = self.fallbacks.get(self.next) else { return };
+        self.next += 1;
+        self.stand_ins.push(StandIn { holder, slot, reply: Reply::Awaited, late_at });
+        actions.push(WriteAction::SendHint { holder, target: self.slots[slot].node });
+    }
+
+    /// Answers as soon as it is decided how.
+    fn answer(&mut self, actions: &mut WriteActions) {
+        let QuorumOptions { required, preferred, .. } = self.options;
+        let (covered, reachable) = (self.covered(), self.reachable());
+        let patient = self.now < self.patience && reachable > covered;
+        if covered >= preferred || (covered >= required && !patient) {
+            self.phase = Phase::Placing;
+            let acknowledged = self.slots.iter().filter(|slot| slot.reply == Reply::Acknowledged).count();
+            actions.push(WriteAction::Answer(WriteOutcome::Done {
+                acks: covered,
+                sloppy: saturated(acknowledged) < required,
+                superseded: self.superseded,
+            }));
+        } else if reachable < required && self.is_possible() {
+            self.phase = Phase::Placing;
+            let errors = self.errors();
+            let outcome = WriteOutcome::Indeterminate { acks: covered, required, errors };
+            actions.push(WriteAction::Answer(outcome));
+        } else if reachable < required && !self.is_anything_awaited() {
+            self.phase = Phase::Finished;
+            actions.push(WriteAction::Answer(WriteOutcome::Failed { required, errors: self.errors() }));
+        }
+    }
+
+    /// Parks a hint for each replica that failed when no fallback is left, once the write may be applied anywhere.
+    fn park(&mut self, actions: &mut WriteActions) {
+        if self.phase == Phase::Finished || self.next < self.fallbacks.len() || !self.is_possible() {
+            return;
+        }
+        for position in 0..self.slots.len() {
+            let slot = &self.slots[position];
+            if slot.has_failed() && !slot.is_placed() && !self.is_hint_awaited(position) {
+                let target = slot.node;
+                self.slots[position].parked = true;
+                // The own node needs no hint for itself: it has the write, or its disk could not hold the hint.
+                if target != self.origin.own {
+                    actions.push(WriteAction::ParkHint { target });
+                }
+            }
+        }
+    }
+
+    /// Whether the slot counts.
+    fn is_covered(&self, slot: &Slot) -> bool {
+        slot.reply == Reply::Acknowledged || (self.options.sloppy && slot.hinted)
+    }
+
+    /// How many slots count.
+    fn covered(&self) -> u8 {
+        saturated(self.slots.iter().filter(|slot| self.is_covered(slot)).count())
+    }
+
+    /// How many slots count or may yet count. Whenever a fallback is left, each failed slot has a hint under way.
+    fn reachable(&self) -> u8 {
+        let may_count = |position: &usize| {
+            let slot = &self.slots[*position];
+            let hint = self.options.sloppy && self.is_hint_awaited(*position);
+            self.is_covered(slot) || slot.reply == Reply::Awaited || hint
+        };
+        saturated((0..self.slots.len()).filter(may_count).count())
+    }
+
+    /// Whether the write may be applied anywhere, now or later. Replies still awaited are not judged.
+    fn is_possible(&self) -> bool {
+        let applied = |reply: Reply| match reply {
+            Reply::Unasked | Reply::Awaited => false,
+            Reply::Failed(error) => !error.is_definite(),
+            Reply::Acknowledged => true,
+        };
+        self.origin.possible
+            || self.origin.local == Local::Applied
+            || self.slots.iter().any(|slot| applied(slot.reply))
+            || self.stand_ins.iter().any(|stand_in| applied(stand_in.reply))
+    }
+
+    fn is_anything_awaited(&self) -> bool {
+        self.slots.iter().any(|slot| slot.reply == Reply::Awaited)
+            || self.stand_ins.iter().any(|stand_in| stand_in.reply == Reply::Awaited)
+    }
+
+    fn is_hint_awaited(&self, slot: usize) -> bool {
+        self.stand_ins.iter().any(|stand_in| stand_in.slot == slot && stand_in.reply == Reply::Awaited)
+    }
+
+    /// Until when a reply for the slot can be counted on; `None` when none can.
+    fn late_at(&self, slot: usize) -> Option<Moment> {
+        let own = Some((self.slots[slot].reply, self.slots[slot].late_at));
+        let hints = self.stand_ins.iter().filter(|stand_in| stand_in.slot == slot);
+        let replies = own.into_iter().chain(hints.map(|stand_in| (stand_in.reply, stand_in.late_at)));
+        let fresh = replies.filter(|&(reply, late_at)| reply == Reply::Awaited && late_at > self.now);
+        fresh.map(|(_, late_at)| late_at).max()
+    }
+
+    fn errors(&self) -> Errors {
+        let slots = self.slots.iter().map(|slot| (slot.node, slot.reply));
+        let replies = slots.chain(self.stand_ins.iter().map(|stand_in| (stand_in.holder, stand_in.reply)));
+        let error = |(node, reply)| match reply {
+            Reply::Failed(error) => Some((node, error)),
+            _ => None,
+        };
+        replies.filter_map(error).collect()
+    }
+}
+
+impl Slot {
+    /// Whether its replica did not take the write, as far as is known.
+    fn has_failed(&self) -> bool {
+        matches!(self.reply, Reply::Failed(_) | Reply::Unasked)
+    }
+
+    /// Whether its copy rests somewhere from where it reaches the replica.
+    fn is_placed(&self) -> bool {
+        self.reply == Reply::Acknowledged || self.hinted || self.parked
+    }
+}
