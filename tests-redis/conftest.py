@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -27,6 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Ends as after Ctrl-C, so that the target is stopped and its folder removed.
+    signal.signal(signal.SIGTERM, lambda *_: pytest.exit("terminated", returncode=143))
     config.addinivalue_line("markers", "only(target, reason): holds on one target only")
 
 

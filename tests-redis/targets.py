@@ -50,14 +50,13 @@ class Process(Target):
         self.folder = folder
         self.log_path = folder / f"{name}.log"
         with self.log_path.open("wb") as log:
-            # A group of its own, so that a Ctrl-C at the tests does not reach it before its turn.
+            # In our process group, so that whoever ends the group, as ./check does at a time limit, ends it too.
             self.child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
-                start_new_session=True,
             )
 
     def log(self) -> str:
