@@ -264,6 +264,9 @@ impl CommandParser {
     /// Reads one line; a command without arguments is an empty line.
     #[cold]
     fn read_inline(&mut self, input: &mut BytesMut) -> Result<Option<Command>, RespError> {
+        if let Some(looks_like) = inline::foreign_start(input) {
+            return Err(RespError::Foreign { looks_like });
+        }
         let Some(found) = input[self.at..].iter().position(|&byte| byte == b'\n') else {
             self.at = input.len();
             return if input.len() > INLINE_BYTES_MAX { Err(RespError::InlineTooBig) } else { Ok(None) };
@@ -275,7 +278,7 @@ impl CommandParser {
         self.at = 0;
         let line = input.split_to(end + 1);
         let line = line[..end].strip_suffix(b"\r").unwrap_or(&line[..end]);
-        if let Some(looks_like) = inline::foreign(line) {
+        if let Some(looks_like) = inline::foreign_line(line) {
             return Err(RespError::Foreign { looks_like });
         }
         let mut bytes = BytesMut::with_capacity(line.len());

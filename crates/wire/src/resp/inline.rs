@@ -9,14 +9,16 @@ use smallvec::SmallVec;
 use super::RespError;
 use super::command::ArgRange;
 
-/// Which other protocol a connection's line belongs to, if it does.
-pub(super) fn foreign(line: &[u8]) -> Option<&'static str> {
+/// Which other protocol a connection's first bytes belong to, if that shows before a line is complete.
+pub(super) fn foreign_start(input: &[u8]) -> Option<&'static str> {
+    // A TLS handshake starts with a record of type 22, version 3.x, and may hold no line end at all.
+    input.starts_with(&[0x16, 0x03]).then_some("TLS")
+}
+
+/// Which other protocol a line belongs to, if it does.
+pub(super) fn foreign_line(line: &[u8]) -> Option<&'static str> {
     const HTTP_METHODS: [&[u8]; 8] =
         [b"GET", b"POST", b"HEAD", b"PUT", b"DELETE", b"OPTIONS", b"PATCH", b"CONNECT"];
-    // A TLS handshake starts with a record of type 22, version 3.x.
-    if line.starts_with(&[0x16, 0x03]) {
-        return Some("TLS");
-    }
     let mut words = line.split(|byte| *byte == b' ');
     let (method, version) = (words.next()?, words.nth(1)?);
     (HTTP_METHODS.contains(&method) && version.starts_with(b"HTTP/1.")).then_some("HTTP")

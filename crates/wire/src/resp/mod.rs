@@ -40,7 +40,7 @@ pub enum RespError {
     #[error("Protocol error: invalid bulk length")]
     BulkLength,
     /// An argument does not start with a dollar sign.
-    #[error("Protocol error: expected '$', got '{}'", got.escape_ascii())]
+    #[error("Protocol error: expected '$', got '{}'", shown(*got))]
     ExpectedBulk {
         /// What came instead.
         got: u8,
@@ -75,4 +75,13 @@ pub enum RespError {
     /// A reply is malformed (client side only).
     #[error("Protocol error: malformed reply")]
     Reply,
+}
+
+/// A byte as Redis shows it, but for what a terminal cannot.
+fn shown(byte: u8) -> String {
+    if byte == b' ' || byte.is_ascii_graphic() {
+        char::from(byte).to_string()
+    } else {
+        byte.escape_ascii().to_string()
+    }
 }

@@ -43,6 +43,9 @@ pub enum Reply {
     Map(Vec<(Reply, Reply)>),
 }
 
+/// Longest text or bulk in bytes: Redis's own limit.
+const BULK_BYTES_MAX: usize = 512 << 20;
+
 /// Deepest nesting of arrays, maps, sets and pushes.
 const DEPTH_MAX: usize = 16;
 
@@ -58,7 +61,7 @@ impl ReplyParser {
     /// only appends.
     ///
     /// # Errors
-    /// [`RespError::Reply`] when it is none, or nested deeper than 16 levels.
+    /// [`RespError::Reply`] when it is none, longer than Redis allows, or nested deeper than 16 levels.
     pub fn parse(&mut self, input: &mut BytesMut) -> Result<Option<Reply>, RespError> {
         if input.len() < self.bytes_min {
             return Ok(None);
@@ -118,7 +121,10 @@ fn measure_counted(
         (_, number) => usize::try_from(number).map_err(|_| RespError::Reply)?,
     };
     if matches!(kind, b'$' | b'!' | b'=') {
-        let end = body.checked_add(count).and_then(|end| end.checked_add(2)).ok_or(RespError::Reply)?;
+        if count > BULK_BYTES_MAX {
+            return Err(RespError::Reply);
+        }
+        let end = body + count + 2;
         return match input.get(end - 2..end) {
             None => Ok(Extent::Lacks { bytes_min: end }),
             Some(b"\r\n") => Ok(Extent::Ends(end)),

@@ -1,0 +1,14 @@
+//! What the bytes are (golden), that nothing is lost on the way (round trips), and that no input does harm (hostile).
+
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
+
+mod allocations;
+mod error_codes;
+mod golden;
+mod hostile;
+mod records;
+mod resp_commands;
+mod resp_replies;
+mod round_trips;
+mod samples;
+mod strategies;
