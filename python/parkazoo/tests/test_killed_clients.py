@@ -1,0 +1,228 @@
+"""A client that dies at any step of any operation leaves a tree others can use.
+
+For each labelled step, before it is sent and after it is answered: the process is
+killed there, and then another client must find that the operation either happened
+or did not, can do everything in the places it touched, sees nothing of an older
+life in a directory made anew, and finds nothing for `check` to complain about once
+it has repaired.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.exceptions import NoNodeError
+
+from conftest import EnsembleFactory
+from parkazoo import ParKazooClient
+from parkazoo.failpoints import AFTER, BEFORE, LABELS
+from servers import wait_until
+from victim import SESSION_SECONDS, prepare
+
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(120)]
+
+# Which operation of victim.py reaches which steps.
+REACHED_BY = {
+    "create.0": "first_child",
+    "create.1": "first_child",
+    "create.2": "first_child",
+    "create.3": "first_child",
+    "create.4": "refused_child",
+    "delete.0": "remove_leaf",
+    "delete.2": "remove_directory",
+    "delete.3": "remove_directory",
+    "set.1": "set_value",
+    "acl.1": "set_acls",
+    "acl.2": "set_acls",
+    "recursive.1": "remove_tree",
+    "recursive.2": "remove_tree",
+    "transaction.1": "transaction",
+    "intent.1": "transaction_across",
+    "intent.2": "transaction_across",
+    "intent.3": "transaction_across",
+    "intent.4": "transaction_across",
+}
+CASES = [
+    (REACHED_BY[label.rpartition(".")[0]], f"{label}:{when}")
+    for label in LABELS
+    for when in (BEFORE, AFTER)
+]
+# Steps that one operation takes several times: die at a later one, too.
+CASES += [
+    ("remove_tree", "delete.0.node:after#3"),
+    ("remove_tree", "delete.2.close:before#2"),
+    ("remove_tree", "delete.3.home:before#2"),
+    ("remove_tree", "delete.3.home:after#2"),
+    ("transaction_across", "intent.1.prepare:after#2"),
+    ("transaction_across", "intent.3.apply:before#2"),
+    ("transaction_across", "intent.3.apply:after#2"),
+    ("transaction_across", "intent.3.apply:after#3"),
+]
+
+
+@pytest.fixture
+def hosts(ensembles: EnsembleFactory) -> str:
+    return ";".join(ensemble.hosts for ensemble in ensembles(3))
+
+
+@pytest.fixture
+def client(hosts: str) -> Iterator[Any]:
+    client = ParKazooClient(hosts, timeout=SESSION_SECONDS)
+    client.start(30)
+    prepare(client)
+    yield client
+    client.stop()
+    client.close()
+
+
+def run_victim(hosts: str, operation: str, failpoint: str) -> int:
+    script = Path(__file__).resolve().parent / "victim.py"
+    victim = subprocess.run(
+        [sys.executable, str(script), hosts, operation],
+        env={**os.environ, "PARKAZOO_FAILPOINT": failpoint},
+        stdout=subprocess.PIPE,
+        timeout=60,
+    )
+    assert b"connected" in victim.stdout
+    assert (b"done" in victim.stdout) == (victim.returncode == 0)
+    return victim.returncode
+
+
+@pytest.mark.parametrize(("operation", "failpoint"), CASES)
+def test_a_client_killed_at_a_step_leaves_a_usable_tree(
+    hosts: str, client: Any, operation: str, failpoint: str
+) -> None:
+    assert run_victim(hosts, operation, failpoint) == -signal.SIGKILL, "never got there"
+    OUTCOMES[operation](client)
+    use_everything(client)
+    settle(client, hosts)
+
+
+@pytest.mark.parametrize("operation", sorted(set(REACHED_BY.values())))
+def test_a_client_that_is_not_killed_gets_it_done(
+    hosts: str, client: Any, operation: str
+) -> None:
+    assert run_victim(hosts, operation, "") == 0
+    OUTCOMES[operation](client)
+    use_everything(client)
+    settle(client, hosts)
+
+
+# -- all or nothing ------------------------------------------------------------------
+
+
+def value(client: Any, path: str) -> bytes | None:
+    with contextlib.suppress(NoNodeError):
+        data: bytes = client.get(path)[0]
+        return data
+    return None
+
+
+def first_child_or_none(client: Any) -> None:
+    assert value(client, "/v/d") == b"old"
+    found = value(client, "/v/d/x")
+    assert found in (None, b"new")
+    assert client.get_children("/v/d") == ([] if found is None else ["x"])
+    assert client.exists("/v/d").numChildren == (0 if found is None else 1)
+
+
+def no_child_below_the_ephemeral(client: Any) -> None:
+    wait_until(lambda: not client.exists("/v/e"), 3 * SESSION_SECONDS, "its session")
+    assert value(client, "/v/e/x") is None
+
+
+def directory_or_none(client: Any) -> None:
+    if value(client, "/v/used") is None:
+        with pytest.raises(NoNodeError):
+            client.get_children("/v/used")
+    else:
+        assert client.get_children("/v/used") == []
+
+
+def leaf_or_none(client: Any) -> None:
+    assert value(client, "/v/leaf") in (None, b"old")
+
+
+def old_or_new_value(client: Any) -> None:
+    assert value(client, "/v/leaf") in (b"old", b"new")
+
+
+def acls_can_be_set(client: Any) -> None:
+    acls, stat = client.get_acls("/v/full")
+    assert stat.aversion in (0, 1)
+    client.set_acls("/v/full", acls)
+
+
+def tree_is_going(client: Any) -> None:
+    """Once the intent is there, somebody finishes it; before it, nothing is gone."""
+    if value(client, "/v/tree") is None:
+        with pytest.raises(NoNodeError):
+            client.get_children("/v/tree")
+        return
+    client.delete("/v/tree", recursive=True)
+    assert value(client, "/v/tree") is None
+
+
+def both_or_none(client: Any) -> None:
+    found = {value(client, "/v/full/t1"), value(client, "/v/full/t2")}
+    assert found in ({None}, {b"new"})
+
+
+def eventually_all_or_none(client: Any) -> None:
+    """Not isolated, but decided: whoever comes by finishes what was begun."""
+
+    def decided() -> bool:
+        paths = ("/v/a1/t", "/v/a2/t", "/v/a3/t")
+        return {value(client, path) for path in paths} in ({None}, {b"new"})
+
+    wait_until(decided, 4 * SESSION_SECONDS, "the transaction is decided")
+
+
+OUTCOMES = {
+    "first_child": first_child_or_none,
+    "refused_child": no_child_below_the_ephemeral,
+    "remove_directory": directory_or_none,
+    "remove_leaf": leaf_or_none,
+    "set_value": old_or_new_value,
+    "set_acls": acls_can_be_set,
+    "remove_tree": tree_is_going,
+    "transaction": both_or_none,
+    "transaction_across": eventually_all_or_none,
+}
+
+
+# -- afterwards -----------------------------------------------------------------------
+
+
+def use_everything(client: Any) -> None:
+    """Each directory the operations touch can be filled, emptied, and made anew,
+    and a new life shows no child of an old one."""
+    for path in ("/v/d", "/v/used", "/v/full", "/v/tree", "/v/tree/b", "/v/a1"):
+        if value(client, path) is None:
+            client.ensure_path(path)
+            assert client.get_children(path) == [], path
+        client.create(f"{path}/probe", b"1")
+        assert "probe" in client.get_children(path)
+        client.delete(f"{path}/probe")
+    for path in ("/v/d", "/v/used", "/v/full", "/v/tree", "/v/a1"):
+        client.delete(path, recursive=True)
+        assert client.exists(path) is None
+        client.create(path, b"again")
+        assert client.get_children(path) == [], path
+        client.create(f"{path}/probe", b"2")
+        assert client.get_children(path) == ["probe"]
+
+
+def settle(client: Any, hosts: str) -> None:
+    """`parkazoo check --repair` leaves nothing to complain about."""
+    command = [sys.executable, "-m", "parkazoo.cli", "check", "--hosts", hosts]
+    subprocess.run([*command, "--repair"], check=False, timeout=60)
+    assert subprocess.run(command, timeout=60).returncode == 0
