@@ -131,7 +131,26 @@ impl<'a> Reader<'a> {
         self.varint_rest(first)
     }
 
+    /// A varint of more than one byte: at once when eight bytes hold it, else byte by byte.
+    #[inline]
     fn varint_rest(&mut self, first: u8) -> Result<u64, DecodeError> {
+        if let Some(bytes) = self.source[self.at - 1..].first_chunk::<8>() {
+            let word = u64::from_le_bytes(*bytes);
+            let last = !word & 0x8080_8080_8080_8080;
+            if last != 0 {
+                let bits = last.trailing_zeros() + 1;
+                self.at += (bits / 8 - 1) as usize;
+                let word = word & (u64::MAX >> (64 - bits));
+                if word >> (bits - 8) == 0 {
+                    return Err(DecodeError::Number);
+                }
+                return Ok(join_sevens(word));
+            }
+        }
+        self.varint_slow(first)
+    }
+
+    fn varint_slow(&mut self, first: u8) -> Result<u64, DecodeError> {
         let mut value = u64::from(first & 0x7f);
         for shift in (7..64).step_by(7) {
             let byte = self.u8()?;
@@ -146,8 +165,26 @@ impl<'a> Reader<'a> {
         Err(DecodeError::Number)
     }
 
-    /// Passes over a varint without computing it.
+    /// Passes over the four varints of a dot without computing them.
     #[inline]
+    pub(crate) fn skip_dot(&mut self) -> Result<(), DecodeError> {
+        if let Some(bytes) = self.source[self.at..].first_chunk::<16>() {
+            let mut lasts = !u128::from_le_bytes(*bytes) & 0x8080_8080_8080_8080_8080_8080_8080_8080;
+            for _ in 0..3 {
+                lasts &= lasts.wrapping_sub(1);
+            }
+            if lasts != 0 {
+                self.at += (lasts.trailing_zeros() / 8 + 1) as usize;
+                return Ok(());
+            }
+        }
+        for _ in 0..4 {
+            self.skip_varint()?;
+        }
+        Ok(())
+    }
+
+    /// Passes over a varint without computing it.
     pub(crate) fn skip_varint(&mut self) -> Result<(), DecodeError> {
         while self.u8()? >= 0x80 {}
         Ok(())
@@ -195,6 +232,14 @@ impl<'a> Reader<'a> {
         }
         Ok(count as usize)
     }
+}
+
+/// The lower seven bits of each byte, without the gaps.
+#[inline]
+fn join_sevens(word: u64) -> u64 {
+    let pairs = word & 0x007f_007f_007f_007f | (word & 0x7f00_7f00_7f00_7f00) >> 1;
+    let fours = pairs & 0x0000_3fff_0000_3fff | (pairs & 0x3fff_0000_3fff_0000) >> 2;
+    fours & 0x0fff_ffff | (fours & 0x0fff_ffff_0000_0000) >> 4
 }
 
 /// Appends a varint: seven bits a byte, least significant first, the high bit set on all but the last.

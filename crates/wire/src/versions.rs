@@ -98,9 +98,7 @@ pub fn peek_winner(record: &Bytes, now: WallMillis) -> Result<Option<Bytes>, Dec
     }
     reader.skip(8)?;
     let expired = header & EXPIRES != 0 && reader.varint()? <= now.0;
-    for _ in 0..4 {
-        reader.skip_varint()?;
-    }
+    reader.skip_dot()?;
     if header & PRESENT == 0 {
         reader.finish()?;
         return Ok(None);
@@ -118,9 +116,7 @@ fn peek_general(header: u8, mut reader: Reader<'_>, now: WallMillis) -> Result<O
         reader.skip_varint()?;
     }
     for _ in 0..reader.count(ENTRY_BYTES_MIN)? {
-        for _ in 0..4 {
-            reader.skip_varint()?;
-        }
+        reader.skip_dot()?;
     }
     let mut winner: Option<(Timestamp, u64, u64)> = None;
     let mut value: Option<(usize, usize)> = None;
