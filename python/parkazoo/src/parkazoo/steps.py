@@ -9,9 +9,8 @@ model checker over every interleaving, and by fault tests that kill the process
 between any two steps.
 
 Must never: name an ensemble or a fence. A call names a shard; whoever drives it
-adds the fence check to every write, and runs the operation again from its start
-when the shard turns out to have moved. A fenced write that was refused has had no
-effect, so that is always safe.
+adds the fence check to every write, and sends the call again when the shard turns
+out to have moved. To the machine that is a delay, and it is correct for any delay.
 """
 
 from __future__ import annotations
@@ -37,10 +36,12 @@ class Call(NamedTuple):
 class Multi(NamedTuple):
     """Writes that happen together or not at all, on one shard.
 
-    The reply is the list of their results. The error is `MultiFailed`.
+    `also` are further shards written to, which must be on the same ensemble. The
+    reply is the list of the results. The error is `MultiFailed`.
     """
 
     operations: tuple[Any, ...]
+    also: tuple[int, ...] = ()
 
 
 class MultiFailed(Exception):

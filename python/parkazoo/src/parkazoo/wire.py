@@ -1,110 +1,118 @@
-"""A fenced write on the wire: a version check and operations, all or none.
+"""The one request that Kazoo does not have: writes fenced by a shard's epoch.
 
-What: the request that nearly every write of ours is, with a serializer and a
-deserializer that know just that. The check of a shard's fence is bytes made once
-per fence; of a refused request only the operation that refused it is reported.
+What: `Fenced` serializes as a ZooKeeper "multi" that first checks the version of
+the shard's fence znode and then does the writes, all or none.
 
-Why not Kazoo's transaction request: it builds several objects per operation, which
-would double the CPU of a write, and it cannot read the reply of a create that
-returns a Stat.
+Why: a shard may move to another ensemble at any time. Whoever moves it first
+changes the fence's version, so from then on no write of a client that has not
+heard of the move can have an effect.
 
-Must never: be resent after an unknown outcome, or hide which operation refused.
+Must never: let an operation's result pass for another's: the reply has one entry
+per operation, errors included, which Kazoo's own transaction does not promise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from kazoo.exceptions import EXCEPTIONS
+from kazoo.exceptions import EXCEPTIONS, RolledBackError, RuntimeInconsistency
 from kazoo.protocol.serialization import (
     CheckVersion,
     Create,
     Create2,
     Delete,
     SetData,
-    Transaction,
     int_struct,
     multiheader_struct,
     read_string,
     stat_struct,
+    write_string,
 )
 from kazoo.protocol.states import ZnodeStat
 
 from parkazoo.steps import MultiFailed
 
-# Index that `MultiFailed` has when the fence itself was refused.
-FENCE = -1
-
-_ERROR = -1
-_END = multiheader_struct.pack(_ERROR, True, -1)
+MULTI = 14
+ERROR = -1
+_END = multiheader_struct.pack(-1, True, -1)
 _HEADERS = {
-    kind.type: multiheader_struct.pack(kind.type, False, -1)
-    for kind in (CheckVersion, Create, Create2, Delete, SetData)
+    kind: multiheader_struct.pack(kind, False, -1)
+    for kind in (
+        CheckVersion.type,
+        Create.type,
+        Create2.type,
+        Delete.type,
+        SetData.type,
+    )
 }
-_HEADER_BYTES = multiheader_struct.size
-_STAT_BYTES = stat_struct.size
 
 
-@lru_cache(maxsize=4096)
-def fence_bytes(path: str, version: int) -> bytes:
-    """The check of one fence, ready to send."""
-    return _HEADERS[CheckVersion.type] + bytes(CheckVersion(path, version).serialize())
+class ShardMoved(Exception):
+    """The fence refused: the shard is frozen or lives elsewhere. Nothing happened."""
 
 
-class FencedMulti:
-    """Do `operations` if the fence still has its version; all or none of them.
+class Fenced(NamedTuple):
+    """`operations`, if every fence (path, version) still has that version."""
 
-    The reply is the list of the operations' results, without the fence's, or a
-    list of one `MultiFailed`. It is a list because Kazoo expects one of every
-    request of this type.
-    """
+    fences: tuple[tuple[str, int], ...]
+    operations: tuple[Any, ...]
 
-    __slots__ = ("fence", "operations")
-    type = Transaction.type
-
-    def __init__(self, fence: bytes, operations: Sequence[Any]) -> None:
-        self.fence = fence
-        self.operations = operations
-
-    def __repr__(self) -> str:
-        return f"FencedMulti(operations={self.operations!r})"
+    @property
+    def type(self) -> int:
+        return MULTI
 
     def serialize(self) -> bytes:
-        parts = [self.fence]
+        parts = []
+        for path, version in self.fences:
+            parts.append(_HEADERS[CheckVersion.type])
+            parts.append(write_string(path))
+            parts.append(int_struct.pack(version))
         for operation in self.operations:
             parts.append(_HEADERS[operation.type])
             parts.append(operation.serialize())
         parts.append(_END)
         return b"".join(parts)
 
-    def deserialize(self, data: bytes, offset: int) -> list[Any]:
+    @classmethod
+    def deserialize(cls, buffer: bytes, offset: int) -> list[Any]:
+        """One result or exception for the check and for each operation."""
         results: list[Any] = []
-        fences = 1 if self.fence else 0
         while True:
-            kind, done, _ = multiheader_struct.unpack_from(data, offset)
-            offset += _HEADER_BYTES
+            kind, done, _ = multiheader_struct.unpack_from(buffer, offset)
+            offset += multiheader_struct.size
             if done:
-                return results[fences:]
-            if kind == SetData.type:
-                results.append(ZnodeStat._make(stat_struct.unpack_from(data, offset)))
-                offset += _STAT_BYTES
-            elif kind in (Create.type, Create2.type):
-                path, offset = read_string(data, offset)
-                if kind == Create.type:
-                    results.append(path)
-                    continue
-                stat = ZnodeStat._make(stat_struct.unpack_from(data, offset))
-                results.append((path, stat))
-                offset += _STAT_BYTES
-            elif kind == _ERROR:
-                (code,) = int_struct.unpack_from(data, offset)
-                if code:
-                    failed = MultiFailed(len(results) - fences, EXCEPTIONS[code]())
-                    return [failed]
-                # Zero stands for an operation before the one that was refused.
-                results.append(None)
+                return results
+            result: Any = True
+            if kind == ERROR:
+                code = int_struct.unpack_from(buffer, offset)[0]
                 offset += int_struct.size
-            else:
-                results.append(True)
+                result = EXCEPTIONS[code]()
+            elif kind == Create.type:
+                result, offset = read_string(buffer, offset)
+            elif kind == Create2.type:
+                path, offset = read_string(buffer, offset)
+                result = (
+                    path,
+                    ZnodeStat._make(stat_struct.unpack_from(buffer, offset)),
+                )
+                offset += stat_struct.size
+            elif kind == SetData.type:
+                result = ZnodeStat._make(stat_struct.unpack_from(buffer, offset))
+                offset += stat_struct.size
+            results.append(result)
+
+
+def results_of(reply: list[Any], fences: int = 1) -> list[Any]:
+    """The operations' results; the first `fences` entries are the fences'.
+
+    :raises ShardMoved: the fence refused.
+    :raises MultiFailed: an operation was refused; none had an effect.
+    """
+    for index, result in enumerate(reply):
+        if isinstance(result, Exception) and not isinstance(
+            result, (RolledBackError, RuntimeInconsistency)
+        ):
+            if index < fences:
+                raise ShardMoved from result
+            raise MultiFailed(index - fences, result)
+    return reply[fences:]

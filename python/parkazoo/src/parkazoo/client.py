@@ -1,0 +1,419 @@
+"""`ParKazooClient`: Kazoo's client over one namespace on many ensembles.
+
+What: a `KazooClient` whose requests are not sent on one connection but turned into
+step machines on the ensembles that hold the nodes they name. Everything above the
+request, every recipe and every check of an argument, is Kazoo's own code.
+
+Why a subclass with one seam: every operation of Kazoo ends in `_call` with a
+request object. What is routed there is routed for all of the surface, including
+parts of it that later versions add.
+
+Must never: show a physical path, or a server's session, where Kazoo shows a logical
+one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kazoo.client import CLOSED_STATES, KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConfigurationError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    SessionExpiredError,
+)
+from kazoo.hosts import collect_hosts
+from kazoo.protocol.connection import _CONNECTION_DROP, _SESSION_EXPIRED
+from kazoo.protocol.paths import normpath
+from kazoo.protocol.serialization import Auth
+from kazoo.protocol.states import KazooState, KeeperState
+
+from parkazoo import hosts as hosts_string
+from parkazoo import operation
+from parkazoo.ensemble import EnsembleClient
+from parkazoo.fencing import Fencing
+from parkazoo.layout import Layout, fence
+from parkazoo.mapping import Rules, Table
+from parkazoo.requests import machine_for, passed_through
+from parkazoo.sessions import Sessions
+from parkazoo.steps import Call, Multi
+from parkazoo.watching import Watches
+from parkazoo.wire import Fenced
+
+_PASSED_ON = (
+    "randomize_hosts",
+    "read_only",
+    "keyfile",
+    "keyfile_password",
+    "certfile",
+    "ca",
+    "use_ssl",
+    "verify_certs",
+    "check_hostname",
+)
+
+
+class ParKazooClient(KazooClient):
+    """A drop-in for `KazooClient` over one namespace on many ensembles.
+
+    Takes everything `KazooClient` takes, and:
+
+    :param hosts: as in Kazoo, with a semicolon between ensembles:
+        `h1:2181,h2:2181;h3:2181,h4:2181/chroot`. Naming one ensemble is enough to
+        find the others.
+    :param auto_init: make the namespace if the ensembles hold none and no data of
+        anybody else; on by default, so that a first start just works.
+    :param rules: the mapping rules of a namespace made by `auto_init`.
+    :param lazy: connect to an ensemble when something on it is first needed.
+    :param degraded: while one ensemble is not connected, go on using the others.
+        Listeners hear SUSPENDED all the same.
+    :param session_order: a write waits until earlier writes of this client to
+        other shards are acknowledged.
+    :param cross_shard: what a transaction over several shards does: "refuse" (the
+        default), or "intent" (see `parkazoo.transaction` for what that promises).
+    """
+
+    def __init__(
+        self,
+        hosts: hosts_string.Hosts = "127.0.0.1:2181",
+        timeout: float = 10.0,
+        client_id: Any = None,
+        handler: Any = None,
+        default_acl: Any = None,
+        auth_data: Any = None,
+        sasl_options: dict[str, Any] | None = None,
+        *rest: Any,
+        auto_init: bool = True,
+        rules: Rules | None = None,
+        lazy: bool = False,
+        degraded: bool = False,
+        session_order: bool = False,
+        cross_shard: str = "refuse",
+        **named: Any,
+    ) -> None:
+        if cross_shard not in ("refuse", "intent"):
+            raise ConfigurationError('cross_shard must be "refuse" or "intent"')
+        self.auto_init, self.rules = auto_init, rules or Rules()
+        self.lazy, self.degraded = lazy, degraded
+        self.session_order, self.cross_shard = session_order, cross_shard
+        self.bootstrap: list[str] = []
+        self._sessions: Sessions = None  # type: ignore[assignment]
+        super().__init__(
+            hosts,
+            timeout,
+            client_id,
+            handler,
+            default_acl,
+            auth_data,
+            sasl_options,
+            *rest,
+            **named,
+        )
+        self._layout = Layout(self.rules)
+        self._parts_lock = self.handler.lock_object()
+        self._live_or_failed = self.handler.event_object()
+        self._watches = Watches(self)
+        self._fencing = Fencing(self)
+        options = {name: getattr(self, name, None) for name in _PASSED_ON}
+        options["timeout"] = timeout
+        options["logger"] = self.logger
+        options["sasl_options"] = self._null_connection.sasl_options
+        self._sessions = Sessions(self, options)
+        if client_id is not None:
+            self._remember(client_id)
+
+    # -- hosts and sessions as Kazoo's attributes --------------------------------
+
+    def set_hosts(
+        self, hosts: hosts_string.Hosts, randomize_hosts: bool | None = None
+    ) -> None:
+        """As Kazoo's; the servers of ensembles already in use are taken over."""
+        if randomize_hosts is not None:
+            self.randomize_hosts = randomize_hosts
+        ensembles, chroot = hosts_string.split(hosts)
+        new_chroot = normpath(chroot) if chroot else ""
+        if self.chroot is not None and new_chroot != self.chroot:
+            raise ConfigurationError(
+                "Changing chroot at runtime is not currently supported"
+            )
+        self.chroot = new_chroot
+        self.bootstrap = ensembles
+        self.hosts = [server for part in ensembles for server in collect_hosts(part)[0]]
+        if self._sessions is None:
+            return
+        for part in ensembles:
+            servers = hosts_string.servers(part)
+            for ensemble in self._sessions.by_name.values():
+                if servers & frozenset(ensemble.hosts):
+                    ensemble.set_hosts(part, self.randomize_hosts)
+
+    @property
+    def _home(self) -> EnsembleClient | None:
+        """The session that serves the client's own root, chroot included."""
+        sessions = self._sessions
+        if sessions is None or sessions.table is None:
+            return None
+        bucket = self._layout.buckets(self.chroot or "/")[0]
+        return sessions.by_name.get(sessions.table.owners[bucket.shard])
+
+    @property
+    def _connection(self) -> Any:
+        home = self._home
+        return self._null_connection if home is None else home._connection
+
+    @_connection.setter
+    def _connection(self, connection: Any) -> None:
+        self._null_connection = connection
+
+    @property
+    def _session_id(self) -> Any:
+        home = self._home
+        return self.__dict__.get("_own_id") if home is None else home._session_id
+
+    @_session_id.setter
+    def _session_id(self, session_id: Any) -> None:
+        self.__dict__["_own_id"] = session_id
+
+    @property
+    def _session_passwd(self) -> Any:
+        home = self._home
+        if home is None:
+            return self.__dict__.get("_own_passwd")
+        return home._session_passwd
+
+    @_session_passwd.setter
+    def _session_passwd(self, password: Any) -> None:
+        """Kazoo resets it with the session; a test mangles it to lose the session."""
+        self.__dict__["_own_passwd"] = password
+        if self._sessions is not None and any(password):
+            for ensemble in self._sessions.by_name.values():
+                ensemble._session_passwd = password
+
+    @property
+    def client_id(self) -> Any:
+        """The (id, password) of the session that serves the client's root."""
+        if not self._live.is_set():
+            return None
+        return (self._session_id, self._session_passwd)
+
+    @property
+    def client_ids(self) -> dict[str, tuple[int, bytes]]:
+        """The (id, password) of each ensemble's session. May be given as client_id."""
+        return {
+            name: ensemble.client_id
+            for name, ensemble in self._sessions.by_name.items()
+            if ensemble.client_id is not None
+        }
+
+    def _remember(self, client_id: Any) -> None:
+        if isinstance(client_id, dict):
+            self._sessions.identity = dict(client_id)
+        else:
+            self._sessions.identity = {"bootstrap0": tuple(client_id)}
+
+    @property
+    def table(self) -> Table | None:
+        """The table in use: which ensemble holds which shard."""
+        return self._sessions.table
+
+    # -- life --------------------------------------------------------------------
+
+    def start(self, timeout: float = 15) -> None:
+        """As Kazoo's; also raises what kept the namespace from being opened."""
+        self._live_or_failed.clear()
+        self.start_async()
+        deadline = self._live_or_failed
+        deadline.wait(timeout=timeout)
+        error = self._sessions.error
+        if error is not None:
+            self.stop()
+            self.close()
+            raise error
+        super().start(0 if self.connected or deadline.is_set() else 0.01)
+
+    def start_async(self) -> Any:
+        if self._live.is_set():
+            return self._live
+        if not self._stopped.is_set():
+            return self._live  # already on its way
+        self._safe_close()
+        self._stopped.clear()
+        self._writer_stopped.clear()
+        self.handler.start()
+        self._session_callback(KeeperState.CONNECTING)
+        self._sessions.open()
+        return self._live
+
+    def stop(self) -> None:
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        try:
+            self._sessions.close()
+        finally:
+            self._session_callback(KeeperState.CLOSED)
+            self.handler.stop()
+
+    def _safe_close(self) -> None:
+        self.handler.stop()
+
+    def close(self) -> None:
+        self._sessions.release()
+
+    def _session_callback(self, state: Any) -> None:
+        before = self._state
+        super()._session_callback(state)
+        if state in CLOSED_STATES and before != state and self._sessions is not None:
+            error: Exception = ConnectionLoss()
+            if state == KeeperState.EXPIRED_SESSION:
+                error = SessionExpiredError()
+            elif state == KeeperState.AUTH_FAILED:
+                error = AuthFailedError()
+            self._fencing.give_up(error)
+        if state in (KeeperState.CONNECTED, KeeperState.CONNECTED_RO):
+            if self._sessions is not None:
+                self._live_or_failed.set()
+
+    def command(self, cmd: bytes = b"ruok") -> str:
+        home = self._home
+        if home is None or not self._live.is_set():
+            raise ConnectionLoss("No connection to server")
+        return str(home.command(cmd))
+
+    def command_all(self, cmd: bytes = b"ruok") -> dict[str, str]:
+        """The answer of one server of each ensemble to a management command."""
+        return {n: str(e.command(cmd)) for n, e in self._sessions.by_name.items()}
+
+    # -- requests ----------------------------------------------------------------
+
+    def _call(self, request: Any, async_object: Any) -> Any:
+        """Every request of Kazoo's surface, and of its recipes, arrives here."""
+        if request is _CONNECTION_DROP or request is _SESSION_EXPIRED:
+            return self._inject(request)
+        if self._state == KeeperState.AUTH_FAILED:
+            async_object.set_exception(AuthFailedError())
+            return False
+        if self._state == KeeperState.CLOSED:
+            async_object.set_exception(
+                ConnectionClosedError("Connection has been closed")
+            )
+            return False
+        if self._state == KeeperState.EXPIRED_SESSION:
+            async_object.set_exception(SessionExpiredError())
+            return False
+        if not self._may_send():
+            self._queue.append((request, async_object))
+            if self._may_send():  # it came back just now
+                self._flush()
+            return None
+        if self._queue:
+            self._queue.append((request, async_object))
+            self._flush()
+        else:
+            self._dispatch(request, async_object)
+        return None
+
+    def _may_send(self) -> bool:
+        if self._live.is_set():
+            return True
+        return (
+            self.degraded
+            and self.state == KazooState.SUSPENDED
+            and self._sessions.table is not None
+        )
+
+    def _flush(self) -> None:
+        """Send what waited for the connection, in order."""
+        while self._queue and self._may_send():
+            try:
+                request, async_object = self._queue.popleft()
+            except IndexError:
+                return
+            self._dispatch(request, async_object)
+
+    def _inject(self, request: Any) -> None:
+        """Kazoo's hooks for tests: drop every connection, or lose one session."""
+        home = self._home
+        for ensemble in list(self._sessions.by_name.values()):
+            if request is _CONNECTION_DROP or ensemble is home:
+                ensemble._call(request, None)
+
+    def _dispatch(self, request: Any, async_object: Any) -> None:
+        if type(request) is Auth:
+            self._everywhere(request, async_object)
+            return
+        if passed_through(request):
+            table = self._sessions.table
+            assert table is not None
+            self._pass_through(
+                self._sessions.session(table.seat), request, async_object
+            )
+            return
+        machine = machine_for(self, request)
+        done = operation.Operation(
+            self, machine, async_object.set, async_object.set_exception
+        )
+        done.resume(None, None)
+
+    def _submit(self, call: Call, reply: Any) -> None:
+        """Send one call of an operation to the ensemble that holds its shard."""
+        shard, request = call.shard, call.request
+        if self._fencing.waiting and self._fencing.must_wait(call, reply):
+            return
+        table = self._sessions.table
+        assert table is not None
+        name = table.owners[shard]
+        ensemble = self._sessions.by_name.get(name)
+        if ensemble is None or not ensemble.opened:
+            ensemble = self._sessions.session(name)
+        reply.ensemble = ensemble
+        reply.fence = table.fences[shard]
+        if type(request) is Multi:
+            fences = [(fence(shard), reply.fence)]
+            for other in request.also:
+                fences.append((fence(other), table.fences[other]))
+            request = Fenced(tuple(fences), request.operations)
+        ensemble.submit(request, reply)
+
+    def _everywhere(self, request: Any, async_object: Any) -> None:
+        """Send a request on every session; the answer is a failure if one failed."""
+        ensembles = [e for e in self._sessions.by_name.values() if e.opened]
+        gathered = _All(self._parts_lock, len(ensembles), async_object)
+        for ensemble in ensembles:
+            ensemble.submit(request, gathered)
+
+    def _pass_through(
+        self, ensemble: EnsembleClient, request: Any, async_object: Any
+    ) -> None:
+        ensemble.submit(*self._watches.passing(request, async_object))
+
+    def _use_table(self, old: Table | None, table: Table) -> None:
+        """A newer table has been found. Its rules never differ from the older's."""
+        if old is None:
+            self._layout = Layout(table.rules)
+        else:
+            self._watches.follow(old, table)
+
+
+class _All:
+    """Gathers the replies of all sessions to one request."""
+
+    def __init__(self, lock: Any, count: int, async_object: Any) -> None:
+        self.lock, self.missing, self.async_object = lock, count, async_object
+        self.error: Exception | None = None
+
+    def set(self, value: Any = None) -> None:
+        with self.lock:
+            self.missing -= 1
+            if self.missing:
+                return
+        if self.error is not None:
+            self.async_object.set_exception(self.error)
+        else:
+            self.async_object.set(value)
+
+    def set_exception(self, error: Exception) -> None:
+        self.error = error
+        self.set()

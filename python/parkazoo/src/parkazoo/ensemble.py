@@ -1,0 +1,161 @@
+"""A client of one ensemble: the sessions of which the logical one is made.
+
+What: `EnsembleClient` is a Kazoo client without chroot whose callbacks run at once
+on the connection's own thread, and which tells its owner about every change of
+state, in the order in which Kazoo tells its listeners.
+
+Why: the steps of an operation follow each other without a thread switch, and
+never wait behind a user's callback.
+
+Must never: run a user's code on the connection's thread (the owner hands that to
+the real handler), start or stop the handler it shares, or outlive its owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from kazoo.exceptions import ConnectionClosedError
+from kazoo.protocol.serialization import Exists, GetData
+from kazoo.protocol.states import KazooState, KeeperState
+
+from parkazoo.connection import BatchingClient
+from parkazoo.layout import CONFIG
+
+
+class Owner(Protocol):
+    handler: Any
+
+    def ensemble_changed(self, ensemble: EnsembleClient, state: str) -> None: ...
+    def configuration_seen(self, ensemble: EnsembleClient, data: Any) -> None: ...
+
+
+class _Inline:
+    """The owner's handler, except that callbacks run here and now."""
+
+    def __init__(self, handler: Any) -> None:
+        self._handler = handler
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._handler, name)
+
+    def start(self) -> None:
+        """The owner starts the handler."""
+
+    def stop(self) -> None:
+        """The owner stops the handler."""
+
+    def dispatch_callback(self, callback: Any) -> None:
+        callback.func(*callback.args)
+
+
+class Reply:
+    """Takes a reply on the connection's thread and passes it on, once."""
+
+    __slots__ = ("failed", "got")
+
+    def __init__(
+        self, got: Callable[[Any], None], failed: Callable[[Exception], None]
+    ) -> None:
+        self.got, self.failed = got, failed
+
+    def set(self, value: Any = None) -> None:
+        self.got(value)
+
+    def set_exception(self, exception: Exception) -> None:
+        self.failed(exception)
+
+
+class EnsembleClient(BatchingClient):
+    """One session with one ensemble.
+
+    `counted`: its state is part of the logical state. It is not while it joins.
+    `closing`: it is being closed on purpose, so its end is not a loss.
+    `suspect`: its copy of the configuration has changed and was not read yet, so
+    what it answers may come from a shard that has left.
+    """
+
+    def __init__(self, owner: Owner, name: str, hosts: str, **options: Any) -> None:
+        self.owner: Owner | None = None
+        self.name = name
+        self.hosts_string = hosts
+        self.counted = True
+        self.closing = False
+        self.opened = False
+        self.suspect = False
+        super().__init__(hosts=hosts, handler=_Inline(owner.handler), **options)
+        # The connection waits on sockets with the owner's handler itself, which
+        # it knows; only callbacks come through ours.
+        connection = self._connection
+        connection.handler = type(connection.handler)(owner.handler)
+        self.owner = owner
+
+    # -- life --------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Start connecting; what is submitted meanwhile is sent once connected."""
+        self.closing = False
+        self.opened = True
+        self.start_async()
+
+    def shut(self) -> None:
+        """End the session and wait until it has ended, or cannot be reached."""
+        self.closing = True
+        self.opened = False
+        self.stop()
+
+    def _make_state_change(self, state: str) -> None:
+        if self.state == state:
+            return
+        self.state = state
+        if self.owner is None:
+            return
+        if state == KazooState.CONNECTED:
+            self.read_configuration(first=True)
+        self.owner.ensemble_changed(self, state)
+
+    def submit(self, request: Any, reply: Any) -> None:
+        """Send a request, now or when the connection that is being made stands."""
+        if self.opened and self._state == KeeperState.CLOSED and not self.closing:
+            self._queue.append((request, reply))
+            try:
+                self._connection.wake()
+            except ConnectionClosedError:
+                pass  # not started yet: it looks at its queue when it is
+            return
+        self._call(request, reply)
+
+    # -- the configuration, watched on every connection ---------------------------
+
+    def read_configuration(self, first: bool = False) -> None:
+        """Read our copy of the table, leaving a watch, ahead of all that waits."""
+        self.suspect = True
+        requests = [
+            (Exists(CONFIG, self._configuration_changed), _IGNORED),
+            (GetData(CONFIG, None), Reply(self._configuration, self._no_configuration)),
+        ]
+        if first:
+            self._queue.extendleft(reversed(requests))
+            try:
+                self._connection.wake()
+            except ConnectionClosedError:
+                pass
+        else:
+            for request, reply in requests:
+                self._call(request, reply)
+
+    def _configuration_changed(self, event: Any) -> None:
+        if event.type != "NONE" and not self.closing:
+            self.read_configuration()
+
+    def _configuration(self, found: Any) -> None:
+        assert self.owner is not None
+        self.owner.configuration_seen(self, found[0])
+
+    def _no_configuration(self, error: Exception) -> None:
+        assert self.owner is not None
+        self.owner.configuration_seen(self, error)
+
+
+_IGNORED = Reply(lambda value: None, lambda error: None)

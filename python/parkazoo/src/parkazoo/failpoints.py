@@ -1,0 +1,57 @@
+"""Places where a test may stop the client in the middle of an operation.
+
+What: every write of an operation has a numbered label, for instance
+`create.2.link` or `delete.3.home`. `PARKAZOO_FAILPOINT=create.2.link:after` kills
+the process with SIGKILL when that step's reply arrives, `:before` just before it is
+sent; `:after#3` the third time. `hook` is the same for tests in one process.
+
+Why: "any step" can only be tested if every step has a name.
+
+Must never: cost anything when unused, or do anything but what the test asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+BEFORE, AFTER = "before", "after"
+LABELS = (
+    "create.0.child",
+    "create.1.claim",
+    "create.2.link",
+    "create.3.commit",
+    "create.4.unclaim",
+    "delete.0.node",
+    "delete.2.close",
+    "delete.3.home",
+    "set.1.value",
+    "acl.1.home",
+    "acl.2.bucket",
+    "recursive.1.intent",
+    "recursive.2.done",
+    "transaction.1.commit",
+    "intent.1.prepare",
+    "intent.2.decide",
+    "intent.3.apply",
+    "intent.4.finish",
+)
+
+hook: Callable[[str, str], None] | None = None
+_wanted = os.environ.get("PARKAZOO_FAILPOINT", "")
+_times = 0
+
+
+def reached(label: str, when: str) -> None:
+    """Called by the driver around every labelled step."""
+    global _times
+    if hook is not None:
+        hook(label, when)
+    if not _wanted:
+        return
+    place, _, count = _wanted.partition("#")
+    if place == f"{label}:{when}":
+        _times += 1
+        if _times >= int(count or 1):
+            os.kill(os.getpid(), signal.SIGKILL)

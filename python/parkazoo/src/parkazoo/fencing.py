@@ -1,0 +1,111 @@
+"""What a client does while a shard it uses is on its way to another ensemble.
+
+What: calls that a fence refused, and all later calls to that shard, wait here in
+the order in which they were made. When the table says where the shard is now they
+are sent there, refused ones first. Reads that were answered after the ensemble's
+copy of the table changed, and before it was read, are asked again.
+
+Why a single call is sent again, and not its whole operation: the step machines
+are correct for any delay between their steps, and a move is a delay. A claim does
+not move; a machine whose claim is gone begins anew by itself.
+
+Must never: reorder two calls of one client to one shard, or release a shard before
+every call that was in flight to its old ensemble has come back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from parkazoo.ensemble import EnsembleClient
+from parkazoo.steps import Call
+
+if TYPE_CHECKING:
+    from parkazoo.client import ParKazooClient
+
+# A table that changes is announced by a watch; this is for an announcement lost.
+POLL_SECONDS = 0.1
+
+
+class _Waiting:
+    """The calls waiting for one shard, and the place they were refused at."""
+
+    def __init__(self, owner: str, fence: int) -> None:
+        self.owner, self.fence = owner, fence
+        self.refused: deque[tuple[Call, Any]] = deque()
+        self.unsent: deque[tuple[Call, Any]] = deque()
+
+
+class Fencing:
+    def __init__(self, client: ParKazooClient) -> None:
+        self.client = client
+        self.lock = client.handler.rlock_object()
+        self.waiting: dict[int, _Waiting] = {}
+        self.held: dict[str, list[tuple[Call, Any]]] = {}
+        self.polling = False
+
+    def refused(self, call: Call, reply: Any, owner: str, fence: int) -> None:
+        """The fence refused this call at `owner`. It will be sent again."""
+        with self.lock:
+            waiting = self.waiting.setdefault(call.shard, _Waiting(owner, fence))
+            waiting.refused.append((call, reply))
+            start, self.polling = not self.polling, True
+        if start:
+            self.client.handler.spawn(self._poll)
+
+    def must_wait(self, call: Call, reply: Any) -> bool:
+        """Is the shard on its way? Then the call waits behind those before it."""
+        with self.lock:
+            waiting = self.waiting.get(call.shard)
+            if waiting is None:
+                return False
+            waiting.unsent.append((call, reply))
+            return True
+
+    def hold(self, ensemble: EnsembleClient, call: Call, reply: Any) -> None:
+        """A read answered by an ensemble whose table we have yet to read."""
+        with self.lock:
+            self.held.setdefault(ensemble.name, []).append((call, reply))
+
+    def copy_read(self, ensemble: EnsembleClient) -> None:
+        """An ensemble's copy of the table has been read, or could not be."""
+        with self.lock:
+            again = self.held.pop(ensemble.name, [])
+            table = self.client._sessions.table
+            if table is not None:
+                for shard, waiting in list(self.waiting.items()):
+                    here = (table.owners[shard], table.fences[shard])
+                    if (
+                        waiting.owner == ensemble.name
+                        and here != (waiting.owner, waiting.fence)
+                        and shard not in table.moving
+                    ):
+                        again += [*waiting.refused, *waiting.unsent]
+                        del self.waiting[shard]
+            # Sent under the lock, so that no later call slips in between.
+            for call, reply in again:
+                self.client._submit(call, reply)
+
+    def give_up(self, error: Exception) -> None:
+        """The session is lost: nothing that waits will be sent."""
+        with self.lock:
+            calls = [c for w in self.waiting.values() for c in [*w.refused, *w.unsent]]
+            calls += [c for held in self.held.values() for c in held]
+            self.waiting.clear()
+            self.held.clear()
+        for _, reply in calls:
+            reply.set_exception(error)
+
+    def _poll(self) -> None:
+        """Read the copies again and again while anything waits."""
+        while True:
+            with self.lock:
+                owners = {waiting.owner for waiting in self.waiting.values()}
+                if not owners:
+                    self.polling = False
+                    return
+            for ensemble in list(self.client._sessions.by_name.values()):
+                if ensemble.connected:
+                    ensemble.read_configuration()
+            self.client.handler.sleep_func(POLL_SECONDS)

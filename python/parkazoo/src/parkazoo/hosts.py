@@ -1,0 +1,33 @@
+"""The hosts string: `h1:2181,h2:2181;h3:2181,h4:2181/chroot`.
+
+What: commas join the servers of one ensemble, as in Kazoo; semicolons separate
+ensembles. A chroot, if any, ends the string and holds for the whole namespace.
+A string without a semicolon is one ensemble, so every Kazoo hosts string means
+what it meant. The ensembles named are where a client starts to look: the table
+read from any of them says which others there are.
+
+Must never: resolve names or connect.
+"""
+
+from __future__ import annotations
+
+from kazoo.hosts import collect_hosts
+
+SEPARATOR = ";"
+Hosts = str | list[str]
+
+
+def split(hosts: Hosts) -> tuple[list[str], str]:
+    """(the hosts string of each ensemble, the chroot or "")."""
+    if isinstance(hosts, list):
+        servers = list(hosts)
+        chroot = servers.pop().strip() if servers[-1].strip().startswith("/") else ""
+        return split(",".join(servers) + chroot)
+    listed, slash, chroot = hosts.partition("/")
+    ensembles = [part.strip() for part in listed.split(SEPARATOR) if part.strip()]
+    return ensembles or [listed], slash + chroot
+
+
+def servers(hosts: str) -> frozenset[tuple[str, int]]:
+    """The servers of one ensemble, to tell whether two strings mean the same one."""
+    return frozenset(collect_hosts(hosts)[0])

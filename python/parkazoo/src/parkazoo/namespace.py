@@ -1,0 +1,122 @@
+"""Making a namespace: the znodes that must exist before the first operation.
+
+What: on each ensemble a fence for every shard it holds; the root's own node and
+bucket on their shards; last, on the ensemble that sorts first, the table itself,
+and then its copies.
+
+Why in this order: the table is what makes a namespace exist, so whoever finds one
+finds everything it names. All is derived from the list of ensembles, so any number
+of clients may do this at once and end with the same.
+
+Must never: make a namespace on an ensemble that holds somebody else's data
+without being told to: a program whose import was changed would see it vanish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NodeExistsError
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from parkazoo.errors import NamespaceMismatch, NotInitialized
+from parkazoo.layout import BASE, CONFIG, Layout, fence
+from parkazoo.mapping import Rules, Table
+
+if TYPE_CHECKING:
+    from parkazoo.client import ParKazooClient
+
+# Shards made in one transaction: far below the server's limit on a packet.
+BATCH = 128
+
+
+def make(sessions: Mapping[str, KazooClient], client: ParKazooClient) -> Table:
+    """The namespace a client finds missing: made, if its options allow that."""
+    if not client.auto_init:
+        raise NotInitialized(
+            "these ensembles hold no ParKazoo namespace and auto_init is off;"
+            " make one with `parkazoo init`"
+        )
+    by_hosts = {e.hosts_string: e for e in sessions.values()}  # type: ignore[attr-defined]
+    return initialize(by_hosts, client.rules, adopt_foreign=False)
+
+
+def initialize(
+    by_hosts: Mapping[str, KazooClient], rules: Rules, adopt_foreign: bool
+) -> Table:
+    """Make the namespace on connected clients, one per ensemble; idempotent."""
+    ordered = sorted(by_hosts)
+    table = Table.initial({f"e{n}": hosts for n, hosts in enumerate(ordered)}, rules)
+    clients = {f"e{n}": by_hosts[hosts] for n, hosts in enumerate(ordered)}
+    if not adopt_foreign:
+        for name, client in clients.items():
+            _refuse_foreign(table.ensembles[name], client)
+    for name, client in clients.items():
+        make_fences(client, table.shards(name))
+    _make_root(clients, table)
+    for client in clients.values():
+        _write_first(client, table)
+    return table
+
+
+def _refuse_foreign(hosts: str, client: KazooClient) -> None:
+    foreign = set(client.get_children("/")) - {"zookeeper", BASE[1:]}
+    if foreign:
+        raise NotInitialized(
+            f"ensemble {hosts} holds data that is not ParKazoo's"
+            f" ({', '.join('/' + name for name in sorted(foreign)[:3])}), which would"
+            " not be visible in a new namespace; bring it in with"
+            " `parkazoo init --import`, or leave it aside with `parkazoo init --beside`"
+        )
+
+
+def make_fences(client: KazooClient, shards: list[int]) -> None:
+    """A fence, at version 0, for each shard that has none here."""
+    client.ensure_path(BASE)
+    present = set(client.get_children(BASE))
+    missing = [
+        path for path in map(fence, shards) if path[len(BASE) + 1 :] not in present
+    ]
+    for start in range(0, len(missing), BATCH):
+        batch = missing[start : start + BATCH]
+        transaction = client.transaction()
+        for path in batch:
+            transaction.create(path, b"", acl=OPEN_ACL_UNSAFE)
+        if any(isinstance(result, Exception) for result in transaction.commit()):
+            for path in batch:  # somebody else is at it, too
+                _create(client, path, b"")
+
+
+def _create(client: KazooClient, path: str, data: bytes) -> bool:
+    try:
+        client.create(path, data, acl=OPEN_ACL_UNSAFE)
+        return True
+    except NodeExistsError:
+        return False
+
+
+def _make_root(clients: Mapping[str, KazooClient], table: Table) -> None:
+    layout = Layout(table.rules)
+    buckets = [*layout.buckets(""), *layout.buckets("/")]
+    nodes: list[tuple[int, str]] = []
+    for bucket in buckets:
+        nodes += [(bucket.shard, bucket.anchor), (bucket.shard, bucket.path)]
+    root = layout.node("/")
+    nodes.append((root.shard, root.path))
+    for shard, path in nodes:
+        _create(clients[table.owners[shard]], path, b"")
+
+
+def _write_first(client: KazooClient, table: Table) -> None:
+    """The table's first copy on an ensemble; what is there already must agree."""
+    data = table.serialize()
+    if _create(client, CONFIG, data):
+        return
+    found: Any = Table.deserialize(client.get(CONFIG)[0])
+    if found.namespace != table.namespace:
+        raise NamespaceMismatch(
+            "an ensemble already belongs to another ParKazoo namespace"
+            f" ({found.namespace}); take it out of that one first"
+        )

@@ -1,0 +1,342 @@
+"""N sessions behind one logical state, and the table they agree on.
+
+What: opens a session with each ensemble, finds or makes the namespace, keeps the
+table up to date from the configuration znode that every connection watches, and
+folds N states into one: CONNECTED when every session is, SUSPENDED when one is
+not, LOST when one is lost.
+
+Why LOST is contagious: a lock is an ephemeral on one ensemble, and a program gives
+its locks up when it hears LOST. If the other sessions lived on, their locks would
+stay taken while their holder believes them lost; if LOST were not told, a lock
+would be free while its holder believes it has it. So one lost session ends all,
+and all are made anew together.
+
+Must never: report CONNECTED while a session is missing, block the thread of a
+connection, or let two threads change the logical state at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.protocol.states import KazooState, KeeperState
+
+from parkazoo import hosts as hosts_string
+from parkazoo import namespace
+from parkazoo.ensemble import EnsembleClient
+from parkazoo.errors import NamespaceMismatch
+from parkazoo.mapping import ConfigurationInvalid, Table
+
+if TYPE_CHECKING:
+    from parkazoo.client import ParKazooClient
+
+# How often the opening routine looks even when nothing was signalled.
+LOOK_SECONDS = 0.25
+_UNREAD = object()
+
+
+class Sessions:
+    """The sessions of one client. All fields change under `lock` only.
+
+    `epoch` counts openings; a routine that belongs to an older one stops.
+    `lost` is true from a session's loss until all sessions have been renewed.
+    """
+
+    def __init__(self, client: ParKazooClient, options: dict[str, Any]) -> None:
+        self.client = client
+        self.options = options
+        self.handler = client.handler
+        self.lock = self.handler.rlock_object()
+        self.table: Table | None = None
+        self.by_name: dict[str, EnsembleClient] = {}
+        self.copies: dict[str, Any] = {}
+        self.signal = self.handler.event_object()
+        self.error: Exception | None = None
+        self.running = False
+        self.lost = False
+        self.epoch = 0
+        self.identity: dict[str, tuple[int, bytes]] = {}
+        self.routine: Any = None
+
+    # -- opening -----------------------------------------------------------------
+
+    def open(self) -> None:
+        """Begin to connect; returns at once. The client's state tells the rest."""
+        with self.lock:
+            self.running, self.lost, self.error = True, False, None
+            self.epoch += 1
+            epoch = self.epoch
+        self.routine = self.handler.spawn(self._opening, epoch)
+
+    def close(self) -> None:
+        """End every session and wait for that."""
+        with self.lock:
+            self.running = False
+            self.epoch += 1
+            ensembles = list(self.by_name.values())
+        self._in_parallel([e.shut for e in ensembles])
+
+    def release(self) -> None:
+        """Free sockets. Raises, as Kazoo does, while a session is still open."""
+        for ensemble in self.by_name.values():
+            ensemble.close()
+
+    def _in_parallel(self, works: list[Callable[[], None]]) -> None:
+        errors: list[Exception] = []
+
+        def run(work: Callable[[], None]) -> None:
+            try:
+                work()
+            except Exception as error:
+                errors.append(error)
+
+        threads = [self.handler.spawn(run, work) for work in works[1:]]
+        if works:
+            run(works[0])
+        for thread in threads:
+            # Kazoo joins what a handler spawns, so every handler's can be joined.
+            getattr(thread, "join", getattr(thread, "wait", None))()
+        if errors:
+            raise errors[0]
+
+    def current(self, epoch: int) -> bool:
+        return self.running and self.epoch == epoch
+
+    def _opening(self, epoch: int) -> None:
+        """Connect, find or make the table, wait for all, report CONNECTED."""
+        try:
+            if self.table is None:
+                self._find_table(epoch)
+            self._open_missing()
+            self._report()
+        except Exception as error:
+            if self.current(epoch):
+                self.client.logger.error("cannot open the namespace: %s", error)
+                self.error = error
+                self.client._live_or_failed.set()
+
+    def _find_table(self, epoch: int) -> None:
+        """Open what the hosts string names until the table is known."""
+        listed = self.client.bootstrap
+        with self.lock:
+            known = {e.hosts_string for e in self.by_name.values()}
+        for number, hosts in enumerate(listed):
+            if hosts not in known:
+                self._add(f"bootstrap{number}", hosts)
+        for ensemble in list(self.by_name.values()):
+            ensemble.open()
+        while self.current(epoch):
+            self.signal.wait(LOOK_SECONDS)
+            self.signal.clear()
+            with self.lock:
+                copies = dict(self.copies)
+            tables = [copy for copy in copies.values() if isinstance(copy, Table)]
+            broken = [c for c in copies.values() if isinstance(c, ConfigurationInvalid)]
+            if broken:
+                raise broken[0]
+            if tables:
+                return self._adopt_first(tables)
+            if len(copies) == len(self.by_name) and all(
+                isinstance(copy, NoNodeError) for copy in copies.values()
+            ):
+                made = namespace.make(self.by_name, self.client)
+                return self._adopt_first([made])
+        return None
+
+    def _adopt_first(self, tables: list[Table]) -> None:
+        if len({table.namespace for table in tables}) > 1:
+            raise NamespaceMismatch(
+                "the hosts given hold different ParKazoo namespaces; name the"
+                " ensembles of one of them (`parkazoo status` shows which is which)"
+            )
+        table = max(tables, key=lambda table: table.generation)
+        self._name_by(table)
+        self.adopt(table)
+
+    def _name_by(self, table: Table) -> None:
+        """Give the sessions opened to find the table their ensembles' names."""
+        strangers = []
+        with self.lock:
+            opened, self.by_name = self.by_name, {}
+            copies, self.copies = self.copies, {}
+            for old, ensemble in opened.items():
+                servers = hosts_string.servers(ensemble.hosts_string)
+                for name, listed in table.ensembles.items():
+                    if servers & hosts_string.servers(listed):
+                        break
+                else:
+                    name = ""
+                if not name or name in self.by_name:
+                    strangers.append(ensemble)
+                    continue
+                ensemble.name = name
+                self.by_name[name] = ensemble
+                if old in copies:
+                    self.copies[name] = copies[old]
+        for ensemble in strangers:
+            self.client.logger.warning(
+                "%s is not an ensemble of this namespace, or named twice; ignored",
+                ensemble.hosts_string,
+            )
+            ensemble.shut()
+
+    def _add(self, name: str, hosts: str) -> EnsembleClient:
+        with self.lock:
+            options = dict(self.options)
+            options["connection_retry"] = self.client._conn_retry.copy()
+            options["command_retry"] = self.client._retry.copy()
+            if options.get("sasl_options"):
+                options["sasl_options"] = dict(options["sasl_options"])
+            if name in self.identity:
+                options["client_id"] = self.identity.pop(name)
+            ensemble = EnsembleClient(self, name, hosts, **options)
+            ensemble.auth_data = self.client.auth_data
+            self.by_name[name] = ensemble
+            return ensemble
+
+    def _open_missing(self) -> None:
+        """A session with every ensemble of the table, unless they are made lazily."""
+        table = self.table
+        if table is None:
+            return
+        for name in table.ensembles:
+            self.session(name, openly=not self.client.lazy)
+
+    def session(self, name: str, openly: bool = True) -> EnsembleClient:
+        """The session with an ensemble, opened if need be."""
+        with self.lock:
+            ensemble = self.by_name.get(name)
+            if ensemble is None:
+                assert self.table is not None
+                ensemble = self._add(name, self.table.ensembles[name])
+                # One that joins a running client does not suspend it meanwhile.
+                ensemble.counted = not self.client._live.is_set() and openly
+            begin = openly and self.running and not (ensemble.opened or self.lost)
+            if begin:
+                ensemble.opened = True
+        if begin:
+            ensemble.open()
+        return ensemble
+
+    # -- what the connections tell -----------------------------------------------
+
+    def ensemble_changed(self, ensemble: EnsembleClient, state: str) -> None:
+        """Called on the connection's thread, as Kazoo would call its listeners."""
+        self.signal.set()
+        if ensemble.closing or not self.running:
+            return
+        if state == KazooState.LOST:
+            self._lost(ensemble)
+        elif state == KazooState.CONNECTED:
+            ensemble.counted = True
+            self._report()
+        elif ensemble.counted and not self.lost:
+            with self.lock:
+                self.client._session_callback(KeeperState.CONNECTING)
+
+    def _report(self) -> None:
+        """CONNECTED, if every session is and none is being renewed."""
+        with self.lock:
+            if not self.running or self.lost or self.table is None:
+                return
+            needed = [e for e in self.by_name.values() if e.counted and e.opened]
+            if not self.client.lazy and len(self.by_name) < len(self.table.ensembles):
+                return
+            if any(e.state != KazooState.CONNECTED for e in needed) or not needed:
+                return
+            read_only = any(e.client_state == KeeperState.CONNECTED_RO for e in needed)
+            state = KeeperState.CONNECTED_RO if read_only else KeeperState.CONNECTED
+            if self.client._state != KeeperState.AUTH_FAILED:
+                self.client._session_callback(state)
+        self.client._flush()
+
+    def _lost(self, ensemble: EnsembleClient) -> None:
+        """One session is gone: tell, end the others, and begin again with all."""
+        with self.lock:
+            if self.lost or not self.running:
+                return
+            self.lost = True
+            self.epoch += 1
+            epoch = self.epoch
+            state = ensemble.client_state
+            others = [e for e in self.by_name.values() if e is not ensemble]
+            for other in others:
+                other.closing = True
+            self.client._session_callback(state)
+        renew = state == KeeperState.EXPIRED_SESSION
+        self.handler.spawn(self._renew, epoch, ensemble, others, renew)
+
+    def _renew(
+        self,
+        epoch: int,
+        ensemble: EnsembleClient,
+        others: list[EnsembleClient],
+        renew: bool,
+    ) -> None:
+        """Close the other sessions; after an expiry, open all anew."""
+        try:
+            self._in_parallel([other.shut for other in others if other.opened])
+        except KazooException as error:
+            self.client.logger.warning("a session could not be closed: %s", error)
+        if not renew:
+            return
+        with self.lock:
+            if not self.current(epoch):
+                return
+            self.lost = False
+        for other in others:
+            if self.current(epoch) and not (self.client.lazy and not other.counted):
+                other.open()
+        self._report()
+
+    # -- the table ---------------------------------------------------------------
+
+    def configuration_seen(self, ensemble: EnsembleClient, data: Any) -> None:
+        """A copy of the table, or the error met in reading it, from an ensemble."""
+        seen: Any = data
+        if isinstance(data, bytes):
+            try:
+                seen = Table.deserialize(data)
+            except ConfigurationInvalid as error:
+                seen = error
+        with self.lock:
+            if isinstance(seen, (Table, NoNodeError, ConfigurationInvalid)):
+                self.copies[ensemble.name] = seen
+            known = self.table is not None
+        if known and isinstance(seen, Table):
+            self.adopt(seen)
+        ensemble.suspect = False
+        self.signal.set()
+        self.client._fencing.copy_read(ensemble)
+
+    def adopt(self, table: Table) -> None:
+        """Use this table if it is newer than ours."""
+        with self.lock:
+            old = self.table
+            if old is not None and (
+                table.namespace != old.namespace or table.generation <= old.generation
+            ):
+                return
+            self.table = table
+            self.client._use_table(old, table)
+            gone = [n for n in self.by_name if n not in table.ensembles]
+            retired = [self.by_name.pop(name) for name in gone] if old else []
+        if old is None:
+            return
+        for ensemble in retired:
+            ensemble.closing = True
+            self.handler.spawn(ensemble.shut)
+        if not self.client.lazy:
+            self.handler.spawn(self._open_missing)
+
+    def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Wait on the calling routine until `condition` holds."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            self.handler.sleep_func(0.02)
+        return True
