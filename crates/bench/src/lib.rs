@@ -11,9 +11,13 @@
 //! with CPU time per operation beside throughput: on a shared machine the former is the robust figure.
 //! **Never** assert a time in a test: figures are for reading.
 
+pub mod cli;
+pub mod compare;
 pub mod driver;
 pub mod generators;
+pub mod peers;
 pub mod processes;
 pub mod report;
+pub mod scenarios;
 pub mod target;
 pub mod workload;

@@ -64,6 +64,13 @@ fn stat_fields(pid: u32) -> Option<Vec<String>> {
     Some(after_name.split_whitespace().map(str::to_owned).collect())
 }
 
+/// When a live process started, in ticks since boot: with its number, the identity of a process.
+pub fn start_ticks(pid: u32) -> Option<u64> {
+    let fields = stat_fields(pid)?;
+    let zombie = fields.first().is_some_and(|state| state == "Z");
+    if zombie { None } else { fields.get(19)?.parse().ok() }
+}
+
 /// What a process has used up to one instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {

@@ -1,0 +1,424 @@
+//! The command line of benchmarks: `tontine bench load|run|compare|resp|…`. The binary itself is `cli`'s.
+//!
+//! [`run`] blocks, and starts client threads with runtimes of their own: call it outside of any async runtime.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::compare::{Contestant, MeasureError, alternate};
+use crate::driver::{DriverOptions, Phase};
+use crate::peers::{PeerOptions, Persistence, RedisOptions};
+use crate::processes::Watched;
+use crate::report::{
+    Comparison, RunReport, comparison_markdown, comparison_text, context_markdown, run_text, runs_markdown,
+};
+use crate::scenarios::resp::RespScenario;
+use crate::scenarios::{ScenarioError, ScenarioReport, TontineArgs};
+use crate::target::Target;
+use crate::target::resp::RespTarget;
+use crate::workload::WorkloadOptions;
+
+/// What to do.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum BenchCommand {
+    /// Write every record of a workload once.
+    Load(RunArgs),
+    /// Run a workload against records that are there.
+    Run(RunArgs),
+    /// Run one workload against two systems in turn.
+    Compare(CompareArgs),
+    /// One node over RESP against a real Redis: GET and SET, with and without pipelining.
+    Resp(ScenarioArgs<RespScenario>),
+}
+
+/// Where results go beside the terminal.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct OutputArgs {
+    /// Also write the whole report as JSON to this file.
+    #[arg(long, value_name = "FILE")]
+    pub json_file: Option<PathBuf>,
+    /// Also write tables in Markdown to this file.
+    #[arg(long, value_name = "FILE")]
+    pub markdown_file: Option<PathBuf>,
+}
+
+/// A scenario and where its results go.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ScenarioArgs<S: clap::Args> {
+    /// The scenario.
+    #[command(flatten)]
+    pub scenario: S,
+    /// Results.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// One target, one workload.
+#[derive(Clone, Debug, clap::Args)]
+pub struct RunArgs {
+    /// Where: `resp://HOST:PORT`.
+    #[arg(long, short = 't', default_value = "resp://127.0.0.1:6379")]
+    pub target: Address,
+    /// Server processes on this machine whose CPU and memory are measured, with their children.
+    #[arg(long = "server-pid", value_name = "PID")]
+    pub server_pids: Vec<u32>,
+    /// What the run is called in reports.
+    #[arg(long, default_value = "run")]
+    pub label: String,
+    /// How the target is reached.
+    #[command(flatten)]
+    pub access: AccessArgs,
+    /// What to run.
+    #[command(flatten)]
+    pub workload: WorkloadOptions,
+    /// How.
+    #[command(flatten)]
+    pub driver: DriverOptions,
+    /// Results.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// How a target is reached.
+#[derive(Clone, Debug, clap::Args)]
+pub struct AccessArgs {
+    /// Seconds after which an operation counts as unanswered.
+    #[arg(long, default_value_t = 10.0)]
+    pub timeout: f64,
+    /// RESP: keep all keys in one sorted set as well and answer scans from it (Redis only).
+    #[arg(long)]
+    pub scan_index: bool,
+}
+
+impl AccessArgs {
+    fn target(&self, address: &Address) -> Arc<dyn Target> {
+        match address {
+            Address::Resp(address) => Arc::new(RespTarget {
+                address: address.clone(),
+                timeout: Duration::from_secs_f64(self.timeout.clamp(0.001, 1e6)),
+                scan_index: self.scan_index,
+            }),
+        }
+    }
+}
+
+/// One workload, two systems.
+#[derive(Clone, Debug, clap::Args)]
+pub struct CompareArgs {
+    /// The first system: `tontine` or `redis` (started for the occasion), or an address.
+    #[arg(long, default_value = "tontine")]
+    pub a: System,
+    /// The second system.
+    #[arg(long, default_value = "redis")]
+    pub b: System,
+    /// Alternating pairs of runs.
+    #[arg(long, default_value_t = 3)]
+    pub pairs: usize,
+    /// What a started Redis keeps on disk.
+    #[arg(long, value_enum, default_value = "none")]
+    pub redis_persistence: Persistence,
+    /// How a Tontine is started.
+    #[command(flatten)]
+    pub tontine: TontineArgs,
+    /// How targets are reached.
+    #[command(flatten)]
+    pub access: AccessArgs,
+    /// What to run.
+    #[command(flatten)]
+    pub workload: WorkloadOptions,
+    /// How.
+    #[command(flatten)]
+    pub driver: DriverOptions,
+    /// Results.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Where a running system is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A RESP server.
+    Resp(String),
+}
+
+/// An address that cannot be understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{given} is no address; give resp://HOST:PORT")]
+pub struct BadAddress {
+    given: String,
+}
+
+impl FromStr for Address {
+    type Err = BadAddress;
+
+    fn from_str(given: &str) -> Result<Self, BadAddress> {
+        let bad = || BadAddress { given: given.to_owned() };
+        let address = match given.split_once("://") {
+            None => given,
+            Some(("resp" | "redis", address)) => address,
+            Some(_) => return Err(bad()),
+        };
+        let (host, port) = address.rsplit_once(':').ok_or_else(bad)?;
+        let sound = !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0);
+        if sound { Ok(Address::Resp(address.to_owned())) } else { Err(bad()) }
+    }
+}
+
+/// A system to compare.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum System {
+    /// Started here.
+    Tontine,
+    /// Started here.
+    Redis,
+    /// Running already.
+    At(Address),
+}
+
+impl FromStr for System {
+    type Err = BadAddress;
+
+    fn from_str(given: &str) -> Result<Self, BadAddress> {
+        match given {
+            "tontine" => Ok(System::Tontine),
+            "redis" => Ok(System::Redis),
+            address => address.parse().map(System::At),
+        }
+    }
+}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The measurement failed.
+    #[error(transparent)]
+    Measure(#[from] MeasureError),
+    /// A scenario failed.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// A result file could not be written.
+    #[error("cannot write {path}: {source}")]
+    NotWritten {
+        /// Which.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// What came out.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BenchReport {
+    /// Of `load` and `run`.
+    Run(Box<RunReport>),
+    /// Of `compare`.
+    Comparison {
+        /// The figures side by side.
+        comparison: Comparison,
+        /// Every single run.
+        runs: Vec<RunReport>,
+    },
+    /// Of a scenario.
+    Scenario(ScenarioReport),
+}
+
+impl BenchReport {
+    /// For a terminal.
+    pub fn text(&self) -> String {
+        match self {
+            BenchReport::Run(run) => run_text(run),
+            BenchReport::Comparison { comparison, runs } => {
+                let mut parts: Vec<String> = runs.iter().map(run_text).collect();
+                parts.push(comparison_text(comparison));
+                parts.join("\n")
+            }
+            BenchReport::Scenario(scenario) => scenario.text(),
+        }
+    }
+
+    /// For scripts.
+    pub fn json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("plain data becomes JSON")
+    }
+
+    /// For `docs/benchmarks`.
+    pub fn markdown(&self) -> String {
+        match self {
+            BenchReport::Run(run) => {
+                [context_markdown(&run.context), runs_markdown(std::slice::from_ref(run))].join("\n")
+            }
+            BenchReport::Comparison { comparison, runs } => {
+                let context = runs.first().map(|run| context_markdown(&run.context)).unwrap_or_default();
+                [context, comparison_markdown(comparison), runs_markdown(runs)].join("\n")
+            }
+            BenchReport::Scenario(scenario) => scenario.markdown(),
+        }
+    }
+
+    /// Whether every operation went well: no error, nothing missing, nothing corrupt.
+    pub fn clean(&self) -> bool {
+        match self {
+            BenchReport::Run(run) => run.outcomes.clean(),
+            BenchReport::Comparison { runs, .. } => runs.iter().all(|run| run.outcomes.clean()),
+            BenchReport::Scenario(scenario) => scenario.runs.iter().all(|run| run.outcomes.clean()),
+        }
+    }
+
+    fn write(&self, output: &OutputArgs) -> Result<(), BenchError> {
+        let write = |path: &PathBuf, content: String| {
+            fs::write(path, content)
+                .map_err(|source| BenchError::NotWritten { path: path.display().to_string(), source })
+        };
+        if let Some(path) = &output.json_file {
+            write(path, self.json() + "\n")?;
+        }
+        if let Some(path) = &output.markdown_file {
+            write(path, self.markdown())?;
+        }
+        Ok(())
+    }
+}
+
+/// Carries out a command. Progress goes to stderr; printing the report is the caller's part.
+///
+/// # Errors
+/// When servers cannot be started or reached, options make no sense, or a result file cannot be written.
+/// Errors of single operations are in the report: see [`BenchReport::clean`].
+pub fn run(command: &BenchCommand) -> Result<BenchReport, BenchError> {
+    match command {
+        BenchCommand::Load(arguments) => one(arguments, Phase::Load),
+        BenchCommand::Run(arguments) => one(arguments, Phase::Run),
+        BenchCommand::Compare(arguments) => two(arguments),
+        BenchCommand::Resp(arguments) => scenario(arguments.scenario.run(), &arguments.output),
+    }
+}
+
+fn scenario(
+    report: Result<ScenarioReport, ScenarioError>,
+    output: &OutputArgs,
+) -> Result<BenchReport, BenchError> {
+    let report = BenchReport::Scenario(report?);
+    report.write(output)?;
+    Ok(report)
+}
+
+fn one(arguments: &RunArgs, phase: Phase) -> Result<BenchReport, BenchError> {
+    let watched = match &arguments.server_pids[..] {
+        [only] => Watched::tree(*only, "server"),
+        many => {
+            many.iter().zip(1..).flat_map(|(pid, n)| Watched::tree(*pid, &format!("server {n}"))).collect()
+        }
+    };
+    let target = arguments.access.target(&arguments.target);
+    let contestant = Contestant::running(&arguments.label, target, watched);
+    let run = contestant.measure(&arguments.workload, &arguments.driver, phase)?;
+    let report = BenchReport::Run(Box::new(run));
+    report.write(&arguments.output)?;
+    Ok(report)
+}
+
+fn two(arguments: &CompareArgs) -> Result<BenchReport, BenchError> {
+    let [a, b] = [contestant(arguments, &arguments.a, "a")?, contestant(arguments, &arguments.b, "b")?];
+    for contestant in [&a, &b] {
+        contestant.load(&arguments.workload, &arguments.driver)?;
+    }
+    let pairs = alternate(&a, &b, &arguments.workload, &arguments.driver, arguments.pairs.max(1))?;
+    let comparison = Comparison::of(arguments.workload.describe(), &pairs);
+    let runs = pairs.into_iter().flat_map(|(a, b)| [a, b]).collect();
+    let report = BenchReport::Comparison { comparison, runs };
+    report.write(&arguments.output)?;
+    Ok(report)
+}
+
+fn contestant(arguments: &CompareArgs, system: &System, side: &str) -> Result<Contestant, BenchError> {
+    let options = match system {
+        System::At(address) => {
+            let label = format!("{side} ({address})");
+            return Ok(Contestant::running(&label, arguments.access.target(address), Vec::new()));
+        }
+        System::Redis => PeerOptions::Redis(RedisOptions {
+            persistence: arguments.redis_persistence,
+            parent: arguments.tontine.scratch.clone(),
+            ..RedisOptions::default()
+        }),
+        System::Tontine => {
+            let default = crate::scenarios::resp::TONTINE_ARGUMENTS;
+            PeerOptions::Tontine(arguments.tontine.options(default, 1)?)
+        }
+    };
+    let name = if *system == System::Redis { "redis" } else { "tontine" };
+    let same = arguments.a == arguments.b;
+    let label = if same { format!("{name} {side}") } else { name.to_owned() };
+    let started = Contestant::start(&label, &options)?;
+    let resp = Address::Resp(started.peer.as_ref().map(|peer| peer.resp[0].clone()).unwrap_or_default());
+    Ok(Contestant { target: arguments.access.target(&resp), ..started })
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Address::Resp(address) => write!(formatter, "resp://{address}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(subcommand)]
+        command: BenchCommand,
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        <Line as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn a_run_is_read_from_its_flags() {
+        let line = Line::parse_from([
+            "bench",
+            "run",
+            "-t",
+            "resp://h:1",
+            "--workload",
+            "a",
+            "-c",
+            "50",
+            "-P",
+            "16",
+            "--rate",
+            "1e3",
+        ]);
+        let BenchCommand::Run(arguments) = line.command else { panic!("run was asked for") };
+        assert_eq!(arguments.target, Address::Resp("h:1".to_owned()));
+        assert_eq!((arguments.driver.connections, arguments.driver.depth), (50, 16));
+        assert_eq!(arguments.driver.rate, Some(1_000.0));
+        assert_eq!(
+            arguments.workload.describe(),
+            "50 % read + 50 % update, zipfian, 100000 records of 1024 bytes"
+        );
+    }
+
+    #[test]
+    fn addresses_are_checked() {
+        assert_eq!("redis://h:6379".parse(), Ok(Address::Resp("h:6379".to_owned())));
+        assert_eq!("[::1]:6379".parse(), Ok(Address::Resp("[::1]:6379".to_owned())));
+        for bad in ["", "h", "h:", ":1", "h:0", "h:70000", "http://h:1"] {
+            assert!(bad.parse::<Address>().is_err(), "{bad}");
+        }
+        assert_eq!("redis".parse(), Ok(System::Redis));
+    }
+}
