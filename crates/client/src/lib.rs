@@ -1,1 +1,38 @@
-//! (see ARCHITECTURE.md)
+//! The client library, and the coordinator that client and node share.
+//!
+//! - [`Client`] is what applications use: it keeps the ring, sends each get straight to the replicas and each put
+//!   straight to one replica, and tells indeterminate outcomes from failures.
+//! - [`coordinator`] drives one request to its quorum; the decisions are `protocol::quorum`'s.
+//! - [`peers`] carries calls over multiplexed links.
+//!
+//! ```no_run
+//! use client::{Client, ClientOptions, PutOptions};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::connect(&["127.0.0.1:7401"], runtime::Ports::os(), ClientOptions::default()).await?;
+//! let carts = client.store("default")?;
+//! carts.put("cart:7", "milk", PutOptions::default()).await?;
+//! let found = carts.get("cart:7").await?;
+//! assert_eq!(found.value().as_deref(), Some(&b"milk"[..]));
+//! // A put with the context of a get replaces exactly what that get saw.
+//! carts.put("cart:7", "milk, eggs", PutOptions::after(&found)).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **Architecture Invariant:** the client never stamps a version; only storage nodes do (D1).
+
+pub mod coordinator;
+pub mod peers;
+
+mod bulk;
+mod connect;
+mod error;
+mod found;
+mod store;
+
+pub use bulk::{ScanAfter, ScanPage};
+pub use connect::{Client, ClientOptions};
+pub use error::ClientError;
+pub use found::Found;
+pub use store::{Merge, PutOptions, StoreHandle};

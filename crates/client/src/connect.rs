@@ -1,0 +1,196 @@
+//! The client: its picture of the cluster, and its links.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use model::{Cluster, NodeId, VersionSet};
+use parking_lot::RwLock;
+use runtime::Ports;
+use wire::messages::{ClusterGet, Peer, Request, Response, StatusGet};
+
+use crate::coordinator::{Coordinator, CoordinatorOptions, Replicas, Scope};
+use crate::error::ClientError;
+use crate::peers::{Call, CallError, Peers};
+use crate::store::StoreHandle;
+
+/// Settings of a client.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// Name that nodes show for the client. Default: `tontine-client`.
+    pub name: String,
+    /// Deadline of requests that name none. Default: 5 s.
+    pub deadline: Duration,
+    /// How long a node may take before another one is asked beside it. Default: 50 ms.
+    pub hedge_after: Duration,
+    /// Further attempts of a request that certainly was not done and may succeed later. Default: 3.
+    pub retries: u32,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        let CoordinatorOptions { deadline, hedge_after } = CoordinatorOptions::default();
+        ClientOptions { name: "tontine-client".to_owned(), deadline, hedge_after, retries: 3 }
+    }
+}
+
+/// A connection to a cluster. Cheap to clone; clones share links, which are multiplexed and pipelined.
+///
+/// A client lives on the executor thread on which it was connected: for more threads, connect one on each.
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) ports: Ports,
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) coordinator: Arc<Coordinator>,
+    pub(crate) options: ClientOptions,
+    nodes: Arc<Nodes>,
+}
+
+/// The nodes as a client reaches them: always over a link.
+struct Nodes {
+    peers: Arc<Peers>,
+    cluster: RwLock<Arc<Cluster>>,
+}
+
+impl Client {
+    /// Connects to the first of `addresses` (`host:port` of the native protocol) that answers, and learns the
+    /// cluster from it.
+    ///
+    /// # Errors
+    /// [`ClientError::NotConnected`] when none answers as a node does.
+    pub async fn connect<A: AsRef<str>>(
+        addresses: &[A],
+        ports: Ports,
+        options: ClientOptions,
+    ) -> Result<Client, ClientError> {
+        let peers = Peers::new(ports.clone(), Peer::Client { name: options.name.clone() }, None);
+        let mut reasons = Vec::new();
+        for address in addresses {
+            let address = address.as_ref();
+            let request = Request::ClusterGet(ClusterGet {});
+            match peers.ask_address(address, request).await {
+                Ok(Response::ClusterDocument(document)) => {
+                    match serde_json::from_slice::<Cluster>(&document.json) {
+                        Ok(cluster) => return Ok(Client::of(cluster, peers, ports, options)),
+                        Err(error) => {
+                            reasons.push(format!("{address}: its cluster document is unreadable: {error}"))
+                        }
+                    }
+                }
+                Ok(other) => reasons.push(format!("{address}: unexpected answer {}", other.name())),
+                Err(error) => reasons.push(format!("{address}: {error}")),
+            }
+        }
+        Err(ClientError::NotConnected { detail: reasons.join("; ") })
+    }
+
+    fn of(cluster: Cluster, peers: Arc<Peers>, ports: Ports, options: ClientOptions) -> Client {
+        peers.learn(&cluster);
+        let nodes = Arc::new(Nodes { peers: peers.clone(), cluster: RwLock::new(Arc::new(cluster)) });
+        let settings = CoordinatorOptions { deadline: options.deadline, hedge_after: options.hedge_after };
+        let coordinator = Coordinator::new(nodes.clone(), ports.clone(), settings);
+        Client { inner: Arc::new(Inner { ports, peers, coordinator, options, nodes }) }
+    }
+
+    /// The cluster as this client knows it.
+    pub fn cluster(&self) -> Arc<Cluster> {
+        self.inner.nodes.cluster.read().clone()
+    }
+
+    /// A store of the cluster.
+    ///
+    /// # Errors
+    /// [`ClientError::UnknownStore`].
+    pub fn store(&self, name: &str) -> Result<StoreHandle, ClientError> {
+        self.inner.scope(name)?;
+        Ok(StoreHandle::new(self.clone(), name))
+    }
+
+    /// A node's own account of itself, as JSON.
+    pub async fn status(&self, node: NodeId) -> Result<Bytes, ClientError> {
+        match self.inner.call(node, Request::StatusGet(StatusGet {})).await? {
+            Response::StatusDocument(document) => Ok(document.json),
+            other => {
+                Err(ClientError::Indeterminate { detail: format!("unexpected answer {}", other.name()) })
+            }
+        }
+    }
+
+    /// Asks the nodes for the newest cluster document.
+    pub async fn refresh(&self) -> Result<Arc<Cluster>, ClientError> {
+        let mut reasons = Vec::new();
+        for node in &self.cluster().nodes {
+            match self.inner.call(node.id, Request::ClusterGet(ClusterGet {})).await {
+                Ok(Response::ClusterDocument(document)) => return Ok(self.inner.nodes.adopt(&document.json)),
+                Ok(other) => reasons.push(format!("{}: unexpected answer {}", node.native, other.name())),
+                Err(error) => reasons.push(format!("{}: {error}", node.native)),
+            }
+        }
+        Err(ClientError::NotConnected { detail: reasons.join("; ") })
+    }
+
+    /// Closes all links. Requests under way fail or are indeterminate.
+    pub fn close(&self) {
+        self.inner.peers.close();
+    }
+}
+
+impl Inner {
+    /// The scope of a request of this store that starts now.
+    pub(crate) fn scope(&self, store: &str) -> Result<Scope, ClientError> {
+        let cluster = self.nodes.cluster.read().clone();
+        let Some(definition) = cluster.store(store) else {
+            let known: Vec<&str> = cluster.store_names().map(|name| name.as_str()).collect();
+            return Err(ClientError::UnknownStore { store: store.to_owned(), known: known.join(", ") });
+        };
+        let (definition, store) = (Arc::new(definition.clone()), (&definition.name).into());
+        Ok(Scope { cluster, definition, store })
+    }
+
+    /// Calls a node and waits.
+    pub(crate) async fn call(&self, node: NodeId, request: Request) -> Result<Response, CallError> {
+        match self.peers.call(node, request) {
+            Call::Ready(answer) => answer,
+            Call::Pending(future) => self.coordinator.within_deadline(future, &Default::default()).await,
+        }
+    }
+
+    /// Takes in a newer document that a refusal carried.
+    pub(crate) fn adopt(&self, document: &[u8]) {
+        self.nodes.adopt(document);
+    }
+}
+
+impl Replicas for Nodes {
+    fn own(&self) -> Option<NodeId> {
+        None
+    }
+
+    fn call(&self, node: NodeId, request: Request) -> Call {
+        self.peers.call(node, request)
+    }
+
+    fn is_suspected(&self, node: NodeId) -> bool {
+        self.peers.is_down(node)
+    }
+
+    fn park(&self, _scope: &Scope, _target: NodeId, _key: &Bytes, _set: &VersionSet) {
+        unreachable!("clients drive no writes, so they are never asked to hold a hint");
+    }
+
+    fn adopt(&self, document: &[u8]) -> Arc<Cluster> {
+        let mut current = self.cluster.write();
+        if let Ok(cluster) = serde_json::from_slice::<Cluster>(document)
+            && cluster.name == current.name
+            && cluster.generation > current.generation
+        {
+            self.peers.learn(&cluster);
+            *current = Arc::new(cluster);
+        }
+        current.clone()
+    }
+}

@@ -1,0 +1,237 @@
+//! Drives one request to its quorum.
+//!
+//! ```text
+//!  caller ── get/write ──► Coordinator ── start/step ──► protocol::quorum   (decides)
+//!                              │  ▲
+//!                         calls│  │answers
+//!                              ▼  │
+//!                           Replicas: links to other nodes, and this node itself
+//! ```
+//!
+//! Client and node share this code. A node's [`Replicas`] answers for the node itself without a link; a client's
+//! has no node of its own and drives only gets. When the caller has its answer and replicas are still out, the rest
+//! of the request (late acknowledgements, hints, read repair) goes on in a task of its own until its deadline. When
+//! a replica hands over a newer cluster document, the same request starts again under it, a write with the same dot.
+//!
+//! **Architecture Invariant:** the driver never counts acknowledgements and never picks a node; the machine never
+//! waits.
+
+mod calls;
+mod get;
+mod multi_get;
+mod multi_write;
+mod write;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use model::{Cluster, Moment, NodeId, PreferenceList, Store, Token, VersionSet};
+use protocol::quorum::{Errors, QuorumOptions, ReplicaError};
+use runtime::{BoxFuture, Ports};
+use smallvec::SmallVec;
+use wire::error::{ErrorCode, Outcome};
+use wire::messages::{Failure, Request, RequestOptions, StoreRef};
+
+use crate::peers::{Call, CallError};
+
+pub use multi_get::MultiGot;
+pub use multi_write::AllDurable;
+pub use write::{Acked, OwnWrite};
+
+/// Deadline of a request that names none: long enough for a busy disk, short enough for a person to wait.
+pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(5);
+
+/// How long a node may take before another one is brought in beside it: far above a healthy node's answer with a
+/// grouped sync, far below a deadline.
+pub const HEDGE_AFTER_DEFAULT: Duration = Duration::from_millis(50);
+
+/// Starts of one request under ever newer cluster documents before it gives up.
+const REFRESHES_MAX: usize = 8;
+
+/// The nodes, as a coordinator reaches them.
+pub trait Replicas: Send + Sync + 'static {
+    /// The coordinator's own node, if it is one.
+    fn own(&self) -> Option<NodeId>;
+
+    /// Sends a request to a node, the own one included.
+    fn call(&self, node: NodeId, request: Request) -> Call;
+
+    /// Whether the node is better avoided.
+    fn is_suspected(&self, node: NodeId) -> bool;
+
+    /// Keeps a hint at the own node, as well as that goes. Clients have no own node and are never asked.
+    fn park(&self, scope: &Scope, target: NodeId, key: &Bytes, set: &VersionSet);
+
+    /// Takes in a cluster document that a replica handed over, and returns the newest that is known then.
+    fn adopt(&self, document: &[u8]) -> Arc<Cluster>;
+}
+
+/// Under which cluster document and for which store a request runs.
+#[derive(Clone)]
+pub struct Scope {
+    /// The cluster at the request's generation.
+    pub cluster: Arc<Cluster>,
+    /// The store.
+    pub definition: Arc<Store>,
+    /// The store's name, as messages carry it.
+    pub store: StoreRef,
+}
+
+impl Scope {
+    /// Who should hold the key.
+    pub fn preference(&self, key: &[u8]) -> PreferenceList {
+        self.cluster.route(&self.definition, Token::of(key)).1
+    }
+}
+
+/// Settings of a coordinator.
+#[derive(Clone, Copy, Debug)]
+pub struct CoordinatorOptions {
+    /// Deadline of requests that name none. Default: [`DEADLINE_DEFAULT`].
+    pub deadline: Duration,
+    /// How long a node may take before another one is brought in. Default: [`HEDGE_AFTER_DEFAULT`].
+    pub hedge_after: Duration,
+}
+
+impl Default for CoordinatorOptions {
+    fn default() -> Self {
+        CoordinatorOptions { deadline: DEADLINE_DEFAULT, hedge_after: HEDGE_AFTER_DEFAULT }
+    }
+}
+
+/// Drives requests. One for each worker of a node, or for each client.
+pub struct Coordinator {
+    replicas: Arc<dyn Replicas>,
+    ports: Ports,
+    options: CoordinatorOptions,
+}
+
+/// Which of a store's two numbers of required answers a request goes by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Read,
+    Write,
+}
+
+impl Coordinator {
+    /// Over these nodes.
+    pub fn new(replicas: Arc<dyn Replicas>, ports: Ports, options: CoordinatorOptions) -> Arc<Self> {
+        Arc::new(Coordinator { replicas, ports, options })
+    }
+
+    /// The nodes that it reaches.
+    pub fn replicas(&self) -> &Arc<dyn Replicas> {
+        &self.replicas
+    }
+
+    /// When a request that starts now must be answered.
+    pub fn deadline(&self, options: &RequestOptions) -> Moment {
+        let span = match options.deadline_ms {
+            0 => self.options.deadline,
+            ms => Duration::from_millis(u64::from(ms)),
+        };
+        self.ports.clock.now().after(span)
+    }
+
+    /// Waits for a call until the request's deadline; a late one counts as broken.
+    pub async fn within_deadline<T>(
+        &self,
+        call: BoxFuture<'static, Result<T, CallError>>,
+        options: &RequestOptions,
+    ) -> Result<T, CallError> {
+        let timer = self.ports.clock.sleep_until(self.deadline(options));
+        match futures_util::future::select(call, timer).await {
+            futures_util::future::Either::Left((answer, _)) => answer,
+            futures_util::future::Either::Right(_) => Err(CallError::Broken),
+        }
+    }
+
+    fn quorum_options(
+        &self,
+        scope: &Scope,
+        options: &RequestOptions,
+        direction: Direction,
+        deadline: Moment,
+    ) -> QuorumOptions {
+        let consistency = scope.definition.consistency;
+        let required = match direction {
+            Direction::Read => consistency.reads_required,
+            Direction::Write => consistency.writes_required,
+        };
+        let required = options.required.unwrap_or(required);
+        QuorumOptions {
+            required,
+            preferred: options.preferred.unwrap_or(required),
+            sloppy: options.sloppy.unwrap_or(scope.definition.sloppy),
+            hedge_after: self.options.hedge_after,
+            deadline,
+            generation: scope.cluster.generation,
+        }
+    }
+
+    fn suspected(&self, preference: &PreferenceList) -> SmallVec<[NodeId; 4]> {
+        let all = preference.replicas().iter().chain(preference.fallbacks());
+        all.copied().filter(|&node| self.replicas.is_suspected(node)).collect()
+    }
+}
+
+/// The newer cluster document that an error carries, if any.
+fn document_of(error: &CallError) -> Option<Bytes> {
+    match error {
+        CallError::Refused(failure) => failure.cluster.clone(),
+        _ => None,
+    }
+}
+
+/// What a machine hears about a call that failed. `generation` is that of the document the node handed over.
+fn replica_error(error: &CallError, newest: model::Generation) -> ReplicaError {
+    match error {
+        CallError::Unreachable { .. } => ReplicaError::Unreachable,
+        CallError::Broken => ReplicaError::Lost,
+        CallError::Refused(failure) => code_error(failure.code, newest),
+    }
+}
+
+fn code_error(code: ErrorCode, newest: model::Generation) -> ReplicaError {
+    match code {
+        ErrorCode::Overloaded | ErrorCode::TooManyConnections => ReplicaError::Overloaded,
+        ErrorCode::DiskFull => ReplicaError::DiskFull,
+        ErrorCode::StorageFailed => ReplicaError::StorageFailed,
+        ErrorCode::Corrupt => ReplicaError::Corrupt,
+        ErrorCode::StaleGeneration => ReplicaError::StaleGeneration { generation: newest },
+        ErrorCode::UnknownStore => ReplicaError::UnknownStore,
+        ErrorCode::TooManySiblings => ReplicaError::TooManySiblings,
+        ErrorCode::ValueTooLarge => ReplicaError::ValueTooLong,
+        other if other.outcome() == Outcome::Failed => ReplicaError::Unavailable,
+        _ => ReplicaError::Lost,
+    }
+}
+
+/// What nodes said, for people.
+fn describe(errors: &Errors) -> String {
+    let each: Vec<String> = errors.iter().map(|(node, error)| format!("{node} {error}")).collect();
+    if each.is_empty() { "no node said why".to_owned() } else { each.join(", ") }
+}
+
+/// The refusal when all nodes that failed said the same typed thing, which the caller can act on.
+fn common_refusal(errors: &Errors) -> Option<ErrorCode> {
+    let code = |error: &ReplicaError| match error {
+        ReplicaError::DiskFull => Some(ErrorCode::DiskFull),
+        ReplicaError::UnknownStore => Some(ErrorCode::UnknownStore),
+        ReplicaError::ValueTooLong => Some(ErrorCode::ValueTooLarge),
+        ReplicaError::TooManySiblings => Some(ErrorCode::TooManySiblings),
+        ReplicaError::Overloaded => Some(ErrorCode::Overloaded),
+        ReplicaError::Corrupt => Some(ErrorCode::Corrupt),
+        _ => None,
+    };
+    let first = code(&errors.first()?.1)?;
+    errors.iter().all(|(_, error)| code(error) == Some(first)).then_some(first)
+}
+
+fn too_many_refreshes() -> Failure {
+    Failure::new(
+        ErrorCode::Overloaded,
+        format!("the cluster document changed {REFRESHES_MAX} times while the request ran; try again"),
+    )
+}

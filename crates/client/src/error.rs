@@ -1,0 +1,91 @@
+//! What can go wrong for an application, and what it then knows.
+
+use model::KeyError;
+use thiserror::Error;
+use wire::error::{ErrorCode, Outcome};
+use wire::messages::Failure;
+
+use crate::peers::CallError;
+
+/// Why a request of an application was not done, or may not have been.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// None of the nodes could be reached. Nothing was done.
+    #[error("no node of the cluster can be reached ({detail}); is it running, and is the address right?")]
+    NotConnected {
+        /// What happened at each.
+        detail: String,
+    },
+    /// The key is empty or too long. Nothing was done.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The cluster has no such store. Nothing was done.
+    #[error("there is no store {store:?}; the stores are: {known}")]
+    UnknownStore {
+        /// The name as given.
+        store: String,
+        /// The names that exist.
+        known: String,
+    },
+    /// The request was refused. Nothing was done; the code says why.
+    #[error("{code}: {detail}")]
+    Failed {
+        /// Why.
+        code: ErrorCode,
+        /// The facts of this case.
+        detail: String,
+    },
+    /// The write may have been done, or may yet be: read before writing again.
+    #[error("outcome unknown: {detail}")]
+    Indeterminate {
+        /// What is known.
+        detail: String,
+    },
+    /// The siblings changed each time between reading and writing their merge.
+    #[error("other writers changed the key {attempts} times in between; try again")]
+    Contended {
+        /// How often.
+        attempts: usize,
+    },
+}
+
+impl ClientError {
+    /// Whether a write may have been done all the same.
+    pub fn is_indeterminate(&self) -> bool {
+        matches!(self, ClientError::Indeterminate { .. })
+    }
+
+    /// Whether a newer version made the write obsolete: read again, then write with that context.
+    pub fn is_obsolete(&self) -> bool {
+        matches!(self, ClientError::Failed { code: ErrorCode::Obsolete, .. })
+    }
+
+    /// Whether the same request may succeed later without any change.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            ClientError::Failed { code, .. } => code.is_retryable(),
+            ClientError::NotConnected { .. } | ClientError::Contended { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+impl From<Failure> for ClientError {
+    fn from(failure: Failure) -> Self {
+        match failure.code.outcome() {
+            Outcome::Indeterminate => ClientError::Indeterminate { detail: failure.to_string() },
+            Outcome::Failed => ClientError::Failed { code: failure.code, detail: failure.detail },
+        }
+    }
+}
+
+impl From<CallError> for ClientError {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Unreachable { reason } => ClientError::NotConnected { detail: reason },
+            CallError::Broken => ClientError::Indeterminate { detail: error.to_string() },
+            CallError::Refused(failure) => failure.into(),
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! What a get found.
+
+use bytes::Bytes;
+use model::{Context, Version, VersionSet, WallMillis};
+
+/// The state of a key as its read quorum knows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    pub(crate) set: VersionSet,
+    pub(crate) now: WallMillis,
+    pub(crate) replicas_answered: u8,
+    pub(crate) sloppy: bool,
+}
+
+impl Found {
+    /// The value that last-write-wins shows; `None` when the key was never written, was deleted, or has expired.
+    pub fn value(&self) -> Option<Bytes> {
+        self.set.winner().and_then(|winner| winner.live(self.now)).cloned()
+    }
+
+    /// Every concurrent value, in a fixed order. More than one means that writers did not see each other.
+    pub fn values(&self) -> impl Iterator<Item = &Bytes> {
+        self.set.versions().iter().filter_map(|version| version.live(self.now))
+    }
+
+    /// Every version that nothing known has replaced, deletions included.
+    pub fn versions(&self) -> &[Version] {
+        self.set.versions()
+    }
+
+    /// What this get has seen, for the next put to hand back.
+    pub fn context(&self) -> Context {
+        self.set.context()
+    }
+
+    /// The whole state, for tools.
+    pub fn set(&self) -> &VersionSet {
+        &self.set
+    }
+
+    /// How many nodes answered.
+    pub fn replicas_answered(&self) -> u8 {
+        self.replicas_answered
+    }
+
+    /// Whether fallbacks had to answer for replicas, so that an acknowledged write may have been missed.
+    pub fn is_sloppy(&self) -> bool {
+        self.sloppy
+    }
+}
