@@ -21,11 +21,14 @@
 //!
 //! **Architecture Invariant:** nobody else compares a number of answers with R or W.
 
+#[cfg(test)]
+mod fixtures;
 mod get;
 mod multi;
 mod multi_get;
 mod multi_write;
 mod options;
+mod planted;
 mod replica_error;
 mod write;
 
@@ -33,6 +36,6 @@ pub use get::{Get, GetAction, GetActions, GetEvent, GetFailure, GetOutcome};
 pub use multi::KeyIndex;
 pub use multi_get::{MultiGet, MultiGetAction, MultiGetEvent};
 pub use multi_write::{MultiWrite, MultiWriteAction, MultiWriteEvent};
-pub use options::{Candidates, FALLBACKS_MAX, QuorumOptions};
+pub use options::{Candidates, FALLBACKS_MAX, QuorumOptions, own_record_suffices, own_write_suffices};
 pub use replica_error::{Errors, ReplicaError};
 pub use write::{Local, Origin, Write, WriteAction, WriteActions, WriteEvent, WriteOutcome};

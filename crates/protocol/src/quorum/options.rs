@@ -75,3 +75,15 @@ impl Candidates<'_> {
         own_first.chain(trusted).chain(suspected).take(FALLBACKS_MAX).collect()
     }
 }
+
+/// Whether the own node's record alone answers a get: it is a replica, and one answer is enough. A machine started
+/// for such a get would ask the own node and nobody else.
+pub fn own_record_suffices(own: NodeId, preference: &PreferenceList, required: u8) -> bool {
+    required <= 1 && preference.is_replica(own)
+}
+
+/// Whether the own node's acknowledgement alone completes a write: it is the key's only replica. A machine started
+/// for such a write would send nothing.
+pub fn own_write_suffices(own: NodeId, preference: &PreferenceList) -> bool {
+    preference.replicas() == [own]
+}
