@@ -1,1 +1,308 @@
-//! (in work)
+//! What Tontine keeps where: the places of the tree, and typed access to them.
+//!
+//! ```text
+//! /active/<node>    ephemeral   who is alive: addresses and incarnation
+//! /config/cluster   persistent  the cluster document; its generation only grows
+//! /headmaster/...   ephemeral, sequential  candidates for the manager's office
+//! ```
+//!
+//! Documents are JSON, so that an operator can read them with any tool; unknown fields are ignored, so that a newer
+//! program may add some.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use model::{Cluster, Generation, Node, NodeId};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::{CoordinationError, CoordinationService, CreateMode, DocumentPath, Expected, Watch};
+
+/// Where active nodes register.
+pub fn active_path() -> DocumentPath {
+    known("/active")
+}
+
+/// Where one node registers while it is active.
+pub fn active_node_path(node: NodeId) -> DocumentPath {
+    active_path().child(&node.to_string()).expect("the names of nodes are short")
+}
+
+/// Where the cluster document is.
+pub fn cluster_path() -> DocumentPath {
+    known("/config/cluster")
+}
+
+/// Below which candidates for the manager's office register, each as an ephemeral sequential document.
+pub fn headmaster_path() -> DocumentPath {
+    known("/headmaster")
+}
+
+fn known(path: &str) -> DocumentPath {
+    DocumentPath::new(path).expect("the paths in this module are well formed")
+}
+
+/// A node that is alive, as it says itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActiveNode {
+    /// Who it is and where it can be reached.
+    pub node: Node,
+    /// How often its data directory was begun anew; greater ones are later.
+    pub incarnation: u64,
+}
+
+/// Why a document could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The content is not what belongs there.
+    #[error("document {path} is malformed: {reason}")]
+    Malformed {
+        /// The document.
+        path: DocumentPath,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The service refused.
+    #[error(transparent)]
+    Coordination(#[from] CoordinationError),
+}
+
+/// Why a node could not register.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// Another session has registered this node and is alive.
+    #[error(
+        "two nodes with one id: node {id} is active already{}; give this one an id of its own", 
+        .other.as_ref().map(|other| format!(" at {}", other.node.native)).unwrap_or_default()
+    )]
+    AlreadyActive {
+        /// The id that both claim.
+        id: NodeId,
+        /// The other one, if its document can be read. When it has the addresses of the one that registers, it is
+        /// most likely its predecessor, whose session ends soon: try again.
+        other: Option<Box<ActiveNode>>,
+    },
+    /// The service refused.
+    #[error(transparent)]
+    Coordination(#[from] CoordinationError),
+}
+
+/// Why a cluster document could not be published.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// What is stored is at least as new.
+    #[error("generation {} is stored already, generation {} comes too late", .stored.0, .offered.0)]
+    Superseded {
+        /// Generation of the stored document.
+        stored: Generation,
+        /// Generation of the refused one.
+        offered: Generation,
+    },
+    /// What is stored belongs to another cluster.
+    #[error("the coordination service holds cluster {stored:?}, not {offered:?}")]
+    OtherCluster {
+        /// Name of the stored cluster.
+        stored: String,
+        /// Name of the refused one.
+        offered: String,
+    },
+    /// What is stored cannot be read, so nothing is written over it.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+impl From<CoordinationError> for PublishError {
+    fn from(error: CoordinationError) -> PublishError {
+        PublishError::Read(error.into())
+    }
+}
+
+fn encode(document: &impl Serialize) -> Bytes {
+    Bytes::from(serde_json::to_vec(document).expect("documents have text keys and finite numbers"))
+}
+
+fn decode<T: DeserializeOwned>(path: &DocumentPath, data: &[u8]) -> Result<T, ReadError> {
+    serde_json::from_slice(data)
+        .map_err(|error| ReadError::Malformed { path: path.clone(), reason: error.to_string() })
+}
+
+/// Creates a document's parents, where they are missing.
+///
+/// # Errors
+/// As [`CoordinationService::create`].
+pub async fn create_parents(
+    service: &dyn CoordinationService,
+    path: &DocumentPath,
+) -> Result<(), CoordinationError> {
+    let parents: Vec<DocumentPath> = std::iter::successors(path.parent(), DocumentPath::parent).collect();
+    for parent in parents.iter().rev().filter(|parent| !parent.is_root()) {
+        match service.create(parent, Bytes::new(), CreateMode::Persistent).await {
+            Ok(_) | Err(CoordinationError::NodeExists { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Registers a node as active, for as long as the session lives. Registering again in the same session replaces
+/// what was registered.
+///
+/// # Errors
+/// [`RegisterError::AlreadyActive`] when another living session has registered the id.
+pub async fn register(service: &dyn CoordinationService, active: &ActiveNode) -> Result<(), RegisterError> {
+    let path = active_node_path(active.node.id);
+    create_parents(service, &path).await?;
+    loop {
+        match service.create(&path, encode(active), CreateMode::Ephemeral).await {
+            Ok(_) => return Ok(()),
+            Err(CoordinationError::NodeExists { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        match service.get(&path).await {
+            Ok(found) if found.stat.owner == Some(service.session()) => {
+                service.set(&path, encode(active), Expected::Any).await?;
+                return Ok(());
+            }
+            Ok(found) => {
+                let other = decode(&path, &found.data).ok().map(Box::new);
+                return Err(RegisterError::AlreadyActive { id: active.node.id, other });
+            }
+            // It has just vanished.
+            Err(CoordinationError::NoNode { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The nodes that are active, sorted by id, and a watch for when one comes or goes.
+///
+/// # Errors
+/// When a registration is malformed or the service refuses.
+pub async fn active_nodes(service: &dyn CoordinationService) -> Result<(Vec<ActiveNode>, Watch), ReadError> {
+    let path = active_path();
+    let (names, watch) = match service.children_and_watch(&path).await {
+        Err(CoordinationError::NoNode { .. }) => {
+            create_parents(service, &active_node_path(NodeId(0))).await?;
+            service.children_and_watch(&path).await?
+        }
+        other => other?,
+    };
+    let mut nodes: Vec<ActiveNode> = Vec::with_capacity(names.len());
+    for name in names {
+        let Ok(path) = path.child(&name) else { continue };
+        match service.get(&path).await {
+            Ok(document) => nodes.push(decode(&path, &document.data)?),
+            // It left while we were reading; the watch has fired.
+            Err(CoordinationError::NoNode { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    nodes.sort_by_key(|active| active.node.id);
+    Ok((nodes, watch))
+}
+
+/// The stored cluster document, if there is one.
+///
+/// # Errors
+/// When it is malformed or the service refuses.
+pub async fn read_cluster(service: &dyn CoordinationService) -> Result<Option<Cluster>, ReadError> {
+    let path = cluster_path();
+    match service.get(&path).await {
+        Ok(document) => decode(&path, &document.data).map(Some),
+        Err(CoordinationError::NoNode { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Stores a cluster document if its generation is greater than that of the stored one; of several at the same time
+/// with the same generation one succeeds.
+///
+/// # Errors
+/// [`PublishError::Superseded`] when the stored one is at least as new. After
+/// [`CoordinationError::Indeterminate`] read what is stored, or publish again: if it was stored nevertheless, it is
+/// `Superseded` by itself.
+pub async fn publish_cluster(
+    service: &dyn CoordinationService,
+    cluster: &Cluster,
+) -> Result<(), PublishError> {
+    let path = cluster_path();
+    create_parents(service, &path).await?;
+    loop {
+        let written = match service.get(&path).await {
+            Ok(document) => {
+                let stored: Cluster = decode(&path, &document.data)?;
+                check_newer(&stored, cluster)?;
+                let expected = Expected::Version(document.stat.version);
+                service.set(&path, encode(cluster), expected).await.map(|_| ())
+            }
+            Err(CoordinationError::NoNode { .. }) => {
+                service.create(&path, encode(cluster), CreateMode::Persistent).await.map(|_| ())
+            }
+            Err(error) => return Err(error.into()),
+        };
+        match written {
+            Ok(()) => return Ok(()),
+            // Somebody was faster: look at what they stored.
+            Err(
+                CoordinationError::BadVersion { .. }
+                | CoordinationError::NodeExists { .. }
+                | CoordinationError::NoNode { .. },
+            ) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn check_newer(stored: &Cluster, offered: &Cluster) -> Result<(), PublishError> {
+    if stored.name != offered.name {
+        let (stored, offered) = (stored.name.clone(), offered.name.clone());
+        return Err(PublishError::OtherCluster { stored, offered });
+    }
+    if stored.generation >= offered.generation {
+        return Err(PublishError::Superseded { stored: stored.generation, offered: offered.generation });
+    }
+    Ok(())
+}
+
+/// Follows the cluster document.
+pub struct ClusterWatch {
+    service: Arc<dyn CoordinationService>,
+    /// Only newer ones are handed out.
+    generation: Option<Generation>,
+    /// Set with the last reading, which is not to be repeated before it fires.
+    watch: Option<Watch>,
+}
+
+/// Follows the cluster document: every one that is newer than `known` (any, when `None`), as soon as it is stored.
+pub fn watch_cluster(service: Arc<dyn CoordinationService>, known: Option<Generation>) -> ClusterWatch {
+    ClusterWatch { service, generation: known, watch: None }
+}
+
+impl ClusterWatch {
+    /// The next newer document; those in between may be skipped. Cancel safe.
+    ///
+    /// # Errors
+    /// After [`ReadError::Malformed`] the next call waits for another document; after
+    /// [`CoordinationError::Unavailable`] it reads again (pause before calling it);
+    /// [`CoordinationError::SessionLost`] is final.
+    pub async fn next(&mut self) -> Result<Cluster, ReadError> {
+        let path = cluster_path();
+        loop {
+            if let Some(watch) = self.watch.take() {
+                watch.fired().await?;
+            }
+            let (document, watch) = self.service.get_and_watch(&path).await?;
+            self.watch = Some(watch);
+            let Some(document) = document else { continue };
+            let cluster: Cluster = decode(&path, &document.data)?;
+            if self.generation.is_none_or(|known| cluster.generation > known) {
+                self.generation = Some(cluster.generation);
+                return Ok(cluster);
+            }
+        }
+    }
+}

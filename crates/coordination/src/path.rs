@@ -7,6 +7,9 @@ use thiserror::Error;
 
 use crate::PATH_BYTES_MAX;
 
+/// Most digits of a sequential document.
+const SEQUENCE_BYTES_MAX: usize = 20;
+
 /// A checked path: begins with `/`, names are separated by `/`, no name is empty, `.` or `..` or has control
 /// characters. `/` alone is the root, which always exists. Below the root the name `zookeeper` is taken.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,7 +52,16 @@ impl DocumentPath {
     /// # Errors
     /// When it breaks one of the rules of [`DocumentPath`].
     pub fn new(path: &str) -> Result<DocumentPath, PathError> {
-        if path.len() > PATH_BYTES_MAX {
+        DocumentPath::within(path, PATH_BYTES_MAX)
+    }
+
+    /// Checks a path that may be one that [`numbered`](Self::numbered) made.
+    pub(crate) fn recorded(path: &str) -> Result<DocumentPath, PathError> {
+        DocumentPath::within(path, PATH_BYTES_MAX + SEQUENCE_BYTES_MAX)
+    }
+
+    fn within(path: &str, bytes_max: usize) -> Result<DocumentPath, PathError> {
+        if path.len() > bytes_max {
             return Err(PathError::TooLong { bytes: path.len() });
         }
         let Some(names) = path.strip_prefix('/') else {
@@ -103,7 +115,7 @@ impl DocumentPath {
         &self.0
     }
 
-    /// This path with the digits of a sequential document; the check of the limit leaves room for them.
+    /// This path with the digits of a sequential document, which may exceed the limit on paths.
     pub(crate) fn numbered(&self, sequence: u64) -> DocumentPath {
         DocumentPath(format!("{}{sequence:010}", self.0))
     }

@@ -50,6 +50,11 @@ impl Entry {
         Entry { data, version, created, owner, sequence, list_version, children: BTreeSet::new() }
     }
 
+    /// The same without its children, which a snapshot describes on their own.
+    pub(crate) fn without_children(&self) -> Entry {
+        Entry::new(self.data.clone(), self.stat(), self.sequence, self.list_version)
+    }
+
     pub(crate) fn stat(&self) -> Stat {
         Stat { version: self.version, created: self.created, owner: self.owner }
     }

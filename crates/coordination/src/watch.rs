@@ -141,6 +141,14 @@ impl WatchRegistry {
         }
     }
 
+    /// Fires every watch, for when nobody knows what changed: the watchers read again.
+    pub(crate) fn fire_everything(&mut self) {
+        let documents: Vec<DocumentPath> = self.documents.keys().cloned().collect();
+        documents.iter().for_each(|path| fire_all(&mut self.documents, path, EventKind::Changed));
+        let lists: Vec<DocumentPath> = self.lists.keys().cloned().collect();
+        lists.iter().for_each(|path| fire_all(&mut self.lists, path, EventKind::ChildrenChanged));
+    }
+
     /// Whether nobody watches anything; forgets watches whose watchers are gone.
     pub(crate) fn is_idle(&mut self) -> bool {
         for watched in [&mut self.documents, &mut self.lists] {

@@ -1,0 +1,276 @@
+//! Records of the log as bytes.
+//!
+//! ```text
+//! body length (4) | checksum of the body (8) | body: kind (1), fields
+//! ```
+//!
+//! Numbers are little endian; texts and contents are preceded by their length in four bytes. A record is valid only
+//! as a whole: what is cut off or flipped anywhere fails the checksum.
+
+use bytes::{Buf, BufMut, Bytes};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::tree::{Change, Entry};
+use crate::{
+    CreationOrder, DOCUMENT_BYTES_MAX, DocumentPath, DocumentVersion, PATH_BYTES_MAX, SessionId, Stat,
+};
+
+/// Bytes before the body.
+const PREFIX: usize = 12;
+
+/// Longest body: a document at its limits, or the start of a snapshot with its sessions.
+const BODY_BYTES_MAX: usize = DOCUMENT_BYTES_MAX + 2 * PATH_BYTES_MAX + 128;
+
+/// Most open sessions, so that the start of a snapshot fits into one record.
+pub(super) const SESSIONS_MAX: usize = 100_000;
+
+/// One record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Record {
+    /// The first record: what follows are the documents as they were after `order` changes.
+    Snapshot {
+        /// Changes that the snapshot contains.
+        order: u64,
+        /// Open sessions.
+        sessions: Vec<SessionId>,
+        /// How many documents follow, each in one record.
+        entries: u64,
+    },
+    /// One document of the snapshot.
+    Entry {
+        /// Its path.
+        path: DocumentPath,
+        /// All else.
+        entry: Entry,
+    },
+    /// A change after the snapshot.
+    Change {
+        /// Its number: one more than that of the record before.
+        order: u64,
+        /// What happened.
+        change: Change,
+    },
+}
+
+/// What stands at a place of the log.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Parsed {
+    /// A valid record and the bytes that it takes.
+    Record(Record, usize),
+    /// Nothing: the log ends here.
+    End,
+    /// Bytes that are no valid record.
+    Invalid,
+}
+
+/// Appends a record's bytes.
+pub(super) fn encode(record: &Record, output: &mut Vec<u8>) {
+    let start = output.len();
+    output.put_bytes(0, PREFIX);
+    match record {
+        Record::Snapshot { order, sessions, entries } => {
+            output.put_u8(1);
+            output.put_u64_le(*order);
+            output.put_u64_le(*entries);
+            put_length(sessions.len(), output);
+            sessions.iter().for_each(|session| output.put_u64_le(session.0));
+        }
+        Record::Entry { path, entry } => {
+            output.put_u8(2);
+            put_bytes(path.as_str().as_bytes(), output);
+            put_bytes(&entry.data, output);
+            output.put_u32_le(entry.version.0);
+            output.put_u64_le(entry.created.0);
+            put_owner(entry.owner, output);
+            output.put_u64_le(entry.sequence);
+            output.put_u64_le(entry.list_version);
+        }
+        Record::Change { order, change } => encode_change(*order, change, output),
+    }
+    let body = &output[start + PREFIX..];
+    let (length, checksum) = (body.len(), xxh3_64(body));
+    assert!(length <= BODY_BYTES_MAX, "the limits on documents and sessions bound every record");
+    let mut prefix = &mut output[start..start + PREFIX];
+    prefix.put_u32_le(u32::try_from(length).expect("bounded above"));
+    prefix.put_u64_le(checksum);
+}
+
+fn encode_change(order: u64, change: &Change, output: &mut Vec<u8>) {
+    let kind = match change {
+        Change::Created { .. } => 16,
+        Change::Set { .. } => 17,
+        Change::Deleted { .. } => 18,
+        Change::SessionOpened { .. } => 19,
+        Change::SessionEnded { .. } => 20,
+    };
+    output.put_u8(kind);
+    output.put_u64_le(order);
+    match change {
+        Change::Created { path, data, owner } => {
+            put_bytes(path.as_str().as_bytes(), output);
+            put_bytes(data, output);
+            put_owner(*owner, output);
+        }
+        Change::Set { path, data } => {
+            put_bytes(path.as_str().as_bytes(), output);
+            put_bytes(data, output);
+        }
+        Change::Deleted { path } => put_bytes(path.as_str().as_bytes(), output),
+        Change::SessionOpened { session } | Change::SessionEnded { session } => output.put_u64_le(session.0),
+    }
+}
+
+fn put_length(length: usize, output: &mut Vec<u8>) {
+    output.put_u32_le(u32::try_from(length).expect("limits keep every field below four gigabytes"));
+}
+
+fn put_bytes(bytes: &[u8], output: &mut Vec<u8>) {
+    put_length(bytes.len(), output);
+    output.put_slice(bytes);
+}
+
+/// Sessions count from 1, so that 0 can mean none.
+fn put_owner(owner: Option<SessionId>, output: &mut Vec<u8>) {
+    output.put_u64_le(owner.map_or(0, |session| session.0));
+}
+
+/// What stands at the beginning of `bytes`.
+pub(super) fn parse(bytes: &[u8]) -> Parsed {
+    if bytes.is_empty() {
+        return Parsed::End;
+    }
+    let Some((mut prefix, rest)) = bytes.split_at_checked(PREFIX) else { return Parsed::Invalid };
+    let (length, checksum) = (prefix.get_u32_le() as usize, prefix.get_u64_le());
+    if length > BODY_BYTES_MAX || rest.len() < length || length == 0 {
+        return Parsed::Invalid;
+    }
+    let body = &rest[..length];
+    if xxh3_64(body) != checksum {
+        return Parsed::Invalid;
+    }
+    decode(body).map_or(Parsed::Invalid, |record| Parsed::Record(record, PREFIX + length))
+}
+
+fn decode(mut body: &[u8]) -> Option<Record> {
+    let input = &mut body;
+    let kind = input.try_get_u8().ok()?;
+    let record = match kind {
+        1 => {
+            let order = input.try_get_u64_le().ok()?;
+            let entries = input.try_get_u64_le().ok()?;
+            let count = input.try_get_u32_le().ok()?;
+            let sessions = (0..count).map(|_| input.try_get_u64_le().ok().map(SessionId));
+            Record::Snapshot { order, entries, sessions: sessions.collect::<Option<_>>()? }
+        }
+        2 => {
+            let (path, data) = (take_path(input)?, take_bytes(input)?);
+            let version = DocumentVersion(input.try_get_u32_le().ok()?);
+            let created = CreationOrder(input.try_get_u64_le().ok()?);
+            let stat = Stat { version, created, owner: take_owner(input)? };
+            let (sequence, list_version) = (input.try_get_u64_le().ok()?, input.try_get_u64_le().ok()?);
+            Record::Entry { path, entry: Entry::new(data, stat, sequence, list_version) }
+        }
+        _ => {
+            let order = input.try_get_u64_le().ok()?;
+            Record::Change { order, change: decode_change(kind, input)? }
+        }
+    };
+    input.is_empty().then_some(record)
+}
+
+fn decode_change(kind: u8, input: &mut &[u8]) -> Option<Change> {
+    Some(match kind {
+        16 => {
+            Change::Created { path: take_path(input)?, data: take_bytes(input)?, owner: take_owner(input)? }
+        }
+        17 => Change::Set { path: take_path(input)?, data: take_bytes(input)? },
+        18 => Change::Deleted { path: take_path(input)? },
+        19 => Change::SessionOpened { session: SessionId(input.try_get_u64_le().ok()?) },
+        20 => Change::SessionEnded { session: SessionId(input.try_get_u64_le().ok()?) },
+        _ => return None,
+    })
+}
+
+fn take_bytes(input: &mut &[u8]) -> Option<Bytes> {
+    let length = input.try_get_u32_le().ok()? as usize;
+    let (taken, rest) = input.split_at_checked(length)?;
+    *input = rest;
+    Some(Bytes::copy_from_slice(taken))
+}
+
+fn take_path(input: &mut &[u8]) -> Option<DocumentPath> {
+    let bytes = take_bytes(input)?;
+    DocumentPath::recorded(std::str::from_utf8(&bytes).ok()?).ok()
+}
+
+fn take_owner(input: &mut &[u8]) -> Option<Option<SessionId>> {
+    let owner = input.try_get_u64_le().ok()?;
+    Some((owner != 0).then_some(SessionId(owner)))
+}
+
+/// Whether a valid record begins anywhere in `bytes`: then what stands before it is damage, not an unfinished end.
+pub(super) fn holds_record(bytes: &[u8]) -> bool {
+    (0..bytes.len()).any(|start| matches!(parse(&bytes[start..]), Parsed::Record(..)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn examples() -> Vec<Record> {
+        let path = DocumentPath::new("/config/cluster").unwrap();
+        let data = Bytes::from_static(b"{}");
+        let stat = Stat { version: DocumentVersion(3), created: CreationOrder(4), owner: Some(SessionId(5)) };
+        let changes = [
+            Change::Created { path: path.clone(), data: data.clone(), owner: None },
+            Change::Set { path: path.clone(), data: data.clone() },
+            Change::Deleted { path: path.clone() },
+            Change::SessionOpened { session: SessionId(9) },
+            Change::SessionEnded { session: SessionId(9) },
+        ];
+        let mut records = vec![
+            Record::Snapshot { order: 7, sessions: vec![SessionId(1), SessionId(5)], entries: 1 },
+            Record::Entry { path, entry: Entry::new(data, stat, 6, 8) },
+        ];
+        records.extend(changes.map(|change| Record::Change { order: 8, change }));
+        records
+    }
+
+    #[test]
+    fn records_are_read_as_they_were_written() {
+        for record in examples() {
+            let mut bytes = Vec::new();
+            encode(&record, &mut bytes);
+            assert_eq!(parse(&bytes), Parsed::Record(record, bytes.len()));
+        }
+    }
+
+    #[test]
+    fn a_record_cut_off_or_flipped_anywhere_is_invalid() {
+        for record in examples() {
+            let mut bytes = Vec::new();
+            encode(&record, &mut bytes);
+            for length in 1..bytes.len() {
+                assert_eq!(parse(&bytes[..length]), Parsed::Invalid, "{record:?} cut at {length}");
+            }
+            for bit in 0..bytes.len() * 8 {
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(parse(&bytes), Parsed::Invalid, "{record:?} flipped at {bit}");
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+        }
+    }
+
+    /// The bytes on disk are a promise to newer versions: change them only together with the format version.
+    #[test]
+    fn the_bytes_of_a_record_stay_as_they_are() {
+        let mut bytes = Vec::new();
+        let path = DocumentPath::new("/a").unwrap();
+        let change = Change::Created { path, data: Bytes::from_static(b"x"), owner: Some(SessionId(2)) };
+        encode(&Record::Change { order: 3, change }, &mut bytes);
+        let body = b"\x10\x03\0\0\0\0\0\0\0\x02\0\0\0/a\x01\0\0\0x\x02\0\0\0\0\0\0\0";
+        assert_eq!(bytes[..4], 28_u32.to_le_bytes());
+        assert_eq!(bytes[4..12], xxh3_64(body).to_le_bytes());
+        assert_eq!(&bytes[12..], body);
+    }
+}
