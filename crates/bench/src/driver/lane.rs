@@ -171,12 +171,12 @@ impl Lane {
                 verdict = Verdict::Failed(error.to_string());
             }
             if flight.kind == Kind::ReadModifyWrite {
-                recorder.part(Kind::Read, times, &verdict);
+                recorder.part(Kind::Read, flight.intended, times, &verdict);
                 if let Some(second) = follow_ups.next_if(|second| second.index == index) {
                     let written = judge(&second.operation, &second.answer.outcome, verify);
                     let alone =
                         Times { intended: second.started, started: second.started, ended: second.answer.at };
-                    recorder.part(Kind::Update, alone, &written);
+                    recorder.part(Kind::Update, flight.intended, alone, &written);
                     times.ended = second.answer.at;
                     verdict = worse(verdict, written);
                 }

@@ -191,9 +191,10 @@ impl Recorder {
         }
     }
 
-    /// Records the latency of one part of an operation that is counted as a whole elsewhere.
-    pub fn part(&mut self, kind: Kind, times: Times, verdict: &Verdict) {
-        if times.intended >= self.from {
+    /// Records the latency of one part of an operation that is counted as a whole elsewhere: exactly when the
+    /// whole, intended at `whole_intended`, is.
+    pub fn part(&mut self, kind: Kind, whole_intended: Instant, times: Times, verdict: &Verdict) {
+        if whole_intended >= self.from {
             self.latency(kind, times, verdict);
         }
     }
