@@ -153,6 +153,9 @@ pub trait StorageEngine: Send + Sync {
         change: &mut dyn FnMut(Option<&Bytes>) -> Change,
     ) -> Result<Option<Commit>, StorageError>;
 
+    /// Whether [`Self::durable`] never waits: the setting promises nothing that takes a sync.
+    fn acknowledges_at_once(&self) -> bool;
+
     /// Waits until the write at `commit` is as durable as the engine's setting promises to whoever acknowledges it.
     fn durable(&self, commit: Commit) -> Durable;
 
