@@ -22,6 +22,11 @@ pub(crate) struct Dependency {
 
 /// The Cargo files of the workspace's crates, parsed; one that cannot be parsed is Cargo's to complain about.
 pub(crate) fn manifests(tree: &Tree) -> impl Iterator<Item = (&str, &str, Table)> {
+    packages(tree).filter(|(_, _, table)| !table.contains_key("workspace"))
+}
+
+/// Those, and the packages that are workspaces of their own, such as one that needs another compiler.
+fn packages(tree: &Tree) -> impl Iterator<Item = (&str, &str, Table)> {
     tree.ending("Cargo.toml").filter(|(path, _)| *path != "Cargo.toml").filter_map(|(path, text)| {
         let table: Table = text.parse().ok()?;
         table.contains_key("package").then_some((path, text, table))
@@ -90,6 +95,17 @@ pub(crate) fn check(tree: &Tree) -> Vec<Offence> {
             offence(file, 1, format!("{file} is missing"), "restore it; the licence asks for it");
         }
     }
+    for (path, text, manifest) in packages(tree).filter(|(_, _, manifest)| manifest.contains_key("workspace"))
+    {
+        if manifest["package"].get("license").and_then(|license| license.as_str()) != Some("Apache-2.0") {
+            offence(
+                path,
+                line_of(text, "name"),
+                "the licence is not Apache-2.0".into(),
+                "license = \"Apache-2.0\"",
+            );
+        }
+    }
     for (path, text, manifest) in manifests(tree) {
         let inherits = |table: Option<&toml::Value>| {
             table.and_then(|value| value.get("workspace")).and_then(|value| value.as_bool()) == Some(true)
@@ -128,6 +144,7 @@ mod tests {
         let tree = Tree::planted(&[
             ("Cargo.toml", "[workspace.package]\nlicense = \"MIT\"\n"),
             ("LICENSE", ""),
+            ("fuzz/Cargo.toml", "[workspace]\n[package]\nname = \"fuzz\"\n[dependencies]\nbytes = \"1\"\n"),
             ("crates/good/Cargo.toml", "[package]\nlicense.workspace = true\n[lints]\nworkspace = true\n"),
             (
                 "crates/bad/Cargo.toml",
@@ -138,6 +155,7 @@ mod tests {
         expect![[r#"
             Cargo.toml:1 the workspace's licence is not Apache-2.0
             NOTICE:1 NOTICE is missing
+            fuzz/Cargo.toml:3 the licence is not Apache-2.0
             crates/bad/Cargo.toml:2 the licence is not inherited
             crates/bad/Cargo.toml:1 the lints are not inherited
             crates/bad/Cargo.toml:5 `serde` is not taken from the workspace

@@ -60,7 +60,7 @@ pub(crate) fn links(text: &str) -> Vec<Link<'_>> {
 
 /// Code spans in prose that are a path of the checkout, seen from its root.
 pub(crate) fn paths(text: &str) -> Vec<Link<'_>> {
-    const ROOTS: &[&str] = &["crates/", "docs/", "python/", "tests-redis/", "xtask/"];
+    const ROOTS: &[&str] = &["crates/", "docs/", "fuzz/", "python/", "tests-redis/", "xtask/"];
     let placeholder = |span: &str| span.contains(|c: char| c.is_whitespace() || "<>*{}$:".contains(c));
     let spans =
         prose(text).flat_map(|(line, text)| code_spans(text).map(move |target| Link { line, target }));
