@@ -1,0 +1,12 @@
+//! The laws of the model, as properties of everything that can happen and not of chosen examples.
+
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
+
+mod clusters;
+mod histories;
+mod planted_bugs;
+mod rings;
+mod subjects;
+mod timestamps;
+mod version_examples;
+mod version_laws;
