@@ -27,7 +27,7 @@ from kazoo.exceptions import (
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.connection import _CONNECTION_DROP, _SESSION_EXPIRED
 from kazoo.protocol.paths import normpath
-from kazoo.protocol.serialization import Auth
+from kazoo.protocol.serialization import Auth, Transaction
 from kazoo.protocol.states import KazooState, KeeperState
 
 from parkazoo import hosts as hosts_string
@@ -272,9 +272,9 @@ class ParKazooClient(KazooClient):
             elif state == KeeperState.AUTH_FAILED:
                 error = AuthFailedError()
             self._fencing.give_up(error)
-        if state in (KeeperState.CONNECTED, KeeperState.CONNECTED_RO):
-            if self._sessions is not None:
-                self._live_or_failed.set()
+        connected = state in (KeeperState.CONNECTED, KeeperState.CONNECTED_RO)
+        if connected and self._sessions is not None:
+            self._live_or_failed.set()
 
     def command(self, cmd: bytes = b"ruok") -> str:
         home = self._home
@@ -316,7 +316,7 @@ class ParKazooClient(KazooClient):
         return None
 
     def _may_send(self) -> bool:
-        if self._live.is_set():
+        if self._state in (KeeperState.CONNECTED, KeeperState.CONNECTED_RO):
             return True
         return (
             self.degraded
@@ -351,11 +351,15 @@ class ParKazooClient(KazooClient):
                 self._sessions.session(table.seat), request, async_object
             )
             return
+        done = async_object.set
+        if type(request) is Transaction:
+
+            def done(results: list[Any]) -> None:
+                async_object.set(Transaction.unchroot(self, results))
+
         machine = machine_for(self, request)
-        done = operation.Operation(
-            self, machine, async_object.set, async_object.set_exception
-        )
-        done.resume(None, None)
+        begun = operation.Operation(self, machine, done, async_object.set_exception)
+        begun.resume(None, None)
 
     def _submit(self, call: Call, reply: Any) -> None:
         """Send one call of an operation to the ensemble that holds its shard."""

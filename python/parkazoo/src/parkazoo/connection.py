@@ -366,7 +366,7 @@ class BatchingConnection(ConnectionHandler):
             self.ping_outstanding.clear()
         elif header.xid == AUTH_XID:
             self.logger.log(BLATHER, "Received AUTH")
-            _request, async_object, _xid = self.client._pending.popleft()
+            async_object = self._pending_authentication()
             if header.err:
                 async_object.set_exception(AuthFailedError())
                 self.client._session_callback(KeeperState.AUTH_FAILED)
@@ -375,6 +375,19 @@ class BatchingConnection(ConnectionHandler):
         else:
             return self._read_response(header, buffer, offset)
         return None
+
+    def _pending_authentication(self) -> Any:
+        """Take out what waits for an authentication's reply.
+
+        A server answers it at once, ahead of requests that were sent before it, so
+        it need not be the first that waits, as Kazoo takes it to be.
+        """
+        pending = self.client._pending
+        for index, (_request, async_object, xid) in enumerate(pending):
+            if xid == AUTH_XID:
+                del pending[index]
+                return async_object
+        raise RuntimeError("a reply to an authentication nobody asked for")
 
 
 class BatchingClient(KazooClient):

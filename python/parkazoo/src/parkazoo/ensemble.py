@@ -84,6 +84,7 @@ class EnsembleClient(BatchingClient):
         self.closing = False
         self.opened = False
         self.suspect = False
+        self._shutting = owner.handler.lock_object()
         super().__init__(hosts=hosts, handler=_Inline(owner.handler), **options)
         # The connection waits on sockets with the owner's handler itself, which
         # it knows; only callbacks come through ours.
@@ -103,7 +104,10 @@ class EnsembleClient(BatchingClient):
         """End the session and wait until it has ended, or cannot be reached."""
         self.closing = True
         self.opened = False
-        self.stop()
+        with self._shutting:
+            self.stop()
+            # Kazoo's `stop` returns at once if another has begun it: wait here.
+            self._connection.stop(self._session_timeout / 1000)
 
     def _make_state_change(self, state: str) -> None:
         if self.state == state:

@@ -23,9 +23,9 @@ def split(hosts: Hosts) -> tuple[list[str], str]:
         servers = list(hosts)
         chroot = servers.pop().strip() if servers[-1].strip().startswith("/") else ""
         return split(",".join(servers) + chroot)
-    listed, slash, chroot = hosts.partition("/")
+    listed, _, chroot = hosts.partition("/")
     ensembles = [part.strip() for part in listed.split(SEPARATOR) if part.strip()]
-    return ensembles or [listed], slash + chroot
+    return ensembles or [listed], f"/{chroot}" if chroot else ""
 
 
 def servers(hosts: str) -> frozenset[tuple[str, int]]:

@@ -2,6 +2,7 @@
 
     /parkazoo                          everything of ours, on every ensemble
     /parkazoo/config                   a copy of the table
+    /parkazoo/ensemble                 the ensemble's name in the table
     /parkazoo/s0123                    a shard; its version is the fence
     /parkazoo/s0123/:app:locks         the anchor of directory /app/locks
     /parkazoo/s0123/:app:locks/t<id>   a creator's claim, an ephemeral
@@ -29,6 +30,8 @@ from parkazoo.mapping import Rules, join, name, parent, shard_of
 
 BASE = "/parkazoo"
 CONFIG = BASE + "/config"
+# The ensemble's own name in the table, so that it is known by any address.
+IDENTITY = BASE + "/ensemble"
 # Ours to pass through to the first ensemble: quotas and the dynamic configuration.
 SYSTEM = "/zookeeper"
 BUCKET = "/b"

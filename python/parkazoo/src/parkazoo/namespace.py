@@ -22,7 +22,7 @@ from kazoo.exceptions import NodeExistsError
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from parkazoo.errors import NamespaceMismatch, NotInitialized
-from parkazoo.layout import BASE, CONFIG, Layout, fence
+from parkazoo.layout import BASE, CONFIG, IDENTITY, Layout, fence
 from parkazoo.mapping import Rules, Table
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ def initialize(
     for name, client in clients.items():
         make_fences(client, table.shards(name))
     _make_root(clients, table)
-    for client in clients.values():
+    for name, client in clients.items():
+        _create(client, IDENTITY, name.encode())
         _write_first(client, table)
     return table
 

@@ -28,6 +28,7 @@ from parkazoo import hosts as hosts_string
 from parkazoo import namespace
 from parkazoo.ensemble import EnsembleClient
 from parkazoo.errors import NamespaceMismatch
+from parkazoo.layout import IDENTITY
 from parkazoo.mapping import ConfigurationInvalid, Table
 
 if TYPE_CHECKING:
@@ -158,18 +159,16 @@ class Sessions:
 
     def _name_by(self, table: Table) -> None:
         """Give the sessions opened to find the table their ensembles' names."""
+        with self.lock:
+            opened = dict(self.by_name)
+        names = {old: self._name_of(e, table) for old, e in opened.items()}
         strangers = []
         with self.lock:
-            opened, self.by_name = self.by_name, {}
+            self.by_name = {}
             copies, self.copies = self.copies, {}
             for old, ensemble in opened.items():
-                servers = hosts_string.servers(ensemble.hosts_string)
-                for name, listed in table.ensembles.items():
-                    if servers & hosts_string.servers(listed):
-                        break
-                else:
-                    name = ""
-                if not name or name in self.by_name:
+                name = names[old]
+                if name is None or name in self.by_name:
                     strangers.append(ensemble)
                     continue
                 ensemble.name = name
@@ -182,6 +181,22 @@ class Sessions:
                 ensemble.hosts_string,
             )
             ensemble.shut()
+
+    def _name_of(self, ensemble: EnsembleClient, table: Table) -> str | None:
+        """Which ensemble of the table is this, by its servers or by what it says?"""
+        servers = hosts_string.servers(ensemble.hosts_string)
+        for name, listed in table.ensembles.items():
+            if servers & hosts_string.servers(listed):
+                return name
+        if not self.wait(
+            lambda: ensemble.connected, self.client._session_timeout / 1e3
+        ):
+            return None
+        try:
+            said = ensemble.get(IDENTITY)[0].decode()
+        except KazooException:
+            return None
+        return said if said in table.ensembles else None
 
     def _add(self, name: str, hosts: str) -> EnsembleClient:
         with self.lock:
