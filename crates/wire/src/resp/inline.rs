@@ -19,6 +19,10 @@ pub(super) fn foreign_start(input: &[u8]) -> Option<&'static str> {
 pub(super) fn foreign_line(line: &[u8]) -> Option<&'static str> {
     const HTTP_METHODS: [&[u8]; 8] =
         [b"GET", b"POST", b"HEAD", b"PUT", b"DELETE", b"OPTIONS", b"PATCH", b"CONNECT"];
+    // `runtime` opens native links with this line.
+    if line.starts_with(b"TONTINE\x01") {
+        return Some("the native protocol");
+    }
     let mut words = line.split(|byte| *byte == b' ');
     let (method, version) = (words.next()?, words.nth(1)?);
     (HTTP_METHODS.contains(&method) && version.starts_with(b"HTTP/1.")).then_some("HTTP")

@@ -1,7 +1,8 @@
-//! The table of error codes, in code and in the reference.
+//! The references, held against the code: the table of error codes, and the kinds of messages.
 
 use wire::ErrorCode;
 use wire::error::Outcome;
+use wire::messages::{Request, Response};
 
 /// The reference's table as the code defines it: one row a code.
 fn table() -> String {
@@ -45,4 +46,18 @@ fn numbers_and_names_are_unique_and_numbers_lead_back_to_their_codes() {
     }
     assert_eq!(ErrorCode::from_number(0), None);
     assert_eq!(ErrorCode::from_number(u16::MAX), None);
+}
+
+#[test]
+fn the_reference_describes_every_kind_of_message() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/wire.md");
+    let document = std::fs::read_to_string(path).expect("docs/reference/wire.md exists");
+    let (_, messages) = document.split_once("## Requests").expect("the reference lists the requests");
+    let described: Vec<&str> = messages.lines().filter(|line| line.starts_with("| `0x")).collect();
+    let kinds = Request::KINDS.iter().chain(Response::KINDS);
+    let expected: Vec<String> = kinds.map(|(kind, name)| format!("| `{kind:#04x}` | {name} |")).collect();
+    assert_eq!(described.len(), expected.len(), "one row a kind: {described:?}");
+    for row in expected {
+        assert!(described.iter().any(|line| line.starts_with(&row)), "no row {row}");
+    }
 }

@@ -239,6 +239,12 @@ fn other_protocols_are_recognised() {
     "#]],
     );
     check(
+        b"TONTINE\x01\n\x05\x00\x00\x00",
+        expect![[r#"
+        Protocol error: this port speaks the Redis protocol, not the native protocol
+    "#]],
+    );
+    check(
         b"POST /put HTTP/1.0\r\n",
         expect![[r#"
         Protocol error: this port speaks the Redis protocol, not HTTP
