@@ -80,16 +80,32 @@ impl<T: Send + 'static> Workers<T> {
         W: Fn(Worker) -> F + Clone + Send + 'static,
         F: Future<Output = T>,
     {
-        assert!(count > 0, "somebody has to work");
+        Workers::start_each(vec![(); count], ports, move |worker, ()| work(worker))
+    }
+
+    /// As [`start`](Self::start), one worker for each of `inputs`, which it is handed: its listeners, for example.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    ///
+    /// # Panics
+    /// When there are no inputs.
+    pub fn start_each<I, W, F>(inputs: Vec<I>, ports: &Ports, work: W) -> io::Result<Workers<T>>
+    where
+        I: Send + 'static,
+        W: Fn(Worker, I) -> F + Clone + Send + 'static,
+        F: Future<Output = T>,
+    {
+        assert!(!inputs.is_empty(), "somebody has to work");
         let (stop, asked) = watch::channel(false);
-        let mut workers = Workers { threads: Vec::with_capacity(count), stop };
-        for index in 0..count {
+        let mut workers = Workers { threads: Vec::with_capacity(inputs.len()), stop };
+        for (index, input) in inputs.into_iter().enumerate() {
             let worker = Worker { index, ports: ports.clone(), stop: Stop { asked: asked.clone() } };
             let executor = Builder::new_current_thread().enable_all().build()?;
             let work = work.clone();
             let (finish, finished) = oneshot::channel();
             let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
-                let output = executor.block_on(async move { work(worker).await });
+                let output = executor.block_on(async move { work(worker, input).await });
                 drop(executor);
                 // Nobody may be waiting for the output.
                 let _ = finish.send(output);

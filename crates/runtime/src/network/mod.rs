@@ -7,6 +7,7 @@
 
 mod acceptor;
 pub mod bytes;
+pub mod conformance;
 pub mod tcp;
 
 use std::fmt;

@@ -1,0 +1,7 @@
+//! What the runtime promises about the operating system's network and threads.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod bytes;
+mod tcp;
+mod workers;
