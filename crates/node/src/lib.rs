@@ -1,1 +1,23 @@
-//! (see ARCHITECTURE.md)
+//! A storage node: it keeps records, answers for them, and carries the requests of thin clients to their quorums.
+//!
+//! In reading order: [`Node`] starts and stops; [`view`] is what it believes about the cluster; [`stores`] is what a
+//! get, a put and a merge do to one record; [`replica`] answers for this node alone; [`front`] takes requests for any
+//! key; [`serve`] and [`doors`] are the ways in.
+//!
+//! **Architecture Invariant:** nothing here opens a socket, a file or a thread; the ports do.
+
+mod identity;
+mod local_copy;
+mod node;
+mod replicas;
+
+pub mod doors;
+pub mod engines;
+pub mod front;
+pub mod replica;
+pub mod serve;
+pub mod stores;
+pub mod view;
+
+pub use identity::IdentityError;
+pub use node::{Node, NodeConfig, StartError, Worker};

@@ -1,0 +1,96 @@
+//! EXPIRE, TTL, PERSIST and their kin.
+
+use model::{Value, WallMillis};
+use wire::messages::Condition;
+
+use super::super::arguments::{Expiry, integer};
+use super::super::reply::Reply;
+use super::strings::{overwrite, read, read_then_write, shown};
+use super::{Call, Kind};
+use crate::stores::WriteOrder;
+
+/// EXPIRE's and PEXPIRE's condition on the expiry that the key has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Only {
+    if_none: bool,
+    if_some: bool,
+    if_greater: bool,
+    if_less: bool,
+}
+
+impl Only {
+    fn parse(call: &Call<'_>) -> Result<Only, Reply> {
+        let mut only = Only::default();
+        for argument in call.rest(3) {
+            match argument.to_ascii_uppercase().as_slice() {
+                b"NX" => only.if_none = true,
+                b"XX" => only.if_some = true,
+                b"GT" => only.if_greater = true,
+                b"LT" => only.if_less = true,
+                _ => {
+                    let shown = String::from_utf8_lossy(&argument).into_owned();
+                    return Err(Reply::err(format!("Unsupported option {shown}")));
+                }
+            }
+        }
+        if only.if_none && (only.if_some || only.if_greater || only.if_less) {
+            return Err(Reply::err("NX and XX, GT or LT options at the same time are not compatible"));
+        }
+        if only.if_greater && only.if_less {
+            return Err(Reply::err("GT and LT options at the same time are not compatible"));
+        }
+        Ok(only)
+    }
+
+    /// Whether the new expiry may replace the old; no expiry counts as infinitely late.
+    fn allows(self, old: Option<WallMillis>, new: WallMillis) -> bool {
+        (!self.if_none || old.is_none())
+            && (!self.if_some || old.is_some())
+            && (!self.if_greater || old.is_some_and(|old| new > old))
+            && (!self.if_less || old.is_none_or(|old| new < old))
+    }
+}
+
+pub(super) async fn expire(call: &Call<'_>) -> Result<Reply, Reply> {
+    let span = integer(&call.bytes(2))?;
+    let expiry = if call.kind == Kind::Expire { Expiry::Seconds(span) } else { Expiry::Millis(span) };
+    let only = Only::parse(call)?;
+    let now = call.front.now();
+    let at = expiry
+        .at(now)
+        .ok_or_else(|| Reply::err(format!("invalid expire time in '{}' command", call.kind.name())))?;
+    let answer = read_then_write(call, call.bytes(1), |old| {
+        let Some((version, value)) = old else { return Err(Reply::Integer(0)) };
+        if !only.allows(version.expires, at) {
+            return Err(Reply::Integer(0));
+        }
+        let order = if at <= now {
+            let value = Value::Tombstone;
+            WriteOrder { context: None, condition: Condition::None, expires: None, value }
+        } else {
+            overwrite(value.clone(), Some(at))
+        };
+        Ok((order, Reply::Integer(1)))
+    });
+    answer.await
+}
+
+pub(super) async fn persist(call: &Call<'_>) -> Result<Reply, Reply> {
+    let answer = read_then_write(call, call.bytes(1), |old| match old {
+        Some((version, value)) if version.expires.is_some() => {
+            Ok((overwrite(value.clone(), None), Reply::Integer(1)))
+        }
+        _ => Err(Reply::Integer(0)),
+    });
+    answer.await
+}
+
+/// What is left: -2 when the key does not exist, -1 when it does not expire.
+pub(super) async fn ttl(call: &Call<'_>) -> Result<Reply, Reply> {
+    let got = read(call, call.bytes(1)).await?;
+    let now = call.front.now();
+    let Some((version, _)) = shown(&got, now) else { return Ok(Reply::Integer(-2)) };
+    let Some(expires) = version.expires else { return Ok(Reply::Integer(-1)) };
+    let left = i64::try_from(expires.0.saturating_sub(now.0)).unwrap_or(i64::MAX);
+    Ok(Reply::Integer(if call.kind == Kind::Ttl { (left + 500) / 1000 } else { left }))
+}

@@ -1,0 +1,234 @@
+//! The commands: what each is called, how many arguments it takes, which of them are keys, and who carries it out.
+
+mod expiry;
+mod keys;
+pub(super) mod session;
+mod strings;
+mod versions;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use model::Key;
+use wire::resp::Command;
+
+use super::reply::Reply;
+use crate::front::Front;
+
+macro_rules! commands {
+    ($($variant:ident $name:literal $arity:literal ($first:literal $last:literal $step:literal) $flags:literal $about_session:literal,)*) => {
+        /// A command that the door knows.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Kind { $($variant,)* }
+
+        impl Kind {
+            const ALL: &'static [Kind] = &[$(Kind::$variant,)*];
+
+            /// The command of this name, in any case.
+            pub(super) fn of(name: &[u8]) -> Option<Kind> {
+                let mut lower = [0_u8; 24];
+                let lower = lower.get_mut(..name.len())?;
+                lower.copy_from_slice(name);
+                lower.make_ascii_lowercase();
+                match std::str::from_utf8(lower).ok()? {
+                    $($name => Some(Kind::$variant),)*
+                    _ => None,
+                }
+            }
+
+            pub(super) fn name(self) -> &'static str {
+                match self { $(Kind::$variant => $name,)* }
+            }
+
+            /// Arguments with the name, as Redis counts them: negative means at least.
+            fn arity(self) -> i64 {
+                match self { $(Kind::$variant => $arity,)* }
+            }
+
+            /// First key, last key (negative from the end), step; zeros when it has none.
+            fn key_positions(self) -> (i64, i64, i64) {
+                match self { $(Kind::$variant => ($first, $last, $step),)* }
+            }
+
+            fn flags(self) -> &'static str {
+                match self { $(Kind::$variant => $flags,)* }
+            }
+
+            /// Whether it is about the connection or the node, not about keys.
+            pub(super) fn is_about_session(self) -> bool {
+                match self { $(Kind::$variant => $about_session,)* }
+            }
+        }
+    };
+}
+
+commands! {
+    Ping "ping" -1 (0 0 0) "fast" true,
+    Echo "echo" 2 (0 0 0) "fast" true,
+    Hello "hello" -1 (0 0 0) "noscript loading stale fast no_auth" true,
+    Auth "auth" -2 (0 0 0) "noscript loading stale fast no_auth" true,
+    Select "select" 2 (0 0 0) "loading stale fast" true,
+    Client "client" -2 (0 0 0) "admin noscript" true,
+    CommandInfo "command" -1 (0 0 0) "loading stale" true,
+    Info "info" -1 (0 0 0) "loading stale" true,
+    Quit "quit" -1 (0 0 0) "fast no_auth" true,
+    Reset "reset" 1 (0 0 0) "fast no_auth" true,
+    StoreUse "tontine.store" -1 (0 0 0) "fast" true,
+    Get "get" 2 (1 1 1) "readonly fast" false,
+    Set "set" -3 (1 1 1) "write denyoom" false,
+    Del "del" -2 (1 -1 1) "write" false,
+    Unlink "unlink" -2 (1 -1 1) "write fast" false,
+    Exists "exists" -2 (1 -1 1) "readonly fast" false,
+    Mget "mget" -2 (1 -1 1) "readonly fast" false,
+    Mset "mset" -3 (1 -1 2) "write denyoom" false,
+    Setex "setex" 4 (1 1 1) "write denyoom" false,
+    Expire "expire" -3 (1 1 1) "write fast" false,
+    Pexpire "pexpire" -3 (1 1 1) "write fast" false,
+    Ttl "ttl" 2 (1 1 1) "readonly fast" false,
+    Pttl "pttl" 2 (1 1 1) "readonly fast" false,
+    Persist "persist" 2 (1 1 1) "write fast" false,
+    Strlen "strlen" 2 (1 1 1) "readonly fast" false,
+    VersionsGet "tontine.get" 2 (1 1 1) "readonly" false,
+    VersionsPut "tontine.put" -4 (1 1 1) "write denyoom" false,
+    VersionsDelete "tontine.delete" 3 (1 1 1) "write" false,
+    Siblings "tontine.siblings" 2 (1 1 1) "readonly" false,
+}
+
+impl Kind {
+    /// The refusal for a wrong number of arguments.
+    pub(super) fn check_arity(self, command: &Command) -> Option<Reply> {
+        let count = i64::try_from(command.len()).unwrap_or(i64::MAX);
+        let arity = self.arity();
+        let fits = if arity < 0 { count >= -arity } else { count == arity };
+        let whole_pairs = self != Kind::Mset || command.len() % 2 == 1;
+        (!fits || !whole_pairs).then(|| Reply::arity(self.name()))
+    }
+
+    /// Whether it may be sent before AUTH.
+    pub(super) fn allowed_unauthenticated(self) -> bool {
+        self.flags().contains("no_auth")
+    }
+
+    /// The keys among its arguments.
+    pub(super) fn keys(self, command: &Command) -> impl Iterator<Item = &[u8]> {
+        let (first, last, step) = self.key_positions();
+        let count = i64::try_from(command.len()).unwrap_or(0);
+        let last = if last < 0 { count + last } else { last };
+        let positions = (first.max(1)..=last).step_by(usize::try_from(step).unwrap_or(1).max(1));
+        let positions = if first == 0 { None } else { Some(positions) };
+        positions.into_iter().flatten().filter_map(|at| command.arg(usize::try_from(at).ok()?))
+    }
+}
+
+/// Carries out a command on keys.
+pub(super) async fn run(front: Arc<Front>, store: String, kind: Kind, command: Command) -> Reply {
+    for key in kind.keys(&command) {
+        if let Err(error) = Key::check(key) {
+            return Reply::err(error);
+        }
+    }
+    let call = Call { front: &front, store: &store, kind, command: &command };
+    let answer = match kind {
+        Kind::Get => strings::get(&call).await,
+        Kind::Set => strings::set(&call).await,
+        Kind::Setex => strings::setex(&call).await,
+        Kind::Mget => strings::mget(&call).await,
+        Kind::Mset => strings::mset(&call).await,
+        Kind::Strlen => strings::strlen(&call).await,
+        Kind::Del | Kind::Unlink => keys::del(&call).await,
+        Kind::Exists => keys::exists(&call).await,
+        Kind::Expire | Kind::Pexpire => expiry::expire(&call).await,
+        Kind::Ttl | Kind::Pttl => expiry::ttl(&call).await,
+        Kind::Persist => expiry::persist(&call).await,
+        Kind::VersionsGet => versions::get(&call).await,
+        Kind::VersionsPut => versions::put(&call).await,
+        Kind::VersionsDelete => versions::delete(&call).await,
+        Kind::Siblings => versions::siblings(&call).await,
+        _ => Err(Reply::err("this command is about the connection")),
+    };
+    answer.unwrap_or_else(|refusal| refusal)
+}
+
+/// Redis's own answer to a command that it does not know.
+pub(super) fn unknown(command: &Command) -> Reply {
+    let shown = |bytes: &[u8]| -> String {
+        let text = String::from_utf8_lossy(&bytes[..bytes.len().min(128)]);
+        text.chars().map(|c| if c == '\r' || c == '\n' { ' ' } else { c }).collect()
+    };
+    let mut text = format!("ERR unknown command '{}', with args beginning with: ", shown(command.name()));
+    for argument in command.args().skip(1).take(20) {
+        if text.len() >= 128 {
+            break;
+        }
+        text.push_str(&format!("'{}' ", shown(argument)));
+    }
+    Reply::Error(text)
+}
+
+/// One command under way.
+struct Call<'a> {
+    front: &'a Arc<Front>,
+    store: &'a str,
+    kind: Kind,
+    command: &'a Command,
+}
+
+impl Call<'_> {
+    /// An argument that the arity promises.
+    fn bytes(&self, position: usize) -> Bytes {
+        self.command.bytes(position).expect("the number of arguments was checked")
+    }
+
+    /// The arguments from this position on.
+    fn rest(&self, position: usize) -> Vec<Bytes> {
+        (position..self.command.len()).map(|at| self.bytes(at)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(words: &[&str]) -> Command {
+        let mut bytes = bytes::BytesMut::new();
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        Command::encode(&words, &mut bytes);
+        let mut parser = wire::resp::CommandParser::new(wire::resp::Limits::DEFAULT);
+        parser.parse(&mut bytes).unwrap().unwrap()
+    }
+
+    #[test]
+    fn names_are_found_in_any_case_and_nothing_else_is() {
+        assert_eq!(Kind::of(b"gEt"), Some(Kind::Get));
+        assert_eq!(Kind::of(b"TONTINE.SIBLINGS"), Some(Kind::Siblings));
+        assert_eq!(Kind::of(b"getx"), None);
+        assert_eq!(Kind::of(&[b'x'; 400]), None);
+        assert!(Kind::ALL.iter().all(|kind| Kind::of(kind.name().as_bytes()) == Some(*kind)));
+    }
+
+    #[test]
+    fn keys_are_found_where_redis_says() {
+        let keys = |words: &[&str]| -> Vec<String> {
+            let command = command(words);
+            let kind = Kind::of(command.name()).unwrap();
+            kind.keys(&command).map(|key| String::from_utf8_lossy(key).into_owned()).collect()
+        };
+        assert_eq!(keys(&["MSET", "a", "1", "b", "2"]), ["a", "b"]);
+        assert_eq!(keys(&["DEL", "a", "b", "c"]), ["a", "b", "c"]);
+        assert_eq!(keys(&["SET", "a", "b", "EX", "5"]), ["a"]);
+        assert!(keys(&["PING", "a"]).is_empty());
+    }
+
+    #[test]
+    fn a_wrong_number_of_arguments_is_refused_in_redis_own_words() {
+        let refusal = |words: &[&str]| {
+            let command = command(words);
+            Kind::of(command.name()).unwrap().check_arity(&command)
+        };
+        assert_eq!(refusal(&["GET"]), Some(Reply::arity("get")));
+        assert_eq!(refusal(&["GET", "a", "b"]), Some(Reply::arity("get")));
+        assert_eq!(refusal(&["MSET", "a", "1", "b"]), Some(Reply::arity("mset")));
+        assert_eq!(refusal(&["MSET", "a", "1"]), None);
+        assert_eq!(refusal(&["PING"]), None);
+    }
+}

@@ -1,0 +1,313 @@
+//! Commands about the connection and the node.
+
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use wire::resp::{Command, Protocol};
+
+use super::super::Door;
+use super::super::reply::Reply;
+use super::super::session::{Session, Speaking};
+use super::{Kind, unknown};
+
+/// The version of Redis whose commands these are: clients choose features by it.
+const REDIS_VERSION: &str = "7.2.0";
+
+/// Carries out a command that is not about keys.
+pub(in super::super) fn run(door: &Door, session: &mut Session, kind: Kind, command: &Command) -> Reply {
+    let arguments: Vec<Bytes> = (1..command.len()).filter_map(|at| command.bytes(at)).collect();
+    let answer = match kind {
+        Kind::Ping => ping(&arguments),
+        Kind::Echo => Ok(Reply::Bulk(arguments[0].clone())),
+        Kind::Hello => hello(door, session, &arguments),
+        Kind::Auth => auth(door, session, &arguments),
+        Kind::Select => select(&arguments[0]),
+        Kind::Client => client(door, session, &arguments),
+        Kind::CommandInfo => Ok(command_info(&arguments)),
+        Kind::Info => Ok(info(door)),
+        Kind::Quit => Ok(Reply::OK),
+        Kind::Reset => {
+            let authenticated = door.shared.options.password.is_none();
+            session.protocol = Protocol::Resp2;
+            session.authenticated = authenticated;
+            session.name.clear();
+            session.speaking = Speaking::On;
+            choose_store(session, &door.shared.options.store);
+            Ok(Reply::Simple("RESET"))
+        }
+        Kind::StoreUse => store(door, session, &arguments),
+        _ => Ok(unknown(command)),
+    };
+    answer.unwrap_or_else(|refusal| refusal)
+}
+
+fn ping(arguments: &[Bytes]) -> Result<Reply, Reply> {
+    match arguments {
+        [] => Ok(Reply::Simple("PONG")),
+        [message] => Ok(Reply::Bulk(message.clone())),
+        _ => Err(Reply::arity("ping")),
+    }
+}
+
+fn select(index: &Bytes) -> Result<Reply, Reply> {
+    match super::super::arguments::integer(index)? {
+        0 => Ok(Reply::OK),
+        _ => Err(Reply::err("DB index is out of range")),
+    }
+}
+
+fn auth(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Reply, Reply> {
+    let (user, password) = match arguments {
+        [password] => (None, password),
+        [user, password] => (Some(user), password),
+        _ => return Err(Reply::syntax()),
+    };
+    let Some(expected) = &door.shared.options.password else {
+        return match user {
+            // Redis lets the default user in with any password when none is needed.
+            Some(user) if user == "default" => Ok(Reply::OK),
+            Some(_) => Err(wrong_password()),
+            None => Err(Reply::err(
+                "AUTH <password> called without any password configured for the default user. Are you sure your \
+                 configuration is correct?",
+            )),
+        };
+    };
+    let right = user.is_none_or(|user| user == "default") && same(password, expected.as_bytes());
+    if !right {
+        return Err(wrong_password());
+    }
+    session.authenticated = true;
+    Ok(Reply::OK)
+}
+
+fn wrong_password() -> Reply {
+    Reply::Error("WRONGPASS invalid username-password pair or user is disabled.".to_owned())
+}
+
+/// Compares without telling by its duration where the difference is.
+fn same(given: &[u8], expected: &[u8]) -> bool {
+    let difference = given.iter().zip(expected).fold(0, |all, (a, b)| all | (a ^ b));
+    given.len() == expected.len() && difference == 0
+}
+
+fn hello(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Reply, Reply> {
+    let mut protocol = session.protocol;
+    let mut rest = arguments.iter();
+    if let Some(version) = rest.next() {
+        protocol = match super::super::arguments::integer(version) {
+            Ok(2) => Protocol::Resp2,
+            Ok(3) => Protocol::Resp3,
+            Ok(_) => return Err(Reply::Error("NOPROTO unsupported protocol version".to_owned())),
+            Err(_) => return Err(Reply::err("Protocol version is not an integer or out of range")),
+        };
+    }
+    let mut name = None;
+    while let Some(option) = rest.next() {
+        match option.to_ascii_uppercase().as_slice() {
+            b"AUTH" => {
+                let (Some(user), Some(password)) = (rest.next(), rest.next()) else {
+                    return Err(Reply::syntax());
+                };
+                auth(door, session, &[user.clone(), password.clone()])?;
+            }
+            b"SETNAME" => name = Some(client_name(rest.next().ok_or_else(Reply::syntax)?)?),
+            _ => return Err(Reply::syntax()),
+        }
+    }
+    if !session.authenticated {
+        return Err(Reply::Error(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
+             <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the \
+             same time"
+                .to_owned(),
+        ));
+    }
+    session.protocol = protocol;
+    if let Some(name) = name {
+        session.name = name;
+    }
+    let version = if protocol == Protocol::Resp3 { 3 } else { 2 };
+    Ok(Reply::Map(vec![
+        (Reply::text("server"), Reply::text("redis")),
+        (Reply::text("version"), Reply::text(REDIS_VERSION)),
+        (Reply::text("proto"), Reply::Integer(version)),
+        (Reply::text("id"), Reply::Integer(session.id as i64)),
+        (Reply::text("mode"), Reply::text("standalone")),
+        (Reply::text("role"), Reply::text("master")),
+        (Reply::text("modules"), Reply::Array(Vec::new())),
+    ]))
+}
+
+fn client_name(name: &Bytes) -> Result<String, Reply> {
+    match std::str::from_utf8(name) {
+        Ok(text) if text.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(text.to_owned()),
+        _ => Err(Reply::err("Client names cannot contain spaces, newlines or special characters.")),
+    }
+}
+
+fn client(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Reply, Reply> {
+    let sub = arguments[0].to_ascii_uppercase();
+    let arity = || Reply::arity(&format!("client|{}", String::from_utf8_lossy(&sub).to_lowercase()));
+    match (sub.as_slice(), &arguments[1..]) {
+        (b"ID", []) => Ok(Reply::Integer(session.id as i64)),
+        (b"GETNAME", []) if session.name.is_empty() => Ok(Reply::Null),
+        (b"GETNAME", []) => Ok(Reply::text(session.name.clone())),
+        (b"SETNAME", [name]) => {
+            session.name = client_name(name)?;
+            Ok(Reply::OK)
+        }
+        (b"SETINFO", [attribute, value]) => {
+            let value = client_name(value)?;
+            match attribute.to_ascii_uppercase().as_slice() {
+                b"LIB-NAME" => session.library.0 = value,
+                b"LIB-VER" => session.library.1 = value,
+                other => {
+                    let shown = String::from_utf8_lossy(other).into_owned();
+                    return Err(Reply::err(format!("Unrecognized option '{shown}'")));
+                }
+            }
+            Ok(Reply::OK)
+        }
+        (b"INFO", []) => Ok(Reply::text(format!("{}\n", session.describe()))),
+        (b"LIST", []) => {
+            let clients = door.shared.clients.lock();
+            Ok(Reply::text(clients.values().map(|line| format!("{line}\n")).collect::<String>()))
+        }
+        (b"REPLY", [mode]) => reply_mode(session, mode),
+        (b"NO-EVICT" | b"NO-TOUCH", [mode]) => match mode.to_ascii_uppercase().as_slice() {
+            b"ON" | b"OFF" => Ok(Reply::OK),
+            _ => Err(Reply::syntax()),
+        },
+        (
+            b"ID" | b"GETNAME" | b"SETNAME" | b"SETINFO" | b"INFO" | b"REPLY" | b"NO-EVICT" | b"NO-TOUCH",
+            _,
+        ) => Err(arity()),
+        (b"LIST", _) => Err(Reply::syntax()),
+        _ => {
+            let shown = String::from_utf8_lossy(&arguments[0]).into_owned();
+            Err(Reply::err(format!("unknown subcommand '{shown}'. Try CLIENT HELP.")))
+        }
+    }
+}
+
+fn reply_mode(session: &mut Session, mode: &Bytes) -> Result<Reply, Reply> {
+    session.speaking = match mode.to_ascii_uppercase().as_slice() {
+        b"ON" => Speaking::On,
+        b"OFF" => Speaking::Off,
+        b"SKIP" if session.speaking == Speaking::Off => Speaking::Off,
+        b"SKIP" => Speaking::SkipThis,
+        _ => return Err(Reply::syntax()),
+    };
+    Ok(Reply::OK)
+}
+
+fn command_info(arguments: &[Bytes]) -> Reply {
+    let sub = arguments.first().map(|sub| sub.to_ascii_uppercase());
+    let named: Vec<&Bytes> = arguments.iter().skip(1).collect();
+    match sub.as_deref() {
+        None => Reply::Array(Kind::ALL.iter().map(|kind| describe(*kind)).collect()),
+        Some(b"COUNT") if named.is_empty() => Reply::Integer(Kind::ALL.len() as i64),
+        Some(b"LIST") if named.is_empty() => {
+            Reply::Array(Kind::ALL.iter().map(|kind| Reply::text(kind.name())).collect())
+        }
+        Some(b"INFO") if named.is_empty() => {
+            Reply::Array(Kind::ALL.iter().map(|kind| describe(*kind)).collect())
+        }
+        Some(b"INFO") => {
+            Reply::Array(named.iter().map(|name| Kind::of(name).map_or(Reply::Null, describe)).collect())
+        }
+        Some(b"DOCS") => {
+            let wanted: Vec<Kind> = match named.is_empty() {
+                true => Kind::ALL.to_vec(),
+                false => named.iter().filter_map(|name| Kind::of(name)).collect(),
+            };
+            Reply::Map(wanted.into_iter().map(|kind| (Reply::text(kind.name()), docs(kind))).collect())
+        }
+        Some(_) => {
+            let shown = String::from_utf8_lossy(&arguments[0]).into_owned();
+            Reply::err(format!("unknown subcommand '{shown}'. Try COMMAND HELP."))
+        }
+    }
+}
+
+fn describe(kind: Kind) -> Reply {
+    let (first, last, step) = kind.key_positions();
+    let flags = kind.flags().split(' ').map(|flag| Reply::text(flag.to_owned())).collect();
+    Reply::Array(vec![
+        Reply::text(kind.name()),
+        Reply::Integer(kind.arity()),
+        Reply::Array(flags),
+        Reply::Integer(first),
+        Reply::Integer(last),
+        Reply::Integer(step),
+        Reply::Array(Vec::new()),
+        Reply::Array(Vec::new()),
+        Reply::Array(Vec::new()),
+        Reply::Array(Vec::new()),
+    ])
+}
+
+fn docs(kind: Kind) -> Reply {
+    let group = if kind.name().starts_with("tontine.") {
+        "tontine"
+    } else if kind.is_about_session() {
+        "connection"
+    } else {
+        "string"
+    };
+    Reply::Map(vec![
+        (Reply::text("group"), Reply::text(group)),
+        (Reply::text("arity"), Reply::Integer(kind.arity())),
+    ])
+}
+
+/// The sections that clients read, and what an operator would look for first.
+fn info(door: &Door) -> Reply {
+    let replica = door.front.replica();
+    let view = replica.view().get();
+    let records: u64 = view.stores().iter().map(|store| store.engine().stats().records).sum();
+    let hints: u64 = replica.hints().pending().iter().map(|(_, count)| count).sum();
+    Reply::text(format!(
+        "# Server\r\nredis_version:{REDIS_VERSION}\r\nredis_mode:standalone\r\nserver_name:tontine\r\n\
+         tontine_version:{}\r\nprocess_id:{}\r\n\r\n\
+         # Clients\r\nconnected_clients:{}\r\nmaxclients:{}\r\n\r\n\
+         # Stats\r\ntotal_connections_received:{}\r\ntotal_commands_processed:{}\r\n\r\n\
+         # Replication\r\nrole:master\r\nconnected_slaves:0\r\n\r\n\
+         # Cluster\r\ncluster_enabled:0\r\n\r\n\
+         # Tontine\r\ncluster:{}\r\nnode:{}\r\ngeneration:{}\r\nnodes:{}\r\npartitions:{}\r\nstores:{}\r\n\
+         hints_pending:{hints}\r\n\r\n\
+         # Keyspace\r\ndb0:keys={records},expires=0,avg_ttl=0\r\n",
+        env!("CARGO_PKG_VERSION"),
+        std::process::id(),
+        door.shared.connections(),
+        door.shared.options.connections_max,
+        door.shared.next_id.load(Ordering::Relaxed) - 1,
+        door.shared.commands(),
+        view.cluster().name,
+        replica.node(),
+        view.cluster().generation.0,
+        view.cluster().nodes.len(),
+        view.cluster().ring.partitions().len(),
+        view.stores().len(),
+    ))
+}
+
+/// `TONTINE.STORE` names the store in use, `TONTINE.STORE name` chooses one for this connection.
+fn store(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Reply, Reply> {
+    let [name] = arguments else {
+        return match arguments {
+            [] => Ok(Reply::text(session.store.clone())),
+            _ => Err(Reply::arity("tontine.store")),
+        };
+    };
+    let name = String::from_utf8_lossy(name).into_owned();
+    door.front.current(&name).map_err(|failure| Reply::failure(&failure))?;
+    choose_store(session, &name);
+    Ok(Reply::OK)
+}
+
+fn choose_store(session: &mut Session, name: &str) {
+    session.store = name.to_owned();
+    session.current = None;
+}

@@ -1,0 +1,161 @@
+//! GET, SET and their kin.
+
+use bytes::Bytes;
+use model::{Value, Version, WallMillis};
+use wire::messages::{Condition, Got, RequestOptions};
+use wire::{ErrorCode, messages::Failure};
+
+use super::super::arguments::{Expiry, SetOptions, When, integer};
+use super::super::reply::Reply;
+use super::Call;
+use crate::front::Entry;
+use crate::stores::WriteOrder;
+
+/// Attempts of a command that reads, decides and writes, when another writer keeps coming in between.
+const ATTEMPTS_MAX: usize = 16;
+
+/// Reads a key's quorum.
+pub(super) async fn read(call: &Call<'_>, key: Bytes) -> Result<Got, Reply> {
+    call.front
+        .get(call.store, key, &RequestOptions::default())
+        .await
+        .map_err(|failure| Reply::failure(&failure))
+}
+
+/// The version that a plain client sees, if it sees any.
+pub(super) fn shown(got: &Got, now: WallMillis) -> Option<(&Version, &Bytes)> {
+    let winner = got.set.winner()?;
+    Some((winner, winner.live(now)?))
+}
+
+pub(super) async fn get(call: &Call<'_>) -> Result<Reply, Reply> {
+    let got = read(call, call.bytes(1)).await?;
+    Ok(shown(&got, call.front.now()).map_or(Reply::Null, |(_, value)| Reply::Bulk(value.clone())))
+}
+
+pub(super) async fn strlen(call: &Call<'_>) -> Result<Reply, Reply> {
+    let got = read(call, call.bytes(1)).await?;
+    Ok(Reply::Integer(shown(&got, call.front.now()).map_or(0, |(_, value)| value.len() as i64)))
+}
+
+/// A put that replaces what its coordinator knows.
+pub(super) fn overwrite(value: Bytes, expires: Option<WallMillis>) -> WriteOrder {
+    WriteOrder { context: None, condition: Condition::None, expires, value: Value::Present(value) }
+}
+
+pub(super) async fn set(call: &Call<'_>) -> Result<Reply, Reply> {
+    let options = SetOptions::parse(&call.rest(3))?;
+    let now = call.front.now();
+    let expires = options.expiry.map(|expiry| expiry.strictly_later(now, "set")).transpose()?;
+    let (key, value) = (call.bytes(1), call.bytes(2));
+    if options.when == When::Always && !options.keep_ttl && !options.get {
+        write(call, key, overwrite(value, expires), Entry::Client).await.map_err(|f| Reply::failure(&f))?;
+        return Ok(Reply::OK);
+    }
+    for _ in 0..ATTEMPTS_MAX {
+        let got = read(call, key.clone()).await?;
+        let old = shown(&got, call.front.now());
+        let old_value = old.map(|(_, value)| value.clone());
+        let expires = if options.keep_ttl { old.and_then(|(version, _)| version.expires) } else { expires };
+        let answer = |stored: bool| match (options.get, &old_value) {
+            (true, Some(old)) => Reply::Bulk(old.clone()),
+            (true, None) => Reply::Null,
+            (false, _) if stored => Reply::OK,
+            (false, _) => Reply::Null,
+        };
+        let wanted = match options.when {
+            When::Always => true,
+            When::Absent => old.is_none(),
+            When::Present => old.is_some(),
+        };
+        if !wanted {
+            return Ok(answer(false));
+        }
+        let mut order = overwrite(value.clone(), expires);
+        order.context = Some(got.set.context());
+        if options.when == When::Absent {
+            order.condition = Condition::IfAbsent;
+        }
+        match write(call, key.clone(), order, Entry::Exclusive).await {
+            Ok(()) => return Ok(answer(true)),
+            Err(failure) if lost_a_race(&failure) => {}
+            Err(failure) => return Err(Reply::failure(&failure)),
+        }
+    }
+    Err(contended())
+}
+
+pub(super) async fn setex(call: &Call<'_>) -> Result<Reply, Reply> {
+    let seconds = Expiry::Seconds(integer(&call.bytes(2))?);
+    let expires = seconds.strictly_later(call.front.now(), "setex")?;
+    let order = overwrite(call.bytes(3), Some(expires));
+    write(call, call.bytes(1), order, Entry::Client).await.map_err(|failure| Reply::failure(&failure))?;
+    Ok(Reply::OK)
+}
+
+pub(super) async fn mget(call: &Call<'_>) -> Result<Reply, Reply> {
+    let keys = call.rest(1);
+    let results = call.front.multi_get(call.store, keys, &RequestOptions::default()).await;
+    let now = call.front.now();
+    let mut replies = Vec::new();
+    for result in results.map_err(|failure| Reply::failure(&failure))? {
+        let set = result.map_err(|failure| Reply::failure(&failure))?;
+        let value = set.winner().and_then(|winner| winner.live(now)).cloned();
+        replies.push(value.map_or(Reply::Null, Reply::Bulk));
+    }
+    Ok(Reply::Array(replies))
+}
+
+pub(super) async fn mset(call: &Call<'_>) -> Result<Reply, Reply> {
+    let arguments = call.rest(1);
+    let entries =
+        arguments.chunks_exact(2).map(|pair| (pair[0].clone(), overwrite(pair[1].clone(), None))).collect();
+    let results =
+        call.front.multi_write(call.store, entries, &RequestOptions::default(), Entry::Client).await;
+    for result in results.map_err(|failure| Reply::failure(&failure))? {
+        result.map_err(|failure| Reply::failure(&failure))?;
+    }
+    Ok(Reply::OK)
+}
+
+/// Writes a key.
+pub(super) async fn write(
+    call: &Call<'_>,
+    key: Bytes,
+    order: WriteOrder,
+    entry: Entry,
+) -> Result<(), Failure> {
+    call.front.write(call.store, key, order, &RequestOptions::default(), entry).await.map(|_| ())
+}
+
+/// Whether reading again and trying again is right: somebody wrote in between, and nothing was written here.
+pub(super) fn lost_a_race(failure: &Failure) -> bool {
+    matches!(failure.code, ErrorCode::Obsolete | ErrorCode::ConditionFailed)
+}
+
+/// The answer when somebody always wrote in between.
+pub(super) fn contended() -> Reply {
+    Reply::Error(format!(
+        "OBSOLETE another client changed the key {ATTEMPTS_MAX} times in between; try again"
+    ))
+}
+
+/// Reads a key, lets `decide` see what a plain client sees, and writes what it returns with the context of the read;
+/// `Err` is an answer without a write.
+pub(super) async fn read_then_write(
+    call: &Call<'_>,
+    key: Bytes,
+    decide: impl Fn(Option<(&Version, &Bytes)>) -> Result<(WriteOrder, Reply), Reply>,
+) -> Result<Reply, Reply> {
+    for _ in 0..ATTEMPTS_MAX {
+        let got = read(call, key.clone()).await?;
+        let (mut order, reply) = decide(shown(&got, call.front.now()))?;
+        order.context = Some(got.set.context());
+        match write(call, key.clone(), order, Entry::Exclusive).await {
+            Ok(()) => return Ok(reply),
+            Err(failure) if lost_a_race(&failure) => {}
+            Err(failure) => return Err(Reply::failure(&failure)),
+        }
+    }
+    Err(contended())
+}

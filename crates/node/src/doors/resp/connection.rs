@@ -1,0 +1,224 @@
+//! One connection: commands in, answers out, in order.
+
+use bytes::BytesMut;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesOrdered;
+use model::{Token, Value};
+use runtime::BoxFuture;
+use std::sync::atomic::Ordering;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use wire::messages::{Condition, Failure};
+use wire::resp::{Command, CommandParser, Limits, ReplyWriter};
+
+use super::Door;
+use super::commands::{self, Kind};
+use super::reply::Reply;
+use super::session::{Session, Speaking};
+use crate::stores::WriteOrder;
+
+/// Bytes that one read asks for at least.
+const READ_BYTES: usize = 16 * 1024;
+/// Most bytes reserved at once for an argument that has only been announced.
+const READ_AHEAD_BYTES_MAX: usize = 1024 * 1024;
+/// Answers are sent at the latest when this many bytes wait.
+const WRITE_BYTES: usize = 256 * 1024;
+/// Most commands of one pipeline that run at the same time.
+const RUNNING_MAX: usize = 128;
+
+pub(super) async fn serve<S>(door: &Door, mut stream: S, session: Session)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    let limits = if session.authenticated { Limits::DEFAULT } else { Limits::UNAUTHENTICATED };
+    let mut input = BytesMut::with_capacity(READ_BYTES);
+    let mut connection = Connection {
+        door,
+        session,
+        parser: CommandParser::new(limits),
+        out: BytesMut::with_capacity(READ_BYTES),
+        running: FuturesOrdered::new(),
+        busy: Vec::new(),
+        closing: false,
+    };
+    connection.register();
+    while !connection.closing {
+        let lacking = connection.parser.bytes_lacking(input.len()).min(READ_AHEAD_BYTES_MAX);
+        input.reserve(READ_BYTES.max(lacking));
+        match stream.read_buf(&mut input).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        if connection.take_in(&mut input, &mut stream).await.is_err() {
+            return;
+        }
+    }
+    // The other end may be gone already; either way the connection is over.
+    let _ = stream.shutdown().await;
+}
+
+struct Connection<'a> {
+    door: &'a Door,
+    session: Session,
+    parser: CommandParser,
+    out: BytesMut,
+    /// Commands under way, in the order of their answers.
+    running: FuturesOrdered<BoxFuture<'static, Reply>>,
+    /// Tokens of the keys that they touch.
+    busy: Vec<u64>,
+    closing: bool,
+}
+
+impl Connection<'_> {
+    /// Carries out every command that has arrived whole, and sends the answers.
+    async fn take_in<S>(&mut self, input: &mut BytesMut, stream: &mut S) -> std::io::Result<()>
+    where
+        S: AsyncWrite + Unpin,
+    {
+        let mut taken = 0;
+        while !self.closing {
+            match self.parser.parse(input) {
+                Ok(Some(command)) => {
+                    taken += 1;
+                    self.carry_out(command).await;
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    self.finish_running().await;
+                    ReplyWriter::new(&mut self.out, self.session.protocol).error(&format!("ERR {error}"));
+                    self.closing = true;
+                }
+            }
+            if self.out.len() >= WRITE_BYTES {
+                self.send(stream).await?;
+            }
+        }
+        self.door.shared.commands.fetch_add(taken, Ordering::Relaxed);
+        self.finish_running().await;
+        self.send(stream).await
+    }
+
+    async fn send<S: AsyncWrite + Unpin>(&mut self, stream: &mut S) -> std::io::Result<()> {
+        if self.out.is_empty() {
+            return Ok(());
+        }
+        let sent = stream.write_all(&self.out).await;
+        self.out.clear();
+        sent
+    }
+
+    async fn carry_out(&mut self, command: Command) {
+        let Some(kind) = Kind::of(command.name()) else {
+            return self.answer_in_order(commands::unknown(&command)).await;
+        };
+        if !self.session.authenticated && !kind.allowed_unauthenticated() {
+            return self.answer_in_order(Reply::Error("NOAUTH Authentication required.".to_owned())).await;
+        }
+        if let Some(refusal) = kind.check_arity(&command) {
+            return self.answer_in_order(refusal).await;
+        }
+        if self.running.is_empty() && self.at_once(kind, &command) {
+            return;
+        }
+        if kind.is_about_session() {
+            self.finish_running().await;
+            let reply = commands::session::run(self.door, &mut self.session, kind, &command);
+            self.register();
+            self.closing |= kind == Kind::Quit;
+            if self.session.authenticated {
+                self.parser.set_limits(Limits::DEFAULT);
+            }
+            return self.answer(reply);
+        }
+        self.start(kind, command).await;
+    }
+
+    /// Answers plain GET and SET when this node alone can; most requests of a small cluster end here.
+    fn at_once(&mut self, kind: Kind, command: &Command) -> bool {
+        let plain = match kind {
+            Kind::Get => command.len() == 2,
+            Kind::Set => command.len() == 3,
+            _ => false,
+        };
+        if !plain || self.session.speaking != Speaking::On {
+            return false;
+        }
+        let front = &self.door.front;
+        let fresh = matches!(&self.session.current,
+            Some((view, _)) if view.cluster().generation == front.replica().view().generation());
+        if !fresh {
+            self.session.current = front.current(&self.session.store).ok();
+        }
+        let Some((view, store)) = &self.session.current else { return false };
+        let Some(key) = command.arg(1) else { return false };
+        if model::Key::check(key).is_err() {
+            return false;
+        }
+        let mut writer = ReplyWriter::new(&mut self.out, self.session.protocol);
+        if kind == Kind::Get {
+            match front.get_now(view, store, key) {
+                None => return false,
+                Some(Ok(Some(value))) => writer.bulk(&value),
+                Some(Ok(None)) => writer.null(),
+                Some(Err(failure)) => writer.error(&failure_text(&failure)),
+            }
+            return true;
+        }
+        let Some(value) = command.bytes(2) else { return false };
+        let order = WriteOrder {
+            context: None,
+            condition: Condition::None,
+            expires: None,
+            value: Value::Present(value),
+        };
+        match front.put_now(view, store, key, order) {
+            Err(_) => return false,
+            Ok(Ok(())) => writer.ok(),
+            Ok(Err(failure)) => writer.error(&failure_text(&failure)),
+        }
+        true
+    }
+
+    /// Starts a command on keys; waits first for running commands on the same keys.
+    async fn start(&mut self, kind: Kind, command: Command) {
+        let tokens: Vec<u64> = kind.keys(&command).map(|key| Token::of(key).0).collect();
+        let conflict = tokens.iter().any(|token| self.busy.contains(token));
+        if conflict || self.running.len() >= RUNNING_MAX {
+            self.finish_running().await;
+        }
+        self.busy.extend(tokens);
+        let (front, store) = (self.door.front.clone(), self.session.store.clone());
+        self.running.push_back(Box::pin(commands::run(front, store, kind, command)));
+    }
+
+    async fn finish_running(&mut self) {
+        while let Some(reply) = self.running.next().await {
+            self.answer(reply);
+        }
+        self.busy.clear();
+    }
+
+    async fn answer_in_order(&mut self, reply: Reply) {
+        self.finish_running().await;
+        self.answer(reply);
+    }
+
+    fn answer(&mut self, reply: Reply) {
+        match self.session.speaking {
+            Speaking::On => reply.encode(self.session.protocol, &mut self.out),
+            Speaking::Off => {}
+            Speaking::SkipThis => self.session.speaking = Speaking::SkipNext,
+            Speaking::SkipNext => self.session.speaking = Speaking::On,
+        }
+    }
+
+    fn register(&self) {
+        self.door.shared.clients.lock().insert(self.session.id, self.session.describe());
+    }
+}
+
+fn failure_text(failure: &Failure) -> String {
+    match Reply::failure(failure) {
+        Reply::Error(text) => text,
+        _ => failure.to_string(),
+    }
+}

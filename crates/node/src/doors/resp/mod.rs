@@ -1,0 +1,106 @@
+//! The Redis door: any Redis client, RESP2 and RESP3, pipelined.
+//!
+//! Commands of one connection take effect and are answered in the order sent. Within one pipeline, commands on
+//! different keys run at the same time, because each may have to wait for a quorum; a command waits for earlier ones
+//! on the same keys.
+//!
+//! What cannot be promised without consensus is not promised: see `docs/reference/resp.md` for NX, XX and DEL's
+//! count.
+//!
+//! **Architecture Invariant:** the door knows commands and replies; what a read or write is, `front` decides.
+
+mod arguments;
+mod commands;
+mod connection;
+mod reply;
+mod session;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+
+use crate::front::Front;
+
+/// Settings of the door.
+#[derive(Clone, Debug)]
+pub struct RespOptions {
+    /// The store that commands use until the client chooses another. Default: `default`.
+    pub store: String,
+    /// Most connections at the same time; more are refused with Redis's own error. Default: 10,000.
+    pub connections_max: usize,
+    /// The password that AUTH must give, if one is needed. Default: none.
+    pub password: Option<String>,
+}
+
+impl Default for RespOptions {
+    fn default() -> Self {
+        RespOptions { store: "default".to_owned(), connections_max: 10_000, password: None }
+    }
+}
+
+/// What all workers' doors of one node share.
+pub struct Shared {
+    options: RespOptions,
+    connections: AtomicUsize,
+    next_id: AtomicU64,
+    commands: AtomicU64,
+    clients: Mutex<BTreeMap<u64, String>>,
+}
+
+impl Shared {
+    /// Nobody is connected yet.
+    pub fn new(options: RespOptions) -> Arc<Self> {
+        Arc::new(Shared {
+            options,
+            connections: AtomicUsize::new(0),
+            next_id: AtomicU64::new(1),
+            commands: AtomicU64::new(0),
+            clients: Mutex::default(),
+        })
+    }
+
+    /// Connections now.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Commands since the start.
+    pub fn commands(&self) -> u64 {
+        self.commands.load(Ordering::Relaxed)
+    }
+}
+
+/// The door of one worker.
+#[derive(Clone)]
+pub struct Door {
+    front: Arc<Front>,
+    shared: Arc<Shared>,
+}
+
+impl Door {
+    /// Commands enter at `front`.
+    pub fn new(front: Arc<Front>, shared: Arc<Shared>) -> Self {
+        Door { front, shared }
+    }
+
+    /// Serves one connection until either side closes it.
+    pub async fn serve<S>(&self, mut stream: S, peer: String, local: String)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send,
+    {
+        let connected = self.shared.connections.fetch_add(1, Ordering::Relaxed);
+        if connected >= self.shared.options.connections_max {
+            // The refusal is a courtesy; the connection closes either way.
+            let _ = stream.write_all(b"-ERR max number of clients reached\r\n").await;
+        } else {
+            let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
+            let session = session::Session::new(id, peer, local, &self.shared.options);
+            connection::serve(self, stream, session).await;
+            self.shared.clients.lock().remove(&id);
+        }
+        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}

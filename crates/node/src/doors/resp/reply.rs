@@ -1,0 +1,104 @@
+//! What a command answers, before it becomes bytes.
+
+use bytes::{Bytes, BytesMut};
+use wire::ErrorCode;
+use wire::messages::Failure;
+use wire::resp::{Protocol, ReplyWriter};
+
+/// One answer. Which bytes it becomes depends on the connection's protocol version.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Reply {
+    /// `+OK` and the like.
+    Simple(&'static str),
+    /// An error with its leading code word.
+    Error(String),
+    /// A number.
+    Integer(i64),
+    /// A value.
+    Bulk(Bytes),
+    /// No value.
+    Null,
+    /// Several answers.
+    Array(Vec<Reply>),
+    /// Names and answers.
+    Map(Vec<(Reply, Reply)>),
+}
+
+impl Reply {
+    /// `+OK`.
+    pub(super) const OK: Reply = Reply::Simple("OK");
+
+    /// Text as a value.
+    pub(super) fn text(text: impl Into<String>) -> Reply {
+        Reply::Bulk(Bytes::from(text.into().into_bytes()))
+    }
+
+    /// A generic error.
+    pub(super) fn err(detail: impl std::fmt::Display) -> Reply {
+        Reply::Error(format!("ERR {detail}"))
+    }
+
+    /// The error for a wrong number of arguments, in Redis's own form.
+    pub(super) fn arity(command: &str) -> Reply {
+        Reply::Error(format!("ERR wrong number of arguments for '{command}' command"))
+    }
+
+    /// The error for options that make no sense, in Redis's own form.
+    pub(super) fn syntax() -> Reply {
+        Reply::Error("ERR syntax error".to_owned())
+    }
+
+    /// A refusal of the store: the first word tells programs what it was.
+    pub(super) fn failure(failure: &Failure) -> Reply {
+        let word = match failure.code {
+            ErrorCode::Overloaded | ErrorCode::TooManyConnections => "OVERLOADED",
+            ErrorCode::InsufficientReplicas => "NOREPLICAS",
+            ErrorCode::Indeterminate => "INDETERMINATE",
+            ErrorCode::Obsolete => "OBSOLETE",
+            ErrorCode::DiskFull => "DISKFULL",
+            ErrorCode::ShuttingDown => "SHUTTINGDOWN",
+            ErrorCode::TooManySiblings => "SIBLINGS",
+            _ => "ERR",
+        };
+        let detail: String =
+            failure.to_string().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        Reply::Error(format!("{word} {detail}"))
+    }
+
+    /// Appends the answer's bytes.
+    pub(super) fn encode(&self, protocol: Protocol, out: &mut BytesMut) {
+        let mut writer = ReplyWriter::new(out, protocol);
+        self.write(&mut writer);
+    }
+
+    fn write(&self, writer: &mut ReplyWriter<'_>) {
+        match self {
+            Reply::Simple(text) => writer.simple(text),
+            Reply::Error(text) => writer.error(text),
+            Reply::Integer(number) => writer.integer(*number),
+            Reply::Bulk(bytes) => writer.bulk(bytes),
+            Reply::Null => writer.null(),
+            Reply::Array(items) => {
+                writer.array(items.len());
+                items.iter().for_each(|item| item.write(writer));
+            }
+            Reply::Map(pairs) => {
+                writer.map(pairs.len());
+                for (name, value) in pairs {
+                    name.write(writer);
+                    value.write(writer);
+                }
+            }
+        }
+    }
+}
+
+impl From<Result<Option<Bytes>, Failure>> for Reply {
+    fn from(answer: Result<Option<Bytes>, Failure>) -> Self {
+        match answer {
+            Ok(Some(bytes)) => Reply::Bulk(bytes),
+            Ok(None) => Reply::Null,
+            Err(failure) => Reply::failure(&failure),
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! Requests of thin clients: whoever sends a node a key, whether or not the node holds it.
+//!
+//! Gets are driven from here. A put or delete is stamped by a replica of its key (D1): by this node if it is one,
+//! otherwise by the first replica that can be reached, to which the request is passed on. When no replica can be
+//! reached, a store with sloppy quorums still takes the write: this node stamps it as a fallback and parks it.
+//!
+//! **Architecture Invariant:** a write is passed on to a second node only when the first has certainly not carried
+//! it out; otherwise the caller hears that the outcome is unknown.
+
+mod multi;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use client::coordinator::{Coordinator, OwnWrite, Scope};
+use client::peers::{Call, CallError, Peers};
+use model::{Cluster, NodeId, Value, WallMillis};
+use storage::Durable;
+use wire::error::{ErrorCode, Outcome};
+use wire::messages::{Delete, Failure, Got, Put, Request, RequestOptions, Response, Written};
+
+use crate::replica::Replica;
+use crate::stores::{LocalStore, Stamped, WriteOrder};
+use crate::view::{Route, View};
+
+/// Attempts of one request whose cluster document turned out too old. Each attempt has a newer document.
+const REFRESHES_MAX: usize = 8;
+
+/// Takes in a newer cluster document that a peer handed over.
+pub type Adopt = Arc<dyn Fn(Cluster) + Send + Sync>;
+
+/// Where requests of thin clients enter one worker of a node.
+pub struct Front {
+    replica: Arc<Replica>,
+    peers: Arc<Peers>,
+    coordinator: Arc<Coordinator>,
+    adopt: Adopt,
+}
+
+/// Who asks for a write, and how it may be passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A client, at any node.
+    Client,
+    /// A client that needs one coordinator for all writes of the key that depend on a condition: the first replica
+    /// that is up.
+    Exclusive,
+    /// Another node passed it on; it goes no further.
+    Passed,
+}
+
+impl Front {
+    /// The entry of one worker.
+    pub fn new(
+        replica: Arc<Replica>,
+        peers: Arc<Peers>,
+        coordinator: Arc<Coordinator>,
+        adopt: Adopt,
+    ) -> Self {
+        Front { replica, peers, coordinator, adopt }
+    }
+
+    /// The node's own records.
+    pub fn replica(&self) -> &Arc<Replica> {
+        &self.replica
+    }
+
+    /// What drives requests here.
+    pub fn coordinator(&self) -> &Arc<Coordinator> {
+        &self.coordinator
+    }
+
+    /// The wall clock, by which expiry is judged.
+    pub fn now(&self) -> WallMillis {
+        self.peers.ports().clock.wall()
+    }
+
+    /// The value to show for a key, when this node's own record is the whole read quorum; `None` when others must be
+    /// asked.
+    pub fn get_now(
+        &self,
+        view: &View,
+        store: &LocalStore,
+        key: &[u8],
+    ) -> Option<Result<Option<Bytes>, Failure>> {
+        let route = view.route(store, key);
+        let required = store.definition().consistency.reads_required;
+        if !protocol::quorum::own_record_suffices(self.replica.node(), &route.preference, required) {
+            return None;
+        }
+        Some(store.winner(route.place, key))
+    }
+
+    /// Writes, when this node's own acknowledgement is the whole write quorum and there is no other replica.
+    ///
+    /// # Errors
+    /// Hands the order back when others must be asked, or the write is not durable yet.
+    pub fn put_now(
+        &self,
+        view: &View,
+        store: &LocalStore,
+        key: &[u8],
+        order: WriteOrder,
+    ) -> Result<Result<(), Failure>, WriteOrder> {
+        let route = view.route(store, key);
+        if !store.acknowledges_at_once()
+            || !protocol::quorum::own_write_suffices(self.replica.node(), &route.preference)
+        {
+            return Err(order);
+        }
+        Ok(store.stamp(route.place, key, order).map(|_| ()))
+    }
+
+    /// Reads a key from its read quorum.
+    pub async fn get(&self, store: &str, key: Bytes, options: &RequestOptions) -> Result<Got, Failure> {
+        let (view, local) = self.current(store)?;
+        self.coordinator.get(&self.scope(&view, &local), key, options).await
+    }
+
+    /// Writes a key to its write quorum.
+    pub async fn write(
+        &self,
+        store: &str,
+        key: Bytes,
+        order: WriteOrder,
+        options: &RequestOptions,
+        entry: Entry,
+    ) -> Result<Written, Failure> {
+        let mut attempt = 0;
+        loop {
+            let (view, local) = self.current(store)?;
+            match self.write_once(&view, &local, &key, order.clone(), options, entry).await {
+                Err(failure) if self.refreshed(&failure, &mut attempt) => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn write_once(
+        &self,
+        view: &Arc<View>,
+        store: &Arc<LocalStore>,
+        key: &Bytes,
+        order: WriteOrder,
+        options: &RequestOptions,
+        entry: Entry,
+    ) -> Result<Written, Failure> {
+        let route = view.route(store, key);
+        let own = self.replica.node();
+        if entry != Entry::Exclusive && route.preference.is_replica(own) {
+            return self.write_here(view, store, &route, key, order, options).await;
+        }
+        if entry == Entry::Passed {
+            return Err(self.not_here(view));
+        }
+        let mut reasons = Vec::new();
+        for &node in route.preference.replicas() {
+            if node == own {
+                return self.write_here(view, store, &route, key, order, options).await;
+            }
+            match self.pass_on(node, view, store, key, &order, options).await {
+                Ok(written) => return Ok(written),
+                Err(CallError::Broken) => return Err(unknown(view, node)),
+                Err(CallError::Refused(failure)) if !may_go_on(&failure) => return Err(failure),
+                Err(error) => reasons.push(format!("{}: {error}", view.describe(node))),
+            }
+        }
+        let sloppy = options.sloppy.unwrap_or(store.definition().sloppy);
+        if !sloppy {
+            return Err(Failure::new(
+                ErrorCode::InsufficientReplicas,
+                format!("no replica of the key could be reached ({})", reasons.join("; ")),
+            ));
+        }
+        self.write_as_fallback(view, store, &route, key, order, options).await
+    }
+
+    /// Stamps here, as a replica, and drives the others.
+    async fn write_here(
+        &self,
+        view: &Arc<View>,
+        store: &Arc<LocalStore>,
+        route: &Route,
+        key: &Bytes,
+        order: WriteOrder,
+        options: &RequestOptions,
+    ) -> Result<Written, Failure> {
+        let Stamped { set, dot, commit } = store.stamp(route.place, key, order)?;
+        let durable = into_future(store.durable(commit));
+        let context = set.context();
+        let scope = self.scope(view, store);
+        let acked =
+            self.coordinator.write(&scope, key.clone(), set, OwnWrite::Replica(durable), options).await?;
+        Ok(Written { dot, acks: acked.acks, sloppy: acked.sloppy, context })
+    }
+
+    /// Stamps here although no replica could be reached, parks the write for the first of them, and drives the rest.
+    async fn write_as_fallback(
+        &self,
+        view: &Arc<View>,
+        store: &Arc<LocalStore>,
+        route: &Route,
+        key: &Bytes,
+        order: WriteOrder,
+        options: &RequestOptions,
+    ) -> Result<Written, Failure> {
+        let target = route.preference.replicas()[0];
+        let hints = self.replica.hints();
+        let Stamped { set, dot, commit } = hints.stamp(target, store.definition(), key, order)?;
+        let durable = into_future(hints.durable(commit));
+        let context = set.context();
+        let scope = self.scope(view, store);
+        let own = OwnWrite::Hint(durable);
+        let acked = self.coordinator.write(&scope, key.clone(), set, own, options).await?;
+        Ok(Written { dot, acks: acked.acks, sloppy: acked.sloppy, context })
+    }
+
+    async fn pass_on(
+        &self,
+        node: NodeId,
+        view: &View,
+        store: &LocalStore,
+        key: &Bytes,
+        order: &WriteOrder,
+        options: &RequestOptions,
+    ) -> Result<Written, CallError> {
+        let generation = view.cluster().generation;
+        let WriteOrder { context, condition, expires, value } = order.clone();
+        let (store, key, options) = (store.reference().clone(), key.clone(), options.clone());
+        let request = match value {
+            Value::Present(value) => {
+                Request::Put(Put { store, generation, options, key, context, expires, condition, value })
+            }
+            Value::Tombstone => {
+                Request::Delete(Delete { store, generation, options, key, context, condition })
+            }
+        };
+        let answer = match self.peers.call(node, request) {
+            Call::Ready(answer) => answer,
+            Call::Pending(future) => self.coordinator.within_deadline(future, &Default::default()).await,
+        };
+        match answer? {
+            Response::Written(written) => Ok(written),
+            _ => Err(CallError::Broken),
+        }
+    }
+
+    /// The view and store by this name now.
+    pub fn current(&self, store: &str) -> Result<(Arc<View>, Arc<LocalStore>), Failure> {
+        self.replica.admit(store, model::Generation(u64::MAX))
+    }
+
+    /// What the coordinator needs to know for a request of `store` under `view`.
+    pub fn scope(&self, view: &View, store: &LocalStore) -> Scope {
+        Scope {
+            cluster: view.cluster().clone(),
+            definition: store.shared_definition().clone(),
+            store: store.reference().clone(),
+        }
+    }
+
+    /// Whether the request shall be tried again because it was formed under too old a document, now replaced.
+    pub fn refreshed(&self, failure: &Failure, attempt: &mut usize) -> bool {
+        if failure.code != ErrorCode::StaleGeneration || *attempt >= REFRESHES_MAX {
+            return false;
+        }
+        *attempt += 1;
+        let before = self.replica.view().generation();
+        if let Some(document) = &failure.cluster
+            && let Ok(cluster) = serde_json::from_slice::<Cluster>(document)
+        {
+            (self.adopt)(cluster);
+        }
+        self.replica.view().generation() > before
+    }
+
+    fn not_here(&self, view: &View) -> Failure {
+        Failure {
+            code: ErrorCode::StaleGeneration,
+            detail: format!("{} is no replica of the key", self.replica.node()),
+            cluster: Some(view.document().clone()),
+        }
+    }
+}
+
+fn into_future(durable: Durable) -> Option<runtime::BoxFuture<'static, bool>> {
+    match durable {
+        Durable::Already => None,
+        Durable::Waits(future) => Some(Box::pin(async move { future.await.is_ok() })),
+    }
+}
+
+/// Whether another node may be asked after this refusal: the first certainly did nothing, and another may do better.
+fn may_go_on(failure: &Failure) -> bool {
+    failure.code.outcome() == Outcome::Failed
+        && matches!(
+            failure.code,
+            ErrorCode::Overloaded
+                | ErrorCode::ShuttingDown
+                | ErrorCode::DiskFull
+                | ErrorCode::Corrupt
+                | ErrorCode::StaleGeneration
+                | ErrorCode::TooManyConnections
+        )
+}
+
+fn unknown(view: &View, node: NodeId) -> Failure {
+    Failure::new(
+        ErrorCode::Indeterminate,
+        format!(
+            "the connection to {} broke before it answered: the write may have happened",
+            view.describe(node)
+        ),
+    )
+}

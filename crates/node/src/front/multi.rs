@@ -1,0 +1,205 @@
+//! Many keys of a thin client at once: one message per node, not per key.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use client::coordinator::MultiGot;
+use client::peers::{Call, CallError};
+use futures_util::future::join_all;
+use model::limits::MULTI_KEYS_MAX;
+use model::{NodeId, Value, VersionSet};
+use storage::Commit;
+use wire::error::ErrorCode;
+use wire::messages::{Failure, MultiPut, PutEntry, Request, RequestOptions, Response, Written};
+
+use super::{Entry, Front, into_future};
+use crate::stores::{LocalStore, Stamped, WriteOrder};
+use crate::view::View;
+
+/// Each key's answer, in the order of the keys.
+pub(super) type MultiWritten = Vec<Result<Written, Failure>>;
+
+impl Front {
+    /// Reads many keys, each from its quorum.
+    ///
+    /// # Errors
+    /// As a whole only `UnknownStore` and `TooManyKeys`.
+    pub async fn multi_get(
+        &self,
+        store: &str,
+        keys: Vec<Bytes>,
+        options: &RequestOptions,
+    ) -> Result<MultiGot, Failure> {
+        check_count(keys.len())?;
+        let (view, local) = self.current(store)?;
+        Ok(self.coordinator.multi_get(&self.scope(&view, &local), keys, options).await)
+    }
+
+    /// Writes many keys, each to its quorum. A key that is named twice is written twice, in order.
+    ///
+    /// # Errors
+    /// As a whole only `UnknownStore` and `TooManyKeys`.
+    pub async fn multi_write(
+        &self,
+        store: &str,
+        entries: Vec<(Bytes, WriteOrder)>,
+        options: &RequestOptions,
+        entry: Entry,
+    ) -> Result<MultiWritten, Failure> {
+        check_count(entries.len())?;
+        let (view, local) = self.current(store)?;
+        let mut here = Vec::new();
+        let mut elsewhere: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+        let mut answers: Vec<Option<Result<Written, Failure>>> = entries.iter().map(|_| None).collect();
+        for (position, (key, _)) in entries.iter().enumerate() {
+            let preference = view.route(&local, key).preference;
+            if preference.is_replica(self.replica.node()) {
+                here.push(position);
+            } else if entry == Entry::Passed {
+                answers[position] = Some(Err(self.not_here(&view)));
+            } else {
+                let up = preference.replicas().iter().find(|&&node| !self.peers.is_down(node));
+                elsewhere.entry(*up.unwrap_or(&preference.replicas()[0])).or_default().push(position);
+            }
+        }
+        let passed = elsewhere
+            .iter()
+            .map(|(&node, positions)| self.pass_on_many(node, &view, &local, &entries, positions, options));
+        let (written, passed) = futures_util::future::join(
+            self.write_many_here(&view, &local, &entries, &here, options),
+            join_all(passed),
+        )
+        .await;
+        for (position, answer) in here.into_iter().zip(written) {
+            answers[position] = Some(answer);
+        }
+        for (positions, results) in elsewhere.into_values().zip(passed) {
+            for (position, result) in positions.into_iter().zip(results) {
+                answers[position] = result;
+            }
+        }
+        self.write_the_rest(store, entries, answers, options).await
+    }
+
+    /// Keys whose first node certainly did nothing go their way one by one: there are few, and each may need another
+    /// node.
+    async fn write_the_rest(
+        &self,
+        store: &str,
+        entries: Vec<(Bytes, WriteOrder)>,
+        answers: Vec<Option<Result<Written, Failure>>>,
+        options: &RequestOptions,
+    ) -> Result<MultiWritten, Failure> {
+        let rest = answers.into_iter().zip(entries).map(|(answer, (key, order))| async move {
+            match answer {
+                Some(answer) => answer,
+                None => self.write(store, key, order, options, Entry::Client).await,
+            }
+        });
+        Ok(join_all(rest).await)
+    }
+
+    async fn write_many_here(
+        &self,
+        view: &Arc<View>,
+        store: &Arc<LocalStore>,
+        entries: &[(Bytes, WriteOrder)],
+        positions: &[usize],
+        options: &RequestOptions,
+    ) -> MultiWritten {
+        let mut stamped: Vec<Result<Stamped, Failure>> = Vec::with_capacity(positions.len());
+        let mut sets: Vec<(Bytes, VersionSet)> = Vec::with_capacity(positions.len());
+        let mut newest = Commit::default();
+        for &position in positions {
+            let (key, order) = &entries[position];
+            let answer = store.stamp(view.route(store, key).place, key, order.clone());
+            if let Ok(Stamped { set, commit, .. }) = &answer {
+                sets.push((key.clone(), set.clone()));
+                newest = newest.max(*commit);
+            }
+            stamped.push(answer);
+        }
+        let acked = if sets.is_empty() {
+            Vec::new()
+        } else {
+            let durable = into_future(store.durable(newest));
+            self.coordinator.multi_write(&self.scope(view, store), sets, durable, options).await
+        };
+        let mut acked = acked.into_iter();
+        let settle = |stamped: Result<Stamped, Failure>| {
+            let Stamped { set, dot, .. } = stamped?;
+            let acked = acked.next().expect("one outcome for each stamped key")?;
+            Ok(Written { dot, acks: acked.acks, sloppy: acked.sloppy, context: set.context() })
+        };
+        stamped.into_iter().map(settle).collect()
+    }
+
+    /// `None` for a key that certainly was not written there and may be tried elsewhere.
+    async fn pass_on_many(
+        &self,
+        node: NodeId,
+        view: &View,
+        store: &LocalStore,
+        entries: &[(Bytes, WriteOrder)],
+        positions: &[usize],
+        options: &RequestOptions,
+    ) -> Vec<Option<Result<Written, Failure>>> {
+        let deletes = positions.iter().any(|&position| entries[position].1.value == Value::Tombstone);
+        if deletes {
+            // A multi-put carries values only; deletes go their way one by one.
+            return positions.iter().map(|_| None).collect();
+        }
+        let entries = positions.iter().map(|&position| put_entry(&entries[position])).collect();
+        let request = Request::MultiPut(MultiPut {
+            store: store.reference().clone(),
+            generation: view.cluster().generation,
+            options: options.clone(),
+            entries,
+        });
+        let answer = match self.peers.call(node, request) {
+            Call::Ready(answer) => answer,
+            Call::Pending(future) => self.coordinator.within_deadline(future, options).await,
+        };
+        let unknown = || Some(Err(super::unknown(view, node)));
+        match answer {
+            Ok(Response::MultiWritten(written)) if written.results.len() == positions.len() => {
+                let again = |result: &Result<Written, Failure>| matches!(result, Err(failure) if super::may_go_on(failure));
+                written
+                    .results
+                    .into_iter()
+                    .map(|result| if again(&result) { None } else { Some(result) })
+                    .collect()
+            }
+            Ok(_) | Err(CallError::Broken) => positions.iter().map(|_| unknown()).collect(),
+            Err(CallError::Refused(failure)) if !super::may_go_on(&failure) => {
+                positions.iter().map(|_| Some(Err(failure.clone()))).collect()
+            }
+            Err(_) => positions.iter().map(|_| None).collect(),
+        }
+    }
+}
+
+fn put_entry((key, order): &(Bytes, WriteOrder)) -> PutEntry {
+    let value = match &order.value {
+        Value::Present(bytes) => bytes.clone(),
+        Value::Tombstone => Bytes::new(),
+    };
+    PutEntry {
+        key: key.clone(),
+        context: order.context.clone(),
+        expires: order.expires,
+        condition: order.condition,
+        value,
+    }
+}
+
+fn check_count(count: usize) -> Result<(), Failure> {
+    if count <= MULTI_KEYS_MAX {
+        return Ok(());
+    }
+    Err(Failure::new(
+        ErrorCode::TooManyKeys,
+        format!("{count} keys in one request, the limit is {MULTI_KEYS_MAX}"),
+    ))
+}

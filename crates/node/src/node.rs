@@ -1,0 +1,462 @@
+//! A storage node: starting, following the cluster document, stopping.
+//!
+//! ```text
+//!             ┌──────────────── Node ────────────────┐
+//!             │ identity · view · stores · hints     │   shared by all workers
+//!             └──┬───────────────────────────────┬───┘
+//!   worker 0: front, coordinator, links    worker 1: front, coordinator, links
+//! ```
+//!
+//! Workers share records, but neither links nor tasks.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::coordinator::{Coordinator, CoordinatorOptions};
+use client::peers::Peers;
+use coordination::documents::{self, ActiveNode, ReadError, RegisterError};
+use coordination::{CoordinationError, CoordinationService};
+use model::{Cluster, NodeId, Store};
+use parking_lot::Mutex;
+use runtime::{Disk, Moment, Ports};
+use storage::StorageError;
+use thiserror::Error;
+use wire::messages::Peer;
+
+use crate::doors::resp;
+use crate::engines::Engines;
+use crate::front::{Adopt, Front};
+use crate::identity::{Identity, IdentityError};
+use crate::local_copy;
+use crate::replica::Replica;
+use crate::replicas::WorkerReplicas;
+use crate::serve::Service;
+use crate::stores::{HINT_BYTES_MAX, Hints, LocalStore, Stamper};
+use crate::view::{CurrentView, View};
+
+/// Pause before the coordination service is asked again after it could not be reached.
+const COORDINATION_RETRY: Duration = Duration::from_secs(1);
+/// How long a registration under this node's id and address may stand in the way: a predecessor's session that has
+/// not ended yet.
+const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Settings of a node.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// The node.
+    pub id: NodeId,
+    /// The cluster that it belongs to.
+    pub cluster: String,
+    /// Bytes of hints that it holds at most. Default: 1 GiB.
+    pub hint_bytes_max: u64,
+    /// Connections of the native protocol at the same time. Default: 10,000.
+    pub links_max: usize,
+    /// How it drives requests.
+    pub coordinator: CoordinatorOptions,
+    /// The Redis door.
+    pub resp: resp::RespOptions,
+}
+
+impl NodeConfig {
+    /// The defaults.
+    pub fn new(id: NodeId, cluster: &str) -> Self {
+        NodeConfig {
+            id,
+            cluster: cluster.to_owned(),
+            hint_bytes_max: HINT_BYTES_MAX,
+            links_max: 10_000,
+            coordinator: CoordinatorOptions::default(),
+            resp: resp::RespOptions::default(),
+        }
+    }
+}
+
+/// Why a node did not start.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The data directory is not this node's, in use, or damaged.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// A store's records cannot be opened.
+    #[error("store {store} cannot be opened: {error}")]
+    Storage {
+        /// The store, or `hints`.
+        store: String,
+        /// Why.
+        error: StorageError,
+    },
+    /// Another living node has this id.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// There is no cluster document, neither in the coordination service nor as a local copy.
+    #[error(
+        "the coordination service has no cluster document ({detail}) and the data directory has no copy of one; \
+             create the cluster first"
+    )]
+    NoCluster {
+        /// What the service said.
+        detail: String,
+    },
+    /// The cluster document is that of another cluster.
+    #[error("the coordination service holds cluster {found:?}, this node belongs to {wanted:?}")]
+    OtherCluster {
+        /// The name there.
+        found: String,
+        /// The name here.
+        wanted: String,
+    },
+    /// The cluster document does not name this node.
+    #[error("{node} is not a node of cluster {cluster:?}; add it to the cluster first")]
+    NotMember {
+        /// This node.
+        node: NodeId,
+        /// The cluster.
+        cluster: String,
+    },
+}
+
+/// A running node.
+pub struct Node {
+    config: NodeConfig,
+    ports: Ports,
+    disk: Arc<dyn Disk>,
+    engines: Arc<dyn Engines>,
+    coordination: Arc<dyn CoordinationService>,
+    identity: Mutex<Option<Identity>>,
+    stamper: Arc<Stamper>,
+    replica: Arc<Replica>,
+    resp: Arc<resp::Shared>,
+    links: Arc<AtomicUsize>,
+    peers: Mutex<Vec<Weak<Peers>>>,
+    /// Documents handed over by peers that need stores opened first.
+    offered: tokio::sync::mpsc::UnboundedSender<Cluster>,
+    started: Moment,
+}
+
+/// What one worker needs to serve.
+pub struct Worker {
+    /// Serves links of the native protocol.
+    pub service: Service,
+    /// Serves connections of Redis clients.
+    pub door: resp::Door,
+}
+
+impl Node {
+    /// Opens the data directory and the stores, joins the cluster, and follows its document from then on.
+    pub async fn start(
+        config: NodeConfig,
+        ports: Ports,
+        disk: Arc<dyn Disk>,
+        engines: Arc<dyn Engines>,
+        coordination: Arc<dyn CoordinationService>,
+    ) -> Result<Arc<Node>, StartError> {
+        let identity = Identity::open(disk.clone(), &config.cluster, config.id, &*ports.clock).await?;
+        let stamper =
+            Stamper::new(config.id, identity.incarnation(), identity.births_used(), ports.clock.clone());
+        let stamper = Arc::new(stamper);
+        let cluster = find_cluster(&config, &*disk, &*coordination).await?;
+        register(&ports, &*coordination, &cluster, config.id, identity.incarnation()).await?;
+        let hints_engine = open(&*engines, "hints").await?;
+        let hints = Arc::new(Hints::new(hints_engine, stamper.clone(), config.hint_bytes_max));
+        let mut stores = Vec::new();
+        for definition in &cluster.stores {
+            stores.push(open_store(&*engines, definition, &stamper).await?);
+        }
+        if let Err(error) = local_copy::write(disk.clone(), &cluster).await {
+            tracing::warn!(%error, "local copy of the cluster document not written");
+        }
+        let view = Arc::new(CurrentView::new(View::new(Arc::new(cluster), stores)));
+        let (offered, offers) = tokio::sync::mpsc::unbounded_channel();
+        let node = Arc::new(Node {
+            resp: resp::Shared::new(config.resp.clone()),
+            replica: Arc::new(Replica::new(config.id, view, hints)),
+            identity: Mutex::new(Some(identity)),
+            links: Arc::default(),
+            peers: Mutex::default(),
+            started: ports.clock.now(),
+            config,
+            disk,
+            engines,
+            coordination,
+            stamper,
+            offered,
+            ports,
+        });
+        node.ports.tasks.spawn_background(Box::pin(follow(Arc::downgrade(&node), offers)));
+        Ok(node)
+    }
+
+    /// What a worker with these ports needs to serve.
+    pub fn worker(self: &Arc<Self>, ports: Ports) -> Worker {
+        let me = Peer::Node { id: self.config.id, incarnation: self.stamper.incarnation() };
+        let peers = Peers::new(ports.clone(), me, Some(self.config.cluster.clone()));
+        peers.learn(self.replica.view().get().cluster());
+        self.peers.lock().push(Arc::downgrade(&peers));
+        let weak = Arc::downgrade(self);
+        let adopt: Adopt = Arc::new(move |cluster| {
+            if let Some(node) = weak.upgrade() {
+                node.offer(cluster);
+            }
+        });
+        let replicas = WorkerReplicas::new(self.replica.clone(), peers.clone(), adopt.clone());
+        let coordinator = Coordinator::new(Arc::new(replicas), ports.clone(), self.config.coordinator);
+        let front = Arc::new(Front::new(self.replica.clone(), peers, coordinator, adopt));
+        let weak = Arc::downgrade(self);
+        let service = Service {
+            front: front.clone(),
+            ports,
+            status: Arc::new(move || weak.upgrade().map_or_else(Bytes::new, |node| node.status().into())),
+            links: self.links.clone(),
+            links_max: self.config.links_max,
+        };
+        Worker { service, door: resp::Door::new(front, self.resp.clone()) }
+    }
+
+    /// The node's own records, for tools inside the process.
+    pub fn replica(&self) -> &Arc<Replica> {
+        &self.replica
+    }
+
+    /// Who the node is.
+    pub fn id(&self) -> NodeId {
+        self.config.id
+    }
+
+    /// The incarnation under which it stamps.
+    pub fn incarnation(&self) -> u64 {
+        self.stamper.incarnation()
+    }
+
+    /// The node's account of itself, as JSON.
+    pub fn status(&self) -> Vec<u8> {
+        let view = self.replica.view().get();
+        let stores: Vec<_> = view.stores().iter().map(|store| store_status(store)).collect();
+        let hints = self.replica.hints();
+        let pending: Vec<_> = hints
+            .pending()
+            .into_iter()
+            .map(|(target, count)| serde_json::json!({ "target": target, "hints": count }))
+            .collect();
+        let uptime = self.ports.clock.now().since(self.started);
+        let status = serde_json::json!({
+            "node": self.config.id,
+            "cluster": self.config.cluster,
+            "generation": view.cluster().generation,
+            "incarnation": self.incarnation(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "engine": self.engines.kind(),
+            "uptime_s": uptime.as_secs(),
+            "native_connections": self.links.load(Ordering::Relaxed),
+            "resp_connections": self.resp.connections(),
+            "resp_commands_total": self.resp.commands(),
+            "disk_available_bytes": self.disk.available_bytes(),
+            "hints": pending,
+            "hint_bytes": hints.engine().stats().live_bytes,
+            "stores": stores,
+        });
+        serde_json::to_vec(&status).expect("a status is plain data")
+    }
+
+    /// Takes in a document that a peer handed over: at once when its stores are open, soon otherwise.
+    fn offer(&self, cluster: Cluster) {
+        let current = self.replica.view().get();
+        if cluster.name != self.config.cluster || cluster.generation <= current.cluster().generation {
+            return;
+        }
+        let all_open = cluster.stores.iter().all(|store| current.store(store.name.as_str()).is_some());
+        if all_open {
+            let stores = reuse(&current, &cluster);
+            self.take(cluster, stores.into_iter().flatten().collect());
+        } else {
+            // The receiver lives as long as the node.
+            let _ = self.offered.send(cluster);
+        }
+    }
+
+    /// Opens what a newer document needs and takes it in.
+    async fn learn(&self, cluster: Cluster) {
+        let current = self.replica.view().get();
+        if cluster.name != self.config.cluster || cluster.generation <= current.cluster().generation {
+            return;
+        }
+        let mut stores = Vec::new();
+        for (definition, known) in cluster.stores.iter().zip(reuse(&current, &cluster)) {
+            match known {
+                Some(store) => stores.push(store),
+                None => match open_store(&*self.engines, definition, &self.stamper).await {
+                    Ok(store) => stores.push(store),
+                    Err(error) => tracing::error!(store = %definition.name, %error, "store not opened"),
+                },
+            }
+        }
+        if let Err(error) = local_copy::write(self.disk.clone(), &cluster).await {
+            tracing::warn!(%error, "local copy of the cluster document not written");
+        }
+        self.take(cluster, stores);
+    }
+
+    fn take(&self, cluster: Cluster, stores: Vec<Arc<LocalStore>>) {
+        tracing::info!(generation = cluster.generation.0, "cluster document taken in");
+        self.peers.lock().retain(|peers| match peers.upgrade() {
+            Some(peers) => {
+                peers.learn(&cluster);
+                true
+            }
+            None => false,
+        });
+        self.replica.view().replace(View::new(Arc::new(cluster), stores));
+    }
+
+    /// Leaves the cluster's list of active nodes, makes everything durable, and remembers a clean stop. Serving must
+    /// have ended.
+    ///
+    /// # Errors
+    /// When something could not be made durable; the next start then treats this one as a crash.
+    pub async fn stop(&self) -> Result<(), StartError> {
+        if let Err(error) = self.coordination.close().await {
+            tracing::warn!(%error, "coordination session not closed");
+        }
+        for peers in self.peers.lock().iter().filter_map(Weak::upgrade) {
+            peers.close();
+        }
+        let view = self.replica.view().get();
+        let hints = ("hints", self.replica.hints().engine().clone());
+        let stores =
+            view.stores().iter().map(|store| (store.definition().name.as_str(), store.engine().clone()));
+        for (name, engine) in stores.chain([hints]) {
+            engine.close().await.map_err(|error| StartError::Storage { store: name.to_owned(), error })?;
+        }
+        let identity = self.identity.lock().take();
+        if let Some(identity) = identity {
+            identity.close(self.stamper.births_used()).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The stores of `cluster` that are open already, each under its new definition.
+fn reuse(current: &View, cluster: &Cluster) -> Vec<Option<Arc<LocalStore>>> {
+    let known = |definition: &Store| {
+        let open = current.store(definition.name.as_str())?;
+        if open.definition() == definition {
+            return Some(open.clone());
+        }
+        Some(Arc::new(open.redefined(definition.clone())))
+    };
+    cluster.stores.iter().map(known).collect()
+}
+
+fn store_status(store: &LocalStore) -> serde_json::Value {
+    let stats = store.engine().stats();
+    let definition = store.definition();
+    serde_json::json!({
+        "store": definition.name,
+        "replicas": definition.consistency.replicas,
+        "reads_required": definition.consistency.reads_required,
+        "writes_required": definition.consistency.writes_required,
+        "resolver": definition.resolver,
+        "records": stats.records,
+        "live_bytes": stats.live_bytes,
+        "disk_bytes": stats.disk_bytes,
+        "memory_bytes": stats.memory_bytes,
+        "corrupt_records_total": stats.corrupt_records,
+        "syncs_total": stats.syncs,
+        "compacted_bytes_total": stats.compacted_bytes,
+    })
+}
+
+async fn open(engines: &dyn Engines, name: &str) -> Result<Arc<dyn storage::StorageEngine>, StartError> {
+    engines.open(name).await.map_err(|error| StartError::Storage { store: name.to_owned(), error })
+}
+
+async fn open_store(
+    engines: &dyn Engines,
+    definition: &Store,
+    stamper: &Arc<Stamper>,
+) -> Result<Arc<LocalStore>, StartError> {
+    let engine = open(engines, &format!("stores/{}", definition.name)).await?;
+    Ok(Arc::new(LocalStore::new(definition.clone(), engine, stamper.clone())))
+}
+
+/// The newest cluster document: the service's, or this node's copy while the service is away.
+async fn find_cluster(
+    config: &NodeConfig,
+    disk: &dyn Disk,
+    coordination: &dyn CoordinationService,
+) -> Result<Cluster, StartError> {
+    let (served, detail) = match documents::read_cluster(coordination).await {
+        Ok(Some(cluster)) => (Some(cluster), String::new()),
+        Ok(None) => (None, "there is none".to_owned()),
+        Err(error) => (None, error.to_string()),
+    };
+    let cluster = served.or_else(|| local_copy::read(disk)).ok_or(StartError::NoCluster { detail })?;
+    if cluster.name != config.cluster {
+        return Err(StartError::OtherCluster { found: cluster.name, wanted: config.cluster.clone() });
+    }
+    if cluster.node(config.id).is_none() {
+        return Err(StartError::NotMember { node: config.id, cluster: cluster.name });
+    }
+    Ok(cluster)
+}
+
+/// Registers the node; waits for a predecessor with the same address to be gone.
+async fn register(
+    ports: &Ports,
+    coordination: &dyn CoordinationService,
+    cluster: &Cluster,
+    id: NodeId,
+    incarnation: u64,
+) -> Result<(), StartError> {
+    let node = cluster.node(id).expect("membership was checked").clone();
+    let active = ActiveNode { node, incarnation };
+    let give_up = ports.clock.now().after(PREDECESSOR_PATIENCE);
+    loop {
+        match documents::register(coordination, &active).await {
+            Ok(()) => return Ok(()),
+            Err(RegisterError::AlreadyActive { other: Some(other), .. })
+                if other.node == active.node && ports.clock.now() < give_up =>
+            {
+                ports.clock.sleep(Duration::from_millis(100)).await;
+            }
+            Err(RegisterError::Coordination(CoordinationError::Unavailable { .. })) => {
+                // The data path does not need the service; whoever watches the list sees the node later.
+                tracing::warn!("coordination service unavailable, starting from the local copy");
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Follows the cluster document and the documents that peers hand over, as long as the node lives.
+async fn follow(node: Weak<Node>, mut offers: tokio::sync::mpsc::UnboundedReceiver<Cluster>) {
+    let Some(started) = node.upgrade() else { return };
+    let known = started.replica.view().generation();
+    let mut watch = documents::watch_cluster(started.coordination.clone(), Some(known));
+    let clock = started.ports.clock.clone();
+    drop(started);
+    let mut lost = false;
+    loop {
+        let cluster = if lost {
+            offers.recv().await
+        } else {
+            let next = std::pin::pin!(watch.next());
+            let offer = std::pin::pin!(offers.recv());
+            match futures_util::future::select(next, offer).await {
+                futures_util::future::Either::Left((Ok(cluster), _)) => Some(cluster),
+                futures_util::future::Either::Left((Err(error), _)) => {
+                    lost = matches!(error, ReadError::Coordination(CoordinationError::SessionLost { .. }));
+                    tracing::warn!(%error, "cluster document not read");
+                    clock.sleep(COORDINATION_RETRY).await;
+                    continue;
+                }
+                futures_util::future::Either::Right((offer, _)) => offer,
+            }
+        };
+        let (Some(cluster), Some(node)) = (cluster, node.upgrade()) else { return };
+        node.learn(cluster).await;
+    }
+}

@@ -1,0 +1,209 @@
+//! This node as one replica among others: it answers for what it holds, and for nobody else.
+//!
+//! The same code serves requests that came over a link and requests of the coordinator inside this process.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use client::peers::{Call, CallError};
+use model::{Generation, NodeId, VersionSet};
+use runtime::BoxFuture;
+use smallvec::SmallVec;
+use storage::{Durable, ScanCursor, ScanLimit};
+use wire::error::ErrorCode;
+use wire::messages::{
+    Failure, Merged, ReplicaGet, ReplicaGot, ReplicaMerge, ReplicaMerged, Request, Response, Scan, Scanned,
+};
+
+use crate::stores::{Hints, LocalStore};
+use crate::view::{CurrentView, View};
+
+/// Most records of one scan page, whatever the caller asks.
+const SCAN_RECORDS_MAX: usize = 10_000;
+/// Most bytes of one scan page, whatever the caller asks.
+const SCAN_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// This node's own answers.
+pub struct Replica {
+    node: NodeId,
+    view: Arc<CurrentView>,
+    hints: Arc<Hints>,
+}
+
+impl Replica {
+    /// Answers from the view's stores and these hints.
+    pub fn new(node: NodeId, view: Arc<CurrentView>, hints: Arc<Hints>) -> Self {
+        Replica { node, view, hints }
+    }
+
+    /// The node that answers.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// The view it answers from.
+    pub fn view(&self) -> &Arc<CurrentView> {
+        &self.view
+    }
+
+    /// The hints that it holds.
+    pub fn hints(&self) -> &Arc<Hints> {
+        &self.hints
+    }
+
+    /// Answers a replica operation; other requests are not for it.
+    pub fn call(&self, request: Request) -> Call {
+        let refused = |failure| Call::Ready(Err(CallError::Refused(failure)));
+        match request {
+            Request::ReplicaGet(get) => match self.get(get) {
+                Ok(got) => Call::Ready(Ok(Response::ReplicaGot(got))),
+                Err(failure) => refused(failure),
+            },
+            Request::ReplicaMerge(merge) => match self.merge(merge) {
+                Ok((merged, waits)) if waits.is_empty() => {
+                    Call::Ready(Ok(Response::ReplicaMerged(ReplicaMerged { outcomes: merged })))
+                }
+                Ok((merged, waits)) => Call::Pending(Box::pin(when_durable(merged, waits))),
+                Err(failure) => refused(failure),
+            },
+            Request::Scan(scan) => match self.scan(scan) {
+                Ok(scanned) => Call::Ready(Ok(Response::Scanned(scanned))),
+                Err(failure) => refused(failure),
+            },
+            _ => refused(Failure::new(ErrorCode::UnknownRequest, "this is no replica operation")),
+        }
+    }
+
+    /// The view and store of a request formed under `generation`.
+    ///
+    /// # Errors
+    /// `StaleGeneration` with the newer document, or `UnknownStore`.
+    pub fn admit(
+        &self,
+        store: &str,
+        generation: Generation,
+    ) -> Result<(Arc<View>, Arc<LocalStore>), Failure> {
+        let view = self.view.get();
+        if generation < view.cluster().generation_accepted_min {
+            return Err(Failure {
+                code: ErrorCode::StaleGeneration,
+                detail: format!(
+                    "the request was formed under generation {}, the cluster is at {} and accepts none before {}",
+                    generation.0,
+                    view.cluster().generation.0,
+                    view.cluster().generation_accepted_min.0
+                ),
+                cluster: Some(view.document().clone()),
+            });
+        }
+        let Some(found) = view.store(store).cloned() else {
+            let known: Vec<&str> = view.cluster().store_names().map(|name| name.as_str()).collect();
+            return Err(Failure::new(
+                ErrorCode::UnknownStore,
+                format!("there is no store {store:?}; the stores are: {}", known.join(", ")),
+            ));
+        };
+        Ok((view, found))
+    }
+
+    fn get(&self, request: ReplicaGet) -> Result<ReplicaGot, Failure> {
+        let (view, store) = self.admit(&request.store, request.generation)?;
+        let sets = request.keys.iter().map(|key| self.get_one(&view, &store, key)).collect();
+        Ok(ReplicaGot { sets })
+    }
+
+    fn get_one(&self, view: &View, store: &LocalStore, key: &Bytes) -> Result<VersionSet, ErrorCode> {
+        let route = view.route(store, key);
+        let found = if route.preference.is_replica(self.node) {
+            store.get(route.place, key)
+        } else {
+            let definition = store.definition();
+            self.hints.get(route.preference.replicas(), &definition.name, definition.resolver, key)
+        };
+        found.map_err(|failure| failure.code)
+    }
+
+    #[allow(clippy::type_complexity, reason = "outcomes and what to wait for")]
+    fn merge(
+        &self,
+        request: ReplicaMerge,
+    ) -> Result<(SmallVec<[Result<Merged, ErrorCode>; 1]>, Vec<Wait>), Failure> {
+        let (view, store) = self.admit(&request.store, request.generation)?;
+        let mut outcomes = SmallVec::new();
+        let mut waits = Vec::new();
+        for (key, set) in &request.entries {
+            let (outcome, durable) = match request.hint_for {
+                Some(target) => self.park(target, &store, key, set),
+                None => self.merge_one(&view, &store, key, set),
+            };
+            if let Durable::Waits(future) = durable {
+                waits.push((outcomes.len(), future));
+            }
+            outcomes.push(outcome);
+        }
+        Ok((outcomes, waits))
+    }
+
+    fn merge_one(
+        &self,
+        view: &View,
+        store: &LocalStore,
+        key: &[u8],
+        set: &VersionSet,
+    ) -> (Result<Merged, ErrorCode>, Durable) {
+        let route = view.route(store, key);
+        match store.merge(route.place, key, set) {
+            // What was found in place may not be durable yet: whoever stored it may still wait for that.
+            Ok((merged, commit)) => {
+                let commit = commit.unwrap_or_else(|| store.engine().position());
+                (Ok(merged), store.durable(commit))
+            }
+            Err(failure) => (Err(failure.code), Durable::Already),
+        }
+    }
+
+    /// Parks a hint here; what it answers is what a replica would.
+    pub fn park(
+        &self,
+        target: NodeId,
+        store: &LocalStore,
+        key: &[u8],
+        set: &VersionSet,
+    ) -> (Result<Merged, ErrorCode>, Durable) {
+        match self.hints.park(target, store.definition(), key, set) {
+            Ok(commit) => {
+                let merged = if commit.is_some() { Merged::Changed } else { Merged::Known };
+                let commit = commit.unwrap_or_else(|| self.hints.engine().position());
+                (Ok(merged), self.hints.durable(commit))
+            }
+            Err(failure) => (Err(failure.code), Durable::Already),
+        }
+    }
+
+    fn scan(&self, request: Scan) -> Result<Scanned, Failure> {
+        let (_, store) = self.admit(&request.store, request.generation)?;
+        let after = request.after.map(|(token, key)| ScanCursor { token, key });
+        let limit = ScanLimit {
+            records_max: (request.records_max as usize).clamp(1, SCAN_RECORDS_MAX),
+            bytes_max: (request.bytes_max as usize).clamp(1, SCAN_BYTES_MAX),
+        };
+        let (records, next) = store.scan(request.partition, after.as_ref(), limit)?;
+        Ok(Scanned { records, next: next.map(|cursor| (cursor.token, cursor.key)) })
+    }
+}
+
+/// A position in the outcomes, and when it is durable.
+type Wait = (usize, BoxFuture<'static, Result<(), storage::StorageError>>);
+
+async fn when_durable(
+    mut outcomes: SmallVec<[Result<Merged, ErrorCode>; 1]>,
+    waits: Vec<Wait>,
+) -> Result<Response, CallError> {
+    // One sync makes all of them durable, so waiting in turn costs no more than waiting at once.
+    for (position, wait) in waits {
+        if wait.await.is_err() {
+            outcomes[position] = Err(ErrorCode::StorageFailed);
+        }
+    }
+    Ok(Response::ReplicaMerged(ReplicaMerged { outcomes }))
+}

@@ -1,0 +1,281 @@
+//! The native door: links of clients and other nodes.
+//!
+//! Each link is served on the worker that accepted it. What can be answered at once is answered before the next
+//! frame is read, so a burst of requests costs one burst of answers; what must wait for others runs as a task of its
+//! own and answers when it is done.
+//!
+//! **Architecture Invariant:** every request that was decoded is answered exactly once, also when it is refused.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use client::peers::{Call, CallError};
+use model::limits::{FRAME_BYTES_MAX, KEY_BYTES_MAX};
+use model::{Key, Value};
+use runtime::{Link, LinkSender, Ports};
+use wire::error::ErrorCode;
+use wire::messages::{
+    ClusterDocument, Delete, Failure, Hello, MultiGot, MultiWritten, Peer, Pong, Put, Request, Response,
+    StatusDocument, Welcome, decode_request, encode_response, negotiate, request_id,
+};
+
+use crate::front::{Entry, Front};
+use crate::stores::WriteOrder;
+
+/// Requests of one link that may wait for others at the same time; more are refused as overloaded.
+const REQUESTS_RUNNING_MAX: usize = 4096;
+
+/// Bytes of answers that may wait on one link before further requests on it are refused as overloaded: a client
+/// that does not read its answers must not fill this node's memory.
+const ANSWERS_QUEUED_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// Makes a node's account of itself, as JSON.
+pub type Status = Arc<dyn Fn() -> Bytes + Send + Sync>;
+
+/// What all links of one worker share.
+#[derive(Clone)]
+pub struct Service {
+    /// Where requests enter.
+    pub front: Arc<Front>,
+    /// The doors to the world.
+    pub ports: Ports,
+    /// The node's account of itself.
+    pub status: Status,
+    /// Links now, over all workers.
+    pub links: Arc<AtomicUsize>,
+    /// Most links at the same time, over all workers.
+    pub links_max: usize,
+}
+
+/// One link under service.
+struct Served {
+    service: Service,
+    sender: Arc<dyn LinkSender>,
+    entry: Entry,
+    running: Arc<AtomicUsize>,
+}
+
+impl Service {
+    /// Serves one link until it closes.
+    pub async fn serve(self, link: Link) {
+        let links = self.links.clone();
+        if links.fetch_add(1, Ordering::Relaxed) >= self.links_max {
+            let failure = Failure::new(
+                ErrorCode::TooManyConnections,
+                format!("this node serves at most {} connections", self.links_max),
+            );
+            send(&*link.sender, 0, &Response::Failure(failure));
+        } else {
+            self.serve_admitted(link).await;
+        }
+        links.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    async fn serve_admitted(self, mut link: Link) {
+        let entry = match self.shake_hands(&mut link).await {
+            Some(entry) => entry,
+            None => return,
+        };
+        let served = Served { service: self, sender: link.sender, entry, running: Arc::default() };
+        loop {
+            match link.receiver.receive().await {
+                Ok(Some(frame)) => {
+                    if !served.take_in(frame) {
+                        return;
+                    }
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::debug!(peer = %link.peer, %error, "link ended");
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn shake_hands(&self, link: &mut Link) -> Option<Entry> {
+        let frame = link.receiver.receive().await.ok().flatten()?;
+        let id = request_id(&frame).unwrap_or(0);
+        let answer = match decode_request(frame) {
+            Ok((_, Request::Hello(hello))) => self.welcome(&hello).map(|welcome| (welcome, hello.peer)),
+            Ok((_, other)) => Err(Failure::new(
+                ErrorCode::Malformed,
+                format!("the first request on a connection is hello, this one was {}", other.name()),
+            )),
+            Err(error) => Err(Failure::new(ErrorCode::Malformed, error.to_string())),
+        };
+        match answer {
+            Ok((welcome, peer)) => {
+                send(&*link.sender, id, &Response::Welcome(welcome));
+                Some(if matches!(peer, Peer::Node { .. }) { Entry::Passed } else { Entry::Client })
+            }
+            Err(failure) => {
+                tracing::warn!(peer = %link.peer, error = %failure, "handshake refused");
+                send(&*link.sender, id, &Response::Failure(failure));
+                None
+            }
+        }
+    }
+
+    fn welcome(&self, hello: &Hello) -> Result<Welcome, Failure> {
+        let view = self.front.replica().view().get();
+        let cluster = view.cluster();
+        let Some(version) = negotiate(hello.version_min, hello.version_max) else {
+            return Err(Failure::new(
+                ErrorCode::UnsupportedVersion,
+                format!(
+                    "the caller speaks versions {} to {} of the protocol, this node {} to {}",
+                    hello.version_min,
+                    hello.version_max,
+                    wire::messages::VERSION_MIN,
+                    wire::messages::VERSION_MAX
+                ),
+            ));
+        };
+        if let Some(theirs) = &hello.cluster
+            && *theirs != cluster.name
+        {
+            return Err(Failure::new(
+                ErrorCode::WrongCluster,
+                format!("the caller belongs to cluster {theirs:?}, this node to {:?}", cluster.name),
+            ));
+        }
+        if matches!(hello.peer, Peer::Node { id, .. } if id == self.front.replica().node()) {
+            return Err(Failure::new(
+                ErrorCode::DuplicateNode,
+                format!("the caller says that it is {}, which is this node", self.front.replica().node()),
+            ));
+        }
+        Ok(Welcome {
+            version,
+            cluster: cluster.name.clone(),
+            node: self.front.replica().node(),
+            generation: cluster.generation,
+            key_bytes_max: KEY_BYTES_MAX as u32,
+            frame_bytes_max: FRAME_BYTES_MAX as u32,
+        })
+    }
+}
+
+impl Served {
+    /// Takes in one request; false when the link cannot go on.
+    fn take_in(&self, frame: Bytes) -> bool {
+        let id = request_id(&frame);
+        let (id, request) = match (decode_request(frame), id) {
+            (Ok(decoded), _) => decoded,
+            (Err(error), id) => {
+                let failure = Failure::new(ErrorCode::Malformed, error.to_string());
+                send(&*self.sender, id.unwrap_or(0), &Response::Failure(failure));
+                return false;
+            }
+        };
+        if self.sender.queued_bytes() > ANSWERS_QUEUED_BYTES_MAX {
+            let detail = "too many bytes of answers wait to be read on this connection";
+            self.answer(id, Err(Failure::new(ErrorCode::Overloaded, detail)));
+            return true;
+        }
+        match request {
+            Request::ReplicaGet(_) | Request::ReplicaMerge(_) | Request::Scan(_) => {
+                match self.service.front.replica().call(request) {
+                    Call::Ready(answer) => self.answer(id, refusal(answer)),
+                    Call::Pending(future) => self.run(id, async move { refusal(future.await) }),
+                }
+            }
+            Request::Ping(_) => self.answer(id, Ok(Response::Pong(Pong {}))),
+            Request::ClusterGet(_) => {
+                let json = self.service.front.replica().view().get().document().clone();
+                self.answer(id, Ok(Response::ClusterDocument(ClusterDocument { json })));
+            }
+            Request::StatusGet(_) => {
+                let json = (self.service.status)();
+                self.answer(id, Ok(Response::StatusDocument(StatusDocument { json })));
+            }
+            Request::Hello(_) => {
+                let detail = "hello comes once, as the first request on a connection";
+                self.answer(id, Err(Failure::new(ErrorCode::Malformed, detail)));
+            }
+            coordinated => {
+                let (front, entry) = (self.service.front.clone(), self.entry);
+                self.run(id, async move { coordinate(&front, coordinated, entry).await });
+            }
+        }
+        true
+    }
+
+    /// Runs a request beside the link and answers when it is done.
+    fn run(&self, id: u64, request: impl Future<Output = Result<Response, Failure>> + Send + 'static) {
+        if self.running.fetch_add(1, Ordering::Relaxed) >= REQUESTS_RUNNING_MAX {
+            self.running.fetch_sub(1, Ordering::Relaxed);
+            let detail = format!("{REQUESTS_RUNNING_MAX} requests of this connection are under way");
+            return self.answer(id, Err(Failure::new(ErrorCode::Overloaded, detail)));
+        }
+        let (sender, running) = (self.sender.clone(), self.running.clone());
+        self.service.ports.tasks.spawn(Box::pin(async move {
+            let answer = request.await.unwrap_or_else(Response::Failure);
+            running.fetch_sub(1, Ordering::Relaxed);
+            send(&*sender, id, &answer);
+        }));
+    }
+
+    fn answer(&self, id: u64, answer: Result<Response, Failure>) {
+        send(&*self.sender, id, &answer.unwrap_or_else(Response::Failure));
+    }
+}
+
+/// What a replica of this process refused, as it goes over a link.
+fn refusal(answer: Result<Response, CallError>) -> Result<Response, Failure> {
+    answer.map_err(|error| match error {
+        CallError::Refused(failure) => failure,
+        other => Failure::new(ErrorCode::Internal, other.to_string()),
+    })
+}
+
+fn send(sender: &dyn LinkSender, id: u64, response: &Response) {
+    // A peer that is gone, or does not read, finds no answer: its own deadline tells it.
+    let _ = sender.send(&mut |frame| encode_response(id, response, frame));
+}
+
+/// Carries out a request whose quorum this node drives.
+async fn coordinate(front: &Front, request: Request, entry: Entry) -> Result<Response, Failure> {
+    match request {
+        Request::Get(get) => {
+            check_key(&get.key)?;
+            Ok(Response::Got(front.get(&get.store, get.key, &get.options).await?))
+        }
+        Request::Put(put) => {
+            check_key(&put.key)?;
+            let Put { store, options, key, context, expires, condition, value, .. } = put;
+            let order = WriteOrder { context, condition, expires, value: Value::Present(value) };
+            Ok(Response::Written(front.write(&store, key, order, &options, entry).await?))
+        }
+        Request::Delete(delete) => {
+            check_key(&delete.key)?;
+            let Delete { store, options, key, context, condition, .. } = delete;
+            let order = WriteOrder { context, condition, expires: None, value: Value::Tombstone };
+            Ok(Response::Written(front.write(&store, key, order, &options, entry).await?))
+        }
+        Request::MultiGet(get) => {
+            get.keys.iter().try_for_each(check_key)?;
+            let results = front.multi_get(&get.store, get.keys, &get.options).await?;
+            Ok(Response::MultiGot(MultiGot { results }))
+        }
+        Request::MultiPut(put) => {
+            put.entries.iter().try_for_each(|entry| check_key(&entry.key))?;
+            let orders = put.entries.into_iter().map(|entry| {
+                let (context, condition, expires) = (entry.context, entry.condition, entry.expires);
+                (entry.key, WriteOrder { context, condition, expires, value: Value::Present(entry.value) })
+            });
+            let results = front.multi_write(&put.store, orders.collect(), &put.options, entry).await?;
+            Ok(Response::MultiWritten(MultiWritten { results }))
+        }
+        other => Err(Failure::new(ErrorCode::UnknownRequest, format!("{} is not coordinated", other.name()))),
+    }
+}
+
+fn check_key(key: &Bytes) -> Result<(), Failure> {
+    Key::check(key).map_err(|error| {
+        let code = if key.is_empty() { ErrorCode::KeyEmpty } else { ErrorCode::KeyTooLong };
+        Failure::new(code, error.to_string())
+    })
+}

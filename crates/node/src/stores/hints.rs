@@ -1,0 +1,253 @@
+//! Hints: writes parked at this node for a target that could not take them.
+//!
+//! Hints rest in an engine of their own, one partition per target, so that all hints of one target can be walked,
+//! counted and dropped at once. Hints for the same key merge. A hint that this node stamped itself (because no
+//! replica could be reached) remembers its actor like any stored record does.
+//!
+//! **Architecture Invariant:** at the byte limit a hint is refused, never a healthy write.
+
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use model::{NodeId, PartitionId, Resolver, Store, StoreName, Token, VersionSet, WallMillis};
+use storage::{Change, Commit, Durable, ScanCursor, ScanLimit, StorageEngine};
+use wire::error::ErrorCode;
+use wire::messages::Failure;
+
+use super::stamper::Stamper;
+use super::store::{Stamped, WriteOrder, decode, encode, refuse};
+
+/// Bytes of hints that one node holds before it refuses more: 1 GiB, minutes of writes at full speed, and small
+/// beside the data it must leave room for.
+pub const HINT_BYTES_MAX: u64 = 1 << 30;
+
+/// Format of a hint record: this byte, when the oldest write was parked (8 bytes, little endian, wall-clock
+/// milliseconds), then a stored record.
+const HINT_FORMAT: u8 = 1;
+const HEADER_BYTES: usize = 9;
+
+/// One parked write.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hint {
+    /// Who shall get it.
+    pub target: NodeId,
+    /// In which store.
+    pub store: StoreName,
+    /// For which key.
+    pub key: Bytes,
+    /// What is parked.
+    pub set: VersionSet,
+    /// When the oldest of its writes was parked.
+    pub parked: WallMillis,
+}
+
+/// All hints that this node holds.
+pub struct Hints {
+    engine: Arc<dyn StorageEngine>,
+    stamper: Arc<Stamper>,
+    bytes_max: u64,
+}
+
+impl Hints {
+    /// Over an engine that holds nothing else; refuses hints when it holds `bytes_max` bytes.
+    pub fn new(engine: Arc<dyn StorageEngine>, stamper: Arc<Stamper>, bytes_max: u64) -> Self {
+        Hints { engine, stamper, bytes_max }
+    }
+
+    /// Parks what `target` misses, merged with what is parked already.
+    pub fn park(
+        &self,
+        target: NodeId,
+        store: &Store,
+        key: &[u8],
+        set: &VersionSet,
+    ) -> Result<Option<Commit>, Failure> {
+        self.check_room()?;
+        let mut answer = Ok(());
+        let commit = self.update(target, &store.name, key, &mut |parked, record| {
+            let (own, mut merged) = match record {
+                None => (None, VersionSet::default()),
+                Some(record) => match decode(&record, partition(target)) {
+                    Ok(decoded) => decoded,
+                    Err(failure) => {
+                        answer = Err(failure);
+                        return Change::Keep;
+                    }
+                },
+            };
+            if merged.includes(set) && !merged.is_empty() {
+                return Change::Keep;
+            }
+            merged.merge(set);
+            merged.resolve(store.resolver);
+            Change::Put(frame(parked, &encode(own, &merged)))
+        })?;
+        answer?;
+        Ok(commit)
+    }
+
+    /// Stamps a write that no replica could take and parks it for `target`, as a fallback must (D1).
+    pub fn stamp(
+        &self,
+        target: NodeId,
+        store: &Store,
+        key: &[u8],
+        order: WriteOrder,
+    ) -> Result<Stamped, Failure> {
+        self.check_room()?;
+        let mut order = Some(order);
+        let mut answer = Err(Failure::new(ErrorCode::Internal, "the engine did not call back"));
+        let commit = self.update(target, &store.name, key, &mut |parked, record| {
+            let order = order.take().expect("an engine calls back at most once");
+            let (own, mut set) = match record.map(|record| decode(&record, partition(target))) {
+                None => (None, VersionSet::default()),
+                Some(Ok(decoded)) => decoded,
+                Some(Err(failure)) => {
+                    answer = Err(failure);
+                    return Change::Keep;
+                }
+            };
+            let actor = self.stamper.actor(own);
+            let seen = order.context.as_ref().map_or_else(Default::default, |context| context.timestamp);
+            let timestamp = self.stamper.timestamp(seen.max(set.timestamp_max()));
+            let stamp =
+                model::versions::Stamp { actor, timestamp, expires: order.expires, value: order.value };
+            let dot = set.put(stamp, order.context.as_ref().map(|context| &context.vector));
+            set.resolve(store.resolver);
+            let bytes = frame(parked, &encode(Some(actor), &set));
+            answer = Ok((set, dot));
+            Change::Put(bytes)
+        })?;
+        let (set, dot) = answer?;
+        Ok(Stamped { set, dot, commit: commit.expect("a put has a position") })
+    }
+
+    /// Everything parked here for this key, for any of `targets`: what a fallback answers to a sloppy read.
+    pub fn get(
+        &self,
+        targets: &[NodeId],
+        store: &StoreName,
+        resolver: Resolver,
+        key: &[u8],
+    ) -> Result<VersionSet, Failure> {
+        let mut all = VersionSet::default();
+        let name = hint_key(store, key);
+        for &target in targets {
+            let found = self.engine.get(partition(target), Token::of(&name), &name).map_err(refuse)?;
+            if let Some(record) = found {
+                all.merge(&decode(&unframe(&record, target)?.1, partition(target))?.1);
+            }
+        }
+        all.resolve(resolver);
+        Ok(all)
+    }
+
+    /// One page of a target's hints.
+    pub fn page(
+        &self,
+        target: NodeId,
+        after: Option<&ScanCursor>,
+        limit: ScanLimit,
+    ) -> Result<(Vec<Hint>, Option<ScanCursor>), Failure> {
+        let page = self.engine.scan(partition(target), after, limit).map_err(refuse)?;
+        let mut hints = Vec::with_capacity(page.records.len());
+        for (name, record) in page.records {
+            let (parked, record) = unframe(&record, target)?;
+            let (store, key) = split_key(&name).ok_or_else(|| broken(target))?;
+            hints.push(Hint { target, store, key, set: decode(&record, partition(target))?.1, parked });
+        }
+        Ok((hints, page.next))
+    }
+
+    /// Targets with hints, and how many each has.
+    pub fn pending(&self) -> Vec<(NodeId, u64)> {
+        self.engine.partitions().into_iter().map(|(target, count)| (NodeId(target.0), count)).collect()
+    }
+
+    /// Waits until a parked hint is durable.
+    pub fn durable(&self, commit: Commit) -> Durable {
+        self.engine.durable(commit)
+    }
+
+    /// Its engine, for closing.
+    pub fn engine(&self) -> &Arc<dyn StorageEngine> {
+        &self.engine
+    }
+
+    fn check_room(&self) -> Result<(), Failure> {
+        let bytes = self.engine.stats().live_bytes;
+        if bytes < self.bytes_max {
+            return Ok(());
+        }
+        Err(Failure::new(
+            ErrorCode::Overloaded,
+            format!("{bytes} bytes of hints wait for nodes that are down, the limit of this node"),
+        ))
+    }
+
+    fn update(
+        &self,
+        target: NodeId,
+        store: &StoreName,
+        key: &[u8],
+        change: &mut dyn FnMut(WallMillis, Option<Bytes>) -> Change,
+    ) -> Result<Option<Commit>, Failure> {
+        let name = hint_key(store, key);
+        let now = self.stamper.clock().wall();
+        let mut answer = Ok(());
+        let commit = self
+            .engine
+            .update(partition(target), Token::of(&name), &name, &mut |record| match record {
+                None => change(now, None),
+                Some(record) => match unframe(record, target) {
+                    Ok((parked, record)) => change(parked, Some(record)),
+                    Err(failure) => {
+                        answer = Err(failure);
+                        Change::Keep
+                    }
+                },
+            })
+            .map_err(refuse)?;
+        answer?;
+        Ok(commit)
+    }
+}
+
+fn partition(target: NodeId) -> PartitionId {
+    PartitionId(target.0)
+}
+
+/// Store name, a zero byte (no name holds one), key.
+fn hint_key(store: &StoreName, key: &[u8]) -> Bytes {
+    let mut name = BytesMut::with_capacity(store.as_str().len() + 1 + key.len());
+    name.put_slice(store.as_str().as_bytes());
+    name.put_u8(0);
+    name.put_slice(key);
+    name.freeze()
+}
+
+fn split_key(name: &Bytes) -> Option<(StoreName, Bytes)> {
+    let zero = name.iter().position(|&byte| byte == 0)?;
+    let store = StoreName::new(std::str::from_utf8(&name[..zero]).ok()?).ok()?;
+    Some((store, name.slice(zero + 1..)))
+}
+
+fn frame(parked: WallMillis, record: &[u8]) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(HEADER_BYTES + record.len());
+    bytes.put_u8(HINT_FORMAT);
+    bytes.put_u64_le(parked.0);
+    bytes.put_slice(record);
+    bytes.freeze()
+}
+
+fn unframe(record: &Bytes, target: NodeId) -> Result<(WallMillis, Bytes), Failure> {
+    if record.len() < HEADER_BYTES || record[0] != HINT_FORMAT {
+        return Err(broken(target));
+    }
+    let parked = u64::from_le_bytes(record[1..HEADER_BYTES].try_into().expect("eight bytes"));
+    Ok((WallMillis(parked), record.slice(HEADER_BYTES..)))
+}
+
+fn broken(target: NodeId) -> Failure {
+    Failure::new(ErrorCode::Corrupt, format!("a hint for {target} cannot be read"))
+}

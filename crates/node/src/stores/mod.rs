@@ -1,0 +1,15 @@
+//! The stores of this node: what a get, a put and a merge do to one record of one replica.
+//!
+//! This is the only place that turns version sets into stored records and back. Each operation is atomic for its
+//! key, because it runs inside the engine's update. Quorums are somebody else's business.
+//!
+//! A stored record is the version set and, beside it, the actor under which *this* node stamps the key. A record
+//! that came from elsewhere has none, so the next stamp here mints a new one (see `model::versions`).
+
+mod hints;
+mod stamper;
+mod store;
+
+pub use hints::{HINT_BYTES_MAX, Hint, Hints};
+pub use stamper::Stamper;
+pub use store::{LocalStore, Place, Stamped, WriteOrder};

@@ -1,0 +1,84 @@
+//! Who stamps at this node, and when: actors, births and hybrid logical time.
+//!
+//! **Architecture Invariant:** a birth is handed out once per incarnation, and a timestamp is greater than every
+//! timestamp that this node has stamped or seen.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use model::{Actor, NodeId, Timestamp};
+use runtime::Clock;
+
+/// How far ahead of this node's wall clock a peer's timestamp may pull it: one hour. A timestamp further ahead comes
+/// from a broken clock; it is stored as it is, but this node's own clock does not follow it.
+const TIMESTAMP_AHEAD_MS_MAX: u64 = 60 * 60 * 1000;
+
+/// Mints actors and timestamps for one incarnation of one node.
+pub struct Stamper {
+    node: NodeId,
+    incarnation: u64,
+    births: AtomicU64,
+    latest: AtomicU64,
+    clock: Arc<dyn Clock>,
+}
+
+impl Stamper {
+    /// For this incarnation, whose births up to and including `births_used` were handed out by an earlier process.
+    pub fn new(node: NodeId, incarnation: u64, births_used: u64, clock: Arc<dyn Clock>) -> Self {
+        let (births, latest) = (AtomicU64::new(births_used), AtomicU64::new(0));
+        Stamper { node, incarnation, births, latest, clock }
+    }
+
+    /// The node that stamps.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// The incarnation that stamps.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// Births handed out so far in this incarnation.
+    pub fn births_used(&self) -> u64 {
+        self.births.load(Ordering::Relaxed)
+    }
+
+    /// The wall clock.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// The actor to stamp with: the record's own, if this incarnation minted it, or a new one.
+    pub(super) fn actor(&self, own: Option<Actor>) -> Actor {
+        match own {
+            Some(actor) if actor.node == self.node && actor.incarnation == self.incarnation => actor,
+            _ => Actor {
+                node: self.node,
+                incarnation: self.incarnation,
+                birth: self.births.fetch_add(1, Ordering::Relaxed) + 1,
+            },
+        }
+    }
+
+    /// A timestamp after everything stamped or seen here, and after `seen`.
+    pub(super) fn timestamp(&self, seen: Timestamp) -> Timestamp {
+        let wall = self.clock.wall();
+        let next = |latest: u64| Timestamp(latest.max(seen.0)).next(wall).0;
+        let previous = self
+            .latest
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |latest| Some(next(latest)))
+            .expect("the update always has a value");
+        Timestamp(next(previous))
+    }
+
+    /// Sees a timestamp that a peer stamped, so that later stamps here are greater.
+    pub(super) fn see(&self, timestamp: Timestamp) {
+        if timestamp.0 <= self.latest.load(Ordering::Relaxed) {
+            return;
+        }
+        if timestamp.wall().0 <= self.clock.wall().0.saturating_add(TIMESTAMP_AHEAD_MS_MAX) {
+            self.latest.fetch_max(timestamp.0, Ordering::Relaxed);
+        }
+    }
+}

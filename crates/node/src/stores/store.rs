@@ -1,0 +1,320 @@
+//! One store at this node.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use model::versions::Stamp;
+use model::{Actor, Context, Dot, PartitionId, Resolver, Store, Token, Value, VersionSet, WallMillis};
+use storage::{Change, Commit, Durable, ScanCursor, ScanLimit, StorageEngine, StorageError};
+use wire::error::ErrorCode;
+use wire::messages::{Condition, Failure, Merged, StoreRef};
+
+use super::stamper::Stamper;
+
+/// A put or delete before it is stamped.
+#[derive(Clone, Debug)]
+pub struct WriteOrder {
+    /// What the writer has seen; `None` replaces what this node knows.
+    pub context: Option<Context>,
+    /// What must hold here for the write to happen.
+    pub condition: Condition,
+    /// From when on the value reads as absent.
+    pub expires: Option<WallMillis>,
+    /// What is written.
+    pub value: Value,
+}
+
+/// A write that this node stamped and stored.
+#[derive(Clone, Debug)]
+pub struct Stamped {
+    /// The key's whole state after the write, for the other replicas.
+    pub set: VersionSet,
+    /// The event that is the write.
+    pub dot: Dot,
+    /// Where to wait for its durability.
+    pub commit: Commit,
+}
+
+/// One store's definition and its records at this node.
+pub struct LocalStore {
+    definition: Arc<Store>,
+    reference: StoreRef,
+    engine: Arc<dyn StorageEngine>,
+    stamper: Arc<Stamper>,
+}
+
+/// Where a key lies, as the caller routed it.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Its partition.
+    pub partition: PartitionId,
+    /// Its token.
+    pub token: Token,
+}
+
+impl LocalStore {
+    /// Puts a store in front of an engine.
+    pub fn new(definition: Store, engine: Arc<dyn StorageEngine>, stamper: Arc<Stamper>) -> Self {
+        let reference = StoreRef::from(&definition.name);
+        LocalStore { definition: Arc::new(definition), reference, engine, stamper }
+    }
+
+    /// The same records under another definition of the store.
+    pub fn redefined(&self, definition: Store) -> Self {
+        LocalStore::new(definition, self.engine.clone(), self.stamper.clone())
+    }
+
+    /// As the cluster defines it.
+    pub fn definition(&self) -> &Store {
+        &self.definition
+    }
+
+    /// The definition, shared.
+    pub fn shared_definition(&self) -> &Arc<Store> {
+        &self.definition
+    }
+
+    /// Its name, as messages carry it.
+    pub fn reference(&self) -> &StoreRef {
+        &self.reference
+    }
+
+    /// Its engine, for statistics and closing.
+    pub fn engine(&self) -> &Arc<dyn StorageEngine> {
+        &self.engine
+    }
+
+    /// The key's state here; an empty set when it was never written.
+    pub fn get(&self, place: Place, key: &[u8]) -> Result<VersionSet, Failure> {
+        match self.engine.get(place.partition, place.token, key).map_err(refuse)? {
+            None => Ok(VersionSet::default()),
+            Some(record) => Ok(decode(&record, place.partition)?.1),
+        }
+    }
+
+    /// Only the value that last-write-wins shows here, without building the set: the fast path of plain gets.
+    pub fn winner(&self, place: Place, key: &[u8]) -> Result<Option<Bytes>, Failure> {
+        match self.engine.get(place.partition, place.token, key).map_err(refuse)? {
+            None => Ok(None),
+            Some(record) => {
+                let now = self.stamper.clock().wall();
+                wire::versions::peek_winner(&record, now).map_err(|_| corrupt(place.partition))
+            }
+        }
+    }
+
+    /// Stamps a write and stores it.
+    ///
+    /// # Errors
+    /// `ValueTooLarge`, `TooManySiblings`, `ConditionFailed`, `Obsolete` (the writer's context is behind and the
+    /// store keeps no siblings), or what the engine refuses. Nothing is stored then.
+    pub fn stamp(&self, place: Place, key: &[u8], order: WriteOrder) -> Result<Stamped, Failure> {
+        self.check_size(&order.value)?;
+        let mut order = Some(order);
+        let mut answer = Err(Failure::new(ErrorCode::Internal, "the engine did not call back"));
+        let commit = self
+            .engine
+            .update(place.partition, place.token, key, &mut |record| {
+                let order = order.take().expect("an engine calls back at most once");
+                match self.stamp_record(place, record, order) {
+                    Ok((own, set, dot)) => {
+                        let bytes = encode(Some(own), &set);
+                        answer = Ok((set, dot));
+                        Change::Put(bytes)
+                    }
+                    Err(failure) => {
+                        answer = Err(failure);
+                        Change::Keep
+                    }
+                }
+            })
+            .map_err(refuse)?;
+        let (set, dot) = answer?;
+        Ok(Stamped { set, dot, commit: commit.expect("a put has a position") })
+    }
+
+    /// Merges what another replica (or a coordinator for it) holds.
+    pub fn merge(
+        &self,
+        place: Place,
+        key: &[u8],
+        incoming: &VersionSet,
+    ) -> Result<(Merged, Option<Commit>), Failure> {
+        for version in incoming.versions() {
+            self.check_size(&version.value)?;
+        }
+        self.stamper.see(incoming.timestamp_max());
+        let mut answer = Ok(Merged::Known);
+        let commit = self
+            .engine
+            .update(place.partition, place.token, key, &mut |record| match self
+                .merge_record(place, record, incoming)
+            {
+                Ok((merged, change)) => {
+                    answer = Ok(merged);
+                    change
+                }
+                Err(failure) => {
+                    answer = Err(failure);
+                    Change::Keep
+                }
+            })
+            .map_err(refuse)?;
+        Ok((answer?, commit))
+    }
+
+    /// One page of a partition.
+    #[allow(clippy::type_complexity, reason = "records and where to go on: a name would say no more")]
+    pub fn scan(
+        &self,
+        partition: PartitionId,
+        after: Option<&ScanCursor>,
+        limit: ScanLimit,
+    ) -> Result<(Vec<(Bytes, VersionSet)>, Option<ScanCursor>), Failure> {
+        let page = self.engine.scan(partition, after, limit).map_err(refuse)?;
+        let mut records = Vec::with_capacity(page.records.len());
+        for (key, record) in page.records {
+            records.push((key, decode(&record, partition)?.1));
+        }
+        Ok((records, page.next))
+    }
+
+    /// Whether a write here may be acknowledged as soon as it is stored.
+    pub fn acknowledges_at_once(&self) -> bool {
+        self.engine.acknowledges_at_once()
+    }
+
+    /// Waits until a write is as durable as the store's engine promises.
+    pub fn durable(&self, commit: Commit) -> Durable {
+        self.engine.durable(commit)
+    }
+
+    fn check_size(&self, value: &Value) -> Result<(), Failure> {
+        match value {
+            Value::Present(bytes) if bytes.len() > self.definition.value_bytes_max => Err(Failure::new(
+                ErrorCode::ValueTooLarge,
+                format!(
+                    "value of {} bytes is over the limit of {} bytes of store {}",
+                    bytes.len(),
+                    self.definition.value_bytes_max,
+                    self.definition.name
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn stamp_record(
+        &self,
+        place: Place,
+        record: Option<&Bytes>,
+        order: WriteOrder,
+    ) -> Result<(Actor, VersionSet, Dot), Failure> {
+        let (own, mut set) = match record {
+            None => (None, VersionSet::default()),
+            Some(record) => decode(record, place.partition)?,
+        };
+        self.check_condition(&set, &order)?;
+        let actor = self.stamper.actor(own);
+        let seen = order.context.as_ref().map_or_else(Default::default, |context| context.timestamp);
+        let timestamp = self.stamper.timestamp(seen.max(set.timestamp_max()));
+        let stamp = Stamp { actor, timestamp, expires: order.expires, value: order.value };
+        let dot = set.put(stamp, order.context.as_ref().map(|context| &context.vector));
+        set.resolve(self.definition.resolver);
+        if set.versions().len() > self.definition.siblings_max {
+            return Err(Failure::new(
+                ErrorCode::TooManySiblings,
+                format!(
+                    "the key has {} concurrent versions, the limit of store {}: read them, merge them, and put the \
+                     result with the context of that read",
+                    self.definition.siblings_max, self.definition.name
+                ),
+            ));
+        }
+        Ok((actor, set, dot))
+    }
+
+    fn check_condition(&self, set: &VersionSet, order: &WriteOrder) -> Result<(), Failure> {
+        let now = self.stamper.clock().wall();
+        let failed = |detail: &str| Err(Failure::new(ErrorCode::ConditionFailed, detail));
+        match order.condition {
+            Condition::None => {}
+            Condition::IfAbsent if set.live(now).next().is_some() => return failed("the key exists"),
+            Condition::IfPresent if set.live(now).next().is_none() => {
+                return failed("the key does not exist");
+            }
+            Condition::IfAbsent | Condition::IfPresent | Condition::IfCurrent => {}
+        }
+        let Some(context) = &order.context else { return Ok(()) };
+        let must_be_current =
+            order.condition == Condition::IfCurrent || self.definition.resolver == Resolver::LastWriteWins;
+        if must_be_current && !set.is_seen_by(&context.vector) {
+            return Err(Failure::new(
+                ErrorCode::Obsolete,
+                "a newer version exists that the context has not seen: read again, and put with that context",
+            ));
+        }
+        Ok(())
+    }
+
+    fn merge_record(
+        &self,
+        place: Place,
+        record: Option<&Bytes>,
+        incoming: &VersionSet,
+    ) -> Result<(Merged, Change), Failure> {
+        let Some(record) = record else {
+            return Ok(match incoming.is_empty() {
+                true => (Merged::Known, Change::Keep),
+                false => (Merged::Changed, Change::Put(encode(None, incoming))),
+            });
+        };
+        let (own, mut set) = decode(record, place.partition)?;
+        if set.includes(incoming) {
+            let superseded = incoming.versions().iter().any(|version| !set.holds(version.dot));
+            let merged = if superseded { Merged::Superseded } else { Merged::Known };
+            return Ok((merged, Change::Keep));
+        }
+        set.merge(incoming);
+        set.resolve(self.definition.resolver);
+        let kept = incoming.versions().iter().all(|version| set.holds(version.dot));
+        let merged = if kept { Merged::Changed } else { Merged::Superseded };
+        Ok((merged, Change::Put(encode(own, &set))))
+    }
+}
+
+/// The record's own actor and its set.
+pub(super) fn decode(record: &Bytes, partition: PartitionId) -> Result<(Option<Actor>, VersionSet), Failure> {
+    let record = wire::versions::decode_record(record).map_err(|_| corrupt(partition))?;
+    Ok((record.own, record.set))
+}
+
+pub(super) fn encode(own: Option<Actor>, set: &VersionSet) -> Bytes {
+    let values: usize = set
+        .versions()
+        .iter()
+        .map(|version| match &version.value {
+            Value::Present(bytes) => bytes.len(),
+            Value::Tombstone => 0,
+        })
+        .sum();
+    let mut buffer =
+        BytesMut::with_capacity(values + 64 * (set.versions().len() + set.vector().entries().len()));
+    wire::versions::encode_record(own, set, &mut buffer);
+    buffer.freeze()
+}
+
+fn corrupt(partition: PartitionId) -> Failure {
+    refuse(StorageError::Corrupt { partition })
+}
+
+/// What a caller hears when the engine refuses.
+pub(super) fn refuse(error: StorageError) -> Failure {
+    let code = match &error {
+        StorageError::Full => ErrorCode::DiskFull,
+        StorageError::Corrupt { .. } => ErrorCode::Corrupt,
+        StorageError::Closed => ErrorCode::ShuttingDown,
+        _ => ErrorCode::StorageFailed,
+    };
+    Failure::new(code, error.to_string())
+}

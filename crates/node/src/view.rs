@@ -1,0 +1,104 @@
+//! What this node believes about the cluster right now, and its stores of that moment.
+//!
+//! A view never changes; a newer cluster document makes a new view. Requests hold the view that they started with.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use model::{Cluster, Generation, NodeId, PreferenceList, Token};
+use parking_lot::RwLock;
+
+use crate::stores::{LocalStore, Place};
+
+/// The cluster at one generation, as this node sees it.
+pub struct View {
+    cluster: Arc<Cluster>,
+    document: Bytes,
+    /// Sorted as the cluster's stores are.
+    stores: Vec<Arc<LocalStore>>,
+}
+
+/// A key's way: where it lies, and who should hold it.
+pub struct Route {
+    /// Where it lies.
+    pub place: Place,
+    /// Who should hold it.
+    pub preference: PreferenceList,
+}
+
+impl View {
+    /// The view of `cluster` with `stores` open at this node.
+    pub fn new(cluster: Arc<Cluster>, stores: Vec<Arc<LocalStore>>) -> Self {
+        let document = serde_json::to_vec(&*cluster).expect("a cluster is plain data").into();
+        View { cluster, document, stores }
+    }
+
+    /// The cluster.
+    pub fn cluster(&self) -> &Arc<Cluster> {
+        &self.cluster
+    }
+
+    /// The cluster as JSON, for whoever is behind.
+    pub fn document(&self) -> &Bytes {
+        &self.document
+    }
+
+    /// All stores.
+    pub fn stores(&self) -> &[Arc<LocalStore>] {
+        &self.stores
+    }
+
+    /// The store with this name.
+    pub fn store(&self, name: &str) -> Option<&Arc<LocalStore>> {
+        self.stores.iter().find(|store| store.definition().name.as_str() == name)
+    }
+
+    /// Where a key of `store` lies and who should hold it.
+    pub fn route(&self, store: &LocalStore, key: &[u8]) -> Route {
+        let token = Token::of(key);
+        let (partition, preference) = self.cluster.route(store.definition(), token);
+        Route { place: Place { partition: partition.id, token }, preference }
+    }
+
+    /// The name of a node in messages to people.
+    pub fn describe(&self, node: NodeId) -> String {
+        match self.cluster.node(node) {
+            Some(known) => format!("{node} ({})", known.native),
+            None => node.to_string(),
+        }
+    }
+}
+
+/// The current view; cheap to read, replaced when the cluster document changes.
+pub struct CurrentView {
+    view: RwLock<Arc<View>>,
+    generation: AtomicU64,
+}
+
+impl CurrentView {
+    /// Starts with this view.
+    pub fn new(view: View) -> Self {
+        let generation = AtomicU64::new(view.cluster().generation.0);
+        CurrentView { view: RwLock::new(Arc::new(view)), generation }
+    }
+
+    /// The view now.
+    pub fn get(&self) -> Arc<View> {
+        self.view.read().clone()
+    }
+
+    /// The generation now, without touching the view.
+    pub fn generation(&self) -> Generation {
+        Generation(self.generation.load(Ordering::Acquire))
+    }
+
+    /// Takes a newer view; one that is not newer is dropped.
+    pub fn replace(&self, view: View) {
+        let mut current = self.view.write();
+        if view.cluster().generation > current.cluster().generation {
+            self.generation.store(view.cluster().generation.0, Ordering::Release);
+            *current = Arc::new(view);
+        }
+    }
+}
