@@ -1,4 +1,4 @@
-//! The command line of benchmarks: `tontine bench load|run|compare|resp|…`. The binary itself is `cli`'s.
+//! The command line of benchmarks: `tontine bench load|run|compare|resp|persistent|cluster`. The binary itself is `cli`'s.
 //!
 //! [`run`] blocks, and starts client threads with runtimes of their own: call it outside of any async runtime.
 
@@ -12,15 +12,18 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::compare::{Contestant, MeasureError, alternate};
-use crate::driver::{DriverOptions, Phase};
+use crate::driver::{DriveError, DriverOptions, Phase};
 use crate::peers::{PeerOptions, Persistence, RedisOptions};
 use crate::processes::Watched;
 use crate::report::{
     Comparison, RunReport, comparison_markdown, comparison_text, context_markdown, run_text, runs_markdown,
 };
+use crate::scenarios::cluster::ClusterScenario;
+use crate::scenarios::persistent::PersistentScenario;
 use crate::scenarios::resp::RespScenario;
 use crate::scenarios::{ScenarioError, ScenarioReport, TontineArgs};
 use crate::target::Target;
+use crate::target::native::NativeTarget;
 use crate::target::resp::RespTarget;
 use crate::workload::WorkloadOptions;
 
@@ -35,6 +38,10 @@ pub enum BenchCommand {
     Compare(CompareArgs),
     /// One node over RESP against a real Redis: GET and SET, with and without pipelining.
     Resp(ScenarioArgs<RespScenario>),
+    /// One node with the persistent engine and a million records, through the native client.
+    Persistent(ScenarioArgs<PersistentScenario>),
+    /// Three nodes, N=3 R=2 W=2, through the native client.
+    Cluster(ScenarioArgs<ClusterScenario>),
 }
 
 /// Where results go beside the terminal.
@@ -62,7 +69,7 @@ pub struct ScenarioArgs<S: clap::Args> {
 /// One target, one workload.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RunArgs {
-    /// Where: `resp://HOST:PORT`.
+    /// Where: `resp://HOST:PORT`, or `native://HOST:PORT[,HOST:PORT…]` of a Tontine cluster.
     #[arg(long, short = 't', default_value = "resp://127.0.0.1:6379")]
     pub target: Address,
     /// Server processes on this machine whose CPU and memory are measured, with their children.
@@ -91,20 +98,26 @@ pub struct AccessArgs {
     /// Seconds after which an operation counts as unanswered.
     #[arg(long, default_value_t = 10.0)]
     pub timeout: f64,
+    /// Native: the store of the cluster.
+    #[arg(long, default_value = "default")]
+    pub store: String,
     /// RESP: keep all keys in one sorted set as well and answer scans from it (Redis only).
     #[arg(long)]
     pub scan_index: bool,
 }
 
 impl AccessArgs {
-    fn target(&self, address: &Address) -> Arc<dyn Target> {
-        match address {
-            Address::Resp(address) => Arc::new(RespTarget {
-                address: address.clone(),
-                timeout: Duration::from_secs_f64(self.timeout.clamp(0.001, 1e6)),
-                scan_index: self.scan_index,
-            }),
-        }
+    fn target(&self, address: &Address) -> Result<Arc<dyn Target>, MeasureError> {
+        let timeout = Duration::from_secs_f64(self.timeout.clamp(0.001, 1e6));
+        Ok(match address {
+            Address::Resp(address) => {
+                Arc::new(RespTarget { address: address.clone(), timeout, scan_index: self.scan_index })
+            }
+            Address::Native(addresses) => {
+                let target = NativeTarget::new(addresses.clone(), &self.store, timeout);
+                Arc::new(target.map_err(DriveError::System)?)
+            }
+        })
     }
 }
 
@@ -145,11 +158,13 @@ pub struct CompareArgs {
 pub enum Address {
     /// A RESP server.
     Resp(String),
+    /// Nodes of a Tontine cluster: one that answers is enough.
+    Native(Vec<String>),
 }
 
 /// An address that cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{given} is no address; give resp://HOST:PORT")]
+#[error("{given:?} is no address; give resp://HOST:PORT or native://HOST:PORT")]
 pub struct BadAddress {
     given: String,
 }
@@ -159,14 +174,18 @@ impl FromStr for Address {
 
     fn from_str(given: &str) -> Result<Self, BadAddress> {
         let bad = || BadAddress { given: given.to_owned() };
-        let address = match given.split_once("://") {
-            None => given,
-            Some(("resp" | "redis", address)) => address,
-            Some(_) => return Err(bad()),
+        let sound = |address: &str| {
+            address.rsplit_once(':').is_some_and(|(host, port)| {
+                !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
+            })
         };
-        let (host, port) = address.rsplit_once(':').ok_or_else(bad)?;
-        let sound = !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0);
-        if sound { Ok(Address::Resp(address.to_owned())) } else { Err(bad()) }
+        match given.split_once("://").unwrap_or(("resp", given)) {
+            ("resp" | "redis", address) if sound(address) => Ok(Address::Resp(address.to_owned())),
+            ("native", addresses) if addresses.split(',').all(sound) => {
+                Ok(Address::Native(addresses.split(',').map(str::to_owned).collect()))
+            }
+            _ => Err(bad()),
+        }
     }
 }
 
@@ -297,6 +316,8 @@ pub fn run(command: &BenchCommand) -> Result<BenchReport, BenchError> {
         BenchCommand::Run(arguments) => one(arguments, Phase::Run),
         BenchCommand::Compare(arguments) => two(arguments),
         BenchCommand::Resp(arguments) => scenario(arguments.scenario.run(), &arguments.output),
+        BenchCommand::Persistent(arguments) => scenario(arguments.scenario.run(), &arguments.output),
+        BenchCommand::Cluster(arguments) => scenario(arguments.scenario.run(), &arguments.output),
     }
 }
 
@@ -316,7 +337,7 @@ fn one(arguments: &RunArgs, phase: Phase) -> Result<BenchReport, BenchError> {
             many.iter().zip(1..).flat_map(|(pid, n)| Watched::tree(*pid, &format!("server {n}"))).collect()
         }
     };
-    let target = arguments.access.target(&arguments.target);
+    let target = arguments.access.target(&arguments.target)?;
     let contestant = Contestant::running(&arguments.label, target, watched);
     let run = contestant.measure(&arguments.workload, &arguments.driver, phase)?;
     let report = BenchReport::Run(Box::new(run));
@@ -341,7 +362,7 @@ fn contestant(arguments: &CompareArgs, system: &System, side: &str) -> Result<Co
     let options = match system {
         System::At(address) => {
             let label = format!("{side} ({address})");
-            return Ok(Contestant::running(&label, arguments.access.target(address), Vec::new()));
+            return Ok(Contestant::running(&label, arguments.access.target(address)?, Vec::new()));
         }
         System::Redis => PeerOptions::Redis(RedisOptions {
             persistence: arguments.redis_persistence,
@@ -358,13 +379,14 @@ fn contestant(arguments: &CompareArgs, system: &System, side: &str) -> Result<Co
     let label = if same { format!("{name} {side}") } else { name.to_owned() };
     let started = Contestant::start(&label, &options)?;
     let resp = Address::Resp(started.peer.as_ref().map(|peer| peer.resp[0].clone()).unwrap_or_default());
-    Ok(Contestant { target: arguments.access.target(&resp), ..started })
+    Ok(Contestant { target: arguments.access.target(&resp)?, ..started })
 }
 
 impl std::fmt::Display for Address {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Address::Resp(address) => write!(formatter, "resp://{address}"),
+            Address::Native(addresses) => write!(formatter, "native://{}", addresses.join(",")),
         }
     }
 }
@@ -416,7 +438,10 @@ mod tests {
     fn addresses_are_checked() {
         assert_eq!("redis://h:6379".parse(), Ok(Address::Resp("h:6379".to_owned())));
         assert_eq!("[::1]:6379".parse(), Ok(Address::Resp("[::1]:6379".to_owned())));
-        for bad in ["", "h", "h:", ":1", "h:0", "h:70000", "http://h:1"] {
+        let cluster = Address::Native(vec!["h:1".to_owned(), "h:2".to_owned()]);
+        assert_eq!("native://h:1,h:2".parse(), Ok(cluster.clone()));
+        assert_eq!(cluster.to_string().parse(), Ok(cluster));
+        for bad in ["", "h", "h:", ":1", "h:0", "h:70000", "http://h:1", "native://", "native://h:1,h"] {
             assert!(bad.parse::<Address>().is_err(), "{bad}");
         }
         assert_eq!("redis".parse(), Ok(System::Redis));

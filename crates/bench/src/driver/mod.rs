@@ -313,11 +313,7 @@ impl ClientThread {
     }
 
     async fn open(&self) -> Result<Vec<Box<dyn Session>>, OpenError> {
-        let mut sessions = Vec::new();
-        for _ in self.lanes() {
-            sessions.push(self.job.target.open().await?);
-        }
-        Ok(sessions)
+        self.job.target.open(self.lanes().count()).await
     }
 
     /// The numbers of this thread's lanes.

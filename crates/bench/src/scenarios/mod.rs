@@ -6,6 +6,8 @@
 //! | [`persistent`] | what does a request cost on the persistent engine with a million records? |
 //! | [`cluster`] | what do three replicas cost, and which process pays? |
 
+pub mod cluster;
+pub mod persistent;
 pub mod redis_benchmark;
 pub mod resp;
 
@@ -13,7 +15,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::compare::MeasureError;
+use crate::compare::{Contestant, MeasureError};
 use crate::peers::TontineOptions;
 use crate::processes::Context;
 use crate::report::{
@@ -73,6 +75,15 @@ impl TontineArgs {
         let arguments = self.tontine_args.clone().unwrap_or_else(|| arguments.to_owned());
         Ok(TontineOptions { program, arguments, nodes, parent: self.scratch.clone() })
     }
+}
+
+/// Where the started nodes speak the native protocol.
+fn native_addresses(started: &Contestant, expected: usize) -> Result<Vec<String>, ScenarioError> {
+    let found = started.peer.as_ref().map(|peer| peer.native.clone()).unwrap_or_default();
+    if found.len() < expected {
+        return Err(ScenarioError::NoNativeAddress { found: found.len(), expected });
+    }
+    Ok(found)
 }
 
 /// What a scenario found.

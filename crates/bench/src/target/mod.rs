@@ -5,6 +5,7 @@
 //! very same client code.
 //! **Never** dress a write whose fate is unknown as a failed one: that is [`Outcome::Indeterminate`].
 
+pub mod native;
 pub mod resp;
 mod resp_codec;
 
@@ -68,11 +69,11 @@ pub trait Target: Send + Sync {
     /// Protocol and address, for reports.
     fn describe(&self) -> String;
 
-    /// Opens one more session.
+    /// Opens sessions for one client thread, on whose runtime they will be used.
     ///
     /// # Errors
     /// [`OpenError`] when the target is not there or not what it should be.
-    async fn open(&self) -> Result<Box<dyn Session>, OpenError>;
+    async fn open(&self, sessions: usize) -> Result<Vec<Box<dyn Session>>, OpenError>;
 }
 
 /// One connection, or one caller's place in a shared client.

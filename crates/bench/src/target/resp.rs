@@ -81,18 +81,23 @@ impl Target for RespTarget {
         format!("resp://{}", self.address)
     }
 
-    async fn open(&self) -> Result<Box<dyn Session>, OpenError> {
+    async fn open(&self, sessions: usize) -> Result<Vec<Box<dyn Session>>, OpenError> {
+        let mut opened: Vec<Box<dyn Session>> = Vec::with_capacity(sessions);
+        for _ in 0..sessions {
+            opened.push(Box::new(self.open_one().await?));
+        }
+        Ok(opened)
+    }
+}
+
+impl RespTarget {
+    async fn open_one(&self) -> Result<RespSession, OpenError> {
         let stream = self
             .connect()
             .await
             .map_err(|source| OpenError::Unreachable { address: self.address.clone(), source })?;
         let connection = Some(Connection { stream, received: BytesMut::with_capacity(READ_BYTES) });
-        Ok(Box::new(RespSession {
-            target: self.clone(),
-            connection,
-            sending: Vec::new(),
-            expected: Vec::new(),
-        }))
+        Ok(RespSession { target: self.clone(), connection, sending: Vec::new(), expected: Vec::new() })
     }
 }
 

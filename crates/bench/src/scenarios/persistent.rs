@@ -1,0 +1,125 @@
+//! One node with the persistent engine, a million records of 1 KiB, 95 % reads: what does a request cost?
+//!
+//! The question is asked through the native client first. Then the same node is reached over RESP, in turn with a
+//! Redis that logs what it is told: the same client code, the same promise of losing at most about a second.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::compare::{Contestant, MeasureError, alternate};
+use crate::driver::{DriveError, DriverOptions, Phase};
+use crate::peers::{PeerOptions, Persistence, RedisOptions};
+use crate::report::{Comparison, RunReport};
+use crate::target::native::NativeTarget;
+use crate::workload::{Preset, WorkloadOptions};
+
+use super::{ScenarioError, ScenarioReport, TontineArgs, native_addresses};
+
+/// How a node is started unless the command line says otherwise.
+pub const TONTINE_ARGUMENTS: &str =
+    "dev --nodes 1 --replicas 1 --engine log --data-dir {dir} --separate-processes";
+/// Loading is no part of the figures: a pipeline makes it short.
+const LOAD_DEPTH: usize = 16;
+/// Requests of a healthy node never take this long.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What to measure.
+#[derive(Clone, Debug, clap::Args)]
+pub struct PersistentScenario {
+    /// The node.
+    #[command(flatten)]
+    pub tontine: TontineArgs,
+    /// Runs through the native client, and alternating pairs against Redis.
+    #[arg(long, default_value_t = 3)]
+    pub pairs: usize,
+    /// Seconds of each run.
+    #[arg(long, default_value_t = 15.0)]
+    pub duration: f64,
+    /// Seconds of warm-up before each.
+    #[arg(long, default_value_t = 3.0)]
+    pub warm_up: f64,
+    /// Requests in flight.
+    #[arg(long, default_value_t = 50)]
+    pub connections: usize,
+    /// Records.
+    #[arg(long, default_value_t = 1_000_000)]
+    pub records: u64,
+    /// Bytes of a value.
+    #[arg(long, default_value_t = 1024)]
+    pub value_length: usize,
+    /// Store of the cluster.
+    #[arg(long, default_value = "default")]
+    pub store: String,
+    /// Leave Redis out.
+    #[arg(long)]
+    pub no_redis: bool,
+    /// Show no progress.
+    #[arg(long, short = 'q')]
+    pub quiet: bool,
+}
+
+impl PersistentScenario {
+    /// Starts the servers, measures, stops them.
+    ///
+    /// # Errors
+    /// When a server cannot be started or reached.
+    pub fn run(&self) -> Result<ScenarioReport, ScenarioError> {
+        let mut report = ScenarioReport::new(
+            "persistent",
+            "95 % reads and 5 % updates on one node with the persistent engine: server CPU per operation.",
+        );
+        let over_resp =
+            Contestant::start("tontine", &PeerOptions::Tontine(self.tontine.options(TONTINE_ARGUMENTS, 1)?))?;
+        let addresses = native_addresses(&over_resp, 1)?;
+        let target = NativeTarget::new(addresses, &self.store, TIMEOUT)
+            .map_err(|error| MeasureError::Drive(DriveError::System(error)))?;
+        let native = over_resp.through("tontine, native", Arc::new(target));
+        let workload = WorkloadOptions {
+            field_length: self.value_length,
+            ..WorkloadOptions::preset(Preset::B, self.records)
+        };
+        let loaded = native.load(&workload, &self.driver(LOAD_DEPTH))?;
+        report.notes.push(loaded_note(&over_resp, &loaded));
+        for pair in 0..self.pairs as u64 {
+            let driver = DriverOptions { seed: 1 + pair, ..self.driver(1) };
+            report.runs.push(native.measure(&workload, &driver, Phase::Run)?);
+        }
+        if !self.no_redis {
+            let redis = RedisOptions {
+                persistence: Persistence::EverySecond,
+                parent: self.tontine.scratch.clone(),
+                ..RedisOptions::default()
+            };
+            let redis = Contestant::start("redis, logging", &PeerOptions::Redis(redis))?;
+            let loaded = redis.load(&workload, &self.driver(LOAD_DEPTH))?;
+            report.notes.push(loaded_note(&redis, &loaded));
+            let pairs = alternate(&over_resp, &redis, &workload, &self.driver(1), self.pairs)?;
+            report.comparisons.push(Comparison::of(workload.describe() + ", over RESP", &pairs));
+            report.runs.extend(pairs.into_iter().flat_map(|(a, b)| [a, b]));
+        }
+        Ok(report)
+    }
+
+    fn driver(&self, depth: usize) -> DriverOptions {
+        DriverOptions {
+            connections: self.connections,
+            depth,
+            warm_up: self.warm_up,
+            duration: Some(self.duration),
+            quiet: self.quiet,
+            ..DriverOptions::default()
+        }
+    }
+}
+
+fn loaded_note(contestant: &Contestant, loaded: &RunReport) -> String {
+    let on_disk = contestant.peer.as_ref().map_or(0, |peer| peer.process.bytes_on_disk());
+    format!(
+        "{}: {} records loaded at {:.0}/s and {:.2} µs of server CPU each; {:.0} MiB on disk afterwards.",
+        loaded.label,
+        loaded.operations,
+        loaded.throughput,
+        loaded.server_cpu_us_per_operation,
+        on_disk as f64 / 1_048_576.0
+    )
+}
