@@ -109,7 +109,7 @@ def run(mode: str, arguments: list[str], whole: bool) -> Outcome:
     }
     environment.pop("CI", None)
     command = [sys.executable, "-m", "pytest", "-p", "kazoo_suite_plugin"]
-    command += ["-q", "--timeout=180", f"--junitxml={report}", "-o", "log_cli=false"]
+    command += ["-q", "--timeout=100", f"--junitxml={report}", "-o", "log_cli=false"]
     command += ["-p", "no:cacheprovider", "-W", "ignore"]
     command += arguments or ["kazoo/tests"]
     if whole is False:

@@ -28,7 +28,7 @@ def client(ensembles: EnsembleFactory) -> Iterator[BatchingClient]:
 
 def send(client: BatchingClient, fence: int, *operations: Any) -> list[Any]:
     result = client.handler.async_result()
-    client._call(Fenced("/fence", fence, operations), result)
+    client._call(Fenced((("/fence", fence),), operations), result)
     return results_of(result.get(10))
 
 
@@ -82,7 +82,7 @@ def test_a_reply_is_found_among_pipelined_ones(client: BatchingClient) -> None:
     results = []
     for number in range(500):
         result = client.handler.async_result()
-        client._call(Fenced("/fence", 0, (create(f"/n{number}"),)), result)
+        client._call(Fenced((("/fence", 0),), (create(f"/n{number}"),)), result)
         results.append(result)
         results.append(client.exists_async(f"/n{number}"))
     assert results_of(results[998].get(20)) == ["/n499"]

@@ -118,7 +118,7 @@ def main() -> int:
 def options_of(operation: str) -> dict[str, Any]:
     """Cross-shard transactions are refused unless asked for."""
     if operation == "transaction_across":
-        return {"cross_shard_transactions": True}
+        return {"cross_shard": "intent"}
     return {}
 
 
