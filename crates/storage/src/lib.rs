@@ -5,11 +5,20 @@
 //!
 //! **Architecture Invariant:** engines know no version, no quorum and no network.
 
+mod hash;
+mod log;
+mod memory;
+mod partitions;
+mod walk;
+
 use std::fmt;
 
 use bytes::Bytes;
 use model::{PartitionId, Token};
 use runtime::{BoxFuture, DiskError};
+
+pub use log::{Durability, EnginePorts, LogEngine, LogOptions};
+pub use memory::MemoryEngine;
 
 /// What [`StorageEngine::update`] shall do with the record, as its closure decides under the key's lock.
 #[derive(Debug)]
@@ -97,6 +106,13 @@ pub enum StorageError {
         /// The newest version that this program reads.
         supported: u32,
     },
+    /// The directory holds something that this engine did not write, or the file that says whose it is is damaged.
+    Foreign {
+        /// The directory.
+        directory: String,
+        /// What was found there.
+        reason: String,
+    },
     /// The engine has been closed.
     Closed,
 }
@@ -114,6 +130,9 @@ impl fmt::Display for StorageError {
                 f,
                 "the data has format {found}, this program reads up to {supported}; use the newer program"
             ),
+            StorageError::Foreign { directory, reason } => {
+                write!(f, "{directory} is not a data directory of this engine: {reason}; choose another")
+            }
             StorageError::Closed => f.write_str("the storage engine is closed"),
         }
     }
@@ -141,8 +160,9 @@ pub trait StorageEngine: Send + Sync {
     /// Reads the record, lets `change` decide, and applies its decision, atomically for this key: no other update
     /// of the key runs in between, and no reader sees a half.
     ///
-    /// Returns the position of the write (`None` for [`Change::Keep`]). The change is visible at once; it is
-    /// durable according to the engine's setting only when [`Self::durable`] says so.
+    /// Returns the position of the write (`None` for [`Change::Keep`], and for the removal of what is not there).
+    /// The change is visible at once; it is durable according to the engine's setting only when [`Self::durable`]
+    /// says so. A put may also be refused (with `Full`) after `change` has run; then nothing was changed.
     ///
     /// `change` is called at most once, and not at all on an error before it. It must not call the engine.
     fn update(
@@ -153,8 +173,21 @@ pub trait StorageEngine: Send + Sync {
         change: &mut dyn FnMut(Option<&Bytes>) -> Change,
     ) -> Result<Option<Commit>, StorageError>;
 
-    /// Whether [`Self::durable`] never waits: the setting promises nothing that takes a sync.
+    /// Whether [`Self::durable`] need not be called: a write is as durable as promised when `update` returns. False
+    /// for an engine whose writes reach a file only then, whatever its setting promises about syncs.
     fn acknowledges_at_once(&self) -> bool;
+
+    /// Forgets a record that [`Self::get`] and [`Self::update`] report as corrupt, so that a good copy from another
+    /// replica can be written in its place; true when there was such a record. Until then `update` refuses: a
+    /// version made without knowing the one before could reuse its dot.
+    fn discard_corrupt(
+        &self,
+        _partition: PartitionId,
+        _token: Token,
+        _key: &[u8],
+    ) -> Result<bool, StorageError> {
+        Ok(false)
+    }
 
     /// Waits until the write at `commit` is as durable as the engine's setting promises to whoever acknowledges it.
     fn durable(&self, commit: Commit) -> Durable;

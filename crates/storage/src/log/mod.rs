@@ -1,0 +1,308 @@
+//! The log engine (D14): values append to checksummed segments, an index in memory finds them.
+//!
+//! ```text
+//! update ─► tail ─► active segment ─► closed segments ─► compaction ─► compacted segments
+//!    │        (memory)   (group commit)                       │
+//!    └──────► index (memory) ◄───────────────────────────────┘ ─► snapshot (restart)
+//! ```
+//!
+//! - `tail`, `commit`: appending, and one sync for many writers.
+//! - `index`, `core`: finding, reading and verifying records; atomicity per key.
+//! - `recovery` (`replay`, `rebuild`), `snapshot`: restarting.
+//! - `compaction`: making room.
+//! - `format`, `reader`, `segment`, `identity`: bytes and files.
+//!
+//! Format, recovery and compaction are argued in `docs/design/storage-log.md`.
+//!
+//! Must never: serve bytes whose checksum does not hold, acknowledge what the durability setting does not cover, or
+//! go on after a failed sync.
+
+mod commit;
+mod compaction;
+mod core;
+mod format;
+mod identity;
+mod index;
+mod options;
+mod reader;
+mod rebuild;
+mod recovery;
+mod replay;
+mod segment;
+mod snapshot;
+mod tail;
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use model::{PartitionId, Token};
+use parking_lot::Mutex;
+use runtime::{BoxFuture, Disk};
+use tokio::sync::Notify;
+
+use self::compaction::Work;
+use self::core::Core;
+use self::format::SegmentKind;
+use self::recovery::Recovered;
+use self::segment::Segment;
+use self::tail::Tail;
+use crate::walk::Walks;
+use crate::{
+    Change, Commit, Durable, EngineStats, ScanCursor, ScanLimit, ScanPage, StorageEngine, StorageError,
+};
+
+pub use self::options::{Durability, EnginePorts, LogOptions};
+
+/// How long maintenance waits after it failed for want of space.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The default persistent engine. Reads are one positioned read of the file; writes are acknowledged as
+/// [`LogOptions::durability`] says.
+///
+/// A partition index takes 25 bytes of memory per key, before the slack of its tables (they are 7/16 to 7/8 full).
+///
+/// Dropping it without [`StorageEngine::close`] loses nothing that was acknowledged, but what nobody waited for, and
+/// the next start reads the end of the log.
+pub struct LogEngine {
+    core: Arc<Core>,
+}
+
+impl LogEngine {
+    /// Opens the engine in `directory` of the disk; an empty or missing directory becomes a new engine.
+    ///
+    /// Reads the index snapshot and the log after it (everything, if there is no usable snapshot) before it returns.
+    ///
+    /// # Errors
+    /// [`StorageError::Disk`] with [`runtime::DiskError::Locked`] while another process has it open,
+    /// [`StorageError::NewerFormat`] when a newer program wrote it, [`StorageError::Foreign`] when the directory
+    /// holds something else, [`StorageError::Full`] when a new engine does not fit, or what the disk refused.
+    pub async fn open(
+        disk: Arc<dyn Disk>,
+        directory: &str,
+        options: LogOptions,
+        ports: EnginePorts,
+    ) -> Result<Arc<LogEngine>, StorageError> {
+        let options = options.within_limits();
+        let lock = disk.lock(&format!("{directory}/{}", identity::LOCK))?;
+        let engine = identity::load_or_create(&*disk, &*ports.clock, directory).await?;
+        let recovered = recovery::recover(&*disk, directory, engine)?;
+        let core = Arc::new(Core::new(disk, directory, options, &ports, engine, recovered, lock));
+        ports.tasks.spawn_background(Box::pin(commit::run(core.clone())));
+        ports.tasks.spawn_background(Box::pin(maintain(core.clone())));
+        Ok(Arc::new(LogEngine { core }))
+    }
+}
+
+impl Drop for LogEngine {
+    fn drop(&mut self) {
+        self.core.stop();
+    }
+}
+
+/// Compacts and snapshots whenever the committer says that there is work.
+async fn maintain(core: Arc<Core>) {
+    while !core.refusing.load(Ordering::Acquire) {
+        core.janitor.notified().await;
+        while !core.refusing.load(Ordering::Acquire) {
+            let Some(work) = core.next_work() else { break };
+            let _one_at_a_time = core.maintaining.lock().await;
+            if core.refusing.load(Ordering::Acquire) {
+                break;
+            }
+            let outcome = match &work {
+                Work::Snapshot => core.snapshot().await,
+                Work::Compact(sources) => core.compact(sources).await,
+            };
+            if let Err(error) = outcome {
+                tracing::warn!(directory = %core.directory, %error, "maintenance failed");
+                core.clock.sleep(RETRY_INTERVAL).await;
+            }
+        }
+    }
+}
+
+impl Core {
+    fn new(
+        disk: Arc<dyn Disk>,
+        directory: &str,
+        options: LogOptions,
+        ports: &EnginePorts,
+        engine: u64,
+        recovered: Recovered,
+        lock: Box<dyn Send + Sync>,
+    ) -> Core {
+        let active = Segment::new(directory, engine, recovered.segment_next, SegmentKind::Log);
+        let active = Arc::new(active);
+        recovered.segments.insert(active.clone());
+        let tail = Tail::new(
+            directory,
+            engine,
+            active,
+            tail::Start { position: recovered.read_bytes, sequence_next: recovered.sequence_next },
+            options.segment_bytes,
+        );
+        let core = Core {
+            disk,
+            clock: ports.clock.clone(),
+            directory: directory.to_owned(),
+            options,
+            engine,
+            index: recovered.index,
+            segments: recovered.segments,
+            segment_next: AtomicU32::new(recovered.segment_next + 1),
+            tail,
+            walks: Walks::default(),
+            fatal: OnceLock::new(),
+            refusing: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            full: AtomicBool::new(false),
+            space: AtomicI64::new(0),
+            dirty: AtomicBool::new(false),
+            committer: Notify::new(),
+            janitor: Notify::new(),
+            committing: tokio::sync::Mutex::new(()),
+            maintaining: tokio::sync::Mutex::new(()),
+            waiters: Mutex::new(Vec::new()),
+            unsynced_from: AtomicU32::new(recovered.unsynced_from),
+            snapshot_position: AtomicU64::new(0),
+            snapshot_bytes: AtomicU64::new(recovered.snapshot_bytes),
+            corrupt: Mutex::new(recovered.corrupt),
+            syncs: AtomicU64::new(0),
+            compacted_bytes: AtomicU64::new(0),
+            lock: Mutex::new(Some(lock)),
+        };
+        core.look_at_space();
+        core
+    }
+
+    /// Refuses all further work and ends the tasks.
+    fn stop(&self) {
+        self.tail.close();
+        self.closed.store(true, Ordering::Release);
+        self.refusing.store(true, Ordering::Release);
+        self.committer.notify_one();
+        self.janitor.notify_one();
+    }
+
+    async fn close(&self) -> Result<(), StorageError> {
+        let already = self.closed.swap(true, Ordering::AcqRel);
+        self.stop();
+        let _maintenance_is_over = self.maintaining.lock().await;
+        if already {
+            return self.fatal.get().map_or(Ok(()), |_| Err(self.refusal()));
+        }
+        let outcome = self.commit_last().await;
+        self.answer(|_| Some(Err(self.refusal())));
+        self.lock.lock().take();
+        outcome
+    }
+
+    async fn commit_last(&self) -> Result<(), StorageError> {
+        self.commit(true).await?;
+        if self.tail.mark() {
+            // So that the next start can tell damage from a torn end up to here.
+            self.commit(true).await?;
+        }
+        let changed = self.tail.end().position > self.snapshot_position.load(Ordering::Relaxed);
+        let emptied = self.segments.all().iter().any(|segment| segment.obsolete.load(Ordering::Acquire));
+        let unwritten = self.snapshot_bytes.load(Ordering::Relaxed) == 0;
+        if changed || emptied || unwritten {
+            match self.snapshot().await {
+                // The log has everything; the next start reads more of it.
+                Err(StorageError::Full) => {
+                    tracing::warn!(directory = %self.directory, "no room for an index snapshot");
+                }
+                outcome => return outcome,
+            }
+        }
+        Ok(())
+    }
+
+    fn stats(&self) -> EngineStats {
+        let mut stats = EngineStats {
+            corrupt_records: self.corrupt.lock().len() as u64,
+            syncs: self.syncs.load(Ordering::Relaxed),
+            compacted_bytes: self.compacted_bytes.load(Ordering::Relaxed),
+            disk_bytes: self.snapshot_bytes.load(Ordering::Relaxed),
+            ..EngineStats::default()
+        };
+        self.segments.each(|segment| stats.disk_bytes += segment.written.load(Ordering::Relaxed));
+        for (_, partition) in self.index.iter() {
+            let tables: usize = partition.shards.iter().map(index::Shard::allocation_bytes).sum();
+            stats.records += partition.records.load(Ordering::Relaxed);
+            stats.live_bytes += partition.bytes.load(Ordering::Relaxed);
+            stats.memory_bytes += (tables + size_of::<index::PartitionIndex>()) as u64;
+        }
+        stats.memory_bytes += self.tail.end().waiting as u64;
+        stats
+    }
+}
+
+impl StorageEngine for LogEngine {
+    fn get(&self, partition: PartitionId, token: Token, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
+        self.core.get(partition, token, key)
+    }
+
+    fn update(
+        &self,
+        partition: PartitionId,
+        token: Token,
+        key: &[u8],
+        change: &mut dyn FnMut(Option<&Bytes>) -> Change,
+    ) -> Result<Option<Commit>, StorageError> {
+        self.core.update(partition, token, key, change)
+    }
+
+    fn discard_corrupt(
+        &self,
+        partition: PartitionId,
+        token: Token,
+        key: &[u8],
+    ) -> Result<bool, StorageError> {
+        self.core.discard_corrupt(partition, token, key)
+    }
+
+    fn acknowledges_at_once(&self) -> bool {
+        // Even without syncs a write must be in the file before the end of the process can do it no harm.
+        false
+    }
+
+    fn position(&self) -> Commit {
+        Commit(self.core.tail.end().position)
+    }
+
+    fn durable(&self, commit: Commit) -> Durable {
+        self.core.durable(commit)
+    }
+
+    fn scan(
+        &self,
+        partition: PartitionId,
+        after: Option<&ScanCursor>,
+        limit: ScanLimit,
+    ) -> Result<ScanPage, StorageError> {
+        self.core.check()?;
+        self.core.walks.page(&*self.core, partition, after, limit)
+    }
+
+    fn partitions(&self) -> Vec<(PartitionId, u64)> {
+        let counted = self.core.index.iter().map(|(id, index)| (id, index.records.load(Ordering::Relaxed)));
+        counted.filter(|&(_, records)| records > 0).collect()
+    }
+
+    fn drop_partition(&self, partition: PartitionId) -> Result<(), StorageError> {
+        self.core.drop_partition(partition)
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.core.stats()
+    }
+
+    fn close(&self) -> BoxFuture<'static, Result<(), StorageError>> {
+        let core = self.core.clone();
+        Box::pin(async move { core.close().await })
+    }
+}

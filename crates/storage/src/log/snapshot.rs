@@ -1,0 +1,334 @@
+//! The index on disk, so that a restart reads the end of the log and not all of it.
+//!
+//! A snapshot is written beside running requests: it notes where the log ends (its boundary), then visits every
+//! table under its gates, then syncs the log, then becomes valid by a rename. What was appended after the boundary
+//! may or may not be in it; replaying the log from the boundary makes up for both. Segments that compaction emptied
+//! are deleted only after a snapshot that does not know them is durable.
+//!
+//! The file is a row of blocks, each with its checksum; any damage makes the whole snapshot worthless, and the index
+//! is rebuilt from the segments.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use model::{PartitionId, Token};
+use runtime::{Disk, DiskError, File};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::core::Core;
+use super::format::{FORMAT_VERSION, SegmentKind, u32_at, u64_at};
+use super::index::Slot;
+use super::segment::Segment;
+use super::tail::Point;
+use crate::StorageError;
+
+const MAGIC: [u8; 8] = *b"TONTIDX\0";
+
+/// Name of the snapshot below the engine's directory, and while it is written.
+pub(super) const NAME: &str = "index";
+pub(super) const NAME_TEMPORARY: &str = "index.tmp";
+
+const BLOCK_HEADER_BYTES: usize = 24;
+const ENTRY_BYTES: usize = 24;
+const SEGMENT_BYTES: usize = 32;
+
+/// Entries of one block at most: what a reader must hold, and what one step writes.
+const BLOCK_ENTRIES_MAX: usize = 8 << 10;
+
+/// Blocks between two rests of the writer.
+const BLOCKS_PER_STEP: usize = 4;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Block {
+    Head = 1,
+    Entries = 2,
+    Segments = 3,
+    End = 4,
+}
+
+/// What a snapshot says, its entries apart.
+#[derive(Debug)]
+pub(super) struct Snapshot {
+    /// The log is replayed from here.
+    pub(super) boundary: Point,
+    pub(super) sequence_next: u64,
+    pub(super) segment_next: u32,
+    pub(super) segments: BTreeMap<u32, KnownSegment>,
+    pub(super) entries: Vec<(PartitionId, Vec<Slot>)>,
+    /// Of the file.
+    pub(super) bytes: u64,
+}
+
+/// What a snapshot knows of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct KnownSegment {
+    pub(super) kind: u32,
+    /// Bytes of it that were durable then.
+    pub(super) length: u64,
+    pub(super) markers: u64,
+    pub(super) origin_max: u32,
+}
+
+/// Writes blocks.
+struct Writer {
+    file: Arc<dyn File>,
+    block: u64,
+    bytes: u64,
+}
+
+impl Writer {
+    fn write(&mut self, kind: Block, partition: PartitionId, payload: &[u8]) -> Result<(), DiskError> {
+        let mut bytes = vec![0; 8];
+        bytes.extend_from_slice(&(kind as u32).to_le_bytes());
+        bytes.extend_from_slice(&partition.0.to_le_bytes());
+        bytes.extend_from_slice(&(payload.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(payload);
+        let check = xxh3_64_with_seed(&bytes[8..], self.block);
+        bytes[..8].copy_from_slice(&check.to_le_bytes());
+        self.block += 1;
+        self.bytes += bytes.len() as u64;
+        self.file.append(&bytes).map(|_| ())
+    }
+}
+
+fn encode_entry(out: &mut Vec<u8>, slot: &Slot) {
+    out.extend_from_slice(&slot.token.0.to_le_bytes());
+    for word in [slot.fingerprint, slot.segment, slot.offset, slot.length] {
+        out.extend_from_slice(&word.to_le_bytes());
+    }
+}
+
+fn decode_entry(bytes: &[u8]) -> Slot {
+    Slot {
+        token: Token(u64_at(bytes, 0)),
+        fingerprint: u32_at(bytes, 8),
+        segment: u32_at(bytes, 12),
+        offset: u32_at(bytes, 16),
+        length: u32_at(bytes, 20),
+    }
+}
+
+impl Core {
+    /// True when a restart would read too much, or enough emptied segments wait to be deleted.
+    pub(super) fn snapshot_due(&self, segments: &[Arc<Segment>]) -> bool {
+        let snapshot_bytes = self.snapshot_bytes.load(Ordering::Relaxed);
+        let logged = self.tail.end().position.saturating_sub(self.snapshot_position.load(Ordering::Relaxed));
+        let obsolete = segments.iter().filter(|segment| segment.obsolete.load(Ordering::Acquire));
+        let obsolete: u64 = obsolete.map(|segment| segment.written.load(Ordering::Relaxed)).sum();
+        let enough = (2 * self.options.segment_bytes).max(snapshot_bytes / 2);
+        let short = self.space.load(Ordering::Relaxed) <= 0;
+        logged >= self.options.snapshot_bytes.max(4 * snapshot_bytes)
+            || obsolete >= enough
+            || (obsolete > 0 && short)
+    }
+
+    /// Writes a snapshot and deletes what it makes superfluous. On an error the snapshot before stays valid.
+    pub(super) async fn snapshot(&self) -> Result<(), StorageError> {
+        let boundary = self.tail.end();
+        let temporary = format!("{}/{NAME_TEMPORARY}", self.directory);
+        match self.disk.remove(&temporary) {
+            Ok(()) | Err(DiskError::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut writer = Writer { file: self.disk.create(&temporary)?, block: 0, bytes: 0 };
+        let written = self.write_snapshot(&mut writer, boundary.point, boundary.sequence_next).await;
+        if let Err(error) = written {
+            // Room for the next try; when even this fails, the next try removes it.
+            let _ = self.disk.remove(&temporary);
+            return Err(error);
+        }
+        writer.file.sync().await.map_err(|error| self.fail(&error))?;
+        self.disk.rename(&temporary, &format!("{}/{NAME}", self.directory))?;
+        let synced = self.disk.sync_directory(&self.directory).await;
+        synced.map_err(|error| self.fail(&error))?;
+        self.snapshot_position.store(boundary.position, Ordering::Relaxed);
+        self.snapshot_bytes.store(writer.bytes, Ordering::Relaxed);
+        self.delete_obsolete().await
+    }
+
+    async fn write_snapshot(
+        &self,
+        writer: &mut Writer,
+        boundary: Point,
+        sequence_next: u64,
+    ) -> Result<(), StorageError> {
+        let mut head = MAGIC.to_vec();
+        head.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        head.extend_from_slice(&boundary.segment.to_le_bytes());
+        head.extend_from_slice(&boundary.offset.to_le_bytes());
+        head.extend_from_slice(&self.segment_next.load(Ordering::SeqCst).to_le_bytes());
+        head.extend_from_slice(&sequence_next.to_le_bytes());
+        head.extend_from_slice(&self.engine.to_le_bytes());
+        writer.write(Block::Head, PartitionId(0), &head)?;
+        self.write_entries(writer).await?;
+        // Entries may point at what was appended since; it must not be younger than the snapshot.
+        self.commit(true).await?;
+        let mut segments = Vec::new();
+        for segment in self.segments.all() {
+            if segment.obsolete.load(Ordering::Acquire) || segment.file().is_none() {
+                continue;
+            }
+            segments.extend_from_slice(&segment.id.to_le_bytes());
+            segments.extend_from_slice(&(segment.kind as u32).to_le_bytes());
+            segments.extend_from_slice(&segment.synced.load(Ordering::Acquire).to_le_bytes());
+            segments.extend_from_slice(&segment.markers.load(Ordering::Relaxed).to_le_bytes());
+            segments.extend_from_slice(&segment.origin_max.load(Ordering::Relaxed).to_le_bytes());
+            segments.extend_from_slice(&[0; 4]);
+        }
+        writer.write(Block::Segments, PartitionId(0), &segments)?;
+        Ok(writer.write(Block::End, PartitionId(0), &writer.block.to_le_bytes())?)
+    }
+
+    async fn write_entries(&self, writer: &mut Writer) -> Result<(), StorageError> {
+        let mut blocks = 0;
+        for (partition, index) in self.index.iter() {
+            if index.records.load(Ordering::Relaxed) == 0 {
+                // Empty under a gate: nobody is between an append and its entry.
+                let gates_free = index.shards.iter().all(|shard| shard.gate.try_lock().is_some());
+                if gates_free && index.records.load(Ordering::Relaxed) == 0 {
+                    continue;
+                }
+            }
+            let mut payload = Vec::new();
+            for shard in &index.shards {
+                {
+                    let _gate = shard.gate.lock();
+                    shard.for_each(|slot| encode_entry(&mut payload, slot));
+                }
+                while payload.len() >= BLOCK_ENTRIES_MAX * ENTRY_BYTES {
+                    let rest = payload.split_off(BLOCK_ENTRIES_MAX * ENTRY_BYTES);
+                    writer.write(Block::Entries, partition, &payload)?;
+                    payload = rest;
+                    blocks += 1;
+                }
+            }
+            if !payload.is_empty() {
+                writer.write(Block::Entries, partition, &payload)?;
+                blocks += 1;
+            }
+            if blocks >= BLOCKS_PER_STEP {
+                blocks = 0;
+                self.clock.sleep(Duration::from_micros(100)).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes the segments that no snapshot knows any more.
+    async fn delete_obsolete(&self) -> Result<(), StorageError> {
+        let mut deleted = Vec::new();
+        for segment in self.segments.all() {
+            if segment.obsolete.load(Ordering::Acquire) {
+                match self.disk.remove(&segment.path) {
+                    Ok(()) | Err(DiskError::NotFound { .. }) => deleted.push(segment.id),
+                    Err(error) => tracing::warn!(path = %segment.path, %error, "cannot remove a segment"),
+                }
+            }
+        }
+        if deleted.is_empty() {
+            return Ok(());
+        }
+        let synced = self.disk.sync_directory(&self.directory).await;
+        synced.map_err(|error| self.fail(&error))?;
+        // Only now are they gone for good, and markers may count on it.
+        deleted.into_iter().for_each(|id| self.segments.remove(id));
+        Ok(())
+    }
+}
+
+/// Reads the snapshot of a directory; `None` when there is none that can be used.
+pub(super) fn load(disk: &dyn Disk, directory: &str, engine: u64) -> Result<Option<Snapshot>, StorageError> {
+    let file = match disk.open(&format!("{directory}/{NAME}")) {
+        Ok(file) => file,
+        Err(DiskError::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let mut blocks = Blocks { length: file.length(), file, offset: 0, block: 0 };
+    let snapshot = decode(&mut blocks, engine)?;
+    if snapshot.is_none() {
+        tracing::warn!(directory, "index snapshot cannot be used, reading all segments");
+    }
+    Ok(snapshot)
+}
+
+/// Reads blocks; stops at the first that does not hold.
+struct Blocks {
+    file: Arc<dyn File>,
+    length: u64,
+    offset: u64,
+    block: u64,
+}
+
+impl Blocks {
+    fn next(&mut self) -> Result<Option<(u32, PartitionId, Vec<u8>)>, DiskError> {
+        let mut header = [0; BLOCK_HEADER_BYTES];
+        if self.file.read_at(self.offset, &mut header)? < BLOCK_HEADER_BYTES {
+            return Ok(None);
+        }
+        let payload = u64_at(&header, 16);
+        let left = self.length.saturating_sub(self.offset + BLOCK_HEADER_BYTES as u64);
+        if payload > left {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; BLOCK_HEADER_BYTES + payload as usize];
+        let count = self.file.read_at(self.offset, &mut bytes)?;
+        if count < bytes.len() || xxh3_64_with_seed(&bytes[8..], self.block) != u64_at(&bytes, 0) {
+            return Ok(None);
+        }
+        self.offset += bytes.len() as u64;
+        self.block += 1;
+        let payload = bytes.split_off(BLOCK_HEADER_BYTES);
+        Ok(Some((u32_at(&bytes, 8), PartitionId(u32_at(&bytes, 12)), payload)))
+    }
+}
+
+fn decode(blocks: &mut Blocks, engine: u64) -> Result<Option<Snapshot>, DiskError> {
+    let Some((kind, _, head)) = blocks.next()? else { return Ok(None) };
+    let ours = kind == Block::Head as u32
+        && head.len() == 40
+        && head[..8] == MAGIC
+        && u32_at(&head, 8) == FORMAT_VERSION
+        && u64_at(&head, 32) == engine;
+    if !ours {
+        return Ok(None);
+    }
+    let mut snapshot = Snapshot {
+        boundary: Point { segment: u32_at(&head, 12), offset: u32_at(&head, 16) },
+        segment_next: u32_at(&head, 20),
+        sequence_next: u64_at(&head, 24),
+        segments: BTreeMap::new(),
+        entries: Vec::new(),
+        bytes: blocks.length,
+    };
+    while let Some((kind, partition, payload)) = blocks.next()? {
+        if kind == Block::Entries as u32 && payload.len() % ENTRY_BYTES == 0 {
+            let slots = payload.chunks_exact(ENTRY_BYTES).map(decode_entry).collect();
+            snapshot.entries.push((partition, slots));
+        } else if kind == Block::Segments as u32 && payload.len() % SEGMENT_BYTES == 0 {
+            snapshot.segments.extend(payload.chunks_exact(SEGMENT_BYTES).map(decode_segment));
+        } else if kind == Block::End as u32 && blocks.offset == blocks.length {
+            return Ok(Some(snapshot));
+        } else {
+            return Ok(None);
+        }
+    }
+    Ok(None)
+}
+
+fn decode_segment(bytes: &[u8]) -> (u32, KnownSegment) {
+    let known = KnownSegment {
+        kind: u32_at(bytes, 4),
+        length: u64_at(bytes, 8),
+        markers: u64_at(bytes, 16),
+        origin_max: u32_at(bytes, 24),
+    };
+    (u32_at(bytes, 0), known)
+}
+
+impl KnownSegment {
+    pub(super) fn is(&self, kind: SegmentKind) -> bool {
+        self.kind == kind as u32
+    }
+}

@@ -1,0 +1,223 @@
+//! The memory engine: records in sharded hash tables, gone when the process ends.
+//!
+//! Every partition has its own tables, so that a scan or a drop touches no other; every partition is split into
+//! [`SHARDS`] tables with a lock each, so that threads seldom meet. A get is one lookup and one reference count.
+//!
+//! Must never: copy a record, or call the caller's closure without the lock of its key.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use model::{PartitionId, Token};
+use parking_lot::RwLock;
+use runtime::BoxFuture;
+
+use crate::hash::{fingerprint, shard, spread};
+use crate::partitions::Partitions;
+use crate::walk::{Place, Walkable, Walks};
+use crate::{
+    Change, Commit, Durable, EngineStats, ScanCursor, ScanLimit, ScanPage, StorageEngine, StorageError,
+};
+
+/// Tables per partition.
+const SHARDS: usize = 16;
+
+/// Keeps records in memory only: nothing survives the process, and a write is as durable as it gets at once.
+///
+/// A record is kept as the caller gave it: bytes that share a larger buffer keep that buffer alive.
+pub struct MemoryEngine {
+    partitions: Partitions<Partition>,
+    walks: Walks,
+    closed: AtomicBool,
+}
+
+#[derive(Default)]
+struct Partition {
+    shards: [Shard; SHARDS],
+    records: AtomicU64,
+    /// Of keys and records.
+    bytes: AtomicU64,
+}
+
+/// A cache line of its own, so that the locks of neighbours do not share one.
+#[derive(Default)]
+#[repr(align(64))]
+struct Shard {
+    table: RwLock<HashTable<Record>>,
+}
+
+struct Record {
+    token: Token,
+    fingerprint: u32,
+    key: Box<[u8]>,
+    record: Bytes,
+}
+
+impl Record {
+    fn hash(&self) -> u64 {
+        spread(self.token, self.fingerprint)
+    }
+
+    fn is(&self, token: Token, key: &[u8]) -> bool {
+        self.token == token && *self.key == *key
+    }
+}
+
+impl Default for MemoryEngine {
+    fn default() -> Self {
+        MemoryEngine::new()
+    }
+}
+
+impl MemoryEngine {
+    /// An empty engine.
+    pub fn new() -> MemoryEngine {
+        MemoryEngine {
+            partitions: Partitions::new(),
+            walks: Walks::default(),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    fn check_open(&self) -> Result<(), StorageError> {
+        match self.closed.load(Ordering::Relaxed) {
+            false => Ok(()),
+            true => Err(StorageError::Closed),
+        }
+    }
+}
+
+impl StorageEngine for MemoryEngine {
+    fn get(&self, partition: PartitionId, token: Token, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
+        self.check_open()?;
+        let Some(partition) = self.partitions.get(partition) else { return Ok(None) };
+        let hash = spread(token, fingerprint(key));
+        let table = partition.shards[shard(hash, SHARDS)].table.read();
+        Ok(table.find(hash, |record| record.is(token, key)).map(|record| record.record.clone()))
+    }
+
+    fn update(
+        &self,
+        partition: PartitionId,
+        token: Token,
+        key: &[u8],
+        change: &mut dyn FnMut(Option<&Bytes>) -> Change,
+    ) -> Result<Option<Commit>, StorageError> {
+        self.check_open()?;
+        let partition = self.partitions.get_or_create(partition);
+        let fingerprint = fingerprint(key);
+        let hash = spread(token, fingerprint);
+        let mut table = partition.shards[shard(hash, SHARDS)].table.write();
+        match table.entry(hash, |record| record.is(token, key), Record::hash) {
+            Entry::Occupied(mut occupied) => match change(Some(&occupied.get().record)) {
+                Change::Keep => Ok(None),
+                Change::Put(record) => {
+                    let grown = (record.len() as u64).wrapping_sub(occupied.get().record.len() as u64);
+                    partition.bytes.fetch_add(grown, Ordering::Relaxed);
+                    occupied.get_mut().record = record;
+                    Ok(Some(Commit::default()))
+                }
+                Change::Remove => {
+                    let (removed, _) = occupied.remove();
+                    let bytes = removed.key.len() + removed.record.len();
+                    partition.bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+                    partition.records.fetch_sub(1, Ordering::Relaxed);
+                    Ok(Some(Commit::default()))
+                }
+            },
+            Entry::Vacant(vacant) => match change(None) {
+                Change::Keep | Change::Remove => Ok(None),
+                Change::Put(record) => {
+                    partition.bytes.fetch_add((key.len() + record.len()) as u64, Ordering::Relaxed);
+                    partition.records.fetch_add(1, Ordering::Relaxed);
+                    vacant.insert(Record { token, fingerprint, key: key.into(), record });
+                    Ok(Some(Commit::default()))
+                }
+            },
+        }
+    }
+
+    fn acknowledges_at_once(&self) -> bool {
+        true
+    }
+
+    fn position(&self) -> Commit {
+        Commit::default()
+    }
+
+    fn durable(&self, _commit: Commit) -> Durable {
+        Durable::Already
+    }
+
+    fn scan(
+        &self,
+        partition: PartitionId,
+        after: Option<&ScanCursor>,
+        limit: ScanLimit,
+    ) -> Result<ScanPage, StorageError> {
+        self.check_open()?;
+        self.walks.page(self, partition, after, limit)
+    }
+
+    fn partitions(&self) -> Vec<(PartitionId, u64)> {
+        let counted = self.partitions.iter().map(|(id, p)| (id, p.records.load(Ordering::Relaxed)));
+        counted.filter(|&(_, records)| records > 0).collect()
+    }
+
+    fn drop_partition(&self, partition: PartitionId) -> Result<(), StorageError> {
+        self.check_open()?;
+        let Some(partition) = self.partitions.get(partition) else { return Ok(()) };
+        // All locks at once, so that nobody sees a half; always in this order, and nobody else holds two.
+        let mut tables: Vec<_> = partition.shards.iter().map(|shard| shard.table.write()).collect();
+        for table in &mut tables {
+            **table = HashTable::new();
+        }
+        partition.records.store(0, Ordering::Relaxed);
+        partition.bytes.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn stats(&self) -> EngineStats {
+        let mut stats = EngineStats::default();
+        for (_, partition) in self.partitions.iter() {
+            let bytes = partition.bytes.load(Ordering::Relaxed);
+            let tables = partition.shards.iter().map(|shard| shard.table.read().allocation_size());
+            stats.records += partition.records.load(Ordering::Relaxed);
+            stats.live_bytes += bytes;
+            stats.memory_bytes += bytes + (tables.sum::<usize>() + size_of::<Partition>()) as u64;
+        }
+        stats
+    }
+
+    fn close(&self) -> BoxFuture<'static, Result<(), StorageError>> {
+        self.closed.store(true, Ordering::Relaxed);
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+impl Walkable for MemoryEngine {
+    fn places(&self, partition: PartitionId, from: Token, places: &mut Vec<Place>) {
+        let Some(partition) = self.partitions.get(partition) else { return };
+        for shard in &partition.shards {
+            let table = shard.table.read();
+            let later = table.iter().filter(|record| record.token >= from);
+            places.extend(later.map(|record| (record.token, record.fingerprint)));
+        }
+    }
+
+    fn records_at(
+        &self,
+        partition: PartitionId,
+        (token, fingerprint): Place,
+        records: &mut Vec<(Bytes, Bytes)>,
+    ) -> Result<(), StorageError> {
+        let Some(partition) = self.partitions.get(partition) else { return Ok(()) };
+        let hash = spread(token, fingerprint);
+        let table = partition.shards[shard(hash, SHARDS)].table.read();
+        let here = table.iter_hash(hash).filter(|r| r.token == token && r.fingerprint == fingerprint);
+        records.extend(here.map(|r| (Bytes::copy_from_slice(&r.key), r.record.clone())));
+        Ok(())
+    }
+}

@@ -1,0 +1,116 @@
+//! Scanning a hash index in (token, key) order, page by page.
+//!
+//! A walk begins by listing the places (token and fingerprint, 16 bytes each) of one partition, sorted; pages then
+//! look the places up one after the other. What is written later may be missed and what is removed is skipped, as
+//! the contract of a scan allows; whatever stays is met exactly once. The unfinished list waits here for the next
+//! page, so that a whole scan costs one sort; a cursor whose list is gone starts a new one.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use model::{PartitionId, Token};
+use parking_lot::Mutex;
+
+use crate::{ScanCursor, ScanLimit, ScanPage, StorageError};
+
+/// Unfinished walks that are remembered; an older one pays a new sort when it goes on.
+const WALKS_MAX: usize = 16;
+
+/// What an index knows of a record without reading it: token and fingerprint of its key.
+pub(crate) type Place = (Token, u32);
+
+/// Unfinished walks.
+#[derive(Default)]
+pub(crate) struct Walks {
+    waiting: Mutex<VecDeque<Walk>>,
+}
+
+struct Walk {
+    partition: PartitionId,
+    /// The page that goes on here asks with this cursor.
+    cursor: ScanCursor,
+    /// Sorted, distinct.
+    places: Vec<Place>,
+    position: usize,
+}
+
+/// An index that can be walked.
+pub(crate) trait Walkable {
+    /// Adds the places of all records of the partition whose token is `from` or later, in any order.
+    fn places(&self, partition: PartitionId, from: Token, places: &mut Vec<Place>);
+
+    /// Adds all records at a place, in any order.
+    fn records_at(
+        &self,
+        partition: PartitionId,
+        place: Place,
+        records: &mut Vec<(Bytes, Bytes)>,
+    ) -> Result<(), StorageError>;
+}
+
+impl Walks {
+    /// One page of the partition, strictly after `after`.
+    pub(crate) fn page(
+        &self,
+        index: &dyn Walkable,
+        partition: PartitionId,
+        after: Option<&ScanCursor>,
+        limit: ScanLimit,
+    ) -> Result<ScanPage, StorageError> {
+        let (places, mut position) =
+            self.resume(partition, after).unwrap_or_else(|| (begin(index, partition, after), 0));
+        let mut page = ScanPage::default();
+        let mut bytes = 0;
+        let mut last = None;
+        let mut group = Vec::new();
+        while position < places.len() {
+            let token = places[position].0;
+            let end = position + places[position..].iter().take_while(|place| place.0 == token).count();
+            group.clear();
+            for &place in &places[position..end] {
+                index.records_at(partition, place, &mut group)?;
+            }
+            group.sort_unstable();
+            for (key, record) in group.drain(..) {
+                if after.is_some_and(|after| (token, &key) <= (after.token, &after.key)) {
+                    continue;
+                }
+                let filled = page.records.len() >= limit.records_max.max(1) || bytes >= limit.bytes_max;
+                if let (true, Some(cursor)) = (filled && !page.records.is_empty(), last.take()) {
+                    page.next = Some(self.suspend(Walk { partition, cursor, places, position }));
+                    return Ok(page);
+                }
+                bytes += key.len() + record.len();
+                last = Some(ScanCursor { token, key: key.clone() });
+                page.records.push((key, record));
+            }
+            position = end;
+        }
+        Ok(page)
+    }
+
+    fn resume(&self, partition: PartitionId, after: Option<&ScanCursor>) -> Option<(Vec<Place>, usize)> {
+        let after = after?;
+        let mut waiting = self.waiting.lock();
+        let found = waiting.iter().position(|walk| walk.partition == partition && walk.cursor == *after)?;
+        waiting.remove(found).map(|walk| (walk.places, walk.position))
+    }
+
+    fn suspend(&self, walk: Walk) -> ScanCursor {
+        let cursor = walk.cursor.clone();
+        let mut waiting = self.waiting.lock();
+        if waiting.len() >= WALKS_MAX {
+            waiting.pop_front();
+        }
+        waiting.push_back(walk);
+        cursor
+    }
+}
+
+fn begin(index: &dyn Walkable, partition: PartitionId, after: Option<&ScanCursor>) -> Vec<Place> {
+    let mut places = Vec::new();
+    index.places(partition, after.map_or(Token(0), |after| after.token), &mut places);
+    places.sort_unstable();
+    places.dedup();
+    places
+}

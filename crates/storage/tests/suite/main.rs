@@ -1,0 +1,7 @@
+//! The conformance suite of storage engines, and what only the log engine promises: crashes, damage, full disks.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod conformance;
+mod setup;
+mod world;
