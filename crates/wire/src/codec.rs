@@ -242,6 +242,12 @@ fn join_sevens(word: u64) -> u64 {
     fours & 0x0fff_ffff | (fours & 0x0fff_ffff_0000_0000) >> 4
 }
 
+/// Bytes that a varint takes.
+#[inline]
+pub(crate) fn varint_bytes(value: u64) -> usize {
+    (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
+}
+
 /// Appends a varint: seven bits a byte, least significant first, the high bit set on all but the last.
 #[inline]
 pub(crate) fn put_varint(mut value: u64, out: &mut BytesMut) {

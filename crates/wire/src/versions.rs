@@ -18,7 +18,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use model::{Actor, Context, Dot, NodeId, Timestamp, Value, Vector, Version, VersionSet, WallMillis};
 use smallvec::SmallVec;
 
-use crate::codec::{DecodeError, Field, Reader, put_varint};
+use crate::codec::{DecodeError, Field, Reader, put_varint, varint_bytes};
 
 /// The format that this program writes; a later one would have another number in the same bits.
 const FORMAT: u8 = 1;
@@ -46,11 +46,20 @@ pub struct Record {
 /// # Panics
 /// When `own` has no entry in the set's vector: a node stamps only under actors that the vector counts.
 pub fn encode_record(own: Option<Actor>, set: &VersionSet, out: &mut BytesMut) {
-    let own = own.map(|own| {
-        let position = set.vector().entries().iter().position(|(actor, _)| *actor == own);
-        position.expect("a node stamps under an actor that the vector counts")
-    });
-    write_set(own, set, out);
+    write_set(own.map(|own| own_position(own, set)), set, out);
+}
+
+/// Exactly the bytes that [`encode_record`] appends: a buffer of this capacity keeps nothing to spare in memory.
+///
+/// # Panics
+/// As [`encode_record`].
+pub fn record_bytes(own: Option<Actor>, set: &VersionSet) -> usize {
+    set_bytes(own.map(|own| own_position(own, set)), set)
+}
+
+fn own_position(own: Actor, set: &VersionSet) -> usize {
+    let position = set.vector().entries().iter().position(|(actor, _)| *actor == own);
+    position.expect("a node stamps under an actor that the vector counts")
 }
 
 /// Reads a record; values share its bytes.
@@ -161,10 +170,43 @@ fn single(set: &VersionSet) -> Option<&Version> {
     }
 }
 
-/// Upper bound of the bytes that a set or record takes.
-fn set_bytes_bound(set: &VersionSet) -> usize {
-    let values: usize = set.versions().iter().map(|version| value_bytes(version).map_or(0, Bytes::len)).sum();
-    31 + set.vector().entries().len() * 35 + set.versions().len() * 59 + values
+/// Exactly the bytes that a set takes, or a record whose stamping actor is the entry `own`.
+fn set_bytes(own: Option<usize>, set: &VersionSet) -> usize {
+    if let Some(version) = single(set) {
+        return 9 + expires_bytes(version) + dot_bytes(version.dot) + sized_value_bytes(version);
+    }
+    let own = own.map_or(0, |position| varint_bytes(position as u64));
+    let entries = set.vector().entries();
+    let vector: usize = entries.iter().map(|&(actor, count)| dot_bytes(Dot { actor, count })).sum();
+    let versions: usize = set
+        .versions()
+        .iter()
+        .map(|version| {
+            let entry = varint_bytes(entry_of(set, version) as u64) + varint_bytes(version.dot.count);
+            entry + 9 + expires_bytes(version) + sized_value_bytes(version)
+        })
+        .sum();
+    let counts = varint_bytes(entries.len() as u64) + varint_bytes(set.versions().len() as u64);
+    1 + own + counts + vector + versions
+}
+
+fn dot_bytes(dot: Dot) -> usize {
+    let Actor { node, incarnation, birth } = dot.actor;
+    [u64::from(node.0), incarnation, birth, dot.count].map(varint_bytes).iter().sum()
+}
+
+fn expires_bytes(version: &Version) -> usize {
+    version.expires.map_or(0, |expires| varint_bytes(expires.0))
+}
+
+fn sized_value_bytes(version: &Version) -> usize {
+    value_bytes(version).map_or(0, |value| varint_bytes(value.len() as u64) + value.len())
+}
+
+/// The position of a version's actor in its set's vector.
+fn entry_of(set: &VersionSet, version: &Version) -> usize {
+    let entry = set.vector().entries().iter().position(|(actor, _)| *actor == version.dot.actor);
+    entry.expect("a set's vector covers its dots")
 }
 
 fn value_bytes(version: &Version) -> Option<&Bytes> {
@@ -175,7 +217,7 @@ fn value_bytes(version: &Version) -> Option<&Bytes> {
 }
 
 fn write_set(own: Option<usize>, set: &VersionSet, out: &mut BytesMut) {
-    out.reserve(set_bytes_bound(set));
+    out.reserve(set_bytes(own, set));
     let header = FORMAT | if own.is_some() { OWN } else { 0 };
     if let Some(version) = single(set) {
         write_single(header | SINGLE, version, out);
@@ -188,9 +230,7 @@ fn write_set(own: Option<usize>, set: &VersionSet, out: &mut BytesMut) {
     set.vector().write(out);
     put_varint(set.versions().len() as u64, out);
     for version in set.versions() {
-        let entries = set.vector().entries();
-        let entry = entries.iter().position(|(actor, _)| *actor == version.dot.actor);
-        put_varint(entry.expect("a set's vector covers its dots") as u64, out);
+        put_varint(entry_of(set, version) as u64, out);
         put_varint(version.dot.count, out);
         version.timestamp.write(out);
         let value = value_bytes(version);
@@ -380,7 +420,7 @@ impl Field for VersionSet {
     /// Header, empty vector, no version.
     const BYTES_MIN: usize = 3;
     fn bytes_bound(&self) -> usize {
-        set_bytes_bound(self)
+        set_bytes(None, self)
     }
     fn write(&self, out: &mut BytesMut) {
         write_set(None, self, out);

@@ -29,8 +29,11 @@ proptest! {
 
     #[test]
     fn records_survive((own, set) in strategies::record()) {
-        let mut bytes = BytesMut::new();
+        let mut bytes = BytesMut::with_capacity(record_bytes(own, &set));
+        let room = bytes.capacity();
         encode_record(own, &set, &mut bytes);
+        prop_assert_eq!(bytes.len(), record_bytes(own, &set));
+        prop_assert_eq!(bytes.capacity(), room);
         prop_assert_eq!(decode_record(&bytes.freeze()), Ok(Record { own, set }));
     }
 
