@@ -26,12 +26,13 @@ from kazoo.exceptions import (
 )
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.connection import _CONNECTION_DROP, _SESSION_EXPIRED
-from kazoo.protocol.paths import normpath
+from kazoo.protocol.paths import _prefix_root, normpath
 from kazoo.protocol.serialization import Auth, Transaction
 from kazoo.protocol.states import KazooState, KeeperState
 
 from parkazoo import hosts as hosts_string
-from parkazoo import operation
+from parkazoo import operation, remove
+from parkazoo.adopting import Adopting
 from parkazoo.ensemble import EnsembleClient
 from parkazoo.fencing import Fencing
 from parkazoo.layout import Layout, fence
@@ -116,6 +117,7 @@ class ParKazooClient(KazooClient):
         self._live_or_failed = self.handler.event_object()
         self._watches = Watches(self)
         self._fencing = Fencing(self)
+        self._adopting = Adopting(self)
         options = {name: getattr(self, name, None) for name in _PASSED_ON}
         options["timeout"] = timeout
         options["logger"] = self.logger
@@ -286,6 +288,9 @@ class ParKazooClient(KazooClient):
         """The answer of one server of each ensemble to a management command."""
         return {n: str(e.command(cmd)) for n, e in self._sessions.by_name.items()}
 
+    def _delete_recursive(self, path: str) -> Any:
+        return remove.delete_recursive(self, _prefix_root(self.chroot, path))
+
     # -- requests ----------------------------------------------------------------
 
     def _call(self, request: Any, async_object: Any) -> Any:
@@ -364,10 +369,11 @@ class ParKazooClient(KazooClient):
     def _submit(self, call: Call, reply: Any) -> None:
         """Send one call of an operation to the ensemble that holds its shard."""
         shard, request = call.shard, call.request
-        if self._fencing.waiting and self._fencing.must_wait(call, reply):
-            return
         table = self._sessions.table
         assert table is not None
+        fencing = self._fencing
+        if (fencing.waiting or table.moving) and fencing.must_wait(call, reply, table):
+            return
         name = table.owners[shard]
         ensemble = self._sessions.by_name.get(name)
         if ensemble is None or not ensemble.opened:

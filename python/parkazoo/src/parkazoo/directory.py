@@ -342,7 +342,11 @@ def _link(home: Node, links: list[str], link: str) -> Machine:
     """Add a link nobody has seen, in place of those there are."""
     add = Create(home.path + LINK + link, b"", OPEN_ACL_UNSAFE, 0)
     for _ in range(ATTEMPTS_MAX):
-        old = [Delete(f"{home.path}/{name}", -1) for name in links]
+        old = [
+            Delete(f"{home.path}/{name}", -1)
+            for name in links
+            if name.startswith(LINK[1:])
+        ]
         try:
             yield Call(home.shard, Multi((add, *old)), "create.2.link")
             return

@@ -36,6 +36,12 @@ LABELS = (
     "intent.2.decide",
     "intent.3.apply",
     "intent.4.finish",
+    "move.1.plan",
+    "move.2.copy",
+    "move.3.freeze",
+    "move.4.copy",
+    "move.5.switch",
+    "move.6.clean",
 )
 
 hook: Callable[[str, str], None] | None = None

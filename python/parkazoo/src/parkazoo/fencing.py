@@ -19,6 +19,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from parkazoo.ensemble import EnsembleClient
+from parkazoo.mapping import Table
 from parkazoo.steps import Call
 
 if TYPE_CHECKING:
@@ -54,14 +55,25 @@ class Fencing:
         if start:
             self.client.handler.spawn(self._poll)
 
-    def must_wait(self, call: Call, reply: Any) -> bool:
-        """Is the shard on its way? Then the call waits behind those before it."""
+    def must_wait(self, call: Call, reply: Any, table: Table) -> bool:
+        """Is the shard on its way? Then the call waits behind those before it.
+
+        Reads wait, too: what the old ensemble answers after the switch is old.
+        """
+        shard = call.shard
         with self.lock:
-            waiting = self.waiting.get(call.shard)
+            waiting = self.waiting.get(shard)
             if waiting is None:
-                return False
+                if shard not in table.moving:
+                    return False
+                waiting = self.waiting[shard] = _Waiting(
+                    table.owners[shard], table.fences[shard]
+                )
             waiting.unsent.append((call, reply))
-            return True
+            start, self.polling = not self.polling, True
+        if start:
+            self.client.handler.spawn(self._poll)
+        return True
 
     def hold(self, ensemble: EnsembleClient, call: Call, reply: Any) -> None:
         """A read answered by an ensemble whose table we have yet to read."""

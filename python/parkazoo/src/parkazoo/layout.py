@@ -9,6 +9,7 @@
     /parkazoo/s0123/:app:locks/b       its bucket: exists only while it may be used
     /parkazoo/s0123/:app:locks/b/a     the node /app/locks/a
     .../b/a/k<id>                      a link: "/app/locks/a has a bucket somewhere"
+    .../b/a/i<id>                      a mark of a recursive delete
 
 Why: a node's place follows from its path alone, so an operation on a leaf is one
 round trip, needs no cache, and a watch on a node that does not exist yet is just a
@@ -32,11 +33,15 @@ BASE = "/parkazoo"
 CONFIG = BASE + "/config"
 # The ensemble's own name in the table, so that it is known by any address.
 IDENTITY = BASE + "/ensemble"
+# Work that must be finished even if its client dies.
+INTENTS = BASE + "/intents"
 # Ours to pass through to the first ensemble: quotas and the dynamic configuration.
 SYSTEM = "/zookeeper"
 BUCKET = "/b"
 CLAIM = "/t"
 LINK = "/k"
+# A recursive delete marks the life of the node that it is about.
+MARK = "/i"
 # The root's own node is the only child of the directory above it, "".
 ROOT_NAME = "root"
 

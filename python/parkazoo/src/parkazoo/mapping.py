@@ -150,6 +150,7 @@ class Table:
     fences: tuple[int, ...]
     rules: Rules = field(default_factory=Rules)
     moving: Mapping[int, str] = field(default_factory=dict)
+    planned: Mapping[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.owners) != SHARDS or len(self.fences) != SHARDS:
@@ -167,10 +168,28 @@ class Table:
         return [shard for shard, owner in enumerate(self.owners) if owner == ensemble]
 
     def with_owner(self, shard: int, ensemble: str, fence: int) -> Table:
+        """The shard has arrived (or stays) at an ensemble; it is not moving."""
         owners, fences = list(self.owners), list(self.fences)
         owners[shard], fences[shard] = ensemble, fence
-        moving = {k: v for k, v in self.moving.items() if k != shard}
-        return replace(self, owners=tuple(owners), fences=tuple(fences), moving=moving)
+        return replace(
+            self,
+            owners=tuple(owners),
+            fences=tuple(fences),
+            moving={k: v for k, v in self.moving.items() if k != shard},
+            planned={k: v for k, v in self.planned.items() if k != shard},
+        )
+
+    def with_plan(self, shards: Mapping[int, str]) -> Table:
+        return replace(self, planned={**self.planned, **shards})
+
+    def with_frozen(self, shards: Mapping[int, str]) -> Table:
+        return replace(self, moving={**self.moving, **shards})
+
+    def with_ensembles(self, ensembles: Mapping[str, str]) -> Table:
+        return replace(self, ensembles=dict(ensembles))
+
+    def next(self) -> Table:
+        return replace(self, generation=self.generation + 1)
 
     def serialize(self) -> bytes:
         names = list(self.ensembles)
@@ -184,6 +203,7 @@ class Table:
             "fences": _runs(self.fences),
             "rules": self.rules.document(),
             "moving": {str(shard): name for shard, name in self.moving.items()},
+            "planned": {str(shard): name for shard, name in self.planned.items()},
         }
         return json.dumps(document, separators=(",", ":")).encode()
 
@@ -205,6 +225,7 @@ class Table:
                 fences=tuple(_unrolled(document["fences"])),
                 rules=Rules.of_document(document["rules"]),
                 moving={int(k): v for k, v in document["moving"].items()},
+                planned={int(k): v for k, v in document["planned"].items()},
             )
         except (KeyError, TypeError, IndexError, UnicodeDecodeError) as error:
             raise ConfigurationInvalid(f"not a configuration: {error!r}") from error
@@ -245,3 +266,28 @@ def _runs(values: Iterable[int]) -> list[list[int]]:
 
 def _unrolled(runs: Iterable[list[int]]) -> list[int]:
     return [value for count, value in runs for _ in range(count)]
+
+
+def balanced(table: Table, among: Iterable[str]) -> dict[int, str]:
+    """The fewest moves that give each of `among` its even share, and others none.
+
+    Only surplus shards move, so one ensemble more moves about 1/N of them.
+    """
+    keep = list(among)
+    share, rest = divmod(SHARDS, len(keep))
+    counts = {name: len(table.shards(name)) for name in keep}
+    # The fuller ones get the larger shares, which spares moves.
+    ranked = sorted(keep, key=lambda name: -counts[name])
+    target = {name: share + (index < rest) for index, name in enumerate(ranked)}
+    wanting = [n for n in keep for _ in range(max(0, target[n] - counts[n]))]
+    moves: dict[int, str] = {}
+    given = dict.fromkeys(keep, 0)
+    for shard, owner in enumerate(table.owners):
+        if not wanting:
+            break
+        if owner in target:
+            if counts[owner] - given[owner] <= target[owner]:
+                continue
+            given[owner] += 1
+        moves[shard] = wanting.pop()
+    return moves

@@ -22,7 +22,7 @@ from kazoo.exceptions import NodeExistsError
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from parkazoo.errors import NamespaceMismatch, NotInitialized
-from parkazoo.layout import BASE, CONFIG, IDENTITY, Layout, fence
+from parkazoo.layout import BASE, CONFIG, IDENTITY, INTENTS, Layout, fence
 from parkazoo.mapping import Rules, Table
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def initialize(
         make_fences(client, table.shards(name))
     _make_root(clients, table)
     for name, client in clients.items():
+        _create(client, INTENTS, b"")
         _create(client, IDENTITY, name.encode())
         _write_first(client, table)
     return table

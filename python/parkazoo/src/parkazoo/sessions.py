@@ -25,7 +25,7 @@ from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.protocol.states import KazooState, KeeperState
 
 from parkazoo import hosts as hosts_string
-from parkazoo import namespace
+from parkazoo import namespace, remove
 from parkazoo.ensemble import EnsembleClient
 from parkazoo.errors import NamespaceMismatch
 from parkazoo.layout import IDENTITY
@@ -42,7 +42,8 @@ _UNREAD = object()
 class Sessions:
     """The sessions of one client. All fields change under `lock` only.
 
-    `epoch` counts openings; a routine that belongs to an older one stops.
+    `epoch` counts openings and renewals, `opening` is it at the last opening; a
+    routine that belongs to an older one stops.
     `lost` is true from a session's loss until all sessions have been renewed.
     """
 
@@ -58,7 +59,7 @@ class Sessions:
         self.error: Exception | None = None
         self.running = False
         self.lost = False
-        self.epoch = 0
+        self.epoch = self.opening = 0
         self.identity: dict[str, tuple[int, bytes]] = {}
         self.routine: Any = None
 
@@ -69,8 +70,9 @@ class Sessions:
         with self.lock:
             self.running, self.lost, self.error = True, False, None
             self.epoch += 1
-            epoch = self.epoch
+            epoch = self.opening = self.epoch
         self.routine = self.handler.spawn(self._opening, epoch)
+        self.handler.spawn(remove.watchman, self.client, epoch)
 
     def close(self) -> None:
         """End every session and wait for that."""
@@ -236,6 +238,16 @@ class Sessions:
             ensemble.open()
         return ensemble
 
+    def visit(self, hosts: str) -> EnsembleClient:
+        """A session with an ensemble that is not part of the namespace."""
+        with self.lock:
+            ensemble = self._add("visited", hosts)
+            del self.by_name["visited"]
+        ensemble.counted = False
+        ensemble.owner = None
+        ensemble.open()
+        return ensemble
+
     # -- what the connections tell -----------------------------------------------
 
     def ensemble_changed(self, ensemble: EnsembleClient, state: str) -> None:
@@ -344,6 +356,8 @@ class Sessions:
         for ensemble in retired:
             ensemble.closing = True
             self.handler.spawn(ensemble.shut)
+        if table.moving:
+            self.client._adopting.look()
         if not self.client.lazy:
             self.handler.spawn(self._open_missing)
 
@@ -353,5 +367,5 @@ class Sessions:
         while not condition():
             if time.monotonic() > deadline:
                 return False
-            self.handler.sleep_func(0.02)
+            self.handler.sleep_func(0.05)
         return True

@@ -1,0 +1,231 @@
+"""Copying a shard's znodes from one ensemble to another, versions and all.
+
+What: `Copier` brings a shard's subtree at the target into line with the source,
+again and again: the first time while the shard is in use, the last time while it
+is frozen, when little is left to do.
+
+Why versions are replayed: a program that read version 5 may write "if it is still
+version 5" after the move. So a node at version 5 is created and set five times, a
+bucket that has numbered ten nodes creates and deletes as many as needed to number
+the eleventh next, and ACL versions likewise. Transaction ids and times cannot be
+kept; nothing may depend on them across a move.
+
+Must never: copy a claim (its creator starts again) or an ephemeral (its owner
+re-creates it, see `parkazoo.adopting`), or write below any but the target's shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+from kazoo.protocol.serialization import Create, Delete, SetData
+from kazoo.protocol.states import ZnodeStat
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from parkazoo.errors import MoveFailed
+from parkazoo.layout import BUCKET, CLAIM, fence
+from parkazoo.wire import Fenced, results_of
+
+# Operations in one transaction: well below the server's packet limit of 1 MB.
+BATCH = 400
+WINDOW = 200
+DUMMY = "%dummy"
+# What a fence's data says, for people and for the owners of ephemerals.
+INCOMING, ACTIVE, FROZEN, GONE = b"incoming", b"active", b"frozen", b"gone"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a node was like when it was last copied."""
+
+    mzxid: int
+    cversion: int
+    aversion: int
+
+
+class Copier:
+    """Copies one shard. `fence` is the version of the target's fence meanwhile."""
+
+    def __init__(self, shard: int, source: KazooClient, target: KazooClient) -> None:
+        self.shard = shard
+        self.source, self.target = source, target
+        self.root = fence(shard)
+        self.seen: dict[str, Seen] = {}
+        self.copied = 0
+        self.ephemerals: set[str] = set()
+        self.fence = 0
+
+    def prepare(self) -> None:
+        """An empty place at the target.
+
+        A fence that was used before is kept and set, so its version is new, and a
+        request from the time before is refused.
+        """
+        if self.target.exists(self.root) is None:
+            self.target.create(self.root, INCOMING, acl=OPEN_ACL_UNSAFE)
+            self.fence = 0
+        else:
+            self.fence = clear(self.target, self.shard, INCOMING)
+
+    def discard(self) -> None:
+        """Delete what has been staged at the target."""
+        clear(self.target, self.shard, GONE)
+
+    def copy(self) -> int:
+        """Bring the target into line with the source; returns nodes written."""
+        self.source.sync(self.root)
+        self.ephemerals = set()
+        before = self.copied
+        present: set[str] = set()
+        for path, data, stat in self._walk(self.root):
+            present.add(path)
+            if path == self.root:
+                continue
+            if stat.ephemeralOwner:
+                self.ephemerals.add(path)
+                continue
+            self._bring(path, data, stat)
+        for path in sorted(set(self.seen) - present, key=len):
+            if path in self.seen:
+                self._erase(path)
+        return self.copied - before
+
+    def settle(self) -> None:
+        """Last, when ephemerals have arrived: the counters of numbered nodes."""
+        for path, _, stat in self._walk(self.root):
+            if self._is_bucket(path):
+                self._count(path, stat)
+
+    def _walk(self, top: str) -> Iterator[tuple[str, bytes, ZnodeStat]]:
+        """Every node but claims, parents first, reads pipelined level by level."""
+        level = [top]
+        while level:
+            below: list[str] = []
+            for start in range(0, len(level), WINDOW):
+                paths = level[start : start + WINDOW]
+                asked = [
+                    (p, self.source.get_async(p), self.source.get_children_async(p))
+                    for p in paths
+                ]
+                for path, value, names in asked:
+                    try:
+                        data, stat = value.get()
+                        listed = names.get()
+                    except NoNodeError:
+                        continue
+                    yield path, data, stat
+                    anchor = path.count("/") == self.root.count("/") + 1
+                    for name in listed:
+                        if not (anchor and name.startswith(CLAIM[1:])):
+                            below.append(f"{path}/{name}")
+            level = below
+
+    def _bring(self, path: str, data: bytes, stat: ZnodeStat) -> None:
+        now = Seen(stat.mzxid, stat.cversion, stat.aversion)
+        seen = self.seen.get(path)
+        if seen == now:
+            return
+        acls, _ = self.source.get_acls(path)
+        if any(a.id.scheme == "digest" and a.id.id.endswith(":x") for a in acls):
+            raise MoveFailed(
+                f"the ACL of {path} is hidden from this client; run the move with"
+                " credentials that have ADMIN there, or as superuser"
+            )
+        theirs = self.target.exists(path)
+        if theirs is not None and not self._same_life(path, data, stat, theirs):
+            self._erase(path)
+            theirs = None
+        if theirs is None:
+            self._create(path, data, acls, stat)
+        elif stat.version > theirs.version:
+            steps = stat.version - theirs.version - 1
+            self._write([SetData(path, b"", -1)] * steps + [SetData(path, data, -1)])
+        for _ in range(stat.aversion - (theirs.aversion if theirs else 0)):
+            self.target.set_acls(path, acls)
+        self.copied += 1
+        self.seen[path] = now
+        if self._is_bucket(path):
+            self._count(path, stat)
+
+    def _same_life(
+        self, path: str, data: bytes, stat: ZnodeStat, theirs: ZnodeStat
+    ) -> bool:
+        """Can the copy become the node as it is now, or was that created anew?"""
+        if theirs.version > stat.version or theirs.aversion > stat.aversion:
+            return False
+        return theirs.version < stat.version or self.target.get(path)[0] == data
+
+    def _create(self, path: str, data: bytes, acls: Any, stat: ZnodeStat) -> None:
+        if not stat.version:
+            self._write([Create(path, data, acls, 0)])
+            return
+        sets = [SetData(path, b"", -1)] * (stat.version - 1)
+        self._write([Create(path, b"", acls, 0), *sets, SetData(path, data, -1)])
+
+    def _erase(self, path: str) -> None:
+        erase(self.target, path)
+        below = path + "/"
+        self.seen = {
+            other: seen
+            for other, seen in self.seen.items()
+            if other != path and not other.startswith(below)
+        }
+
+    def _is_bucket(self, path: str) -> bool:
+        return path.endswith(BUCKET) and path.count("/") == self.root.count("/") + 2
+
+    def _count(self, path: str, stat: ZnodeStat) -> None:
+        """As many creations below `path` as at the source: the next number is same."""
+        theirs = self.target.exists(path)
+        if theirs is None:
+            return
+        missing = _creations(stat) - _creations(theirs) - self._still_to_come(path)
+        dummy = f"{path}/{DUMMY}"
+        pair = [Create(dummy, b"", OPEN_ACL_UNSAFE, 0), Delete(dummy, -1)]
+        while missing > 0:
+            self._write(pair * min(missing, BATCH // 2))
+            missing -= BATCH // 2
+
+    def _still_to_come(self, path: str) -> int:
+        """Children at the source that will yet be created at the target."""
+        here = set(self.source.get_children(path))
+        there = set(self.target.get_children(path))
+        return len(here - there)
+
+    def _write(self, operations: list[Any]) -> None:
+        for start in range(0, len(operations), BATCH):
+            result = self.target.handler.async_result()
+            batch = tuple(operations[start : start + BATCH])
+            self.target._call(Fenced(((self.root, self.fence),), batch), result)
+            results_of(result.get())
+
+
+def _creations(stat: ZnodeStat) -> int:
+    """How many children were ever created: what a sequence number counts."""
+    return int(stat.cversion + stat.numChildren) // 2
+
+
+def erase(client: KazooClient, top: str) -> None:
+    """Delete a physical subtree; what is gone already is fine."""
+    try:
+        for name in client.get_children(top):
+            erase(client, f"{top}/{name}")
+        client.delete(top)
+    except NoNodeError:
+        pass
+
+
+def clear(client: KazooClient, shard: int, word: bytes) -> int:
+    """Delete all below a shard's fence here; the fence stays, with a new version.
+
+    The version changes first: nobody may write there from then on.
+    """
+    root = fence(shard)
+    version: int = client.set(root, word).version
+    for name in client.get_children(root):
+        erase(client, f"{root}/{name}")
+    return version

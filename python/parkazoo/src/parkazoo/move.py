@@ -1,0 +1,355 @@
+"""Moving shards between ensembles while everybody works.
+
+What, for a few shards at a time:
+
+    1 plan     the table says which shards are on their way; nothing else changes
+    2 copy     their nodes are copied while in use, again until little is left
+    3 freeze   the table says so, and each fence changes: no write passes any more
+    4 copy     what changed since; owners re-create their ephemerals at the target
+    5 switch   the table names the new owner; clients send what they held back
+    6 clean    the old copy goes; its fence stays, so that it refuses for ever
+
+Why it is safe: between 3 and 5 nothing can write, because every write carries the
+fence's version. The freeze and the ensemble's copy of the table change in one
+transaction, and clients watch that copy, so a client that could see the frozen
+shard's stale side has been told before. Until 5 the move can be given up: the
+fence changes once more and the shard is where it was, whole.
+
+Must never: switch while an ephemeral has not arrived, clean before the old
+ensemble's copy of the table is written, or run twice at once in a namespace.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from parkazoo import failpoints, namespace
+from parkazoo.copying import ACTIVE, FROZEN, GONE, Copier, clear
+from parkazoo.errors import MoveFailed, NamespaceMismatch
+from parkazoo.layout import BASE, CONFIG, IDENTITY, INTENTS, fence
+from parkazoo.mapping import Table, balanced
+
+if TYPE_CHECKING:
+    from parkazoo.client import ParKazooClient
+
+# Shards frozen together. Few, so that the pause is short.
+BATCH = 8
+# Copies of a shard in use before the freeze; each is shorter than the one before.
+PASSES = 3
+# An owner that does not re-create its ephemerals in this time stops the move.
+EPHEMERAL_SECONDS = 20.0
+ADMIN = BASE + "/admin"
+
+Progress = Callable[["State"], None]
+
+
+@dataclass
+class State:
+    """How far a move is. Times in seconds."""
+
+    shards_total: int = 0
+    shards_moved: int = 0
+    nodes_copied: int = 0
+    pause_max: float = 0.0
+
+
+class Mover:
+    """Changes who holds what. `client` is started; one at a time per namespace."""
+
+    def __init__(
+        self,
+        client: ParKazooClient,
+        progress: Progress | None = None,
+        ephemeral_seconds: float = EPHEMERAL_SECONDS,
+    ) -> None:
+        self.client = client
+        self.progress = progress or (lambda state: None)
+        self.ephemeral_seconds = ephemeral_seconds
+        self.state = State()
+        self.stopped = False
+
+    # -- the table ---------------------------------------------------------------
+
+    @property
+    def table(self) -> Table:
+        """The table as the seat has it now."""
+        assert self.client.table is not None
+        seat = self._at(self.client.table.seat)
+        seat.sync(CONFIG)
+        return Table.deserialize(seat.get(CONFIG)[0])
+
+    def _at(self, name: str) -> Any:
+        session = self.client._sessions.session(name)
+        if not self.client._sessions.wait(lambda: session.connected, 15):
+            raise MoveFailed(
+                f"ensemble {name} cannot be reached; nothing moves while one of the"
+                " ensembles is away"
+            )
+        return session
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Be the only one who changes the table; ends with the session, too."""
+        seat = self._at(self.table.seat)
+        try:
+            seat.create(ADMIN, b"", ephemeral=True)
+        except NodeExistsError:
+            raise MoveFailed(
+                "somebody else is changing this namespace; wait until they are done"
+            ) from None
+        try:
+            yield
+        finally:
+            seat.delete(ADMIN)
+
+    def publish(self, table: Table, frozen: Mapping[str, list[int]] = {}) -> Table:
+        """Write the next table: the seat's copy decides, then all others.
+
+        `frozen`: by ensemble, shards whose fences change in the same transaction
+        as that ensemble's copy.
+        """
+        following = table.next()
+        seat = self._at(following.seat)
+        names = [following.seat, *(n for n in following.ensembles if n != seat.name)]
+        for name in names:
+            self._write_copy(self._at(name), table, following, frozen.get(name, []))
+        return following
+
+    def _write_copy(
+        self, ensemble: Any, before: Table, table: Table, frozen: list[int]
+    ) -> None:
+        deciding = ensemble.name == table.seat
+        while True:
+            data, stat = ensemble.get(CONFIG)
+            found = Table.deserialize(data)
+            if deciding and found.generation != before.generation:
+                raise MoveFailed("the table was changed by somebody else; try again")
+            change = ensemble.transaction()
+            change.set_data(CONFIG, table.serialize(), stat.version)
+            for shard in frozen:
+                change.set_data(fence(shard), FROZEN, table.fences[shard])
+            results = change.commit()
+            failed = [r for r in results if isinstance(r, Exception)]
+            if not failed:
+                return
+            if not isinstance(failed[0], BadVersionError):
+                raise MoveFailed(f"{ensemble.name} refused the new table: {results}")
+            if deciding:
+                raise MoveFailed("the table was changed by somebody else; try again")
+
+    # -- moving ------------------------------------------------------------------
+
+    def rebalance(self, among: list[str] | None = None) -> State:
+        """Give each of `among` (default: all) its even share of the shards."""
+        with self.alone():
+            self._recover()
+            table = self.table
+            return self._move(balanced(table, among or list(table.ensembles)))
+
+    def move(self, shards: Mapping[int, str]) -> State:
+        """Move these shards to these ensembles."""
+        with self.alone():
+            self._recover()
+            return self._move(shards)
+
+    def _move(self, shards: Mapping[int, str]) -> State:
+        table = self.table
+        due = {s: to for s, to in shards.items() if table.owners[s] != to}
+        self.state = State(shards_total=len(due))
+        self.progress(self.state)
+        numbers = sorted(due)
+        for start in range(0, len(numbers), BATCH):
+            if self.stopped:
+                break
+            batch = {shard: due[shard] for shard in numbers[start : start + BATCH]}
+            self._move_batch(batch)
+            self.state.shards_moved += len(batch)
+            self.progress(self.state)
+        return self.state
+
+    def _move_batch(self, batch: dict[int, str]) -> None:
+        table = self.publish(self.table.with_plan(batch))
+        failpoints.reached("move.1.plan", failpoints.AFTER)
+        copiers = [
+            Copier(shard, self._at(table.owners[shard]), self._at(target))
+            for shard, target in batch.items()
+        ]
+        try:
+            for copier in copiers:
+                copier.prepare()
+                for _ in range(PASSES):
+                    if copier.copy() == 0:
+                        break
+            failpoints.reached("move.2.copy", failpoints.AFTER)
+            begun = time.monotonic()
+            table = self._freeze(table, batch)
+            failpoints.reached("move.3.freeze", failpoints.AFTER)
+            for copier in copiers:
+                copier.copy()
+            self._await_ephemerals(copiers)
+            for copier in copiers:
+                copier.settle()
+            failpoints.reached("move.4.copy", failpoints.AFTER)
+        except Exception:
+            self._give_up(list(batch))
+            raise
+        self._switch(table, batch, copiers)
+        failpoints.reached("move.5.switch", failpoints.AFTER)
+        pause = time.monotonic() - begun
+        self.state.pause_max = max(self.state.pause_max, pause)
+        self.state.nodes_copied += sum(copier.copied for copier in copiers)
+        for copier in copiers:
+            clear(copier.source, copier.shard, GONE)
+        failpoints.reached("move.6.clean", failpoints.AFTER)
+
+    def _freeze(self, table: Table, batch: dict[int, str]) -> Table:
+        by_owner: dict[str, list[int]] = {}
+        for shard in batch:
+            by_owner.setdefault(table.owners[shard], []).append(shard)
+        return self.publish(table.with_frozen(batch), by_owner)
+
+    def _await_ephemerals(self, copiers: list[Copier]) -> None:
+        """Wait for each ephemeral to be at its new place, or gone from the old."""
+        deadline = time.monotonic() + self.ephemeral_seconds
+        for copier in copiers:
+            for path in sorted(copier.ephemerals):
+                while True:
+                    there = copier.target.exists(path)
+                    if copier.source.exists(path) is None:
+                        if there is not None:
+                            copier.target.delete(path)
+                        break
+                    if there is not None:
+                        break
+                    if time.monotonic() > deadline:
+                        raise MoveFailed(
+                            f"the owner of {path} did not re-create it at the target"
+                            f" within {self.ephemeral_seconds:g} s; the shard stays"
+                            " where it is. Its client may be old, or hang"
+                        )
+                    self.client.handler.sleep_func(0.01)
+
+    def _switch(
+        self, table: Table, batch: dict[int, str], copiers: list[Copier]
+    ) -> None:
+        switched = table
+        for copier in copiers:
+            version = copier.target.set(copier.root, ACTIVE, copier.fence).version
+            switched = switched.with_owner(copier.shard, batch[copier.shard], version)
+        self.publish(switched)
+
+    # -- giving up, and after a crash ----------------------------------------------
+
+    def abort(self) -> list[int]:
+        """Undo a move that was left unfinished. Returns the shards that stay."""
+        with self.alone():
+            return self._recover()
+
+    def stop(self) -> None:
+        """Stop after the shards that are being moved now."""
+        self.stopped = True
+
+    def _recover(self) -> list[int]:
+        table = self.table
+        unfinished = sorted({*table.planned, *table.moving})
+        if unfinished:
+            self._give_up(unfinished)
+        return unfinished
+
+    def _give_up(self, shards: list[int]) -> None:
+        """Thaw what is frozen, forget what is staged; the owner stays the same."""
+        table = self.table
+        undone = table
+        for shard in shards:
+            target = table.moving.get(shard) or table.planned.get(shard)
+            if target is None:
+                continue  # it had been switched
+            if target in table.ensembles:
+                there = self._at(target)
+                if there.exists(fence(shard)) is not None:
+                    clear(there, shard, GONE)
+            owner = self._at(table.owners[shard])
+            version = owner.set(fence(shard), ACTIVE).version
+            undone = undone.with_owner(shard, table.owners[shard], version)
+        if undone is not table:
+            self.publish(undone)
+
+    # -- ensembles ---------------------------------------------------------------
+
+    def add_ensemble(self, hosts: str, name: str | None = None) -> str:
+        """Make an ensemble part of the namespace; it holds no shard yet."""
+        with self.alone():
+            self._recover()
+            table = self.table
+            if name is None:
+                name = next(
+                    f"e{n}" for n in range(10**6) if f"e{n}" not in table.ensembles
+                )
+            if name in table.ensembles:
+                if table.ensembles[name] == hosts:
+                    return name
+                raise MoveFailed(f"there is an ensemble named {name} already")
+            wider = table.with_ensembles({**table.ensembles, name: hosts})
+            self._furnish(wider.next(), name, hosts)
+            self.publish(wider)
+            return name
+
+    def _furnish(self, table: Table, name: str, hosts: str) -> None:
+        """The znodes every ensemble has, on one that is to join."""
+        session = self.client._sessions.visit(hosts)
+        try:
+            if not self.client._sessions.wait(lambda: session.connected, 15):
+                raise MoveFailed(f"{hosts} cannot be reached; nothing was changed")
+            session.ensure_path(INTENTS)
+            if session.exists(CONFIG) is not None:
+                found = Table.deserialize(session.get(CONFIG)[0])
+                if found.namespace != table.namespace:
+                    raise NamespaceMismatch(
+                        f"{hosts} belongs to another namespace ({found.namespace})"
+                    )
+                session.set(CONFIG, table.serialize())
+            else:
+                session.create(CONFIG, table.serialize(), acl=OPEN_ACL_UNSAFE)
+            if not namespace._create(session, IDENTITY, name.encode()):
+                session.set(IDENTITY, name.encode())
+        finally:
+            session.shut()
+            session.close()
+
+    def remove_ensemble(self, name: str) -> State:
+        """Move everything away from an ensemble, then let it go."""
+        with self.alone():
+            self._recover()
+            table = self.table
+            others = [other for other in table.ensembles if other != name]
+            if name not in table.ensembles or not others:
+                raise MoveFailed(f"{name} is not one of several ensembles here")
+            if name == table.seat:
+                raise MoveFailed(
+                    f"{name} is the seat of the table, which stays where it was made;"
+                    " its shards can be moved away with `rebalance --among`"
+                )
+            state = self._move(balanced(table, others))
+            table = self.table
+            if self.stopped or table.shards(name):
+                return state
+            session = self._at(name)
+            if any(n.startswith("d-") for n in session.get_children(INTENTS)):
+                raise MoveFailed(
+                    f"a recursive delete recorded on {name} is not finished; run"
+                    " `parkazoo check --repair` and try again"
+                )
+            smaller = {n: table.ensembles[n] for n in others}
+            self.publish(table.with_ensembles(smaller))
+            try:
+                session.delete(CONFIG)
+            except KazooException:
+                pass
+            return state

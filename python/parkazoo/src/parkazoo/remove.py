@@ -1,0 +1,253 @@
+"""Recursive delete that a crash cannot leave half done for ever.
+
+What: before anything is deleted, one transaction writes an *intent* on the
+subtree's home ensemble and a *mark* below its node. The subtree then goes, leaves
+first. If the client dies, any other client finds the intent without its owner and
+finishes the work.
+
+    /parkazoo/intents/d-<id>          {"path": ...}
+    /parkazoo/intents/d-<id>/owner    an ephemeral of whoever works on it
+    <home of path>/i<id>              the mark: this life of the node, and no other
+
+Why a mark: the path may have been deleted and created anew since. The mark went
+with the old life, so the intent has nothing left to do. That a new life never
+shows the old one's children needs no intent: a directory's node can only go after
+its bucket went, empty.
+
+Must never: delete below a node that does not bear the mark. Not promised, as in
+Kazoo: that the subtree vanishes at one instant. What others create in it before
+the work is finished goes with it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from kazoo.exceptions import (
+    BadArgumentsError,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
+from kazoo.protocol.serialization import Create, Delete, Exists, Sync
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from parkazoo import directory, failpoints, operation
+from parkazoo.layout import INTENTS, MARK
+from parkazoo.mapping import join
+from parkazoo.steps import EPHEMERAL, Call, Multi, MultiFailed
+
+if TYPE_CHECKING:
+    from parkazoo.client import ParKazooClient
+
+# Deletes under way at once: enough to fill a round trip, few enough to be fair.
+WINDOW = 128
+# Others may create faster than we delete; then they win, and the caller hears it.
+ROUNDS_MAX = 10
+# How often a client looks for work left behind: [it, twice it] seconds.
+LOOK_SECONDS = 30.0
+
+
+def delete_recursive(client: ParKazooClient, path: str) -> Any:
+    """Delete a node (given by logical path, chroot included) with all below it."""
+    try:
+        names = ask(client, lambda layout: directory.children(layout, path, False))
+    except NoNodeError:
+        return True
+    if path == "/":
+        sweep(client, path, names)
+        raise BadArgumentsError("the root cannot be deleted")
+    if not names:
+        try:
+            ask(client, lambda layout: directory.delete(layout, path, -1))
+            return None
+        except NoNodeError:
+            return None
+        except NotEmptyError:
+            pass
+    identity = directory.fresh()
+    try:
+        ask(client, lambda layout: _declare(layout, path, identity))
+    except NoNodeError:
+        return None
+    try:
+        _delete_all(client, path)
+    except NotEmptyError:
+        _finish(client, path, identity)
+        raise
+    failpoints.reached("recursive.2.done", failpoints.BEFORE)
+    _finish(client, path, identity)
+    return None
+
+
+def ask(client: ParKazooClient, make: Any) -> Any:
+    """Run an operation and wait for it, on the calling thread."""
+    result = client.handler.async_result()
+    operation.run(client, make, result.set, result.set_exception)
+    return result.get()
+
+
+def _declare(layout: Any, path: str, identity: str) -> Any:
+    """Write the intent, owned by us, and the mark: all or none."""
+    node = layout.node(path)
+    intent = f"{INTENTS}/d-{identity}"
+    data = json.dumps({"path": path}).encode()
+    writes = (
+        Create(intent, data, OPEN_ACL_UNSAFE, 0),
+        Create(f"{intent}/owner", b"", OPEN_ACL_UNSAFE, EPHEMERAL),
+        Create(node.path + MARK + identity, b"", OPEN_ACL_UNSAFE, 0),
+    )
+    base = (Create(INTENTS, b"", OPEN_ACL_UNSAFE, 0),)
+    for operations in (writes, (*base, *writes), writes):
+        try:
+            yield Call(node.shard, Multi(operations), "recursive.1.intent")
+            return
+        except MultiFailed as failed:
+            first = failed.index == 0
+            if first and isinstance(failed.error, (NoNodeError, NodeExistsError)):
+                error = failed.error
+                continue
+            raise failed.error from None
+    raise error
+
+
+def _delete_all(client: ParKazooClient, path: str) -> None:
+    for _ in range(ROUNDS_MAX):
+        try:
+            names = ask(client, lambda layout: directory.children(layout, path, False))
+            sweep(client, path, names)
+            ask(client, lambda layout: directory.delete(layout, path, -1))
+            return
+        except NoNodeError:
+            return
+        except NotEmptyError:
+            continue
+    raise NotEmptyError(f"{path}: others keep creating nodes in it")
+
+
+def sweep(client: ParKazooClient, path: str, names: list[str]) -> None:
+    """Delete the named children, many at a time, and what is below them."""
+    waiting: deque[tuple[str, Any]] = deque()
+    full: list[str] = []
+
+    def settle() -> None:
+        child, result = waiting.popleft()
+        try:
+            result.get()
+        except NoNodeError:
+            pass
+        except NotEmptyError:
+            full.append(child)
+
+    for name in names:
+        child = join(path, name)
+        result = client.handler.async_result()
+        operation.run(
+            client,
+            lambda layout, child=child: directory.delete(layout, child, -1),
+            result.set,
+            result.set_exception,
+        )
+        waiting.append((child, result))
+        if len(waiting) >= WINDOW:
+            settle()
+    while waiting:
+        settle()
+    for child in full:
+        _delete_all(client, child)
+
+
+def _finish(client: ParKazooClient, path: str, identity: str) -> None:
+    """Take the intent away; the mark went with the node, or goes now."""
+    intent = f"{INTENTS}/d-{identity}"
+    node = client._layout.node(path)
+
+    def unmark(layout: Any) -> Any:
+        yield Call(node.shard, Multi((Delete(node.path + MARK + identity, -1),)))
+
+    try:
+        ask(client, unmark)
+    except KazooException:
+        pass
+    for ensemble in list(client._sessions.by_name.values()):
+        try:
+            for gone in (f"{intent}/owner", intent):
+                ensemble.delete(gone)
+            return
+        except NoNodeError:
+            continue
+
+
+# -- work that others left behind ------------------------------------------------
+
+
+def roll_forward(client: ParKazooClient) -> list[str]:
+    """Finish every recursive delete whose client is gone. Returns their paths."""
+    finished = []
+    for ensemble in list(client._sessions.by_name.values()):
+        if not ensemble.connected:
+            continue
+        try:
+            names = ensemble.get_children(INTENTS)
+        except NoNodeError:
+            continue
+        for name in names:
+            if name.startswith("d-"):
+                path = _take_over(client, ensemble, name)
+                if path is not None:
+                    finished.append(path)
+    return finished
+
+
+def _take_over(client: ParKazooClient, ensemble: Any, name: str) -> str | None:
+    intent = f"{INTENTS}/{name}"
+    identity = name[2:]
+    try:
+        ensemble.create(f"{intent}/owner", b"", ephemeral=True)
+        path = str(json.loads(ensemble.get(intent)[0])["path"])
+    except (NodeExistsError, NoNodeError):
+        return None  # its owner lives, or somebody else is done with it
+    if _bears_mark(client, path, identity):
+        client.logger.info("finishing a recursive delete that was left behind")
+        try:
+            _delete_all(client, path)
+        except NotEmptyError:
+            ensemble.delete(f"{intent}/owner")
+            return None
+    for gone in (f"{intent}/owner", intent):
+        try:
+            ensemble.delete(gone)
+        except NoNodeError:
+            pass
+    return path
+
+
+def _bears_mark(client: ParKazooClient, path: str, identity: str) -> bool:
+    node = client._layout.node(path)
+
+    def look(layout: Any) -> Any:
+        yield Call(node.shard, Sync(node.path))
+        return (yield Call(node.shard, Exists(node.path + MARK + identity, None)))
+
+    return ask(client, look) is not None
+
+
+def watchman(client: ParKazooClient, opening: int) -> None:
+    """Runs while the client is open: looks for work left behind, now and then."""
+    sessions = client._sessions
+
+    def on_duty() -> bool:
+        return sessions.running and sessions.opening == opening
+
+    pause = 1.0
+    while on_duty():
+        if not sessions.wait(lambda: not on_duty(), pause) and client.connected:
+            try:
+                roll_forward(client)
+            except KazooException as error:
+                client.logger.debug("work left behind is not finished: %s", error)
+        pause = LOOK_SECONDS * (1 + random.random())
