@@ -74,9 +74,9 @@ pub fn start_ticks(pid: u32) -> Option<u64> {
 /// What a process has used up to one instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// CPU time in user mode.
+    /// CPU time in user mode, children that have ended included (a Redis rewrites its log in one).
     pub user: Duration,
-    /// CPU time in the kernel.
+    /// CPU time in the kernel, likewise.
     pub system: Duration,
     /// Resident memory, in bytes.
     pub rss_bytes: u64,
@@ -101,8 +101,8 @@ impl Sample {
             number.and_then(|number| number.parse::<u64>().ok()).unwrap_or(0)
         };
         Some(Sample {
-            user: ticks(11)?,
-            system: ticks(12)?,
+            user: ticks(11)? + ticks(13)?,
+            system: ticks(12)? + ticks(14)?,
             rss_bytes: kilobytes("VmRSS") * 1024,
             rss_peak_bytes: kilobytes("VmHWM") * 1024,
             threads: kilobytes("Threads"),
