@@ -1,1 +1,5 @@
-fn main() {}
+//! The one binary: every role, every command.
+
+fn main() -> std::process::ExitCode {
+    cli::run()
+}

@@ -1,0 +1,322 @@
+//! `tontine dev`: a whole cluster on this machine, from one command.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Stdio};
+use std::time::Duration;
+
+use control::bootstrap::{self, Blueprint};
+use coordination::CoordinationService;
+use coordination::embedded::EmbeddedSession;
+use model::{Cluster, Consistency, Node, NodeId, Zone};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, ChildStdin, Command};
+
+use crate::failure::CliError;
+use crate::node_command::{NodeSettings, stop_requested};
+use crate::server::{NodeSpec, RunningNode};
+
+/// First port of the native protocol that a new cluster tries; node 1 takes the next one.
+const NATIVE_PORT_BASE: u16 = 7400;
+/// First port of the Redis door that a new cluster tries; node 1 takes the next one.
+const RESP_PORT_BASE: u16 = 7500;
+/// Longest wait for a child to serve.
+const CHILD_START_TIME_MAX: Duration = Duration::from_secs(60);
+/// Longest wait for a child to stop cleanly.
+const CHILD_STOP_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Runs a cluster on this machine until Ctrl-C.
+#[derive(Clone, Debug, clap::Args)]
+pub struct DevArguments {
+    /// Nodes of a new cluster.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub nodes: u32,
+    /// Zones over which a new cluster's nodes are spread.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub zones: u32,
+    /// N, R and W of a new cluster's stores, for example `3,2,2`; by default three replicas and majorities, or fewer
+    /// when there are fewer nodes.
+    #[arg(long, value_parser = parse_consistency)]
+    pub consistency: Option<Consistency>,
+    /// Replicas of a new cluster's stores, with majorities for R and W.
+    #[arg(long, conflicts_with = "consistency")]
+    pub replicas: Option<u8>,
+    /// Where the cluster keeps its data; made if need be. An existing cluster goes on as it was.
+    #[arg(long, default_value = "tontine-data")]
+    pub data_dir: PathBuf,
+    /// Run each node as a process of its own.
+    #[arg(long)]
+    pub separate_processes: bool,
+    /// How the nodes run.
+    #[command(flatten)]
+    pub settings: NodeSettings,
+}
+
+/// Runs the cluster.
+pub(crate) fn run(arguments: DevArguments) -> Result<ExitCode, CliError> {
+    crate::commands::block_on(async move {
+        let coordination_dir = arguments.data_dir.join("coordination");
+        let cluster = create_or_find(&arguments, &coordination_dir).await?;
+        let specs: Vec<NodeSpec> =
+            cluster.nodes.iter().map(|node| spec(&arguments, node, &cluster, &coordination_dir)).collect();
+        if arguments.separate_processes {
+            run_children(&arguments, &cluster, &specs).await
+        } else {
+            run_here(&arguments, &cluster, &specs).await
+        }
+    })
+}
+
+/// What a node says when it serves. Tests and tools read it.
+pub(crate) fn ready_line(node: &Node) -> String {
+    let resp = node.resp.as_deref().unwrap_or("-");
+    format!("node {}  zone {}  native {}  redis (resp) {resp}", node.id.0, node.zone, node.native)
+}
+
+async fn run_here(
+    arguments: &DevArguments,
+    cluster: &Cluster,
+    specs: &[NodeSpec],
+) -> Result<ExitCode, CliError> {
+    let mut running = Vec::new();
+    for spec in specs {
+        running.push(RunningNode::start(spec, cluster).await?);
+    }
+    greet(arguments, cluster);
+    stop_requested(false).await?;
+    eprintln!("stopping");
+    for node in running {
+        node.stop().await?;
+    }
+    eprintln!("stopped cleanly; the data is in {}", arguments.data_dir.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One node's process, and how to start it again by hand.
+struct NodeProcess {
+    id: NodeId,
+    child: Child,
+    /// Its end tells the child to stop. Kept beside the child, because waiting for a child closes what it still has.
+    stdin: Option<ChildStdin>,
+    command_line: String,
+}
+
+async fn run_children(
+    arguments: &DevArguments,
+    cluster: &Cluster,
+    specs: &[NodeSpec],
+) -> Result<ExitCode, CliError> {
+    let mut children = Vec::new();
+    for spec in specs {
+        children.push(start_child(arguments, spec).await?);
+    }
+    greet(arguments, cluster);
+    for process in &children {
+        println!("node {} is process {}", process.id.0, process.child.id().unwrap_or(0));
+    }
+    println!();
+    let all_ended = watch_children(&mut children);
+    let asked = tokio::select! {
+        biased;
+        asked = stop_requested(false) => {
+            asked?;
+            true
+        }
+        () = all_ended => false,
+    };
+    if !asked {
+        return Err("all nodes have ended; see their messages above".to_owned().into());
+    }
+    eprintln!("stopping");
+    let mut clean = true;
+    for process in &mut children {
+        clean &= stop_child(process).await;
+    }
+    if clean {
+        eprintln!("stopped cleanly; the data is in {}", arguments.data_dir.display());
+    }
+    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::from(2) })
+}
+
+async fn start_child(arguments: &DevArguments, spec: &NodeSpec) -> Result<NodeProcess, CliError> {
+    let program = std::env::current_exe().map_err(CliError::io("cannot find this program"))?;
+    let mut words = vec![
+        "node".to_owned(),
+        format!("--id={}", spec.id.0),
+        format!("--cluster={}", spec.cluster),
+        format!("--data-dir={}", spec.data_dir.display()),
+        format!("--coordination={}", spec.coordination_dir.display()),
+    ];
+    words.extend(arguments.settings.as_arguments(spec.workers));
+    let mut command = Command::new(&program);
+    command.args(&words).arg("--stop-with-stdin").stdin(Stdio::piped()).stdout(Stdio::piped());
+    if let Some(password) = &arguments.settings.password {
+        command.env("TONTINE_PASSWORD", password);
+    }
+    // Ctrl-C at the terminal reaches the whole group; the nodes shall wait for our word.
+    command.process_group(0);
+    let mut child = command.spawn().map_err(CliError::io(format!("cannot start node {}", spec.id.0)))?;
+    let stdout = child.stdout.take().expect("stdout is piped");
+    let mut lines = BufReader::new(stdout).lines();
+    match tokio::time::timeout(CHILD_START_TIME_MAX, lines.next_line()).await {
+        Ok(Ok(Some(_))) => {}
+        Ok(_) => return Err(format!("node {} did not start; its message is above", spec.id.0).into()),
+        Err(_) => {
+            return Err(format!("node {} does not serve after {CHILD_START_TIME_MAX:?}", spec.id.0).into());
+        }
+    }
+    let command_line = format!("{} {}", program.display(), words.join(" "));
+    Ok(NodeProcess { id: spec.id, stdin: child.stdin.take(), child, command_line })
+}
+
+/// Says when a node ends; completes when all have.
+async fn watch_children(children: &mut [NodeProcess]) {
+    let watches = children.iter_mut().map(|process| async {
+        let ended = process.child.wait().await;
+        let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
+        eprintln!("node {} has ended ({how}); start it again with\n  {}", process.id.0, process.command_line);
+    });
+    futures_util::future::join_all(watches).await;
+}
+
+async fn stop_child(process: &mut NodeProcess) -> bool {
+    drop(process.stdin.take());
+    match tokio::time::timeout(CHILD_STOP_TIME_MAX, process.child.wait()).await {
+        Ok(Ok(status)) if status.success() => true,
+        Ok(ended) => {
+            let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
+            eprintln!("node {} ended with {how}", process.id.0);
+            false
+        }
+        Err(_) => {
+            eprintln!("node {} did not stop within {CHILD_STOP_TIME_MAX:?} and is killed", process.id.0);
+            // It may have ended this very moment.
+            let _ = process.child.kill().await;
+            false
+        }
+    }
+}
+
+fn spec(arguments: &DevArguments, node: &Node, cluster: &Cluster, coordination_dir: &Path) -> NodeSpec {
+    let settings = &arguments.settings;
+    NodeSpec {
+        id: node.id,
+        cluster: cluster.name.clone(),
+        data_dir: arguments.data_dir.join(format!("node-{}", node.id.0)),
+        coordination_dir: coordination_dir.to_owned(),
+        engine: settings.engine,
+        durability: settings.durability,
+        workers: settings.workers_each(cluster.nodes.len()),
+        password: settings.password.clone(),
+        hedge_after: Duration::from_millis(settings.hedge_after_ms),
+    }
+}
+
+async fn create_or_find(arguments: &DevArguments, coordination_dir: &Path) -> Result<Cluster, CliError> {
+    let refused = |error: &dyn std::fmt::Display| CliError::Other(error.to_string());
+    let session = EmbeddedSession::open(coordination_dir).await.map_err(|error| refused(&error))?;
+    let found = coordination::documents::read_cluster(&session).await.map_err(|error| refused(&error))?;
+    let cluster = match found {
+        Some(cluster) => {
+            if cluster.nodes.len() != arguments.nodes as usize {
+                eprintln!(
+                    "the cluster in {} has {} nodes and goes on with them (--nodes is for a new one)",
+                    arguments.data_dir.display(),
+                    cluster.nodes.len()
+                );
+            }
+            cluster
+        }
+        None => {
+            let nodes = place_nodes(arguments.nodes, arguments.zones)?;
+            let consistency = consistency(arguments)?;
+            let blueprint = Blueprint::new("dev", nodes, consistency).map_err(|error| refused(&error))?;
+            bootstrap::create(&session, &blueprint).await.map_err(|error| refused(&error))?
+        }
+    };
+    session.close().await.map_err(|error| refused(&error))?;
+    Ok(cluster)
+}
+
+fn consistency(arguments: &DevArguments) -> Result<Consistency, CliError> {
+    if let Some(consistency) = arguments.consistency {
+        if u32::from(consistency.replicas) > arguments.nodes {
+            return Err(too_few(consistency.replicas, arguments.nodes));
+        }
+        return Ok(consistency);
+    }
+    let most = u8::try_from(arguments.nodes.min(3)).expect("at most three");
+    let replicas = arguments.replicas.unwrap_or(most);
+    if replicas == 0 || u32::from(replicas) > arguments.nodes {
+        return Err(too_few(replicas, arguments.nodes));
+    }
+    let majority = replicas / 2 + 1;
+    Ok(Consistency { replicas, reads_required: majority, writes_required: majority })
+}
+
+fn too_few(replicas: u8, nodes: u32) -> CliError {
+    CliError::Other(format!("{replicas} replicas need 1 to {nodes}, the number of nodes; raise --nodes"))
+}
+
+/// Nodes with their zones and free ports.
+fn place_nodes(count: u32, zones: u32) -> Result<Vec<Node>, CliError> {
+    let mut nodes = Vec::new();
+    // Held until all are found, so that none is handed out twice.
+    let mut held = Vec::new();
+    for index in 1..=count {
+        let offset = u16::try_from(index).expect("at most 64 nodes");
+        let native = free_address(NATIVE_PORT_BASE + offset, &mut held)?;
+        let resp = free_address(RESP_PORT_BASE + offset, &mut held)?;
+        let zone = Zone(format!("zone-{}", (index - 1) % zones + 1));
+        nodes.push(Node { id: NodeId(index), zone, native, resp: Some(resp) });
+    }
+    Ok(nodes)
+}
+
+/// The wanted port if it is free, otherwise any.
+fn free_address(port: u16, held: &mut Vec<TcpListener>) -> Result<String, CliError> {
+    let listener = TcpListener::bind(("127.0.0.1", port))
+        .or_else(|_| TcpListener::bind(("127.0.0.1", 0)))
+        .map_err(CliError::io("no free port on 127.0.0.1"))?;
+    let address = listener.local_addr().map_err(CliError::io("no free port on 127.0.0.1"))?;
+    held.push(listener);
+    Ok(address.to_string())
+}
+
+fn greet(arguments: &DevArguments, cluster: &Cluster) {
+    let native: Vec<&str> = cluster.nodes.iter().map(|node| node.native.as_str()).collect();
+    let first = &cluster.nodes[0];
+    let (host, port) = first.resp.as_deref().and_then(|resp| resp.rsplit_once(':')).unwrap_or(("-", "-"));
+    let store = cluster.store("default").map(|store| store.consistency);
+    println!();
+    for node in &cluster.nodes {
+        println!("{}", ready_line(node));
+    }
+    if let Some(Consistency { replicas, reads_required, writes_required }) = store {
+        println!(
+            "\nstores default (last write wins) and siblings: N={replicas} R={reads_required} W={writes_required}"
+        );
+    }
+    println!("data in {}", arguments.data_dir.display());
+    println!("\ntry, in another terminal:");
+    let is_default = native.first() == Some(&"127.0.0.1:7401");
+    if !is_default {
+        println!("  export TONTINE_CONNECT={}", native.join(","));
+    }
+    println!("  tontine put greeting hello");
+    println!("  tontine get greeting");
+    println!("  tontine route greeting");
+    println!("  tontine status");
+    println!("  redis-cli -h {host} -p {port} set greeting hello");
+    println!("\nCtrl-C stops the cluster cleanly; the same command starts it again with its data.\n");
+}
+
+fn parse_consistency(text: &str) -> Result<Consistency, String> {
+    let numbers: Vec<u8> = text.split(',').map_while(|part| part.trim().parse().ok()).collect();
+    let [replicas, reads_required, writes_required] = numbers[..] else {
+        return Err("expected N,R,W, for example 3,2,2".to_owned());
+    };
+    let consistency = Consistency { replicas, reads_required, writes_required };
+    consistency.validate().map_err(|error| error.to_string())?;
+    Ok(consistency)
+}

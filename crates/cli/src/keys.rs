@@ -1,0 +1,346 @@
+//! Commands on keys: put, get, delete, mget, siblings, resolve, route.
+
+use std::io::Read;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ::bytes::{Bytes, BytesMut};
+use client::{Found, PutOptions, StoreHandle};
+use model::{Context, Key, Value, Version};
+use serde_json::{Value as Json, json};
+use wire::messages::{Condition, RequestOptions, Written};
+use wire::versions::{decode_context, encode_context};
+
+use crate::commands::Shared;
+use crate::failure::CliError;
+use crate::output::{Format, bytes_json, hex, print, shown, table, unhex};
+
+/// A key and its value.
+#[derive(Clone, Debug, clap::Args)]
+pub struct PutArguments {
+    /// The key.
+    pub key: String,
+    /// The value; `-` reads it from standard input.
+    pub value: String,
+    /// Context of an earlier get: replace exactly what that get saw.
+    #[arg(long)]
+    pub context: Option<String>,
+    /// Seconds that the value lives.
+    #[arg(long)]
+    pub ttl: Option<u64>,
+    /// Only if the key does not exist at its coordinator.
+    #[arg(long, conflicts_with = "if_present")]
+    pub if_absent: bool,
+    /// Only if the key exists at its coordinator.
+    #[arg(long)]
+    pub if_present: bool,
+    /// Replicas that must acknowledge, instead of the store's W.
+    #[arg(long, short = 'w')]
+    pub writes: Option<u8>,
+}
+
+/// One key.
+#[derive(Clone, Debug, clap::Args)]
+pub struct GetArguments {
+    /// The key.
+    pub key: String,
+    /// Replicas that must answer, instead of the store's R.
+    #[arg(long, short = 'r')]
+    pub reads: Option<u8>,
+}
+
+/// Some keys.
+#[derive(Clone, Debug, clap::Args)]
+pub struct KeysArguments {
+    /// The keys.
+    #[arg(required = true)]
+    pub keys: Vec<String>,
+}
+
+/// Keys to delete.
+#[derive(Clone, Debug, clap::Args)]
+pub struct DeleteArguments {
+    /// The keys.
+    #[arg(required = true)]
+    pub keys: Vec<String>,
+    /// Context of an earlier get of the one key: delete exactly what that get saw.
+    #[arg(long)]
+    pub context: Option<String>,
+}
+
+/// How siblings become one.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ResolveArguments {
+    /// The key.
+    pub key: String,
+    /// Put this value in their place; `-` reads it from standard input.
+    #[arg(long, conflicts_with = "lines")]
+    pub value: Option<String>,
+    /// Put the sorted union of their lines in their place.
+    #[arg(long)]
+    pub lines: bool,
+}
+
+async fn open(shared: &Shared) -> Result<StoreHandle, CliError> {
+    Ok(shared.client().await?.store(&shared.store)?)
+}
+
+fn value_of(text: &str) -> Result<Bytes, CliError> {
+    if text != "-" {
+        return Ok(Bytes::copy_from_slice(text.as_bytes()));
+    }
+    let mut value = Vec::new();
+    std::io::stdin().read_to_end(&mut value).map_err(CliError::io("cannot read standard input"))?;
+    Ok(value.into())
+}
+
+fn show_context(context: &Context) -> String {
+    let mut bytes = BytesMut::new();
+    encode_context(context, &mut bytes);
+    hex(&bytes)
+}
+
+fn parse_context(text: &str) -> Result<Context, CliError> {
+    unhex(text)
+        .and_then(|bytes| decode_context(&bytes.into()).ok())
+        .ok_or_else(|| "the context is not one that `tontine get` showed; copy it whole".to_owned().into())
+}
+
+/// `tontine put`.
+pub(crate) async fn put(shared: Shared, arguments: PutArguments) -> Result<ExitCode, CliError> {
+    let store = open(&shared).await?;
+    let condition = match (arguments.if_absent, arguments.if_present) {
+        (true, _) => Condition::IfAbsent,
+        (_, true) => Condition::IfPresent,
+        _ => Condition::None,
+    };
+    let options = PutOptions {
+        context: arguments.context.as_deref().map(parse_context).transpose()?,
+        ttl: arguments.ttl.map(Duration::from_secs),
+        condition,
+        request: RequestOptions { required: arguments.writes, ..RequestOptions::default() },
+    };
+    let value = value_of(&arguments.value)?;
+    match store.put(arguments.key.clone(), value, options).await {
+        Ok(written) => {
+            print(shared.format(), &written_json(&arguments.key, &written), || "done".to_owned());
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(client::ClientError::Failed { code: wire::ErrorCode::ConditionFailed, detail }) => {
+            print(
+                shared.format(),
+                &json!({ "key": arguments.key, "written": false, "reason": detail }),
+                || format!("not written: {detail}"),
+            );
+            Ok(ExitCode::from(1))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn written_json(key: &str, written: &Written) -> Json {
+    json!({
+        "key": key,
+        "written": true,
+        "dot": written.dot.to_string(),
+        "acks": written.acks,
+        "sloppy": written.sloppy,
+        "context": show_context(&written.context),
+    })
+}
+
+async fn read(shared: &Shared, arguments: &GetArguments) -> Result<Found, CliError> {
+    let options = RequestOptions { required: arguments.reads, ..RequestOptions::default() };
+    Ok(open(shared).await?.get_with(arguments.key.clone(), &options).await?)
+}
+
+/// `tontine get`.
+pub(crate) async fn get(shared: Shared, arguments: GetArguments) -> Result<ExitCode, CliError> {
+    let found = read(&shared, &arguments).await?;
+    let values: Vec<&Bytes> = found.values().collect();
+    let document = found_json(&arguments.key, &found);
+    match values.as_slice() {
+        [] => {
+            print(shared.format(), &document, || format!("{}: not found", arguments.key));
+            return Ok(ExitCode::from(1));
+        }
+        [value] if shared.format() == Format::Text => {
+            use std::io::Write;
+            let mut stdout = std::io::stdout();
+            // A reader that went away ends the output quietly.
+            let _ = stdout.write_all(value).and_then(|()| stdout.write_all(b"\n"));
+        }
+        siblings => print(shared.format(), &document, || {
+            let mut text =
+                format!("{} siblings, written by clients that did not see each other:\n", siblings.len());
+            for (number, value) in siblings.iter().enumerate() {
+                text.push_str(&format!("  {}  {}\n", number + 1, shown(value)));
+            }
+            let context = show_context(&found.context());
+            text.push_str(&format!("context {context}\n"));
+            text.push_str(&format!(
+                "merge them with\n  tontine -s {} put {:?} VALUE --context {context}",
+                shared.store, arguments.key
+            ));
+            text
+        }),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn found_json(key: &str, found: &Found) -> Json {
+    let values: Vec<Json> = found.values().map(|value| bytes_json(value)).collect();
+    json!({
+        "key": key,
+        "found": !values.is_empty(),
+        "value": found.value().map(|value| bytes_json(&value)),
+        "siblings": values,
+        "context": show_context(&found.context()),
+        "replicas_answered": found.replicas_answered(),
+        "sloppy": found.is_sloppy(),
+    })
+}
+
+/// `tontine mget`.
+pub(crate) async fn mget(shared: Shared, arguments: KeysArguments) -> Result<ExitCode, CliError> {
+    let store = open(&shared).await?;
+    let results = store.multi_get(arguments.keys.clone(), &RequestOptions::default()).await?;
+    let mut documents = Vec::new();
+    let mut rows = vec![vec!["KEY".to_owned(), "VALUE".to_owned()]];
+    let mut missing = false;
+    for (key, result) in arguments.keys.iter().zip(results) {
+        let found = result?;
+        let values: Vec<String> = found.values().map(|value| shown(value)).collect();
+        missing |= values.is_empty();
+        rows.push(vec![
+            key.clone(),
+            if values.is_empty() { "(not found)".to_owned() } else { values.join(" | ") },
+        ]);
+        documents.push(found_json(key, &found));
+    }
+    print(shared.format(), &json!(documents), || table(&rows));
+    Ok(if missing { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+/// `tontine delete`.
+pub(crate) async fn delete(shared: Shared, arguments: DeleteArguments) -> Result<ExitCode, CliError> {
+    let store = open(&shared).await?;
+    let context = arguments.context.as_deref().map(parse_context).transpose()?;
+    if context.is_some() && arguments.keys.len() > 1 {
+        return Err("a context belongs to one key; delete the others without it".to_owned().into());
+    }
+    let mut documents = Vec::new();
+    for key in &arguments.keys {
+        let written = store.delete(key.clone(), context.clone(), RequestOptions::default()).await?;
+        documents.push(written_json(key, &written));
+    }
+    print(shared.format(), &json!(documents), || "done".to_owned());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `tontine siblings`.
+pub(crate) async fn siblings(shared: Shared, arguments: GetArguments) -> Result<ExitCode, CliError> {
+    let found = read(&shared, &arguments).await?;
+    let versions: Vec<Json> = found.versions().iter().map(version_json).collect();
+    let document = json!({
+        "key": arguments.key,
+        "versions": versions,
+        "context": show_context(&found.context()),
+    });
+    print(shared.format(), &document, || {
+        if found.versions().is_empty() {
+            return format!("{}: never written", arguments.key);
+        }
+        let heading = ["DOT", "WRITTEN (MS)", "EXPIRES (MS)", "VALUE"].map(str::to_owned).to_vec();
+        let rows: Vec<Vec<String>> = std::iter::once(heading)
+            .chain(found.versions().iter().map(|version| {
+                let value = match &version.value {
+                    Value::Present(bytes) => shown(bytes),
+                    Value::Tombstone => "(deleted)".to_owned(),
+                };
+                let expires = version.expires.map_or("-".to_owned(), |at| at.0.to_string());
+                vec![version.dot.to_string(), version.timestamp.wall().0.to_string(), expires, value]
+            }))
+            .collect();
+        format!("{}context {}", table(&rows), show_context(&found.context()))
+    });
+    Ok(if found.versions().is_empty() { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+fn version_json(version: &Version) -> Json {
+    json!({
+        "dot": version.dot.to_string(),
+        "written_ms": version.timestamp.wall().0,
+        "expires_ms": version.expires.map(|at| at.0),
+        "deleted": version.value == Value::Tombstone,
+        "value": match &version.value {
+            Value::Present(bytes) => bytes_json(bytes),
+            Value::Tombstone => Json::Null,
+        },
+    })
+}
+
+/// `tontine resolve`.
+pub(crate) async fn resolve(shared: Shared, arguments: ResolveArguments) -> Result<ExitCode, CliError> {
+    let store = open(&shared).await?;
+    let fixed = arguments.value.as_deref().map(value_of).transpose()?;
+    if fixed.is_none() && !arguments.lines {
+        return Err(
+            "say how the siblings become one: --value VALUE, or --lines for the union of their lines"
+                .to_owned()
+                .into(),
+        );
+    }
+    let merge = |values: &[Bytes]| fixed.clone().unwrap_or_else(|| union_of_lines(values));
+    let found = store.resolve(arguments.key.clone(), merge).await?;
+    let document = found_json(&arguments.key, &found);
+    print(shared.format(), &document, || match found.value() {
+        Some(value) => format!("one value now: {}", shown(&value)),
+        None => format!("{}: not found", arguments.key),
+    });
+    Ok(if found.value().is_some() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn union_of_lines(values: &[Bytes]) -> Bytes {
+    let lines: std::collections::BTreeSet<&[u8]> =
+        values.iter().flat_map(|value| value.split(|&byte| byte == b'\n')).collect();
+    lines.into_iter().collect::<Vec<_>>().join(&b'\n').into()
+}
+
+/// `tontine route`.
+pub(crate) async fn route(shared: Shared, arguments: KeysArguments) -> Result<ExitCode, CliError> {
+    let client = shared.client().await?;
+    let cluster = client.cluster();
+    client.store(&shared.store)?;
+    let store = cluster.store(&shared.store).expect("the store was found above");
+    let mut documents = Vec::new();
+    let mut rows = vec![["KEY", "TOKEN", "PARTITION", "REPLICAS", "FALLBACKS"].map(str::to_owned).to_vec()];
+    for key in &arguments.keys {
+        let key = Key::new(key.clone()).map_err(client::ClientError::from)?;
+        let (partition, preference) = cluster.route(store, key.token());
+        let names = |nodes: &[model::NodeId]| -> Vec<String> {
+            nodes
+                .iter()
+                .map(|id| cluster.node(*id).map_or(id.to_string(), |n| format!("{id} {}", n.native)))
+                .collect()
+        };
+        let (replicas, fallbacks) = (names(preference.replicas()), names(preference.fallbacks()));
+        documents.push(json!({
+            "key": bytes_json(key.as_bytes()),
+            "token": format!("{:016x}", key.token().0),
+            "partition": partition.id,
+            "generation": cluster.generation,
+            "replicas": preference.replicas(),
+            "fallbacks": preference.fallbacks(),
+        }));
+        rows.push(vec![
+            shown(key.as_bytes()),
+            format!("{:016x}", key.token().0),
+            partition.id.to_string(),
+            replicas.join(", "),
+            if fallbacks.is_empty() { "(none)".to_owned() } else { fallbacks.join(", ") },
+        ]);
+    }
+    print(shared.format(), &json!(documents), || table(&rows));
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,167 @@
+//! `tontine node`: one storage node as a process of its own.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use coordination::CoordinationService;
+use coordination::documents;
+use coordination::embedded::EmbeddedSession;
+use model::NodeId;
+use storage::Durability;
+
+use crate::failure::CliError;
+use crate::server::{EngineKind, NodeSpec, RunningNode};
+
+/// Settings that every way of running nodes shares.
+#[derive(Clone, Debug, clap::Args)]
+pub struct NodeSettings {
+    /// Which engine keeps the records.
+    #[arg(long, value_enum, default_value = "log")]
+    pub engine: EngineKind,
+    /// When a write is acknowledged: `always` (after a sync), `every:MS` (synced at most so many milliseconds later),
+    /// or `system` (synced when the system likes).
+    #[arg(long, default_value = "every:10", value_parser = parse_durability)]
+    pub durability: Durability,
+    /// Worker threads of one node; by default one for each core, shared among the nodes of this machine.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=512))]
+    pub workers: Option<u16>,
+    /// Password that Redis clients must give.
+    #[arg(long, env = "TONTINE_PASSWORD", hide_env_values = true)]
+    pub password: Option<String>,
+    /// Milliseconds that a node may take before another one is brought in beside it.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    pub hedge_after_ms: u64,
+}
+
+/// Runs one node of a cluster on this machine.
+#[derive(Clone, Debug, clap::Args)]
+pub struct NodeArguments {
+    /// The node's id in the cluster document.
+    #[arg(long)]
+    pub id: u32,
+    /// The cluster's name.
+    #[arg(long, default_value = "dev")]
+    pub cluster: String,
+    /// Where the node keeps its data.
+    #[arg(long)]
+    pub data_dir: PathBuf,
+    /// Directory of the embedded coordination service, shared by the nodes of this machine.
+    #[arg(long)]
+    pub coordination: PathBuf,
+    /// Stop when the standard input ends, as for a child whose parent is gone.
+    #[arg(long, hide = true)]
+    pub stop_with_stdin: bool,
+    /// How the node runs.
+    #[command(flatten)]
+    pub settings: NodeSettings,
+}
+
+impl NodeSettings {
+    /// Worker threads of each of `nodes` nodes on this machine.
+    pub(crate) fn workers_each(&self, nodes: usize) -> usize {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        self.workers.map_or((cores / nodes.max(1)).max(1), usize::from)
+    }
+
+    /// The settings as arguments of another `tontine`.
+    pub(crate) fn as_arguments(&self, workers: usize) -> Vec<String> {
+        let engine = if self.engine == EngineKind::Memory { "memory" } else { "log" };
+        let mut arguments = vec![
+            format!("--engine={engine}"),
+            format!("--durability={}", show_durability(self.durability)),
+            format!("--workers={workers}"),
+        ];
+        if self.hedge_after_ms != 50 {
+            arguments.push(format!("--hedge-after-ms={}", self.hedge_after_ms));
+        }
+        arguments
+    }
+}
+
+/// Runs the node until it is told to stop.
+pub(crate) fn run(arguments: NodeArguments) -> Result<ExitCode, CliError> {
+    crate::commands::block_on(async move {
+        let refused = |error: &dyn std::fmt::Display| CliError::Other(error.to_string());
+        let session =
+            EmbeddedSession::open(&arguments.coordination).await.map_err(|error| refused(&error))?;
+        let cluster = documents::read_cluster(&session).await.map_err(|error| refused(&error))?;
+        session.close().await.map_err(|error| refused(&error))?;
+        let Some(cluster) = cluster else {
+            return Err(format!(
+                "{} holds no cluster; create one first, for example with `tontine dev`",
+                arguments.coordination.display()
+            )
+            .into());
+        };
+        let settings = &arguments.settings;
+        let spec = NodeSpec {
+            id: NodeId(arguments.id),
+            cluster: arguments.cluster.clone(),
+            data_dir: arguments.data_dir.clone(),
+            coordination_dir: arguments.coordination.clone(),
+            engine: settings.engine,
+            durability: settings.durability,
+            workers: settings.workers_each(1),
+            password: settings.password.clone(),
+            hedge_after: Duration::from_millis(settings.hedge_after_ms),
+        };
+        let running = RunningNode::start(&spec, &cluster).await?;
+        let me = cluster.node(spec.id).expect("a node that started is a member");
+        println!("{}", crate::dev::ready_line(me));
+        stop_requested(arguments.stop_with_stdin).await?;
+        running.stop().await?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Completes on Ctrl-C or SIGTERM, or at the end of standard input if that is wanted.
+pub(crate) async fn stop_requested(with_stdin: bool) -> Result<(), CliError> {
+    let failed = || CliError::io("cannot listen for signals");
+    let mut terminate =
+        tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(failed())?;
+    let stdin_ended = async {
+        if !with_stdin {
+            return std::future::pending().await;
+        }
+        let (ended, end) = tokio::sync::oneshot::channel();
+        // A thread of its own: a read that waits for ever must not keep the process from stopping.
+        std::thread::spawn(move || {
+            let mut stdin = std::io::stdin().lock();
+            let mut buffer = [0; 64];
+            while matches!(stdin.read(&mut buffer), Ok(read) if read > 0) {}
+            // Nobody waits when the node stops for another reason.
+            let _ = ended.send(());
+        });
+        // The thread ends only after it has sent.
+        let _ = end.await;
+    };
+    tokio::select! {
+        biased;
+        interrupted = tokio::signal::ctrl_c() => interrupted.map_err(failed()),
+        _ = terminate.recv() => Ok(()),
+        () = stdin_ended => Ok(()),
+    }
+}
+
+fn parse_durability(text: &str) -> Result<Durability, String> {
+    match text {
+        "always" => Ok(Durability::Always),
+        "system" => Ok(Durability::System),
+        other => other
+            .strip_prefix("every:")
+            .and_then(|ms| ms.trim_end_matches("ms").parse().ok())
+            .filter(|ms| (1..=60_000).contains(ms))
+            .map(|milliseconds| Durability::Every { milliseconds })
+            .ok_or_else(|| "expected always, every:MS with 1 to 60000 milliseconds, or system".to_owned()),
+    }
+}
+
+fn show_durability(durability: Durability) -> String {
+    match durability {
+        Durability::Always => "always".to_owned(),
+        Durability::Every { milliseconds } => format!("every:{milliseconds}"),
+        Durability::System => "system".to_owned(),
+    }
+}

@@ -1,0 +1,167 @@
+//! Running one storage node inside this process: workers, listeners, and a clean stop.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use coordination::embedded::EmbeddedSession;
+use model::{Cluster, NodeId};
+use node::doors::resp::RespOptions;
+use node::engines::{Engines, LogEngines, MemoryEngines};
+use node::{Node, NodeConfig, Worker};
+use parking_lot::Mutex;
+use runtime::disk::os::OsDisk;
+use runtime::network::bytes::{self, ByteListener};
+use runtime::network::tcp::TcpNetwork;
+use runtime::workers::{Stop, Workers};
+use runtime::{Disk, Listener, Ports};
+use storage::{Durability, LogOptions};
+
+use crate::failure::CliError;
+
+/// Which engine keeps the records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum EngineKind {
+    /// Our own log: durable.
+    #[default]
+    Log,
+    /// In memory only: lost when the process ends.
+    Memory,
+}
+
+/// What makes up a node's process beyond what the cluster document says.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeSpec {
+    pub(crate) id: NodeId,
+    pub(crate) cluster: String,
+    pub(crate) data_dir: PathBuf,
+    pub(crate) coordination_dir: PathBuf,
+    pub(crate) engine: EngineKind,
+    pub(crate) durability: Durability,
+    pub(crate) workers: usize,
+    pub(crate) password: Option<String>,
+    pub(crate) hedge_after: Duration,
+}
+
+/// A node that serves.
+pub(crate) struct RunningNode {
+    node: Arc<Node>,
+    workers: Workers<()>,
+}
+
+/// The listeners of one worker.
+type Listeners = (Box<dyn Listener>, Option<ByteListener>);
+
+impl RunningNode {
+    /// Takes the node's addresses, opens its data and serves.
+    pub(crate) async fn start(spec: &NodeSpec, cluster: &Cluster) -> Result<RunningNode, CliError> {
+        let Some(me) = cluster.node(spec.id) else {
+            return Err(format!(
+                "node {} is not a node of cluster {:?}; its nodes are {}",
+                spec.id.0,
+                cluster.name,
+                cluster.nodes.iter().map(|node| node.id.0.to_string()).collect::<Vec<_>>().join(", ")
+            )
+            .into());
+        };
+        let network = TcpNetwork::new();
+        let refused = |error: runtime::NetworkError| CliError::Other(format!("node {}: {error}", spec.id.0));
+        let native = network.listen_shared(&me.native, spec.workers).map_err(refused)?;
+        let resp: Vec<Option<ByteListener>> = match &me.resp {
+            Some(address) => {
+                bytes::listen(address, spec.workers).map_err(refused)?.into_iter().map(Some).collect()
+            }
+            None => (0..spec.workers).map(|_| None).collect(),
+        };
+        let mut ports = Ports::os().map_err(CliError::io("cannot start the background thread"))?;
+        ports.network = Arc::new(network);
+        let node = open(spec, &ports).await?;
+        let listeners: Vec<Option<Listeners>> = native.into_iter().zip(resp).map(Some).collect();
+        let listeners = Arc::new(Mutex::new(listeners));
+        let serving = node.clone();
+        let workers = Workers::start(spec.workers, &ports, move |worker| {
+            let mine = listeners.lock()[worker.index].take().expect("each worker starts once");
+            serve(serving.clone(), worker, mine)
+        })
+        .map_err(CliError::io("cannot start the worker threads"))?;
+        Ok(RunningNode { node, workers })
+    }
+
+    /// Ends serving, makes everything durable and leaves.
+    pub(crate) async fn stop(self) -> Result<(), CliError> {
+        self.workers.stop();
+        self.workers.join().await.map_err(|error| CliError::Other(error.to_string()))?;
+        self.node.stop().await.map_err(|error| CliError::Other(format!("not stopped cleanly: {error}")))
+    }
+}
+
+async fn open(spec: &NodeSpec, ports: &Ports) -> Result<Arc<Node>, CliError> {
+    let refused = |error: &dyn std::fmt::Display| CliError::Other(format!("node {}: {error}", spec.id.0));
+    let disk: Arc<dyn Disk> = Arc::new(OsDisk::open(&spec.data_dir).map_err(|error| refused(&error))?);
+    let session = EmbeddedSession::open(&spec.coordination_dir).await.map_err(|error| refused(&error))?;
+    let engines: Arc<dyn Engines> = match spec.engine {
+        EngineKind::Memory => Arc::new(MemoryEngines),
+        EngineKind::Log => {
+            let options = LogOptions { durability: spec.durability, ..LogOptions::default() };
+            Arc::new(LogEngines { disk: disk.clone(), options, ports: ports.clone() })
+        }
+    };
+    let mut config = NodeConfig::new(spec.id, &spec.cluster);
+    config.resp = RespOptions { password: spec.password.clone(), ..RespOptions::default() };
+    config.coordinator.hedge_after = spec.hedge_after;
+    Node::start(config, ports.clone(), disk, engines, Arc::new(session))
+        .await
+        .map_err(|error| refused(&error))
+}
+
+async fn serve(node: Arc<Node>, worker: runtime::workers::Worker, listeners: Listeners) {
+    let (mut native, resp) = listeners;
+    let ports = worker.ports.clone();
+    let Worker { service, door } = node.worker(worker.ports);
+    let mut native_stop = worker.stop.clone();
+    let serve_resp = serve_resp(resp, door, worker.stop, ports.clone());
+    let serve_native = async move {
+        loop {
+            tokio::select! {
+                biased;
+                () = native_stop.asked() => return,
+                link = native.accept() => match link {
+                    Ok(link) => ports.tasks.spawn(Box::pin(service.clone().serve(link))),
+                    Err(error) => {
+                        tracing::error!(%error, "native listener ended");
+                        return;
+                    }
+                },
+            }
+        }
+    };
+    tokio::join!(serve_native, serve_resp);
+}
+
+async fn serve_resp(
+    listener: Option<ByteListener>,
+    door: node::doors::resp::Door,
+    mut stop: Stop,
+    ports: Ports,
+) {
+    let Some(mut listener) = listener else { return stop.asked().await };
+    let local = listener.address().to_string();
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.asked() => return,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, peer)) => {
+                    let (door, local) = (door.clone(), local.clone());
+                    ports.tasks.spawn(Box::pin(async move {
+                        door.serve(stream, peer.to_string(), local).await;
+                    }));
+                }
+                Err(error) => {
+                    tracing::error!(%error, "redis listener ended");
+                    return;
+                }
+            },
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Creating a cluster: its first document.
+
+use coordination::CoordinationService;
+use coordination::documents::{self, PublishError};
+use model::limits::PARTITIONS_DEFAULT;
+use model::{Cluster, Consistency, Generation, Node, Resolver, Ring, Store, StoreError, StoreName};
+
+/// What a new cluster shall be.
+#[derive(Clone, Debug)]
+pub struct Blueprint {
+    /// Its name.
+    pub name: String,
+    /// Its nodes.
+    pub nodes: Vec<Node>,
+    /// Partitions of its ring; rounded up to a power of two. Default: 1024.
+    pub partitions: usize,
+    /// Its stores.
+    pub stores: Vec<Store>,
+}
+
+impl Blueprint {
+    /// A cluster with the two stores that every new cluster has: `default` keeps the last write, `siblings` keeps
+    /// concurrent writes for the application to merge.
+    ///
+    /// # Errors
+    /// When the numbers of `consistency` do not fit each other.
+    pub fn new(name: &str, nodes: Vec<Node>, consistency: Consistency) -> Result<Self, StoreError> {
+        let mut stores = Vec::new();
+        for (store, resolver) in [("default", Resolver::LastWriteWins), ("siblings", Resolver::Siblings)] {
+            stores.push(Store { resolver, ..Store::new(StoreName::new(store)?, consistency)? });
+        }
+        Ok(Blueprint { name: name.to_owned(), nodes, partitions: PARTITIONS_DEFAULT, stores })
+    }
+
+    /// The first document of the cluster.
+    pub fn cluster(&self) -> Cluster {
+        let mut nodes = self.nodes.clone();
+        nodes.sort_by_key(|node| node.id);
+        let mut stores = self.stores.clone();
+        stores.sort_by(|a, b| a.name.cmp(&b.name));
+        let members: Vec<_> = nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
+        Cluster {
+            name: self.name.clone(),
+            generation: Generation(1),
+            generation_accepted_min: Generation(1),
+            ring: Ring::equal_slices(self.partitions, &members),
+            nodes,
+            stores,
+        }
+    }
+}
+
+/// Publishes the cluster's first document, unless there is one already, and returns what is published then.
+///
+/// # Errors
+/// When the service refuses, or holds another cluster.
+pub async fn create(
+    service: &dyn CoordinationService,
+    blueprint: &Blueprint,
+) -> Result<Cluster, PublishError> {
+    let cluster = blueprint.cluster();
+    match documents::publish_cluster(service, &cluster).await {
+        Ok(()) => Ok(cluster),
+        Err(PublishError::Superseded { .. }) => {
+            Ok(documents::read_cluster(service).await?.expect("what supersedes us is there"))
+        }
+        Err(error) => Err(error),
+    }
+}
