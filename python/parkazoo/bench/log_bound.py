@@ -29,7 +29,7 @@ class LogDevice:
     """A pretended log device: how long it takes to sync, and how many transactions
     the server lets wait for one sync."""
 
-    fsync_ms: int = 25
+    fsync_ms: int = 50
     batch: int = 5
 
     @property

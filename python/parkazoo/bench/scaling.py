@@ -149,7 +149,8 @@ def measure(
     client.start(60)
     table = read_table(ensembles[0].hosts)
     directories = choose(table, even)
-    made = [client.ensure_path_async(directory) for directory in directories]
+    # A child that stays: what is measured is directories in use.
+    made = [client.ensure_path_async(f"{name}/stays") for name in directories]
     for result in made:
         result.get(120)
     pids = [pid for ensemble in ensembles for pid in ensemble.pids]
@@ -229,7 +230,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ensembles", default="1,2,3,4")
     parser.add_argument("--seconds", type=float, default=15)
-    parser.add_argument("--fsync-ms", type=int, default=25)
+    parser.add_argument("--fsync-ms", type=int, default=50)
     parser.add_argument("--batch", type=int, default=5)
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--json", type=Path, help="keep the raw points")

@@ -276,6 +276,8 @@ class Chaos:
             return
         try:
             consumed = queue.consume()
+        except NoNodeError:
+            return  # Kazoo's way to say that the session that took it is gone
         except INTERRUPTIONS:
             self.history.taken_unknown += 1
             raise
