@@ -1,6 +1,6 @@
-//! The log file: a snapshot of the tree, then every change since.
+//! The log file: a snapshot of the tree, then the changes of every turn since.
 //!
-//! - A change is appended and synced before anybody is told that it happened.
+//! - A turn is appended and synced before anybody is told that it happened, and before the next one is appended.
 //! - Whoever reads a change that somebody else appended syncs the file before believing it: its writer may have
 //!   been killed between writing and syncing, and what was once read must not be gone after a power cut.
 //! - An unfinished record at the end (its writer was killed, or the power failed) is cut off by the next process
@@ -122,10 +122,13 @@ impl Log {
         loop {
             match record::parse(rest) {
                 Parsed::End => return Ok(()),
-                Parsed::Record(Record::Change { order, change }, length)
-                    if order == tree.order() + 1 && tree.accepts(&change) =>
-                {
-                    tree.apply(&change, events);
+                Parsed::Record(Record::Turn { first, changes }, length) if first == tree.order() + 1 => {
+                    for change in &changes {
+                        if !tree.accepts(change) {
+                            return Err(OpenError::damaged(&path, self.valid_bytes));
+                        }
+                        tree.apply(change, events);
+                    }
                     rest = &rest[length..];
                     self.valid_bytes += length as u64;
                 }
@@ -150,16 +153,14 @@ impl Log {
         self.file.sync_data()
     }
 
-    /// Makes changes durable that were just applied to the tree, the first of them as number `first`.
+    /// Makes the changes of a turn durable, which were just applied to the tree, the first of them as number `first`.
     ///
     /// # Errors
     /// [`AppendError`] tells whether the changes may be there nevertheless. Either way the tree is ahead of the log
     /// and must be loaded anew.
-    pub(super) fn append(&mut self, first: u64, changes: &[Change]) -> Result<(), AppendError> {
+    pub(super) fn append(&mut self, first: u64, changes: Vec<Change>) -> Result<(), AppendError> {
         let mut bytes = Vec::new();
-        for (order, change) in (first..).zip(changes) {
-            record::encode(&Record::Change { order, change: change.clone() }, &mut bytes);
-        }
+        record::encode(&Record::Turn { first, changes }, &mut bytes);
         let written = self.file.write_all_at(&bytes, self.valid_bytes).and_then(|()| self.file.sync_data());
         match written {
             Ok(()) => {
@@ -257,4 +258,48 @@ fn restore(bytes: &[u8]) -> Option<(Tree, usize)> {
         offset += length;
     }
     Some((tree, offset))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::DocumentPath;
+
+    fn created(path: &str) -> Change {
+        Change::Created {
+            path: DocumentPath::new(path).unwrap(),
+            data: Bytes::from_static(b"content"),
+            owner: None,
+        }
+    }
+
+    /// The power failed while a turn of several changes was written, and the disk kept any part of it: the end
+    /// without the beginning, or a hole. Nobody was told of the turn, so it is gone as a whole and the log goes on.
+    #[test]
+    fn an_unsynced_turn_of_which_any_part_is_missing_is_gone_as_a_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut log, _) = Log::open(directory.path()).unwrap();
+        assert!(log.append(1, vec![created("/kept")]).is_ok());
+        let synced = usize::try_from(log.valid_bytes).unwrap();
+        assert!(log.append(2, vec![created("/a"), created("/b"), created("/c")]).is_ok());
+        let whole = std::fs::read(directory.path().join(LOG_NAME)).unwrap();
+        for missing in synced..whole.len() {
+            for missing_bytes in [1, 8, 40] {
+                let end = (missing + missing_bytes).min(whole.len());
+                let mut bytes = whole.clone();
+                bytes[missing..end].fill(0);
+                if bytes == whole {
+                    continue;
+                }
+                std::fs::write(directory.path().join(LOG_NAME), &bytes).unwrap();
+                let (mut log, mut tree) = Log::open(directory.path()).unwrap();
+                assert_eq!(tree.order(), 1, "bytes {missing}..{end} are missing");
+                tree.apply(&created("/next"), &mut Vec::new());
+                assert!(log.append(2, vec![created("/next")]).is_ok());
+                assert_eq!(Log::open(directory.path()).unwrap().1, tree);
+            }
+        }
+    }
 }

@@ -1,11 +1,15 @@
 //! Records of the log as bytes.
 //!
 //! ```text
-//! body length (4) | checksum of the body (8) | body: kind (1), fields
+//! mark (4) | body length (4) | checksum of the body (8) | body: kind (1), fields
 //! ```
 //!
 //! Numbers are little endian; texts and contents are preceded by their length in four bytes. A record is valid only
 //! as a whole: what is cut off or flipped anywhere fails the checksum.
+//!
+//! All changes of one turn are one record. The disk may keep any part of what was not synced when the power fails,
+//! the end without the beginning too; as nothing is appended before the last turn is synced, at most one record, the
+//! last, can be incomplete. The mark makes it quick to see that nothing valid follows it.
 
 use bytes::{Buf, BufMut, Bytes};
 use xxhash_rust::xxh3::xxh3_64;
@@ -16,13 +20,20 @@ use crate::{
 };
 
 /// Bytes before the body.
-const PREFIX: usize = 12;
+const PREFIX: usize = 16;
 
-/// Longest body: a document at its limits, or the start of a snapshot with its sessions.
-const BODY_BYTES_MAX: usize = DOCUMENT_BYTES_MAX + 2 * PATH_BYTES_MAX + 128;
+/// The first bytes of every record.
+const MARK: [u8; 4] = *b"\xf5TC\n";
 
-/// Most open sessions, so that the start of a snapshot fits into one record.
+/// Most requests of one turn: with documents at their limit a turn still fits into memory and a few seconds.
+pub(super) const TURN_REQUESTS_MAX: usize = 64;
+
+/// Most open sessions, so that the start of a snapshot, and a turn that ends them all, fit into one record.
 pub(super) const SESSIONS_MAX: usize = 100_000;
+
+/// Longest body: a turn of documents at their limits and a bit.
+const BODY_BYTES_MAX: usize =
+    TURN_REQUESTS_MAX * (DOCUMENT_BYTES_MAX + 2 * PATH_BYTES_MAX) + 16 * SESSIONS_MAX;
 
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,12 +54,12 @@ pub(super) enum Record {
         /// All else.
         entry: Entry,
     },
-    /// A change after the snapshot.
-    Change {
-        /// Its number: one more than that of the record before.
-        order: u64,
+    /// What one turn changed after the snapshot.
+    Turn {
+        /// Number of the first change: one more than that of the last one before.
+        first: u64,
         /// What happened.
-        change: Change,
+        changes: Vec<Change>,
     },
 }
 
@@ -85,17 +96,23 @@ pub(super) fn encode(record: &Record, output: &mut Vec<u8>) {
             output.put_u64_le(entry.sequence);
             output.put_u64_le(entry.list_version);
         }
-        Record::Change { order, change } => encode_change(*order, change, output),
+        Record::Turn { first, changes } => {
+            output.put_u8(3);
+            output.put_u64_le(*first);
+            put_length(changes.len(), output);
+            changes.iter().for_each(|change| encode_change(change, output));
+        }
     }
     let body = &output[start + PREFIX..];
     let (length, checksum) = (body.len(), xxh3_64(body));
     assert!(length <= BODY_BYTES_MAX, "the limits on documents and sessions bound every record");
     let mut prefix = &mut output[start..start + PREFIX];
+    prefix.put_slice(&MARK);
     prefix.put_u32_le(u32::try_from(length).expect("bounded above"));
     prefix.put_u64_le(checksum);
 }
 
-fn encode_change(order: u64, change: &Change, output: &mut Vec<u8>) {
+fn encode_change(change: &Change, output: &mut Vec<u8>) {
     let kind = match change {
         Change::Created { .. } => 16,
         Change::Set { .. } => 17,
@@ -104,7 +121,6 @@ fn encode_change(order: u64, change: &Change, output: &mut Vec<u8>) {
         Change::SessionEnded { .. } => 20,
     };
     output.put_u8(kind);
-    output.put_u64_le(order);
     match change {
         Change::Created { path, data, owner } => {
             put_bytes(path.as_str().as_bytes(), output);
@@ -139,7 +155,8 @@ pub(super) fn parse(bytes: &[u8]) -> Parsed {
     if bytes.is_empty() {
         return Parsed::End;
     }
-    let Some((mut prefix, rest)) = bytes.split_at_checked(PREFIX) else { return Parsed::Invalid };
+    let Some((prefix, rest)) = bytes.split_at_checked(PREFIX) else { return Parsed::Invalid };
+    let Some(mut prefix) = prefix.strip_prefix(&MARK) else { return Parsed::Invalid };
     let (length, checksum) = (prefix.get_u32_le() as usize, prefix.get_u64_le());
     if length > BODY_BYTES_MAX || rest.len() < length || length == 0 {
         return Parsed::Invalid;
@@ -170,16 +187,19 @@ fn decode(mut body: &[u8]) -> Option<Record> {
             let (sequence, list_version) = (input.try_get_u64_le().ok()?, input.try_get_u64_le().ok()?);
             Record::Entry { path, entry: Entry::new(data, stat, sequence, list_version) }
         }
-        _ => {
-            let order = input.try_get_u64_le().ok()?;
-            Record::Change { order, change: decode_change(kind, input)? }
+        3 => {
+            let first = input.try_get_u64_le().ok()?;
+            let count = input.try_get_u32_le().ok()?;
+            let changes = (0..count).map(|_| decode_change(input)).collect::<Option<_>>()?;
+            Record::Turn { first, changes }
         }
+        _ => return None,
     };
     input.is_empty().then_some(record)
 }
 
-fn decode_change(kind: u8, input: &mut &[u8]) -> Option<Change> {
-    Some(match kind {
+fn decode_change(input: &mut &[u8]) -> Option<Change> {
+    Some(match input.try_get_u8().ok()? {
         16 => {
             Change::Created { path: take_path(input)?, data: take_bytes(input)?, owner: take_owner(input)? }
         }
@@ -210,7 +230,8 @@ fn take_owner(input: &mut &[u8]) -> Option<Option<SessionId>> {
 
 /// Whether a valid record begins anywhere in `bytes`: then what stands before it is damage, not an unfinished end.
 pub(super) fn holds_record(bytes: &[u8]) -> bool {
-    (0..bytes.len()).any(|start| matches!(parse(&bytes[start..]), Parsed::Record(..)))
+    let mut starts = (0..bytes.len()).filter(|start| bytes[*start..].starts_with(&MARK));
+    starts.any(|start| matches!(parse(&bytes[start..]), Parsed::Record(..)))
 }
 
 #[cfg(test)]
@@ -228,12 +249,12 @@ mod tests {
             Change::SessionOpened { session: SessionId(9) },
             Change::SessionEnded { session: SessionId(9) },
         ];
-        let mut records = vec![
+        vec![
             Record::Snapshot { order: 7, sessions: vec![SessionId(1), SessionId(5)], entries: 1 },
             Record::Entry { path, entry: Entry::new(data, stat, 6, 8) },
-        ];
-        records.extend(changes.map(|change| Record::Change { order: 8, change }));
-        records
+            Record::Turn { first: 8, changes: changes.to_vec() },
+            Record::Turn { first: 9, changes: changes[..1].to_vec() },
+        ]
     }
 
     #[test]
@@ -267,10 +288,10 @@ mod tests {
         let mut bytes = Vec::new();
         let path = DocumentPath::new("/a").unwrap();
         let change = Change::Created { path, data: Bytes::from_static(b"x"), owner: Some(SessionId(2)) };
-        encode(&Record::Change { order: 3, change }, &mut bytes);
-        let body = b"\x10\x03\0\0\0\0\0\0\0\x02\0\0\0/a\x01\0\0\0x\x02\0\0\0\0\0\0\0";
-        assert_eq!(bytes[..4], 28_u32.to_le_bytes());
-        assert_eq!(bytes[4..12], xxh3_64(body).to_le_bytes());
-        assert_eq!(&bytes[12..], body);
+        encode(&Record::Turn { first: 3, changes: vec![change] }, &mut bytes);
+        let body = b"\x03\x03\0\0\0\0\0\0\0\x01\0\0\0\x10\x02\0\0\0/a\x01\0\0\0x\x02\0\0\0\0\0\0\0";
+        assert_eq!(bytes[..8], *b"\xf5TC\n\x21\0\0\0");
+        assert_eq!(bytes[8..16], xxh3_64(body).to_le_bytes());
+        assert_eq!(&bytes[16..], body);
     }
 }

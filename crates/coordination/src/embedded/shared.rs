@@ -55,7 +55,7 @@ impl Shared {
         let session_file = directory.begin_session(session).map_err(failed)?;
         changes.push(Change::SessionOpened { session });
         changes.iter().for_each(|change| tree.apply(change, &mut Vec::new()));
-        log.append(first, &changes).map_err(|error| match error {
+        log.append(first, changes).map_err(|error| match error {
             AppendError::Undone(error) | AppendError::Unknown(error) => failed(error),
         })?;
         ended.iter().for_each(|session| directory.forget_session(*session));
@@ -157,7 +157,7 @@ impl Shared {
         if pending.changes.is_empty() {
             return Ok(());
         }
-        match self.log.append(first, &pending.changes) {
+        match self.log.append(first, pending.changes) {
             Ok(()) => {}
             Err(AppendError::Undone(error)) => {
                 self.stale = true;

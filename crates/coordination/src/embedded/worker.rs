@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tracing::warn;
 
+use super::record::TURN_REQUESTS_MAX;
 use super::shared::{Pending, Shared};
 use crate::CoordinationError;
 use crate::tree::Change;
@@ -17,9 +18,6 @@ const POLL_WATCHING: Duration = Duration::from_millis(20);
 
 /// How often somebody who watches nothing looks whether its session still lives.
 const POLL_IDLE: Duration = Duration::from_secs(1);
-
-/// Most requests in one turn: with documents at their limit a turn still fits into memory and a few seconds.
-const TURN_REQUESTS_MAX: usize = 64;
 
 /// What a request does to the shared documents, as far as turns are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
