@@ -278,6 +278,11 @@ class ParKazooClient(KazooClient):
         if connected and self._sessions is not None:
             self._live_or_failed.set()
 
+    def _reset_watchers(self) -> None:
+        super()._reset_watchers()
+        if self._sessions is not None:
+            self._watches.forget()
+
     def command(self, cmd: bytes = b"ruok") -> str:
         home = self._home
         if home is None or not self._live.is_set():
@@ -385,6 +390,8 @@ class ParKazooClient(KazooClient):
             for other in request.also:
                 fences.append((fence(other), table.fences[other]))
             request = Fenced(tuple(fences), request.operations)
+        elif getattr(request, "watcher", None) is not None:
+            request = request._replace(watcher=request.watcher.at(ensemble))
         ensemble.submit(request, reply)
 
     def _everywhere(self, request: Any, async_object: Any) -> None:

@@ -71,13 +71,17 @@ def fresh() -> str:
 
 
 class Watches(Protocol):
-    """Where a read leaves its watches. Called before the next step is sent."""
+    """Where a read leaves its watches. Called before the next step is sent.
+
+    `armed` is told what the read saw: the version, None for an absent node, or
+    the names of the children.
+    """
 
     def data(self, node: Node) -> Any: ...
     def children(self, directory: str, bucket: Bucket) -> Any: ...
     def bucket_made(self, directory: str, bucket: Bucket) -> Any: ...
-    def home(self, directory: str) -> Any: ...
-    def armed(self) -> None: ...
+    def home(self, node: Node) -> Any: ...
+    def armed(self, seen: Any) -> None: ...
 
 
 class NoWatches:
@@ -86,8 +90,8 @@ class NoWatches:
     def data(self, node: Node) -> None: ...
     def children(self, directory: str, bucket: Bucket) -> None: ...
     def bucket_made(self, directory: str, bucket: Bucket) -> None: ...
-    def home(self, directory: str) -> None: ...
-    def armed(self) -> None: ...
+    def home(self, node: Node) -> None: ...
+    def armed(self, seen: Any) -> None: ...
 
 
 NO_WATCHES = NoWatches()
@@ -115,7 +119,7 @@ def _with_children(layout: Layout, path: str, stat: ZnodeStat) -> Machine:
 def exists(layout: Layout, path: str, watches: Watches = NO_WATCHES) -> Machine:
     node = layout.node(path)
     stat = yield Call(node.shard, Exists(node.path, watches.data(node)))
-    watches.armed()
+    watches.armed(None if stat is None else stat.version)
     if stat is None or not (stat.numChildren or path == "/"):
         return stat
     return (yield from _with_children(layout, path, stat))
@@ -124,7 +128,7 @@ def exists(layout: Layout, path: str, watches: Watches = NO_WATCHES) -> Machine:
 def get(layout: Layout, path: str, watches: Watches = NO_WATCHES) -> Machine:
     node = layout.node(path)
     value, stat = yield Call(node.shard, GetData(node.path, watches.data(node)))
-    watches.armed()
+    watches.armed(stat.version)
     if stat.numChildren or path == "/":
         stat = yield from _with_children(layout, path, stat)
     return value, stat
@@ -169,16 +173,16 @@ def children(
                 continue
         elif stat_too and stat is None:
             continue  # the node went after its bucket answered; ask again
-        watches.armed()
         found = [reply for reply in replies if not isinstance(reply, Exception)]
         names = [child for listed, _ in found for child in listed]
+        watches.armed(names)
         return (names, merged(stat, [s for _, s in found])) if stat_too else names
     raise Contention(f"{path}: its children could not be listed, it keeps changing")
 
 
 def _missing(home: Node, path: str, missing: list[Bucket], watches: Watches) -> Machine:
     """Leave watches where buckets are absent. Returns (stat, one appeared)."""
-    calls = [Call(home.shard, Exists(home.path, watches.home(path)))]
+    calls = [Call(home.shard, Exists(home.path, watches.home(home)))]
     for bucket in missing:
         watcher = watches.bucket_made(path, bucket)
         if watcher is not None:

@@ -15,10 +15,12 @@ every call that was in flight to its old ensemble has come back.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from parkazoo.ensemble import EnsembleClient
+from parkazoo.errors import Contention
 from parkazoo.mapping import Table
 from parkazoo.steps import Call
 
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 # A table that changes is announced by a watch; this is for an announcement lost.
 POLL_SECONDS = 0.1
+# A move pauses a shard for well under a second, or for as long as an owner takes to
+# re-create its ephemerals. Longer than this, the caller had better know.
+WAIT_SECONDS_MAX = 60.0
 
 
 class _Waiting:
@@ -34,6 +39,7 @@ class _Waiting:
 
     def __init__(self, owner: str, fence: int) -> None:
         self.owner, self.fence = owner, fence
+        self.since = time.monotonic()
         self.refused: deque[tuple[Call, Any]] = deque()
         self.unsent: deque[tuple[Call, Any]] = deque()
 
@@ -112,6 +118,7 @@ class Fencing:
     def _poll(self) -> None:
         """Read the copies again and again while anything waits."""
         while True:
+            self._end_long_waits()
             with self.lock:
                 owners = {waiting.owner for waiting in self.waiting.values()}
                 if not owners:
@@ -121,3 +128,19 @@ class Fencing:
                 if ensemble.connected:
                     ensemble.read_configuration()
             self.client.handler.sleep_func(POLL_SECONDS)
+
+    def _end_long_waits(self) -> None:
+        """Tell those who waited too long; nothing of theirs has been done."""
+        now = time.monotonic()
+        with self.lock:
+            limit = now - WAIT_SECONDS_MAX
+            late = [s for s, waiting in self.waiting.items() if waiting.since < limit]
+            ended = [(shard, self.waiting.pop(shard)) for shard in late]
+        for shard, waiting in ended:
+            error = Contention(
+                f"shard {shard} of ensemble {waiting.owner} takes no requests for"
+                f" {WAIT_SECONDS_MAX:g} s: a move of it may have been left unfinished."
+                " `parkazoo status` shows it, `parkazoo rebalance --abort` ends it"
+            )
+            for _, reply in [*waiting.refused, *waiting.unsent]:
+                reply.set_exception(error)

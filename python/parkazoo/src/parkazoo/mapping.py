@@ -37,6 +37,10 @@ class ConfigurationInvalid(ValueError):
     """The configuration document is not one this version can serve."""
 
 
+class EnsembleRemoved(ConfigurationInvalid):
+    """The ensemble belonged to a namespace; the message says where that is now."""
+
+
 @lru_cache(maxsize=65536)
 def shard_of(key: str) -> int:
     """The virtual shard of a key; the same on every platform for ever."""
@@ -207,10 +211,21 @@ class Table:
         }
         return json.dumps(document, separators=(",", ":")).encode()
 
+    def tombstone(self) -> bytes:
+        """What is left on an ensemble that is taken out, for those who still come."""
+        hosts = list(self.ensembles.values())
+        return json.dumps({"removed": self.namespace, "ensembles": hosts}).encode()
+
     @classmethod
     def deserialize(cls, data: bytes) -> Table:
         try:
             document = json.loads(data)
+            if "removed" in document:
+                raise EnsembleRemoved(
+                    "this ensemble was taken out of namespace"
+                    f" {document['removed']}, which is now on"
+                    f" {';'.join(document['ensembles'])}"
+                )
             if document["format"] != FORMAT:
                 raise ConfigurationInvalid(
                     f"configuration format {document['format']}; this version of"

@@ -34,7 +34,7 @@ from parkazoo import failpoints, namespace
 from parkazoo.copying import ACTIVE, FROZEN, GONE, Copier, clear
 from parkazoo.errors import MoveFailed, NamespaceMismatch
 from parkazoo.layout import BASE, CONFIG, IDENTITY, INTENTS, fence
-from parkazoo.mapping import Table, balanced
+from parkazoo.mapping import EnsembleRemoved, Table, balanced
 
 if TYPE_CHECKING:
     from parkazoo.client import ParKazooClient
@@ -309,11 +309,7 @@ class Mover:
                 raise MoveFailed(f"{hosts} cannot be reached; nothing was changed")
             session.ensure_path(INTENTS)
             if session.exists(CONFIG) is not None:
-                found = Table.deserialize(session.get(CONFIG)[0])
-                if found.namespace != table.namespace:
-                    raise NamespaceMismatch(
-                        f"{hosts} belongs to another namespace ({found.namespace})"
-                    )
+                _refuse_member(session.get(CONFIG)[0], hosts, table)
                 session.set(CONFIG, table.serialize())
             else:
                 session.create(CONFIG, table.serialize(), acl=OPEN_ACL_UNSAFE)
@@ -347,9 +343,30 @@ class Mover:
                     " `parkazoo check --repair` and try again"
                 )
             smaller = {n: table.ensembles[n] for n in others}
-            self.publish(table.with_ensembles(smaller))
-            try:
-                session.delete(CONFIG)
-            except KazooException:
-                pass
+            after = self.publish(table.with_ensembles(smaller))
+            self._say_farewell(table.ensembles[name], after)
             return state
+
+    def _say_farewell(self, hosts: str, table: Table) -> None:
+        """Leave word on an ensemble that nobody may take for a fresh one."""
+        session = self.client._sessions.visit(hosts)
+        try:
+            if self.client._sessions.wait(lambda: session.connected, 15):
+                session.set(CONFIG, table.tombstone())
+        except KazooException as error:
+            self.client.logger.warning("no word left on %s: %r", hosts, error)
+        finally:
+            session.shut()
+            session.close()
+
+
+def _refuse_member(data: bytes, hosts: str, table: Table) -> None:
+    """An ensemble that is to join may have been ours, or nobody's, only."""
+    try:
+        found = Table.deserialize(data)
+    except EnsembleRemoved:
+        return
+    if found.namespace != table.namespace:
+        raise NamespaceMismatch(
+            f"{hosts} belongs to another namespace ({found.namespace})"
+        )

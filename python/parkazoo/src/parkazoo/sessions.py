@@ -28,7 +28,7 @@ from parkazoo import hosts as hosts_string
 from parkazoo import namespace, remove
 from parkazoo.ensemble import EnsembleClient
 from parkazoo.errors import NamespaceMismatch
-from parkazoo.layout import IDENTITY
+from parkazoo.layout import CONFIG, IDENTITY
 from parkazoo.mapping import ConfigurationInvalid, Table
 
 if TYPE_CHECKING:
@@ -138,10 +138,10 @@ class Sessions:
                 copies = dict(self.copies)
             tables = [copy for copy in copies.values() if isinstance(copy, Table)]
             broken = [c for c in copies.values() if isinstance(c, ConfigurationInvalid)]
-            if broken:
-                raise broken[0]
             if tables:
                 return self._adopt_first(tables)
+            if broken and len(copies) == len(self.by_name):
+                raise broken[0]
             if len(copies) == len(self.by_name) and all(
                 isinstance(copy, NoNodeError) for copy in copies.values()
             ):
@@ -196,9 +196,11 @@ class Sessions:
             return None
         try:
             said = ensemble.get(IDENTITY)[0].decode()
-        except KazooException:
+            theirs = Table.deserialize(ensemble.get(CONFIG)[0])
+        except (KazooException, ConfigurationInvalid):
             return None
-        return said if said in table.ensembles else None
+        ours = said in table.ensembles and theirs.namespace == table.namespace
+        return said if ours else None
 
     def _add(self, name: str, hosts: str) -> EnsembleClient:
         with self.lock:
@@ -337,6 +339,7 @@ class Sessions:
             self.adopt(seen)
         ensemble.suspect = False
         self.signal.set()
+        self.client._watches.released(ensemble)
         self.client._fencing.copy_read(ensemble)
 
     def adopt(self, table: Table) -> None:

@@ -23,7 +23,7 @@ from kazoo.protocol.serialization import GetChildren, GetChildren2
 from kazoo.protocol.states import Callback, EventType, WatchedEvent
 
 from parkazoo import directory
-from parkazoo.ensemble import Reply
+from parkazoo.ensemble import EnsembleClient, Reply
 from parkazoo.layout import Bucket, Node
 from parkazoo.mapping import Table
 from parkazoo.operation import run
@@ -35,44 +35,54 @@ DATA, CHILDREN, MADE, HOME = "data", "children", "made", "home"
 
 
 class Forward:
-    """A physical watch. Two of the same kind on the same path are one."""
+    """A physical watch at one ensemble. Two alike are one."""
 
-    __slots__ = ("client", "kind", "path")
+    __slots__ = ("client", "ensemble", "kind", "path", "shard")
 
-    def __init__(self, client: ParKazooClient, kind: str, path: str) -> None:
+    def __init__(
+        self,
+        client: ParKazooClient,
+        kind: str,
+        path: str,
+        shard: int | None,
+        ensemble: EnsembleClient | None = None,
+    ) -> None:
         self.client, self.kind, self.path = client, kind, path
+        self.shard, self.ensemble = shard, ensemble
+
+    def at(self, ensemble: EnsembleClient) -> Forward:
+        """This watch as it is left at an ensemble."""
+        return Forward(self.client, self.kind, self.path, self.shard, ensemble)
+
+    def _identity(self) -> Any:
+        return (self.kind, self.path, self.shard, id(self.client), id(self.ensemble))
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Forward)
-            and self.kind == other.kind
-            and self.path == other.path
-            and self.client is other.client
-        )
+        return isinstance(other, Forward) and self._identity() == other._identity()
 
     def __hash__(self) -> int:
-        return hash((self.kind, self.path))
+        return hash(self._identity())
 
     def __call__(self, event: Any) -> None:
         if event.type != EventType.NONE:
-            self.client._watches.happened(self.kind, self.path, event.type)
+            self.client._watches.arrived(self, event.type)
 
 
 class DataWatch:
-    """A read that leaves a data watch for `watcher`."""
+    """A read that leaves a data watch for `watcher` (None: only physically)."""
 
     def __init__(self, client: ParKazooClient, path: str, watcher: Any) -> None:
         self.client, self.path, self.watcher = client, path, watcher
 
     def data(self, node: Node) -> Any:
-        return Forward(self.client, DATA, self.path)
+        return Forward(self.client, DATA, self.path, node.shard)
 
-    def armed(self) -> None:
-        self.client._watches.enter(self.client._data_watchers, self.path, self.watcher)
+    def armed(self, seen: Any) -> None:
+        self.client._watches.data_armed(self.path, self.watcher, seen)
 
     def children(self, directory: str, bucket: Bucket) -> None: ...
     def bucket_made(self, directory: str, bucket: Bucket) -> None: ...
-    def home(self, directory: str) -> None: ...
+    def home(self, node: Node) -> None: ...
 
 
 class ChildWatch:
@@ -80,43 +90,56 @@ class ChildWatch:
 
     def __init__(self, client: ParKazooClient, path: str, watcher: Any) -> None:
         self.client, self.path, self.watcher = client, path, watcher
-        self.missed: str | None = None
-        client._watches.arming.setdefault(path, set()).add(self)
+        self.missed: Any = None
+        client._watches.begin(self)
 
     def data(self, node: Node) -> None: ...
 
     def children(self, directory: str, bucket: Bucket) -> Any:
-        return Forward(self.client, CHILDREN, self.path)
+        return Forward(self.client, CHILDREN, self.path, bucket.shard)
 
     def bucket_made(self, directory: str, bucket: Bucket) -> Any:
-        return Forward(self.client, MADE, self.path)
+        return Forward(self.client, MADE, self.path, bucket.shard)
 
-    def home(self, directory: str) -> Any:
-        return Forward(self.client, HOME, self.path)
+    def home(self, node: Node) -> Any:
+        return Forward(self.client, HOME, self.path, node.shard)
 
-    def armed(self) -> None:
-        self.client._watches.child_armed(self)
+    def armed(self, seen: Any) -> None:
+        self.client._watches.child_armed(self, seen)
+
+
+def _digest(names: list[str]) -> tuple[int, int]:
+    """A directory's children, to tell whether they changed; small for large ones."""
+    return len(names), hash(frozenset(names))
 
 
 class Watches:
-    """The client's watches. The two dictionaries themselves are the client's."""
+    """The client's watches. The two dictionaries themselves are the client's.
+
+    `data_seen` and `child_seen` hold what the last read of a watched path saw, so
+    that after a move it is known whether something happened meanwhile.
+    """
 
     def __init__(self, client: ParKazooClient) -> None:
         self.client = client
         self.lock = client.handler.lock_object()
         self.arming: dict[str, set[ChildWatch]] = {}
+        self.data_seen: dict[str, Any] = {}
+        self.child_seen: dict[str, Any] = {}
+        self.held: list[tuple[Forward, str]] = []
 
-    def enter(self, watchers: Any, path: str, watcher: Any) -> None:
-        if self.client._stopped.is_set() or watcher is None:
-            return
+    def forget(self) -> None:
+        """The user's watches were all told that the connection was interrupted."""
         with self.lock:
-            watchers[path].add(watcher)
+            self.data_seen.clear()
+            self.child_seen.clear()
+            self.held.clear()
 
-    def child_armed(self, watch: ChildWatch) -> None:
-        self.abandon(watch)
-        self.enter(self.client._child_watchers, watch.path, watch.watcher)
-        if watch.missed is not None:
-            self.happened(*watch.missed)  # type: ignore[misc]
+    # -- entering ----------------------------------------------------------------
+
+    def begin(self, watch: ChildWatch) -> None:
+        with self.lock:
+            self.arming.setdefault(watch.path, set()).add(watch)
 
     def abandon(self, watch: ChildWatch) -> None:
         with self.lock:
@@ -126,14 +149,71 @@ class Watches:
                 if not waiting:
                     del self.arming[watch.path]
 
+    def data_armed(self, path: str, watcher: Any, seen: Any) -> None:
+        if self.client._stopped.is_set():
+            return
+        before = seen
+        with self.lock:
+            if watcher is None:
+                before = self.data_seen.get(path, seen)
+            else:
+                self.client._data_watchers[path].add(watcher)
+            self.data_seen[path] = seen
+        if before != seen:  # only after a move: something happened on the way
+            event = EventType.CHANGED
+            if seen is None:
+                event = EventType.DELETED
+            elif before is None:
+                event = EventType.CREATED
+            self.tell(self.client._data_watchers, path, event)
+
+    def child_armed(self, watch: ChildWatch, names: list[str]) -> None:
+        self.abandon(watch)
+        if self.client._stopped.is_set():
+            return
+        path, seen = watch.path, _digest(names)
+        before = seen
+        with self.lock:
+            if watch.watcher is None:
+                before = self.child_seen.get(path, seen)
+            else:
+                self.client._child_watchers[path].add(watch.watcher)
+            self.child_seen[path] = seen
+        if before != seen:
+            self.tell(self.client._child_watchers, path, EventType.CHILD)
+        elif watch.missed is not None:
+            self.happened(*watch.missed)
+
+    # -- events ------------------------------------------------------------------
+
+    def arrived(self, forward: Forward, event: str) -> None:
+        """An event from a server. Runs on that connection's thread."""
+        ensemble = forward.ensemble
+        if forward.shard is not None and ensemble is not None:
+            if ensemble.suspect:
+                with self.lock:  # its shard may be leaving, and its nodes with it
+                    self.held.append((forward, event))
+                return
+            table = self.client.table
+            if table is None or table.owners[forward.shard] != ensemble.name:
+                return  # cleaned up after a move; `follow` sees to the watch
+        self.happened(forward.kind, forward.path, event)
+
+    def released(self, ensemble: EnsembleClient) -> None:
+        """The table this ensemble's events were held for has been read."""
+        with self.lock:
+            ready = [held for held in self.held if held[0].ensemble is ensemble]
+            self.held = [held for held in self.held if held[0].ensemble is not ensemble]
+        for forward, event in ready:
+            self.arrived(forward, event)
+
     def happened(self, kind: str, path: str, event: str) -> None:
-        """A physical event. Runs on a connection's thread."""
         if kind == DATA:
             self.tell(self.client._data_watchers, path, event)
             return
         with self.lock:
             for watch in self.arming.get(path, ()):
-                watch.missed = (kind, path, event)  # type: ignore[assignment]
+                watch.missed = (kind, path, event)
             wanted = bool(self.client._child_watchers.get(path))
         if not wanted:
             return
@@ -146,10 +226,6 @@ class Watches:
         """A bucket or a node went or changed: is the directory gone, or only empty?"""
         watch = ChildWatch(self.client, path, None)
 
-        def looked(names: Any) -> None:
-            if names:
-                self.tell(self.client._child_watchers, path, EventType.CHILD)
-
         def failed(error: Exception) -> None:
             self.abandon(watch)
             if isinstance(error, NoNodeError):
@@ -158,9 +234,38 @@ class Watches:
         run(
             self.client,
             lambda layout: directory.children(layout, path, False, watch),
-            looked,
+            lambda names: None,
             failed,
         )
+
+    def follow(self, old: Table, table: Table) -> None:
+        """Shards have moved: leave the watches of their nodes at the new places."""
+        moved = {
+            shard
+            for shard, owner in enumerate(table.owners)
+            if owner != old.owners[shard]
+        }
+        if moved:
+            self.client.handler.spawn(self._follow, moved)
+
+    def _follow(self, moved: set[int]) -> None:
+        client, layout = self.client, self.client._layout
+        with self.lock:
+            data = [p for p, told in list(client._data_watchers.items()) if told]
+            listed = [p for p, told in list(client._child_watchers.items()) if told]
+        for path in data:
+            if layout.node(path).shard in moved:
+                watch = DataWatch(client, path, None)
+                run(
+                    client,
+                    lambda layout, p=path, w=watch: directory.exists(layout, p, w),
+                    lambda stat: None,
+                    lambda error: None,  # a lost connection tells its watches itself
+                )
+        for path in listed:
+            shards = {bucket.shard for bucket in layout.buckets(path)}
+            if (shards | {layout.node(path).shard}) & moved:
+                self.look_again(path)
 
     def passing(self, request: Any, async_object: Any) -> tuple[Any, Any]:
         """A request to ZooKeeper's own subtree, whose paths are the same for us."""
@@ -173,23 +278,25 @@ class Watches:
         entries = client._child_watchers if listing else client._data_watchers
 
         def got(value: Any) -> None:
-            self.enter(entries, request.path, watcher)
+            with self.lock:
+                entries[request.path].add(watcher)
             async_object.set(value)
 
-        forward = Forward(client, kind, request.path)
+        forward = Forward(client, kind, request.path, None)
         return (
             request._replace(watcher=forward),
             Reply(got, async_object.set_exception),
         )
-
-    def follow(self, old: Table, table: Table) -> None:
-        """Shards have moved: leave the watches of their nodes at the new places."""
 
     def tell(self, watchers: Any, path: str, event: str) -> None:
         """Hand an event to the user's watches on a path; each is told once."""
         client = self.client
         with self.lock:
             told = watchers.pop(path, ())
+            if watchers is client._data_watchers:
+                self.data_seen.pop(path, None)
+            elif watchers is client._child_watchers:
+                self.child_seen.pop(path, None)
         if not told or client._stopped.is_set():
             return
         logical = WatchedEvent(event, client._state, client.unchroot(path))

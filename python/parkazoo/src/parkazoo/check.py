@@ -1,0 +1,205 @@
+"""Looking over a whole namespace: what should not be there, and what is missing.
+
+What: walks every shard at its owner and every ensemble's leftovers, and reports
+`Finding`s; `repair` mends what it can. All of it is done while clients work, so a
+finding is looked at a second time before it is believed or touched.
+
+    orphan       a bucket with children whose directory is gone: never seen in any
+                 interleaving; shown, and deleted only if told to
+    stray        an empty anchor or bucket without its directory: deleted
+    leftover     a shard's nodes on an ensemble that does not own it: deleted
+    acl          a bucket whose ACL is not its directory's: set
+    unfinished   a move or a recursive delete whose client is gone: ended
+    copy         an ensemble's copy of the table that is missing or old: written
+    fence        a shard without its fence at its owner: shown
+
+Must never: delete a node that a client can see without being told so by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from parkazoo import remove
+from parkazoo.copying import GONE, clear, erase
+from parkazoo.layout import CLAIM, CONFIG, INTENTS, Layout, decode, fence
+from parkazoo.mapping import SHARDS, Table
+from parkazoo.move import Mover
+
+if TYPE_CHECKING:
+    from parkazoo.client import ParKazooClient
+
+
+@dataclass
+class Finding:
+    kind: str
+    where: str
+    what: str
+    repaired: bool = False
+
+
+class Checker:
+    def __init__(self, client: ParKazooClient) -> None:
+        self.client = client
+        assert client.table is not None
+        self.table = client.table
+        self.layout = Layout(self.table.rules)
+
+    def run(
+        self, repair: bool = False, delete_orphans: bool = False
+    ) -> Iterator[Finding]:
+        yield from self._table(repair)
+        yield from self._intents(repair)
+        for shard in range(SHARDS):
+            yield from self._shard(shard, repair, delete_orphans)
+        yield from self._leftovers(repair)
+
+    def _at(self, name: str) -> Any:
+        session = self.client._sessions.session(name)
+        self.client._sessions.wait(lambda: session.connected, 15)
+        return session
+
+    # -- the table and what was left unfinished ------------------------------------
+
+    def _table(self, repair: bool) -> Iterator[Finding]:
+        mover = Mover(self.client)
+        table = mover.table
+        if table.planned or table.moving:
+            shards = sorted({*table.planned, *table.moving})
+            finding = Finding(
+                "unfinished", "table", f"a move of {len(shards)} shards is unfinished"
+            )
+            if repair:
+                mover.abort()
+                finding.repaired = True
+            yield finding
+            table = mover.table
+        for name in table.ensembles:
+            session = self._at(name)
+            try:
+                found = Table.deserialize(session.get(CONFIG)[0]).generation
+            except NoNodeError:
+                found = 0
+            if found >= table.generation:
+                continue
+            finding = Finding(
+                "copy", name, f"has table {found}, not {table.generation}"
+            )
+            if repair:
+                if found:
+                    session.set(CONFIG, table.serialize())
+                else:
+                    session.create(CONFIG, table.serialize(), acl=OPEN_ACL_UNSAFE)
+                finding.repaired = True
+            yield finding
+        self.table = table
+
+    def _intents(self, repair: bool) -> Iterator[Finding]:
+        left = []
+        for name in self.table.ensembles:
+            session = self._at(name)
+            try:
+                found = session.get_children(INTENTS)
+            except NoNodeError:
+                continue
+            for intent in found:
+                if session.exists(f"{INTENTS}/{intent}/owner") is None:
+                    left.append((name, intent))
+        if not left:
+            return
+        if repair:
+            remove.roll_forward(self.client)
+        for name, intent in left:
+            gone = self._at(name).exists(f"{INTENTS}/{intent}") is None
+            what = "an intent whose client is gone"
+            yield Finding("unfinished", f"{name}:{intent}", what, repaired=gone)
+
+    # -- shards --------------------------------------------------------------------
+
+    def _shard(self, shard: int, repair: bool, delete: bool) -> Iterator[Finding]:
+        session = self._at(self.table.owners[shard])
+        try:
+            anchors = session.get_children(fence(shard))
+        except NoNodeError:
+            yield Finding("fence", fence(shard), f"missing on {session.name}")
+            return
+        for anchor in anchors:
+            path = f"{fence(shard)}/{anchor}"
+            directory = decode(anchor)
+            if directory in ("", "/"):
+                continue
+            finding = self._anchor(session, path, directory)
+            # Somebody may be in the middle of something: look again.
+            if finding is not None:
+                finding = self._anchor(session, path, directory)
+            if finding is None:
+                continue
+            if repair and (finding.kind != "orphan" or delete):
+                finding.repaired = self._mend(session, path, directory, finding)
+            yield finding
+
+    def _anchor(self, session: Any, path: str, directory: str) -> Finding | None:
+        """What is wrong with a directory's anchor, if anything."""
+        session.sync(path)
+        try:
+            inside = session.get_children(path)
+        except NoNodeError:
+            return None
+        bucket = f"{path}/b"
+        names = session.get_children(bucket) if "b" in inside else []
+        claimed = any(name.startswith(CLAIM[1:]) for name in inside)
+        home = self.layout.node(directory)
+        at_home = self._at(self.table.owners[home.shard])
+        at_home.sync(home.path)
+        stat = at_home.exists(home.path)
+        linked = stat is not None and stat.numChildren > 0
+        if not linked and names:
+            return Finding("orphan", directory, f"{len(names)} children, no directory")
+        if not linked and not claimed:
+            return Finding("stray", directory, "an anchor without its directory")
+        if linked and "b" in inside:
+            wanted, actual = at_home.get_acls(home.path)[0], session.get_acls(bucket)[0]
+            if sorted(wanted) != sorted(actual):
+                return Finding("acl", directory, "its bucket has another ACL")
+        return None
+
+    def _mend(self, session: Any, path: str, directory: str, finding: Finding) -> bool:
+        try:
+            if finding.kind == "orphan":
+                erase(session, path)
+            elif finding.kind == "stray":
+                if "b" in session.get_children(path):
+                    session.delete(f"{path}/b")
+                session.delete(path)
+            elif finding.kind == "acl":
+                home = self.layout.node(directory)
+                at_home = self._at(self.table.owners[home.shard])
+                session.set_acls(f"{path}/b", at_home.get_acls(home.path)[0])
+        except KazooException:
+            return False
+        return True
+
+    def _leftovers(self, repair: bool) -> Iterator[Finding]:
+        for name in self.table.ensembles:
+            session = self._at(name)
+            for shard, owner in enumerate(self.table.owners):
+                if owner == name or shard in self.table.planned:
+                    continue
+                try:
+                    inside = session.get_children(fence(shard))
+                except NoNodeError:
+                    continue
+                if not inside:
+                    continue
+                finding = Finding(
+                    "leftover", f"{name}:{fence(shard)}", f"{len(inside)} anchors"
+                )
+                if repair:
+                    clear(session, shard, GONE)
+                    finding.repaired = True
+                yield finding

@@ -1,0 +1,395 @@
+"""The command line: `parkazoo init|status|where|tree|check|add-ensemble|...`.
+
+What: one subcommand per thing an operator does. The answer goes to stdout, one
+JSON document with `--json`; progress and errors go to stderr. Exit code 0: done;
+1: looked and found something wrong; 2: failed, with what, why and what to do next.
+
+Must never: print a stack trace for what an operator can cause, or change anything
+in a command whose name does not say so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from parkazoo import hosts as hosts_string
+from parkazoo import importing, namespace
+from parkazoo.check import Checker
+from parkazoo.client import ParKazooClient
+from parkazoo.connection import BatchingClient
+from parkazoo.errors import ParKazooError
+from parkazoo.mapping import ConfigurationInvalid, Rules, Table, balanced, join
+from parkazoo.move import Mover, State
+
+DONE, WRONG, FAILED = 0, 1, 2
+
+
+class Usage(Exception):
+    """The operator asked for something that cannot be; the message says what."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.ERROR, format="%(message)s")
+    if not options.verbose:
+        logging.disable(logging.CRITICAL)
+    try:
+        code: int = options.run(options)
+        return code
+    except (Usage, ParKazooError, ConfigurationInvalid) as error:
+        print(f"parkazoo: {error}", file=sys.stderr)
+    except KazooTimeoutError:
+        print(
+            f"parkazoo: no answer from {options.hosts} within {options.timeout:g} s;"
+            " are the servers up, and is `--hosts` right?",
+            file=sys.stderr,
+        )
+    except KazooException as error:
+        print(
+            f"parkazoo: ZooKeeper refused: {type(error).__name__} {error}".rstrip(),
+            file=sys.stderr,
+        )
+    except KeyboardInterrupt:
+        print("parkazoo: interrupted", file=sys.stderr)
+    return FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="parkazoo",
+        description="One ZooKeeper namespace over many ensembles.",
+        epilog="HOSTS is `h1:2181,h2:2181;h3:2181`: commas inside an ensemble,"
+        " semicolons between ensembles; one ensemble of a namespace is enough.",
+    )
+    parser.add_argument(
+        "--hosts",
+        default=os.environ.get("PARKAZOO_HOSTS", "127.0.0.1:2181"),
+        help="where the namespace is (default: $PARKAZOO_HOSTS, or 127.0.0.1:2181)",
+    )
+    parser.add_argument("--json", action="store_true", help="answer in JSON")
+    parser.add_argument("--timeout", type=float, default=15.0, help="seconds")
+    parser.add_argument(
+        "--auth", action="append", default=[], metavar="SCHEME:CREDENTIAL"
+    )
+    parser.add_argument("--verbose", action="store_true", help="log on stderr")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[[Any], int], text: str) -> Any:
+        added = commands.add_parser(name, help=text, description=text)
+        added.set_defaults(run=run)
+        return added
+
+    init = command("init", init_command, "make a namespace on the ensembles of HOSTS")
+    init.add_argument("--weak", action="append", default=[], metavar="PREFIX[:BUCKETS]")
+    init.add_argument("--colocate", action="append", default=[], metavar="PREFIX")
+    data = init.add_mutually_exclusive_group()
+    data.add_argument(
+        "--import",
+        dest="import_data",
+        action="store_true",
+        help="copy what the first ensemble holds into the namespace",
+    )
+    data.add_argument(
+        "--beside", action="store_true", help="leave aside data that is there already"
+    )
+    command("status", status_command, "show ensembles, shards and unfinished moves")
+    where = command("where", where_command, "show which ensemble holds a node")
+    where.add_argument("path")
+    tree = command("tree", tree_command, "show the nodes below a path")
+    tree.add_argument("path", nargs="?", default="/")
+    tree.add_argument("--depth", type=int, default=3)
+    check = command("check", check_command, "look for what should not be there")
+    check.add_argument("--repair", action="store_true")
+    check.add_argument("--delete-orphans", action="store_true")
+    add = command("add-ensemble", add_command, "take in an ensemble and rebalance")
+    add.add_argument("ensemble", metavar="HOSTS")
+    add.add_argument("--name")
+    add.add_argument("--no-rebalance", action="store_true")
+    away = command("remove-ensemble", remove_command, "empty an ensemble, let it go")
+    away.add_argument("name")
+    even = command("rebalance", rebalance_command, "even out the shards")
+    even.add_argument("--plan", action="store_true", help="only show what would move")
+    even.add_argument("--abort", action="store_true", help="undo an unfinished move")
+    even.add_argument("--among", help="names of the ensembles to keep shards on")
+    return parser
+
+
+# -- what all commands use ---------------------------------------------------------
+
+
+def _auth(options: Any) -> list[tuple[str, str]]:
+    pairs = []
+    for given in options.auth:
+        scheme, separator, credential = given.partition(":")
+        if not separator:
+            raise Usage(f"--auth {given}: write SCHEME:CREDENTIAL")
+        pairs.append((scheme, credential))
+    return pairs
+
+
+@contextmanager
+def _client(options: Any) -> Iterator[ParKazooClient]:
+    client = ParKazooClient(
+        options.hosts, auth_data=_auth(options), auto_init=False, timeout=10
+    )
+    client.start(options.timeout)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def _answer(options: Any, document: Any, lines: list[str]) -> None:
+    print(json.dumps(document) if options.json else "\n".join(lines))
+
+
+def _progress(state: State) -> None:
+    print(
+        f"\r{state.shards_moved}/{state.shards_total} shards,"
+        f" {state.nodes_copied} nodes, longest pause {state.pause_max * 1000:.0f} ms ",
+        end="",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _moved(options: Any, mover: Mover, work: Callable[[], State]) -> int:
+    """Run a move with progress; Ctrl-C stops it after the shards under way."""
+    import signal
+
+    before = signal.signal(signal.SIGINT, lambda *_: mover.stop())
+    try:
+        state = work()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        print(file=sys.stderr)
+    _answer(
+        options,
+        {**vars(state), "stopped": mover.stopped},
+        [
+            f"moved {state.shards_moved} of {state.shards_total} shards,"
+            f" {state.nodes_copied} nodes; longest pause {state.pause_max * 1000:.0f} ms",
+            "next: `parkazoo rebalance` to go on" if mover.stopped else "",
+        ][: 2 if mover.stopped else 1],
+    )
+    return WRONG if mover.stopped else DONE
+
+
+# -- commands ------------------------------------------------------------------------
+
+
+def init_command(options: Any) -> int:
+    ensembles, chroot = hosts_string.split(options.hosts)
+    if chroot:
+        raise Usage("a namespace is made on whole ensembles; give HOSTS without chroot")
+    weak = []
+    for given in options.weak:
+        prefix, _, count = given.partition(":")
+        weak.append((prefix, int(count or 16)))
+    rules = Rules(colocate=tuple(options.colocate), weak=tuple(weak))
+    clients: dict[str, Any] = {}
+    try:
+        for hosts in ensembles:
+            client = BatchingClient(hosts, auth_data=_auth(options))
+            clients[hosts] = client
+            client.start(options.timeout)
+        beside = options.beside or options.import_data
+        table = namespace.initialize(clients, rules, adopt_foreign=beside)
+        count = 0
+        if options.import_data:
+            count = importing.copy_in(clients, options.hosts, _auth(options))
+    finally:
+        for client in clients.values():
+            client.stop()
+            client.close()
+    document = {**_table_document(table), "imported": count}
+    lines = [f"namespace {table.namespace} over {len(table.ensembles)} ensembles"]
+    if options.import_data:
+        lines.append(f"{count} nodes imported; the originals are still there")
+    _answer(options, document, [*lines, "next: `parkazoo status`"])
+    return DONE
+
+
+def _table_document(table: Table) -> dict[str, Any]:
+    return {
+        "namespace": table.namespace,
+        "generation": table.generation,
+        "seat": table.seat,
+        "ensembles": {
+            name: {"hosts": hosts, "shards": len(table.shards(name))}
+            for name, hosts in table.ensembles.items()
+        },
+        "moving": sorted({*table.moving, *table.planned}),
+        "rules": table.rules.document(),
+    }
+
+
+def status_command(options: Any) -> int:
+    with _client(options) as client:
+        document = _table_document(Mover(client).table)
+        for name, entry in document["ensembles"].items():
+            session = client._sessions.session(name)
+            entry["connected"] = bool(session.connected)
+            entry["server"] = _server(session)
+    lines = [f"namespace {document['namespace']}, table {document['generation']}"]
+    for name, entry in document["ensembles"].items():
+        state = "connected" if entry["connected"] else "NOT CONNECTED"
+        seat = ", seat" if name == document["seat"] else ""
+        lines.append(f"{name}  {entry['shards']:4} shards  {state}{seat}")
+        lines.append(f"      {entry['hosts']}  {entry['server']}")
+    if document["moving"]:
+        lines.append(f"{len(document['moving'])} shards are on their way, or a move")
+        lines.append("was left unfinished: `parkazoo rebalance --abort` undoes it")
+    _answer(options, document, lines)
+    good = all(entry["connected"] for entry in document["ensembles"].values())
+    return DONE if good else WRONG
+
+
+def _server(session: Any) -> str:
+    try:
+        text = str(session.command(b"srvr"))
+    except (KazooException, OSError):
+        return ""
+    wanted = ("Mode", "Node count", "Latency min/avg/max")
+    found = [line for line in text.splitlines() if line.startswith(wanted)]
+    return "; ".join(found)
+
+
+def where_command(options: Any) -> int:
+    with _client(options) as client:
+        path = "/" + options.path.strip("/")
+        layout, table = client._layout, client.table
+        assert table is not None
+        node = layout.node(path)
+        buckets = layout.buckets(path)
+        document = {
+            "path": path,
+            "exists": client.exists(path) is not None,
+            "shard": node.shard,
+            "ensemble": table.owners[node.shard],
+            "hosts": table.ensembles[table.owners[node.shard]],
+            "physical": node.path,
+            "children": [
+                {
+                    "shard": b.shard,
+                    "ensemble": table.owners[b.shard],
+                    "physical": b.path,
+                }
+                for b in buckets
+            ],
+        }
+    lines = [
+        f"{path}" + ("" if document["exists"] else "  (does not exist)"),
+        f"  node      shard {node.shard} on {document['ensemble']}"
+        f" ({document['hosts']})  {node.path}",
+    ]
+    for b in buckets:
+        lines.append(
+            f"  children  shard {b.shard} on {table.owners[b.shard]}  {b.path}"
+        )
+    _answer(options, document, lines)
+    return DONE
+
+
+def tree_command(options: Any) -> int:
+    found: list[dict[str, Any]] = []
+    with _client(options) as client:
+        table, layout = client.table, client._layout
+        assert table is not None
+
+        def walk(path: str, depth: int) -> None:
+            try:
+                names, stat = client.get_children(path, include_data=True)
+            except NoNodeError:
+                return
+            owner = table.owners[layout.node(path).shard]
+            found.append(
+                {
+                    "path": path,
+                    "depth": depth,
+                    "ensemble": owner,
+                    "children": len(names),
+                    "bytes": stat.dataLength,
+                    "ephemeral": bool(stat.ephemeralOwner),
+                }
+            )
+            if depth < options.depth:
+                for name in sorted(names):
+                    if not (path == "/" and name == "zookeeper"):
+                        walk(join(path, name), depth + 1)
+
+        walk("/" + options.path.strip("/"), 0)
+    lines = [
+        f"{'  ' * node['depth']}{node['path'].rsplit('/', 1)[1] or '/'}"
+        f"  [{node['ensemble']}] {node['children']} children, {node['bytes']} bytes"
+        + (", ephemeral" if node["ephemeral"] else "")
+        for node in found
+    ]
+    _answer(options, found, lines)
+    return DONE if found else WRONG
+
+
+def check_command(options: Any) -> int:
+    with _client(options) as client:
+        checker = Checker(client)
+        found = list(checker.run(options.repair, options.delete_orphans))
+    lines = [
+        f"{f.kind:10} {f.where}: {f.what}" + ("  (repaired)" if f.repaired else "")
+        for f in found
+    ] or ["nothing wrong"]
+    if any(not f.repaired for f in found) and not options.repair:
+        lines.append("next: `parkazoo check --repair`")
+    _answer(options, [vars(f) for f in found], lines)
+    return WRONG if any(not f.repaired for f in found) else DONE
+
+
+def add_command(options: Any) -> int:
+    with _client(options) as client:
+        mover = Mover(client, None if options.json else _progress)
+        name = mover.add_ensemble(options.ensemble, options.name)
+        if options.no_rebalance:
+            _answer(options, {"name": name}, [f"{name} joined; next: `rebalance`"])
+            return DONE
+        return _moved(options, mover, mover.rebalance)
+
+
+def remove_command(options: Any) -> int:
+    with _client(options) as client:
+        mover = Mover(client, None if options.json else _progress)
+        return _moved(options, mover, lambda: mover.remove_ensemble(options.name))
+
+
+def rebalance_command(options: Any) -> int:
+    with _client(options) as client:
+        mover = Mover(client, None if options.json else _progress)
+        if options.abort:
+            shards = mover.abort()
+            _answer(options, {"kept": shards}, [f"{len(shards)} shards stay"])
+            return DONE
+        among = options.among.split(",") if options.among else None
+        table = mover.table
+        strangers = set(among or []) - set(table.ensembles)
+        if strangers:
+            raise Usage(f"no ensembles {', '.join(sorted(strangers))} here")
+        if options.plan:
+            plan = balanced(table, among or list(table.ensembles))
+            document = {str(s): [table.owners[s], to] for s, to in sorted(plan.items())}
+            lines = [f"shard {s}: {a} -> {b}" for s, (a, b) in document.items()]
+            _answer(options, document, lines or ["nothing to move"])
+            return DONE
+        return _moved(options, mover, lambda: mover.rebalance(among))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
