@@ -47,7 +47,7 @@ impl Default for RedisOptions {
 pub struct TontineOptions {
     /// The program; this very one by default.
     pub program: PathBuf,
-    /// Its arguments, separated by blanks. `{dir}` stands for the scratch directory, `{resp}`, `{native}` and
+    /// Its arguments, separated by blanks. `{dir}` stands for a scratch directory that is not there yet, `{resp}`, `{native}` and
     /// `{http}` for free ports. Addresses without such a port are read from what the program prints: a line
     /// that contains the word `resp` or `native` and an address.
     pub arguments: String,
@@ -130,9 +130,11 @@ fn start_redis(name: &str, options: &RedisOptions) -> Result<Peer, PeerError> {
 fn start_tontine(name: &str, options: &TontineOptions) -> Result<Peer, PeerError> {
     let directory = scratch(options.parent.as_deref())?;
     let (resp, native, http) = (free_port()?, free_port()?, free_port()?);
+    // A directory of its own, which the program makes itself: the outer one holds its output.
+    let data = directory.path().join("data").display().to_string();
     let fill = |argument: &str| {
         argument
-            .replace("{dir}", &directory.path().display().to_string())
+            .replace("{dir}", &data)
             .replace("{resp}", &resp.to_string())
             .replace("{native}", &native.to_string())
             .replace("{http}", &http.to_string())

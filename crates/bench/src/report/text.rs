@@ -177,6 +177,7 @@ mod tests {
                                                     ours          theirs     ratio             range
             throughput, op/s                           2               2      1.00      1.00 to 1.00
             server CPU, µs/op                     10,000          20,000      0.50      0.50 to 0.50
+            server CPU, best run, µs/op           10,000          20,000      0.50      0.50 to 0.50
             read p50, µs                             100             100      1.00      1.00 to 1.00
             read p99, µs                             300             450      0.67      0.67 to 0.67
             read p99.9, µs                           300             450      0.67      0.67 to 0.67

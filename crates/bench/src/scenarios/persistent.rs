@@ -93,6 +93,10 @@ impl PersistentScenario {
             let redis = Contestant::start("redis, logging", &PeerOptions::Redis(redis))?;
             let loaded = redis.load(&workload, &self.driver(LOAD_DEPTH))?;
             report.notes.push(loaded_note(&redis, &loaded));
+            report.notes.push(
+                "Redis logs with appendfsync everysec: a power cut may cost it about a second of writes."
+                    .to_owned(),
+            );
             let pairs = alternate(&over_resp, &redis, &workload, &self.driver(1), self.pairs)?;
             report.comparisons.push(Comparison::of(workload.describe() + ", over RESP", &pairs));
             report.runs.extend(pairs.into_iter().flat_map(|(a, b)| [a, b]));

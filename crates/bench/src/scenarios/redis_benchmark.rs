@@ -111,7 +111,9 @@ pub fn metrics(pairs: &[(RedisBenchmarkRun, RedisBenchmarkRun)]) -> Vec<Metric> 
         let paired: Vec<(f64, f64)> = pairs.iter().map(|(a, b)| (figure(a), figure(b))).collect();
         Metric::of(name.to_owned(), less_is_better, &paired)
     };
-    figures.into_iter().filter_map(metric).collect()
+    let cpu = pairs.iter().map(|(a, b)| (a.server_cpu_us_per_operation, b.server_cpu_us_per_operation));
+    let best = Metric::best("server CPU, best run, µs/op".to_owned(), &cpu.collect::<Vec<_>>());
+    figures.into_iter().filter_map(metric).chain(best).collect()
 }
 
 #[cfg(test)]

@@ -2,6 +2,9 @@
 //!
 //! Everything is measured twice: by our own driver, the same code for both servers, and by the unmodified
 //! `redis-benchmark`. The figure to watch is the server's CPU per operation.
+//!
+//! Many short pairs rather than a few long ones: what else the machine does drifts from second to second, and a pair
+//! of neighbours shares it.
 
 use crate::compare::{Contestant, alternate};
 use crate::driver::DriverOptions;
@@ -27,17 +30,17 @@ pub struct RespScenario {
     #[command(flatten)]
     pub tontine: TontineArgs,
     /// Alternating pairs of runs for each figure.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 7)]
     pub pairs: usize,
     /// Seconds of each run of our own driver.
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, default_value_t = 2.0)]
     pub duration: f64,
     /// Seconds of warm-up before each.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 0.5)]
     pub warm_up: f64,
     /// Requests of each unpipelined run of redis-benchmark (pipelined ones: four times as many); 0 leaves
     /// redis-benchmark out.
-    #[arg(long, default_value_t = 200_000)]
+    #[arg(long, default_value_t = 100_000)]
     pub requests: u64,
     /// Connections.
     #[arg(long, default_value_t = 50)]
