@@ -23,7 +23,9 @@ from kazoo.exceptions import NoNodeError
 
 from conftest import EnsembleFactory
 from parkazoo import ParKazooClient
+from parkazoo.errors import MoveFailed
 from parkazoo.failpoints import AFTER, BEFORE, LABELS
+from parkazoo.move import Mover
 from servers import wait_until
 from victim import SESSION_SECONDS, prepare
 
@@ -50,10 +52,11 @@ REACHED_BY = {
     "intent.3": "transaction_across",
     "intent.4": "transaction_across",
 }
+REACHED_BY |= {f"move.{number}": "move" for number in range(1, 7)}
 CASES = [
     (REACHED_BY[label.rpartition(".")[0]], f"{label}:{when}")
     for label in LABELS
-    for when in (BEFORE, AFTER)
+    for when in ((AFTER,) if label.startswith("move") else (BEFORE, AFTER))
 ]
 # Steps that one operation takes several times: die at a later one, too.
 CASES += [
@@ -186,7 +189,25 @@ def eventually_all_or_none(client: Any) -> None:
     wait_until(decided, 4 * SESSION_SECONDS, "the transaction is decided")
 
 
+def nothing_moved_astray(client: Any) -> None:
+    """Whoever comes after undoes what was begun; every node is where it should."""
+
+    def undone() -> bool:
+        with contextlib.suppress(MoveFailed):  # while the dead mover's session lives
+            Mover(client).abort()
+            return True
+        return False
+
+    wait_until(undone, 4 * SESSION_SECONDS, "the dead mover is gone")
+    assert client.table is not None and not client.table.moving
+    for path in ("/v/d", "/v/leaf", "/v/full/x", "/v/tree/b/c/n3", "/v/a1/other"):
+        assert value(client, path) == b"old", path
+    assert sorted(client.get_children("/v/tree")) == ["b", "n1", "n2", "n3"]
+    assert client.get_children("/v/used") == []
+
+
 OUTCOMES = {
+    "move": nothing_moved_astray,
     "first_child": first_child_or_none,
     "refused_child": no_child_below_the_ephemeral,
     "remove_directory": directory_or_none,

@@ -21,6 +21,7 @@ from kazoo.exceptions import NoChildrenForEphemeralsError
 from kazoo.security import make_acl
 
 from parkazoo import ParKazooClient
+from parkazoo.move import Mover
 
 SESSION_SECONDS = 4
 
@@ -75,6 +76,21 @@ def transaction_across(client: Any) -> None:
     assert results == ["/v/a1/t", "/v/a2/t", "/v/a3/t"], results
 
 
+def move(client: Any) -> None:
+    """Move the shards of everything prepared, and some more, to other ensembles."""
+    table = client.table
+    names = list(table.ensembles)
+    directories = ("/v", "/v/d", "/v/full", "/v/used", "/v/tree", "/v/tree/b")
+    shards = {client._layout.buckets(path)[0].shard for path in directories}
+    shards |= set(range(0, 1024, 64))
+    Mover(client).move(
+        {
+            shard: names[(names.index(table.owners[shard]) + 1) % len(names)]
+            for shard in shards
+        }
+    )
+
+
 OPERATIONS: dict[str, Callable[[Any], None]] = {
     function.__name__: function
     for function in (
@@ -87,6 +103,7 @@ OPERATIONS: dict[str, Callable[[Any], None]] = {
         remove_tree,
         transaction,
         transaction_across,
+        move,
     )
 }
 

@@ -1,0 +1,112 @@
+"""Shards move while locks, queues, elections and plain nodes are in use.
+
+A third ensemble joins, takes its share, and is emptied again, while callers that
+know nothing of it go on; then the history they recorded is judged as after any
+other fault. Nobody may even notice: no operation may fail.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from kazoo.protocol.states import KazooState
+
+from conftest import EnsembleFactory
+from history import UNKNOWN
+from parkazoo import ParKazooClient
+from parkazoo.mapping import SHARDS
+from parkazoo.move import Mover
+from servers import Ensemble
+from test_faults import Turmoil, connect_to, hosts_of
+
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(400)]
+
+WHOLE = 3  # ensembles, when the third has joined
+
+
+@pytest.fixture
+def operator() -> Iterator[Callable[[str], ParKazooClient]]:
+    """A client that changes who holds what."""
+    made: list[ParKazooClient] = []
+
+    def connect(hosts: str) -> ParKazooClient:
+        made.append(connect_to(hosts))
+        return made[-1]
+
+    yield connect
+    for client in made:
+        client.stop()
+        client.close()
+
+
+def test_a_third_ensemble_joins_and_leaves_unnoticed(
+    ensembles: EnsembleFactory, operator: Callable[[str], ParKazooClient]
+) -> None:
+    taken = ensembles(WHOLE)
+    hosts = hosts_of(taken[:2])
+    turmoil = Turmoil(operator(hosts), hosts, reads=True)
+    states: list[str] = []
+    for client in turmoil.chaos._clients:
+        client.add_listener(states.append)
+    time.sleep(2)
+    mover = Mover(operator(hosts))
+    name = mover.add_ensemble(taken[2].hosts)
+    moved = mover.rebalance()
+    assert moved.shards_moved == moved.shards_total
+    assert abs(moved.shards_moved - SHARDS / WHOLE) <= WHOLE
+    time.sleep(3)
+    back = mover.remove_ensemble(name)
+    assert back.shards_moved == moved.shards_moved
+    time.sleep(1)
+    turmoil.end()
+    unsure = [o for o in turmoil.chaos.history.operations if o.outcome == UNKNOWN]
+    assert unsure == [], "a move made an operation fail"
+    assert KazooState.SUSPENDED not in states and KazooState.LOST not in states
+
+
+def test_a_move_survives_an_ensemble_that_stalls_and_one_that_dies(
+    ensembles: EnsembleFactory, operator: Callable[[str], ParKazooClient]
+) -> None:
+    """The mover may give up; then another finishes what it left."""
+    taken = ensembles(WHOLE)
+    hosts = hosts_of(taken[:2])
+    turmoil = Turmoil(operator(hosts), hosts, reads=True)
+    time.sleep(1)
+    Mover(operator(hosts)).add_ensemble(taken[2].hosts)
+    ended = threading.Event()
+    gave_up: list[str] = []
+
+    def keep_moving() -> None:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            try:
+                client = operator(hosts_of(taken))
+                Mover(client).rebalance()
+                break
+            except Exception as error:
+                gave_up.append(repr(error))
+                time.sleep(0.5)
+        ended.set()
+
+    threading.Thread(target=keep_moving, daemon=True).start()
+    time.sleep(2)
+    for ensemble in taken:
+        disturb(ensemble)
+    assert ended.wait(150), gave_up
+    turmoil.end()
+    table = turmoil.judge.table
+    assert table is not None and not table.moving
+    assert [len(table.shards(n)) for n in table.ensembles] == [342, 341, 341], gave_up
+
+
+def disturb(ensemble: Ensemble) -> None:
+    ensemble.pause()
+    time.sleep(1)
+    ensemble.resume()
+    time.sleep(2)
+    ensemble.kill()
+    ensemble.start()
+    time.sleep(3)
