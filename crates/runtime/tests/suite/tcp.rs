@@ -246,9 +246,9 @@ async fn three_links_over_two_listeners_are_spread_evenly() {
 }
 
 #[test]
-fn a_link_ends_with_the_executor_of_its_writer() {
-    let executor = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (serving, connecting) = (executor(), executor());
+fn a_link_ends_with_the_thread_of_its_writer() {
+    let start = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (serving, connecting) = (start(), start());
     let mut listener = TcpNetwork::new().listen_shared(ANY, 1).unwrap().remove(0);
     let address = listener.address();
     let accepting = std::thread::spawn(move || {
