@@ -371,7 +371,7 @@ impl Core {
         loop {
             match self.tail.append(entry, &self.segment_next) {
                 Ok(appended) => {
-                    self.space.fetch_sub(appended.slot.space() as i64, Ordering::Relaxed);
+                    self.space.fetch_sub(appended.grown as i64, Ordering::Relaxed);
                     return Ok(appended);
                 }
                 Err(AppendError::Closed) => return Err(self.refusal()),

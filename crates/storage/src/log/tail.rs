@@ -44,6 +44,8 @@ pub(super) struct Appended {
     pub(super) origin: u32,
     /// Bytes that wait for the file now.
     pub(super) waiting: usize,
+    /// Bytes by which the log grew: the record, and what had to stand before it.
+    pub(super) grown: u64,
 }
 
 /// Why nothing was appended.
@@ -142,7 +144,8 @@ impl Tail {
             state: Mutex::new(state),
             writer: Mutex::new(()),
             written: AtomicU64::new(start.position),
-            synced: AtomicU64::new(start.position),
+            // What recovery read may not be synced; whoever finds it and wants to acknowledge it waits for that.
+            synced: AtomicU64::new(0),
             engine,
             directory: directory.to_owned(),
             first,
@@ -164,6 +167,7 @@ impl Tail {
         if state.end() > self.overlong_bytes {
             return Err(AppendError::Overlong);
         }
+        let before = state.position;
         self.begin_batch(&mut state);
         let origin = segment_next.load(Ordering::SeqCst) - 1;
         let mut header = RecordHeader {
@@ -190,6 +194,7 @@ impl Tail {
             position: state.position,
             origin,
             waiting: state.waiting(),
+            grown: state.position - before,
         })
     }
 
@@ -331,7 +336,8 @@ impl Tail {
     /// Everything up to here survives a power cut; the next record is preceded by a mark that says so.
     pub(super) fn synced_to(&self, point: Point, position: u64) {
         let before = self.synced.fetch_max(position, Ordering::AcqRel);
-        if before < position {
+        let news = point > Point { segment: self.first, offset: 0 };
+        if before < position && news {
             self.state.lock().mark_due = Some(point);
         }
     }

@@ -2,6 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+mod compaction;
 mod conformance;
+mod crash;
+mod damage;
+mod full;
+mod ledger;
+mod planted;
 mod setup;
 mod world;

@@ -58,7 +58,9 @@ impl Fault {
 /// What becomes of one operation.
 pub(super) enum Verdict {
     Happens,
+    /// Nothing happens.
     Never(DiskError),
+    /// An append arrives in part; a sync loses what it should have covered.
     InPart(DiskError),
 }
 
@@ -99,7 +101,12 @@ impl Faults {
             self.operations += 1;
             if self.power_ends_at.is_some_and(|end| self.operations > end) {
                 self.power_off = true;
-                return Verdict::InPart(failed(path, "the power is off"));
+                let error = failed(path, "the power is off");
+                // A sync that the end came before did nothing; one that the device refuses loses its bytes.
+                return match operation {
+                    Operation::Append => Verdict::InPart(error),
+                    _ => Verdict::Never(error),
+                };
             }
         }
         let strikes = |fault: &&mut Fault| {

@@ -349,7 +349,8 @@ impl File for SimulatedFile {
                     file.sync(covered);
                     Ok(())
                 }
-                Verdict::Never(error) | Verdict::InPart(error) => {
+                Verdict::Never(error) => Err(error),
+                Verdict::InPart(error) => {
                     file.lose(covered);
                     Err(error)
                 }

@@ -1,0 +1,234 @@
+//! Room comes back, and nothing else changes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use model::{PartitionId, Token};
+use runtime::Disk;
+use runtime::disk::os::OsDisk;
+use runtime::disk::simulated::SimulatedDisk;
+use storage::{Durability, EnginePorts, LogEngine, LogOptions, StorageEngine, StorageError};
+
+use crate::setup::{DIRECTORY, block_on, get, small, write};
+use crate::world::World;
+
+const GROUPED: Durability = Durability::Every { milliseconds: 10 };
+
+fn open(disk: &SimulatedDisk, world: &World) -> Arc<LogEngine> {
+    let disk = Arc::new(disk.clone());
+    world.block_on(LogEngine::open(disk, DIRECTORY, small(GROUPED), world.ports())).unwrap()
+}
+
+/// Writes down what a rebuild from all segments finds, without the snapshot.
+fn forget_snapshot(disk: &SimulatedDisk) {
+    disk.remove(&format!("{DIRECTORY}/index")).unwrap();
+}
+
+#[test]
+fn overwriting_for_ever_takes_bounded_space() {
+    let (world, disk) = (World::default(), SimulatedDisk::new(0));
+    let engine = open(&disk, &world);
+    let mut most = 0;
+    for step in 0..9_000u32 {
+        let number = step.wrapping_mul(2654435769) >> 22;
+        write(&*engine, number % 4, format!("key {number}").as_bytes(), Some(vec![1; 100])).unwrap();
+        if step % 20 == 0 {
+            world.pass(Duration::from_millis(20));
+        }
+        if step > 3000 {
+            most = most.max(engine.stats().disk_bytes);
+        }
+    }
+    let live = engine.stats().records * 160;
+    assert!(most < 2 * live + 16 * 1024, "{most} bytes for {live} live ones");
+    assert!(engine.stats().compacted_bytes > 0);
+}
+
+#[test]
+fn putting_and_removing_for_ever_takes_bounded_space_though_one_old_record_stays() {
+    let (world, disk) = (World::default(), SimulatedDisk::new(0));
+    let engine = open(&disk, &world);
+    write(&*engine, 0, b"old", Some(vec![1; 900])).unwrap();
+    let mut most = 0;
+    for step in 0..4000u32 {
+        let key = format!("key {step}");
+        write(&*engine, 0, key.as_bytes(), Some(vec![2; 60])).unwrap();
+        write(&*engine, 0, key.as_bytes(), None).unwrap();
+        if step % 20 == 0 {
+            world.pass(Duration::from_millis(20));
+        }
+        most = most.max(engine.stats().disk_bytes);
+    }
+    assert!(most < 32 * 1024, "{most} bytes");
+    assert_eq!(get(&*engine, 0, "old"), Some(vec![1; 900]));
+    world.block_on(engine.close()).unwrap();
+    forget_snapshot(&disk);
+    let engine = open(&disk, &world);
+    assert_eq!(engine.partitions(), [(PartitionId(0), 1)], "nothing that was removed is back");
+}
+
+#[test]
+fn removed_keys_stay_removed_whatever_was_compacted_when_the_index_is_lost() {
+    for seed in 0..30u64 {
+        let (world, disk) = (World::default(), SimulatedDisk::new(0));
+        let mut engine = open(&disk, &world);
+        let mut expected: BTreeMap<(u32, String), Vec<u8>> = BTreeMap::new();
+        let mut dice = seed;
+        for step in 0..400u32 {
+            dice = dice.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let roll = (dice >> 33) as u32;
+            let (partition, key) = (roll % 2, format!("key {}", (roll / 2) % 25));
+            match (roll / 50) % 20 {
+                0..=5 => {
+                    write(&*engine, partition, key.as_bytes(), None).unwrap();
+                    expected.remove(&(partition, key));
+                }
+                6 if step % 3 == 0 => {
+                    engine.drop_partition(PartitionId(partition)).unwrap();
+                    expected.retain(|(of, _), _| *of != partition);
+                }
+                7 => world.pass(Duration::from_millis(50)),
+                8 if step % 5 == 0 => {
+                    world.block_on(engine.close()).unwrap();
+                    if seed % 2 == 0 {
+                        forget_snapshot(&disk);
+                    }
+                    engine = open(&disk, &world);
+                }
+                _ => {
+                    let value = format!("{:.<80}", format!("value {step}")).into_bytes();
+                    write(&*engine, partition, key.as_bytes(), Some(value.clone())).unwrap();
+                    expected.insert((partition, key), value);
+                }
+            }
+        }
+        world.block_on(engine.close()).unwrap();
+        forget_snapshot(&disk);
+        let engine = open(&disk, &world);
+        assert_eq!(engine.stats().records, expected.len() as u64, "seed {seed}");
+        for ((partition, key), value) in expected {
+            assert_eq!(get(&*engine, partition, &key), Some(value), "seed {seed}, {key} of {partition}");
+        }
+        assert_eq!(engine.stats().corrupt_records, 0);
+    }
+}
+
+#[test]
+fn a_dropped_partition_gives_its_space_back() {
+    let (world, disk) = (World::default(), SimulatedDisk::new(0));
+    let engine = open(&disk, &world);
+    for number in 0..400u32 {
+        write(&*engine, u32::from(number % 4 == 0), format!("key {number}").as_bytes(), Some(vec![3; 100]))
+            .unwrap();
+    }
+    world.pass(Duration::from_secs(1));
+    let before = engine.stats().disk_bytes;
+    engine.drop_partition(PartitionId(0)).unwrap();
+    for number in 0..10u32 {
+        write(&*engine, 1, format!("more {number}").as_bytes(), Some(vec![3; 100])).unwrap();
+    }
+    world.pass(Duration::from_secs(1));
+    let after = engine.stats().disk_bytes;
+    assert!(after < before / 2, "{before} bytes before, {after} after");
+    assert_eq!(engine.partitions(), [(PartitionId(1), 110)]);
+}
+
+#[test]
+fn a_corrupt_record_is_not_copied_and_not_forgotten() {
+    let (world, disk) = (World::default(), SimulatedDisk::new(0));
+    let engine = open(&disk, &world);
+    for number in 0..8u32 {
+        write(&*engine, 0, format!("key {number}").as_bytes(), Some(vec![0xab; 100])).unwrap();
+    }
+    world.pass(Duration::from_millis(50));
+    let path = format!("{DIRECTORY}/0000000001.log");
+    let contents = disk.contents(&path).unwrap();
+    let at = contents.windows(5).position(|window| window == b"key 2").unwrap();
+    assert!(disk.flip_bit(&path, at as u64 + 50, 3));
+    for number in 0..200u32 {
+        let key = format!("key {}", if number % 8 == 2 { 0 } else { number % 8 });
+        write(&*engine, 0, key.as_bytes(), Some(vec![0xcd; 100])).unwrap();
+        world.pass(Duration::from_millis(20));
+    }
+    let corrupt = Err(StorageError::Corrupt { partition: PartitionId(0) });
+    let read = || engine.get(PartitionId(0), Token::of(b"key 2"), b"key 2");
+    assert_eq!(read(), corrupt);
+    assert_eq!(engine.stats().corrupt_records, 1);
+    assert!(disk.contents(&path).is_some(), "the damaged segment is kept");
+    let update = write(&*engine, 0, b"key 2", Some(b"good".to_vec()));
+    assert_eq!(update, Err(StorageError::Corrupt { partition: PartitionId(0) }));
+    assert_eq!(engine.discard_corrupt(PartitionId(0), Token::of(b"key 2"), b"key 2"), Ok(true));
+    assert_eq!(engine.discard_corrupt(PartitionId(0), Token::of(b"key 2"), b"key 2"), Ok(false));
+    assert_eq!(read(), Ok(None));
+    write(&*engine, 0, b"key 2", Some(b"good".to_vec())).unwrap();
+    for number in 0..100u32 {
+        write(&*engine, 0, format!("key {}", number % 8).as_bytes(), Some(b"last".repeat(20))).unwrap();
+        world.pass(Duration::from_millis(20));
+    }
+    assert!(disk.contents(&path).is_none(), "the repaired segment goes");
+    world.block_on(engine.close()).unwrap();
+    let engine = open(&disk, &world);
+    assert_eq!(get(&*engine, 0, "key 2"), Some(b"last".repeat(20)));
+}
+
+#[test]
+fn readers_and_writers_go_on_while_segments_are_rewritten() {
+    let directory = tempfile::tempdir().unwrap();
+    let clock = Arc::new(runtime::clock::os::OsClock::new());
+    let tasks = Arc::new(runtime::tasks::os::OsTasks::start().unwrap());
+    let ports = EnginePorts { clock, tasks };
+    let options = LogOptions {
+        durability: Durability::Every { milliseconds: 1 },
+        segment_bytes: 32 << 10,
+        reserve_bytes: 0,
+        snapshot_bytes: 256 << 10,
+    };
+    let reopen = || {
+        let disk = Arc::new(OsDisk::open(directory.path()).unwrap());
+        block_on(LogEngine::open(disk, DIRECTORY, options, ports.clone())).unwrap()
+    };
+    let engine = reopen();
+    let done = AtomicBool::new(false);
+    let value = |key: u32, round: u32| format!("{key} {round} ").into_bytes().repeat(20);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..2u32)
+            .map(|half| {
+                let engine = &engine;
+                scope.spawn(move || {
+                    for round in 0..40 {
+                        for key in (half..200).step_by(2) {
+                            let name = format!("key {key}");
+                            let commit = write(&**engine, key % 3, name.as_bytes(), Some(value(key, round)));
+                            block_on(engine.durable(commit.unwrap().unwrap()).wait()).unwrap();
+                        }
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            let mut rounds = BTreeMap::new();
+            while !done.load(Ordering::Relaxed) {
+                for key in 0..200u32 {
+                    let Some(found) = get(&*engine, key % 3, &format!("key {key}")) else { continue };
+                    let text = String::from_utf8(found).unwrap();
+                    let mut words = text.split(' ');
+                    assert_eq!(words.next().unwrap(), key.to_string());
+                    let round: u32 = words.next().unwrap().parse().unwrap();
+                    let before = rounds.insert(key, round).unwrap_or(0);
+                    assert!(round >= before, "key {key} went back from {before} to {round}");
+                }
+            }
+        });
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(engine.stats().compacted_bytes > 0, "segments were rewritten meanwhile");
+    block_on(engine.close()).unwrap();
+    drop(engine);
+    let engine = reopen();
+    for key in 0..200u32 {
+        assert_eq!(get(&*engine, key % 3, &format!("key {key}")), Some(value(key, 39)));
+    }
+}

@@ -1,0 +1,187 @@
+//! The log engine on a disk that fills up.
+
+use std::time::Duration;
+
+use model::PartitionId;
+use runtime::disk::simulated::{Fault, Operation, SimulatedDisk};
+use runtime::{Disk, DiskError};
+use storage::{Durability, LogEngine, LogOptions, StorageEngine, StorageError};
+
+use crate::ledger::{End, Ledger};
+use crate::setup::{DIRECTORY, get, small, write};
+use crate::world::World;
+
+fn open(
+    disk: &SimulatedDisk,
+    world: &World,
+    options: LogOptions,
+) -> Result<std::sync::Arc<LogEngine>, StorageError> {
+    world.block_on(LogEngine::open(std::sync::Arc::new(disk.clone()), DIRECTORY, options, world.ports()))
+}
+
+/// Overwrites twelve keys until the disk is full, and says how many writes were refused.
+fn fill(engine: &dyn StorageEngine, world: &World, ledger: &mut Ledger) -> usize {
+    let mut refused = 0;
+    for step in 0..60u32 {
+        let (partition, key) = (step % 2, format!("key {}", step % 12));
+        let value = format!("{:.<90}", format!("value {step}")).into_bytes();
+        match write(engine, partition, key.as_bytes(), Some(value.clone())) {
+            Ok(commit) => {
+                ledger.wrote(partition, key.as_bytes(), Some(value));
+                match world.block_on(engine.durable(commit.expect("a put has a position")).wait()) {
+                    Ok(()) => ledger.acknowledge(),
+                    Err(StorageError::Full) => refused += 1,
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            Err(StorageError::Full) => refused += 1,
+            Err(other) => panic!("{other}"),
+        }
+        if step % 8 == 7 {
+            world.pass(Duration::from_millis(20));
+        }
+    }
+    refused
+}
+
+#[test]
+fn a_disk_that_is_full_at_any_byte_refuses_writes_and_loses_none_it_acknowledged() {
+    let mut refusals = 0;
+    for durability in [Durability::Always, Durability::Every { milliseconds: 10 }] {
+        for capacity in (0..9000).step_by(61) {
+            let disk = SimulatedDisk::new(capacity);
+            disk.set_capacity(Some(capacity));
+            let (world, mut ledger) = (World::default(), Ledger::default());
+            let engine = match open(&disk, &world, small(durability)) {
+                Ok(engine) => engine,
+                Err(error) => {
+                    assert_eq!(error, StorageError::Full, "capacity {capacity}");
+                    continue;
+                }
+            };
+            refusals += fill(&*engine, &world, &mut ledger);
+            ledger.check(&*engine, End::Kill).unwrap_or_else(|e| panic!("full at {capacity}: {e}"));
+            // Half of the runs end here and restart on the full disk; the others go on when there is room.
+            if capacity % 2 == 0 {
+                drop(engine);
+                disk.kill();
+                let world = World::default();
+                let engine = open(&disk, &world, small(durability)).expect("a full disk can be opened");
+                ledger.check(&*engine, End::Kill).unwrap_or_else(|e| panic!("reopened at {capacity}: {e}"));
+            } else {
+                disk.set_capacity(None);
+                world.pass(Duration::from_secs(2));
+                assert_eq!(fill(&*engine, &world, &mut ledger), 0, "there is room again: {capacity}");
+                world.block_on(engine.close()).unwrap();
+                let engine = open(&disk, &world, small(durability)).unwrap();
+                ledger.check(&*engine, End::Kill).unwrap_or_else(|e| panic!("room again at {capacity}: {e}"));
+            }
+        }
+    }
+    assert!(refusals > 500, "the disk was full: {refusals} refusals");
+}
+
+#[test]
+fn puts_are_refused_below_the_reserve_and_removals_are_not() {
+    let (world, disk) = (World::default(), SimulatedDisk::new(0));
+    disk.set_capacity(Some(1 << 20));
+    let options = LogOptions { reserve_bytes: 64 << 10, ..small(Durability::Every { milliseconds: 10 }) };
+    let engine = open(&disk, &world, options).unwrap();
+    let mut written = 0;
+    let refused = loop {
+        match write(&*engine, 0, format!("k{written}").as_bytes(), Some(vec![1; 4000])) {
+            Ok(_) => written += 1,
+            Err(error) => break error,
+        }
+        assert!(written < 300);
+    };
+    assert_eq!(refused, StorageError::Full);
+    assert_eq!(get(&*engine, 0, "k1"), Some(vec![1; 4000]), "reads go on");
+    assert!(disk.available_bytes() >= 60 << 10, "the reserve is still there");
+    for number in 0..written {
+        let commit = write(&*engine, 0, format!("k{number}").as_bytes(), None).unwrap().unwrap();
+        world.block_on(engine.durable(commit).wait()).unwrap();
+    }
+    // Compaction and a snapshot use the reserve to make room.
+    world.pass(Duration::from_secs(10));
+    assert!(write(&*engine, 0, b"k", Some(vec![1; 4000])).is_ok(), "{} bytes left", disk.available_bytes());
+    engine.drop_partition(PartitionId(0)).unwrap();
+}
+
+#[test]
+fn a_full_disk_answers_who_waits_for_a_sync() {
+    let (world, disk) = (World::default(), SimulatedDisk::new(0));
+    let engine = open(&disk, &world, small(Durability::Always)).unwrap();
+    disk.set_capacity(Some(disk.used_bytes() + 100));
+    let commit = write(&*engine, 0, b"k", Some(vec![1; 500])).unwrap();
+    let Some(commit) = commit else { panic!("a put has a position") };
+    assert_eq!(world.block_on(engine.durable(commit).wait()), Err(StorageError::Full));
+    assert_eq!(get(&*engine, 0, "k"), Some(vec![1; 500]), "in doubt: visible, not acknowledged");
+    disk.set_capacity(None);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.block_on(engine.durable(commit).wait()), Ok(()), "written when there was room");
+}
+
+#[test]
+fn a_failed_sync_stops_the_engine_for_good() {
+    for operation in [Operation::Sync, Operation::SyncDirectory] {
+        let (world, disk) = (World::default(), SimulatedDisk::new(0));
+        let engine = open(&disk, &world, small(Durability::Always)).unwrap();
+        disk.inject(Fault::next(operation, 1));
+        let commits: Vec<_> =
+            (0..3).map(|n| write(&*engine, n, b"k", Some(b"v".to_vec())).unwrap().unwrap()).collect();
+        for commit in commits {
+            let answer = world.block_on(engine.durable(commit).wait());
+            assert!(matches!(answer, Err(StorageError::Fatal { .. })), "{answer:?}");
+        }
+        let later = write(&*engine, 0, b"k", Some(b"w".to_vec()));
+        assert!(matches!(later, Err(StorageError::Fatal { .. })), "{later:?}");
+        assert!(matches!(engine.drop_partition(PartitionId(0)), Err(StorageError::Fatal { .. })));
+        let closed = world.block_on(engine.close());
+        assert!(matches!(closed, Err(StorageError::Fatal { .. })), "{closed:?}");
+    }
+}
+
+#[test]
+fn a_sync_that_fails_in_the_background_stops_the_engine() {
+    let (world, disk) = (World::default(), SimulatedDisk::new(0));
+    let engine = open(&disk, &world, small(Durability::Every { milliseconds: 10 })).unwrap();
+    disk.inject(Fault::next(Operation::Sync, 1));
+    let commit = write(&*engine, 0, b"k", Some(b"v".to_vec())).unwrap().unwrap();
+    assert_eq!(world.block_on(engine.durable(commit).wait()), Ok(()), "in the file, as promised");
+    world.pass(Duration::from_millis(50));
+    let later = write(&*engine, 0, b"k", Some(b"w".to_vec()));
+    assert!(matches!(later, Err(StorageError::Fatal { .. })), "{later:?}");
+}
+
+#[test]
+fn a_failed_append_stops_the_engine_and_a_failed_read_does_not() {
+    let (world, disk) = (World::default(), SimulatedDisk::new(0));
+    let engine = open(&disk, &world, small(Durability::Every { milliseconds: 10 })).unwrap();
+    let commit = write(&*engine, 0, b"k", Some(b"v".to_vec())).unwrap().unwrap();
+    world.block_on(engine.durable(commit).wait()).unwrap();
+    disk.inject(Fault::next(Operation::Read, 1));
+    let failed = engine.get(PartitionId(0), model::Token::of(b"k"), b"k");
+    assert!(matches!(failed, Err(StorageError::Disk(DiskError::Failed { .. }))), "{failed:?}");
+    assert_eq!(get(&*engine, 0, "k"), Some(b"v".to_vec()));
+    disk.inject(Fault::next(Operation::Append, 1));
+    let commit = write(&*engine, 0, b"k", Some(b"w".to_vec())).unwrap().unwrap();
+    let answer = world.block_on(engine.durable(commit).wait());
+    assert!(matches!(answer, Err(StorageError::Fatal { .. })), "{answer:?}");
+}
+
+#[test]
+fn many_writers_share_one_sync_and_a_slow_one_delays_nobody_twice() {
+    let (world, disk) = (World::default(), SimulatedDisk::new(0));
+    let options = LogOptions { segment_bytes: 1 << 20, ..small(Durability::Always) };
+    let engine = open(&disk, &world, options).unwrap();
+    disk.set_sync_duration(std::sync::Arc::new(world.clone()), Duration::from_millis(5));
+    let before = engine.stats().syncs;
+    let waits: Vec<_> = (0..100)
+        .map(|n| write(&*engine, n % 7, format!("k{n}").as_bytes(), Some(b"v".to_vec())).unwrap().unwrap())
+        .map(|commit| engine.durable(commit).wait())
+        .collect();
+    let answers = world.block_on(futures_util::future::join_all(waits));
+    assert!(answers.iter().all(Result::is_ok));
+    assert!(engine.stats().syncs - before <= 2, "{} syncs for 100 writers", engine.stats().syncs - before);
+}

@@ -1,0 +1,110 @@
+//! What was written, what was promised, and whether an engine kept it.
+
+use std::collections::BTreeMap;
+
+use model::{PartitionId, Token};
+use storage::StorageEngine;
+
+use crate::setup::{WHOLE, scan_all};
+
+/// What a life ended with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The process ended; the machine went on.
+    Kill,
+    /// The power was cut.
+    PowerCut,
+}
+
+#[derive(Default)]
+pub(crate) struct Ledger {
+    keys: BTreeMap<(u32, Vec<u8>), History>,
+}
+
+/// All states that a key had, in order.
+struct History {
+    values: Vec<Option<Vec<u8>>>,
+    /// The state that was the newest when a write was acknowledged, and when it was said to survive a power cut.
+    acknowledged: usize,
+    survives: usize,
+}
+
+impl Ledger {
+    pub(crate) fn wrote(&mut self, partition: u32, key: &[u8], value: Option<Vec<u8>>) {
+        let history = self.keys.entry((partition, key.to_vec())).or_insert_with(|| History {
+            values: vec![None],
+            acknowledged: 0,
+            survives: 0,
+        });
+        history.values.push(value);
+    }
+
+    pub(crate) fn dropped(&mut self, partition: u32) {
+        for ((of, _), history) in &mut self.keys {
+            if *of == partition {
+                history.values.push(None);
+            }
+        }
+    }
+
+    /// Everything written so far was acknowledged.
+    pub(crate) fn acknowledge(&mut self) {
+        self.keys.values_mut().for_each(|history| history.acknowledged = history.values.len() - 1);
+    }
+
+    /// Everything written so far survives a power cut.
+    pub(crate) fn promise(&mut self) {
+        self.acknowledge();
+        self.keys.values_mut().for_each(|history| history.survives = history.values.len() - 1);
+    }
+
+    /// Every key has a state that it may have after such an end, and nothing else is there.
+    pub(crate) fn check(&self, engine: &dyn StorageEngine, end: End) -> Result<(), String> {
+        let mut expected: BTreeMap<u32, Vec<(Vec<u8>, Vec<u8>)>> = BTreeMap::new();
+        for ((partition, key), history) in &self.keys {
+            let name = String::from_utf8_lossy(key);
+            let found = engine
+                .get(PartitionId(*partition), Token::of(key), key)
+                .map_err(|error| format!("get {name} of {partition}: {error}"))?
+                .map(|record| record.to_vec());
+            let from = match end {
+                End::Kill => history.acknowledged,
+                End::PowerCut => history.survives,
+            };
+            if !history.values[from..].contains(&found) {
+                let known = if history.values.contains(&found) { "is lost" } else { "is invented" };
+                return Err(format!("{name} of {partition}: a state {known}: found {:?}", text(&found)));
+            }
+            if let Some(value) = found {
+                expected.entry(*partition).or_default().push((key.clone(), value));
+            }
+        }
+        self.check_scans(engine, &expected)
+    }
+
+    fn check_scans(
+        &self,
+        engine: &dyn StorageEngine,
+        expected: &BTreeMap<u32, Vec<(Vec<u8>, Vec<u8>)>>,
+    ) -> Result<(), String> {
+        let counted: Vec<(PartitionId, u64)> =
+            expected.iter().map(|(id, records)| (PartitionId(*id), records.len() as u64)).collect();
+        if engine.partitions() != counted {
+            return Err(format!("partitions {:?}, expected {counted:?}", engine.partitions()));
+        }
+        for (partition, records) in expected {
+            let scanned = scan_all(engine, *partition, WHOLE).map_err(|error| error.to_string())?;
+            let mut scanned: Vec<(Vec<u8>, Vec<u8>)> =
+                scanned.into_iter().map(|(key, record)| (key.to_vec(), record.to_vec())).collect();
+            scanned.sort();
+            if scanned != *records {
+                return Err(format!("a scan of {partition} differs from its gets"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn text(value: &Option<Vec<u8>>) -> Option<String> {
+    value.as_ref().map(|value| String::from_utf8_lossy(value).trim_end_matches('.').to_owned())
+}

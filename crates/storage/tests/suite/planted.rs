@@ -1,0 +1,179 @@
+//! The crash tests can fail: each planted bug is found.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use model::{PartitionId, Token};
+use runtime::disk::simulated::SimulatedDisk;
+use runtime::{BoxFuture, Disk, DiskError, File};
+use storage::{
+    Change, Commit, Durability, Durable, EngineStats, LogEngine, ScanCursor, ScanLimit, ScanPage,
+    StorageEngine, StorageError,
+};
+
+use crate::crash::Harness;
+use crate::ledger::End;
+
+/// Acknowledges before anything was synced.
+struct Hasty(Arc<LogEngine>);
+
+impl StorageEngine for Hasty {
+    fn get(&self, partition: PartitionId, token: Token, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
+        self.0.get(partition, token, key)
+    }
+
+    fn update(
+        &self,
+        partition: PartitionId,
+        token: Token,
+        key: &[u8],
+        change: &mut dyn FnMut(Option<&Bytes>) -> Change,
+    ) -> Result<Option<Commit>, StorageError> {
+        self.0.update(partition, token, key, change)
+    }
+
+    fn acknowledges_at_once(&self) -> bool {
+        true
+    }
+
+    fn durable(&self, _commit: Commit) -> Durable {
+        Durable::Already
+    }
+
+    fn position(&self) -> Commit {
+        self.0.position()
+    }
+
+    fn scan(
+        &self,
+        partition: PartitionId,
+        after: Option<&ScanCursor>,
+        limit: ScanLimit,
+    ) -> Result<ScanPage, StorageError> {
+        self.0.scan(partition, after, limit)
+    }
+
+    fn partitions(&self) -> Vec<(PartitionId, u64)> {
+        self.0.partitions()
+    }
+
+    fn drop_partition(&self, partition: PartitionId) -> Result<(), StorageError> {
+        self.0.drop_partition(partition)
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.0.stats()
+    }
+
+    fn close(&self) -> BoxFuture<'static, Result<(), StorageError>> {
+        self.0.close()
+    }
+}
+
+/// What a lying disk says without doing it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lie {
+    Sync,
+    SyncDirectory,
+}
+
+struct LyingDisk {
+    disk: SimulatedDisk,
+    lie: Lie,
+}
+
+struct LyingFile {
+    file: Arc<dyn File>,
+    lie: Lie,
+}
+
+fn done() -> BoxFuture<'static, Result<(), DiskError>> {
+    Box::pin(std::future::ready(Ok(())))
+}
+
+impl LyingDisk {
+    fn wrap(&self, file: Arc<dyn File>) -> Arc<dyn File> {
+        Arc::new(LyingFile { file, lie: self.lie })
+    }
+}
+
+impl Disk for LyingDisk {
+    fn create(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
+        self.disk.create(path).map(|file| self.wrap(file))
+    }
+    fn open(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
+        self.disk.open(path).map(|file| self.wrap(file))
+    }
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        self.disk.rename(from, to)
+    }
+    fn remove(&self, path: &str) -> Result<(), DiskError> {
+        self.disk.remove(path)
+    }
+    fn list(&self, directory: &str) -> Result<Vec<String>, DiskError> {
+        self.disk.list(directory)
+    }
+    fn sync_directory(&self, directory: &str) -> BoxFuture<'static, Result<(), DiskError>> {
+        match self.lie {
+            Lie::SyncDirectory => done(),
+            Lie::Sync => self.disk.sync_directory(directory),
+        }
+    }
+    fn lock(&self, path: &str) -> Result<Box<dyn Send + Sync>, DiskError> {
+        self.disk.lock(path)
+    }
+    fn available_bytes(&self) -> u64 {
+        self.disk.available_bytes()
+    }
+}
+
+impl File for LyingFile {
+    fn append(&self, bytes: &[u8]) -> Result<u64, DiskError> {
+        self.file.append(bytes)
+    }
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
+        self.file.read_at(offset, buffer)
+    }
+    fn sync(&self) -> BoxFuture<'static, Result<(), DiskError>> {
+        match self.lie {
+            Lie::Sync => done(),
+            Lie::SyncDirectory => self.file.sync(),
+        }
+    }
+    fn truncate(&self, length: u64) -> Result<(), DiskError> {
+        self.file.truncate(length)
+    }
+    fn length(&self) -> u64 {
+        self.file.length()
+    }
+}
+
+fn found(harness: Harness) -> String {
+    harness.run().expect_err("the planted bug is found")
+}
+
+#[test]
+fn an_engine_that_acknowledges_before_the_sync_is_caught() {
+    let harness = Harness::new(Durability::Always, End::PowerCut);
+    let violation = found(Harness { engine: |engine| Arc::new(Hasty(engine)), ..harness });
+    assert!(violation.contains("is lost"), "{violation}");
+}
+
+#[test]
+fn an_engine_that_acknowledges_before_the_write_is_caught_by_the_end_of_its_process() {
+    let harness = Harness::new(Durability::System, End::Kill);
+    let violation = found(Harness { engine: |engine| Arc::new(Hasty(engine)), ..harness });
+    assert!(violation.contains("is lost"), "{violation}");
+}
+
+#[test]
+fn an_engine_whose_files_are_not_synced_is_caught() {
+    let harness = Harness::new(Durability::Always, End::PowerCut);
+    found(Harness { disk: |disk| Arc::new(LyingDisk { disk, lie: Lie::Sync }), ..harness });
+}
+
+#[test]
+fn an_engine_whose_directory_is_not_synced_is_caught() {
+    let harness = Harness::new(Durability::Always, End::PowerCut);
+    found(Harness { disk: |disk| Arc::new(LyingDisk { disk, lie: Lie::SyncDirectory }), ..harness });
+}
