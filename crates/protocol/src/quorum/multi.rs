@@ -35,6 +35,7 @@ impl<T> PerNode<T> {
         self.0.entry(node).or_default().push(thing);
     }
 
+    /// Each node with its things, in the order in which they were pushed.
     pub(super) fn into_groups(self) -> impl Iterator<Item = (NodeId, Vec<T>)> {
         self.0.into_iter()
     }

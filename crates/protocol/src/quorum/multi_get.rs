@@ -167,7 +167,10 @@ impl MultiGet {
     fn act(&mut self, wishes: Wishes, actions: &mut Vec<MultiGetAction>) {
         let Wishes { fetches, repairs, mut outcomes, mut refreshed, generation, .. } = wishes;
         self.unanswered -= outcomes.len() + refreshed.len();
-        actions.extend(fetches.into_groups().map(|(node, keys)| MultiGetAction::Fetch { node, keys }));
+        actions.extend(fetches.into_groups().map(|(node, mut keys)| {
+            keys.sort_unstable();
+            MultiGetAction::Fetch { node, keys }
+        }));
         if !outcomes.is_empty() {
             outcomes.sort_by_key(|(key, _)| *key);
             actions.push(MultiGetAction::Answer { outcomes });
@@ -176,7 +179,10 @@ impl MultiGet {
             refreshed.sort();
             actions.push(MultiGetAction::Refresh { generation, keys: refreshed });
         }
-        actions.extend(repairs.into_groups().map(|(node, sets)| MultiGetAction::Repair { node, sets }));
+        actions.extend(repairs.into_groups().map(|(node, mut sets)| {
+            sets.sort_by_key(|(key, _)| *key);
+            MultiGetAction::Repair { node, sets }
+        }));
         assert!(self.unanswered <= self.unfinished, "a key without an answer is not finished");
     }
 }

@@ -218,5 +218,7 @@ fn message(node: NodeId, parcels: Vec<Parcel>) -> MultiWriteAction {
             Parcel::Hint(key, target) => hints.push((key, target)),
         }
     }
+    merges.sort_unstable();
+    hints.sort_unstable();
     MultiWriteAction::Send { node, merges, hints }
 }

@@ -16,129 +16,27 @@
 //!
 //! **Why parking may wait.** A parked hint will be delivered, so a write that has been parked has not failed. As
 //! long as nobody can have applied the write nothing is parked: when every node refuses it, the caller hears
-//! *failed*, and that is the truth.
+//! *failed*, and that is the truth. A strict quorum holds back its hints for fallbacks in the same way, for there
+//! they cannot help the outcome.
 //!
 //! The write goes on after the answer until each replica has acknowledged or has a durable hint. A replica that
 //! acknowledges after its hint was written leaves the hint in place: delivering it is a merge that changes nothing.
 
+#[cfg(test)]
+mod explore;
+mod interface;
+
 use model::{Generation, Moment, NodeId};
 use smallvec::SmallVec;
 
+pub use interface::{Local, Origin, WriteAction, WriteActions, WriteEvent, WriteOutcome};
+
 use super::options::{Candidates, FALLBACKS_MAX, QuorumOptions, saturated};
+use super::planted::{Bug, planted};
 use super::replica_error::{Errors, ReplicaError};
 
-/// Where a write comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin {
-    /// The coordinator's node, which has stamped the write. Clients never drive writes: they cannot hold hints.
-    pub own: NodeId,
-    /// What the coordinator's own store has done with it.
-    pub local: Local,
-    /// Whether an earlier attempt at this same write (same dot) may have been applied anywhere.
-    pub possible: bool,
-}
-
-/// What the coordinator's own store has done with a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Local {
-    /// Applied it, as a replica. [`WriteEvent::Acknowledged`] from the own node follows when it is durable.
-    Applied,
-    /// Refused it, although it is a replica.
-    Refused(ReplicaError),
-    /// Nothing: the coordinator is no replica.
-    NotReplica,
-}
-
-/// What has happened to a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WriteEvent {
-    /// A replica holds the write durably, or a fallback holds the hint that it was sent.
-    Acknowledged {
-        /// Who.
-        node: NodeId,
-        /// The generation under which it was asked.
-        generation: Generation,
-        /// Whether it already held something that replaces the write.
-        superseded: bool,
-    },
-    /// A node has refused, or no reply will come.
-    Failed {
-        /// Who.
-        node: NodeId,
-        /// Why.
-        error: ReplicaError,
-    },
-    /// The moment that [`Write::deadline`] named has come.
-    Elapsed,
-}
-
-/// What shall be done for a write.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WriteAction {
-    /// Merge the write at this replica.
-    Merge {
-        /// Where.
-        node: NodeId,
-    },
-    /// Let this fallback (possibly the own node) hold a durable hint.
-    SendHint {
-        /// Who holds it.
-        holder: NodeId,
-        /// The replica that it is for.
-        target: NodeId,
-    },
-    /// Hold a hint at the coordinator itself. Its outcome is not reported back.
-    ParkHint {
-        /// The replica that it is for.
-        target: NodeId,
-    },
-    /// Tell the caller. Comes at most once, and never beside a [`WriteAction::Refresh`].
-    Answer(WriteOutcome),
-    /// A replica knows a newer ring: start the same write (same dot) again under it, even past the deadline, so
-    /// that it answers and leaves its hints. This machine has ended without an answer.
-    Refresh {
-        /// The replica's generation, newer than the request's.
-        generation: Generation,
-        /// What [`Origin::possible`] must say for the new attempt.
-        possible: bool,
-    },
-}
-
-/// Actions of one step; those of a key with up to three replicas need no allocation.
-pub type WriteActions = SmallVec<[WriteAction; 4]>;
-
-/// How a write ended for its caller (D7).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WriteOutcome {
-    /// Enough replicas, or sloppily their stand-ins, hold it durably.
-    Done {
-        /// How many replicas hold it or have a stand-in that does.
-        acks: u8,
-        /// Whether stand-ins were needed to get so many.
-        sloppy: bool,
-        /// Whether some node already held something that replaces the write.
-        superseded: bool,
-    },
-    /// No node has applied it and none will.
-    Failed {
-        /// How many must acknowledge.
-        required: u8,
-        /// What the nodes said.
-        errors: Errors,
-    },
-    /// It may have been applied, or may yet be.
-    Indeterminate {
-        /// How many have acknowledged.
-        acks: u8,
-        /// How many must.
-        required: u8,
-        /// What the nodes said that failed.
-        errors: Errors,
-    },
-}
-
 /// The quorum of one put or delete.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Write {
     /// One per replica, in order of preference.
     slots: SmallVec<[Slot; 3]>,
@@ -252,18 +150,19 @@ impl Write {
         }
         match event {
             WriteEvent::Acknowledged { node, generation, superseded } => {
-                if generation == self.options.generation && self.acknowledge(node) {
+                if self.is_current(generation) && self.acknowledge(node) {
                     self.superseded |= superseded;
                 }
             }
             WriteEvent::Failed { node, error } => {
+                self.fail(node, error);
                 if let Some(generation) = self.newer_generation(node, error) {
                     self.phase = Phase::Finished;
-                    let possible = self.is_possible() || self.is_anything_awaited();
+                    let awaited = self.is_anything_awaited() && !planted(Bug::RefreshForgetsPossible);
+                    let possible = self.is_possible() || awaited;
                     actions.push(WriteAction::Refresh { generation, possible });
                     return;
                 }
-                self.fail(node, error);
             }
             WriteEvent::Elapsed => {}
         }
@@ -300,6 +199,11 @@ impl Write {
         (newer && self.reply_of(node).is_some()).then_some(generation)
     }
 
+    /// Whether an acknowledgement under this generation counts.
+    fn is_current(&self, generation: Generation) -> bool {
+        generation == self.options.generation || planted(Bug::OtherGenerationCounts)
+    }
+
     /// What is known of a node that was asked.
     fn reply_of(&mut self, node: NodeId) -> Option<&mut Reply> {
         let slots = self.slots.iter_mut().map(|slot| (slot.node, &mut slot.reply));
@@ -311,6 +215,9 @@ impl Write {
     /// Takes in an acknowledgement, also of a node that was reported as failed; false when nobody asked the node.
     fn acknowledge(&mut self, node: NodeId) -> bool {
         let Some(reply) = self.reply_of(node) else { return false };
+        if planted(Bug::DropsLateAck) && *reply != Reply::Awaited {
+            return false;
+        }
         *reply = Reply::Acknowledged;
         if let Some(stand_in) = self.stand_ins.iter().find(|stand_in| stand_in.holder == node) {
             self.slots[stand_in.slot].hinted = true;
@@ -323,7 +230,9 @@ impl Write {
         if let Some(reply) = self.reply_of(node) {
             *reply = match *reply {
                 Reply::Unasked | Reply::Awaited => Reply::Failed(error),
-                Reply::Failed(known) if known.is_definite() => Reply::Failed(error),
+                Reply::Failed(known) if known.is_definite() || planted(Bug::RefusalReplacesLost) => {
+                    Reply::Failed(error)
+                }
                 known @ (Reply::Failed(_) | Reply::Acknowledged) => known,
             };
         }
@@ -331,6 +240,9 @@ impl Write {
 
     /// Brings the machine to rest: nothing is left that it could do now.
     fn settle(&mut self, actions: &mut WriteActions) {
+        if self.phase == Phase::Placing && planted(Bug::AnswersTwice) {
+            self.phase = Phase::Collecting;
+        }
         if self.now >= self.options.deadline {
             self.give_up_waiting();
         } else {
@@ -367,6 +279,10 @@ impl Write {
 
     /// Sends a hint for each replica that failed or is suspected, unless one is held or under way.
     fn stand_in_for_failed(&mut self, actions: &mut WriteActions) {
+        let held_back = !self.options.sloppy && !self.is_possible() && !planted(Bug::ParksTooEarly);
+        if held_back || planted(Bug::NoStandIn) {
+            return;
+        }
         let late_at = self.options.late_at(self.now, self.waves);
         for position in 0..self.slots.len() {
             let slot = &self.slots[position];
@@ -381,6 +297,9 @@ impl Write {
     /// counted on.
     fn stand_in_for_late(&mut self, actions: &mut WriteActions) {
         let required = self.options.required;
+        if planted(Bug::NeverHedges) {
+            return;
+        }
         if self.phase != Phase::Collecting || !self.options.sloppy || self.covered() >= required {
             return;
         }
@@ -410,14 +329,18 @@ impl Write {
     /// Answers as soon as it is decided how.
     fn answer(&mut self, actions: &mut WriteActions) {
         let QuorumOptions { required, preferred, .. } = self.options;
+        let required = required - u8::from(planted(Bug::OneAnswerTooFew));
         let (covered, reachable) = (self.covered(), self.reachable());
+        if planted(Bug::AnswersLate) && self.now < self.options.deadline {
+            return;
+        }
         let patient = self.now < self.patience && reachable > covered;
         if covered >= preferred || (covered >= required && !patient) {
             self.phase = Phase::Placing;
             let acknowledged = self.slots.iter().filter(|slot| slot.reply == Reply::Acknowledged).count();
             actions.push(WriteAction::Answer(WriteOutcome::Done {
                 acks: covered,
-                sloppy: saturated(acknowledged) < required,
+                sloppy: saturated(acknowledged) < required && !planted(Bug::HidesSloppiness),
                 superseded: self.superseded,
             }));
         } else if reachable < required && self.is_possible() {
@@ -433,7 +356,10 @@ impl Write {
 
     /// Parks a hint for each replica that failed when no fallback is left, once the write may be applied anywhere.
     fn park(&mut self, actions: &mut WriteActions) {
-        if self.phase == Phase::Finished || self.next < self.fallbacks.len() || !self.is_possible() {
+        if self.phase == Phase::Finished || self.next < self.fallbacks.len() {
+            return;
+        }
+        if !self.is_possible() && !planted(Bug::ParksTooEarly) {
             return;
         }
         for position in 0..self.slots.len() {
@@ -442,7 +368,7 @@ impl Write {
                 let target = slot.node;
                 self.slots[position].parked = true;
                 // The own node needs no hint for itself: it has the write, or its disk could not hold the hint.
-                if target != self.origin.own {
+                if target != self.origin.own && !planted(Bug::ForgetsStragglers) {
                     actions.push(WriteAction::ParkHint { target });
                 }
             }
@@ -451,12 +377,16 @@ impl Write {
 
     /// Whether the slot counts.
     fn is_covered(&self, slot: &Slot) -> bool {
-        slot.reply == Reply::Acknowledged || (self.options.sloppy && slot.hinted)
+        let sloppy = self.options.sloppy || planted(Bug::StrictCountsHints);
+        slot.reply == Reply::Acknowledged || (sloppy && slot.hinted)
     }
 
     /// How many slots count.
     fn covered(&self) -> u8 {
-        saturated(self.slots.iter().filter(|slot| self.is_covered(slot)).count())
+        let twice = |slot: &&Slot| slot.reply == Reply::Acknowledged && slot.hinted;
+        let beside =
+            if planted(Bug::HintCountsBesideReplica) { self.slots.iter().filter(twice).count() } else { 0 };
+        saturated(self.slots.iter().filter(|slot| self.is_covered(slot)).count() + beside)
     }
 
     /// How many slots count or may yet count. Whenever a fallback is left, each failed slot has a hint under way.
@@ -473,7 +403,7 @@ impl Write {
     fn is_possible(&self) -> bool {
         let applied = |reply: Reply| match reply {
             Reply::Unasked | Reply::Awaited => false,
-            Reply::Failed(error) => !error.is_definite(),
+            Reply::Failed(error) => !error.is_definite() && !planted(Bug::LostIsRefused),
             Reply::Acknowledged => true,
         };
         self.origin.possible

@@ -12,104 +12,21 @@
 //!
 //! A get changes nothing, so it is never indeterminate.
 
+#[cfg(test)]
+mod explore;
+mod interface;
+
 use model::{Generation, Moment, NodeId, VersionSet};
 use smallvec::SmallVec;
 
+pub use interface::{GetAction, GetActions, GetEvent, GetFailure, GetOutcome};
+
 use super::options::{Candidates, QuorumOptions, saturated};
+use super::planted::{Bug, planted};
 use super::replica_error::{Errors, ReplicaError};
 
-/// What has happened to a get.
-#[derive(Clone, Debug)]
-pub enum GetEvent {
-    /// A node has answered.
-    Answered {
-        /// Who.
-        node: NodeId,
-        /// The generation under which it was asked.
-        generation: Generation,
-        /// What it holds; for a fallback including its hints.
-        set: VersionSet,
-    },
-    /// A node has failed to answer.
-    Failed {
-        /// Who.
-        node: NodeId,
-        /// Why.
-        error: ReplicaError,
-    },
-    /// The moment that [`Get::deadline`] named has come.
-    Elapsed,
-}
-
-/// What shall be done for a get.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GetAction {
-    /// Ask this node what it holds. The own node is asked like any other.
-    Fetch {
-        /// Whom.
-        node: NodeId,
-    },
-    /// Tell the caller. Comes at most once, and never beside a [`GetAction::Refresh`].
-    Answer(GetOutcome),
-    /// Merge this set at a replica that lacks part of it. Nobody waits for the reply.
-    Repair {
-        /// Where.
-        node: NodeId,
-        /// What.
-        set: VersionSet,
-    },
-    /// A replica knows a newer ring: start the request again under it. This machine has ended without an answer.
-    Refresh {
-        /// The replica's generation, newer than the request's.
-        generation: Generation,
-    },
-}
-
-/// Actions of one step; those of a key with up to three replicas need no allocation.
-pub type GetActions = SmallVec<[GetAction; 4]>;
-
-/// How a get ended for its caller.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GetOutcome {
-    /// Enough nodes have answered.
-    Done {
-        /// Everything they hold, merged; not yet resolved by the store's resolver.
-        set: VersionSet,
-        /// How many nodes have answered, fallbacks included.
-        answered: u8,
-        /// Whether fallbacks were needed to get so many.
-        sloppy: bool,
-    },
-    /// Too few nodes have answered.
-    Failed {
-        /// In which way.
-        reason: GetFailure,
-        /// What the nodes said that failed.
-        errors: Errors,
-    },
-}
-
-/// In which way too few nodes have answered a get.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GetFailure {
-    /// So many have failed that the rest is too few.
-    InsufficientReplicas {
-        /// How many have answered.
-        answered: u8,
-        /// How many must.
-        required: u8,
-    },
-    /// The deadline came first.
-    DeadlinePassed {
-        /// How many have answered.
-        answered: u8,
-        /// How many must.
-        required: u8,
-    },
-}
-
 /// The quorum of one get.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Get {
     /// In the order in which they are asked; replicas first.
     members: SmallVec<[Member; 8]>,
@@ -123,6 +40,8 @@ pub struct Get {
     patience: Moment,
     /// Waves of nodes brought in beside late ones.
     waves: u32,
+    /// When nodes were last asked: who was late by then has been complemented.
+    waved_at: Moment,
     /// Every answer so far.
     merged: VersionSet,
 }
@@ -176,6 +95,7 @@ impl Get {
             now,
             patience: options.late_at(now, 0),
             waves: 0,
+            waved_at: now,
             merged: VersionSet::default(),
         };
         get.settle(actions);
@@ -190,7 +110,7 @@ impl Get {
         }
         match event {
             GetEvent::Answered { node, generation, set } => {
-                if generation == self.options.generation {
+                if generation == self.options.generation || planted(Bug::OtherGenerationCounts) {
                     self.merge(node, set);
                 }
             }
@@ -248,7 +168,8 @@ impl Get {
 
     /// Takes in what a node holds.
     fn merge(&mut self, node: NodeId, set: VersionSet) {
-        let Some(position) = self.members[..self.next].iter().position(|member| member.node == node) else {
+        let asked = if planted(Bug::UnaskedCounts) { self.members.len() } else { self.next };
+        let Some(position) = self.members[..asked].iter().position(|member| member.node == node) else {
             return;
         };
         if matches!(self.members[position].reply, Reply::Answered { .. }) {
@@ -261,7 +182,7 @@ impl Get {
             (false, true) => self.merged = set,
             (false, false) => self.merged.merge(&set),
         }
-        if !known {
+        if !known && !planted(Bug::RepairForgetsEarlier) {
             for member in &mut self.members[..self.next] {
                 if let Reply::Answered { current } = &mut member.reply {
                     *current = false;
@@ -273,6 +194,9 @@ impl Get {
 
     /// Brings the machine to rest: nothing is left that it could do now.
     fn settle(&mut self, actions: &mut GetActions) {
+        if self.phase == Phase::Repairing && planted(Bug::AnswersTwice) {
+            self.phase = Phase::Collecting;
+        }
         if self.phase == Phase::Collecting {
             self.ask(actions);
             self.answer(actions);
@@ -295,14 +219,13 @@ impl Get {
         let target = if now < self.patience { options.preferred } else { options.required };
         let mut expected = usize::from(self.answered());
         expected += self.members[..self.next].iter().filter(|member| member.is_fresh(now)).count();
-        let late_at = options.late_at(now, self.waves);
-        let asked = &self.members[..self.next];
-        if expected < usize::from(target) && asked.iter().any(|member| member.is_late(now)) {
-            self.waves += 1;
-        }
+        let late = self.members[..self.next].iter().any(|member| member.is_late(self.waved_at, now));
+        let wave = self.waves + u32::from(late);
+        let late_at = options.late_at(now, wave);
         while expected < usize::from(target) && self.next < self.members.len() {
             let member = &mut self.members[self.next];
             self.next += 1;
+            (self.waves, self.waved_at) = (wave, now);
             member.reply = Reply::Awaited;
             member.late_at = if member.suspected { now } else { late_at };
             expected += usize::from(!member.suspected);
@@ -313,12 +236,16 @@ impl Get {
     /// Answers as soon as it is decided how.
     fn answer(&mut self, actions: &mut GetActions) {
         let QuorumOptions { required, preferred, deadline, .. } = self.options;
+        let required = required - u8::from(planted(Bug::OneAnswerTooFew));
         let (answered, awaited) = (self.answered(), self.awaited());
         let unasked = self.members.len() - self.next;
+        if planted(Bug::AnswersLate) && self.now < deadline {
+            return;
+        }
         let patient = self.now < self.patience && self.now < deadline && awaited > 0;
         if answered >= preferred || (answered >= required && !patient) {
             self.phase = Phase::Repairing;
-            let sloppy = self.replicas_answered() < required;
+            let sloppy = self.replicas_answered() < required && !planted(Bug::HidesSloppiness);
             // Nobody compares with the merged set any more: it can go without a copy.
             let last = awaited == 0 && self.stale().next().is_none();
             let set = if last { std::mem::take(&mut self.merged) } else { self.merged.clone() };
@@ -345,7 +272,9 @@ impl Get {
 
     /// Replicas whose answer lacked part of the merged set.
     fn stale(&self) -> impl Iterator<Item = NodeId> {
-        let stale = |member: &&Member| !member.fallback && member.reply == Reply::Answered { current: false };
+        let repairs = |member: &Member| !member.fallback || planted(Bug::RepairsFallbacks);
+        let stale =
+            move |member: &&Member| repairs(member) && member.reply == Reply::Answered { current: false };
         self.members.iter().filter(stale).map(|member| member.node)
     }
 
@@ -381,12 +310,12 @@ impl Member {
 
     /// Whether its answer can be counted on at `now`.
     fn is_fresh(&self, now: Moment) -> bool {
-        self.is_awaited() && self.late_at > now
+        self.is_awaited() && (self.late_at > now || planted(Bug::NeverHedges))
     }
 
-    /// Whether it has had its time, without having been suspected from the start.
-    fn is_late(&self, now: Moment) -> bool {
-        self.is_awaited() && !self.suspected && self.late_at <= now
+    /// Whether its time ran out between then and now.
+    fn is_late(&self, then: Moment, now: Moment) -> bool {
+        self.is_awaited() && then < self.late_at && self.late_at <= now
     }
 
     fn has_answered(&self) -> bool {
@@ -406,7 +335,7 @@ fn members(candidates: Candidates<'_>, own: Option<NodeId>, sloppy: bool) -> Sma
         let group = others.filter(|&&node| candidates.is_suspected(node) == suspected);
         members.extend(group.map(|&node| Member::new(node, false, suspected)));
     }
-    if sloppy {
+    if sloppy || planted(Bug::StrictCountsHints) {
         let fallback = |node| Member::new(node, true, candidates.is_suspected(node));
         members.extend(candidates.fallbacks(own).into_iter().map(fallback));
     }

@@ -1,0 +1,90 @@
+//! What the explorations of gets and writes share.
+
+use std::time::Duration;
+
+use model::store::Consistency;
+use model::{Generation, Moment, NodeId, Partition, PartitionId, PreferenceList, Store, StoreName};
+
+use super::QuorumOptions;
+
+/// Ticks are nanoseconds: enough for machines, which only compare.
+pub(super) const HEDGE_AFTER: u64 = 10;
+/// Leaves room for two waves of stand-ins, at 10 and at 30.
+pub(super) const DEADLINE: u64 = 40;
+/// Generation of every explored request.
+pub(super) const GENERATION: Generation = Generation(7);
+
+pub(super) fn at(nanos: u64) -> Moment {
+    Moment { nanos }
+}
+
+/// Nodes 1.. as replicas, the following ones as fallbacks.
+pub(super) fn preference(replicas: u8, fallbacks: u8) -> PreferenceList {
+    let consistency = Consistency { replicas, reads_required: 1, writes_required: 1 };
+    let store = Store::new(StoreName::new("explored").unwrap(), consistency).unwrap();
+    let nodes = (1..=u32::from(replicas + fallbacks)).map(NodeId).collect();
+    PreferenceList::of(&store, &Partition { id: PartitionId(0), start: 0, nodes })
+}
+
+pub(super) fn options(required: u8, preferred: u8, sloppy: bool) -> QuorumOptions {
+    QuorumOptions {
+        required,
+        preferred,
+        sloppy,
+        hedge_after: Duration::from_nanos(HEDGE_AFTER),
+        deadline: at(DEADLINE),
+        generation: GENERATION,
+    }
+}
+
+/// What an exploration may do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Happening {
+    /// The node answers or acknowledges.
+    Acknowledges(NodeId),
+    /// The node refuses: certainly not applied.
+    Refuses(NodeId),
+    /// No reply will come: may have been applied.
+    Loses(NodeId),
+    /// The node knows a newer ring.
+    IsAhead(NodeId),
+    /// The clock reaches this time.
+    Elapses(Moment),
+}
+
+/// How each explored world came about: by what, and from which other.
+#[derive(Debug, Default)]
+pub(super) struct Origins(Vec<(Option<usize>, Happening)>);
+
+impl Origins {
+    /// Remembers a world that came from `parent`, and returns its number.
+    pub(super) fn add(&mut self, parent: Option<usize>, happening: Happening) -> usize {
+        self.0.push((parent, happening));
+        self.0.len() - 1
+    }
+
+    /// Everything that happened on the way to a world.
+    pub(super) fn trace(&self, world: Option<usize>) -> Vec<Happening> {
+        let mut trace: Vec<_> =
+            std::iter::successors(world, |&world| self.0[world].0).map(|world| self.0[world].1).collect();
+        trace.reverse();
+        trace
+    }
+}
+
+/// Small numbers, packed into one that names a state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Packed(u128);
+
+impl Packed {
+    /// Appends a number of at most `bits` bits.
+    pub(super) fn push(&mut self, number: u64, bits: u32) {
+        assert!(number < 1 << bits && self.0.leading_zeros() >= bits, "a state must fit its name");
+        self.0 = self.0 << bits | u128::from(number);
+    }
+}
+
+/// `Err` with the reason unless the condition holds.
+pub(super) fn ensure(condition: bool, reason: &str) -> Result<(), String> {
+    if condition { Ok(()) } else { Err(reason.to_owned()) }
+}

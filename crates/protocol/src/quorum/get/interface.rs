@@ -1,0 +1,96 @@
+//! What a get is told, what it wants done, and how it ends.
+
+use model::{Generation, NodeId, VersionSet};
+use smallvec::SmallVec;
+
+use crate::quorum::replica_error::{Errors, ReplicaError};
+
+/// What has happened to a get.
+#[derive(Clone, Debug)]
+pub enum GetEvent {
+    /// A node has answered.
+    Answered {
+        /// Who.
+        node: NodeId,
+        /// The generation under which it was asked.
+        generation: Generation,
+        /// What it holds; for a fallback including its hints.
+        set: VersionSet,
+    },
+    /// A node has failed to answer.
+    Failed {
+        /// Who.
+        node: NodeId,
+        /// Why.
+        error: ReplicaError,
+    },
+    /// The moment that [`Get::deadline`](super::Get::deadline) named has come.
+    Elapsed,
+}
+
+/// What shall be done for a get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GetAction {
+    /// Ask this node what it holds. The own node is asked like any other.
+    Fetch {
+        /// Whom.
+        node: NodeId,
+    },
+    /// Tell the caller. Comes at most once, and never beside a [`GetAction::Refresh`].
+    Answer(GetOutcome),
+    /// Merge this set at a replica that lacks part of it. Nobody waits for the reply.
+    Repair {
+        /// Where.
+        node: NodeId,
+        /// What.
+        set: VersionSet,
+    },
+    /// A replica knows a newer ring: start the request again under it. This machine has ended without an answer.
+    Refresh {
+        /// The replica's generation, newer than the request's.
+        generation: Generation,
+    },
+}
+
+/// Actions of one step; those of a key with up to three replicas need no allocation.
+pub type GetActions = SmallVec<[GetAction; 4]>;
+
+/// How a get ended for its caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GetOutcome {
+    /// Enough nodes have answered.
+    Done {
+        /// Everything they hold, merged; not yet resolved by the store's resolver.
+        set: VersionSet,
+        /// How many nodes have answered, fallbacks included.
+        answered: u8,
+        /// Whether fallbacks were needed to get so many.
+        sloppy: bool,
+    },
+    /// Too few nodes have answered.
+    Failed {
+        /// In which way.
+        reason: GetFailure,
+        /// What the nodes said that failed.
+        errors: Errors,
+    },
+}
+
+/// In which way too few nodes have answered a get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GetFailure {
+    /// So many have failed that the rest is too few.
+    InsufficientReplicas {
+        /// How many have answered.
+        answered: u8,
+        /// How many must.
+        required: u8,
+    },
+    /// The deadline came first.
+    DeadlinePassed {
+        /// How many have answered.
+        answered: u8,
+        /// How many must.
+        required: u8,
+    },
+}

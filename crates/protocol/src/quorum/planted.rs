@@ -1,0 +1,70 @@
+//! Bugs that this crate's tests plant, to prove that the explorations would find them.
+//!
+//! Outside those tests [`planted`] is the constant `false`, and nothing of this is left in the program.
+
+/// A rule that a test can break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(test), allow(dead_code, reason = "only tests plant bugs"))]
+pub(super) enum Bug {
+    /// A strict quorum counts stand-ins.
+    StrictCountsHints,
+    /// A stand-in counts beside the replica that it stands in for.
+    HintCountsBesideReplica,
+    /// Answers under another generation count.
+    OtherGenerationCounts,
+    /// One answer fewer than required is enough.
+    OneAnswerTooFew,
+    /// A lost reply is taken for a refusal.
+    LostIsRefused,
+    /// A refusal arriving after a lost reply replaces it.
+    RefusalReplacesLost,
+    /// Hints are written even when that alone makes a refused write possible.
+    ParksTooEarly,
+    /// Replicas that stay silent are forgotten at the deadline.
+    ForgetsStragglers,
+    /// A failed replica gets no stand-in.
+    NoStandIn,
+    /// A slow node is waited for until the deadline.
+    NeverHedges,
+    /// The caller is answered again when more nodes answer.
+    AnswersTwice,
+    /// The caller is never answered early, only at the deadline.
+    AnswersLate,
+    /// A refresh does not tell that the write may have been applied.
+    RefreshForgetsPossible,
+    /// A failed node's later acknowledgement is dropped.
+    DropsLateAck,
+    /// A sloppy outcome is told as a strict one.
+    HidesSloppiness,
+    /// Earlier answers are not compared with what came later.
+    RepairForgetsEarlier,
+    /// Fallbacks are repaired like replicas.
+    RepairsFallbacks,
+    /// Answers of nodes that were never asked count.
+    UnaskedCounts,
+}
+
+#[cfg(not(test))]
+#[inline(always)]
+pub(super) const fn planted(_: Bug) -> bool {
+    false
+}
+
+#[cfg(test)]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+#[cfg(test)]
+pub(super) fn planted(bug: Bug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+/// Runs `test` with the bug planted and tells whether it failed, by its own verdict or an assertion.
+#[cfg(test)]
+pub(super) fn is_found(bug: Bug, test: impl FnOnce() -> Result<(), String> + std::panic::UnwindSafe) -> bool {
+    PLANTED.set(Some(bug));
+    let verdict = std::panic::catch_unwind(test);
+    PLANTED.set(None);
+    !matches!(verdict, Ok(Ok(())))
+}
