@@ -27,17 +27,18 @@ from kazoo.exceptions import (
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.connection import _CONNECTION_DROP, _SESSION_EXPIRED
 from kazoo.protocol.paths import _prefix_root, normpath
-from kazoo.protocol.serialization import Auth, Transaction
+from kazoo.protocol.serialization import Auth
 from kazoo.protocol.states import KazooState, KeeperState
 
 from parkazoo import hosts as hosts_string
-from parkazoo import operation, remove
+from parkazoo import remove
 from parkazoo.adopting import Adopting
 from parkazoo.ensemble import EnsembleClient
 from parkazoo.fencing import Fencing
 from parkazoo.layout import Layout, fence
 from parkazoo.mapping import Rules, Table
-from parkazoo.requests import machine_for, passed_through
+from parkazoo.ordering import Ordering
+from parkazoo.requests import passed_through
 from parkazoo.sessions import Sessions
 from parkazoo.steps import Call, Multi
 from parkazoo.watching import Watches
@@ -118,6 +119,7 @@ class ParKazooClient(KazooClient):
         self._watches = Watches(self)
         self._fencing = Fencing(self)
         self._adopting = Adopting(self)
+        self._ordering = Ordering(self, session_order)
         options = {name: getattr(self, name, None) for name in _PASSED_ON}
         options["timeout"] = timeout
         options["logger"] = self.logger
@@ -361,15 +363,7 @@ class ParKazooClient(KazooClient):
                 self._sessions.session(table.seat), request, async_object
             )
             return
-        done = async_object.set
-        if type(request) is Transaction:
-
-            def done(results: list[Any]) -> None:
-                async_object.set(Transaction.unchroot(self, results))
-
-        machine = machine_for(self, request)
-        begun = operation.Operation(self, machine, done, async_object.set_exception)
-        begun.resume(None, None)
+        self._ordering.submit(request, async_object)
 
     def _submit(self, call: Call, reply: Any) -> None:
         """Send one call of an operation to the ensemble that holds its shard."""

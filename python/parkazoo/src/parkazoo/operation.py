@@ -17,11 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import NoNodeError, NotEmptyError
 from kazoo.protocol.serialization import SetACL
 
 from parkazoo import failpoints
 from parkazoo.layout import Layout
+from parkazoo.mapping import parent
 from parkazoo.steps import Call, Machine, Multi, MultiFailed
 from parkazoo.wire import ShardMoved, results_of
 
@@ -80,6 +81,7 @@ class Operation:
         "machine",
         "missing",
         "parts",
+        "task",
     )
 
     def __init__(
@@ -97,6 +99,7 @@ class Operation:
         self.fence = 0
         self.parts: list[Any] = []
         self.missing = 0
+        self.task: Any = None
 
     def resume(self, value: Any, error: Exception | None) -> None:
         """Give the machine its reply and send what it asks for next."""
@@ -146,10 +149,27 @@ class Operation:
             results = results_of(value, 1 + len(call.request.also))
         except ShardMoved:
             self.client._fencing.refused(call, self, self.ensemble.name, self.fence)
-        except Exception as error:
-            self.resume(None, error)
+        except MultiFailed as failed:
+            if self.task is None or not self._gate(call.label, failed.error):
+                self.resume(None, failed)
         else:
             self.resume(results, None)
+
+    def _gate(self, label: str, error: Exception) -> bool:
+        """A first step refused in the way that means: this takes several steps.
+
+        True: an earlier request is in the middle of the same, so this one waits.
+        """
+        ordering, path = self.task.ordering, self.task.path
+        if label == "create.0.child" and isinstance(error, NoNodeError):
+            path = parent(path)
+        elif label != "delete.0.node" or not isinstance(error, NotEmptyError):
+            return False
+        if ordering.gates and ordering.behind_gate(self.task):
+            self.machine.close()
+            return True
+        ordering.enter(self.task, path)
+        return False
 
     def set_exception(self, error: Exception) -> None:
         call = self.call
@@ -169,4 +189,8 @@ class Operation:
             self.missing -= 1
             if self.missing:
                 return
+        task = self.task
+        if task is not None and task.ordering.gates and task.too_early(self.parts):
+            self.machine.close()
+            return
         self.resume(self.parts, None)

@@ -1,0 +1,224 @@
+"""In which order a client's own requests take effect.
+
+What, always: requests to one shard take effect in the order in which they were
+made, also when they were sent without waiting for each other. Requests of one step
+keep their order on their connection. One that turns out to take several steps (a
+directory's first child, the removal of a directory) closes a *gate*: what was
+asked for later at or below that directory waits, and what was answered too early
+is asked again.
+
+What, with `session_order`: also across shards. A request waits until all earlier
+writes to other shards have been answered.
+
+Not kept: a write that was sent right behind the removal of a directory, to the
+directory's own node, and had its effect before the removal came to its end. Both
+took effect, in the other order; a program that does not wait for an answer and
+cares gets `session_order` from its own code by waiting.
+
+Must never: ask anything again that has had an effect.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from kazoo.exceptions import NodeExistsError, NoNodeError, NotEmptyError
+from kazoo.protocol.serialization import (
+    Create,
+    Create2,
+    Delete,
+    Exists,
+    GetACL,
+    GetChildren,
+    GetChildren2,
+    GetData,
+    SetACL,
+    SetData,
+    Sync,
+    Transaction,
+)
+
+from parkazoo.operation import Operation
+from parkazoo.requests import machine_for
+
+if TYPE_CHECKING:
+    from parkazoo.client import ParKazooClient
+
+_READS = (Exists, GetACL, GetChildren, GetChildren2, GetData)
+_WRITES = (Create, Create2, Delete, SetACL, SetData, Transaction)
+_TOO_EARLY = (NodeExistsError, NoNodeError, NotEmptyError)
+
+
+class Task:
+    """One request of the user's, from its arrival to its answer."""
+
+    __slots__ = ("async_object", "gate", "ordering", "path", "request", "sequence")
+
+    def __init__(
+        self, ordering: Ordering, request: Any, async_object: Any, sequence: int
+    ) -> None:
+        self.ordering, self.request = ordering, request
+        self.async_object, self.sequence = async_object, sequence
+        self.path: str = getattr(request, "path", "")
+        self.gate: str | None = None
+
+    def begin(self) -> None:
+        ordering = self.ordering
+        if ordering.gates and self.path and ordering.behind_gate(self):
+            return
+        self.send()
+
+    def send(self) -> None:
+        client = self.ordering.client
+        machine = machine_for(client, self.request)
+        operation = Operation(client, machine, self.done, self.failed)
+        operation.task = self
+        operation.resume(None, None)
+
+    def done(self, value: Any) -> None:
+        ordering = self.ordering
+        if ordering.gates:
+            if isinstance(self.request, _READS) and ordering.behind_gate(self):
+                return
+            ordering.leave(self)
+        if type(self.request) is Transaction:
+            value = Transaction.unchroot(ordering.client, value)
+        self.async_object.set(value)
+        if ordering.across:
+            ordering.answered(self)
+
+    def too_early(self, replies: list[Any]) -> bool:
+        """A listing found no bucket while an earlier request is making it."""
+        return (
+            isinstance(self.request, _READS)
+            and any(isinstance(reply, NoNodeError) for reply in replies)
+            and self.ordering.behind_gate(self)
+        )
+
+    def failed(self, error: Exception) -> None:
+        ordering = self.ordering
+        if ordering.gates:
+            if isinstance(error, _TOO_EARLY) and ordering.behind_gate(self):
+                return
+            ordering.leave(self)
+        self.async_object.set_exception(error)
+        if ordering.across:
+            ordering.answered(self)
+
+
+class _Gate:
+    """Closed by the task with this number; tasks that came later wait behind it."""
+
+    def __init__(self, sequence: int) -> None:
+        self.sequence = sequence
+        self.waiting: list[Task] = []
+
+
+class Ordering:
+    """`gates` by the directory they close; `queue` only with `session_order`."""
+
+    def __init__(self, client: ParKazooClient, across: bool) -> None:
+        self.client = client
+        self.across = across
+        self.lock = client.handler.rlock_object()
+        self.gates: dict[str, _Gate] = {}
+        self.sequence = 0
+        self.queue: deque[tuple[Task, frozenset[int]]] = deque()
+        self.open_writes: dict[int, int] = {}
+
+    def submit(self, request: Any, async_object: Any) -> None:
+        self.sequence += 1
+        task = Task(self, request, async_object, self.sequence)
+        if self.across:
+            self._queue_up(task)
+        else:
+            task.begin()
+
+    # -- gates -------------------------------------------------------------------
+
+    def enter(self, task: Task, directory: str) -> None:
+        """This task needs several steps; what follows it must wait."""
+        with self.lock:
+            if task.gate is None and directory not in self.gates:
+                task.gate = directory
+                self.gates[directory] = _Gate(task.sequence)
+
+    def behind_gate(self, task: Task) -> bool:
+        """Put a task behind a gate that an earlier one has closed, if there is.
+
+        Only for a task that has had no effect. Its own gate opens; those behind it
+        go with it.
+        """
+        with self.lock:
+            for directory, gate in self.gates.items():
+                if gate.sequence < task.sequence and _at_or_below(task.path, directory):
+                    gate.waiting.append(task)
+                    if task.gate is not None:
+                        gate.waiting += self.gates.pop(task.gate).waiting
+                        task.gate = None
+                    return True
+        return False
+
+    def leave(self, task: Task) -> None:
+        """The task is done with its steps: whoever waited goes, in order."""
+        if task.gate is None:
+            return
+        gate = self.gates[task.gate]
+        while True:
+            with self.lock:
+                waiting, gate.waiting = gate.waiting, []
+                if not waiting:
+                    # Opened only now, so that nobody new overtakes who waited.
+                    del self.gates[task.gate]
+                    task.gate = None
+                    return
+            for other in sorted(waiting, key=lambda task: task.sequence):
+                other.send()
+
+    # -- across shards -----------------------------------------------------------
+
+    def _shards(self, request: Any) -> frozenset[int]:
+        layout = self.client._layout
+        if type(request) is Transaction:
+            return frozenset(layout.node(op.path).shard for op in request.operations)
+        if isinstance(request, (GetChildren, GetChildren2)):
+            return frozenset(b.shard for b in layout.buckets(request.path))
+        if type(request) is Sync:
+            return frozenset()
+        return frozenset((layout.node(request.path).shard,))
+
+    def _queue_up(self, task: Task) -> None:
+        with self.lock:
+            self.queue.append((task, self._shards(task.request)))
+        self._send_ready()
+
+    def _send_ready(self) -> None:
+        while True:
+            with self.lock:
+                if not self.queue:
+                    return
+                task, shards = self.queue[0]
+                if any(shard not in shards for shard in self.open_writes):
+                    return
+                self.queue.popleft()
+                if isinstance(task.request, _WRITES):
+                    for shard in shards:
+                        self.open_writes[shard] = self.open_writes.get(shard, 0) + 1
+            task.begin()
+
+    def answered(self, task: Task) -> None:
+        if not isinstance(task.request, _WRITES):
+            return
+        with self.lock:
+            for shard in self._shards(task.request):
+                self.open_writes[shard] -= 1
+                if not self.open_writes[shard]:
+                    del self.open_writes[shard]
+        self._send_ready()
+
+
+def _at_or_below(path: str, directory: str) -> bool:
+    if directory == "/":
+        return True
+    return path.startswith(directory) and path[len(directory) :][:1] in ("", "/")
