@@ -27,7 +27,7 @@ impl Timestamp {
     /// The counter overflows into the milliseconds: at 65,536 events in one millisecond the timestamp runs ahead
     /// of the wall clock, which is harmless, and it still only grows.
     pub fn next(self, wall: WallMillis) -> Timestamp {
-        Timestamp((self.0 + 1).max(wall.0 << COUNTER_BITS))
+        Timestamp(self.0.saturating_add(1).max(wall.0 << COUNTER_BITS))
     }
 
     /// The milliseconds part.

@@ -185,9 +185,8 @@ impl Front {
         order: WriteOrder,
         options: &RequestOptions,
     ) -> Result<Written, Failure> {
-        let Stamped { set, dot, commit } = store.stamp(route.place, key, order)?;
+        let Stamped { set, dot, context, commit } = store.stamp(route.place, key, order)?;
         let durable = into_future(store.durable(commit));
-        let context = set.context();
         let scope = self.scope(view, store);
         let acked =
             self.coordinator.write(&scope, key.clone(), set, OwnWrite::Replica(durable), options).await?;
@@ -206,9 +205,8 @@ impl Front {
     ) -> Result<Written, Failure> {
         let target = route.preference.replicas()[0];
         let hints = self.replica.hints();
-        let Stamped { set, dot, commit } = hints.stamp(target, store.definition(), key, order)?;
+        let Stamped { set, dot, context, commit } = hints.stamp(target, store.definition(), key, order)?;
         let durable = into_future(hints.durable(commit));
-        let context = set.context();
         let scope = self.scope(view, store);
         let own = OwnWrite::Hint(durable);
         let acked = self.coordinator.write(&scope, key.clone(), set, own, options).await?;

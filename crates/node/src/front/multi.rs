@@ -128,9 +128,9 @@ impl Front {
         };
         let mut acked = acked.into_iter();
         let settle = |stamped: Result<Stamped, Failure>| {
-            let Stamped { set, dot, .. } = stamped?;
+            let Stamped { dot, context, .. } = stamped?;
             let acked = acked.next().expect("one outcome for each stamped key")?;
-            Ok(Written { dot, acks: acked.acks, sloppy: acked.sloppy, context: set.context() })
+            Ok(Written { dot, acks: acked.acks, sloppy: acked.sloppy, context })
         };
         stamped.into_iter().map(settle).collect()
     }

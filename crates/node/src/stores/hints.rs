@@ -95,6 +95,8 @@ impl Hints {
         order: WriteOrder,
     ) -> Result<Stamped, Failure> {
         self.check_room()?;
+        self.stamper.check_context(order.context.as_ref())?;
+        let own_context = order.context.clone();
         let mut order = Some(order);
         let mut answer = Err(Failure::new(ErrorCode::Internal, "the engine did not call back"));
         let commit = self.update(target, &store.name, key, &mut |parked, record| {
@@ -119,7 +121,7 @@ impl Hints {
             Change::Put(bytes)
         })?;
         let (set, dot) = answer?;
-        Ok(Stamped { set, dot, commit: commit.expect("a put has a position") })
+        Ok(Stamped::new(set, dot, own_context, commit))
     }
 
     /// Everything parked here for this key, for any of `targets`: what a fallback answers to a sloppy read.

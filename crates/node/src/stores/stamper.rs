@@ -6,8 +6,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use model::{Actor, NodeId, Timestamp};
+use model::{Actor, Context, NodeId, Timestamp};
 use runtime::Clock;
+use wire::ErrorCode;
+use wire::messages::Failure;
 
 /// How far ahead of this node's wall clock a peer's timestamp may pull it: one hour. A timestamp further ahead comes
 /// from a broken clock; it is stored as it is, but this node's own clock does not follow it.
@@ -70,6 +72,22 @@ impl Stamper {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |latest| Some(next(latest)))
             .expect("the update always has a value");
         Timestamp(next(previous))
+    }
+
+    /// Refuses a context that claims to have seen the far future: a forged or damaged one, which would drag this
+    /// node's timestamps along.
+    pub(super) fn check_context(&self, context: Option<&Context>) -> Result<(), Failure> {
+        let latest = self.clock.wall().0.saturating_add(TIMESTAMP_AHEAD_MS_MAX);
+        match context {
+            Some(context) if context.timestamp.wall().0 > latest => Err(Failure::new(
+                ErrorCode::Malformed,
+                format!(
+                    "the context is {} ms ahead of this node's clock: it is damaged, or clocks differ by hours",
+                    context.timestamp.wall().0 - self.clock.wall().0
+                ),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Sees a timestamp that a peer stamped, so that later stamps here are greater.

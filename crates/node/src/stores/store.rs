@@ -31,8 +31,22 @@ pub struct Stamped {
     pub set: VersionSet,
     /// The event that is the write.
     pub dot: Dot,
+    /// What the writer has seen once it hears of the write: the whole state if the write stands alone. Beside
+    /// siblings only what the writer's own context says: a vector cannot name the write without claiming its actor's
+    /// earlier writes, which may be siblings that the writer never saw.
+    pub context: Context,
     /// Where to wait for its durability.
     pub commit: Commit,
+}
+
+impl Stamped {
+    pub(super) fn new(set: VersionSet, dot: Dot, own: Option<Context>, commit: Option<Commit>) -> Self {
+        let context = match own {
+            Some(own) if set.versions().len() > 1 => own,
+            _ => set.context(),
+        };
+        Stamped { set, dot, context, commit: commit.expect("a put has a position") }
+    }
 }
 
 /// One store's definition and its records at this node.
@@ -110,6 +124,8 @@ impl LocalStore {
     /// store keeps no siblings), or what the engine refuses. Nothing is stored then.
     pub fn stamp(&self, place: Place, key: &[u8], order: WriteOrder) -> Result<Stamped, Failure> {
         self.check_size(&order.value)?;
+        self.stamper.check_context(order.context.as_ref())?;
+        let own_context = order.context.clone();
         let mut order = Some(order);
         let mut answer = Err(Failure::new(ErrorCode::Internal, "the engine did not call back"));
         let commit = self
@@ -130,7 +146,7 @@ impl LocalStore {
             })
             .map_err(refuse)?;
         let (set, dot) = answer?;
-        Ok(Stamped { set, dot, commit: commit.expect("a put has a position") })
+        Ok(Stamped::new(set, dot, own_context, commit))
     }
 
     /// Merges what another replica (or a coordinator for it) holds.
