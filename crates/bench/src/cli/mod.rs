@@ -1,4 +1,4 @@
-//! The command line of benchmarks: `tontine bench load|run|compare|resp|persistent|cluster`. The binary itself is `cli`'s.
+//! The command line of benchmarks: `tontine bench load|run|compare|resp|persistent|cluster`. The binary is `cli`'s.
 //!
 //! [`run`] blocks, and starts client threads with runtimes of their own: call it outside of any async runtime.
 
@@ -230,7 +230,7 @@ impl BenchReport {
         match self {
             BenchReport::Run(run) => run.outcomes.clean(),
             BenchReport::Comparison { runs, .. } => runs.iter().all(|run| run.outcomes.clean()),
-            BenchReport::Scenario(scenario) => scenario.runs.iter().all(|run| run.outcomes.clean()),
+            BenchReport::Scenario(scenario) => scenario.clean(),
         }
     }
 

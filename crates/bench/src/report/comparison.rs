@@ -117,7 +117,7 @@ impl Metric {
 }
 
 /// The middle of the figures; of an even number, the mean of the two middle ones.
-pub(crate) fn median(figures: impl Iterator<Item = f64>) -> f64 {
+pub fn median(figures: impl Iterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = figures.collect();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;

@@ -16,7 +16,7 @@ use crate::driver::{DriverOptions, Measurement, Phase, Tally};
 use crate::processes::{Context, ProcessUsage};
 use crate::workload::{Kind, WorkloadOptions};
 
-pub use comparison::{Comparison, Metric};
+pub use comparison::{Comparison, Metric, median};
 pub use markdown::{comparison_markdown, context_markdown, runs_markdown};
 pub use text::{comparison_text, run_text};
 

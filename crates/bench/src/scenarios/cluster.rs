@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::compare::{Contestant, MeasureError};
 use crate::driver::{DriveError, DriverOptions, Phase};
 use crate::peers::PeerOptions;
-use crate::report::{Metric, RunReport};
+use crate::report::{RunReport, median};
 use crate::target::native::NativeTarget;
 use crate::workload::{Preset, WorkloadOptions};
 
@@ -88,15 +88,17 @@ impl ClusterScenario {
             "{} records loaded at {:.0}/s, {:.2} µs of CPU of all nodes for each.",
             loaded.operations, loaded.throughput, loaded.server_cpu_us_per_operation
         ));
-        for run in 0..self.runs as u64 {
-            report.runs.push(saturated.measure(&workload, &self.driver(1 + run), Phase::Run)?);
-        }
-        let rate = self.rate.unwrap_or_else(|| (median_throughput(&report.runs) / 2.0).max(1.0));
+        let run = |seed| saturated.measure(&workload, &self.driver(seed), Phase::Run);
+        let runs: Vec<RunReport> = (1..=self.runs as u64).map(run).collect::<Result<_, _>>()?;
+        let reached = median(runs.iter().map(|run| run.throughput));
+        report.repeat(runs);
+        let rate = self.rate.unwrap_or((reached / 2.0).max(1.0));
         let paced = started.through(&format!("at {rate:.0} op/s"), target);
-        for run in 0..self.runs as u64 {
-            let driver = DriverOptions { rate: Some(rate), ..self.driver(1 + run) };
-            report.runs.push(paced.measure(&workload, &driver, Phase::Run)?);
-        }
+        let run = |seed| {
+            let driver = DriverOptions { rate: Some(rate), ..self.driver(seed) };
+            paced.measure(&workload, &driver, Phase::Run)
+        };
+        report.repeat((1..=self.runs as u64).map(run).collect::<Result<_, _>>()?);
         Ok(report)
     }
 
@@ -110,9 +112,4 @@ impl ClusterScenario {
             ..DriverOptions::default()
         }
     }
-}
-
-fn median_throughput(runs: &[RunReport]) -> f64 {
-    let figures: Vec<(f64, f64)> = runs.iter().map(|run| (run.throughput, 1.0)).collect();
-    Metric::of(String::new(), false, &figures).map_or(0.0, |metric| metric.a)
 }

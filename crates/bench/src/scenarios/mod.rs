@@ -19,8 +19,8 @@ use crate::compare::{Contestant, MeasureError};
 use crate::peers::TontineOptions;
 use crate::processes::Context;
 use crate::report::{
-    Comparison, FORMAT, RunReport, comparison_markdown, comparison_text, context_markdown, run_text,
-    runs_markdown,
+    Comparison, FORMAT, Percentiles, RunReport, comparison_markdown, comparison_text, context_markdown,
+    median, run_text, runs_markdown,
 };
 
 use redis_benchmark::RedisBenchmarkError;
@@ -86,6 +86,32 @@ fn native_addresses(started: &Contestant, expected: usize) -> Result<Vec<String>
     Ok(found)
 }
 
+/// The medians of repeated runs, in words; `None` without runs.
+fn medians_note(runs: &[RunReport]) -> Option<String> {
+    let label = &runs.first()?.label;
+    let over = |figure: &dyn Fn(&RunReport) -> f64| median(runs.iter().map(figure));
+    let cpu_best = runs.iter().map(|run| run.server_cpu_us_per_operation).fold(f64::INFINITY, f64::min);
+    let mut note = format!(
+        "{label}, median of {} run(s): {:.0} op/s, {:.2} µs of server CPU per operation (best run {cpu_best:.2})",
+        runs.len(),
+        over(&|run| run.throughput),
+        over(&|run| run.server_cpu_us_per_operation),
+    );
+    for kind in runs[0].kinds.keys() {
+        let at = |pick: fn(&Percentiles) -> f64| {
+            over(&|run| run.kinds.get(kind).map_or(0.0, |of| pick(&of.latency_us)))
+        };
+        note += &format!(
+            "; {} p50 {:.0}, p99 {:.0}, p99.9 {:.0} µs",
+            kind.name(),
+            at(|latency| latency.p50),
+            at(|latency| latency.p99),
+            at(|latency| latency.p999)
+        );
+    }
+    Some(note + ".")
+}
+
 /// What a scenario found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScenarioReport {
@@ -99,8 +125,10 @@ pub struct ScenarioReport {
     pub context: Context,
     /// Systems side by side.
     pub comparisons: Vec<Comparison>,
-    /// Every single run.
+    /// Runs that stand for themselves.
     pub runs: Vec<RunReport>,
+    /// The runs behind the comparisons.
+    pub compared_runs: Vec<RunReport>,
     /// What else was found out.
     pub notes: Vec<String>,
 }
@@ -114,19 +142,35 @@ impl ScenarioReport {
             context: Context::here(),
             comparisons: Vec::new(),
             runs: Vec::new(),
+            compared_runs: Vec::new(),
             notes: Vec::new(),
         }
     }
 
-    /// For a terminal: comparisons where there are any, else the runs.
+    /// For a terminal.
     pub fn text(&self) -> String {
         let mut parts = vec![format!("{}: {}\n", self.name, self.question)];
         parts.extend(self.comparisons.iter().map(comparison_text));
-        if self.comparisons.is_empty() {
-            parts.extend(self.runs.iter().map(run_text));
-        }
+        parts.extend(self.runs.iter().map(run_text));
         parts.extend(self.notes.iter().map(|note| format!("{note}\n")));
         parts.join("\n")
+    }
+
+    /// Whether every operation of every run went well.
+    pub fn clean(&self) -> bool {
+        self.runs.iter().chain(&self.compared_runs).all(|run| run.outcomes.clean())
+    }
+
+    /// Keeps the pairs behind a comparison.
+    fn compare(&mut self, title: String, pairs: Vec<(RunReport, RunReport)>) {
+        self.comparisons.push(Comparison::of(title, &pairs));
+        self.compared_runs.extend(pairs.into_iter().flat_map(|(a, b)| [a, b]));
+    }
+
+    /// Keeps repeated runs of one system, and notes their medians.
+    fn repeat(&mut self, runs: Vec<RunReport>) {
+        self.notes.extend(medians_note(&runs));
+        self.runs.extend(runs);
     }
 
     /// For `docs/benchmarks`.
@@ -139,5 +183,36 @@ impl ScenarioReport {
         }
         parts.extend(self.notes.iter().map(|note| format!("{note}\n")));
         parts.join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::samples;
+
+    #[test]
+    fn repeated_runs_are_summed_up_by_their_medians() {
+        let mut report = ScenarioReport::new("test", "what?");
+        report.repeat(vec![
+            samples::run("ours", 20, 300),
+            samples::run("ours", 40, 500),
+            samples::run("ours", 30, 400),
+        ]);
+        assert_eq!(
+            report.notes,
+            [
+                "ours, median of 3 run(s): 2 op/s, 15000.00 µs of server CPU per operation (best run 10000.00); \
+              read p50 100, p99 400, p99.9 400 µs."
+            ]
+        );
+        let pair = (samples::run("a", 1, 300), samples::run("b", 1, 300));
+        report.compare("both".to_owned(), vec![pair]);
+        assert_eq!((report.runs.len(), report.compared_runs.len(), report.comparisons.len()), (3, 2, 1));
+        assert!(report.clean());
+        report.compared_runs[1].outcomes.corrupt = 1;
+        assert!(!report.clean(), "a wrong answer in a compared run counts");
+        let markdown = report.markdown();
+        assert!(markdown.contains("## test") && markdown.contains("**both**"), "{markdown}");
     }
 }

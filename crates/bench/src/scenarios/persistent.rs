@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::compare::{Contestant, MeasureError, alternate};
 use crate::driver::{DriveError, DriverOptions, Phase};
 use crate::peers::{PeerOptions, Persistence, RedisOptions};
-use crate::report::{Comparison, RunReport};
+use crate::report::RunReport;
 use crate::target::native::NativeTarget;
 use crate::workload::{Preset, WorkloadOptions};
 
@@ -80,10 +80,8 @@ impl PersistentScenario {
         };
         let loaded = native.load(&workload, &self.driver(LOAD_DEPTH))?;
         report.notes.push(loaded_note(&over_resp, &loaded));
-        for pair in 0..self.pairs as u64 {
-            let driver = DriverOptions { seed: 1 + pair, ..self.driver(1) };
-            report.runs.push(native.measure(&workload, &driver, Phase::Run)?);
-        }
+        let run = |seed| native.measure(&workload, &DriverOptions { seed, ..self.driver(1) }, Phase::Run);
+        report.repeat((1..=self.pairs as u64).map(run).collect::<Result<_, _>>()?);
         if !self.no_redis {
             let redis = RedisOptions {
                 persistence: Persistence::EverySecond,
@@ -98,8 +96,7 @@ impl PersistentScenario {
                     .to_owned(),
             );
             let pairs = alternate(&over_resp, &redis, &workload, &self.driver(1), self.pairs)?;
-            report.comparisons.push(Comparison::of(workload.describe() + ", over RESP", &pairs));
-            report.runs.extend(pairs.into_iter().flat_map(|(a, b)| [a, b]));
+            report.compare(workload.describe() + ", over RESP", pairs);
         }
         Ok(report)
     }

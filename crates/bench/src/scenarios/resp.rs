@@ -81,8 +81,7 @@ impl RespScenario {
             for preset in [Preset::Get, Preset::Set] {
                 let workload = self.workload(preset);
                 let pairs = alternate(&ours, &theirs, &workload, &self.driver(depth), self.pairs)?;
-                report.comparisons.push(Comparison::of(self.title("bench", preset, depth), &pairs));
-                report.runs.extend(pairs.into_iter().flat_map(|(a, b)| [a, b]));
+                report.compare(self.title("bench", preset, depth), pairs);
             }
         }
         if self.requests > 0 {
