@@ -27,7 +27,7 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from parkazoo import remove
 from parkazoo.copying import GONE, clear, erase
-from parkazoo.layout import CLAIM, CONFIG, INTENTS, Layout, decode, fence
+from parkazoo.layout import CLAIM, CONFIG, DONE, INTENTS, Layout, decode, fence
 from parkazoo.mapping import SHARDS, Table
 from parkazoo.move import Mover
 
@@ -130,6 +130,8 @@ class Checker:
             return
         for anchor in anchors:
             path = f"{fence(shard)}/{anchor}"
+            if anchor.startswith(DONE):
+                continue
             directory = decode(anchor)
             if directory in ("", "/"):
                 continue

@@ -27,11 +27,11 @@ from kazoo.exceptions import (
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.connection import _CONNECTION_DROP, _SESSION_EXPIRED
 from kazoo.protocol.paths import _prefix_root, normpath
-from kazoo.protocol.serialization import Auth
+from kazoo.protocol.serialization import Auth, Transaction
 from kazoo.protocol.states import KazooState, KeeperState
 
 from parkazoo import hosts as hosts_string
-from parkazoo import remove
+from parkazoo import intents, remove
 from parkazoo.adopting import Adopting
 from parkazoo.ensemble import EnsembleClient
 from parkazoo.fencing import Fencing
@@ -363,6 +363,12 @@ class ParKazooClient(KazooClient):
                 self._sessions.session(table.seat), request, async_object
             )
             return
+        if type(request) is Transaction and self.cross_shard == "intent":
+            if intents.needed(self, request.operations):
+                self.handler.spawn(
+                    intents.commit, self, request.operations, async_object
+                )
+                return
         self._ordering.submit(request, async_object)
 
     def _submit(self, call: Call, reply: Any) -> None:

@@ -4,6 +4,7 @@
     /parkazoo/config                   a copy of the table
     /parkazoo/ensemble                 the ensemble's name in the table
     /parkazoo/s0123                    a shard; its version is the fence
+    /parkazoo/s0123/!<id>              a transaction over several shards was here
     /parkazoo/s0123/:app:locks         the anchor of directory /app/locks
     /parkazoo/s0123/:app:locks/t<id>   a creator's claim, an ephemeral
     /parkazoo/s0123/:app:locks/b       its bucket: exists only while it may be used
@@ -33,6 +34,8 @@ BASE = "/parkazoo"
 CONFIG = BASE + "/config"
 # The ensemble's own name in the table, so that it is known by any address.
 IDENTITY = BASE + "/ensemble"
+# Beside the anchors: this shard has done its part of a cross-shard transaction.
+DONE = "!"
 # Work that must be finished even if its client dies.
 INTENTS = BASE + "/intents"
 # Ours to pass through to the first ensemble: quotas and the dynamic configuration.

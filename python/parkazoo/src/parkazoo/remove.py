@@ -186,8 +186,10 @@ def _finish(client: ParKazooClient, path: str, identity: str) -> None:
 
 
 def roll_forward(client: ParKazooClient) -> list[str]:
-    """Finish every recursive delete whose client is gone. Returns their paths."""
-    finished = []
+    """Finish what clients that are gone left unfinished. Returns what it was."""
+    from parkazoo import intents
+
+    finished: list[str] = []
     for ensemble in list(client._sessions.by_name.values()):
         if not ensemble.connected:
             continue
@@ -200,6 +202,8 @@ def roll_forward(client: ParKazooClient) -> list[str]:
                 path = _take_over(client, ensemble, name)
                 if path is not None:
                     finished.append(path)
+            elif name.startswith("t-"):
+                finished += intents.roll(client, ensemble, name)
     return finished
 
 

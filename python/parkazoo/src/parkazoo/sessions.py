@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.exceptions import AuthFailedError, KazooException, NoNodeError
 from kazoo.protocol.states import KazooState, KeeperState
 
 from parkazoo import hosts as hosts_string
@@ -295,6 +295,9 @@ class Sessions:
             for other in others:
                 other.closing = True
             self.client._session_callback(state)
+        if state == KeeperState.AUTH_FAILED and self.table is None:
+            self.error = AuthFailedError()
+            self.client._live_or_failed.set()
         renew = state == KeeperState.EXPIRED_SESSION
         self.handler.spawn(self._renew, epoch, ensemble, others, renew)
 

@@ -66,14 +66,15 @@ def commit(client: ParKazooClient, operations: list[Any]) -> Machine:
         return []
     shards = sorted({group.node.shard for group in groups})
     owners = {table.owners[shard] for shard in shards}
-    if len(shards) > 1 and len(table.ensembles) > 1:
-        if client.cross_shard == "intent":
-            from parkazoo import intents
-
-            return (yield from intents.commit(client, groups))
+    if crosses(table, groups):
         raise CrossShardTransaction(_refusal(groups))
     assert len(owners) == 1
     return (yield from native(layout, table, groups, shards))
+
+
+def crosses(table: Table, groups: list[Group]) -> bool:
+    """Is this more than one server can do at once, now or after the next move?"""
+    return len(table.ensembles) > 1 and len({g.node.shard for g in groups}) > 1
 
 
 def _refusal(groups: list[Group]) -> str:
@@ -87,9 +88,16 @@ def _refusal(groups: list[Group]) -> str:
 
 
 def native(
-    layout: Layout, table: Table, groups: list[Group], shards: list[int]
+    layout: Layout,
+    table: Table,
+    groups: list[Group],
+    shards: list[int],
+    extra: tuple[Any, ...] = (),
 ) -> Machine:
-    """All on one ensemble: a single multi, after opening what has to be open."""
+    """All on one ensemble: a single multi, after opening what has to be open.
+
+    `extra` is done with it, last, and has no part in the results.
+    """
     for _ in range(directory.ATTEMPTS_MAX):
         physical: list[Any] = []
         owner: list[int] = []
@@ -97,10 +105,12 @@ def native(
             for operation in [*group.before, group.main]:
                 physical.append(operation)
                 owner.append(number)
-        request = Multi(tuple(physical), tuple(shards[1:]))
+        request = Multi((*physical, *extra), tuple(shards[1:]))
         try:
             results = yield Call(shards[0], request, "transaction.1.commit")
         except MultiFailed as failed:
+            if failed.index >= len(owner):
+                raise
             number = owner[failed.index]
             try:
                 again = yield from _prepare(
@@ -117,7 +127,7 @@ def native(
             if not again:
                 return _failure(len(groups), number, failed.error)
         else:
-            return _logical(layout, groups, owner, results)
+            return _logical(layout, groups, owner, results[: len(owner)])
     raise Contention("this transaction keeps meeting others; try again")
 
 

@@ -1,0 +1,200 @@
+"""asyncio: the client with `await`.
+
+    async with parkazoo.aio.Client("h1:2181;h2:2181") as client:
+        await client.create("/a", b"1")
+        async with client.lock("/lock"):
+            ...
+
+What: a front over a `ParKazooClient` of its own. Data operations are awaited without
+a thread of their own: they are Kazoo's `_async` forms, whose results come back to
+the event loop. What blocks, as recipes do, runs on a pool of threads. Watches and
+listeners are called on the event loop; a coroutine function becomes a task.
+
+Must never: block the event loop, or call a user's function off it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+from parkazoo.client import ParKazooClient
+
+# Recipes that may wait at the same time, for instance for locks.
+THREADS_MAX = 64
+
+
+class Client:
+    """The client for one event loop. Takes what `ParKazooClient` takes."""
+
+    def __init__(self, hosts: Any = "127.0.0.1:2181", **options: Any) -> None:
+        self.client = ParKazooClient(hosts, **options)
+        self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="parkazoo")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # -- life --------------------------------------------------------------------
+
+    async def start(self, timeout: float = 15) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self.run(self.client.start, timeout)
+
+    async def stop(self) -> None:
+        await self.run(self.client.stop)
+        self.client.close()
+        self._pool.shutdown(wait=False)
+
+    async def __aenter__(self) -> Client:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self.stop()
+
+    @property
+    def connected(self) -> bool:
+        return bool(self.client.connected)
+
+    @property
+    def state(self) -> str:
+        return str(self.client.state)
+
+    def add_listener(self, listener: Callable[[str], Any]) -> Callable[[str], None]:
+        """Returns what `remove_listener` of the client underneath takes."""
+        on_loop = self._on_loop(listener)
+        self.client.add_listener(on_loop)
+        return on_loop
+
+    # -- running what blocks -------------------------------------------------------
+
+    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call something that blocks, such as a recipe's method, on a thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, function, *arguments)
+
+    @asynccontextmanager
+    async def lock(
+        self, path: str, identifier: str | None = None
+    ) -> AsyncIterator[Any]:
+        """Hold Kazoo's Lock recipe. Any of its kind works with `acquired`."""
+        async with self.acquired(self.client.Lock(path, identifier)) as lock:
+            yield lock
+
+    @asynccontextmanager
+    async def acquired(self, recipe: Any) -> AsyncIterator[Any]:
+        """Hold a recipe that has `acquire` and `release`."""
+        waiting = asyncio.ensure_future(self.run(recipe.acquire))
+        try:
+            await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            recipe.cancel()
+            await asyncio.wait([waiting])
+            if not waiting.exception() and waiting.result():
+                await self.run(recipe.release)
+            raise
+        try:
+            yield recipe
+        finally:
+            await self.run(recipe.release)
+
+    # -- data ----------------------------------------------------------------------
+
+    async def create(
+        self,
+        path: str,
+        value: bytes = b"",
+        acl: Any = None,
+        ephemeral: bool = False,
+        sequence: bool = False,
+        makepath: bool = False,
+        include_data: bool = False,
+    ) -> Any:
+        return await self._result(
+            self.client.create_async(
+                path, value, acl, ephemeral, sequence, makepath, include_data
+            )
+        )
+
+    async def ensure_path(self, path: str, acl: Any = None) -> Any:
+        return await self._result(self.client.ensure_path_async(path, acl))
+
+    async def exists(self, path: str, watch: Any = None) -> Any:
+        return await self._result(self.client.exists_async(path, self._on_loop(watch)))
+
+    async def get(self, path: str, watch: Any = None) -> Any:
+        return await self._result(self.client.get_async(path, self._on_loop(watch)))
+
+    async def get_children(
+        self, path: str, watch: Any = None, include_data: bool = False
+    ) -> Any:
+        watch = self._on_loop(watch)
+        return await self._result(
+            self.client.get_children_async(path, watch, include_data)
+        )
+
+    async def get_acls(self, path: str) -> Any:
+        return await self._result(self.client.get_acls_async(path))
+
+    async def set_acls(self, path: str, acls: Any, version: int = -1) -> Any:
+        return await self._result(self.client.set_acls_async(path, acls, version))
+
+    async def set(self, path: str, value: bytes, version: int = -1) -> Any:
+        return await self._result(self.client.set_async(path, value, version))
+
+    async def delete(
+        self, path: str, version: int = -1, recursive: bool = False
+    ) -> Any:
+        if recursive:
+            return await self.run(lambda: self.client.delete(path, recursive=True))
+        return await self._result(self.client.delete_async(path, version))
+
+    async def sync(self, path: str) -> Any:
+        return await self._result(self.client.sync_async(path))
+
+    async def add_auth(self, scheme: str, credential: str) -> Any:
+        return await self._result(self.client.add_auth_async(scheme, credential))
+
+    def transaction(self) -> Any:
+        """Kazoo's transaction; hand it to `commit`."""
+        return self.client.transaction()
+
+    async def commit(self, transaction: Any) -> Any:
+        return await self._result(transaction.commit_async())
+
+    # -- between threads and the loop ------------------------------------------------
+
+    async def _result(self, result: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+
+        def settle() -> None:
+            if future.done():
+                return  # the caller was cancelled; the request was not
+            if result.successful():
+                future.set_result(result.value)
+            else:
+                future.set_exception(result.exception)
+
+        result.rawlink(lambda _: loop.call_soon_threadsafe(settle))
+        return await future
+
+    def _on_loop(self, function: Any) -> Any:
+        if function is None:
+            return None
+
+        def called(*arguments: Any) -> None:
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(self._call, function, arguments)
+
+        return called
+
+    def _call(self, function: Any, arguments: tuple[Any, ...]) -> None:
+        outcome = function(*arguments)
+        if inspect.isawaitable(outcome):
+            task = asyncio.ensure_future(outcome)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)

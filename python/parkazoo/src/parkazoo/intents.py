@@ -1,0 +1,309 @@
+"""Transactions over several shards, for those who ask for them.
+
+What: the operations are grouped by shard. An intent with all of them, and with
+what their nodes were like before, is written first. Then each shard does its group
+in one native transaction that also leaves a *done* mark, and checks that its nodes
+are still what they were. If all did, the intent is deleted and that is the end; if
+one refused, those that are done are undone and the refusal is the answer. If the
+client dies, another one that finds the intent does the same: all marks there means
+finished, otherwise undo.
+
+    /parkazoo/intents/t-<id>          the operations and what was before
+    /parkazoo/intents/t-<id>/owner    an ephemeral of whoever works on it
+    /parkazoo/s0123/!<id>             shard 123 has done its part
+
+What is promised: after at most one recovery all of the operations took place, or
+none. What is not: isolation. Others see some shards done before the rest, and what
+is undone is seen before it is. If somebody writes to a node between its doing and
+its undoing, their write stays and the node is not undone. An undone deletion makes
+a new node with the old data and ACL, at version 0.
+
+Must never: be used unasked, contain sequence nodes (what was made could not be
+found again), ephemerals to delete (they could not be made again), or the same node
+twice.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+from kazoo.exceptions import (
+    BadArgumentsError,
+    BadVersionError,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
+from kazoo.protocol.serialization import (
+    CheckVersion,
+    Create,
+    Delete,
+    Exists,
+    SetData,
+    Transaction,
+)
+from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
+
+from parkazoo import directory, failpoints
+from parkazoo.layout import DONE, INTENTS, fence
+from parkazoo.remove import ask
+from parkazoo.steps import SEQUENCE, Call, Multi, MultiFailed
+from parkazoo.transaction import Group, crosses, native
+
+if TYPE_CHECKING:
+    from parkazoo.client import ParKazooClient
+
+# Others changed a node between our look at it and our turn: look again.
+ATTEMPTS_MAX = 5
+OPERATIONS_MAX = 500
+
+
+class Refused(Exception):
+    """Operation `number` cannot be done; `error` says why."""
+
+    def __init__(self, number: int, error: Exception, again: bool = False) -> None:
+        super().__init__(number, error)
+        self.number, self.error, self.again = number, error, again
+
+
+def needed(client: ParKazooClient, operations: list[Any]) -> bool:
+    table = client._sessions.table
+    assert table is not None
+    return crosses(
+        table, [Group(op, client._layout.node(op.path)) for op in operations]
+    )
+
+
+def commit(client: ParKazooClient, operations: list[Any], async_object: Any) -> None:
+    """Runs on a routine of its own; answers like Kazoo's transaction."""
+    try:
+        _refuse_impossible(operations)
+        for attempt in range(ATTEMPTS_MAX):
+            try:
+                results = _attempt(client, operations)
+                break
+            except Refused as refused:
+                if refused.again and attempt < ATTEMPTS_MAX - 1:
+                    continue
+                after = len(operations) - refused.number - 1
+                results = [RolledBackError() for _ in range(refused.number)]
+                results.append(refused.error)
+                results += [RuntimeInconsistency() for _ in range(after)]
+                break
+        async_object.set(Transaction.unchroot(client, results))
+    except Exception as error:
+        async_object.set_exception(error)
+
+
+def _refuse_impossible(operations: list[Any]) -> None:
+    paths = [operation.path for operation in operations]
+    if len(set(paths)) < len(paths):
+        raise BadArgumentsError("a cross-shard transaction may name a node only once")
+    if len(paths) > OPERATIONS_MAX:
+        raise BadArgumentsError(f"more than {OPERATIONS_MAX} operations across shards")
+    if any(isinstance(op, Create) and op.flags & SEQUENCE for op in operations):
+        raise BadArgumentsError("no sequence nodes in a cross-shard transaction")
+
+
+def _before(client: ParKazooClient, number: int, operation: Any) -> dict[str, Any]:
+    """What a node is like now, as far as undoing needs it."""
+    path = operation.path
+    record: dict[str, Any] = {"path": path, "kind": type(operation).__name__}
+    try:
+        data, stat = ask(client, lambda layout: directory.get(layout, path))
+    except NoNodeError as error:
+        if not isinstance(operation, Create):
+            raise Refused(number, error) from None
+        return record
+    if isinstance(operation, Create):
+        raise Refused(number, NodeExistsError())
+    if operation.version not in (-1, stat.version):
+        raise Refused(number, BadVersionError())
+    record["version"] = stat.version
+    record["data"] = base64.b64encode(data or b"").decode()
+    if isinstance(operation, Delete):
+        if stat.ephemeralOwner:
+            raise BadArgumentsError(
+                f"{path} is an ephemeral, whose deletion could not be undone"
+            )
+        acls, _ = ask(client, lambda layout: directory.get_acls(layout, path))
+        record["acls"] = [[a.perms, a.id.scheme, a.id.id] for a in acls]
+    return record
+
+
+def _attempt(client: ParKazooClient, operations: list[Any]) -> list[Any]:
+    layout = client._layout
+    records = [_before(client, n, op) for n, op in enumerate(operations)]
+    by_shard: dict[int, list[int]] = {}
+    for number, operation in enumerate(operations):
+        by_shard.setdefault(layout.node(operation.path).shard, []).append(number)
+    identity = directory.fresh()
+    parts = [[shard, numbers] for shard, numbers in by_shard.items()]
+    seat = client._sessions.session(client._sessions.table.seat)  # type: ignore[union-attr]
+    intent = f"{INTENTS}/t-{identity}"
+    document = json.dumps({"parts": parts, "records": records}).encode()
+    begin = seat.transaction()
+    begin.create(intent, document, acl=OPEN_ACL_UNSAFE)
+    begin.create(f"{intent}/owner", b"", acl=OPEN_ACL_UNSAFE, ephemeral=True)
+    failed = [r for r in begin.commit() if isinstance(r, Exception)]
+    if failed:
+        raise failed[0]
+    failpoints.reached("intent.1.prepare", failpoints.AFTER)
+    results: list[Any] = [None] * len(operations)
+    try:
+        for shard, numbers in by_shard.items():
+            found = _do(client, shard, numbers, operations, records, identity)
+            for number, result in zip(numbers, found, strict=True):
+                results[number] = result
+            failpoints.reached("intent.3.apply", failpoints.AFTER)
+    except Refused:
+        _undo(client, identity, parts, records)
+        _forget(seat, intent)
+        raise
+    _forget(seat, intent)
+    failpoints.reached("intent.4.finish", failpoints.AFTER)
+    _unmark(client, identity, parts)
+    return results
+
+
+def _do(
+    client: ParKazooClient,
+    shard: int,
+    numbers: list[int],
+    operations: list[Any],
+    records: list[Any],
+    identity: str,
+) -> list[Any]:
+    """One shard's part, with its mark: all or none."""
+    layout, table = client._layout, client._sessions.table
+    assert table is not None
+    groups = []
+    for number in numbers:
+        operation = operations[number]
+        if not isinstance(operation, Create):
+            operation = operation._replace(version=records[number]["version"])
+        groups.append(Group(operation, layout.node(operation.path)))
+    mark = Create(f"{fence(shard)}/{DONE}{identity}", b"", OPEN_ACL_UNSAFE, 0)
+    found: list[Any] = ask(
+        client, lambda layout: native(layout, table, groups, [shard], (mark,))
+    )
+    for number, result in zip(numbers, found, strict=True):
+        if isinstance(result, Exception) and not isinstance(
+            result, (RolledBackError, RuntimeInconsistency)
+        ):
+            anyway = getattr(operations[number], "version", 0) == -1
+            again = isinstance(result, BadVersionError) and anyway
+            raise Refused(number, result, again)
+    return found
+
+
+# -- undoing -------------------------------------------------------------------------
+
+
+def _marked(client: ParKazooClient, shard: int, identity: str) -> bool:
+    def look(layout: Any) -> Any:
+        return (yield Call(shard, Exists(f"{fence(shard)}/{DONE}{identity}", None)))
+
+    return ask(client, look) is not None
+
+
+def _undo(
+    client: ParKazooClient, identity: str, parts: list[Any], records: list[Any]
+) -> None:
+    """Take back what has been done, last first; each shard at once."""
+    for shard, numbers in reversed(parts):
+        if not _marked(client, shard, identity):
+            continue
+        undone = [_inverse(client, records[number]) for number in reversed(numbers)]
+        todo = [operation for operation in undone if operation is not None]
+        while True:
+            blocked = _try_undo(client, shard, identity, todo)
+            if blocked is None:
+                break
+            client.logger.warning("not undone, somebody has changed it since")
+            del todo[blocked]
+
+
+def _try_undo(
+    client: ParKazooClient, shard: int, identity: str, todo: list[Any]
+) -> int | None:
+    """None: done. Otherwise the operation that somebody else's change prevents."""
+    layout, table = client._layout, client._sessions.table
+    assert table is not None
+    mark = Delete(f"{fence(shard)}/{DONE}{identity}", -1)
+
+    def machine(layout: Any) -> Any:
+        if todo:
+            groups = [Group(op, layout.node(op.path)) for op in todo]
+            return (yield from native(layout, table, groups, [shard], (mark,)))
+        try:
+            return (yield Call(shard, Multi((mark,))))
+        except MultiFailed:
+            return []
+
+    try:
+        found = ask(client, machine)
+    except NoNodeError:
+        return None  # somebody else undid this part
+    for index, result in enumerate(found):
+        if isinstance(result, Exception) and not isinstance(
+            result, (RolledBackError, RuntimeInconsistency)
+        ):
+            return index
+    return None
+
+
+def _inverse(client: ParKazooClient, record: dict[str, Any]) -> Any:
+    path, kind = record["path"], record["kind"]
+    if kind == "Create":
+        return Delete(path, 0)
+    if kind == "SetData":
+        return SetData(path, base64.b64decode(record["data"]), record["version"] + 1)
+    if kind == "Delete":
+        acls = [ACL(perms, Id(scheme, who)) for perms, scheme, who in record["acls"]]
+        return Create(path, base64.b64decode(record["data"]), acls, 0)
+    assert kind == CheckVersion.__name__
+    return None
+
+
+def _unmark(client: ParKazooClient, identity: str, parts: list[Any]) -> None:
+    for shard, _ in parts:
+        mark = Delete(f"{fence(shard)}/{DONE}{identity}", -1)
+
+        def away(layout: Any, shard: int = shard, mark: Any = mark) -> Any:
+            yield Call(shard, Multi((mark,)))
+
+        try:
+            ask(client, away)
+        except KazooException:
+            pass  # a mark without an intent means nothing
+
+
+def _forget(ensemble: Any, intent: str) -> None:
+    for path in (f"{intent}/owner", intent):
+        try:
+            ensemble.delete(path)
+        except NoNodeError:
+            pass
+
+
+def roll(client: ParKazooClient, ensemble: Any, name: str) -> list[str]:
+    """Finish a transaction whose client is gone: forward if all is done, else back."""
+    intent, identity = f"{INTENTS}/{name}", name[2:]
+    try:
+        ensemble.create(f"{intent}/owner", b"", ephemeral=True)
+        document = json.loads(ensemble.get(intent)[0])
+    except (NodeExistsError, NoNodeError):
+        return []
+    parts, records = document["parts"], document["records"]
+    if all(_marked(client, shard, identity) for shard, _ in parts):
+        _forget(ensemble, intent)
+        _unmark(client, identity, parts)
+    else:
+        _undo(client, identity, parts, records)
+        _forget(ensemble, intent)
+    return [record["path"] for record in records]
