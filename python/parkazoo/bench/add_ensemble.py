@@ -102,9 +102,9 @@ def fill(client: Any, directories: list[str], nodes: int) -> None:
 
 def add(hosts: str, new: str) -> float:
     """Run the command an operator would run; returns how long it took."""
-    command = [sys.executable, "-m", "parkazoo.cli", "add-ensemble"]
+    command = [sys.executable, "-m", "parkazoo.cli", "--hosts", hosts]
     started = time.monotonic()
-    subprocess.run([*command, "--hosts", hosts, new], check=True, timeout=600)
+    subprocess.run([*command, "add-ensemble", new], check=True, timeout=600)
     return time.monotonic() - started
 
 

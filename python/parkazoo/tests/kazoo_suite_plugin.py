@@ -33,6 +33,9 @@ def client_class() -> type:
         return BatchingClient
     from parkazoo import ParKazooClient
 
+    if MODE == "single":
+        return ParKazooClient
+
     class SuiteClient(ParKazooClient):
         """ParKazooClient that reads the harness's host lists as ensembles.
 
@@ -92,3 +95,4 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
         name = item.nodeid.removeprefix("kazoo/tests/")
         if name in listed:
             item.add_marker(pytest.mark.xfail(reason=listed[name], strict=True))
+            item.add_marker(pytest.mark.timeout(30))
