@@ -1,0 +1,8 @@
+//! What drivers may rely on, seen from outside.
+
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed, as it should")]
+
+mod allocation;
+mod multi;
+mod script;
+mod transcripts;

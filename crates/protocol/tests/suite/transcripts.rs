@@ -1,0 +1,542 @@
+//! Requests from their start to their end, as stories.
+
+use expect_test::{Expect, expect};
+
+use crate::script::run;
+
+fn check(script: &str, expected: Expect) {
+    expected.assert_eq(&run(script));
+}
+
+#[test]
+fn a_get_on_one_replica_is_answered_by_it() {
+    check(
+        "get replicas=1 fallbacks=0 required=1 own=n1\nn1 answers a:1",
+        expect![[r#"
+        get replicas=1 fallbacks=0 required=1 own=n1  (until 100)
+            fetch n1
+        n1 answers a:1  (end)
+            answer a:1 from 1
+    "#]],
+    );
+}
+
+#[test]
+fn a_get_asks_its_own_node_first_and_only_as_many_as_it_needs() {
+    check(
+        "get own=n3\nn3 answers a:1\nn1 answers a:1",
+        expect![[r#"
+        get own=n3  (until 10)
+            fetch n3
+            fetch n1
+        n3 answers a:1  (until 10)
+        n1 answers a:1  (end)
+            answer a:1 from 2
+    "#]],
+    );
+}
+
+#[test]
+fn a_get_repairs_what_turned_out_stale_after_the_answer() {
+    check(
+        "get preferred=3 fallbacks=0
+         n1 answers a:1
+         @10
+         n3 answers a:1
+         n2 answers a:1>b:1",
+        expect![[r#"
+            get preferred=3 fallbacks=0  (until 100)
+                fetch n1
+                fetch n2
+                fetch n3
+            n1 answers a:1  (until 100)
+            n3 answers a:1  (until 100)
+                answer a:1 from 2
+            n2 answers a:1>b:1  (end)
+                repair n1 with b:1
+                repair n3 with b:1
+        "#]],
+    );
+}
+
+#[test]
+fn a_get_returns_both_siblings_and_repairs_both_replicas() {
+    check(
+        "get\nn2 answers a:1\nn1 answers b:1",
+        expect![[r#"
+        get  (until 10)
+            fetch n1
+            fetch n2
+        n2 answers a:1  (until 10)
+        n1 answers b:1  (end)
+            answer a:1+b:1 from 2
+            repair n1 with a:1+b:1
+            repair n2 with a:1+b:1
+    "#]],
+    );
+}
+
+#[test]
+fn a_get_turns_to_the_next_replica_when_one_fails_and_to_fallbacks_after_them() {
+    check(
+        "get
+         n1 fails unreachable
+         n2 fails lost
+         n3 answers -
+         n4 answers a:1",
+        expect![[r#"
+            get  (until 10)
+                fetch n1
+                fetch n2
+            n1 fails unreachable  (until 10)
+                fetch n3
+            n2 fails lost  (until 10)
+                fetch n4
+            n3 answers -  (until 10)
+            n4 answers a:1  (end)
+                answer a:1 from 2, sloppy
+                repair n3 with a:1
+        "#]],
+    );
+}
+
+#[test]
+fn a_get_hedges_late_nodes_with_growing_patience() {
+    check(
+        "get\n@99\nn5 answers a:1\nn2 answers a:1\nn1 answers -",
+        expect![[r#"
+        get  (until 10)
+            fetch n1
+            fetch n2
+        @10  (until 30)
+            fetch n3
+            fetch n4
+        @30  (until 100)
+            fetch n5
+        n5 answers a:1  (until 100)
+        n2 answers a:1  (until 100)
+            answer a:1 from 2, sloppy
+        n1 answers -  (until 100)
+    "#]],
+    );
+}
+
+#[test]
+fn a_get_does_not_count_on_suspected_nodes() {
+    check(
+        "get suspected=n1,n2\nn3 answers a:1\nn1 answers -\nn4 answers -",
+        expect![[r#"
+        get suspected=n1,n2  (until 10)
+            fetch n3
+            fetch n1
+            fetch n2
+            fetch n4
+        n3 answers a:1  (until 10)
+        n1 answers -  (until 100)
+            answer a:1 from 2
+        n4 answers -  (until 100)
+    "#]],
+    );
+}
+
+#[test]
+fn a_strict_get_fails_when_too_few_replicas_are_left() {
+    check(
+        "get strict\nn1 fails overloaded\nn2 fails lost",
+        expect![[r#"
+        get strict  (until 10)
+            fetch n1
+            fetch n2
+        n1 fails overloaded  (until 100)
+            fetch n3
+        n2 fails lost  (end)
+            fail InsufficientReplicas { answered: 0, required: 2 } n1: overloaded. n2: no reply.
+    "#]],
+    );
+}
+
+#[test]
+fn a_get_fails_at_its_deadline_and_says_so() {
+    check(
+        "get strict required=3\nn1 answers a:1\n@100\nn2 answers a:1",
+        expect![[r#"
+        get strict required=3  (until 100)
+            fetch n1
+            fetch n2
+            fetch n3
+        n1 answers a:1  (until 100)
+        @100  (end)
+            fail DeadlinePassed { answered: 1, required: 3 }
+        n2 answers a:1  (end)
+    "#]],
+    );
+}
+
+#[test]
+fn a_get_under_an_old_ring_is_started_again_and_counts_nothing_twice() {
+    check(
+        "get\nn1 answers a:1\nn2 fails stale\nn3 answers a:1",
+        expect![[r#"
+        get  (until 10)
+            fetch n1
+            fetch n2
+        n1 answers a:1  (until 10)
+        n2 fails stale  (end)
+            refresh to 8
+        n3 answers a:1  (end)
+    "#]],
+    );
+}
+
+#[test]
+fn a_replica_that_calls_our_own_generation_stale_is_merely_failing() {
+    check(
+        "get\nn1 fails confused\nn2 answers -\nn3 answers -",
+        expect![[r#"
+        get  (until 10)
+            fetch n1
+            fetch n2
+        n1 fails confused  (until 10)
+            fetch n3
+        n2 answers -  (until 10)
+        n3 answers -  (end)
+            answer - from 2
+    "#]],
+    );
+}
+
+#[test]
+fn a_write_on_one_replica_is_done_when_it_is_durable() {
+    check(
+        "write replicas=1 fallbacks=0 required=1 own=n1 applied\nn1 acknowledges",
+        expect![[r#"
+        write replicas=1 fallbacks=0 required=1 own=n1 applied  (until 100)
+        n1 acknowledges  (end)
+            done with 1
+    "#]],
+    );
+}
+
+#[test]
+fn a_write_is_done_at_its_quorum_and_goes_on_until_all_replicas_have_it() {
+    check(
+        "write own=n1 applied\nn3 acknowledges\nn1 acknowledges\n@50\nn2 acknowledges",
+        expect![[r#"
+        write own=n1 applied  (until 10)
+            merge at n2
+            merge at n3
+        n3 acknowledges  (until 10)
+        n1 acknowledges  (until 100)
+            done with 2
+        n2 acknowledges  (end)
+    "#]],
+    );
+}
+
+#[test]
+fn a_write_parks_a_hint_for_a_replica_that_stays_silent() {
+    check(
+        "write own=n1 applied\nn1 acknowledges\nn3 acknowledges\n@100\nn2 acknowledges",
+        expect![[r#"
+        write own=n1 applied  (until 10)
+            merge at n2
+            merge at n3
+        n1 acknowledges  (until 10)
+        n3 acknowledges  (until 100)
+            done with 2
+        @100  (end)
+            park for n2
+        n2 acknowledges  (end)
+    "#]],
+    );
+}
+
+#[test]
+fn a_failed_replica_gets_a_stand_in_at_once_and_the_outcome_is_sloppy() {
+    check(
+        "write own=n1 applied
+         n2 fails unreachable
+         n1 acknowledges
+         n4 acknowledges
+         n3 fails lost
+         n5 acknowledges",
+        expect![[r#"
+            write own=n1 applied  (until 10)
+                merge at n2
+                merge at n3
+            n2 fails unreachable  (until 10)
+                hint at n4 for n2
+            n1 acknowledges  (until 10)
+            n4 acknowledges  (until 100)
+                done with 2, sloppy
+            n3 fails lost  (until 100)
+                hint at n5 for n3
+            n5 acknowledges  (end)
+        "#]],
+    );
+}
+
+#[test]
+fn a_slow_replica_gets_a_stand_in_when_acknowledgements_are_missing() {
+    check(
+        "write own=n1 applied\nn1 acknowledges\n@10\nn4 acknowledges\n@100",
+        expect![[r#"
+        write own=n1 applied  (until 10)
+            merge at n2
+            merge at n3
+        n1 acknowledges  (until 10)
+        @10  (until 30)
+            hint at n4 for n2
+        n4 acknowledges  (until 100)
+            done with 2, sloppy
+        @100  (end)
+            park for n3
+    "#]],
+    );
+}
+
+#[test]
+fn a_replica_and_its_own_stand_in_count_once() {
+    check(
+        "write own=n1 applied required=3
+         n1 acknowledges
+         n2 fails lost
+         n4 acknowledges
+         n2 acknowledges
+         n3 acknowledges",
+        expect![[r#"
+            write own=n1 applied required=3  (until 10)
+                merge at n2
+                merge at n3
+            n1 acknowledges  (until 10)
+            n2 fails lost  (until 10)
+                hint at n4 for n2
+            n4 acknowledges  (until 10)
+            n2 acknowledges  (until 10)
+            n3 acknowledges  (end)
+                done with 3
+        "#]],
+    );
+}
+
+#[test]
+fn hints_pass_from_fallback_to_fallback_and_end_at_the_coordinator() {
+    check(
+        "write own=n1 applied
+         n1 acknowledges
+         n2 fails full
+         n4 fails overloaded
+         n5 fails lost
+         n3 acknowledges",
+        expect![[r#"
+            write own=n1 applied  (until 10)
+                merge at n2
+                merge at n3
+            n1 acknowledges  (until 10)
+            n2 fails full  (until 10)
+                hint at n4 for n2
+            n4 fails overloaded  (until 100)
+                hint at n5 for n2
+            n5 fails lost  (until 100)
+                park for n2
+            n3 acknowledges  (end)
+                done with 2
+        "#]],
+    );
+}
+
+#[test]
+fn a_strict_write_keeps_hints_but_does_not_count_them() {
+    check(
+        "write own=n1 applied strict
+         n1 acknowledges
+         n2 fails unreachable
+         n4 acknowledges
+         n3 fails full
+         n5 acknowledges",
+        expect![[r#"
+            write own=n1 applied strict  (until 100)
+                merge at n2
+                merge at n3
+            n1 acknowledges  (until 100)
+            n2 fails unreachable  (until 100)
+                hint at n4 for n2
+            n4 acknowledges  (until 100)
+            n3 fails full  (until 100)
+                hint at n5 for n3
+                indeterminate with 1 of 2. n2: unreachable. n3: disk full.
+            n5 acknowledges  (end)
+        "#]],
+    );
+}
+
+#[test]
+fn a_write_that_everybody_refused_has_failed() {
+    check(
+        "write own=n1 refused=full
+         n2 fails overloaded
+         n3 fails unreachable
+         n4 fails full
+         n5 fails full",
+        expect![[r#"
+            write own=n1 refused=full  (until 10)
+                merge at n2
+                merge at n3
+                hint at n4 for n1
+            n2 fails overloaded  (until 100)
+                hint at n5 for n2
+            n3 fails unreachable  (until 100)
+            n4 fails full  (until 100)
+            n5 fails full  (end)
+                failed, required 2. n1: disk full. n2: overloaded. n3: unreachable. n4: disk full. n5: disk full.
+        "#]],
+    );
+}
+
+#[test]
+fn a_write_that_one_node_may_have_applied_is_indeterminate() {
+    check(
+        "write own=n1 refused=full fallbacks=0
+         n2 fails lost
+         n3 fails unreachable",
+        expect![[r#"
+            write own=n1 refused=full fallbacks=0  (until 100)
+                merge at n2
+                merge at n3
+            n2 fails lost  (until 100)
+                indeterminate with 0 of 2. n1: disk full. n2: no reply.
+                park for n2
+            n3 fails unreachable  (end)
+                park for n3
+        "#]],
+    );
+}
+
+#[test]
+fn a_failed_fsync_is_no_refusal() {
+    check(
+        "write replicas=1 fallbacks=1 required=1 strict own=n1 applied\nn1 fails broken",
+        expect![[r#"
+        write replicas=1 fallbacks=1 required=1 strict own=n1 applied  (until 100)
+        n1 fails broken  (until 100)
+            hint at n2 for n1
+            indeterminate with 0 of 1. n1: storage failed.
+    "#]],
+    );
+}
+
+#[test]
+fn a_fallback_that_coordinates_holds_the_first_hint_itself() {
+    check(
+        "write own=n5\nn2 fails unreachable\nn5 acknowledges\nn1 acknowledges\nn3 acknowledges",
+        expect![[r#"
+            write own=n5  (until 10)
+                merge at n1
+                merge at n2
+                merge at n3
+            n2 fails unreachable  (until 10)
+                hint at n5 for n2
+            n5 acknowledges  (until 10)
+            n1 acknowledges  (until 100)
+                done with 2, sloppy
+            n3 acknowledges  (end)
+        "#]],
+    );
+}
+
+#[test]
+fn a_suspected_replica_is_sent_the_write_and_has_a_stand_in_from_the_start() {
+    check(
+        "write own=n1 applied suspected=n2\nn1 acknowledges\nn2 acknowledges\nn3 acknowledges",
+        expect![[r#"
+            write own=n1 applied suspected=n2  (until 10)
+                merge at n2
+                merge at n3
+                hint at n4 for n2
+            n1 acknowledges  (until 10)
+            n2 acknowledges  (until 100)
+                done with 2
+            n3 acknowledges  (end)
+        "#]],
+    );
+}
+
+#[test]
+fn a_write_waits_for_what_it_prefers_until_it_loses_patience() {
+    check(
+        "write own=n1 applied preferred=3\nn1 acknowledges\nn2 acknowledges\n@10",
+        expect![[r#"
+        write own=n1 applied preferred=3  (until 10)
+            merge at n2
+            merge at n3
+        n1 acknowledges  (until 10)
+        n2 acknowledges  (until 10)
+        @10  (until 100)
+            done with 2
+    "#]],
+    );
+}
+
+#[test]
+fn a_write_under_an_old_ring_is_started_again_and_says_that_it_may_have_happened() {
+    check(
+        "write own=n9\nn3 fails stale\nn1 acknowledges",
+        expect![[r#"
+        write own=n9  (until 10)
+            merge at n1
+            merge at n2
+            merge at n3
+        n3 fails stale  (end)
+            refresh to 8, possible
+        n1 acknowledges  (end)
+    "#]],
+    );
+    check(
+        "write own=n9\nn1 fails full\nn2 fails full\nn3 fails stale",
+        expect![[r#"
+        write own=n9  (until 10)
+            merge at n1
+            merge at n2
+            merge at n3
+        n1 fails full  (until 10)
+            hint at n4 for n1
+        n2 fails full  (until 100)
+            hint at n5 for n2
+        n3 fails stale  (end)
+            refresh to 8, possible
+    "#]],
+    );
+}
+
+#[test]
+fn a_newer_ring_changes_nothing_after_the_answer() {
+    check(
+        "write own=n1 applied\nn1 acknowledges\nn2 acknowledges\nn3 fails stale\nn4 acknowledges",
+        expect![[r#"
+            write own=n1 applied  (until 10)
+                merge at n2
+                merge at n3
+            n1 acknowledges  (until 10)
+            n2 acknowledges  (until 100)
+                done with 2
+            n3 fails stale  (until 100)
+                hint at n4 for n3
+            n4 acknowledges  (end)
+        "#]],
+    );
+}
+
+#[test]
+fn a_superseded_write_is_acknowledged_and_told() {
+    check(
+        "write own=n1 applied\nn1 acknowledges\nn2 acknowledges superseded",
+        expect![[r#"
+        write own=n1 applied  (until 10)
+            merge at n2
+            merge at n3
+        n1 acknowledges  (until 10)
+        n2 acknowledges superseded  (until 100)
+            done with 2, superseded
+    "#]],
+    );
+}
