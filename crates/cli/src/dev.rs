@@ -303,10 +303,10 @@ fn greet(arguments: &DevArguments, cluster: &Cluster) {
     if !is_default {
         println!("  export TONTINE_CONNECT={}", native.join(","));
     }
-    println!("  tontine put greeting hello");
-    println!("  tontine get greeting");
-    println!("  tontine route greeting");
-    println!("  tontine status");
+    let program = crate::output::program();
+    for command in ["put greeting hello", "get greeting", "route greeting", "status"] {
+        println!("  {program} {command}");
+    }
     println!("  redis-cli -h {host} -p {port} set greeting hello");
     println!("\nCtrl-C stops the cluster cleanly; the same command starts it again with its data.\n");
 }

@@ -22,7 +22,7 @@ pub struct PutArguments {
     pub key: String,
     /// The value; `-` reads it from standard input.
     pub value: String,
-    /// Context of an earlier get: replace exactly what that get saw.
+    /// Context of an earlier get: replace exactly what that get saw. Empty: replace nothing, become a sibling.
     #[arg(long)]
     pub context: Option<String>,
     /// Seconds that the value lives.
@@ -100,7 +100,11 @@ fn show_context(context: &Context) -> String {
     hex(&bytes)
 }
 
+/// An empty text is the context of somebody who has seen nothing.
 fn parse_context(text: &str) -> Result<Context, CliError> {
+    if text.is_empty() {
+        return Ok(Context::default());
+    }
     unhex(text)
         .and_then(|bytes| decode_context(&bytes.into()).ok())
         .ok_or_else(|| "the context is not one that `tontine get` showed; copy it whole".to_owned().into())
@@ -179,8 +183,10 @@ pub(crate) async fn get(shared: Shared, arguments: GetArguments) -> Result<ExitC
             let context = show_context(&found.context());
             text.push_str(&format!("context {context}\n"));
             text.push_str(&format!(
-                "merge them with\n  tontine -s {} put {:?} VALUE --context {context}",
-                shared.store, arguments.key
+                "merge them with\n  {} -s {} put {:?} VALUE --context {context}",
+                crate::output::program(),
+                shared.store,
+                arguments.key
             ));
             text
         }),

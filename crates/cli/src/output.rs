@@ -24,6 +24,11 @@ pub(crate) fn print(format: Format, document: &Value, text: impl FnOnce() -> Str
     let _ = writeln!(std::io::stdout(), "{}", line.trim_end_matches('\n'));
 }
 
+/// How this program was called, for commands that people copy.
+pub(crate) fn program() -> String {
+    std::env::args().next().unwrap_or_else(|| "tontine".to_owned())
+}
+
 /// Bytes as JSON: text when they are UTF-8, otherwise base 16 under another name.
 pub(crate) fn bytes_json(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {

@@ -9,7 +9,7 @@
 //!
 //! Workers share records, but neither links nor tasks.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -134,6 +134,7 @@ pub struct Node {
     /// Documents handed over by peers that need stores opened first.
     offered: tokio::sync::mpsc::UnboundedSender<Cluster>,
     started: Moment,
+    stopping: AtomicBool,
 }
 
 /// What one worker needs to serve.
@@ -177,6 +178,7 @@ impl Node {
             links: Arc::default(),
             peers: Mutex::default(),
             started: ports.clock.now(),
+            stopping: AtomicBool::new(false),
             config,
             disk,
             engines,
@@ -316,6 +318,7 @@ impl Node {
     /// # Errors
     /// When something could not be made durable; the next start then treats this one as a crash.
     pub async fn stop(&self) -> Result<(), StartError> {
+        self.stopping.store(true, Ordering::Relaxed);
         if let Err(error) = self.coordination.close().await {
             tracing::warn!(%error, "coordination session not closed");
         }
@@ -448,6 +451,9 @@ async fn follow(node: Weak<Node>, mut offers: tokio::sync::mpsc::UnboundedReceiv
             match futures_util::future::select(next, offer).await {
                 futures_util::future::Either::Left((Ok(cluster), _)) => Some(cluster),
                 futures_util::future::Either::Left((Err(error), _)) => {
+                    if node.upgrade().is_none_or(|node| node.stopping.load(Ordering::Relaxed)) {
+                        return;
+                    }
                     lost = matches!(error, ReadError::Coordination(CoordinationError::SessionLost { .. }));
                     tracing::warn!(%error, "cluster document not read");
                     clock.sleep(COORDINATION_RETRY).await;
