@@ -16,19 +16,21 @@ use protocol::quorum::{
     QuorumOptions, Write, WriteActions, WriteEvent,
 };
 
-const ROUNDS: u32 = 1_000_000;
+/// Short enough that most runs are not interrupted.
+const ROUNDS: u32 = 1_000;
+const RUNS: u32 = 2_000;
 const GENERATION: Generation = Generation(1);
 
 fn main() {
     for (replicas, required) in [(1, 1), (3, 2)] {
         let preference = preference(replicas);
-        let nanos = best_of(5, || gets(&preference, required)) / f64::from(ROUNDS);
+        let nanos = best_of(RUNS, || gets(&preference, required)) / f64::from(ROUNDS);
         println!("get    N={replicas} R={required}: {nanos:.0} ns");
-        let nanos = best_of(5, || writes(&preference, required)) / f64::from(ROUNDS);
+        let nanos = best_of(RUNS, || writes(&preference, required)) / f64::from(ROUNDS);
         println!("write  N={replicas} W={required}: {nanos:.0} ns");
     }
     for keys in [100, 1_000, 10_000] {
-        let nanos = best_of(5, || multi_get(keys)) / keys as f64;
+        let nanos = best_of(20, || multi_get(keys)) / keys as f64;
         println!("multi-get of {keys} keys, N=3 R=2: {nanos:.0} ns per key");
     }
 }
