@@ -67,12 +67,21 @@ impl Candidates<'_> {
 
     /// The fallbacks to turn to, best first: `own`, the unsuspected, the suspected; at most [`FALLBACKS_MAX`].
     pub(super) fn fallbacks(&self, own: Option<NodeId>) -> SmallVec<[NodeId; FALLBACKS_MAX]> {
-        let all = self.preference.fallbacks().iter().copied();
-        let own_first = all.clone().filter(|&node| Some(node) == own);
-        let others = all.filter(|&node| Some(node) != own);
-        let trusted = others.clone().filter(|&node| !self.is_suspected(node));
-        let suspected = others.filter(|&node| self.is_suspected(node));
-        own_first.chain(trusted).chain(suspected).take(FALLBACKS_MAX).collect()
+        let all = self.preference.fallbacks();
+        let mut fallbacks: SmallVec<[NodeId; FALLBACKS_MAX]> = SmallVec::new();
+        let own = own.filter(|own| all.contains(own));
+        fallbacks.extend(own);
+        for suspected in [false, true] {
+            for &node in all {
+                if fallbacks.len() == FALLBACKS_MAX {
+                    return fallbacks;
+                }
+                if Some(node) != own && self.is_suspected(node) == suspected {
+                    fallbacks.push(node);
+                }
+            }
+        }
+        fallbacks
     }
 }
 

@@ -1,8 +1,15 @@
 //! Requests from their start to their end, as stories.
 
-use expect_test::{Expect, expect};
+use std::time::Duration;
 
-use crate::script::run;
+use expect_test::{Expect, expect};
+use model::{Moment, NodeId};
+use protocol::quorum::{
+    Candidates, Get, GetAction, GetActions, Local, Origin, QuorumOptions, Write, WriteActions,
+    own_record_suffices, own_write_suffices,
+};
+
+use crate::script::{GENERATION, preference, run};
 
 fn check(script: &str, expected: Expect) {
     expected.assert_eq(&run(script));
@@ -539,4 +546,30 @@ fn a_superseded_write_is_acknowledged_and_told() {
             done with 2, superseded
     "#]],
     );
+}
+
+#[test]
+fn what_needs_nobody_else_is_what_a_machine_would_ask_nobody_else_for() {
+    let options = |required| QuorumOptions {
+        required,
+        preferred: 0,
+        sloppy: true,
+        hedge_after: Duration::from_millis(10),
+        deadline: Moment { nanos: u64::MAX },
+        generation: GENERATION,
+    };
+    for (replicas, required, own) in
+        (1..=3).flat_map(|n| (1..=n).flat_map(move |r| (1..=5).map(move |own| (n, r, NodeId(own)))))
+    {
+        let preference = preference(replicas, 2);
+        let candidates = Candidates { preference: &preference, suspected: &[] };
+        let (mut gets, mut writes) = (GetActions::new(), WriteActions::new());
+        Get::start(candidates, Some(own), options(required), Moment::default(), &mut gets);
+        let alone = gets[..] == [GetAction::Fetch { node: own }];
+        assert_eq!(own_record_suffices(own, &preference, required), alone, "get on {own} of {replicas}");
+        let local = if preference.is_replica(own) { Local::Applied } else { Local::NotReplica };
+        let origin = Origin { own, local, possible: false };
+        Write::start(candidates, origin, options(required), Moment::default(), &mut writes);
+        assert_eq!(own_write_suffices(own, &preference), writes.is_empty(), "write on {own} of {replicas}");
+    }
 }

@@ -77,6 +77,16 @@ enum Reply {
     },
 }
 
+/// Where the asked members stand.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    answered: usize,
+    replicas_answered: usize,
+    awaited: usize,
+    /// Of the awaited those that can be counted on.
+    fresh: usize,
+}
+
 impl Get {
     /// Starts a get; `own` is the coordinator's node, if it is one.
     pub fn start(
@@ -197,28 +207,28 @@ impl Get {
         if self.phase == Phase::Repairing && planted(Bug::AnswersTwice) {
             self.phase = Phase::Collecting;
         }
+        let mut tally = self.tally();
         if self.phase == Phase::Collecting {
-            self.ask(actions);
-            self.answer(actions);
+            self.ask(&mut tally, actions);
+            self.answer(tally, actions);
         }
-        if self.phase == Phase::Repairing && (self.awaited() == 0 || self.now >= self.options.deadline) {
+        if self.phase == Phase::Repairing && (tally.awaited == 0 || self.now >= self.options.deadline) {
             self.repair(actions);
         }
-        assert!(
+        debug_assert!(
             self.deadline().is_none_or(|deadline| deadline > self.now),
             "a machine at rest waits for the future"
         );
     }
 
     /// Asks as many further candidates as answers are missing that can be counted on.
-    fn ask(&mut self, actions: &mut GetActions) {
-        if self.now >= self.options.deadline {
-            return;
-        }
+    fn ask(&mut self, tally: &mut Tally, actions: &mut GetActions) {
         let Get { options, now, .. } = *self;
         let target = if now < self.patience { options.preferred } else { options.required };
-        let mut expected = usize::from(self.answered());
-        expected += self.members[..self.next].iter().filter(|member| member.is_fresh(now)).count();
+        let mut expected = tally.answered + tally.fresh;
+        if expected >= usize::from(target) || now >= options.deadline {
+            return;
+        }
         let late = self.members[..self.next].iter().any(|member| member.is_late(self.waved_at, now));
         let wave = self.waves + u32::from(late);
         let late_at = options.late_at(now, wave);
@@ -229,15 +239,16 @@ impl Get {
             member.reply = Reply::Awaited;
             member.late_at = if member.suspected { now } else { late_at };
             expected += usize::from(!member.suspected);
+            tally.awaited += 1;
             actions.push(GetAction::Fetch { node: member.node });
         }
     }
 
     /// Answers as soon as it is decided how.
-    fn answer(&mut self, actions: &mut GetActions) {
+    fn answer(&mut self, tally: Tally, actions: &mut GetActions) {
         let QuorumOptions { required, preferred, deadline, .. } = self.options;
         let required = required - u8::from(planted(Bug::OneAnswerTooFew));
-        let (answered, awaited) = (self.answered(), self.awaited());
+        let (answered, awaited) = (saturated(tally.answered), tally.awaited);
         let unasked = self.members.len() - self.next;
         if planted(Bug::AnswersLate) && self.now < deadline {
             return;
@@ -245,7 +256,7 @@ impl Get {
         let patient = self.now < self.patience && self.now < deadline && awaited > 0;
         if answered >= preferred || (answered >= required && !patient) {
             self.phase = Phase::Repairing;
-            let sloppy = self.replicas_answered() < required && !planted(Bug::HidesSloppiness);
+            let sloppy = saturated(tally.replicas_answered) < required && !planted(Bug::HidesSloppiness);
             // Nobody compares with the merged set any more: it can go without a copy.
             let last = awaited == 0 && self.stale().next().is_none();
             let set = if last { std::mem::take(&mut self.merged) } else { self.merged.clone() };
@@ -282,12 +293,17 @@ impl Get {
         saturated(self.members.iter().filter(|member| member.has_answered()).count())
     }
 
-    fn replicas_answered(&self) -> u8 {
-        saturated(self.members.iter().filter(|member| member.has_answered() && !member.fallback).count())
-    }
-
-    fn awaited(&self) -> usize {
-        self.members.iter().filter(|member| member.is_awaited()).count()
+    /// Counts once what a step needs to know.
+    fn tally(&self) -> Tally {
+        let mut tally = Tally::default();
+        for member in &self.members[..self.next] {
+            let (answered, awaited) = (member.has_answered(), member.is_awaited());
+            tally.answered += usize::from(answered);
+            tally.replicas_answered += usize::from(answered && !member.fallback);
+            tally.awaited += usize::from(awaited);
+            tally.fresh += usize::from(member.is_fresh(self.now));
+        }
+        tally
     }
 
     fn errors(&self) -> Errors {
@@ -331,13 +347,16 @@ fn members(candidates: Candidates<'_>, own: Option<NodeId>, sloppy: bool) -> Sma
         members.push(Member::new(own, false, false));
     }
     for suspected in [false, true] {
-        let others = replicas.iter().filter(|&&node| Some(node) != own);
-        let group = others.filter(|&&node| candidates.is_suspected(node) == suspected);
-        members.extend(group.map(|&node| Member::new(node, false, suspected)));
+        for &node in replicas {
+            if Some(node) != own && candidates.is_suspected(node) == suspected {
+                members.push(Member::new(node, false, suspected));
+            }
+        }
     }
     if sloppy || planted(Bug::StrictCountsHints) {
-        let fallback = |node| Member::new(node, true, candidates.is_suspected(node));
-        members.extend(candidates.fallbacks(own).into_iter().map(fallback));
+        for &node in &candidates.fallbacks(own) {
+            members.push(Member::new(node, true, candidates.is_suspected(node)));
+        }
     }
     members
 }

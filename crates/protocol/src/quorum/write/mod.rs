@@ -256,11 +256,11 @@ impl Write {
         if self.phase == Phase::Placing && self.slots.iter().all(Slot::is_placed) {
             self.phase = Phase::Finished;
         }
-        assert!(
+        debug_assert!(
             self.deadline().is_none_or(|deadline| deadline > self.now),
             "a machine at rest waits for the future"
         );
-        assert!(
+        debug_assert!(
             self.phase != Phase::Collecting || self.is_anything_awaited(),
             "a machine whose caller waits expects some reply"
         );
@@ -279,6 +279,9 @@ impl Write {
 
     /// Sends a hint for each replica that failed or is suspected, unless one is held or under way.
     fn stand_in_for_failed(&mut self, actions: &mut WriteActions) {
+        if !self.slots.iter().any(|slot| slot.is_down() && !slot.is_placed()) {
+            return;
+        }
         let held_back = !self.options.sloppy && !self.is_possible() && !planted(Bug::ParksTooEarly);
         if held_back || planted(Bug::NoStandIn) {
             return;
@@ -286,8 +289,7 @@ impl Write {
         let late_at = self.options.late_at(self.now, self.waves);
         for position in 0..self.slots.len() {
             let slot = &self.slots[position];
-            let down = slot.suspected || slot.has_failed();
-            if down && !slot.is_placed() && !self.is_hint_awaited(position) {
+            if slot.is_down() && !slot.is_placed() && !self.is_hint_awaited(position) {
                 self.send_hint(position, late_at, actions);
             }
         }
@@ -300,7 +302,10 @@ impl Write {
         if planted(Bug::NeverHedges) {
             return;
         }
-        if self.phase != Phase::Collecting || !self.options.sloppy || self.covered() >= required {
+        if self.phase != Phase::Collecting || !self.options.sloppy || self.next == self.fallbacks.len() {
+            return;
+        }
+        if self.covered() >= required {
             return;
         }
         let uncovered = |write: &Self, position: usize| !write.is_covered(&write.slots[position]);
@@ -357,6 +362,9 @@ impl Write {
     /// Parks a hint for each replica that failed when no fallback is left, once the write may be applied anywhere.
     fn park(&mut self, actions: &mut WriteActions) {
         if self.phase == Phase::Finished || self.next < self.fallbacks.len() {
+            return;
+        }
+        if !self.slots.iter().any(|slot| slot.has_failed() && !slot.is_placed()) {
             return;
         }
         if !self.is_possible() && !planted(Bug::ParksTooEarly) {
@@ -445,6 +453,11 @@ impl Slot {
     /// Whether its replica did not take the write, as far as is known.
     fn has_failed(&self) -> bool {
         matches!(self.reply, Reply::Failed(_) | Reply::Unasked)
+    }
+
+    /// Whether its replica is better not relied on.
+    fn is_down(&self) -> bool {
+        self.suspected || self.has_failed()
     }
 
     /// Whether its copy rests somewhere from where it reaches the replica.
