@@ -120,6 +120,8 @@ class Chaos:
 
     def stop(self, seconds: float = 60) -> None:
         """Let every caller finish what it is at; one that hangs is an error."""
+        if self.stopping.is_set():
+            return
         self.stopping.set()
         deadline = time.monotonic() + seconds
         for thread in self._threads:

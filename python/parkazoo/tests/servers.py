@@ -35,7 +35,11 @@ JAVA_FLAGS = (
 # Below the range the kernel hands out for outgoing connections, so that a client
 # of somebody else never sits on a port between our choice and the server's bind.
 PORT_FIRST, PORT_LAST = 12_000, 31_000
-START_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 90.0
+# Where a server's data is when nobody says: in memory where that is possible. It
+# outlives the server's process, which is all that the tests take away, and spares
+# a shared disk.
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def cache_directory() -> Path:
@@ -283,7 +287,9 @@ class Ensemble:
         options: Options | None = None,
     ) -> None:
         self.owns_directory = directory is None
-        self.directory = directory or Path(tempfile.mkdtemp(prefix="parkazoo-zk-"))
+        self.directory = directory or Path(
+            tempfile.mkdtemp(prefix="parkazoo-zk-", dir=MEMORY)
+        )
         self.options = options or Options()
         self.servers = [
             Server(self.directory / f"server{number}", number, self.options)

@@ -71,6 +71,13 @@ class Turmoil:
         chaos.start(chaos.numbers, 1, "/numbers/a")
         chaos.start(chaos.numbers, 1, "/numbers/b")
 
+    def __enter__(self) -> Turmoil:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Whatever happened, nobody goes on working in the next test's tree."""
+        self.chaos.stop()
+
     def end(self) -> None:
         """Stop, and judge."""
         chaos = self.chaos
@@ -132,13 +139,13 @@ def test_an_ensemble_that_breaks_costs_nothing_but_time(
 ) -> None:
     taken = ensembles(3)
     hosts = hosts_of(taken)
-    turmoil = Turmoil(judge(hosts), hosts, reads=True)
-    rng = random.Random(SEED)
-    for ensemble in taken:
-        time.sleep(2)
-        fault(ensemble, rng)
-    time.sleep(3)
-    turmoil.end()
+    with Turmoil(judge(hosts), hosts, reads=True) as turmoil:
+        rng = random.Random(SEED)
+        for ensemble in taken:
+            time.sleep(2)
+            fault(ensemble, rng)
+        time.sleep(3)
+        turmoil.end()
 
 
 @pytest.mark.parametrize("fault", [crash_leader, stall_leader])
@@ -151,13 +158,13 @@ def test_a_leader_that_breaks_costs_nothing_but_time(
     taken = start_ensembles(2, size=3, options=Options(tick_ms=500, sync_limit=4))
     try:
         hosts = hosts_of(taken)
-        turmoil = Turmoil(judge(hosts), hosts, reads=False)
-        rng = random.Random(SEED)
-        for ensemble in taken:
-            time.sleep(2)
-            fault(ensemble, rng)
-        time.sleep(4)
-        turmoil.end()
+        with Turmoil(judge(hosts), hosts, reads=False) as turmoil:
+            rng = random.Random(SEED)
+            for ensemble in taken:
+                time.sleep(2)
+                fault(ensemble, rng)
+            time.sleep(4)
+            turmoil.end()
     finally:
         for ensemble in taken:
             ensemble.close()

@@ -47,24 +47,24 @@ def test_a_third_ensemble_joins_and_leaves_unnoticed(
 ) -> None:
     taken = ensembles(WHOLE)
     hosts = hosts_of(taken[:2])
-    turmoil = Turmoil(operator(hosts), hosts, reads=True)
-    states: list[str] = []
-    for client in turmoil.chaos._clients:
-        client.add_listener(states.append)
-    time.sleep(2)
-    mover = Mover(operator(hosts))
-    name = mover.add_ensemble(taken[2].hosts)
-    moved = mover.rebalance()
-    assert moved.shards_moved == moved.shards_total
-    assert abs(moved.shards_moved - SHARDS / WHOLE) <= WHOLE
-    time.sleep(3)
-    back = mover.remove_ensemble(name)
-    assert back.shards_moved == moved.shards_moved
-    time.sleep(1)
-    turmoil.end()
-    unsure = [o for o in turmoil.chaos.history.operations if o.outcome == UNKNOWN]
-    assert unsure == [], "a move made an operation fail"
-    assert KazooState.SUSPENDED not in states and KazooState.LOST not in states
+    with Turmoil(operator(hosts), hosts, reads=True) as turmoil:
+        states: list[str] = []
+        for client in turmoil.chaos._clients:
+            client.add_listener(states.append)
+        time.sleep(2)
+        mover = Mover(operator(hosts))
+        name = mover.add_ensemble(taken[2].hosts)
+        moved = mover.rebalance()
+        assert moved.shards_moved == moved.shards_total
+        assert abs(moved.shards_moved - SHARDS / WHOLE) <= WHOLE
+        time.sleep(3)
+        back = mover.remove_ensemble(name)
+        assert back.shards_moved == moved.shards_moved
+        time.sleep(1)
+        turmoil.end()
+        unsure = [o for o in turmoil.chaos.history.operations if o.outcome == UNKNOWN]
+        assert unsure == [], "a move made an operation fail"
+        assert KazooState.SUSPENDED not in states and KazooState.LOST not in states
 
 
 def test_a_move_survives_an_ensemble_that_stalls_and_one_that_dies(
@@ -73,33 +73,35 @@ def test_a_move_survives_an_ensemble_that_stalls_and_one_that_dies(
     """The mover may give up; then another finishes what it left."""
     taken = ensembles(WHOLE)
     hosts = hosts_of(taken[:2])
-    turmoil = Turmoil(operator(hosts), hosts, reads=True)
-    time.sleep(1)
-    Mover(operator(hosts)).add_ensemble(taken[2].hosts)
-    ended = threading.Event()
-    gave_up: list[str] = []
+    with Turmoil(operator(hosts), hosts, reads=True) as turmoil:
+        time.sleep(1)
+        Mover(operator(hosts)).add_ensemble(taken[2].hosts)
+        ended = threading.Event()
+        gave_up: list[str] = []
 
-    def keep_moving() -> None:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            try:
-                client = operator(hosts_of(taken))
-                Mover(client).rebalance()
-                break
-            except Exception as error:
-                gave_up.append(repr(error))
-                time.sleep(0.5)
-        ended.set()
+        def keep_moving() -> None:
+            deadline = time.monotonic() + 120
+            while time.monotonic() < deadline:
+                try:
+                    client = operator(hosts_of(taken))
+                    Mover(client).rebalance()
+                    break
+                except Exception as error:
+                    gave_up.append(repr(error))
+                    time.sleep(0.5)
+            ended.set()
 
-    threading.Thread(target=keep_moving, daemon=True).start()
-    time.sleep(2)
-    for ensemble in taken:
-        disturb(ensemble)
-    assert ended.wait(150), gave_up
-    turmoil.end()
-    table = turmoil.judge.table
-    assert table is not None and not table.moving
-    assert [len(table.shards(n)) for n in table.ensembles] == [342, 341, 341], gave_up
+        threading.Thread(target=keep_moving, daemon=True).start()
+        time.sleep(2)
+        for ensemble in taken:
+            disturb(ensemble)
+        assert ended.wait(150), gave_up
+        turmoil.end()
+        table = turmoil.judge.table
+        assert table is not None and not table.moving
+        assert [len(table.shards(n)) for n in table.ensembles] == [342, 341, 341], (
+            gave_up
+        )
 
 
 def disturb(ensemble: Ensemble) -> None:
