@@ -42,7 +42,10 @@ class GetEphemerals(NamedTuple):
     """The paths of the ephemerals of this session below a prefix."""
 
     prefix: str
-    type = 103
+
+    @property
+    def type(self) -> int:
+        return 103
 
     def serialize(self) -> Any:
         return write_string(self.prefix)

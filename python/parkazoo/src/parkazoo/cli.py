@@ -179,7 +179,8 @@ def _moved(options: Any, mover: Mover, work: Callable[[], State]) -> int:
         {**vars(state), "stopped": mover.stopped},
         [
             f"moved {state.shards_moved} of {state.shards_total} shards,"
-            f" {state.nodes_copied} nodes; longest pause {state.pause_max * 1000:.0f} ms",
+            f" {state.nodes_copied} nodes; longest pause"
+            f" {state.pause_max * 1000:.0f} ms",
             "next: `parkazoo rebalance` to go on" if mover.stopped else "",
         ][: 2 if mover.stopped else 1],
     )

@@ -101,6 +101,7 @@ class ParKazooClient(KazooClient):
         self.lazy, self.degraded = lazy, degraded
         self.session_order, self.cross_shard = session_order, cross_shard
         self.bootstrap: list[str] = []
+        self.chroot: str | None = None
         self._sessions: Sessions = None  # type: ignore[assignment]
         super().__init__(
             hosts,
@@ -363,12 +364,13 @@ class ParKazooClient(KazooClient):
                 self._sessions.session(table.seat), request, async_object
             )
             return
-        if type(request) is Transaction and self.cross_shard == "intent":
-            if intents.needed(self, request.operations):
-                self.handler.spawn(
-                    intents.commit, self, request.operations, async_object
-                )
-                return
+        if (
+            type(request) is Transaction
+            and self.cross_shard == "intent"
+            and intents.needed(self, request.operations)
+        ):
+            self.handler.spawn(intents.commit, self, request.operations, async_object)
+            return
         self._ordering.submit(request, async_object)
 
     def _submit(self, call: Call, reply: Any) -> None:

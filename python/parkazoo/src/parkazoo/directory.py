@@ -213,7 +213,7 @@ def set_data(layout: Layout, path: str, value: bytes | None, version: int) -> Ma
 def set_acls(layout: Layout, path: str, acls: list[Any], version: int) -> Machine:
     """Set a node's ACL, then its buckets': they decide who may create and delete."""
     node = layout.node(path)
-    stat = yield Call(node.shard, SetACL(node.path, acls, version), "acl.1.home")
+    stat = yield from _set_acl(node.shard, node.path, acls, version, "acl.1.home")
     if not stat.numChildren and path != "/":
         return stat
     for bucket in layout.buckets(path):
@@ -221,11 +221,30 @@ def set_acls(layout: Layout, path: str, acls: list[Any], version: int) -> Machin
     return (yield from _with_children(layout, path, stat))
 
 
+def _set_acl(shard: int, path: str, acls: Any, version: int, label: str) -> Machine:
+    """Set an ACL, which a server does not do in a multi, so unfenced.
+
+    If the shard was being moved then, it may have been set where nobody looks any
+    more. So wait until the fence lets us pass, look, and set it again if need be.
+    A move keeps ACL versions, so it is known whether this is the ACL we set.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        stat = yield Call(shard, SetACL(path, acls, version), label)
+        yield Call(shard, Multi(()))
+        try:
+            _, now = yield Call(shard, GetACL(path))
+        except NoAuthError:
+            return stat  # set so that we may not look; it was there a moment ago
+        if now.aversion >= stat.aversion:
+            return stat
+    raise Contention(f"{path}: its ACL could not be set, it keeps moving")
+
+
 def _mirror(bucket: Bucket, home: Node, acls: Any, aversion: int) -> Machine:
     """Give a bucket its directory's ACL, until nobody has changed it meanwhile."""
     for _ in range(ATTEMPTS_MAX):
         try:
-            yield Call(bucket.shard, SetACL(bucket.path, acls, -1), "acl.2.bucket")
+            yield from _set_acl(bucket.shard, bucket.path, acls, -1, "acl.2.bucket")
             acls, stat = yield Call(home.shard, GetACL(home.path))
         except (NoNodeError, NoAuthError):
             return  # no bucket, no node, or no longer ours to set

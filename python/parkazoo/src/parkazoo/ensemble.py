@@ -78,6 +78,7 @@ class EnsembleClient(BatchingClient):
 
     def __init__(self, owner: Owner, name: str, hosts: str, **options: Any) -> None:
         self.owner: Owner | None = None
+        self.state: str = KazooState.LOST
         self.name = name
         self.hosts_string = hosts
         self.counted = True

@@ -232,7 +232,7 @@ def _try_undo(
     client: ParKazooClient, shard: int, identity: str, todo: list[Any]
 ) -> int | None:
     """None: done. Otherwise the operation that somebody else's change prevents."""
-    layout, table = client._layout, client._sessions.table
+    table = client._sessions.table
     assert table is not None
     mark = Delete(f"{fence(shard)}/{DONE}{identity}", -1)
 

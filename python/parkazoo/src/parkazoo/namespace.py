@@ -39,7 +39,7 @@ def make(sessions: Mapping[str, KazooClient], client: ParKazooClient) -> Table:
             "these ensembles hold no ParKazoo namespace and auto_init is off;"
             " make one with `parkazoo init`"
         )
-    by_hosts = {e.hosts_string: e for e in sessions.values()}  # type: ignore[attr-defined]
+    by_hosts = {e.hosts_string: e for e in sessions.values()}
     return initialize(by_hosts, client.rules, adopt_foreign=False)
 
 

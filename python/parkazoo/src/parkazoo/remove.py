@@ -146,12 +146,9 @@ def sweep(client: ParKazooClient, path: str, names: list[str]) -> None:
     for name in names:
         child = join(path, name)
         result = client.handler.async_result()
-        operation.run(
-            client,
-            lambda layout, child=child: directory.delete(layout, child, -1),
-            result.set,
-            result.set_exception,
-        )
+        machine = directory.delete(client._layout, child, -1)
+        begun = operation.Operation(client, machine, result.set, result.set_exception)
+        begun.resume(None, None)
         waiting.append((child, result))
         if len(waiting) >= WINDOW:
             settle()
@@ -249,7 +246,8 @@ def watchman(client: ParKazooClient, opening: int) -> None:
 
     pause = 1.0
     while on_duty():
-        if not sessions.wait(lambda: not on_duty(), pause) and client.connected:
+        client._stopped.wait(pause)
+        if on_duty() and client.connected:
             try:
                 roll_forward(client)
             except KazooException as error:

@@ -81,7 +81,7 @@ def _children(client: ParKazooClient, request: Any) -> Machine:
 
 def _sync(client: ParKazooClient, request: Any) -> Machine:
     """Catch up with every ensemble's leader: a path's directory may be anywhere."""
-    shards = {}
+    shards: dict[str, int] = {}
     table = client._sessions.table
     assert table is not None
     for shard, owner in enumerate(table.owners):

@@ -101,7 +101,7 @@ class Sessions:
             run(works[0])
         for thread in threads:
             # Kazoo joins what a handler spawns, so every handler's can be joined.
-            getattr(thread, "join", getattr(thread, "wait", None))()
+            (thread.join if hasattr(thread, "join") else thread.wait)()
         if errors:
             raise errors[0]
 
@@ -320,8 +320,13 @@ class Sessions:
                 return
             self.lost = False
         for other in others:
-            if self.current(epoch) and not (self.client.lazy and not other.counted):
-                other.open()
+            while self.current(epoch):
+                try:
+                    other.open()
+                    break
+                except KazooException as error:
+                    # Its connection has not ended yet; it must before it is reused.
+                    self.client.logger.warning("waiting to reopen: %s", error)
         self._report()
 
     # -- the table ---------------------------------------------------------------

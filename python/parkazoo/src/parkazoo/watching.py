@@ -248,6 +248,15 @@ class Watches:
         if moved:
             self.client.handler.spawn(self._follow, moved)
 
+    def _arm_again(self, path: str) -> None:
+        watch = DataWatch(self.client, path, None)
+        run(
+            self.client,
+            lambda layout: directory.exists(layout, path, watch),
+            lambda stat: None,
+            lambda error: None,  # a lost connection tells its watches itself
+        )
+
     def _follow(self, moved: set[int]) -> None:
         client, layout = self.client, self.client._layout
         with self.lock:
@@ -255,13 +264,7 @@ class Watches:
             listed = [p for p, told in list(client._child_watchers.items()) if told]
         for path in data:
             if layout.node(path).shard in moved:
-                watch = DataWatch(client, path, None)
-                run(
-                    client,
-                    lambda layout, p=path, w=watch: directory.exists(layout, p, w),
-                    lambda stat: None,
-                    lambda error: None,  # a lost connection tells its watches itself
-                )
+                self._arm_again(path)
         for path in listed:
             shards = {bucket.shard for bucket in layout.buckets(path)}
             if (shards | {layout.node(path).shard}) & moved:

@@ -1,0 +1,394 @@
+"""`ParKazooClient` on three real ensembles: what Kazoo's own suite does not ask."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NoChildrenForEphemeralsError,
+    NoNodeError,
+    NotEmptyError,
+    RolledBackError,
+)
+from kazoo.protocol.connection import _SESSION_EXPIRED
+from kazoo.protocol.states import KazooState
+from kazoo.security import make_acl, make_digest_acl
+
+import parkazoo.aio
+from conftest import EnsembleFactory
+from parkazoo import (
+    CrossShardTransaction,
+    NotInitialized,
+    ParKazooClient,
+    Rules,
+    WeakSequence,
+    remove,
+)
+from parkazoo.check import Checker
+from servers import wait_until
+
+Maker = Callable[..., ParKazooClient]
+
+
+@pytest.fixture
+def make(ensembles: EnsembleFactory) -> Iterator[Maker]:
+    """Clients of one namespace over three ensembles, stopped afterwards."""
+    hosts = ";".join(ensemble.hosts for ensemble in ensembles(3))
+    made: list[ParKazooClient] = []
+
+    def maker(**options: Any) -> ParKazooClient:
+        client = ParKazooClient(hosts, timeout=8, **options)
+        client.start(30)
+        made.append(client)
+        return client
+
+    yield maker
+    for client in made:
+        client.stop()
+        client.close()
+
+
+def nothing_wrong(client: ParKazooClient) -> bool:
+    return list(Checker(client).run()) == []
+
+
+def test_directories_are_spread_and_look_like_one_tree(make: Maker) -> None:
+    client = make()
+    for number in range(12):
+        client.create(f"/d{number}/x", b"1", makepath=True)
+    table, layout = client.table, client._layout
+    assert table is not None
+    owners = {table.owners[layout.node(f"/d{n}/x").shard] for n in range(12)}
+    assert owners == {"e0", "e1", "e2"}
+    names = client.get_children("/")
+    assert sorted(names) == sorted([f"d{n}" for n in range(12)] + ["zookeeper"])
+    assert client.exists("/d3").numChildren == 1
+    assert client.get("/d3/x")[1].numChildren == 0
+    with pytest.raises(NotEmptyError):
+        client.delete("/d3")
+    assert nothing_wrong(client)
+
+
+def test_a_second_client_needs_one_ensemble_to_find_the_others(make: Maker) -> None:
+    first = make()
+    first.create("/here")
+    hosts = first.bootstrap[2]
+    second = ParKazooClient(hosts, auto_init=False)
+    second.start(15)
+    assert second.exists("/here") is not None
+    assert set(second._sessions.by_name) == {"e0", "e1", "e2"}
+    second.stop()
+    second.close()
+
+
+def test_data_of_somebody_else_is_not_hidden(ensembles: EnsembleFactory) -> None:
+    hosts = ensembles(1)[0].hosts
+    plain = KazooClient(hosts)
+    plain.start(15)
+    plain.create("/precious")
+    plain.stop()
+    plain.close()
+    client = ParKazooClient(hosts)
+    with pytest.raises(NotInitialized, match="/precious"):
+        client.start(15)
+
+
+def test_no_children_below_ephemerals(make: Maker) -> None:
+    client = make()
+    client.create("/e", ephemeral=True)
+    with pytest.raises(NoChildrenForEphemeralsError):
+        client.create("/e/x")
+    with pytest.raises(NoNodeError):
+        client.create("/none/x")
+    assert nothing_wrong(client)
+
+
+def test_stats_of_directories_count_children_and_not_links(make: Maker) -> None:
+    client = make()
+    client.create("/s")
+    assert client.exists("/s").cversion == 0
+    client.create("/s/a")
+    client.create("/s/b")
+    client.delete("/s/a")
+    stat = client.exists("/s")
+    assert (stat.numChildren, stat.cversion) == (1, 3)
+    assert client.set("/s", b"v").numChildren == 1
+    names, listed = client.get_children("/s", include_data=True)
+    assert (names, listed.numChildren) == (["b"], 1)
+
+
+def test_a_directory_made_anew_is_empty_and_counts_from_zero(make: Maker) -> None:
+    client = make()
+    client.create("/n/x", makepath=True)
+    client.delete("/n", recursive=True)
+    client.create("/n")
+    assert client.get_children("/n") == []
+    assert client.create("/n/s-", sequence=True) == "/n/s-0000000000"
+
+
+def test_child_watches_of_directories_that_come_and_go(make: Maker) -> None:
+    watcher, actor = make(), make()
+    actor.create("/w")
+    seen: list[str] = []
+
+    def watch(event: Any) -> None:
+        seen.append(event.type)
+
+    assert watcher.get_children("/w", watch=watch) == []
+    actor.set("/w", b"changed")  # no business of a child watch
+    actor.create("/w/x")
+    wait_until(lambda: seen == ["CHILD"], 5, "a first child is told")
+    actor.delete("/w/x")
+    assert watcher.get_children("/w", watch=watch) == []
+    actor.delete("/w")
+    wait_until(lambda: seen == ["CHILD", "DELETED"], 5, "the removal is told")
+    with pytest.raises(NoNodeError):
+        watcher.get_children("/w")
+
+
+def test_requests_sent_without_waiting_keep_their_order(make: Maker) -> None:
+    client = make(session_order=True)
+    client.create("/o")
+    for number in range(10):
+        d = f"/o/{number}"
+        asked = [
+            client.create_async(d),
+            client.create_async(f"{d}/x", b"1"),
+            client.set_async(f"{d}/x", b"2", 0),
+            client.get_async(f"{d}/x"),
+            client.create_async(f"{d}/y"),
+            client.get_children_async(d),
+            client.delete_async(f"{d}/x"),
+            client.delete_async(f"{d}/y"),
+            client.delete_async(d),
+            client.create_async(d),
+            client.get_children_async(d),
+        ]
+        answers = [result.get(10) for result in asked]
+        assert answers[3][0] == b"2"
+        assert sorted(answers[5]) == ["x", "y"]
+        assert answers[-1] == []
+
+
+def test_one_shard_stays_in_order_without_being_asked_to(make: Maker) -> None:
+    client = make()
+    for number in range(10):
+        d = f"/p{number}"
+        client.create(d)
+        asked = [client.create_async(f"{d}/x"), client.set_async(f"{d}/x", b"1", 0)]
+        asked += [client.set_async(f"{d}/x", b"2", 1), client.get_async(f"{d}/x")]
+        assert [result.get(10) for result in asked][-1][0] == b"2"
+
+
+def test_the_acl_of_a_directory_guards_its_children(make: Maker) -> None:
+    owner, stranger = make(), make()
+    owner.add_auth("digest", "me:secret")
+    own = [
+        make_digest_acl("me", "secret", all=True),
+        make_acl("world", "anyone", read=True),
+    ]
+    owner.create("/a", acl=own)
+    owner.create("/a/x")
+    with pytest.raises(KazooException):
+        stranger.create("/a/y")
+    with pytest.raises(KazooException):
+        stranger.delete("/a/x")
+    owner.set_acls("/a", [make_acl("world", "anyone", all=True)])
+    stranger.create("/a/y")
+    assert nothing_wrong(owner)
+
+
+def test_transactions_of_one_shard_are_native(make: Maker) -> None:
+    client = make()
+    client.create("/t")
+    with client.transaction() as transaction:
+        transaction.create("/t/a", b"1")
+        transaction.create("/t/b")
+    assert sorted(client.get_children("/t")) == ["a", "b"]
+    transaction = client.transaction()
+    transaction.set_data("/t/a", b"2", 0)
+    transaction.check("/t/b", 5)
+    results = transaction.commit()
+    assert [type(result) for result in results] == [RolledBackError, BadVersionError]
+    client.create("/t/b/deep")
+    client.delete("/t/b/deep")
+    transaction = client.transaction()
+    transaction.delete("/t/b")  # it has a bucket elsewhere
+    assert transaction.commit() == [True]
+    assert nothing_wrong(client)
+
+
+def test_transactions_over_shards_are_refused_or_recorded(make: Maker) -> None:
+    strict, lenient = make(), make(cross_shard="intent")
+    strict.ensure_path("/x/a")
+    strict.ensure_path("/x/b")
+    transaction = strict.transaction()
+    transaction.create("/x/a/1")
+    transaction.create("/x/b/1")
+    with pytest.raises(CrossShardTransaction, match="co-location"):
+        transaction.commit()
+    transaction = lenient.transaction()
+    transaction.create("/x/a/1", b"v")
+    transaction.create("/x/b/1")
+    assert transaction.commit() == ["/x/a/1", "/x/b/1"]
+    transaction = lenient.transaction()
+    transaction.delete("/x/a/1")
+    transaction.create("/x/a/2")
+    transaction.create("/x/b/1")
+    results = transaction.commit()
+    assert all(isinstance(result, Exception) for result in results)
+    assert strict.get("/x/a/1")[0] == b"v"
+    assert strict.exists("/x/a/2") is None
+    assert nothing_wrong(strict)
+
+
+def test_a_namespace_of_one_ensemble_transacts_anywhere(
+    ensembles: EnsembleFactory,
+) -> None:
+    client = ParKazooClient(ensembles(1)[0].hosts)
+    client.start(15)
+    transaction = client.transaction()
+    for path in ("/u", "/u/v", "/u/v/w"):
+        transaction.create(path)
+    assert transaction.commit() == ["/u", "/u/v", "/u/v/w"]
+    transaction = client.transaction()
+    for path in ("/u/v/w", "/u/v", "/u"):
+        transaction.delete(path)
+    assert transaction.commit() == [True, True, True]
+    assert client.exists("/u") is None
+    assert nothing_wrong(client)
+    client.stop()
+    client.close()
+
+
+def test_a_recursive_delete_left_behind_is_finished_by_others(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, other = make(), make()
+    for number in range(5):
+        client.create(f"/r/{number}/x", makepath=True)
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(remove, "_delete_all", die)
+        with pytest.raises(KeyboardInterrupt):
+            client.delete("/r", recursive=True)
+    assert remove.roll_forward(other) == []  # its owner is still alive
+    client.stop()
+    wait_until(lambda: "/r" in remove.roll_forward(other) or not other.exists("/r"),
+               10, "another client finishes it")  # fmt: skip
+    assert other.exists("/r") is None
+    assert nothing_wrong(other)
+
+
+def test_a_new_life_is_not_deleted_by_an_old_intent(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, other = make(), make()
+    client.create("/r/x", makepath=True)
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(remove, "_delete_all", die)
+        with pytest.raises(KeyboardInterrupt):
+            client.delete("/r", recursive=True)
+    other.delete("/r/x")
+    other.delete("/r")
+    other.create("/r/new", makepath=True)
+    client.stop()
+    wait_until(lambda: not list(Checker(other).run()) or remove.roll_forward(other),
+               10, "the intent is dealt with")  # fmt: skip
+    remove.roll_forward(other)
+    assert other.get_children("/r") == ["new"]
+
+
+def test_one_lost_session_ends_all_and_all_are_renewed(make: Maker) -> None:
+    client, other = make(), make()
+    states: list[str] = []
+    client.add_listener(states.append)
+    for number in range(6):
+        client.create(f"/l{number}/e", ephemeral=True, makepath=True)
+    victim = next(e for n, e in client._sessions.by_name.items() if n == "e1")
+    victim._call(_SESSION_EXPIRED, None)
+    wait_until(lambda: states == [KazooState.LOST, KazooState.CONNECTED], 15, "renewed")
+    table, layout = client.table, client._layout
+    assert table is not None
+    for number in range(6):
+        path = f"/l{number}/e"
+        if table.owners[layout.node(path).shard] != "e1":
+            assert other.exists(path) is None, "the other sessions were closed"
+    assert client.create("/after") == "/after"
+
+
+def test_weak_directories_spread_their_children(make: Maker) -> None:
+    client = make(rules=Rules(weak=(("/weak", 8),)))
+    client.create("/weak")
+    seen: list[str] = []
+    client.get_children("/weak", watch=lambda event: seen.append(event.type))
+    for number in range(20):
+        client.create(f"/weak/{number}")
+    wait_until(lambda: seen == ["CHILD"], 5, "one event for one watch")
+    assert sorted(map(int, client.get_children("/weak"))) == list(range(20))
+    assert client.exists("/weak").numChildren == 20
+    with pytest.raises(WeakSequence):
+        client.create("/weak/s-", sequence=True)
+    with pytest.raises(NotEmptyError):
+        client.delete("/weak")
+    client.delete("/weak", recursive=True)
+    assert client.exists("/weak") is None
+    assert nothing_wrong(client)
+
+
+def test_lazy_clients_connect_when_they_must(make: Maker) -> None:
+    make().create("/z/x", makepath=True)
+    hosts = make().bootstrap[0]
+    client = ParKazooClient(hosts, lazy=True)
+    client.start(15)
+    assert len([e for e in client._sessions.by_name.values() if e.opened]) == 1
+    for number in range(12):
+        client.ensure_path(f"/lazy/{number}/x")
+    assert all(e.opened for e in client._sessions.by_name.values())
+    client.stop()
+    client.close()
+
+
+def test_asyncio(make: Maker) -> None:
+    hosts = ";".join(make().bootstrap)
+
+    async def program() -> None:
+        async with parkazoo.aio.Client(hosts) as client:
+            told = asyncio.Event()
+
+            async def watch(event: Any) -> None:
+                told.set()
+
+            await client.create("/aio")
+            assert await client.get_children("/aio", watch=watch) == []
+            creations = [client.create(f"/aio/{n}") for n in range(100)]
+            await asyncio.gather(*creations)
+            await asyncio.wait_for(told.wait(), 5)
+            async with client.lock("/lock", "me") as lock:
+                assert lock.is_acquired
+                waiting = asyncio.create_task(
+                    client.run(client.client.Lock("/lock").acquire, True, 0.5)
+                )
+                with pytest.raises(KazooException):
+                    await waiting
+            await client.delete("/aio", recursive=True)
+            with pytest.raises(NoNodeError):
+                await client.get("/aio")
+
+    started = time.monotonic()
+    asyncio.run(program())
+    assert time.monotonic() - started < 60

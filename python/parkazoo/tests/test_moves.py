@@ -1,0 +1,175 @@
+"""Moving shards between real ensembles: what must be the same afterwards."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from kazoo.exceptions import BadVersionError
+
+from conftest import EnsembleFactory
+from parkazoo import MoveFailed, ParKazooClient, cli
+from parkazoo.check import Checker
+from parkazoo.move import Mover
+from test_client import Maker, make, nothing_wrong
+
+__all__ = ["make"]
+
+
+def elsewhere(client: ParKazooClient, *paths: str) -> dict[int, str]:
+    """A move of every shard these nodes and their children are on."""
+    table, layout = client.table, client._layout
+    assert table is not None
+    names = list(table.ensembles)
+    shards = {layout.node(path).shard for path in paths}
+    shards |= {bucket.shard for path in paths for bucket in layout.buckets(path)}
+    return {
+        shard: names[(names.index(table.owners[shard]) + 1) % len(names)]
+        for shard in shards
+    }
+
+
+def test_versions_numbers_and_data_survive_a_move(make: Maker) -> None:
+    client, other = make(), make()
+    client.create("/v", b"top")
+    for _ in range(7):
+        client.create("/v/s-", sequence=True)
+    for number in range(3):
+        client.set("/v/s-0000000001", f"{number}".encode())
+    client.delete("/v/s-0000000006")
+    before = client.get("/v"), client.get("/v/s-0000000001")
+    Mover(client).move(elsewhere(client, "/v", "/v/s-0000000001"))
+    for reader in (client, other):
+        (data, stat), (value, child) = reader.get("/v"), reader.get("/v/s-0000000001")
+        assert (data, stat.version, stat.cversion, stat.numChildren) == (
+            b"top",
+            before[0][1].version,
+            before[0][1].cversion,
+            6,
+        )
+        assert (value, child.version) == (b"2", 3)
+    with pytest.raises(BadVersionError):
+        other.set("/v/s-0000000001", b"", 2)
+    assert other.set("/v/s-0000000001", b"", 3).version == 4
+    assert other.create("/v/s-", sequence=True) == "/v/s-0000000007"
+    assert nothing_wrong(client)
+
+
+def test_watches_survive_a_move_and_tell_nothing_of_it(make: Maker) -> None:
+    client, watcher = make(), make()
+    client.create("/w/full/x", b"1", makepath=True)
+    client.ensure_path("/w/empty")
+    client.ensure_path("/w/late")
+    seen: list[Any] = []
+
+    def note(tag: str) -> Any:
+        return lambda event: seen.append((tag, event.type))
+
+    watcher.get("/w/full/x", watch=note("data"))
+    watcher.exists("/w/full/none", watch=note("absent"))
+    watcher.get_children("/w/full", watch=note("children"))
+    watcher.get_children("/w/empty", watch=note("empty"))
+    watcher.exists("/w/late/deep", watch=note("deep"))
+    for _ in range(2):
+        Mover(client).move(
+            elsewhere(client, "/w/full/x", "/w/full", "/w/empty", "/w/late")
+        )
+        time.sleep(0.3)
+    assert seen == []
+    client.set("/w/full/x", b"2")
+    client.create("/w/full/none")
+    client.create("/w/empty/first")
+    client.create("/w/late/deep")
+    deadline = time.monotonic() + 5
+    while len(seen) < 5 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert sorted(seen) == [
+        ("absent", "CREATED"),
+        ("children", "CHILD"),
+        ("data", "CHANGED"),
+        ("deep", "CREATED"),
+        ("empty", "CHILD"),
+    ]
+
+
+def test_a_held_lock_stays_held_and_passes_on(make: Maker) -> None:
+    holder, waiter, mover = make(), make(), make()
+    lock, second = holder.Lock("/lock", "holder"), waiter.Lock("/lock", "waiter")
+    assert lock.acquire()
+    got = waiter.handler.async_result()
+    waiter.handler.spawn(lambda: got.set(second.acquire(timeout=30)))
+    deadline = time.monotonic() + 5
+    while len(lock.contenders() or []) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    Mover(mover).move(elsewhere(mover, "/lock", "/lock/x"))
+    assert lock.contenders() == ["holder", "waiter"]
+    assert not got.ready()
+    lock.release()
+    assert got.get(timeout=10) is True
+    second.release()
+    assert nothing_wrong(mover)
+
+
+def test_an_owner_that_does_not_answer_stops_the_move(make: Maker) -> None:
+    client, owner = make(), make()
+    client.create("/o")
+    owner.create("/o/e", b"", ephemeral=True)
+    owner._adopting.look = lambda: None  # type: ignore[method-assign]
+    moves = elsewhere(client, "/o/e")
+    with pytest.raises(MoveFailed, match="did not re-create"):
+        Mover(client, ephemeral_seconds=0.5).move(moves)
+    assert client.exists("/o/e") is not None
+    client.create("/o/f")  # the shard is in use again
+    assert nothing_wrong(client)
+
+
+def test_a_move_left_frozen_is_undone(make: Maker) -> None:
+    client = make()
+    client.create("/f/x", makepath=True)
+    moves = elsewhere(client, "/f/x")
+    mover = Mover(client)
+    mover._freeze(mover.publish(mover.table.with_plan(moves)), moves)
+    kinds = {finding.kind for finding in Checker(make()).run()}
+    assert kinds == {"unfinished"}
+    asked = client.create_async("/f/y")
+    time.sleep(0.3)
+    assert not asked.ready(), "nothing passes a frozen fence"
+    mover.abort()
+    assert asked.get(10) == "/f/y"
+    assert nothing_wrong(client)
+
+
+def test_the_command_line(
+    ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, third = ensembles(3)
+    hosts = f"{first.hosts};{second.hosts}"
+
+    def run(*arguments: str, code: int = 0, at: str = hosts) -> Any:
+        assert cli.main(["--hosts", at, "--json", *arguments]) == code
+        return json.loads(capsys.readouterr().out or "null")
+
+    assert cli.main(["--hosts", hosts, "status"]) == 2
+    assert "parkazoo init" in capsys.readouterr().err
+    made = run("init", "--colocate", "/apps/*")
+    assert made["rules"]["colocate"] == ["/apps/*"]
+    client = ParKazooClient(hosts)
+    client.start(15)
+    for number in range(8):
+        client.create(f"/d{number}/x", makepath=True)
+    assert len(run("rebalance", "--plan")) == 0
+    assert run("add-ensemble", third.hosts)["shards_moved"] == 341
+    status = run("status", at=third.hosts)
+    assert [e["shards"] for e in status["ensembles"].values()] == [342, 341, 341]
+    where = run("where", "/d1/x")
+    assert where["exists"] and where["ensemble"] in ("e0", "e1", "e2")
+    assert len(run("tree", "/", "--depth", "1")) == 9
+    assert run("check") == []
+    assert run("remove-ensemble", "e2")["shards_moved"] == 341
+    assert cli.main(["--hosts", third.hosts, "status"]) == 2
+    assert "taken out" in capsys.readouterr().err
+    assert sorted(client.get_children("/d1")) == ["x"]
+    client.stop()
+    client.close()
