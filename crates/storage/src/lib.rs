@@ -157,6 +157,21 @@ pub trait StorageEngine: Send + Sync {
     /// The record of a key. `token` is the key's token, which the caller has at hand.
     fn get(&self, partition: PartitionId, token: Token, key: &[u8]) -> Result<Option<Bytes>, StorageError>;
 
+    /// Shows the record of a key to `visit` without handing it out, and says whether there is one. For readers that
+    /// copy what they need at once: no count is shared and nothing is allocated where the engine can help it.
+    /// `visit` must be quick and must not call the engine.
+    fn read(
+        &self,
+        partition: PartitionId,
+        token: Token,
+        key: &[u8],
+        visit: &mut dyn FnMut(&Bytes),
+    ) -> Result<bool, StorageError> {
+        let record = self.get(partition, token, key)?;
+        record.iter().for_each(visit);
+        Ok(record.is_some())
+    }
+
     /// Reads the record, lets `change` decide, and applies its decision, atomically for this key: no other update
     /// of the key runs in between, and no reader sees a half.
     ///

@@ -13,6 +13,7 @@ use hashbrown::hash_table::Entry;
 use model::{PartitionId, Token};
 use parking_lot::RwLock;
 use runtime::BoxFuture;
+use smallvec::SmallVec;
 
 use crate::hash::{fingerprint, shard, spread};
 use crate::partitions::Partitions;
@@ -22,7 +23,7 @@ use crate::{
 };
 
 /// Tables per partition.
-const SHARDS: usize = 16;
+const SHARDS: usize = 8;
 
 /// Keeps records in memory only: nothing survives the process, and a write is as durable as it gets at once.
 ///
@@ -48,20 +49,54 @@ struct Shard {
     table: RwLock<HashTable<Record>>,
 }
 
+/// One cache line, so that a lookup of a short key touches no other memory than this and the record's count.
 struct Record {
     token: Token,
-    fingerprint: u32,
-    key: Box<[u8]>,
+    key: Key,
     record: Bytes,
 }
 
+const _: () = assert!(size_of::<Record>() == 64);
+
+/// Keys up to this many bytes are kept inside the table.
+const KEY_BYTES_INLINE: usize = 22;
+
+enum Key {
+    Short(u8, [u8; KEY_BYTES_INLINE]),
+    Long(Box<[u8]>),
+}
+
+impl Key {
+    fn new(key: &[u8]) -> Key {
+        let mut bytes = [0; KEY_BYTES_INLINE];
+        match bytes.get_mut(..key.len()) {
+            Some(inline) => {
+                inline.copy_from_slice(key);
+                Key::Short(key.len() as u8, bytes)
+            }
+            None => Key::Long(key.into()),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Key::Short(length, bytes) => &bytes[..usize::from(*length)],
+            Key::Long(bytes) => bytes,
+        }
+    }
+}
+
 impl Record {
+    fn fingerprint(&self) -> u32 {
+        fingerprint(self.key.bytes())
+    }
+
     fn hash(&self) -> u64 {
-        spread(self.token, self.fingerprint)
+        spread(self.token, self.fingerprint())
     }
 
     fn is(&self, token: Token, key: &[u8]) -> bool {
-        self.token == token && *self.key == *key
+        self.token == token && *self.key.bytes() == *key
     }
 }
 
@@ -98,6 +133,21 @@ impl StorageEngine for MemoryEngine {
         Ok(table.find(hash, |record| record.is(token, key)).map(|record| record.record.clone()))
     }
 
+    fn read(
+        &self,
+        partition: PartitionId,
+        token: Token,
+        key: &[u8],
+        visit: &mut dyn FnMut(&Bytes),
+    ) -> Result<bool, StorageError> {
+        self.check_open()?;
+        let Some(partition) = self.partitions.get(partition) else { return Ok(false) };
+        let hash = spread(token, fingerprint(key));
+        let table = partition.shards[shard(hash, SHARDS)].table.read();
+        let found = table.find(hash, |record| record.is(token, key));
+        Ok(found.map(|record| visit(&record.record)).is_some())
+    }
+
     fn update(
         &self,
         partition: PartitionId,
@@ -107,8 +157,7 @@ impl StorageEngine for MemoryEngine {
     ) -> Result<Option<Commit>, StorageError> {
         self.check_open()?;
         let partition = self.partitions.get_or_create(partition);
-        let fingerprint = fingerprint(key);
-        let hash = spread(token, fingerprint);
+        let hash = spread(token, fingerprint(key));
         let mut table = partition.shards[shard(hash, SHARDS)].table.write();
         match table.entry(hash, |record| record.is(token, key), Record::hash) {
             Entry::Occupied(mut occupied) => match change(Some(&occupied.get().record)) {
@@ -121,7 +170,7 @@ impl StorageEngine for MemoryEngine {
                 }
                 Change::Remove => {
                     let (removed, _) = occupied.remove();
-                    let bytes = removed.key.len() + removed.record.len();
+                    let bytes = removed.key.bytes().len() + removed.record.len();
                     partition.bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
                     partition.records.fetch_sub(1, Ordering::Relaxed);
                     Ok(Some(Commit::default()))
@@ -132,7 +181,7 @@ impl StorageEngine for MemoryEngine {
                 Change::Put(record) => {
                     partition.bytes.fetch_add((key.len() + record.len()) as u64, Ordering::Relaxed);
                     partition.records.fetch_add(1, Ordering::Relaxed);
-                    vacant.insert(Record { token, fingerprint, key: key.into(), record });
+                    vacant.insert(Record { token, key: Key::new(key), record });
                     Ok(Some(Commit::default()))
                 }
             },
@@ -203,7 +252,7 @@ impl Walkable for MemoryEngine {
         for shard in &partition.shards {
             let table = shard.table.read();
             let later = table.iter().filter(|record| record.token >= from);
-            places.extend(later.map(|record| (record.token, record.fingerprint)));
+            places.extend(later.map(|record| (record.token, record.fingerprint())));
         }
     }
 
@@ -216,8 +265,8 @@ impl Walkable for MemoryEngine {
         let Some(partition) = self.partitions.get(partition) else { return Ok(()) };
         let hash = spread(token, fingerprint);
         let table = partition.shards[shard(hash, SHARDS)].table.read();
-        let here = table.iter_hash(hash).filter(|r| r.token == token && r.fingerprint == fingerprint);
-        records.extend(here.map(|r| (Bytes::copy_from_slice(&r.key), r.record.clone())));
+        let here = table.iter_hash(hash).filter(|r| r.token == token && r.fingerprint() == fingerprint);
+        records.extend(here.map(|r| (Bytes::copy_from_slice(r.key.bytes()), r.record.clone())));
         Ok(())
     }
 }

@@ -47,9 +47,7 @@ pub(super) async fn run(core: Arc<Core>) {
             core.clock.sleep(FULL_INTERVAL).await;
             outcome = core.commit(false).await;
         }
-        if core.work_due() {
-            core.janitor.notify_one();
-        }
+        core.janitor.notify_one();
     }
 }
 

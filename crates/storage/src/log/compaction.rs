@@ -294,10 +294,6 @@ impl Core {
         Some(Work::Compact(sources))
     }
 
-    pub(super) fn work_due(&self) -> bool {
-        self.next_work().is_some()
-    }
-
     fn dead_percent(&self, segment: &Segment) -> u64 {
         let needed = !self.segments.outlived(segment.origin_max.load(Ordering::Relaxed), segment.id);
         let written = segment.written.load(Ordering::Relaxed);

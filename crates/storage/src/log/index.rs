@@ -14,7 +14,7 @@ use super::format::padded;
 use crate::hash::{shard, spread};
 
 /// Tables per partition.
-pub(super) const SHARDS: usize = 16;
+pub(super) const SHARDS: usize = 8;
 
 /// Where one record lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

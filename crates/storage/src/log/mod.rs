@@ -40,7 +40,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use model::{PartitionId, Token};
 use parking_lot::Mutex;
-use runtime::{BoxFuture, Disk};
+use runtime::{BoxFuture, Disk, Tasks};
 use tokio::sync::Notify;
 
 use self::compaction::Work;
@@ -56,6 +56,9 @@ use crate::{
 
 pub use self::options::{Durability, EnginePorts, LogOptions};
 
+/// How often maintenance looks for work while there are writes: it takes a look at each segment.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
 /// How long maintenance waits after it failed for want of space.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -68,6 +71,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// the next start reads the end of the log.
 pub struct LogEngine {
     core: Arc<Core>,
+    /// Where the committer runs, which must not end before the engine.
+    _tasks: Arc<dyn Tasks>,
 }
 
 impl LogEngine {
@@ -92,7 +97,7 @@ impl LogEngine {
         let core = Arc::new(Core::new(disk, directory, options, &ports, engine, recovered, lock));
         ports.tasks.spawn_background(Box::pin(commit::run(core.clone())));
         ports.tasks.spawn_background(Box::pin(maintain(core.clone())));
-        Ok(Arc::new(LogEngine { core }))
+        Ok(Arc::new(LogEngine { core, _tasks: ports.tasks }))
     }
 }
 
@@ -102,10 +107,11 @@ impl Drop for LogEngine {
     }
 }
 
-/// Compacts and snapshots whenever the committer says that there is work.
+/// Compacts and snapshots; looks for work some time after a commit.
 async fn maintain(core: Arc<Core>) {
     while !core.refusing.load(Ordering::Acquire) {
         core.janitor.notified().await;
+        core.clock.sleep(LOOK_INTERVAL).await;
         while !core.refusing.load(Ordering::Acquire) {
             let Some(work) = core.next_work() else { break };
             let _one_at_a_time = core.maintaining.lock().await;

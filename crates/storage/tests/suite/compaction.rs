@@ -192,21 +192,25 @@ fn readers_and_writers_go_on_while_segments_are_rewritten() {
     let engine = reopen();
     let done = AtomicBool::new(false);
     let value = |key: u32, round: u32| format!("{key} {round} ").into_bytes().repeat(20);
+    // Keys in no order, so that segments die in part; until some were rewritten, and some more.
+    let write_half = |half: u32| {
+        let (mut last, mut dice) = (BTreeMap::new(), u64::from(half) + 1);
+        for round in 0..60_000 {
+            dice = dice.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let key = ((dice >> 33) % 100) as u32 * 2 + half;
+            let name = format!("key {key}");
+            let commit = write(&*engine, key % 3, name.as_bytes(), Some(value(key, round)));
+            block_on(engine.durable(commit.unwrap().unwrap()).wait()).unwrap();
+            last.insert(key, round);
+            if round > 3000 && engine.stats().compacted_bytes > 200_000 {
+                break;
+            }
+        }
+        last
+    };
+    let mut expected = BTreeMap::new();
     std::thread::scope(|scope| {
-        let writers: Vec<_> = (0..2u32)
-            .map(|half| {
-                let engine = &engine;
-                scope.spawn(move || {
-                    for round in 0..40 {
-                        for key in (half..200).step_by(2) {
-                            let name = format!("key {key}");
-                            let commit = write(&**engine, key % 3, name.as_bytes(), Some(value(key, round)));
-                            block_on(engine.durable(commit.unwrap().unwrap()).wait()).unwrap();
-                        }
-                    }
-                })
-            })
-            .collect();
+        let writers = [0, 1].map(|half| scope.spawn(move || write_half(half)));
         scope.spawn(|| {
             let mut rounds = BTreeMap::new();
             while !done.load(Ordering::Relaxed) {
@@ -221,14 +225,14 @@ fn readers_and_writers_go_on_while_segments_are_rewritten() {
                 }
             }
         });
-        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        writers.into_iter().for_each(|writer| expected.extend(writer.join().unwrap()));
         done.store(true, Ordering::Relaxed);
     });
     assert!(engine.stats().compacted_bytes > 0, "segments were rewritten meanwhile");
     block_on(engine.close()).unwrap();
     drop(engine);
     let engine = reopen();
-    for key in 0..200u32 {
-        assert_eq!(get(&*engine, key % 3, &format!("key {key}")), Some(value(key, 39)));
+    for (key, round) in expected {
+        assert_eq!(get(&*engine, key % 3, &format!("key {key}")), Some(value(key, round)));
     }
 }

@@ -9,5 +9,6 @@ mod damage;
 mod full;
 mod ledger;
 mod planted;
+mod reopen;
 mod setup;
 mod world;
