@@ -13,7 +13,6 @@ use hashbrown::hash_table::Entry;
 use model::{PartitionId, Token};
 use parking_lot::RwLock;
 use runtime::BoxFuture;
-use smallvec::SmallVec;
 
 use crate::hash::{fingerprint, shard, spread};
 use crate::partitions::Partitions;

@@ -14,6 +14,8 @@
 //!
 //! A record and a set differ only in *own*, so what a disk holds can be put on the network.
 
+use std::ops::Range;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use model::{Actor, Context, Dot, NodeId, Timestamp, Value, Vector, Version, VersionSet, WallMillis};
 use smallvec::SmallVec;
@@ -98,12 +100,17 @@ pub fn decode_context(bytes: &Bytes) -> Result<Context, DecodeError> {
 
 /// The value that last-write-wins shows at `now`, straight from a record or a set: `None` when there is none, or
 /// the winner is deleted or expired. Allocates nothing and builds no set.
-#[inline]
 pub fn peek_winner(record: &Bytes, now: WallMillis) -> Result<Option<Bytes>, DecodeError> {
+    Ok(peek_winner_at(record, now)?.map(|range| record.slice(range)))
+}
+
+/// Where in the record the value lies that [`peek_winner`] would share.
+#[inline]
+pub fn peek_winner_at(record: &Bytes, now: WallMillis) -> Result<Option<Range<usize>>, DecodeError> {
     let mut reader = Reader::new(record);
     let header = reader.u8()?;
     if header & (FORMAT_MASK | SINGLE) != FORMAT | SINGLE {
-        return peek_general(header, reader, now);
+        return peek_general(header, reader, record.len(), now);
     }
     reader.skip(8)?;
     let expired = header & EXPIRES != 0 && reader.varint()? <= now.0;
@@ -113,13 +120,49 @@ pub fn peek_winner(record: &Bytes, now: WallMillis) -> Result<Option<Bytes>, Dec
         return Ok(None);
     }
     let length = reader.length()?;
-    let value = if expired { reader.skip(length).map(|()| None)? } else { Some(reader.slice(length)?) };
+    reader.skip(length)?;
     reader.finish()?;
-    Ok(value)
+    Ok((!expired).then(|| record.len() - length..record.len()))
+}
+
+/// What the single form says about a key's state beside the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Single {
+    /// As [`Record::own`].
+    pub own: Option<Actor>,
+    /// The only version's event, which is also the whole vector.
+    pub dot: Dot,
+    /// When it was stamped.
+    pub timestamp: Timestamp,
+}
+
+/// The facts of a record in the single form, for whoever is about to replace its value; `None` for the general form.
+/// The value is neither looked at nor shared.
+#[inline]
+pub fn peek_single(record: &Bytes) -> Result<Option<Single>, DecodeError> {
+    let mut reader = Reader::new(record);
+    let header = reader.u8()?;
+    if header & (FORMAT_MASK | SINGLE) != FORMAT | SINGLE {
+        return Ok(None);
+    }
+    let timestamp = Timestamp::read(&mut reader)?;
+    if header & EXPIRES != 0 {
+        reader.skip_varint()?;
+    }
+    let dot = Dot::read(&mut reader)?;
+    if dot.count == 0 {
+        return Err(DecodeError::Invariant);
+    }
+    Ok(Some(Single { own: (header & OWN != 0).then_some(dot.actor), dot, timestamp }))
 }
 
 #[cold]
-fn peek_general(header: u8, mut reader: Reader<'_>, now: WallMillis) -> Result<Option<Bytes>, DecodeError> {
+fn peek_general(
+    header: u8,
+    mut reader: Reader<'_>,
+    record_bytes: usize,
+    now: WallMillis,
+) -> Result<Option<Range<usize>>, DecodeError> {
     check_general(header)?;
     if header & OWN != 0 {
         reader.skip_varint()?;
@@ -146,9 +189,9 @@ fn peek_general(header: u8, mut reader: Reader<'_>, now: WallMillis) -> Result<O
         (bytes, _) if bytes < values_bytes => Err(DecodeError::Truncated),
         (bytes, _) if bytes > values_bytes => Err(DecodeError::Trailing { bytes: bytes - values_bytes }),
         (_, None) => Ok(None),
-        (_, Some((start, length))) => {
-            reader.skip(start)?;
-            reader.slice(length).map(Some)
+        (bytes, Some((start, length))) => {
+            let start = record_bytes - bytes + start;
+            Ok(Some(start..start + length))
         }
     }
 }

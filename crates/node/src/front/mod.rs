@@ -75,20 +75,21 @@ impl Front {
         self.peers.ports().clock.wall()
     }
 
-    /// The value to show for a key, when this node's own record is the whole read quorum; `None` when others must be
-    /// asked.
+    /// Shows the value of a key to `visit`, if it has one, when this node's own record is the whole read quorum;
+    /// `None` when others must be asked.
     pub fn get_now(
         &self,
         view: &View,
         store: &LocalStore,
         key: &[u8],
-    ) -> Option<Result<Option<Bytes>, Failure>> {
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Option<Result<bool, Failure>> {
         let route = view.route(store, key);
         let required = store.definition().consistency.reads_required;
         if !protocol::quorum::own_record_suffices(self.replica.node(), &route.preference, required) {
             return None;
         }
-        Some(store.winner(route.place, key))
+        Some(store.winner(route.place, key, visit))
     }
 
     /// Writes, when this node's own acknowledgement is the whole write quorum and there is no other replica.

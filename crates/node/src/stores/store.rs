@@ -4,10 +4,14 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use model::versions::Stamp;
-use model::{Actor, Context, Dot, PartitionId, Resolver, Store, Token, Value, VersionSet, WallMillis};
+use model::{
+    Actor, Context, Dot, PartitionId, Resolver, Store, Timestamp, Token, Value, Vector, VersionSet,
+    WallMillis,
+};
 use storage::{Change, Commit, Durable, ScanCursor, ScanLimit, StorageEngine, StorageError};
 use wire::error::ErrorCode;
 use wire::messages::{Condition, Failure, Merged, StoreRef};
+use wire::versions::Single;
 
 use super::stamper::Stamper;
 
@@ -55,6 +59,14 @@ pub struct LocalStore {
     reference: StoreRef,
     engine: Arc<dyn StorageEngine>,
     stamper: Arc<Stamper>,
+}
+
+/// What is known of a key that is about to be written.
+#[derive(Default)]
+struct Known {
+    own: Option<Actor>,
+    set: VersionSet,
+    timestamp: Timestamp,
 }
 
 /// Where a key lies, as the caller routed it.
@@ -106,15 +118,21 @@ impl LocalStore {
         }
     }
 
-    /// Only the value that last-write-wins shows here, without building the set: the fast path of plain gets.
-    pub fn winner(&self, place: Place, key: &[u8]) -> Result<Option<Bytes>, Failure> {
-        match self.engine.get(place.partition, place.token, key).map_err(refuse)? {
-            None => Ok(None),
-            Some(record) => {
-                let now = self.stamper.clock().wall();
-                wire::versions::peek_winner(&record, now).map_err(|_| corrupt(place.partition))
-            }
-        }
+    /// Shows the value that last-write-wins shows here, if there is one, to `visit`, without building the set or
+    /// sharing the value: the fast path of plain gets. `visit` must be quick.
+    pub fn winner(&self, place: Place, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<bool, Failure> {
+        let now = self.stamper.clock().wall();
+        let mut shown = Ok(false);
+        self.engine
+            .read(place.partition, place.token, key, &mut |record| {
+                shown = wire::versions::peek_winner_at(record, now).map(|range| {
+                    let live = range.is_some();
+                    range.into_iter().for_each(|range| visit(&record[range]));
+                    live
+                });
+            })
+            .map_err(refuse)?;
+        shown.map_err(|_| corrupt(place.partition))
     }
 
     /// Stamps a write and stores it.
@@ -226,14 +244,11 @@ impl LocalStore {
         record: Option<&Bytes>,
         order: WriteOrder,
     ) -> Result<(Actor, VersionSet, Dot), Failure> {
-        let (own, mut set) = match record {
-            None => (None, VersionSet::default()),
-            Some(record) => decode(record, place.partition)?,
-        };
+        let Known { own, mut set, timestamp: known } = self.known(place, record, &order)?;
         self.check_condition(&set, &order)?;
         let actor = self.stamper.actor(own);
         let seen = order.context.as_ref().map_or_else(Default::default, |context| context.timestamp);
-        let timestamp = self.stamper.timestamp(seen.max(set.timestamp_max()));
+        let timestamp = self.stamper.timestamp(seen.max(known));
         let stamp = Stamp { actor, timestamp, expires: order.expires, value: order.value };
         let dot = set.put(stamp, order.context.as_ref().map(|context| &context.vector));
         set.resolve(self.definition.resolver);
@@ -248,6 +263,23 @@ impl LocalStore {
             ));
         }
         Ok((actor, set, dot))
+    }
+
+    /// What is known here of a key that is about to be written. Of a value that will be replaced unseen only the
+    /// facts are read.
+    fn known(&self, place: Place, record: Option<&Bytes>, order: &WriteOrder) -> Result<Known, Failure> {
+        let Some(record) = record else { return Ok(Known::default()) };
+        if order.context.is_none() && order.condition == Condition::None {
+            let single = wire::versions::peek_single(record).map_err(|_| corrupt(place.partition))?;
+            if let Some(Single { own, dot, timestamp }) = single {
+                let vector = Vector::from_entries([(dot.actor, dot.count)]);
+                let set =
+                    VersionSet::from_parts(vector, Default::default()).expect("no version, none uncovered");
+                return Ok(Known { own, set, timestamp });
+            }
+        }
+        let (own, set) = decode(record, place.partition)?;
+        Ok(Known { own, timestamp: set.timestamp_max(), set })
     }
 
     fn check_condition(&self, set: &VersionSet, order: &WriteOrder) -> Result<(), Failure> {
@@ -285,6 +317,13 @@ impl LocalStore {
                 false => (Merged::Changed, Change::Put(encode(None, incoming))),
             });
         };
+        if let Ok(Some(Single { own, dot, .. })) = wire::versions::peek_single(record)
+            && incoming.vector().covers(dot)
+            && !incoming.holds(dot)
+        {
+            // Everything known here is behind the incoming set.
+            return Ok((Merged::Changed, Change::Put(encode(own, incoming))));
+        }
         let (own, mut set) = decode(record, place.partition)?;
         if set.includes(incoming) {
             let superseded = incoming.versions().iter().any(|version| !set.holds(version.dot));

@@ -155,10 +155,11 @@ impl Connection<'_> {
         }
         let mut writer = ReplyWriter::new(&mut self.out, self.session.protocol);
         if kind == Kind::Get {
-            match front.get_now(view, store, key) {
+            let shown = front.get_now(view, store, key, &mut |value| writer.bulk(value));
+            match shown {
                 None => return false,
-                Some(Ok(Some(value))) => writer.bulk(&value),
-                Some(Ok(None)) => writer.null(),
+                Some(Ok(true)) => {}
+                Some(Ok(false)) => writer.null(),
                 Some(Err(failure)) => writer.error(&failure_text(&failure)),
             }
             return true;

@@ -1,0 +1,62 @@
+//! Hints at their holder.
+
+use std::sync::Arc;
+
+use model::{NodeId, Resolver, StoreName};
+use node::stores::Hints;
+use storage::{MemoryEngine, ScanLimit};
+use wire::ErrorCode;
+
+use crate::support::{definition, order, place, stamper, store, values};
+
+const KEY: &[u8] = b"cart:7";
+const TARGET: NodeId = NodeId(3);
+
+fn hints(bytes_max: u64) -> Hints {
+    Hints::new(Arc::new(MemoryEngine::new()), stamper(9, 1), bytes_max)
+}
+
+#[test]
+fn hints_for_one_key_merge_and_are_found_by_target() {
+    let (hints, carts) = (hints(u64::MAX), definition(Resolver::Siblings));
+    let replica = store(1, Resolver::Siblings);
+    for value in ["a", "b"] {
+        let stamped = replica.stamp(place(KEY), KEY, order(value, Some(&Default::default()))).unwrap();
+        hints.park(TARGET, &carts, KEY, &stamped.set).unwrap();
+    }
+    assert_eq!(hints.pending(), [(TARGET, 1)]);
+    let (page, next) = hints.page(TARGET, None, ScanLimit { records_max: 10, bytes_max: 1 << 20 }).unwrap();
+    assert!(next.is_none());
+    assert_eq!((page[0].target, page[0].key.as_ref(), page[0].store.as_str()), (TARGET, KEY, "carts"));
+    assert_eq!(values(&page[0].set), ["a", "b"]);
+    let name = StoreName::new("carts").unwrap();
+    let found = hints.get(&[NodeId(1), TARGET], &name, Resolver::Siblings, KEY).unwrap();
+    assert_eq!(values(&found), ["a", "b"]);
+    assert!(hints.get(&[NodeId(1)], &name, Resolver::Siblings, KEY).unwrap().is_empty());
+}
+
+/// A fallback that delivered its hint has forgotten the key. Stamping again under the same actor would repeat a dot,
+/// and the earlier write would be dropped as a duplicate (riak_kv 679, on a fallback).
+#[test]
+fn a_fallback_that_delivered_its_hint_does_not_repeat_a_dot() {
+    let (hints, carts) = (hints(u64::MAX), definition(Resolver::Siblings));
+    let nothing = Default::default();
+    let first = hints.stamp(TARGET, &carts, KEY, order("first", Some(&nothing))).unwrap();
+    let replica = store(3, Resolver::Siblings);
+    replica.merge(place(KEY), KEY, &first.set).unwrap();
+    hints.engine().drop_partition(model::PartitionId(TARGET.0)).unwrap();
+    let second = hints.stamp(TARGET, &carts, KEY, order("second", Some(&nothing))).unwrap();
+    assert_ne!(first.dot, second.dot);
+    replica.merge(place(KEY), KEY, &second.set).unwrap();
+    assert_eq!(values(&replica.get(place(KEY), KEY).unwrap()), ["first", "second"]);
+}
+
+#[test]
+fn hints_are_refused_at_the_byte_limit() {
+    let (hints, carts) = (hints(100), definition(Resolver::Siblings));
+    let replica = store(1, Resolver::Siblings);
+    let stamped = replica.stamp(place(KEY), KEY, order(&"x".repeat(200), None)).unwrap();
+    hints.park(TARGET, &carts, KEY, &stamped.set).unwrap();
+    let refused = hints.park(TARGET, &carts, b"another", &stamped.set).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Overloaded);
+}

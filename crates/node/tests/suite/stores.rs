@@ -1,0 +1,136 @@
+//! Puts, merges and limits on one record.
+
+use model::{Context, Resolver, Value, WallMillis};
+use node::stores::WriteOrder;
+use wire::ErrorCode;
+use wire::messages::{Condition, Merged};
+
+use crate::support::{order, place, store, values};
+
+const KEY: &[u8] = b"cart:7";
+
+#[test]
+fn puts_that_saw_the_same_are_siblings_until_a_put_that_saw_both() {
+    let store = store(1, Resolver::Siblings);
+    let nothing = Context::default();
+    store.stamp(place(KEY), KEY, order("milk", Some(&nothing))).unwrap();
+    store.stamp(place(KEY), KEY, order("eggs", Some(&nothing))).unwrap();
+    let both = store.get(place(KEY), KEY).unwrap();
+    assert_eq!(values(&both), ["eggs", "milk"]);
+    store.stamp(place(KEY), KEY, order("milk, eggs", Some(&both.context()))).unwrap();
+    assert_eq!(values(&store.get(place(KEY), KEY).unwrap()), ["milk, eggs"]);
+}
+
+/// A put that became a sibling once answered the vector of the whole set. The writer's next put, with that context,
+/// dropped the other sibling, which the writer had never seen.
+#[test]
+fn a_writer_that_became_a_sibling_does_not_drop_the_other_with_its_next_put() {
+    let store = store(1, Resolver::Siblings);
+    let nothing = Context::default();
+    store.stamp(place(KEY), KEY, order("milk", Some(&nothing))).unwrap();
+    let eggs = store.stamp(place(KEY), KEY, order("eggs", Some(&nothing))).unwrap();
+    store.stamp(place(KEY), KEY, order("more eggs", Some(&eggs.context))).unwrap();
+    assert!(values(&store.get(place(KEY), KEY).unwrap()).contains(&"milk".to_owned()));
+}
+
+#[test]
+fn a_put_without_a_context_replaces_what_is_known_here() {
+    let store = store(1, Resolver::Siblings);
+    for value in ["a", "b"] {
+        store.stamp(place(KEY), KEY, order(value, Some(&Context::default()))).unwrap();
+    }
+    let alone = store.stamp(place(KEY), KEY, order("c", None)).unwrap();
+    assert_eq!(values(&alone.set), ["c"]);
+    assert_eq!(alone.context, alone.set.context());
+}
+
+#[test]
+fn a_put_that_last_write_wins_would_have_to_drop_is_obsolete() {
+    let store = store(1, Resolver::LastWriteWins);
+    let first = store.stamp(place(KEY), KEY, order("a", None)).unwrap();
+    store.stamp(place(KEY), KEY, order("b", Some(&first.context))).unwrap();
+    let refused = store.stamp(place(KEY), KEY, order("c", Some(&first.context))).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Obsolete);
+    assert_eq!(values(&store.get(place(KEY), KEY).unwrap()), ["b"]);
+}
+
+#[test]
+fn conditions_are_checked_under_the_key() {
+    let store = store(1, Resolver::LastWriteWins);
+    let with = |condition| WriteOrder { condition, ..order("x", None) };
+    let code =
+        |condition| store.stamp(place(KEY), KEY, with(condition)).map_err(|failure| failure.code).err();
+    assert_eq!(code(Condition::IfPresent), Some(ErrorCode::ConditionFailed));
+    assert_eq!(code(Condition::IfAbsent), None);
+    assert_eq!(code(Condition::IfAbsent), Some(ErrorCode::ConditionFailed));
+    assert_eq!(code(Condition::IfPresent), None);
+    let delete = WriteOrder { value: Value::Tombstone, ..order("", None) };
+    store.stamp(place(KEY), KEY, delete).unwrap();
+    assert_eq!(code(Condition::IfAbsent), None, "a deleted key is absent");
+}
+
+#[test]
+fn limits_refuse_and_change_nothing() {
+    let mut definition = crate::support::definition(Resolver::Siblings);
+    (definition.value_bytes_max, definition.siblings_max) = (4, 2);
+    let store = store(1, Resolver::Siblings).redefined(definition);
+    let put = |value| store.stamp(place(KEY), KEY, order(value, Some(&Context::default())));
+    assert_eq!(put("12345").unwrap_err().code, ErrorCode::ValueTooLarge);
+    put("a").unwrap();
+    put("b").unwrap();
+    assert_eq!(put("c").unwrap_err().code, ErrorCode::TooManySiblings);
+    assert_eq!(values(&store.get(place(KEY), KEY).unwrap()), ["a", "b"]);
+}
+
+#[test]
+fn a_context_from_the_far_future_is_refused() {
+    let store = store(1, Resolver::Siblings);
+    let forged = Context { timestamp: model::Timestamp(u64::MAX), ..Context::default() };
+    let refused = store.stamp(place(KEY), KEY, order("x", Some(&forged))).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Malformed);
+    assert!(store.get(place(KEY), KEY).unwrap().is_empty());
+}
+
+#[test]
+fn merging_is_idempotent_and_says_what_it_did() {
+    let (here, there) = (store(1, Resolver::Siblings), store(2, Resolver::Siblings));
+    let old = there.stamp(place(KEY), KEY, order("old", None)).unwrap().set;
+    let new = there.stamp(place(KEY), KEY, order("new", None)).unwrap().set;
+    let merge = |set| here.merge(place(KEY), KEY, set).unwrap().0;
+    assert_eq!(merge(&old), Merged::Changed);
+    assert_eq!(merge(&old), Merged::Known);
+    assert_eq!(merge(&new), Merged::Changed);
+    assert_eq!(merge(&old), Merged::Superseded);
+    assert_eq!(values(&here.get(place(KEY), KEY).unwrap()), ["new"]);
+}
+
+#[test]
+fn a_node_that_forgot_a_key_stamps_it_under_a_new_actor() {
+    let first = store(1, Resolver::Siblings);
+    let early = first.stamp(place(KEY), KEY, order("early", None)).unwrap();
+    // The record vanishes (a tombstone was collected, a partition moved away) and comes back from elsewhere.
+    first
+        .engine()
+        .update(model::PartitionId(0), model::Token::of(KEY), KEY, &mut |_| storage::Change::Remove)
+        .unwrap();
+    first.merge(place(KEY), KEY, &early.set).unwrap();
+    let late = first.stamp(place(KEY), KEY, order("late", Some(&Context::default()))).unwrap();
+    assert_ne!(late.dot.actor, early.dot.actor);
+    assert_eq!(values(&late.set), ["early", "late"]);
+}
+
+#[test]
+fn an_expired_value_reads_as_absent() {
+    let store = store(1, Resolver::LastWriteWins);
+    let expired = WriteOrder { expires: Some(WallMillis(1)), ..order("gone", None) };
+    store.stamp(place(KEY), KEY, expired).unwrap();
+    let shown = |store: &node::stores::LocalStore| {
+        let mut shown = None;
+        store.winner(place(KEY), KEY, &mut |value| shown = Some(value.to_vec())).unwrap();
+        shown
+    };
+    assert_eq!(shown(&store), None);
+    let fresh = WriteOrder { expires: Some(WallMillis(u64::MAX)), ..order("here", None) };
+    store.stamp(place(KEY), KEY, fresh).unwrap();
+    assert_eq!(shown(&store).as_deref(), Some(&b"here"[..]));
+}
