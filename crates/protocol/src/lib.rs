@@ -13,4 +13,5 @@
 //! **Architecture Invariant:** a machine never awaits and never performs an effect; a driver never decides.
 //! `protocol` depends on `model` alone.
 
+pub mod admission;
 pub mod quorum;

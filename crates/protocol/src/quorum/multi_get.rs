@@ -92,6 +92,8 @@ struct Wishes {
 
 impl MultiGet {
     /// Starts a get of each key; the keys are numbered in the order of their preference lists.
+    ///
+    /// Answers may be among the first actions, as in a single get; without keys there is nothing to do or to answer.
     pub fn start<'a>(
         preferences: impl IntoIterator<Item = &'a PreferenceList>,
         suspected: &[NodeId],

@@ -97,6 +97,9 @@ enum Parcel {
 
 impl MultiWrite {
     /// Starts a write of each key; the keys are numbered in the order of their preference lists and origins.
+    ///
+    /// Answers may be among the first actions, as in a single write; without keys there is nothing to do or to
+    /// answer.
     pub fn start<'a>(
         keys: impl IntoIterator<Item = (&'a PreferenceList, Origin)>,
         suspected: &[NodeId],

@@ -90,6 +90,7 @@ struct Setup {
     local: Local,
     possible: bool,
     suspected: Vec<NodeId>,
+    started: Moment,
 }
 
 impl Setup {
@@ -111,6 +112,7 @@ impl Setup {
             local: Local::NotReplica,
             possible: false,
             suspected: Vec::new(),
+            started: Moment { nanos: 0 },
         };
         for word in line.split_whitespace().skip(1) {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));
@@ -123,6 +125,7 @@ impl Setup {
                 "own" => setup.own = Some(node(value)),
                 "applied" => setup.local = Local::Applied,
                 "refused" => setup.local = Local::Refused(error(value)),
+                "started" => setup.started.nanos = value.parse().unwrap(),
                 "possible" => setup.possible = true,
                 "suspected" => setup.suspected = value.split(',').map(node).collect(),
                 other => panic!("unknown word {other}"),
@@ -164,7 +167,7 @@ impl Stage {
     fn start(setup: &Setup) -> Self {
         let preference = preference(setup.replicas, setup.fallbacks);
         let candidates = Candidates { preference: &preference, suspected: &setup.suspected };
-        let now = Moment { nanos: 0 };
+        let now = setup.started;
         let mut said = Vec::new();
         let machine = if setup.line.starts_with("get") {
             let mut actions = GetActions::new();

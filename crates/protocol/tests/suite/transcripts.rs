@@ -549,6 +549,62 @@ fn a_superseded_write_is_acknowledged_and_told() {
 }
 
 #[test]
+fn a_request_that_cannot_reach_its_quorum_is_answered_from_the_start() {
+    check(
+        "get replicas=1 fallbacks=0 required=2",
+        expect![[r#"
+        get replicas=1 fallbacks=0 required=2  (end)
+            fail InsufficientReplicas { answered: 0, required: 2 }
+    "#]],
+    );
+    check(
+        "write replicas=1 fallbacks=0 required=2 own=n1 applied\nn1 acknowledges",
+        expect![[r#"
+        write replicas=1 fallbacks=0 required=2 own=n1 applied  (until 100)
+            indeterminate with 0 of 2.
+        n1 acknowledges  (end)
+    "#]],
+    );
+}
+
+#[test]
+fn a_request_started_past_its_deadline_sends_nothing_and_leaves_hints() {
+    check(
+        "get own=n1 started=100",
+        expect![[r#"
+        get own=n1 started=100  (end)
+            fail DeadlinePassed { answered: 0, required: 2 }
+    "#]],
+    );
+    check(
+        "write own=n1 applied started=100",
+        expect![[r#"
+        write own=n1 applied started=100  (end)
+            indeterminate with 0 of 2. n1: no reply.
+            park for n2
+            park for n3
+    "#]],
+    );
+    check(
+        "write own=n9 possible started=100",
+        expect![[r#"
+        write own=n9 possible started=100  (end)
+            indeterminate with 0 of 2.
+            park for n1
+            park for n2
+            park for n3
+    "#]],
+    );
+    check(
+        "write own=n9 started=100",
+        expect![[r#"
+        write own=n9 started=100  (end)
+            failed, required 2.
+    "#]],
+    );
+}
+
+#[test]
 fn what_needs_nobody_else_is_what_a_machine_would_ask_nobody_else_for() {
     let options = |required| QuorumOptions {
         required,

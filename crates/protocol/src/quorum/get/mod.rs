@@ -89,6 +89,8 @@ struct Tally {
 
 impl Get {
     /// Starts a get; `own` is the coordinator's node, if it is one.
+    ///
+    /// The answer may be among the first actions: when too few nodes exist, or the deadline has passed.
     pub fn start(
         candidates: Candidates<'_>,
         own: Option<NodeId>,
@@ -226,7 +228,8 @@ impl Get {
         let Get { options, now, .. } = *self;
         let target = if now < self.patience { options.preferred } else { options.required };
         let mut expected = tally.answered + tally.fresh;
-        if expected >= usize::from(target) || now >= options.deadline {
+        let hopeless = self.members.len() < usize::from(options.required);
+        if expected >= usize::from(target) || now >= options.deadline || hopeless {
             return;
         }
         let late = self.members[..self.next].iter().any(|member| member.is_late(self.waved_at, now));

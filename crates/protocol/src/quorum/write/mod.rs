@@ -101,6 +101,8 @@ enum Reply {
 
 impl Write {
     /// Starts a write that the coordinator has stamped.
+    ///
+    /// The answer may be among the first actions: when too few replicas exist, or the deadline has passed.
     pub fn start(
         candidates: Candidates<'_>,
         origin: Origin,

@@ -1,0 +1,325 @@
+//! Admission: how many requests and bytes may be under way at once, per connection and per node.
+//!
+//! A node that takes in more than it can finish answers nobody in time and, in the end, dies of it. So each front
+//! door asks before it carries out a request that cannot be answered at once, and refuses with *overloaded* at a
+//! limit: at once, with nothing done, so that the caller may try elsewhere.
+//!
+//! ```text
+//!   accept ── Admission::connect ──▶ Connection ── admit(bytes) ──▶ Permit ── drop when answered
+//!                   │                    │
+//!                   └ connections        └ requests and bytes of this connection, then of the node
+//! ```
+//!
+//! **Why other nodes have room of their own.** A client's request waits at its coordinator for replicas elsewhere. If
+//! clients could fill every node, each node would refuse the very requests that the others need to finish theirs,
+//! and all would be busy refusing. A replica's part waits for nobody, so admitting it always frees something.
+//! Clients may therefore use only a part of the node's limits, other nodes all of it.
+//!
+//! What is counted is released by dropping the permit, also when the future that held it is dropped unfinished.
+//!
+//! **Architecture Invariant:** nothing waits here. A queue in front of a full node is only a slower refusal.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use model::limits::FRAME_BYTES_MAX;
+
+/// Most connections of one node: each costs buffers, and a runaway client pool must not take the last of them.
+pub const CONNECTIONS_MAX: usize = 10_000;
+
+/// Most requests under way on one connection. A deep pipeline of a multiplexed client, and far from a node's limit.
+pub const CONNECTION_REQUESTS_MAX: usize = 4_096;
+
+/// Most bytes of requests under way on one connection: two frames of the largest kind.
+pub const CONNECTION_BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;
+
+/// Most requests under way on one node. At a few kilobytes of state each, some hundred megabytes.
+pub const NODE_REQUESTS_MAX: usize = 65_536;
+
+/// Most bytes of requests under way on one node.
+pub const NODE_BYTES_MAX: usize = 1024 * 1024 * 1024;
+
+/// The part of the node's limits that only other nodes may use: one in so many.
+pub const NODES_ONLY_PART: usize = 4;
+
+/// The limits of one node's front doors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdmissionLimits {
+    /// Connections at the same time.
+    pub connections_max: usize,
+    /// Requests under way on one connection.
+    pub connection_requests_max: usize,
+    /// Bytes of requests under way on one connection.
+    pub connection_bytes_max: usize,
+    /// Requests under way on the node.
+    pub node_requests_max: usize,
+    /// Bytes of requests under way on the node.
+    pub node_bytes_max: usize,
+}
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// A client: its requests may wait for other nodes.
+    Client,
+    /// Another node: its requests are parts of requests that it has already admitted.
+    Node,
+}
+
+/// Which limit refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overloaded {
+    /// The node has as many connections as it serves.
+    Connections {
+        /// The limit.
+        max: usize,
+    },
+    /// The connection has as many requests under way as one may.
+    ConnectionRequests {
+        /// The limit.
+        max: usize,
+    },
+    /// The connection has as many bytes of requests under way as one may.
+    ConnectionBytes {
+        /// The limit in bytes.
+        max: usize,
+    },
+    /// The node has as many requests under way as it takes from such a peer.
+    NodeRequests {
+        /// The limit for this kind of peer.
+        max: usize,
+    },
+    /// The node has as many bytes of requests under way as it takes from such a peer.
+    NodeBytes {
+        /// The limit for this kind of peer, in bytes.
+        max: usize,
+    },
+}
+
+/// What is under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Requests admitted and not yet answered.
+    pub requests: usize,
+    /// Their bytes.
+    pub bytes: usize,
+}
+
+/// The accounts of one node. Shared by all its doors and workers.
+#[derive(Debug)]
+pub struct Admission {
+    limits: AdmissionLimits,
+    connections: AtomicUsize,
+    gauge: Gauge,
+}
+
+/// The accounts of one connection; dropping the last reference to it and its permits disconnects it.
+#[derive(Debug)]
+pub struct Connection {
+    admission: Arc<Admission>,
+    peer: Peer,
+    gauge: Gauge,
+}
+
+/// One admitted request: drop it when the request is answered.
+#[derive(Debug)]
+#[must_use = "the request counts as answered when its permit is dropped"]
+pub struct Permit {
+    connection: Arc<Connection>,
+    bytes: usize,
+}
+
+impl Default for AdmissionLimits {
+    fn default() -> Self {
+        AdmissionLimits {
+            connections_max: CONNECTIONS_MAX,
+            connection_requests_max: CONNECTION_REQUESTS_MAX,
+            connection_bytes_max: CONNECTION_BYTES_MAX,
+            node_requests_max: NODE_REQUESTS_MAX,
+            node_bytes_max: NODE_BYTES_MAX,
+        }
+    }
+}
+
+impl Admission {
+    /// The accounts of a node with nothing under way.
+    ///
+    /// # Panics
+    /// When a limit is beyond what can be counted: 2^24 - 1 requests, 2^40 - 1 bytes.
+    pub fn new(limits: AdmissionLimits) -> Arc<Self> {
+        for requests in [limits.connection_requests_max, limits.node_requests_max] {
+            assert!(requests < REQUESTS_END, "at most 2^24 - 1 requests can be counted");
+        }
+        for bytes in [limits.connection_bytes_max, limits.node_bytes_max] {
+            assert!((bytes as u64) < ONE_REQUEST, "at most 2^40 - 1 bytes can be counted");
+        }
+        Arc::new(Admission { limits, connections: AtomicUsize::new(0), gauge: Gauge::default() })
+    }
+
+    /// Takes in a connection.
+    ///
+    /// # Errors
+    /// [`Overloaded::Connections`] when the node has as many as it serves.
+    pub fn connect(self: &Arc<Self>, peer: Peer) -> Result<Arc<Connection>, Overloaded> {
+        let max = self.limits.connections_max;
+        let more = |connections: usize| (connections < max).then_some(connections + 1);
+        match self.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+            Ok(_) => Ok(Arc::new(Connection { admission: Arc::clone(self), peer, gauge: Gauge::default() })),
+            Err(_) => Err(Overloaded::Connections { max }),
+        }
+    }
+
+    /// Connections now.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// What is under way on the node.
+    pub fn load(&self) -> Load {
+        self.gauge.load()
+    }
+
+    /// The limits.
+    pub fn limits(&self) -> &AdmissionLimits {
+        &self.limits
+    }
+
+    /// How much of the node a peer may use.
+    fn limits_of(&self, peer: Peer) -> Load {
+        let AdmissionLimits { node_requests_max: requests, node_bytes_max: bytes, .. } = self.limits;
+        match peer {
+            Peer::Node => Load { requests, bytes },
+            Peer::Client => Load {
+                requests: requests - requests / NODES_ONLY_PART,
+                bytes: bytes - bytes / NODES_ONLY_PART,
+            },
+        }
+    }
+}
+
+impl Connection {
+    /// Asks for one request of so many bytes to be carried out.
+    ///
+    /// A request whose bytes alone are over a limit is admitted when nothing else is under way there: limits bound
+    /// what piles up, the largest single request is bounded by the frame.
+    ///
+    /// # Errors
+    /// The limit that is reached; nothing has been counted then.
+    pub fn admit(self: &Arc<Self>, bytes: usize) -> Result<Permit, Overloaded> {
+        let limits = &self.admission.limits;
+        let own = Load { requests: limits.connection_requests_max, bytes: limits.connection_bytes_max };
+        self.gauge.take(bytes, own).map_err(|full| match full {
+            Full::Requests => Overloaded::ConnectionRequests { max: own.requests },
+            Full::Bytes => Overloaded::ConnectionBytes { max: own.bytes },
+        })?;
+        let node = self.admission.limits_of(self.peer);
+        self.admission.gauge.take(bytes, node).map_err(|full| {
+            self.gauge.give_back(bytes);
+            match full {
+                Full::Requests => Overloaded::NodeRequests { max: node.requests },
+                Full::Bytes => Overloaded::NodeBytes { max: node.bytes },
+            }
+        })?;
+        Ok(Permit { connection: Arc::clone(self), bytes })
+    }
+
+    /// What is under way on the connection.
+    pub fn load(&self) -> Load {
+        self.gauge.load()
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        debug_assert_eq!(self.load(), Load::default(), "each permit keeps its connection");
+        self.admission.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.connection.gauge.give_back(self.bytes);
+        self.connection.admission.gauge.give_back(self.bytes);
+    }
+}
+
+impl fmt::Display for Overloaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Overloaded::Connections { max } => write!(f, "this node serves at most {max} connections"),
+            Overloaded::ConnectionRequests { max } => {
+                write!(f, "{max} requests of this connection are under way; wait for answers or open another")
+            }
+            Overloaded::ConnectionBytes { max } => {
+                write!(f, "requests of {max} bytes are under way on this connection; wait for answers")
+            }
+            Overloaded::NodeRequests { max } => {
+                write!(f, "{max} requests are under way on this node; try again or elsewhere")
+            }
+            Overloaded::NodeBytes { max } => {
+                write!(f, "requests of {max} bytes are under way on this node; try again or elsewhere")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Overloaded {}
+
+/// Requests count in the upper 24 bits, bytes in the lower 40: one atomic step takes or gives back both.
+const ONE_REQUEST: u64 = 1 << 40;
+
+/// One more than the most requests that can be counted.
+const REQUESTS_END: usize = 1 << 24;
+
+/// Requests and bytes under way somewhere.
+#[derive(Debug, Default)]
+struct Gauge(AtomicU64);
+
+enum Full {
+    Requests,
+    Bytes,
+}
+
+impl Gauge {
+    fn load(&self) -> Load {
+        unpack(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Counts a request of so many bytes, unless that exceeds the limits.
+    fn take(&self, bytes: usize, max: Load) -> Result<(), Full> {
+        let mut full = Full::Requests;
+        let more = |packed: u64| {
+            let load = unpack(packed);
+            if load.requests >= max.requests {
+                full = Full::Requests;
+                return None;
+            }
+            if load.requests > 0 && load.bytes.saturating_add(bytes) > max.bytes {
+                full = Full::Bytes;
+                return None;
+            }
+            Some(packed + ONE_REQUEST + countable(bytes))
+        };
+        // Counters order nothing but themselves.
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).map(|_| ()).map_err(|_| full)
+    }
+
+    /// Takes back what [`Gauge::take`] counted.
+    fn give_back(&self, bytes: usize) {
+        let before = unpack(self.0.fetch_sub(ONE_REQUEST + countable(bytes), Ordering::Relaxed));
+        debug_assert!(before.requests > 0 && before.bytes as u64 >= countable(bytes), "counted before");
+    }
+}
+
+/// A request's bytes as they are counted. A lone request may be longer than any limit, and must not spill over.
+fn countable(bytes: usize) -> u64 {
+    (bytes as u64).min(ONE_REQUEST / 2)
+}
+
+fn unpack(packed: u64) -> Load {
+    Load { requests: (packed / ONE_REQUEST) as usize, bytes: (packed % ONE_REQUEST) as usize }
+}
+
+const _: () = assert!(CONNECTION_BYTES_MAX >= FRAME_BYTES_MAX, "one frame must fit a connection");
+const _: () = assert!(NODE_BYTES_MAX >= 4 * CONNECTION_BYTES_MAX, "one connection must not fill a node");

@@ -1,0 +1,142 @@
+//! Limits hold, refusals count nothing, and everything is given back.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use protocol::admission::{
+    Admission, AdmissionLimits, CONNECTION_BYTES_MAX, CONNECTION_REQUESTS_MAX, Connection, Load, Overloaded,
+    Peer, Permit,
+};
+
+fn limits() -> AdmissionLimits {
+    AdmissionLimits {
+        connections_max: 3,
+        connection_requests_max: 4,
+        connection_bytes_max: 100,
+        node_requests_max: 8,
+        node_bytes_max: 160,
+    }
+}
+
+fn admit_all(connection: &Arc<Connection>, bytes: usize) -> (Vec<Permit>, Overloaded) {
+    let mut permits = Vec::new();
+    loop {
+        match connection.admit(bytes) {
+            Ok(permit) => permits.push(permit),
+            Err(overloaded) => return (permits, overloaded),
+        }
+    }
+}
+
+#[test]
+fn a_connection_beyond_the_limit_is_refused_until_another_one_ends() {
+    let admission = Admission::new(limits());
+    let mut connections: Vec<_> = (0..3).map(|_| admission.connect(Peer::Client).unwrap()).collect();
+    assert_eq!(admission.connect(Peer::Node).unwrap_err(), Overloaded::Connections { max: 3 });
+    connections.pop();
+    assert_eq!(admission.connections(), 2);
+    assert!(admission.connect(Peer::Client).is_ok());
+}
+
+#[test]
+fn one_connection_is_refused_at_its_own_limits_and_the_others_go_on() {
+    let admission = Admission::new(limits());
+    let (greedy, modest) =
+        (admission.connect(Peer::Client).unwrap(), admission.connect(Peer::Client).unwrap());
+    let (permits, refusal) = admit_all(&greedy, 10);
+    assert_eq!((permits.len(), refusal), (4, Overloaded::ConnectionRequests { max: 4 }));
+    assert!(modest.admit(10).is_ok());
+    drop(permits);
+    let (permits, refusal) = admit_all(&greedy, 50);
+    assert_eq!((permits.len(), refusal), (2, Overloaded::ConnectionBytes { max: 100 }));
+}
+
+#[test]
+fn clients_leave_other_nodes_room_to_finish_what_they_wait_for() {
+    let admission = Admission::new(limits());
+    let clients = [admission.connect(Peer::Client).unwrap(), admission.connect(Peer::Client).unwrap()];
+    let (first, _) = admit_all(&clients[0], 1);
+    let (second, refusal) = admit_all(&clients[1], 1);
+    assert_eq!((first.len() + second.len(), refusal), (6, Overloaded::NodeRequests { max: 6 }));
+    let node = admission.connect(Peer::Node).unwrap();
+    let (third, refusal) = admit_all(&node, 1);
+    assert_eq!((third.len(), refusal), (2, Overloaded::NodeRequests { max: 8 }));
+}
+
+#[test]
+fn bytes_of_the_node_are_bounded_over_all_connections() {
+    let admission = Admission::new(limits());
+    let connections: Vec<_> = (0..3).map(|_| admission.connect(Peer::Client).unwrap()).collect();
+    let _permits = [connections[0].admit(60).unwrap(), connections[1].admit(60).unwrap()];
+    assert_eq!(connections[2].admit(1).unwrap_err(), Overloaded::NodeBytes { max: 120 });
+    assert_eq!(connections[2].load(), Load::default(), "a refusal counts nothing");
+    assert_eq!(admission.load(), Load { requests: 2, bytes: 120 });
+}
+
+#[test]
+fn a_request_longer_than_a_limit_is_admitted_alone() {
+    let admission = Admission::new(limits());
+    let connection = admission.connect(Peer::Client).unwrap();
+    let permit = connection.admit(1 << 50).unwrap();
+    assert_eq!(connection.admit(1).unwrap_err(), Overloaded::ConnectionBytes { max: 100 });
+    drop(permit);
+    assert_eq!((admission.load(), connection.load()), (Load::default(), Load::default()));
+    let small = connection.admit(1).unwrap();
+    assert!(connection.admit(101).is_err());
+    drop(small);
+    assert!(connection.admit(101).is_ok());
+}
+
+#[test]
+fn a_connection_counts_until_its_last_request_is_answered() {
+    let admission = Admission::new(limits());
+    let connection = admission.connect(Peer::Client).unwrap();
+    let permit = connection.admit(7).unwrap();
+    drop(connection);
+    assert_eq!((admission.connections(), admission.load()), (1, Load { requests: 1, bytes: 7 }));
+    drop(permit);
+    assert_eq!((admission.connections(), admission.load()), (0, Load::default()));
+}
+
+#[test]
+fn the_default_limits_let_a_full_pipeline_of_moderate_requests_through() {
+    let admission = Admission::new(AdmissionLimits::default());
+    let connection = admission.connect(Peer::Client).unwrap();
+    let bytes = CONNECTION_BYTES_MAX / CONNECTION_REQUESTS_MAX;
+    let (permits, refusal) = admit_all(&connection, bytes);
+    assert_eq!(permits.len(), CONNECTION_REQUESTS_MAX);
+    assert_eq!(refusal, Overloaded::ConnectionRequests { max: CONNECTION_REQUESTS_MAX });
+}
+
+proptest! {
+    #[test]
+    fn accounts_agree_with_a_plain_ledger(
+        steps in proptest::collection::vec((0..3_usize, 0..70_usize, any::<bool>()), 1..200),
+    ) {
+        let admission = Admission::new(limits());
+        let peers = [Peer::Client, Peer::Client, Peer::Node];
+        let connections = peers.map(|peer| admission.connect(peer).unwrap());
+        let mut ledger: [VecDeque<(usize, Permit)>; 3] = Default::default();
+        for (who, bytes, ends) in steps {
+            if ends {
+                ledger[who].pop_front();
+            } else {
+                let own: usize = ledger[who].iter().map(|(bytes, _)| bytes).sum();
+                let all: usize = ledger.iter().flatten().map(|(bytes, _)| bytes).sum();
+                let requests: usize = ledger.iter().map(VecDeque::len).sum();
+                let (requests_max, bytes_max) = if peers[who] == Peer::Node { (8, 160) } else { (6, 120) };
+                let fits = ledger[who].len() < 4
+                    && (ledger[who].is_empty() || own + bytes <= 100)
+                    && requests < requests_max
+                    && (requests == 0 || all + bytes <= bytes_max);
+                let permit = connections[who].admit(bytes);
+                prop_assert_eq!(permit.is_ok(), fits);
+                ledger[who].extend(permit.ok().map(|permit| (bytes, permit)));
+            }
+            let bytes = ledger.iter().flatten().map(|(bytes, _)| bytes).sum();
+            let requests = ledger.iter().map(VecDeque::len).sum();
+            prop_assert_eq!(admission.load(), Load { requests, bytes });
+        }
+    }
+}
