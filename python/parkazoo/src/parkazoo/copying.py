@@ -28,6 +28,7 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from parkazoo.errors import MoveFailed
 from parkazoo.layout import BUCKET, CLAIM, fence
+from parkazoo.steps import MultiFailed
 from parkazoo.wire import Fenced, results_of
 
 # Operations in one transaction: well below the server's packet limit of 1 MB.
@@ -75,8 +76,12 @@ class Copier:
         """Delete what has been staged at the target."""
         clear(self.target, self.shard, GONE)
 
-    def copy(self) -> int:
-        """Bring the target into line with the source; returns nodes written."""
+    def copy(self, frozen: bool = False) -> int:
+        """Bring the target into line with the source; returns nodes written.
+
+        While the shard is in use a node may go, or its parent, between one read and
+        the next. That is left to the next pass; the last one finds it all at rest.
+        """
         self.source.sync(self.root)
         self.ephemerals = set()
         before = self.copied
@@ -88,7 +93,12 @@ class Copier:
             if stat.ephemeralOwner:
                 self.ephemerals.add(path)
                 continue
-            self._bring(path, data, stat)
+            try:
+                self._bring(path, data, stat)
+            except (NoNodeError, MultiFailed):
+                if frozen:
+                    raise
+                self._erase(path)
         for path in sorted(set(self.seen) - present, key=len):
             if path in self.seen:
                 self._erase(path)

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError
@@ -182,20 +183,14 @@ class Mover:
             for shard, target in batch.items()
         ]
         try:
-            for copier in copiers:
-                copier.prepare()
-                for _ in range(PASSES):
-                    if copier.copy() == 0:
-                        break
+            self._each(copiers, self._copy_in_use)
             failpoints.reached("move.2.copy", failpoints.AFTER)
             begun = time.monotonic()
             table = self._freeze(table, batch)
             failpoints.reached("move.3.freeze", failpoints.AFTER)
-            for copier in copiers:
-                copier.copy()
+            self._each(copiers, lambda copier: copier.copy(frozen=True))
             self._await_ephemerals(copiers)
-            for copier in copiers:
-                copier.settle()
+            self._each(copiers, Copier.settle)
             failpoints.reached("move.4.copy", failpoints.AFTER)
         except Exception:
             self._give_up(list(batch))
@@ -205,9 +200,19 @@ class Mover:
         pause = time.monotonic() - begun
         self.state.pause_max = max(self.state.pause_max, pause)
         self.state.nodes_copied += sum(copier.copied for copier in copiers)
-        for copier in copiers:
-            clear(copier.source, copier.shard, GONE)
+        self._each(copiers, lambda c: clear(c.source, c.shard, GONE))
         failpoints.reached("move.6.clean", failpoints.AFTER)
+
+    def _each(self, copiers: list[Copier], work: Callable[[Copier], Any]) -> None:
+        """The same for several shards at once: most of it is waiting for servers."""
+        self.client._sessions.in_parallel([partial(work, copier) for copier in copiers])
+
+    @staticmethod
+    def _copy_in_use(copier: Copier) -> None:
+        copier.prepare()
+        for _ in range(PASSES):
+            if copier.copy() == 0:
+                break
 
     def _freeze(self, table: Table, batch: dict[int, str]) -> Table:
         by_owner: dict[str, list[int]] = {}

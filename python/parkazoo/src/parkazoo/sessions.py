@@ -80,17 +80,17 @@ class Sessions:
             self.running = False
             self.epoch += 1
             ensembles = list(self.by_name.values())
-        self._in_parallel([e.shut for e in ensembles])
+        self.in_parallel([e.shut for e in ensembles])
 
     def release(self) -> None:
         """Free sockets. Raises, as Kazoo does, while a session is still open."""
         for ensemble in self.by_name.values():
             ensemble.close()
 
-    def _in_parallel(self, works: list[Callable[[], None]]) -> None:
+    def in_parallel(self, works: list[Callable[[], Any]]) -> None:
         errors: list[Exception] = []
 
-        def run(work: Callable[[], None]) -> None:
+        def run(work: Callable[[], Any]) -> None:
             try:
                 work()
             except Exception as error:
@@ -310,7 +310,7 @@ class Sessions:
     ) -> None:
         """Close the other sessions; after an expiry, open all anew."""
         try:
-            self._in_parallel([other.shut for other in others if other.opened])
+            self.in_parallel([other.shut for other in others if other.opened])
         except KazooException as error:
             self.client.logger.warning("a session could not be closed: %s", error)
         if not renew:
