@@ -208,7 +208,8 @@ impl Core {
                 writer.write(Block::Entries, partition, &payload)?;
                 blocks += 1;
             }
-            if blocks >= BLOCKS_PER_STEP {
+            // At close nobody is left to make way for.
+            if blocks >= BLOCKS_PER_STEP && !self.refusing.load(Ordering::Acquire) {
                 blocks = 0;
                 self.clock.sleep(Duration::from_micros(100)).await;
             }

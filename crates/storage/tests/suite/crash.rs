@@ -93,7 +93,7 @@ impl Harness {
         world.block_on(durable.wait()).map_err(|error| error.to_string())?;
         world.block_on(engine.close()).map_err(|error| format!("close: {error}"))?;
         disk.crash(seed);
-        if at % 2 == 0 {
+        if at.is_multiple_of(2) {
             // Without the snapshot the segments alone must say the same.
             disk.remove(&format!("{DIRECTORY}/index")).map_err(|error| error.to_string())?;
         }

@@ -16,6 +16,9 @@ pub(crate) enum End {
     PowerCut,
 }
 
+/// Keys and values of each partition.
+type Contents = BTreeMap<u32, Vec<(Vec<u8>, Vec<u8>)>>;
+
 #[derive(Default)]
 pub(crate) struct Ledger {
     keys: BTreeMap<(u32, Vec<u8>), History>,
@@ -60,7 +63,7 @@ impl Ledger {
 
     /// Every key has a state that it may have after such an end, and nothing else is there.
     pub(crate) fn check(&self, engine: &dyn StorageEngine, end: End) -> Result<(), String> {
-        let mut expected: BTreeMap<u32, Vec<(Vec<u8>, Vec<u8>)>> = BTreeMap::new();
+        let mut expected = Contents::new();
         for ((partition, key), history) in &self.keys {
             let name = String::from_utf8_lossy(key);
             let found = engine
@@ -82,11 +85,7 @@ impl Ledger {
         self.check_scans(engine, &expected)
     }
 
-    fn check_scans(
-        &self,
-        engine: &dyn StorageEngine,
-        expected: &BTreeMap<u32, Vec<(Vec<u8>, Vec<u8>)>>,
-    ) -> Result<(), String> {
+    fn check_scans(&self, engine: &dyn StorageEngine, expected: &Contents) -> Result<(), String> {
         let counted: Vec<(PartitionId, u64)> =
             expected.iter().map(|(id, records)| (PartitionId(*id), records.len() as u64)).collect();
         if engine.partitions() != counted {
