@@ -26,6 +26,8 @@ struct Drive {
     calls: Calls<NodeId>,
     events: VecDeque<GetEvent>,
     document: Option<Bytes>,
+    /// How it ended already when it started: its deadline had passed, or the ring has too few nodes.
+    ended: Option<End>,
 }
 
 /// How a drive ended for its caller.
@@ -113,14 +115,17 @@ impl Drive {
             calls: Calls::new(),
             events: VecDeque::new(),
             document: None,
+            ended: None,
         };
-        let ended = drive.act(actions);
-        debug_assert!(ended.is_none(), "no node has answered yet");
+        drive.ended = drive.act(actions);
         drive
     }
 
     /// Runs until the caller has its answer.
     async fn run(&mut self) -> End {
+        if let Some(ended) = self.ended.take() {
+            return ended;
+        }
         loop {
             if let Some(end) = self.next().await {
                 return end;

@@ -1,12 +1,13 @@
 //! Calls that wait for their answer, found by request id.
 //!
-//! A request id is a slot number and the slot's use count, so that a late or duplicated answer never reaches a later
-//! caller of the same slot.
+//! A request id is a number that grows with each call of the link, and a slot number. A late or duplicated answer
+//! never reaches a later caller of the same slot, and the node can tell a duplicated request by the growing number.
 
 use tokio::sync::oneshot::Sender;
 use wire::messages::Response;
 
 use super::CallError;
+use wire::messages::SLOT_BITS;
 
 /// Who waits for an answer.
 pub(super) type Waiter = Sender<Result<Response, CallError>>;
@@ -14,14 +15,15 @@ pub(super) type Waiter = Sender<Result<Response, CallError>>;
 /// The waiting calls of one link.
 #[derive(Default)]
 pub(super) struct Calls {
+    sent: u64,
     slots: Vec<Slot>,
-    free: Vec<u32>,
+    free: Vec<u16>,
     waiting: usize,
 }
 
 #[derive(Default)]
 struct Slot {
-    uses: u32,
+    id: u64,
     waiter: Option<Waiter>,
 }
 
@@ -30,20 +32,20 @@ impl Calls {
     pub(super) fn insert(&mut self, waiter: Waiter) -> u64 {
         let position = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
-            u32::try_from(self.slots.len() - 1).expect("waiting calls are limited far below 2^32")
+            u16::try_from(self.slots.len() - 1).expect("waiting calls are limited below 2^16")
         });
-        let slot = &mut self.slots[position as usize];
-        slot.uses = slot.uses.wrapping_add(1);
-        slot.waiter = Some(waiter);
+        self.sent += 1;
+        let id = self.sent << SLOT_BITS | u64::from(position);
+        self.slots[usize::from(position)] = Slot { id, waiter: Some(waiter) };
         self.waiting += 1;
-        u64::from(slot.uses) << 32 | u64::from(position)
+        id
     }
 
     /// The caller that waits for this answer, if it still does.
     pub(super) fn remove(&mut self, id: u64) -> Option<Waiter> {
-        let position = (id & u64::from(u32::MAX)) as u32;
-        let slot = self.slots.get_mut(position as usize)?;
-        if u64::from(slot.uses) != id >> 32 {
+        let position = (id & u64::from(u16::MAX)) as u16;
+        let slot = self.slots.get_mut(usize::from(position))?;
+        if slot.id != id {
             return None;
         }
         let waiter = slot.waiter.take()?;
@@ -75,7 +77,7 @@ mod tests {
         let first = calls.insert(tokio::sync::oneshot::channel().0);
         assert!(calls.remove(first).is_some());
         let second = calls.insert(tokio::sync::oneshot::channel().0);
-        assert_eq!(first & 0xffff_ffff, second & 0xffff_ffff, "the slot is used again");
+        assert_eq!(first & 0xffff, second & 0xffff, "the slot is used again");
         assert!(calls.remove(first).is_none());
         assert_eq!(calls.waiting(), 1);
         assert!(calls.remove(second).is_some());

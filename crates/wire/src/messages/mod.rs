@@ -32,6 +32,10 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::codec::{DecodeError, Reader, put_varint};
 
+/// Low bits of a request id that the sender may use as it likes; the rest grows by at least one with each request of
+/// the link, so that the receiver can tell a request that the network has duplicated.
+pub const SLOT_BITS: u32 = 16;
+
 /// Oldest version of the protocol that this program speaks.
 pub const VERSION_MIN: u16 = 1;
 

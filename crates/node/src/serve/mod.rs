@@ -6,6 +6,8 @@
 //!
 //! **Architecture Invariant:** every request that was decoded is answered exactly once, also when it is refused.
 
+mod window;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -78,9 +80,13 @@ impl Service {
             None => return,
         };
         let served = Served { service: self, sender: link.sender, entry, running: Arc::default() };
+        let mut window = window::Window::new();
         loop {
             match link.receiver.receive().await {
                 Ok(Some(frame)) => {
+                    if !request_id(&frame).is_none_or(|id| window.is_first(id)) {
+                        continue;
+                    }
                     if !served.take_in(frame) {
                         return;
                     }
