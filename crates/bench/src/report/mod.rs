@@ -274,7 +274,7 @@ impl RunReport {
         let pace = match self.driver.get("rate").and_then(serde_json::Value::as_f64) {
             Some(rate) if self.phase == Phase::Run => {
                 let arrivals = self.driver.get("arrivals").and_then(|name| name.as_str()).unwrap_or("even");
-                format!("open loop at {rate} op/s ({arrivals} arrivals)")
+                format!("open loop at {rate:.0} op/s ({arrivals} arrivals)")
             }
             _ => "closed loop".to_owned(),
         };
