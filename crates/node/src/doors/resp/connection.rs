@@ -16,8 +16,11 @@ use super::reply::Reply;
 use super::session::{Session, Speaking};
 use crate::stores::WriteOrder;
 
-/// Bytes that one read asks for at least.
+/// Bytes that one read asks for at first; the ask doubles while reads fill it, so that a pipeline takes one system
+/// call and an idle connection little memory.
 const READ_BYTES: usize = 16 * 1024;
+/// Bytes that one read asks for at most.
+const READ_BYTES_MAX: usize = 128 * 1024;
 /// Most bytes reserved at once for an argument that has only been announced.
 const READ_AHEAD_BYTES_MAX: usize = 1024 * 1024;
 /// Answers are sent at the latest when this many bytes wait.
@@ -41,11 +44,13 @@ where
         closing: false,
     };
     connection.register();
+    let mut ask = READ_BYTES;
     while !connection.closing {
         let lacking = connection.parser.bytes_lacking(input.len()).min(READ_AHEAD_BYTES_MAX);
-        input.reserve(READ_BYTES.max(lacking));
+        input.reserve(ask.max(lacking));
         match stream.read_buf(&mut input).await {
             Ok(0) | Err(_) => return,
+            Ok(read) if read >= ask => ask = (2 * ask).min(READ_BYTES_MAX),
             Ok(_) => {}
         }
         if connection.take_in(&mut input, &mut stream).await.is_err() {

@@ -1,7 +1,7 @@
 //! What a command answers, before it becomes bytes.
 
 use bytes::{Bytes, BytesMut};
-use wire::ErrorCode;
+use wire::error::{ErrorCode, Outcome};
 use wire::messages::Failure;
 use wire::resp::{Protocol, ReplyWriter};
 
@@ -53,11 +53,11 @@ impl Reply {
         let word = match failure.code {
             ErrorCode::Overloaded | ErrorCode::TooManyConnections => "OVERLOADED",
             ErrorCode::InsufficientReplicas => "NOREPLICAS",
-            ErrorCode::Indeterminate => "INDETERMINATE",
             ErrorCode::Obsolete => "OBSOLETE",
             ErrorCode::DiskFull => "DISKFULL",
             ErrorCode::ShuttingDown => "SHUTTINGDOWN",
             ErrorCode::TooManySiblings => "SIBLINGS",
+            code if code.outcome() == Outcome::Indeterminate => "INDETERMINATE",
             _ => "ERR",
         };
         let detail: String =
