@@ -170,6 +170,7 @@ class Server:
         options = self.options
         lines = {
             "tickTime": str(options.tick_ms),
+            "maxSessionTimeout": "60000",
             "initLimit": str(options.init_limit),
             "syncLimit": str(options.sync_limit),
             "dataDir": str(data),

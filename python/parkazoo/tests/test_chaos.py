@@ -33,11 +33,11 @@ def run(ensemble: Ensemble, client_class: type, seconds: float) -> Chaos:
 
     def connect() -> Any:
         client = client_class(ensemble.hosts, timeout=4)
-        client.start(15)
+        client.start(60)
         return client
 
     judge = BatchingClient(ensemble.hosts, timeout=4)
-    judge.start(15)
+    judge.start(60)
     judge.create("/w")
     chaos = Chaos(connect, seed=1, reads=True)
     chaos.start(chaos.nodes, 3, DIRECTORIES)

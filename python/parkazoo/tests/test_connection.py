@@ -27,7 +27,7 @@ def ensemble(ensembles: EnsembleFactory) -> Ensemble:
 @pytest.fixture
 def client(ensemble: Ensemble) -> Iterator[BatchingClient]:
     client = BatchingClient(ensemble.hosts, timeout=4)
-    client.start(15)
+    client.start(60)
     yield client
     client.stop()
     client.close()
@@ -43,9 +43,9 @@ def test_pipelined_requests_are_answered_in_the_order_they_were_made(
         result = client.set_async("/n", str(number).encode())
         result.rawlink(lambda _, n=number: answered.append(n))
         results.append(result)
-    versions = [result.get(30).version for result in results]
+    versions = [result.get(60).version for result in results]
     assert versions == list(range(1, 2001))
-    wait_until(lambda: len(answered) == 2000, 5, "all callbacks")
+    wait_until(lambda: len(answered) == 2000, 60, "all callbacks")
     assert answered == sorted(answered)
     assert client.get("/n")[0] == b"1999"
 
@@ -72,14 +72,17 @@ def test_replies_larger_than_one_receive_are_put_together(
         assert data == values[n % 3]
 
 
-def test_no_caller_is_left_asleep(client: BatchingClient) -> None:
+def test_no_caller_is_left_asleep(ensemble: Ensemble) -> None:
     """Many callers race with the connection thread for the wake-up byte; a lost
-    one would leave its request in the queue until the next heartbeat."""
+    one would leave its request in the queue until the next heartbeat, which with
+    this session comes after some ten seconds of silence."""
+    client = BatchingClient(ensemble.hosts, timeout=32)
+    client.start(30)
     client.create("/n")
     slowest = [0.0] * 16
 
     def call(number: int) -> None:
-        for _ in range(150):
+        for _ in range(100):
             asked = time.monotonic()
             client.exists("/n")
             slowest[number] = max(slowest[number], time.monotonic() - asked)
@@ -89,8 +92,9 @@ def test_no_caller_is_left_asleep(client: BatchingClient) -> None:
         caller.start()
     for caller in callers:
         caller.join()
-    # The heartbeat comes after more than a second of silence.
-    assert max(slowest) < 1.0
+    client.stop()
+    client.close()
+    assert max(slowest) < 6.0
 
 
 def test_watches_fire_between_replies(client: BatchingClient) -> None:
@@ -109,6 +113,18 @@ def test_watches_fire_between_replies(client: BatchingClient) -> None:
         result.get(30)
     assert fired.wait(5)
     assert len(events) == 1
+
+
+def test_an_authentication_answered_ahead_of_others_is_matched(
+    client: BatchingClient,
+) -> None:
+    client.create("/n")
+    before = [client.set_async("/n", b"x") for _ in range(300)]
+    authenticated = client.add_auth_async("digest", "user:password")
+    after = [client.set_async("/n", b"x") for _ in range(300)]
+    assert authenticated.get(30) is True
+    versions = [result.get(30).version for result in [*before, *after]]
+    assert versions == list(range(1, 601))
 
 
 def test_requests_queued_before_a_drop_are_sent_first(client: BatchingClient) -> None:

@@ -23,11 +23,11 @@ Must never: reorder requests, put a request on the wire without its entry in
 `client._pending`, keep a byte of one connection for the next, or touch the socket
 from any thread but the connection's own.
 
-On purpose different from Kazoo, in two places where Kazoo's behaviour endangers
-a lock: a server that answers nothing is given up after the read timeout even
-while callers keep sending (Kazoo counts every request as a heartbeat and then
-never notices), and a read-write server found while read-only is connected to by
-its own address.
+On purpose different from Kazoo in three places. A server that answers nothing is
+given up after the read timeout even while callers keep sending: Kazoo counts every
+request as a heartbeat and then never notices, which endangers a lock. The reply to
+an authentication, which servers send ahead of others, is matched to its request.
+A read-write server found while read-only is connected to by its own address.
 """
 
 from __future__ import annotations
