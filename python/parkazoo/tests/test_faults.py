@@ -8,6 +8,7 @@ acknowledged is missing, nothing deleted is back, and the namespace has no orpha
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +25,8 @@ from servers import Ensemble, Options, start_ensembles, wait_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(240)]
 
-SESSION_SECONDS = 4
+# Short, so that the tests are; a starved machine needs longer ones.
+SESSION_SECONDS = float(os.environ.get("PARKAZOO_SESSION_SECONDS", "4"))
 DIRECTORIES = [f"/w/d{number}" for number in range(6)]
 SEED = 20261121
 
@@ -35,7 +37,7 @@ def hosts_of(ensembles: list[Ensemble]) -> str:
 
 def connect_to(hosts: str) -> ParKazooClient:
     client = ParKazooClient(hosts, timeout=SESSION_SECONDS)
-    client.start(30)
+    client.start(120)
     return client
 
 

@@ -80,7 +80,7 @@ def hosts(ensembles: EnsembleFactory) -> str:
 @pytest.fixture
 def client(hosts: str) -> Iterator[Any]:
     client = ParKazooClient(hosts, timeout=SESSION_SECONDS)
-    client.start(30)
+    client.start(60)
     prepare(client)
     yield client
     client.stop()
@@ -93,7 +93,7 @@ def run_victim(hosts: str, operation: str, failpoint: str) -> int:
         [sys.executable, str(script), hosts, operation],
         env={**os.environ, "PARKAZOO_FAILPOINT": failpoint},
         stdout=subprocess.PIPE,
-        timeout=60,
+        timeout=150,
     )
     assert b"connected" in victim.stdout
     assert (b"done" in victim.stdout) == (victim.returncode == 0)
@@ -248,5 +248,5 @@ def settle(client: Any, hosts: str) -> None:
     """`parkazoo check --repair` leaves nothing to complain about."""
     command = [sys.executable, "-m", "parkazoo.cli", "--hosts", hosts, "check"]
     subprocess.run([*command, "--repair"], check=False, timeout=60)
-    checked = subprocess.run(command, timeout=60, capture_output=True, text=True)
+    checked = subprocess.run(command, timeout=150, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -22,7 +22,7 @@ from parkazoo.move import Mover
 from servers import Ensemble
 from test_faults import Turmoil, connect_to, hosts_of
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(900)]
 
 WHOLE = 3  # ensembles, when the third has joined
 

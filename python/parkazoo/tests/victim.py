@@ -13,6 +13,7 @@ Must never: tidy up.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +24,7 @@ from kazoo.security import make_acl
 from parkazoo import ParKazooClient
 from parkazoo.move import Mover
 
-SESSION_SECONDS = 4
+SESSION_SECONDS = float(os.environ.get("PARKAZOO_SESSION_SECONDS", "4"))
 
 
 def first_child(client: Any) -> None:
@@ -123,7 +124,7 @@ def prepare(client: Any) -> None:
 def main() -> int:
     hosts, operation = sys.argv[1:]
     client = ParKazooClient(hosts, timeout=SESSION_SECONDS, **options_of(operation))
-    client.start(30)
+    client.start(60)
     print("connected", flush=True)
     OPERATIONS[operation](client)
     print("done", flush=True)
