@@ -32,6 +32,7 @@ from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from parkazoo import failpoints, namespace
+from parkazoo import hosts as hosts_string
 from parkazoo.copying import ACTIVE, FROZEN, GONE, Copier, clear
 from parkazoo.errors import MoveFailed, NamespaceMismatch
 from parkazoo.layout import BASE, CONFIG, IDENTITY, INTENTS, fence
@@ -84,7 +85,10 @@ class Mover:
         assert self.client.table is not None
         seat = self._at(self.client.table.seat)
         seat.sync(CONFIG)
-        return Table.deserialize(seat.get(CONFIG)[0])
+        table = Table.deserialize(seat.get(CONFIG)[0])
+        # Our own client would hear of it a moment later; we are about to need it.
+        self.client._sessions.adopt(table)
+        return table
 
     def _at(self, name: str) -> Any:
         session = self.client._sessions.session(name)
@@ -121,6 +125,7 @@ class Mover:
         names = [following.seat, *(n for n in following.ensembles if n != seat.name)]
         for name in names:
             self._write_copy(self._at(name), table, following, frozen.get(name, []))
+            self.client._sessions.adopt(following)
         return following
 
     def _write_copy(
@@ -293,13 +298,14 @@ class Mover:
         with self.alone():
             self._recover()
             table = self.table
+            for known, listed in table.ensembles.items():
+                if hosts_string.servers(hosts) & hosts_string.servers(listed):
+                    return known  # it had joined already
             if name is None:
                 name = next(
                     f"e{n}" for n in range(10**6) if f"e{n}" not in table.ensembles
                 )
             if name in table.ensembles:
-                if table.ensembles[name] == hosts:
-                    return name
                 raise MoveFailed(f"there is an ensemble named {name} already")
             wider = table.with_ensembles({**table.ensembles, name: hosts})
             self._furnish(wider.next(), name, hosts)
