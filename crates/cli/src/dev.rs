@@ -20,6 +20,8 @@ use crate::server::{NodeSpec, RunningNode};
 const NATIVE_PORT_BASE: u16 = 7400;
 /// First port of the Redis door that a new cluster tries; node 1 takes the next one.
 const RESP_PORT_BASE: u16 = 7500;
+/// From a node's native port to its Redis port, when the base is given.
+const RESP_PORT_OFFSET: u16 = 100;
 /// Longest wait for a child to serve.
 const CHILD_START_TIME_MAX: Duration = Duration::from_secs(60);
 /// Longest wait for a child to stop cleanly.
@@ -44,6 +46,10 @@ pub struct DevArguments {
     /// Where the cluster keeps its data; made if need be. An existing cluster goes on as it was.
     #[arg(long, default_value = "tontine-data")]
     pub data_dir: PathBuf,
+    /// Ports of a new cluster: node n serves the native protocol on PORT + n and Redis clients on PORT + 100 + n.
+    /// By default 7400, and any free port where one of those is taken.
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=65_000))]
+    pub port_base: Option<u16>,
     /// Run each node as a process of its own.
     #[arg(long)]
     pub separate_processes: bool,
@@ -208,6 +214,7 @@ fn spec(arguments: &DevArguments, node: &Node, cluster: &Cluster, coordination_d
         durability: settings.durability,
         workers: settings.workers_each(cluster.nodes.len()),
         password: settings.password.clone(),
+        connections_max: settings.connections_max as usize,
         hedge_after: Duration::from_millis(settings.hedge_after_ms),
     }
 }
@@ -228,7 +235,7 @@ async fn create_or_find(arguments: &DevArguments, coordination_dir: &Path) -> Re
             cluster
         }
         None => {
-            let nodes = place_nodes(arguments.nodes, arguments.zones)?;
+            let nodes = place_nodes(arguments)?;
             let consistency = consistency(arguments)?;
             let blueprint = Blueprint::new("dev", nodes, consistency).map_err(|error| refused(&error))?;
             bootstrap::create(&session, &blueprint).await.map_err(|error| refused(&error))?
@@ -259,25 +266,28 @@ fn too_few(replicas: u8, nodes: u32) -> CliError {
 }
 
 /// Nodes with their zones and free ports.
-fn place_nodes(count: u32, zones: u32) -> Result<Vec<Node>, CliError> {
+fn place_nodes(arguments: &DevArguments) -> Result<Vec<Node>, CliError> {
     let mut nodes = Vec::new();
+    let native_base = arguments.port_base.unwrap_or(NATIVE_PORT_BASE);
+    let resp_base = arguments.port_base.map_or(RESP_PORT_BASE, |base| base + RESP_PORT_OFFSET);
+    let may_differ = arguments.port_base.is_none();
     // Held until all are found, so that none is handed out twice.
     let mut held = Vec::new();
-    for index in 1..=count {
+    for index in 1..=arguments.nodes {
         let offset = u16::try_from(index).expect("at most 64 nodes");
-        let native = free_address(NATIVE_PORT_BASE + offset, &mut held)?;
-        let resp = free_address(RESP_PORT_BASE + offset, &mut held)?;
-        let zone = Zone(format!("zone-{}", (index - 1) % zones + 1));
+        let native = free_address(native_base + offset, may_differ, &mut held)?;
+        let resp = free_address(resp_base + offset, may_differ, &mut held)?;
+        let zone = Zone(format!("zone-{}", (index - 1) % arguments.zones + 1));
         nodes.push(Node { id: NodeId(index), zone, native, resp: Some(resp) });
     }
     Ok(nodes)
 }
 
-/// The wanted port if it is free, otherwise any.
-fn free_address(port: u16, held: &mut Vec<TcpListener>) -> Result<String, CliError> {
+/// The wanted port if it is free; otherwise any, if it may differ.
+fn free_address(port: u16, may_differ: bool, held: &mut Vec<TcpListener>) -> Result<String, CliError> {
     let listener = TcpListener::bind(("127.0.0.1", port))
-        .or_else(|_| TcpListener::bind(("127.0.0.1", 0)))
-        .map_err(CliError::io("no free port on 127.0.0.1"))?;
+        .or_else(|error| if may_differ { TcpListener::bind(("127.0.0.1", 0)) } else { Err(error) })
+        .map_err(CliError::io(format!("cannot take port {port} on 127.0.0.1")))?;
     let address = listener.local_addr().map_err(CliError::io("no free port on 127.0.0.1"))?;
     held.push(listener);
     Ok(address.to_string())

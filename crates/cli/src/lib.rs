@@ -13,6 +13,7 @@ mod keys;
 mod load;
 mod node_command;
 mod output;
+mod progress;
 mod server;
 mod status;
 

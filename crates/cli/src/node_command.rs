@@ -14,6 +14,9 @@ use storage::Durability;
 use crate::failure::CliError;
 use crate::server::{EngineKind, NodeSpec, RunningNode};
 
+/// Connections of each kind that a node serves unless told otherwise.
+const CONNECTIONS_MAX: u32 = 10_000;
+
 /// Settings that every way of running nodes shares.
 #[derive(Clone, Debug, clap::Args)]
 pub struct NodeSettings {
@@ -30,6 +33,9 @@ pub struct NodeSettings {
     /// Password that Redis clients must give.
     #[arg(long, env = "TONTINE_PASSWORD", hide_env_values = true)]
     pub password: Option<String>,
+    /// Connections that one node serves at the same time, of the native protocol and of Redis clients each.
+    #[arg(long, default_value_t = CONNECTIONS_MAX, value_parser = clap::value_parser!(u32).range(1..))]
+    pub connections_max: u32,
     /// Milliseconds that a node may take before another one is brought in beside it.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub hedge_after_ms: u64,
@@ -73,6 +79,9 @@ impl NodeSettings {
             format!("--durability={}", show_durability(self.durability)),
             format!("--workers={workers}"),
         ];
+        if self.connections_max != CONNECTIONS_MAX {
+            arguments.push(format!("--connections-max={}", self.connections_max));
+        }
         if self.hedge_after_ms != 50 {
             arguments.push(format!("--hedge-after-ms={}", self.hedge_after_ms));
         }
@@ -105,6 +114,7 @@ pub(crate) fn run(arguments: NodeArguments) -> Result<ExitCode, CliError> {
             durability: settings.durability,
             workers: settings.workers_each(1),
             password: settings.password.clone(),
+            connections_max: settings.connections_max as usize,
             hedge_after: Duration::from_millis(settings.hedge_after_ms),
         };
         let running = RunningNode::start(&spec, &cluster).await?;

@@ -40,6 +40,7 @@ pub(crate) struct NodeSpec {
     pub(crate) durability: Durability,
     pub(crate) workers: usize,
     pub(crate) password: Option<String>,
+    pub(crate) connections_max: usize,
     pub(crate) hedge_after: Duration,
 }
 
@@ -107,7 +108,12 @@ async fn open(spec: &NodeSpec, ports: &Ports) -> Result<Arc<Node>, CliError> {
         }
     };
     let mut config = NodeConfig::new(spec.id, &spec.cluster);
-    config.resp = RespOptions { password: spec.password.clone(), ..RespOptions::default() };
+    config.links_max = spec.connections_max;
+    config.resp = RespOptions {
+        password: spec.password.clone(),
+        connections_max: spec.connections_max,
+        ..RespOptions::default()
+    };
     config.coordinator.hedge_after = spec.hedge_after;
     Node::start(config, ports.clone(), disk, engines, Arc::new(session))
         .await

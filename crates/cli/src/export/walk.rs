@@ -1,0 +1,209 @@
+//! Walking one partition: R replicas side by side, their records merged in (token, key) order.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::{ClientError, ScanAfter, StoreHandle};
+use futures_util::future::join_all;
+use model::{NodeId, Partition, PartitionId, PreferenceList, Resolver, Store, Token, VersionSet};
+use tokio::time::Instant;
+
+use crate::failure::CliError;
+
+/// Records in one page of one replica.
+const PAGE_RECORDS: u32 = 1000;
+/// First pause before a partition without enough replicas is tried again; doubles up to [`PAUSE_MAX`].
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+/// Longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Records of a partition, in order.
+pub(super) type Chunk = Vec<(Bytes, VersionSet)>;
+
+/// The walk over one partition.
+pub(super) struct Walk {
+    store: StoreHandle,
+    partition: PartitionId,
+    /// In the order in which they are asked; one that failed goes to the end.
+    replicas: Vec<NodeId>,
+    required: usize,
+    resolver: Resolver,
+    patience: Duration,
+    /// Everything up to here was handed out.
+    after: Option<ScanAfter>,
+    cursors: Vec<Cursor>,
+}
+
+/// What one replica holds, page by page.
+struct Cursor {
+    node: NodeId,
+    page: VecDeque<(Token, Bytes, VersionSet)>,
+    /// Where its next page begins; meaningful until `exhausted`.
+    next: Option<ScanAfter>,
+    exhausted: bool,
+}
+
+impl Cursor {
+    fn is_hungry(&self) -> bool {
+        self.page.is_empty() && !self.exhausted
+    }
+}
+
+impl Walk {
+    pub(super) fn new(
+        store: StoreHandle,
+        definition: &Store,
+        partition: &Partition,
+        patience: Duration,
+    ) -> Self {
+        let replicas = PreferenceList::of(definition, partition).replicas().to_vec();
+        Walk {
+            store,
+            partition: partition.id,
+            required: usize::from(definition.consistency.reads_required).min(replicas.len()),
+            replicas,
+            resolver: definition.resolver,
+            patience,
+            after: None,
+            cursors: Vec::new(),
+        }
+    }
+
+    /// The next records; `None` at the end of the partition.
+    pub(super) async fn next(&mut self) -> Result<Option<Chunk>, CliError> {
+        self.fill_patiently().await?;
+        let chunk = merge(&mut self.cursors, self.resolver);
+        if let Some((key, _)) = chunk.last() {
+            self.after = Some((Token::of(key), key.clone()));
+        }
+        Ok((!chunk.is_empty()).then_some(chunk))
+    }
+
+    /// Fetches until every cursor has records or is exhausted.
+    async fn fill_patiently(&mut self) -> Result<(), CliError> {
+        let began = Instant::now();
+        let mut pause = PAUSE_MIN;
+        let mut failures = 0;
+        loop {
+            let Err((node, error)) = self.fill().await else { return Ok(()) };
+            if !error.is_retryable() && !error.is_indeterminate() {
+                return Err(error.into());
+            }
+            // Others are asked from where we are; whoever failed comes last.
+            self.cursors.clear();
+            self.replicas.retain(|&other| other != node);
+            self.replicas.push(node);
+            failures += 1;
+            if failures % self.replicas.len() != 0 {
+                continue;
+            }
+            if began.elapsed() >= self.patience {
+                return Err(format!(
+                    "{}: fewer than {} replicas answer: {error}",
+                    self.partition, self.required
+                )
+                .into());
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    async fn fill(&mut self) -> Result<(), (NodeId, ClientError)> {
+        if self.cursors.is_empty() {
+            let fresh = |&node: &NodeId| Cursor {
+                node,
+                page: VecDeque::new(),
+                next: self.after.clone(),
+                exhausted: false,
+            };
+            self.cursors = self.replicas.iter().take(self.required).map(fresh).collect();
+        }
+        while self.cursors.iter().any(Cursor::is_hungry) {
+            let (store, partition) = (&self.store, self.partition);
+            let fetches =
+                self.cursors.iter_mut().filter(|cursor| cursor.is_hungry()).map(|cursor| async move {
+                    let page = store.scan(cursor.node, partition, cursor.next.clone(), PAGE_RECORDS).await;
+                    let (records, next) = page.map_err(|error| (cursor.node, error))?;
+                    cursor.page = records.into_iter().map(|(key, set)| (Token::of(&key), key, set)).collect();
+                    cursor.exhausted = next.is_none();
+                    cursor.next = next;
+                    Ok(())
+                });
+            join_all(fetches).await.into_iter().collect::<Result<(), _>>()?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes the records that are certain: those up to the end of the shortest page that has a successor.
+fn merge(cursors: &mut [Cursor], resolver: Resolver) -> Chunk {
+    let mut chunk = Vec::new();
+    while !cursors.iter().any(Cursor::is_hungry) {
+        let heads = cursors.iter().filter_map(|cursor| cursor.page.front());
+        let Some(least) = heads.map(|(token, key, _)| (*token, key.clone())).min() else { break };
+        let mut merged = VersionSet::default();
+        for cursor in &mut *cursors {
+            let head = cursor.page.pop_front_if(|(token, key, _)| (*token, &*key) == (least.0, &least.1));
+            if let Some((_, _, set)) = head {
+                merged.merge(&set);
+            }
+        }
+        merged.resolve(resolver);
+        chunk.push((least.1, merged));
+    }
+    chunk
+}
+
+#[cfg(test)]
+mod tests {
+    use model::versions::Stamp;
+    use model::{Actor, Timestamp, Value};
+
+    use super::*;
+
+    fn set(node: u32, wall: u64, value: &'static str) -> VersionSet {
+        let mut set = VersionSet::default();
+        let actor = Actor { node: NodeId(node), incarnation: 1, birth: 1 };
+        let timestamp = Timestamp::default().next(model::WallMillis(wall));
+        let value = Value::Present(value.into());
+        set.put(Stamp { actor, timestamp, expires: None, value }, None);
+        set
+    }
+
+    fn cursor(records: &[(u64, &'static str, VersionSet)], exhausted: bool) -> Cursor {
+        let page =
+            records.iter().map(|(token, key, set)| (Token(*token), (*key).into(), set.clone())).collect();
+        Cursor { node: NodeId(1), page, next: None, exhausted }
+    }
+
+    fn keys(chunk: &Chunk) -> Vec<&[u8]> {
+        chunk.iter().map(|(key, _)| &key[..]).collect()
+    }
+
+    #[test]
+    fn a_stale_replica_hides_no_record_and_no_newer_value() {
+        let mut cursors = [
+            cursor(&[(1, "a", set(1, 1, "old")), (3, "c", set(1, 1, "c"))], true),
+            cursor(&[(1, "a", set(2, 2, "new")), (2, "b", set(2, 1, "b"))], true),
+        ];
+        let chunk = merge(&mut cursors, Resolver::LastWriteWins);
+        assert_eq!(keys(&chunk), [b"a", b"b", b"c"]);
+        assert_eq!(chunk[0].1.versions().len(), 1);
+        assert_eq!(chunk[0].1.winner().unwrap().value, Value::Present("new".into()));
+    }
+
+    #[test]
+    fn records_behind_an_unfinished_page_wait_for_the_next_one() {
+        let mut cursors = [
+            cursor(&[(1, "a", set(1, 1, "a"))], false),
+            cursor(&[(1, "a", set(1, 1, "a")), (9, "z", set(1, 1, "z"))], true),
+        ];
+        assert_eq!(keys(&merge(&mut cursors, Resolver::Siblings)), [b"a"]);
+        cursors[0].page.push_back((Token(5), "m".into(), set(1, 1, "m")));
+        cursors[0].exhausted = true;
+        assert_eq!(keys(&merge(&mut cursors, Resolver::Siblings)), [b"m", b"z"]);
+        assert!(merge(&mut cursors, Resolver::Siblings).is_empty());
+    }
+}

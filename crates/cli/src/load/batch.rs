@@ -1,0 +1,210 @@
+//! Records grouped into batches by a thread of its own, so that parsing and waiting for the cluster overlap.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use model::Token;
+use tokio::sync::mpsc;
+
+use super::reader::{BadRecord, Position, ReadError, RecordReader};
+
+/// Bytes of keys and values after which a batch ends.
+const BATCH_BYTES: usize = 1024 * 1024;
+/// Batches that wait for their turn.
+const WAITING_MAX: usize = 2;
+/// Distinct keys that are told apart to count duplicates: about 100 MiB. Beyond it the count is a lower bound.
+const DISTINCT_KEYS_MAX: usize = 4_000_000;
+/// Bad records that are remembered with their reasons.
+pub(super) const BAD_SHOWN_MAX: usize = 10;
+
+/// Consecutive records of the file, each key once.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    /// Keys and values; of a key that came twice the last value.
+    pub(super) entries: Vec<(Bytes, Bytes)>,
+    /// Records that these stand for, duplicates included.
+    pub(super) records: u64,
+    /// Bytes of those records' keys and values.
+    pub(super) bytes: u64,
+    /// Records whose key had come before in this load.
+    pub(super) duplicates: u64,
+    /// Whether every duplicate was counted.
+    pub(super) duplicates_at_least: bool,
+    /// Bad records passed over.
+    pub(super) bad: u64,
+    /// The first of them.
+    pub(super) bad_first: Vec<BadRecord>,
+    /// The place after the last record.
+    pub(super) end: Position,
+}
+
+/// Why the input ended early.
+#[derive(Debug)]
+pub(super) enum InputFailure {
+    /// A bad record that must not be passed over.
+    Bad(BadRecord),
+    /// The rest cannot be read.
+    Unreadable(ReadError),
+}
+
+/// What the reading thread hands over: batches, then perhaps one failure.
+pub(super) type Batches = mpsc::Receiver<Result<Batch, InputFailure>>;
+
+/// Starts reading. The thread ends with the file, at a failure, or when nobody takes its batches any more.
+pub(super) fn read_in_background(
+    reader: Box<dyn RecordReader>,
+    keys_max: usize,
+    skip_bad: bool,
+) -> std::io::Result<Batches> {
+    let (sender, batches) = mpsc::channel(WAITING_MAX);
+    std::thread::Builder::new().name("load-reader".to_owned()).spawn(move || {
+        let mut batcher = Batcher {
+            reader,
+            keys_max,
+            skip_bad,
+            distinct: Distinct::default(),
+            failure: None,
+            ended: false,
+        };
+        while let Some(next) = batcher.next() {
+            if sender.blocking_send(next).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(batches)
+}
+
+struct Batcher {
+    reader: Box<dyn RecordReader>,
+    keys_max: usize,
+    skip_bad: bool,
+    distinct: Distinct,
+    failure: Option<InputFailure>,
+    ended: bool,
+}
+
+impl Iterator for Batcher {
+    type Item = Result<Batch, InputFailure>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return self.failure.take().map(Err);
+        }
+        let batch = self.batch();
+        if batch.records == 0 && batch.bad == 0 {
+            return self.failure.take().map(Err);
+        }
+        Some(Ok(batch))
+    }
+}
+
+impl Batcher {
+    fn batch(&mut self) -> Batch {
+        let mut batch = Batch { end: self.reader.position(), ..Batch::default() };
+        let mut places: BTreeMap<Bytes, usize> = BTreeMap::new();
+        // Bad records count too, so that a file of nothing else is reported on in steps.
+        while batch.records + batch.bad < self.keys_max as u64 && batch.bytes < BATCH_BYTES as u64 {
+            match self.reader.next() {
+                Ok(Some(Ok(record))) => {
+                    batch.records += 1;
+                    batch.bytes += (record.key.len() + record.value.len()) as u64;
+                    batch.duplicates += u64::from(self.distinct.is_known(&record.key));
+                    match places.get(&record.key) {
+                        Some(&place) => batch.entries[place].1 = record.value,
+                        None => {
+                            places.insert(record.key.clone(), batch.entries.len());
+                            batch.entries.push((record.key, record.value));
+                        }
+                    }
+                }
+                Ok(Some(Err(bad))) if self.skip_bad => {
+                    batch.bad += 1;
+                    if batch.bad_first.len() < BAD_SHOWN_MAX {
+                        batch.bad_first.push(bad);
+                    }
+                }
+                ended => {
+                    self.ended = true;
+                    self.failure = match ended {
+                        Ok(Some(Err(bad))) => Some(InputFailure::Bad(bad)),
+                        Err(error) => Some(InputFailure::Unreadable(error)),
+                        Ok(_) => None,
+                    };
+                    break;
+                }
+            }
+            batch.end = self.reader.position();
+        }
+        batch.duplicates_at_least = self.distinct.is_full();
+        batch
+    }
+}
+
+/// Which keys have come before, by their tokens: 64 bits, so that two keys are taken for one about once in a million
+/// loads of this size. Nothing but the count depends on it.
+#[derive(Default)]
+struct Distinct(BTreeSet<Token>);
+
+impl Distinct {
+    fn is_known(&mut self, key: &[u8]) -> bool {
+        let token = Token::of(key);
+        if self.is_full() { self.0.contains(&token) } else { !self.0.insert(token) }
+    }
+
+    fn is_full(&self) -> bool {
+        self.0.len() >= DISTINCT_KEYS_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reader::{self, Source};
+    use super::super::settings::{Column, LoadSettings};
+    use super::*;
+
+    fn batches(text: &str, keys_max: usize, skip_bad: bool) -> Vec<Result<Batch, InputFailure>> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let settings = LoadSettings::Delimited {
+            csv: false,
+            key: Column::Number(0),
+            value: Column::Number(1),
+            header: false,
+            escapes: false,
+        };
+        let source = Source::File(file.path().to_owned());
+        let reader = reader::open(&source, &settings, Position::default(), 8).unwrap();
+        let distinct = Distinct::default();
+        Batcher { reader, keys_max, skip_bad, distinct, failure: None, ended: false }.collect()
+    }
+
+    #[test]
+    fn the_last_value_of_a_key_in_a_batch_wins_and_duplicates_are_counted_across_batches() {
+        let all: Vec<Batch> =
+            batches("a\t1\nb\t1\na\t2\nb\t2\n", 3, false).into_iter().map(Result::unwrap).collect();
+        assert_eq!(all[0].entries, [("a".into(), "2".into()), ("b".into(), "1".into())]);
+        assert_eq!((all[0].records, all[0].duplicates, all[0].end.line), (3, 1, 3));
+        assert_eq!((all[1].records, all[1].duplicates, all[1].end.byte), (1, 1, 16));
+        assert_eq!(all.len(), 2);
+    }
+
+    #[test]
+    fn the_records_before_a_bad_one_come_first_and_nothing_after_it() {
+        let all = batches("a\t1\nb\nc\t3\n", 10, false);
+        assert_eq!(all[0].as_ref().unwrap().records, 1);
+        assert!(matches!(&all[1], Err(InputFailure::Bad(bad)) if bad.line == 2));
+        assert_eq!(all.len(), 2);
+    }
+
+    #[test]
+    fn bad_records_are_listed_when_they_may_be_skipped() {
+        let all = batches("a\t1\nb\nc\t123456789\n\t4\nd\t5\n", 10, true);
+        let batch = all[0].as_ref().unwrap();
+        assert_eq!((batch.records, batch.bad, all.len()), (2, 3, 1));
+        let reasons: Vec<&str> = batch.bad_first.iter().map(|bad| bad.reason.as_str()).collect();
+        assert_eq!(reasons[0], "1 columns, where 2 are expected");
+        assert_eq!(reasons[1], "value of 9 bytes is over the store's limit of 8 bytes");
+        assert!(reasons[2].starts_with("key is empty"));
+    }
+}

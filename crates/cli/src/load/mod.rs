@@ -1,0 +1,111 @@
+//! `tontine load`: writes the records of a file, many at once, and can go on where it was stopped.
+//!
+//! ```text
+//!  file → reader (a thread) → batches → pipeline → StoreHandle::multi_put, several in flight
+//!                                          │
+//!                                          └→ window: what is acknowledged without a gap → checkpoint
+//! ```
+//!
+//! Puts here may be repeated at will, because the same key gets the same value again; so whatever fails or has an
+//! unknown outcome is simply sent again, for as long as the user has patience.
+//!
+//! **Architecture Invariant:** no record is left out silently: it is acknowledged, or listed as bad, or the load
+//! fails and says from where it must go on.
+
+mod batch;
+mod checkpoint;
+mod pipeline;
+mod reader;
+mod report;
+mod settings;
+mod window;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::commands::Shared;
+use crate::failure::CliError;
+use crate::output::print;
+
+use crate::progress::Progress;
+use checkpoint::Checkpoint;
+use pipeline::Pipeline;
+use reader::{Position, Source};
+pub(crate) use settings::FileFormat;
+use settings::LoadSettings;
+
+/// A file of records, and how it is read.
+#[derive(Clone, Debug, clap::Args)]
+pub struct LoadArguments {
+    /// The file; `-` reads standard input.
+    pub file: String,
+    /// How records are written; guessed from the file's extension when left out.
+    #[arg(long, value_enum)]
+    pub format: Option<FileFormat>,
+    /// Column or field with the key: a name, or for tsv and csv a number counted from 1.
+    #[arg(long)]
+    pub key: String,
+    /// Column or field with the value; jsonl and deb822 take the whole record when it is left out.
+    #[arg(long)]
+    pub value: Option<String>,
+    /// The first line of a tsv or csv file names the columns (assumed when a column is given by name).
+    #[arg(long, conflicts_with = "no_header")]
+    pub header: bool,
+    /// The first line of a tsv or csv file is a record (assumed when both columns are given by number).
+    #[arg(long)]
+    pub no_header: bool,
+    /// In tsv, read `\t`, `\n`, `\r` and `\\` as the characters that they stand for.
+    #[arg(long)]
+    pub escapes: bool,
+    /// Batches under way at the same time.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub parallel: u16,
+    /// Keys in one batch; a batch also ends at 1 MiB.
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub batch: u16,
+    /// Seconds for which a batch that makes no progress is tried again before the load stops.
+    #[arg(long, default_value_t = 60)]
+    pub patience: u64,
+    /// Count and list bad records instead of stopping at the first.
+    #[arg(long)]
+    pub skip_bad: bool,
+    /// Go on where the last load of this file stopped.
+    #[arg(long)]
+    pub resume: bool,
+    /// Where progress is recorded for `--resume`; beside the input by default.
+    #[arg(long, value_name = "FILE")]
+    pub checkpoint: Option<std::path::PathBuf>,
+}
+
+/// Carries out the load.
+pub(crate) async fn run(shared: Shared, arguments: LoadArguments) -> Result<ExitCode, CliError> {
+    let settings = LoadSettings::new(&arguments)?;
+    let client = shared.client().await?;
+    let store = client.store(&shared.store)?;
+    let cluster = client.cluster();
+    let definition = cluster.store(&shared.store).expect("the store was found above");
+    let source = Source::new(&arguments.file);
+    let description = settings.describe(&cluster.name, &shared.store);
+    let checkpoint = Checkpoint::prepare(&source, &arguments, description)?;
+    let start = match &checkpoint {
+        Some(checkpoint) if arguments.resume => checkpoint.start(),
+        _ => Position::default(),
+    };
+    let reader = reader::open(&source, &settings, start, definition.value_bytes_max)?;
+    let batches = batch::read_in_background(reader, usize::from(arguments.batch), arguments.skip_bad)
+        .map_err(CliError::io("cannot start the reader"))?;
+    let mut pipeline = Pipeline {
+        store,
+        batches,
+        parallel: usize::from(arguments.parallel),
+        patience: Duration::from_secs(arguments.patience),
+        checkpoint,
+        progress: Progress::new(source.size(), start.byte),
+    };
+    let report = pipeline.drive(start).await;
+    print(shared.format(), &report.json(), || report.text());
+    match report.failure {
+        None => Ok(ExitCode::SUCCESS),
+        Some(failure) => Err(failure.into()),
+    }
+}

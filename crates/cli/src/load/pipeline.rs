@@ -1,0 +1,264 @@
+//! Batches on their way to the cluster: several at once, sent again while there is patience, in file order per key.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use client::{ClientError, StoreHandle};
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, MissedTickBehavior};
+use wire::messages::RequestOptions;
+
+use super::batch::{Batch, Batches, InputFailure};
+use super::checkpoint::Checkpoint;
+use super::reader::Position;
+use super::report::Report;
+use super::window::Window;
+use crate::progress::Progress;
+
+/// Time between two checkpoints.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(500);
+/// First pause before what was not acknowledged is sent again; doubles up to [`PAUSE_MAX`].
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+/// Longest pause: a node that is back is noticed soon.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// A load under way.
+pub(super) struct Pipeline {
+    pub(super) store: StoreHandle,
+    pub(super) batches: Batches,
+    pub(super) parallel: usize,
+    pub(super) patience: Duration,
+    pub(super) checkpoint: Option<Checkpoint>,
+    pub(super) progress: Progress,
+}
+
+/// A batch that came back.
+struct Landed {
+    number: u64,
+    batch: Batch,
+    retries: u64,
+    /// What is wrong with the records that are not acknowledged, by what was said of them.
+    refused: BTreeMap<String, usize>,
+}
+
+/// Everything that changes while a load runs.
+struct Flights {
+    window: Window,
+    landing: FuturesUnordered<BoxFuture<'static, Landed>>,
+    /// Waits for a key that is under way.
+    held: Option<Batch>,
+    input_ended: bool,
+    report: Report,
+    /// A checkpoint that is being written.
+    saving: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+impl Pipeline {
+    /// Loads until the input ends or something cannot be mended.
+    pub(super) async fn drive(&mut self, start: Position) -> Report {
+        let began = Instant::now();
+        let mut flights = Flights {
+            window: Window::new(start),
+            landing: FuturesUnordered::new(),
+            held: None,
+            input_ended: false,
+            report: Report { start, ..Report::default() },
+            saving: None,
+        };
+        let failure = self.fly(&mut flights).await;
+        if let Some(saving) = flights.saving.take() {
+            // The last one must not be overtaken by it; whether it succeeded no longer matters.
+            let _ = saving.await;
+        }
+        self.progress.end();
+        let mut report = flights.report;
+        report.acknowledged = flights.window.acknowledged();
+        report.took = began.elapsed();
+        report.failure = failure.map(|failure| self.explain(&failure, report.acknowledged));
+        if let (Some(checkpoint), None) = (&self.checkpoint, &report.failure)
+            && let Err(error) = checkpoint.remove()
+        {
+            eprintln!("cannot remove the checkpoint {}: {error}", checkpoint.path().display());
+        }
+        report
+    }
+
+    /// Returns why the load stopped early, if it did.
+    async fn fly(&mut self, flights: &mut Flights) -> Option<String> {
+        let mut tick = tokio::time::interval(CHECKPOINT_INTERVAL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut failure = None;
+        let interrupted = tokio::signal::ctrl_c();
+        tokio::pin!(interrupted);
+        loop {
+            self.take_off(flights);
+            let wants =
+                flights.held.is_none() && !flights.input_ended && flights.landing.len() < self.parallel;
+            if flights.input_ended && flights.held.is_none() && flights.landing.is_empty() {
+                return failure;
+            }
+            tokio::select! {
+                biased;
+                _ = &mut interrupted => return Some("interrupted".to_owned()),
+                Some(landed) = flights.landing.next() => {
+                    if let Some(refusal) = flights.land(landed) {
+                        return Some(refusal);
+                    }
+                }
+                _ = tick.tick() => self.save(flights).await,
+                next = self.batches.recv(), if wants => match next {
+                    Some(Ok(batch)) => flights.held = Some(batch),
+                    Some(Err(input)) => {
+                        // What came before it is still under way and shall arrive.
+                        failure = Some(describe(&input));
+                        flights.input_ended = true;
+                    }
+                    None => flights.input_ended = true,
+                },
+            }
+            self.progress.show(flights.window.acknowledged().byte, flights.report.records);
+        }
+    }
+
+    /// Sends the batch that waits, if none of its keys is under way.
+    fn take_off(&self, flights: &mut Flights) {
+        let Some(batch) = flights.held.take_if(|batch| !flights.window.conflicts(batch)) else { return };
+        let number = flights.window.start(&batch);
+        flights.landing.push(Box::pin(send(self.store.clone(), number, batch, self.patience)));
+    }
+
+    /// Writes the checkpoint in the background, unless an older write has not ended yet.
+    async fn save(&self, flights: &mut Flights) {
+        let Some(checkpoint) = self.checkpoint.clone() else { return };
+        if flights.saving.as_ref().is_some_and(|saving| !saving.is_finished()) {
+            return;
+        }
+        if let Some(saving) = flights.saving.take()
+            && let Ok(Err(error)) = saving.await
+        {
+            let path = checkpoint.path().display();
+            self.progress.say(&format!("cannot write the checkpoint {path}: {error}; the load goes on"));
+        }
+        let acknowledged = flights.window.acknowledged();
+        flights.saving = Some(tokio::task::spawn_blocking(move || checkpoint.save(acknowledged)));
+    }
+
+    /// Keeps the last checkpoint and says how to go on.
+    fn explain(&self, failure: &str, acknowledged: Position) -> String {
+        let came = format!(
+            "{failure}\neverything up to line {} (byte {}) is acknowledged",
+            acknowledged.line, acknowledged.byte
+        );
+        let Some(checkpoint) = &self.checkpoint else {
+            return format!("{came}; this input cannot be resumed, so load it again from the start");
+        };
+        match checkpoint.save(acknowledged) {
+            Ok(()) => format!("{came}; go on with\n  {}", command_to_resume(std::env::args())),
+            Err(error) => format!(
+                "{came}, but the checkpoint {} cannot be written ({error}), so a resumed load repeats some of it",
+                checkpoint.path().display()
+            ),
+        }
+    }
+}
+
+impl Flights {
+    /// Counts a batch that came back; returns what is wrong when it is not acknowledged.
+    fn land(&mut self, landed: Landed) -> Option<String> {
+        self.report.retries += landed.retries;
+        if landed.refused.is_empty() {
+            self.window.finish(landed.number, &landed.batch);
+            self.report.count(&landed.batch);
+            return None;
+        }
+        let reasons: Vec<String> =
+            landed.refused.iter().map(|(reason, count)| format!("{count} records: {reason}")).collect();
+        Some(format!("not acknowledged: {}", reasons.join("; ")))
+    }
+}
+
+/// Sends a batch, and again what was not acknowledged, until nothing is left or `patience` has passed without any
+/// progress. Sending again is right also when the outcome is unknown: it is the same key with the same value, and no
+/// other batch with that key is under way.
+async fn send(store: StoreHandle, number: u64, batch: Batch, patience: Duration) -> Landed {
+    let mut left: Vec<usize> = (0..batch.entries.len()).collect();
+    let mut retries = 0;
+    let mut pause = PAUSE_MIN;
+    let mut progress_at = Instant::now();
+    loop {
+        let entries = left.iter().map(|&place| batch.entries[place].clone());
+        let results = match store.multi_put(entries, &RequestOptions::default()).await {
+            Ok(results) => results,
+            Err(error) => left.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let before = left.len();
+        let mut refused: BTreeMap<String, usize> = BTreeMap::new();
+        let mut hopeless = false;
+        let mut again = Vec::new();
+        for (place, result) in left.into_iter().zip(results) {
+            if let Err(error) = result {
+                hopeless |= is_hopeless(&error);
+                *refused.entry(error.to_string()).or_default() += 1;
+                again.push(place);
+            }
+        }
+        if again.len() < before {
+            (progress_at, pause) = (Instant::now(), PAUSE_MIN);
+        }
+        if again.is_empty() || hopeless || progress_at.elapsed() >= patience {
+            return Landed { number, batch, retries, refused };
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+        retries += again.len() as u64;
+        left = again;
+    }
+}
+
+/// Whether the same put can never succeed.
+fn is_hopeless(error: &ClientError) -> bool {
+    !error.is_indeterminate() && !error.is_retryable()
+}
+
+fn describe(input: &InputFailure) -> String {
+    match input {
+        InputFailure::Bad(bad) => {
+            format!("line {}: {} (--skip-bad passes over such records and lists them)", bad.line, bad.reason)
+        }
+        InputFailure::Unreadable(error) => error.to_string(),
+    }
+}
+
+/// This command again, with `--resume`.
+fn command_to_resume(arguments: impl Iterator<Item = String>) -> String {
+    let mut words: Vec<String> = arguments.map(|word| quoted(&word)).collect();
+    if !words.iter().any(|word| word == "--resume") {
+        words.push("--resume".to_owned());
+    }
+    words.join(" ")
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=@%+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_that_goes_on_can_be_pasted_into_a_shell() {
+        let words = ["tontine", "load", "it's here.csv", "--key", "k"].map(str::to_owned);
+        let command = command_to_resume(words.into_iter());
+        assert_eq!(command, "tontine load 'it'\\''s here.csv' --key k --resume");
+        assert_eq!(command_to_resume(["x", "--resume"].map(str::to_owned).into_iter()), "x --resume");
+    }
+}

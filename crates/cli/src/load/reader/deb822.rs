@@ -1,0 +1,169 @@
+//! Debian control files: stanzas of `Field: text` lines with continuation lines, separated by blank lines.
+
+use bytes::{Bytes, BytesMut};
+
+use super::lines::{Line, Lines, too_long};
+use super::{BadRecord, Found, Input, Position, RECORD_BYTES_MAX, ReadError, Record, RecordReader};
+
+/// Reads stanzas.
+pub(super) struct Deb822Reader {
+    lines: Lines,
+    /// First line of the last stanza.
+    line: u64,
+    key: String,
+    value: Option<String>,
+}
+
+impl Deb822Reader {
+    pub(super) fn new(input: Input, position: Position, key: String, value: Option<String>) -> Self {
+        Deb822Reader { lines: Lines::new(input, position), line: 0, key, value }
+    }
+
+    /// The next stanza without the blank lines around it; the second part tells whether it was too long to keep.
+    fn stanza(&mut self) -> Result<Option<(Bytes, bool)>, ReadError> {
+        let mut stanza = BytesMut::new();
+        let mut cut = false;
+        loop {
+            let too_long = match self.lines.read()? {
+                Line::End => break,
+                Line::TooLong => true,
+                Line::Whole => {
+                    let text = self.lines.text();
+                    if is_blank(text) {
+                        if stanza.is_empty() && !cut {
+                            continue;
+                        }
+                        break;
+                    }
+                    stanza.len() + text.len() > RECORD_BYTES_MAX
+                }
+            };
+            if stanza.is_empty() && !cut {
+                self.line = self.lines.position().line;
+            }
+            cut |= too_long;
+            if !cut {
+                stanza.extend_from_slice(self.lines.text());
+            }
+        }
+        Ok((cut || !stanza.is_empty()).then(|| (stanza.freeze(), cut)))
+    }
+}
+
+impl RecordReader for Deb822Reader {
+    fn next(&mut self) -> Result<Option<Found>, ReadError> {
+        let Some((stanza, cut)) = self.stanza()? else { return Ok(None) };
+        let line = self.line;
+        let found = if cut { Err(too_long()) } else { record(&stanza, &self.key, self.value.as_deref()) };
+        Ok(Some(found.map_err(|reason| BadRecord { line, reason })))
+    }
+
+    fn position(&self) -> Position {
+        self.lines.position()
+    }
+
+    fn line(&self) -> u64 {
+        self.line
+    }
+}
+
+fn is_blank(line: &[u8]) -> bool {
+    line.iter().all(u8::is_ascii_whitespace)
+}
+
+fn record(stanza: &Bytes, key: &str, value: Option<&str>) -> Result<Record, String> {
+    let fields = Fields::of(stanza)?;
+    let field = |name: &str| fields.find(name).ok_or_else(|| format!("the stanza has no field {name:?}"));
+    let key = field(key)?;
+    if key.contains(&b'\n') {
+        return Err("the key's field goes on over several lines".to_owned());
+    }
+    let value = match value {
+        Some(name) => stanza.slice_ref(field(name)?),
+        None => stanza.clone(),
+    };
+    Ok(Record { key: stanza.slice_ref(key), value })
+}
+
+/// Names and texts of a stanza's fields.
+struct Fields<'a>(Vec<(&'a [u8], &'a [u8])>);
+
+impl<'a> Fields<'a> {
+    fn of(stanza: &'a [u8]) -> Result<Self, String> {
+        let mut fields: Vec<(&[u8], usize, usize)> = Vec::new();
+        let mut at = 0;
+        for (number, line) in stanza.split_inclusive(|&byte| byte == b'\n').enumerate() {
+            let start = at;
+            at += line.len();
+            match line[0] {
+                b'#' => {}
+                b' ' | b'\t' => match fields.last_mut() {
+                    Some(field) => field.2 = at,
+                    None => return Err("the stanza begins with a continuation line".to_owned()),
+                },
+                _ => {
+                    let Some(colon) = line.iter().position(|&byte| byte == b':').filter(|&colon| colon > 0)
+                    else {
+                        return Err(format!(
+                            "line {} of the stanza is neither `Field: text` nor a continuation that begins with a space",
+                            number + 1
+                        ));
+                    };
+                    fields.push((&line[..colon], start + colon + 1, at));
+                }
+            }
+        }
+        Ok(Fields(
+            fields.into_iter().map(|(name, start, end)| (name, stanza[start..end].trim_ascii())).collect(),
+        ))
+    }
+
+    /// Names of fields are the same in upper and lower case.
+    fn find(&self, name: &str) -> Option<&'a [u8]> {
+        self.0.iter().find(|(known, _)| known.eq_ignore_ascii_case(name.as_bytes())).map(|(_, text)| *text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &'static str, value: Option<&str>) -> Vec<Found> {
+        let value = value.map(str::to_owned);
+        let mut reader =
+            Deb822Reader::new(Box::new(text.as_bytes()), Position::default(), "Package".to_owned(), value);
+        std::iter::from_fn(|| reader.next().unwrap()).collect()
+    }
+
+    fn record(key: &'static str, value: &'static str) -> Found {
+        Ok(Record { key: key.into(), value: value.into() })
+    }
+
+    #[test]
+    fn stanzas_are_kept_byte_for_byte_and_blank_lines_are_not() {
+        let text = "\n\nPackage: a\nDescription: x\n .\n y\n\n\t\npackage:b\r\nSize: 3";
+        assert_eq!(
+            read(text, None),
+            [record("a", "Package: a\nDescription: x\n .\n y\n"), record("b", "package:b\r\nSize: 3")]
+        );
+    }
+
+    #[test]
+    fn one_field_can_be_the_value_with_its_continuation_lines() {
+        let text = "Package: a\nDescription: x\n y\nSize: 3\n\nPackage: b\n";
+        let found = read(text, Some("description"));
+        assert_eq!(found[0], record("a", "x\n y"));
+        assert_eq!(found[1].as_ref().unwrap_err().line, 5);
+    }
+
+    #[test]
+    fn malformed_stanzas_are_named_by_their_first_line_and_the_next_is_read() {
+        let text = "Package: a\nnonsense\n\n\n continued\n\nName: x\n\nPackage: b\n";
+        let found = read(text, None);
+        let lines: Vec<u64> =
+            found.iter().filter_map(|found| found.as_ref().err()).map(|bad| bad.line).collect();
+        assert_eq!(lines, [1, 5, 7]);
+        assert!(found[0].as_ref().unwrap_err().reason.contains("line 2 of the stanza"));
+        assert_eq!(found[3], record("b", "Package: b\n"));
+    }
+}

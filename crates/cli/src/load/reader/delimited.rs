@@ -1,0 +1,346 @@
+//! Rows of columns: between commas with quotes, or between tabs without.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use csv::ByteRecord;
+
+use super::lines::{Line, Lines, too_long};
+use super::{BadRecord, Found, Input, Position, RECORD_BYTES_MAX, ReadError, Record, RecordReader};
+use crate::failure::CliError;
+use crate::load::settings::Column;
+
+/// Stands after the last row, so that a quote that is still open there is noticed: it swallows this row.
+const SENTINEL: &[u8] = b"\n\0tontine: end of the input\0\n";
+/// Bytes that the csv reader may have read ahead of the row it returns.
+const READ_AHEAD_BYTES: usize = 64 * 1024;
+
+/// Reads rows.
+pub(super) trait Rows: Send {
+    /// The next row that is not blank; `None` at the end.
+    fn next(&mut self) -> Result<Option<Result<&ByteRecord, String>>, ReadError>;
+
+    /// The place after the last row.
+    fn position(&self) -> Position;
+
+    /// First line of the last row, counted from 1.
+    fn line(&self) -> u64;
+}
+
+/// Which columns are wanted, and how many a row has.
+pub(super) struct Columns {
+    key: usize,
+    value: usize,
+    /// As the header says; without a header the first row does.
+    count: Option<usize>,
+}
+
+impl Columns {
+    /// Finds the columns, with the help of the header if there is one.
+    pub(super) fn find(
+        rows: &mut dyn Rows,
+        key: &Column,
+        value: &Column,
+        header: bool,
+    ) -> Result<Columns, CliError> {
+        if !header {
+            let number = |column: &Column| match column {
+                Column::Number(number) => *number,
+                Column::Name(_) => unreachable!("a name implies a header, as the settings make sure"),
+            };
+            return Ok(Columns { key: number(key), value: number(value), count: None });
+        }
+        let header = match rows.next() {
+            Ok(Some(Ok(header))) => header,
+            Ok(Some(Err(reason))) => return Err(format!("the header: {reason}").into()),
+            Ok(None) => return Err("the file is empty, so it has no header".to_owned().into()),
+            Err(error) => return Err(error.to_string().into()),
+        };
+        let find = |column: &Column| -> Result<usize, CliError> {
+            match column {
+                Column::Number(number) if *number < header.len() => Ok(*number),
+                Column::Number(number) => {
+                    Err(format!("there is no column {}, the header has {}", number + 1, header.len()).into())
+                }
+                Column::Name(name) => header
+                    .iter()
+                    .position(|known| known.strip_prefix(b"\xef\xbb\xbf").unwrap_or(known) == name.as_bytes())
+                    .ok_or_else(|| {
+                        let known: Vec<_> = header.iter().map(String::from_utf8_lossy).collect();
+                        format!("there is no column {name:?}; the columns are {}", known.join(", ")).into()
+                    }),
+            }
+        };
+        Ok(Columns { key: find(key)?, value: find(value)?, count: Some(header.len()) })
+    }
+
+    fn record(&mut self, row: &ByteRecord) -> Result<Record, String> {
+        let count = *self.count.get_or_insert(row.len());
+        if row.len() != count {
+            return Err(format!("{} columns, where {count} are expected", row.len()));
+        }
+        let column = |number: usize| {
+            row.get(number)
+                .map(Bytes::copy_from_slice)
+                .ok_or_else(|| format!("there is no column {}, the row has {}", number + 1, row.len()))
+        };
+        Ok(Record { key: column(self.key)?, value: column(self.value)? })
+    }
+}
+
+/// Makes records of rows.
+pub(super) struct DelimitedReader {
+    rows: Box<dyn Rows>,
+    columns: Columns,
+}
+
+impl DelimitedReader {
+    pub(super) fn new(rows: Box<dyn Rows>, columns: Columns) -> Self {
+        DelimitedReader { rows, columns }
+    }
+}
+
+impl RecordReader for DelimitedReader {
+    fn next(&mut self) -> Result<Option<Found>, ReadError> {
+        let found = match self.rows.next()? {
+            None => return Ok(None),
+            Some(Err(reason)) => Err(reason),
+            Some(Ok(row)) => self.columns.record(row),
+        };
+        Ok(Some(found.map_err(|reason| BadRecord { line: self.rows.line(), reason })))
+    }
+
+    fn position(&self) -> Position {
+        self.rows.position()
+    }
+
+    fn line(&self) -> u64 {
+        self.rows.line()
+    }
+}
+
+/// Rows between tabs: one a line, every byte as it stands unless backslashes escape.
+pub(super) struct TsvRows {
+    lines: Lines,
+    escapes: bool,
+    row: ByteRecord,
+}
+
+impl TsvRows {
+    pub(super) fn new(input: Input, position: Position, escapes: bool) -> Self {
+        TsvRows { lines: Lines::new(input, position), escapes, row: ByteRecord::new() }
+    }
+}
+
+impl Rows for TsvRows {
+    fn next(&mut self) -> Result<Option<Result<&ByteRecord, String>>, ReadError> {
+        loop {
+            match self.lines.read()? {
+                Line::End => return Ok(None),
+                Line::TooLong => return Ok(Some(Err(too_long()))),
+                Line::Whole if self.lines.trimmed().is_empty() => {}
+                Line::Whole => break,
+            }
+        }
+        self.row.clear();
+        for field in self.lines.trimmed().split(|&byte| byte == b'\t') {
+            if self.escapes && field.contains(&b'\\') {
+                match unescape(field) {
+                    Ok(field) => self.row.push_field(&field),
+                    Err(reason) => return Ok(Some(Err(reason))),
+                }
+            } else {
+                self.row.push_field(field);
+            }
+        }
+        Ok(Some(Ok(&self.row)))
+    }
+
+    fn position(&self) -> Position {
+        self.lines.position()
+    }
+
+    fn line(&self) -> u64 {
+        self.lines.position().line
+    }
+}
+
+fn unescape(field: &[u8]) -> Result<Vec<u8>, String> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut bytes = field.iter();
+    while let Some(&byte) = bytes.next() {
+        if byte != b'\\' {
+            plain.push(byte);
+            continue;
+        }
+        plain.push(match bytes.next() {
+            Some(b't') => b'\t',
+            Some(b'n') => b'\n',
+            Some(b'r') => b'\r',
+            Some(b'\\') => b'\\',
+            Some(&other) => return Err(format!("unknown escape \\{}", other.escape_ascii())),
+            None => return Err("a column ends with a lone backslash".to_owned()),
+        });
+    }
+    Ok(plain)
+}
+
+/// Rows between commas, quoted as RFC 4180 says.
+pub(super) struct CsvRows {
+    rows: csv::Reader<io::Chain<Leash, &'static [u8]>>,
+    leash: Arc<AtomicU64>,
+    row: ByteRecord,
+    /// The place from which the csv reader counts.
+    base: Position,
+    line: u64,
+}
+
+/// Ends the input with an error once a single row has taken too many bytes.
+struct Leash {
+    input: Input,
+    left: Arc<AtomicU64>,
+}
+
+impl Read for Leash {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.left.load(Ordering::Relaxed);
+        if left == 0 {
+            return Err(io::Error::other("row too long"));
+        }
+        let most = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let read = self.input.read(&mut buffer[..most])?;
+        self.left.fetch_sub(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
+impl CsvRows {
+    pub(super) fn new(input: Input, base: Position) -> Self {
+        let leash = Arc::new(AtomicU64::new(0));
+        let input = Leash { input, left: leash.clone() }.chain(SENTINEL);
+        let rows = csv::ReaderBuilder::new()
+            .has_headers(false)
+            .flexible(true)
+            .buffer_capacity(READ_AHEAD_BYTES)
+            .from_reader(input);
+        CsvRows { rows, leash, row: ByteRecord::new(), base, line: base.line }
+    }
+}
+
+impl Rows for CsvRows {
+    fn next(&mut self) -> Result<Option<Result<&ByteRecord, String>>, ReadError> {
+        self.leash.store((RECORD_BYTES_MAX + READ_AHEAD_BYTES) as u64, Ordering::Relaxed);
+        let line = self.base.line + self.rows.position().line();
+        let read = self.rows.read_byte_record(&mut self.row);
+        self.line = self.row.position().map_or(line, |position| self.base.line + position.line());
+        match read {
+            Ok(true) if self.row.len() == 1 && self.row[0] == SENTINEL[1..SENTINEL.len() - 1] => Ok(None),
+            Ok(true) if self.row.iter().any(|field| field.ends_with(SENTINEL)) => {
+                Err(ReadError::QuoteNeverCloses { line: self.line })
+            }
+            Ok(true) => Ok(Some(Ok(&self.row))),
+            Ok(false) => Ok(None),
+            Err(_) if self.leash.load(Ordering::Relaxed) == 0 => {
+                Err(ReadError::QuoteNeverCloses { line: self.line })
+            }
+            Err(error) => Err(ReadError::Io { line: self.line, error: io::Error::other(error) }),
+        }
+    }
+
+    fn position(&self) -> Position {
+        let position = self.rows.position();
+        Position {
+            byte: self.base.byte + position.byte(),
+            line: self.base.line + position.line().saturating_sub(1),
+        }
+    }
+
+    fn line(&self) -> u64 {
+        self.line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(name: &str) -> Column {
+        Column::Name(name.to_owned())
+    }
+
+    fn csv(text: &'static str) -> DelimitedReader {
+        let mut rows: Box<dyn Rows> = Box::new(CsvRows::new(Box::new(text.as_bytes()), Position::default()));
+        let columns = Columns::find(&mut *rows, &name("k"), &name("v"), true).unwrap();
+        DelimitedReader::new(rows, columns)
+    }
+
+    fn tsv(text: &'static str, escapes: bool) -> Vec<Found> {
+        let rows = Box::new(TsvRows::new(Box::new(text.as_bytes()), Position::default(), escapes));
+        let mut reader = DelimitedReader::new(rows, Columns { key: 0, value: 1, count: None });
+        std::iter::from_fn(|| reader.next().unwrap()).collect()
+    }
+
+    fn record(key: &'static str, value: &'static str) -> Found {
+        Ok(Record { key: key.into(), value: value.into() })
+    }
+
+    #[test]
+    fn quoted_columns_may_hold_commas_quotes_and_line_ends() {
+        let mut reader = csv("v,k\r\n\"a,\"\"b\"\"\nc\",1\r\n\r\nd,2");
+        assert_eq!(reader.next().unwrap(), Some(record("1", "a,\"b\"\nc")));
+        assert_eq!(reader.line(), 2);
+        assert_eq!(reader.next().unwrap(), Some(record("2", "d")));
+        assert_eq!(reader.line(), 5);
+        assert_eq!(reader.next().unwrap(), None);
+    }
+
+    #[test]
+    fn a_file_can_be_read_on_from_any_position() {
+        let text = "k,v\n1,\"a\nb\"\n2,c\n3,d\n";
+        let mut reader = csv(text);
+        reader.next().unwrap();
+        let position = reader.position();
+        let at = usize::try_from(position.byte).unwrap();
+        let rows = Box::new(CsvRows::new(Box::new(&text.as_bytes()[at..]), position));
+        let mut rest = DelimitedReader::new(rows, Columns { key: 0, value: 1, count: Some(2) });
+        assert_eq!(rest.next().unwrap(), Some(record("2", "c")));
+        assert_eq!(rest.line(), 4);
+        assert_eq!(rest.next().unwrap(), Some(record("3", "d")));
+        assert_eq!(rest.position().byte, text.len() as u64);
+        assert_eq!(rest.next().unwrap(), None);
+    }
+
+    #[test]
+    fn a_quote_that_never_closes_is_an_error_and_not_a_long_value() {
+        for text in ["k,v\n1,a\n2,\"b\n3,c\n", "k,v\n1,a\n2,\"b"] {
+            let mut reader = csv(text);
+            assert_eq!(reader.next().unwrap(), Some(record("1", "a")));
+            assert!(matches!(reader.next(), Err(ReadError::QuoteNeverCloses { line: 3 })));
+        }
+    }
+
+    #[test]
+    fn rows_with_another_number_of_columns_are_bad() {
+        let mut reader = csv("k,v\n1\n2,b,c\n3,d\n");
+        let lines: Vec<u64> = (0..2).map(|_| reader.next().unwrap().unwrap().unwrap_err().line).collect();
+        assert_eq!(lines, [2, 3]);
+        assert_eq!(reader.next().unwrap(), Some(record("3", "d")));
+    }
+
+    #[test]
+    fn tabs_separate_and_backslashes_escape_only_when_asked() {
+        assert_eq!(tsv("a\tC:\\new\r\n\nb\t\n", false), [record("a", "C:\\new"), record("b", "")]);
+        assert_eq!(tsv("a\tx\\ty\\\\\\n\n", true), [record("a", "x\ty\\\n")]);
+        assert!(tsv("a\t\\x\n", true)[0].as_ref().unwrap_err().reason.contains("unknown escape"));
+        assert!(tsv("a\t\\\n", true)[0].as_ref().unwrap_err().reason.contains("lone backslash"));
+    }
+
+    #[test]
+    fn unknown_columns_are_named_with_the_known_ones() {
+        let mut rows = CsvRows::new(Box::new(&b"a,b\n1,2\n"[..]), Position::default());
+        let error = Columns::find(&mut rows, &name("k"), &name("b"), true).err().unwrap();
+        assert!(error.to_string().contains("the columns are a, b"));
+    }
+}

@@ -1,0 +1,137 @@
+//! JSON lines: one object a line, which is the value itself or has a field that is.
+//!
+//! A string stands for its UTF-8 bytes, `{"hex": "00ff"}` for bytes that are not text, as `tontine export` writes
+//! them; anything else stands for its own JSON text.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+
+use super::lines::{Line, Lines, too_long};
+use super::{BadRecord, Found, Input, Position, ReadError, Record, RecordReader};
+use crate::output::unhex;
+
+/// Reads objects.
+pub(super) struct JsonlReader {
+    lines: Lines,
+    key: String,
+    value: Option<String>,
+}
+
+impl JsonlReader {
+    pub(super) fn new(input: Input, position: Position, key: String, value: Option<String>) -> Self {
+        JsonlReader { lines: Lines::new(input, position), key, value }
+    }
+}
+
+impl RecordReader for JsonlReader {
+    fn next(&mut self) -> Result<Option<Found>, ReadError> {
+        loop {
+            let found = match self.lines.read()? {
+                Line::End => return Ok(None),
+                Line::TooLong => Err(too_long()),
+                Line::Whole if self.lines.trimmed().trim_ascii().is_empty() => continue,
+                Line::Whole => record(self.lines.trimmed(), &self.key, self.value.as_deref()),
+            };
+            return Ok(Some(found.map_err(|reason| BadRecord { line: self.line(), reason })));
+        }
+    }
+
+    fn position(&self) -> Position {
+        self.lines.position()
+    }
+
+    fn line(&self) -> u64 {
+        self.lines.position().line
+    }
+}
+
+fn record(line: &[u8], key: &str, value: Option<&str>) -> Result<Record, String> {
+    let text = std::str::from_utf8(line)
+        .map_err(|error| format!("not UTF-8 at byte {} of the line", error.valid_up_to() + 1))?;
+    let fields: BTreeMap<String, &RawValue> = serde_json::from_str(text).map_err(|error| {
+        let what = error.to_string();
+        let what = what.split(" at line ").next().unwrap_or_default();
+        format!("not a JSON object: {what} at column {}", error.column())
+    })?;
+    let field = |name: &str| match fields.get(name) {
+        None => Err(format!("the object has no field {name:?}")),
+        Some(raw) if raw.get() == "null" => Err(format!("field {name:?} is null")),
+        Some(raw) => Ok(raw.get()),
+    };
+    let raw = field(key)?;
+    let key = match (bytes(raw)?, raw.as_bytes()[0]) {
+        (Some(bytes), _) => bytes,
+        (None, b'{' | b'[') => return Err(format!("field {key:?} is neither text nor a number")),
+        (None, _) => raw.to_owned().into(),
+    };
+    let value = match value {
+        Some(name) => {
+            let raw = field(name)?;
+            bytes(raw)?.unwrap_or_else(|| raw.to_owned().into())
+        }
+        None => Bytes::copy_from_slice(line),
+    };
+    Ok(Record { key, value })
+}
+
+/// The bytes that a string or `{"hex": …}` stands for.
+fn bytes(raw: &str) -> Result<Option<Bytes>, String> {
+    if raw.starts_with('"') {
+        let text: String = serde_json::from_str(raw).map_err(|error| error.to_string())?;
+        return Ok(Some(text.into()));
+    }
+    let Ok(object) = serde_json::from_str::<BTreeMap<String, String>>(raw) else { return Ok(None) };
+    match object.get("hex") {
+        Some(hex) if object.len() == 1 => match unhex(hex) {
+            Some(bytes) => Ok(Some(bytes.into())),
+            None => Err("\"hex\" holds something that is not base 16".to_owned()),
+        },
+        _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(line: &'static [u8], value: Option<&str>) -> Found {
+        let value = value.map(str::to_owned);
+        JsonlReader::new(Box::new(line), Position::default(), "id".to_owned(), value).next().unwrap().unwrap()
+    }
+
+    fn reason(line: &'static [u8], value: Option<&str>) -> String {
+        one(line, value).unwrap_err().reason
+    }
+
+    #[test]
+    fn the_whole_line_or_one_field_is_the_value() {
+        let line = b"{\"id\": \"a\\u00e4\", \"v\": [1,  2]}\r\n";
+        let whole = Bytes::from_static(line).slice(..line.len() - 2);
+        assert_eq!(one(line, None), Ok(Record { key: "aä".into(), value: whole }));
+        assert_eq!(one(line, Some("v")).unwrap().value, "[1,  2]");
+    }
+
+    #[test]
+    fn keys_and_values_that_are_no_text_come_in_base_16() {
+        let line = b"{\"id\": {\"hex\": \"00ff\"}, \"v\": {\"hex\": \"80\"}}";
+        assert_eq!(
+            one(line, Some("v")),
+            Ok(Record { key: Bytes::from_static(&[0, 255]), value: Bytes::from_static(&[0x80]) })
+        );
+        assert!(reason(b"{\"id\": 1, \"v\": {\"hex\": \"8\"}}", Some("v")).contains("base 16"));
+        let other = one(b"{\"id\": 1, \"v\": {\"hex\": \"80\", \"x\": \"\"}}", Some("v")).unwrap();
+        assert_eq!(other.value, "{\"hex\": \"80\", \"x\": \"\"}");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_line_is_said() {
+        assert!(reason(b"{\"id\": \"\xff\"}", None).contains("UTF-8 at byte 9"));
+        assert!(reason(b"{\"id\": \"a\"", None).contains("EOF while parsing an object at column"));
+        assert!(reason(b"[1]", None).contains("not a JSON object"));
+        assert!(reason(b"{\"name\": 1}", None).contains("no field \"id\""));
+        assert!(reason(b"{\"id\": null}", None).contains("null"));
+        assert!(reason(b"{\"id\": {\"a\": 1}}", None).contains("neither text nor a number"));
+    }
+}

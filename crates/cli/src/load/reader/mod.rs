@@ -1,0 +1,186 @@
+//! Reading records from a file, one after the other, with the position after each.
+//!
+//! Every reader holds at most one record in memory, and no record is longer than [`RECORD_BYTES_MAX`].
+
+mod deb822;
+mod delimited;
+mod jsonl;
+mod lines;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Seek, SeekFrom};
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use model::Key;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::settings::LoadSettings;
+use crate::failure::CliError;
+
+/// Longest record in a file, in bytes: the largest value in base 16 with room for its quotes and its key.
+pub(super) const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Bytes read from the file at a time.
+const READ_BYTES: usize = 256 * 1024;
+
+/// A place in a file, always between two records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct Position {
+    /// Bytes before it.
+    pub(super) byte: u64,
+    /// Lines before it.
+    pub(super) line: u64,
+}
+
+/// One record of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) key: Bytes,
+    pub(super) value: Bytes,
+}
+
+/// A record that cannot be stored, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct BadRecord {
+    /// Its first line, counted from 1.
+    pub(super) line: u64,
+    /// What is wrong with it.
+    pub(super) reason: String,
+}
+
+/// Why no further record can be found in the file.
+#[derive(Debug, Error)]
+pub(super) enum ReadError {
+    /// The system refused.
+    #[error("cannot read on after line {line}: {error}")]
+    Io { line: u64, error: std::io::Error },
+    /// The end of a quoted field, and so the start of the next record, cannot be found.
+    #[error(
+        "line {line}: a quote opens in this record and does not close, so no further record can be told apart"
+    )]
+    QuoteNeverCloses { line: u64 },
+}
+
+/// What a reader finds next.
+pub(super) type Found = Result<Record, BadRecord>;
+
+/// Reads records in the file's order.
+pub(super) trait RecordReader: Send {
+    /// The next record, or what is wrong with it; `None` at the end.
+    fn next(&mut self) -> Result<Option<Found>, ReadError>;
+
+    /// The place after the last record.
+    fn position(&self) -> Position;
+
+    /// First line of the last record, counted from 1.
+    fn line(&self) -> u64;
+}
+
+/// The input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    File(PathBuf),
+    Stdin,
+}
+
+/// Buffered input.
+type Input = Box<dyn BufRead + Send>;
+
+impl Source {
+    pub(super) fn new(name: &str) -> Source {
+        if name == "-" { Source::Stdin } else { Source::File(name.into()) }
+    }
+
+    /// Its size in bytes, if it has one.
+    pub(super) fn size(&self) -> Option<u64> {
+        match self {
+            Source::File(path) => {
+                std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|facts| facts.len())
+            }
+            Source::Stdin => None,
+        }
+    }
+
+    /// The bytes from a place on.
+    fn open(&self, at: u64) -> Result<Input, CliError> {
+        match self {
+            Source::File(path) => {
+                let refused = || CliError::io(format!("cannot read {}", path.display()));
+                let mut file = File::open(path).map_err(refused())?;
+                if at > 0 {
+                    file.seek(SeekFrom::Start(at)).map_err(refused())?;
+                }
+                Ok(Box::new(BufReader::with_capacity(READ_BYTES, file)))
+            }
+            Source::Stdin => Ok(Box::new(BufReader::with_capacity(READ_BYTES, std::io::stdin()))),
+        }
+    }
+}
+
+/// A reader of the source from a place on, with the limits that every record must keep.
+pub(super) fn open(
+    source: &Source,
+    settings: &LoadSettings,
+    start: Position,
+    value_bytes_max: usize,
+) -> Result<Box<dyn RecordReader>, CliError> {
+    let inner: Box<dyn RecordReader> = match settings {
+        LoadSettings::Jsonl { key, value } => {
+            Box::new(jsonl::JsonlReader::new(source.open(start.byte)?, start, key.clone(), value.clone()))
+        }
+        LoadSettings::Deb822 { key, value } => {
+            Box::new(deb822::Deb822Reader::new(source.open(start.byte)?, start, key.clone(), value.clone()))
+        }
+        LoadSettings::Delimited { csv, key, value, header, escapes } => {
+            let rows = |at: Position| -> Result<Box<dyn delimited::Rows>, CliError> {
+                let input = source.open(at.byte)?;
+                Ok(if *csv {
+                    Box::new(delimited::CsvRows::new(input, at))
+                } else {
+                    Box::new(delimited::TsvRows::new(input, at, *escapes))
+                })
+            };
+            let mut first = rows(Position::default())?;
+            let columns = delimited::Columns::find(&mut *first, key, value, *header)?;
+            // The header stands only at the start of the file.
+            let rows = if start == Position::default() { first } else { rows(start)? };
+            Box::new(delimited::DelimitedReader::new(rows, columns))
+        }
+    };
+    Ok(Box::new(Limited { inner, value_bytes_max }))
+}
+
+/// Finds records that no store would take.
+struct Limited {
+    inner: Box<dyn RecordReader>,
+    value_bytes_max: usize,
+}
+
+impl RecordReader for Limited {
+    fn next(&mut self) -> Result<Option<Found>, ReadError> {
+        let found = self.inner.next()?;
+        let line = self.inner.line();
+        Ok(found.map(|found| {
+            let record = found?;
+            if let Err(error) = Key::check(&record.key) {
+                return Err(BadRecord { line, reason: error.to_string() });
+            }
+            let bytes = record.value.len();
+            if bytes > self.value_bytes_max {
+                let max = self.value_bytes_max;
+                let reason = format!("value of {bytes} bytes is over the store's limit of {max} bytes");
+                return Err(BadRecord { line, reason });
+            }
+            Ok(record)
+        }))
+    }
+
+    fn position(&self) -> Position {
+        self.inner.position()
+    }
+
+    fn line(&self) -> u64 {
+        self.inner.line()
+    }
+}

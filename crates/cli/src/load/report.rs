@@ -1,0 +1,106 @@
+//! What a load says at its end.
+
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+
+use super::batch::{BAD_SHOWN_MAX, Batch};
+use super::reader::{BadRecord, Position};
+use crate::output::size;
+
+/// What a load did.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    /// Records acknowledged.
+    pub(super) records: u64,
+    /// Bytes of their keys and values.
+    pub(super) bytes: u64,
+    /// Records whose key had come before.
+    pub(super) duplicates: u64,
+    /// Whether there may be more duplicates than counted.
+    pub(super) duplicates_at_least: bool,
+    /// Bad records passed over.
+    pub(super) bad: u64,
+    /// The first of them.
+    pub(super) bad_first: Vec<BadRecord>,
+    /// Records sent again after a failure or an unknown outcome.
+    pub(super) retries: u64,
+    /// Where this load began.
+    pub(super) start: Position,
+    /// Everything before it is acknowledged.
+    pub(super) acknowledged: Position,
+    /// How long it took.
+    pub(super) took: Duration,
+    /// Why it stopped early, and the command that goes on.
+    pub(super) failure: Option<String>,
+}
+
+impl Report {
+    /// Counts a batch whose records are all acknowledged.
+    pub(super) fn count(&mut self, batch: &Batch) {
+        self.records += batch.records;
+        self.bytes += batch.bytes;
+        self.duplicates += batch.duplicates;
+        self.duplicates_at_least |= batch.duplicates_at_least;
+        self.bad += batch.bad;
+        // Batches finish in any order; the first bad records of the file are wanted.
+        self.bad_first.extend(batch.bad_first.iter().cloned());
+        self.bad_first.sort_by_key(|bad| bad.line);
+        self.bad_first.truncate(BAD_SHOWN_MAX);
+    }
+
+    fn rate(&self) -> f64 {
+        self.records as f64 / self.took.as_secs_f64().max(1e-3)
+    }
+
+    /// For programs.
+    pub(super) fn json(&self) -> Json {
+        json!({
+            "complete": self.failure.is_none(),
+            "records": self.records,
+            "bytes": self.bytes,
+            "seconds": self.took.as_secs_f64(),
+            "records_per_second": self.rate(),
+            "duplicates": self.duplicates,
+            "duplicates_exact": !self.duplicates_at_least,
+            "bad": self.bad,
+            "bad_first": self.bad_first,
+            "retries": self.retries,
+            "started_after_line": self.start.line,
+            "acknowledged_lines": self.acknowledged.line,
+            "acknowledged_bytes": self.acknowledged.byte,
+            "failure": self.failure,
+        })
+    }
+
+    /// For people.
+    pub(super) fn text(&self) -> String {
+        let mut text = format!(
+            "{} records ({}) in {:.1} s, {:.0} records/s",
+            self.records,
+            size(self.bytes),
+            self.took.as_secs_f64(),
+            self.rate()
+        );
+        if self.duplicates > 0 {
+            let least = if self.duplicates_at_least { "at least " } else { "" };
+            text.push_str(&format!(
+                "\n{least}{} had a key that came before; the last one stands",
+                self.duplicates
+            ));
+        }
+        if self.retries > 0 {
+            text.push_str(&format!(
+                "\n{} were sent again after a failure or an unknown outcome",
+                self.retries
+            ));
+        }
+        if self.bad > 0 {
+            text.push_str(&format!("\n{} bad records skipped", self.bad));
+            for bad in &self.bad_first {
+                text.push_str(&format!("\n  line {}: {}", bad.line, bad.reason));
+            }
+        }
+        text
+    }
+}

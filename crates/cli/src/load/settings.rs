@@ -1,0 +1,163 @@
+//! How a file is read: its format and its columns, checked before anything is opened.
+
+use std::path::Path;
+
+use clap::ValueEnum;
+
+use super::LoadArguments;
+use crate::failure::CliError;
+
+/// How records are written in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FileFormat {
+    /// Columns between tabs, one record a line.
+    Tsv,
+    /// Columns between commas, quoted as RFC 4180 says.
+    Csv,
+    /// One JSON object a line.
+    Jsonl,
+    /// Stanzas of `Field: text` lines between blank lines, as Debian's package lists are.
+    Deb822,
+}
+
+impl FileFormat {
+    /// The format that a file's name suggests.
+    pub(crate) fn guess(file: &str) -> Option<FileFormat> {
+        let path = Path::new(file);
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("tsv" | "tab") => Some(FileFormat::Tsv),
+            Some("csv") => Some(FileFormat::Csv),
+            Some("jsonl" | "ndjson") => Some(FileFormat::Jsonl),
+            Some("deb822" | "control" | "dsc") => Some(FileFormat::Deb822),
+            _ => (path.file_name()? == "Packages").then_some(FileFormat::Deb822),
+        }
+    }
+
+    /// Guesses, or says what to add.
+    pub(crate) fn given_or_guessed(given: Option<FileFormat>, file: &str) -> Result<FileFormat, CliError> {
+        given.or_else(|| FileFormat::guess(file)).ok_or_else(|| {
+            format!("the name {file:?} does not tell the format; add --format tsv, csv, jsonl or deb822")
+                .into()
+        })
+    }
+}
+
+/// A column of a delimited file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Column {
+    /// Counted from 0.
+    Number(usize),
+    /// As the header names it.
+    Name(String),
+}
+
+impl Column {
+    fn parse(text: &str) -> Column {
+        match text.parse::<usize>() {
+            Ok(number) if number >= 1 => Column::Number(number - 1),
+            _ => Column::Name(text.to_owned()),
+        }
+    }
+}
+
+/// How a file is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LoadSettings {
+    /// tsv and csv.
+    Delimited {
+        /// Commas and quotes, or tabs.
+        csv: bool,
+        /// Where the key is.
+        key: Column,
+        /// Where the value is.
+        value: Column,
+        /// Whether the first line names the columns.
+        header: bool,
+        /// Whether backslashes escape.
+        escapes: bool,
+    },
+    /// jsonl.
+    Jsonl {
+        /// Field of the key.
+        key: String,
+        /// Field of the value; `None` for the whole line.
+        value: Option<String>,
+    },
+    /// deb822.
+    Deb822 {
+        /// Field of the key.
+        key: String,
+        /// Field of the value; `None` for the whole stanza.
+        value: Option<String>,
+    },
+}
+
+impl LoadSettings {
+    /// Checks the arguments.
+    pub(crate) fn new(arguments: &LoadArguments) -> Result<LoadSettings, CliError> {
+        if arguments.file == "-" && (arguments.resume || arguments.checkpoint.is_some()) {
+            return Err(CliError::from(
+                "standard input cannot be read twice, so a load of it cannot be resumed; load a file"
+                    .to_owned(),
+            ));
+        }
+        let format = FileFormat::given_or_guessed(arguments.format, &arguments.file)?;
+        let delimited = matches!(format, FileFormat::Tsv | FileFormat::Csv);
+        if !delimited && (arguments.header || arguments.no_header) {
+            return Err("--header and --no-header are for tsv and csv".to_owned().into());
+        }
+        if arguments.escapes && format != FileFormat::Tsv {
+            return Err("--escapes is for tsv; the other formats have their own quoting".to_owned().into());
+        }
+        let (key, value) = (arguments.key.clone(), arguments.value.clone());
+        match format {
+            FileFormat::Jsonl => Ok(LoadSettings::Jsonl { key, value }),
+            FileFormat::Deb822 => Ok(LoadSettings::Deb822 { key, value }),
+            FileFormat::Tsv | FileFormat::Csv => delimited_settings(arguments, format == FileFormat::Csv),
+        }
+    }
+
+    /// What must stay the same between a load and its resumption.
+    pub(crate) fn describe(&self, cluster: &str, store: &str) -> String {
+        format!("{self:?} into store {store:?} of cluster {cluster:?}")
+    }
+}
+
+fn delimited_settings(arguments: &LoadArguments, csv: bool) -> Result<LoadSettings, CliError> {
+    let Some(value) = &arguments.value else {
+        return Err("say which column holds the value: --value COLUMN".to_owned().into());
+    };
+    let (key, value) = (Column::parse(&arguments.key), Column::parse(value));
+    let named = [&key, &value].into_iter().find_map(|column| match column {
+        Column::Name(name) => Some(name),
+        Column::Number(_) => None,
+    });
+    if let (Some(name), true) = (named, arguments.no_header) {
+        return Err(
+            format!("without a header there is no column {name:?}; give its number, counted from 1").into()
+        );
+    }
+    let header = arguments.header || named.is_some();
+    Ok(LoadSettings::Delimited { csv, key, value, header, escapes: arguments.escapes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_are_guessed_from_extensions_and_never_invented() {
+        assert_eq!(FileFormat::guess("a/b.tsv"), Some(FileFormat::Tsv));
+        assert_eq!(FileFormat::guess("b.ndjson"), Some(FileFormat::Jsonl));
+        assert_eq!(FileFormat::guess("lists/Packages"), Some(FileFormat::Deb822));
+        assert_eq!(FileFormat::guess("-"), None);
+        assert_eq!(FileFormat::guess("data.txt"), None);
+    }
+
+    #[test]
+    fn numbers_are_positions_and_zero_is_a_name() {
+        assert_eq!(Column::parse("1"), Column::Number(0));
+        assert_eq!(Column::parse("0"), Column::Name("0".to_owned()));
+        assert_eq!(Column::parse("id"), Column::Name("id".to_owned()));
+    }
+}

@@ -1,0 +1,326 @@
+//! A cluster that `tontine dev` runs, and commands against it.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value as Json;
+use tempfile::TempDir;
+
+/// The binary under test.
+const TONTINE: &str = env!("CARGO_BIN_EXE_tontine");
+/// Longest wait for anything; generous, because the machine may be busy.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A process that ends with its owner.
+pub(crate) struct Process {
+    child: Child,
+    lines: Receiver<String>,
+    stderr: PathBuf,
+}
+
+impl Process {
+    /// Starts a command; its stderr goes to `stderr`.
+    pub(crate) fn start(command: &mut Command, stderr: PathBuf) -> Process {
+        let file = std::fs::File::create(&stderr).unwrap();
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file).spawn().expect("it starts");
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Process { child, lines, stderr }
+    }
+
+    /// Waits for a line of stdout that contains `words`, and returns all lines up to it.
+    pub(crate) fn await_line(&self, words: &str) -> Vec<String> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut seen = Vec::new();
+        loop {
+            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    let found = line.contains(words);
+                    seen.push(line);
+                    if found {
+                        return seen;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => panic!("no {words:?} in time; stderr:\n{}", self.stderr()),
+                Err(RecvTimeoutError::Disconnected) => {
+                    panic!(
+                        "ended without {words:?}; stdout:\n{}\nstderr:\n{}",
+                        seen.join("\n"),
+                        self.stderr()
+                    )
+                }
+            }
+        }
+    }
+
+    /// What it said on stderr so far.
+    pub(crate) fn stderr(&self) -> String {
+        std::fs::read_to_string(&self.stderr).unwrap_or_default()
+    }
+
+    /// Asks it to stop with a signal and returns its exit code.
+    pub(crate) fn stop(&mut self, signal: Signal) -> Option<i32> {
+        if let Ok(None) = self.child.try_wait() {
+            kill_process(pid(self.child.id()), signal).expect("it is our child");
+        }
+        self.wait()
+    }
+
+    /// Waits for its end and returns its exit code; kills it when it takes too long.
+    pub(crate) fn wait(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        panic!("it did not end in time; stderr:\n{}", self.stderr());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            // It ends its own children when it is asked, so that comes first.
+            let _ = kill_process(pid(self.child.id()), Signal::INT);
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn pid(id: u32) -> Pid {
+    Pid::from_raw(i32::try_from(id).unwrap()).unwrap()
+}
+
+/// A cluster in a folder of its own.
+pub(crate) struct Cluster {
+    /// Nodes that were started again by hand. Before `dev`, so that they end first.
+    restarted: Vec<Process>,
+    pub(crate) dev: Process,
+    pub(crate) base: u16,
+    pub(crate) nodes: u16,
+    pub(crate) arguments: Vec<String>,
+    pub(crate) folder: TempDir,
+    /// Process ids of the nodes that `dev` started, if they are processes.
+    pids: Vec<u32>,
+}
+
+/// What a command answered.
+pub(crate) struct Answer {
+    pub(crate) code: i32,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: String,
+}
+
+impl Answer {
+    fn of(output: Output) -> Answer {
+        Answer {
+            code: output.status.code().unwrap_or(-1),
+            stdout: output.stdout,
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// The answer as text.
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// The answer as a document.
+    pub(crate) fn json(&self) -> Json {
+        serde_json::from_slice(&self.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {:?}; stderr: {}", self.text(), self.stderr))
+    }
+
+    /// Checks the exit code.
+    #[track_caller]
+    pub(crate) fn exits(self, code: i32) -> Answer {
+        assert_eq!(self.code, code, "stdout: {}\nstderr: {}", self.text(), self.stderr);
+        self
+    }
+
+    /// Checks that it failed with these words.
+    #[track_caller]
+    pub(crate) fn fails_with(&self, words: &str) {
+        assert_eq!(self.code, 2, "stdout: {}\nstderr: {}", self.text(), self.stderr);
+        assert!(self.stderr.contains(words), "{words:?} is not in: {}", self.stderr);
+    }
+}
+
+impl Cluster {
+    /// Starts a new cluster of three nodes in one process.
+    pub(crate) fn start() -> Cluster {
+        Cluster::with(3, &[])
+    }
+
+    /// Starts a new cluster with further arguments of `dev`.
+    pub(crate) fn with(nodes: u16, further: &[&str]) -> Cluster {
+        let folder = tempfile::tempdir().unwrap();
+        let base = free_port_base();
+        let data = folder.path().join("data");
+        let mut arguments = vec![
+            "dev".to_owned(),
+            format!("--nodes={nodes}"),
+            format!("--port-base={base}"),
+            format!("--data-dir={}", data.display()),
+        ];
+        arguments.extend(further.iter().map(|&word| word.to_owned()));
+        let (dev, pids) = start_dev(&arguments, &folder, nodes);
+        Cluster { restarted: Vec::new(), dev, base, nodes, arguments, folder, pids }
+    }
+
+    /// Stops the cluster cleanly and starts it again.
+    pub(crate) fn restart(&mut self) {
+        self.stop();
+        self.start_again();
+    }
+
+    /// Stops the cluster cleanly.
+    pub(crate) fn stop(&mut self) {
+        assert_eq!(self.dev.stop(Signal::INT), Some(0), "{}", self.dev.stderr());
+        assert!(self.dev.stderr().contains("stopped cleanly"));
+    }
+
+    /// Starts it again as it was started.
+    pub(crate) fn start_again(&mut self) {
+        (self.dev, self.pids) = start_dev(&self.arguments, &self.folder, self.nodes);
+    }
+
+    /// Kills a node's process outright. Node ids begin with 1.
+    pub(crate) fn kill_node(&self, node: usize) {
+        kill_process(pid(self.pids[node - 1]), Signal::KILL).unwrap();
+    }
+
+    /// Starts a killed node again with the command that `dev` printed.
+    pub(crate) fn start_node_again(&mut self, node: usize) {
+        let marker = format!("node {node} has ended");
+        let deadline = Instant::now() + PATIENCE;
+        let command_line = loop {
+            let stderr = self.dev.stderr();
+            let line = stderr.lines().skip_while(|line| !line.starts_with(&marker)).nth(1);
+            // A line is whole when its end is there.
+            if let Some(line) = line.filter(|line| stderr.contains(&format!("{line}\n"))) {
+                break line.trim().to_owned();
+            }
+            assert!(Instant::now() < deadline, "dev does not say how node {node} starts again:\n{stderr}");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let mut words = command_line.split(' ');
+        let mut command = Command::new(words.next().unwrap());
+        let process =
+            Process::start(command.args(words), self.folder.path().join(format!("node-{node}.stderr")));
+        process.await_line(&format!("node {node}"));
+        self.restarted.push(process);
+    }
+
+    /// Native address of a node.
+    pub(crate) fn native(&self, node: u16) -> String {
+        format!("127.0.0.1:{}", self.base + node)
+    }
+
+    /// Redis address of a node.
+    pub(crate) fn resp(&self, node: u16) -> String {
+        format!("127.0.0.1:{}", self.base + 100 + node)
+    }
+
+    /// Native addresses of all nodes.
+    pub(crate) fn connect(&self) -> String {
+        (1..=self.nodes).map(|node| self.native(node)).collect::<Vec<_>>().join(",")
+    }
+
+    /// The data directory.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// A file in the cluster's folder.
+    pub(crate) fn file(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    /// Makes a file in the cluster's folder.
+    pub(crate) fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> String {
+        std::fs::write(self.folder.path().join(name), contents).unwrap();
+        self.file(name)
+    }
+
+    /// A `tontine` command against this cluster.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(TONTINE);
+        command.args(arguments).env("TONTINE_CONNECT", self.connect()).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command to its end.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Answer {
+        Answer::of(self.command(arguments).output().unwrap())
+    }
+
+    /// Runs a command that must succeed and answers in JSON.
+    #[track_caller]
+    pub(crate) fn json(&self, arguments: &[&str]) -> Json {
+        self.run(&[arguments, &["--json"]].concat()).exits(0).json()
+    }
+}
+
+/// Runs `tontine` without a cluster.
+pub(crate) fn tontine(arguments: &[&str]) -> Answer {
+    Answer::of(Command::new(TONTINE).args(arguments).stdin(Stdio::null()).output().unwrap())
+}
+
+fn start_dev(arguments: &[String], folder: &TempDir, nodes: u16) -> (Process, Vec<u32>) {
+    let dev = Process::start(Command::new(TONTINE).args(arguments), folder.path().join("dev.stderr"));
+    dev.await_line("Ctrl-C stops the cluster");
+    if !arguments.iter().any(|word| word == "--separate-processes") {
+        return (dev, Vec::new());
+    }
+    let lines = dev.await_line(&format!("node {nodes} is process"));
+    let pids: Vec<u32> =
+        lines.iter().filter_map(|line| line.split(" is process ").nth(1)?.parse().ok()).collect();
+    assert_eq!(pids.len(), usize::from(nodes), "{lines:?}");
+    (dev, pids)
+}
+
+/// A port base that no other test uses, below the ports that the system hands out.
+pub(crate) fn free_port_base() -> u16 {
+    const FIRST: u16 = 10_000;
+    const GROUPS: u16 = 110;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        // Groups of 200 ports hold ten bases, with the Redis ports a hundred above; each test process begins elsewhere.
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let group = (u16::try_from(std::process::id() % u32::from(GROUPS)).unwrap() + number / 10) % GROUPS;
+        let base = FIRST + group * 200 + (number % 10) * 10;
+        let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if (1..10).all(|n| is_free(base + n) && is_free(base + 100 + n)) {
+            return base;
+        }
+    }
+}
+
+/// Whether the folder holds this file.
+pub(crate) fn exists(path: &str) -> bool {
+    Path::new(path).exists()
+}

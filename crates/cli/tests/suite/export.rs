@@ -1,0 +1,116 @@
+//! `tontine export`, and what `tontine load` makes of it.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value as Json;
+
+use crate::cluster::{Cluster, exists};
+use crate::resp::{Redis, Reply};
+
+/// Keys and values that are hard on a text format.
+fn awkward() -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut records: BTreeMap<Vec<u8>, Vec<u8>> =
+        (0..500).map(|n| (format!("key-{n}").into_bytes(), format!("value {n}").into_bytes())).collect();
+    records.insert(b"tab\there".to_vec(), b"a\tb\\c\r\nd".to_vec());
+    records.insert(b"quote\"s, and commas".to_vec(), b"\"a\", b\n\n\"".to_vec());
+    records.insert(vec![0, 255, 10], (0..=255).collect());
+    records.insert(b"empty".to_vec(), Vec::new());
+    records
+}
+
+fn put_all(cluster: &Cluster, records: &BTreeMap<Vec<u8>, Vec<u8>>) {
+    let mut redis = Redis::connect(&cluster.resp(1));
+    for (key, value) in records {
+        assert_eq!(redis.call(&[b"SET", key, value]), Reply::Status("OK".to_owned()));
+    }
+}
+
+fn check_all(cluster: &Cluster, records: &BTreeMap<Vec<u8>, Vec<u8>>) {
+    let mut redis = Redis::connect(&cluster.resp(2));
+    for (key, value) in records {
+        assert_eq!(redis.call(&[b"GET", key]), Reply::Bulk(Some(value.clone())), "{}", key.escape_ascii());
+    }
+}
+
+#[test]
+fn what_is_exported_in_any_lossless_format_loads_to_the_same_bytes() {
+    let records = awkward();
+    let source = Cluster::start();
+    put_all(&source, &records);
+    let forms: [(&str, &[&str], &[&str]); 4] = [
+        ("all.jsonl", &[], &["--key", "key", "--value", "value"]),
+        ("all.csv", &[], &["--key", "key", "--value", "value"]),
+        ("all.tsv", &["--escapes"], &["--key", "key", "--value", "value", "--escapes"]),
+        ("bare.csv", &["--no-header"], &["--key", "1", "--value", "2"]),
+    ];
+    for (name, export, load) in forms {
+        let file = source.file(name);
+        let report = source.json(&[&["export", &file][..], export].concat());
+        assert_eq!(report["records"], records.len());
+        let target = Cluster::with(1, &[]);
+        let report = target.json(&[&["load", &file][..], load].concat());
+        assert_eq!(report["records"], records.len(), "{name}");
+        check_all(&target, &records);
+        assert!(!exists(&format!("{file}.part")));
+    }
+}
+
+#[test]
+fn stanzas_are_exported_as_they_were_loaded() {
+    let cluster = Cluster::start();
+    let stanzas = ["Package: a\nText: x\n .\n y\n", "Package: b\n", "Package: c\nSize: 3\n"];
+    let file = cluster.write("in.deb822", stanzas.join("\n"));
+    cluster.run(&["load", &file, "--key", "package"]).exits(0);
+    let text = cluster.run(&["export", "--format", "deb822"]).exits(0).text();
+    let mut found: Vec<&str> = text.split_terminator("\n\n").collect();
+    found.sort_unstable();
+    assert_eq!(found, stanzas.map(str::trim_end));
+    cluster.run(&["put", "d", "no\n\nstanza"]).exits(0);
+    cluster.run(&["export", "--format", "deb822"]).fails_with("key \"d\" is no stanza");
+}
+
+#[test]
+fn a_value_that_a_format_cannot_hold_ends_the_export_and_leaves_no_file() {
+    let cluster = Cluster::start();
+    cluster.run(&["put", "k", "a\tb"]).exits(0);
+    let file = cluster.file("out.tsv");
+    cluster.run(&["export", &file]).fails_with("--escapes");
+    assert!(!exists(&file));
+}
+
+#[test]
+fn deleted_keys_are_left_out_and_siblings_come_when_asked() {
+    let cluster = Cluster::start();
+    let on_siblings = |words: &[&str]| cluster.run(&[words, &["-s", "siblings"]].concat());
+    let context =
+        on_siblings(&["put", "cart", "0", "--json"]).exits(0).json()["context"].as_str().unwrap().to_owned();
+    on_siblings(&["put", "cart", "1", "--context", &context]).exits(0);
+    on_siblings(&["put", "cart", "2", "--context", &context]).exits(0);
+    on_siblings(&["put", "gone", "x"]).exits(0);
+    on_siblings(&["delete", "gone"]).exits(0);
+
+    let plain = on_siblings(&["export"]).exits(0);
+    assert_eq!(plain.text(), "{\"key\":\"cart\",\"value\":\"2\"}\n");
+    assert!(plain.stderr.contains("1 of them have siblings"), "{}", plain.stderr);
+    let all: Json = on_siblings(&["export", "--with-siblings"]).exits(0).json();
+    let mut values: Vec<&str> =
+        all["values"].as_array().unwrap().iter().map(|v| v.as_str().unwrap()).collect();
+    values.sort_unstable();
+    assert_eq!(values, ["1", "2"]);
+}
+
+#[test]
+fn an_export_misses_nothing_that_one_replica_missed() {
+    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    cluster.kill_node(1);
+    let lines: String = (0..2000).map(|n| format!("key-{n}\t{n}\n")).collect();
+    let file = cluster.write("in.tsv", &lines);
+    cluster.run(&["load", &file, "--key", "1", "--value", "2"]).exits(0);
+    cluster.start_node_again(1);
+    // The restarted replica holds nothing, and one of the two that it is read with may be down.
+    let report = cluster.json(&["export", &cluster.file("out.tsv")]);
+    assert_eq!(report["records"], 2000);
+    cluster.kill_node(3);
+    let report = cluster.json(&["export", &cluster.file("out.tsv")]);
+    assert_eq!(report["records"], 2000);
+}

@@ -1,0 +1,97 @@
+//! The commands on keys, in text and in JSON, and their exit codes.
+
+use serde_json::json;
+
+use crate::cluster::Cluster;
+
+#[test]
+fn keys_are_put_read_and_deleted() {
+    let cluster = Cluster::start();
+    assert_eq!(cluster.run(&["put", "a", "1"]).exits(0).text(), "done\n");
+    assert_eq!(cluster.run(&["get", "a"]).exits(0).text(), "1\n");
+    let put = cluster.json(&["put", "b", "zwei ä"]);
+    assert_eq!((&put["key"], &put["written"]), (&json!("b"), &json!(true)));
+    assert!(put["acks"].as_u64().unwrap() >= 2);
+    let got = cluster.json(&["get", "b"]);
+    assert_eq!((&got["found"], &got["value"]), (&json!(true), &json!("zwei ä")));
+
+    let missing = cluster.run(&["get", "c"]).exits(1);
+    assert_eq!(missing.text(), "c: not found\n");
+    assert_eq!(cluster.run(&["get", "c", "--json"]).exits(1).json()["value"], json!(null));
+
+    let many = cluster.run(&["mget", "b", "a", "c", "-o", "json"]).exits(1).json();
+    let values: Vec<_> = many.as_array().unwrap().iter().map(|one| one["value"].clone()).collect();
+    assert_eq!(values, [json!("zwei ä"), json!("1"), json!(null)]);
+    assert!(cluster.run(&["mget", "a", "b"]).exits(0).text().contains("zwei ä"));
+
+    cluster.run(&["delete", "a", "b"]).exits(0);
+    cluster.run(&["get", "a"]).exits(1);
+    let history = cluster.json(&["siblings", "a"]);
+    assert_eq!(history["versions"][0]["deleted"], true);
+}
+
+#[test]
+fn conditions_are_answered_with_no_rather_than_with_an_error() {
+    let cluster = Cluster::start();
+    cluster.run(&["put", "k", "1", "--if-present"]).exits(1);
+    cluster.run(&["put", "k", "1", "--if-absent"]).exits(0);
+    let refused = cluster.run(&["put", "k", "2", "--if-absent", "--json"]).exits(1).json();
+    assert_eq!(refused["written"], false);
+    assert_eq!(cluster.run(&["get", "k"]).exits(0).text(), "1\n");
+}
+
+#[test]
+fn siblings_are_shown_and_merged() {
+    let cluster = Cluster::start();
+    let on_siblings = |words: &[&str]| cluster.run(&[words, &["-s", "siblings"]].concat());
+    let first = on_siblings(&["put", "cart", "milk", "--json"]).exits(0).json();
+    let context = first["context"].as_str().unwrap();
+    on_siblings(&["put", "cart", "milk\neggs", "--context", context]).exits(0);
+    on_siblings(&["put", "cart", "milk\nsalt", "--context", context]).exits(0);
+
+    let got = on_siblings(&["get", "cart", "--json"]).exits(0).json();
+    assert_eq!(got["siblings"].as_array().unwrap().len(), 2);
+    assert!(on_siblings(&["get", "cart"]).exits(0).text().contains("2 siblings"));
+    let shown = on_siblings(&["siblings", "cart", "--json"]).exits(0).json();
+    assert_eq!(shown["versions"].as_array().unwrap().len(), 2);
+
+    on_siblings(&["resolve", "cart"]).fails_with("--lines");
+    on_siblings(&["resolve", "cart", "--lines"]).exits(0);
+    assert_eq!(on_siblings(&["get", "cart"]).exits(0).text(), "eggs\nmilk\nsalt\n");
+    on_siblings(&["resolve", "nothing", "--lines"]).exits(1);
+}
+
+#[test]
+fn the_last_write_wins_in_the_default_store() {
+    let cluster = Cluster::start();
+    let context = cluster.json(&["put", "k", "0"])["context"].as_str().unwrap().to_owned();
+    cluster.run(&["put", "k", "1", "--context", &context]).exits(0);
+    cluster.run(&["put", "k", "2", "--context", &context]).exits(0);
+    let got = cluster.json(&["get", "k"]);
+    assert_eq!(got["siblings"], json!(["2"]));
+}
+
+#[test]
+fn route_status_and_doctor_describe_the_cluster() {
+    let cluster = Cluster::start();
+    let route = cluster.json(&["route", "a", "b"]);
+    assert_eq!(route.as_array().unwrap().len(), 2);
+    assert_eq!(route[0]["replicas"].as_array().unwrap().len(), 3);
+    assert!(cluster.run(&["route", "a"]).exits(0).text().starts_with("KEY"));
+
+    let status = cluster.json(&["status"]);
+    assert_eq!(status["cluster"], "dev");
+    assert_eq!(status["nodes"].as_array().unwrap().len(), 3);
+    assert!(cluster.run(&["status"]).exits(0).text().contains(&cluster.native(3)));
+
+    assert_eq!(cluster.json(&["doctor"])["healthy"], true);
+    assert!(cluster.run(&["doctor"]).exits(0).text().contains("healthy"));
+}
+
+#[test]
+fn a_command_says_so_when_no_node_answers() {
+    let mut cluster = Cluster::start();
+    cluster.stop();
+    cluster.run(&["get", "a"]).fails_with("is it running");
+    cluster.run(&["load", "x.tsv", "--key", "1", "--value", "2"]).fails_with("is it running");
+}

@@ -1,0 +1,46 @@
+//! Starting, stopping, starting again.
+
+use crate::cluster::Cluster;
+use crate::resp::{Redis, Reply};
+
+#[test]
+fn dev_goes_on_with_its_data_after_a_restart() {
+    let mut cluster = Cluster::start();
+    cluster.run(&["put", "greeting", "hello"]).exits(0);
+    cluster.restart();
+    assert_eq!(cluster.run(&["get", "greeting"]).exits(0).text(), "hello\n");
+    let reply = Redis::connect(&cluster.resp(2)).call(&[b"GET", b"greeting"]);
+    assert_eq!(reply, Reply::Bulk(Some(b"hello".to_vec())));
+}
+
+#[test]
+fn dev_of_separate_processes_goes_on_with_its_data_after_a_restart() {
+    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    cluster.run(&["put", "greeting", "hello"]).exits(0);
+    cluster.restart();
+    assert_eq!(cluster.run(&["get", "greeting"]).exits(0).text(), "hello\n");
+    cluster.stop();
+}
+
+#[test]
+fn a_killed_node_starts_again_with_the_command_that_dev_prints() {
+    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    cluster.run(&["put", "before", "1"]).exits(0);
+    cluster.kill_node(2);
+    cluster.run(&["put", "meanwhile", "2"]).exits(0);
+    assert_eq!(cluster.run(&["get", "before"]).exits(0).text(), "1\n");
+    cluster.run(&["status"]).exits(1);
+    cluster.start_node_again(2);
+    assert_eq!(cluster.json(&["status"])["nodes"][1]["up"], true);
+    assert_eq!(cluster.run(&["get", "meanwhile"]).exits(0).text(), "2\n");
+}
+
+#[test]
+fn zones_and_the_number_of_nodes_are_kept() {
+    let mut cluster = Cluster::with(4, &["--zones=2"]);
+    cluster.restart();
+    let status = cluster.json(&["status"]);
+    let zones: Vec<&str> =
+        status["nodes"].as_array().unwrap().iter().map(|n| n["zone"].as_str().unwrap()).collect();
+    assert_eq!(zones, ["zone-1", "zone-2", "zone-1", "zone-2"]);
+}

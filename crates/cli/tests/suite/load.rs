@@ -1,0 +1,166 @@
+//! `tontine load`: formats, bad records, duplicates, and going on after a stop.
+
+use std::fmt::Write;
+use std::process::Stdio;
+
+use serde_json::json;
+
+use crate::cluster::{Cluster, exists};
+
+#[test]
+fn every_format_is_loaded() {
+    let cluster = Cluster::start();
+    let tsv = cluster.write("a.tsv", "t1\tx\tone\nt2\ty\ttwo words\n");
+    cluster.run(&["load", &tsv, "--key", "1", "--value", "3"]).exits(0);
+    assert_eq!(cluster.run(&["get", "t2"]).exits(0).text(), "two words\n");
+
+    let csv = cluster.write("a.csv", "id,text\r\nc1,\"a, \"\"b\"\"\nc\"\r\nc2,d\r\n");
+    cluster.run(&["load", &csv, "--key", "id", "--value", "text"]).exits(0);
+    assert_eq!(cluster.run(&["get", "c1"]).exits(0).text(), "a, \"b\"\nc\n");
+
+    let jsonl =
+        cluster.write("a.jsonl", "{\"id\": 7, \"text\": \"seven\"}\n{\"id\": \"j\", \"text\": [1, 2]}\n");
+    cluster.run(&["load", &jsonl, "--key", "id"]).exits(0);
+    assert_eq!(cluster.run(&["get", "7"]).exits(0).text(), "{\"id\": 7, \"text\": \"seven\"}\n");
+    cluster.run(&["load", &jsonl, "--key", "id", "--value", "text"]).exits(0);
+    assert_eq!(cluster.run(&["mget", "7", "j", "-o", "json"]).exits(0).json()[1]["value"], "[1, 2]");
+
+    let stanzas = cluster.write("a.deb822", "Package: d1\nVersion: 1\n\nPackage: d2\nText: a\n b\n");
+    cluster.run(&["load", &stanzas, "--key", "Package"]).exits(0);
+    assert_eq!(cluster.run(&["get", "d2"]).exits(0).text(), "Package: d2\nText: a\n b\n\n");
+}
+
+#[test]
+fn standard_input_is_loaded_and_the_report_is_json_when_asked() {
+    let cluster = Cluster::start();
+    let tsv = cluster.write("input", "a\t1\nb\t2\na\t3\n");
+    let words = ["load", "-", "--format", "tsv", "--key", "1", "--value", "2", "--json"];
+    let output = cluster.command(&words).stdin(std::fs::File::open(tsv).unwrap()).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["complete"], true);
+    assert_eq!(
+        (&report["records"], &report["duplicates"], &report["bytes"]),
+        (&json!(3), &json!(1), &json!(6))
+    );
+    assert_eq!(report["acknowledged_lines"], 3);
+    assert_eq!(cluster.run(&["get", "a"]).exits(0).text(), "3\n");
+}
+
+#[test]
+fn of_a_key_that_comes_again_and_again_the_last_value_stands() {
+    let cluster = Cluster::start();
+    let mut text = String::new();
+    for round in 0..200 {
+        for key in 0..5 {
+            writeln!(text, "hot{key}\t{round}").unwrap();
+        }
+    }
+    let file = cluster.write("hot.tsv", text);
+    let report =
+        cluster.json(&["load", &file, "--key", "1", "--value", "2", "--batch", "3", "--parallel", "16"]);
+    assert_eq!((&report["records"], &report["duplicates"]), (&json!(1000), &json!(995)));
+    for key in 0..5 {
+        assert_eq!(cluster.run(&["get", &format!("hot{key}")]).exits(0).text(), "199\n");
+    }
+}
+
+#[test]
+fn a_bad_record_stops_the_load_after_everything_before_it_and_resume_goes_on_from_there() {
+    let cluster = Cluster::start();
+    let lines: String =
+        (1..=300).map(|n| if n == 200 { "bad\n".to_owned() } else { format!("k{n}\tv{n}\n") }).collect();
+    let file = cluster.write("some.tsv", &lines);
+    let load = ["load", &file, "--key", "1", "--value", "2", "--batch", "10", "--json"];
+    let stopped = cluster.run(&load).exits(2);
+    assert!(stopped.stderr.contains("line 200: 1 columns, where 2 are expected"), "{}", stopped.stderr);
+    assert!(stopped.stderr.contains("--resume"), "{}", stopped.stderr);
+    let report = stopped.json();
+    assert_eq!((&report["complete"], &report["records"]), (&json!(false), &json!(199)));
+    assert_eq!(report["acknowledged_lines"], 199);
+    cluster.run(&["get", "k199"]).exits(0);
+    cluster.run(&["get", "k201"]).exits(1);
+
+    let other_columns = ["load", &file, "--key", "2", "--value", "1", "--resume"];
+    cluster.run(&other_columns).fails_with("begin again without --resume");
+    let rest = cluster.json(&[&load[..], &["--resume", "--skip-bad"]].concat());
+    assert_eq!(
+        (&rest["records"], &rest["bad"], &rest["bad_first"][0]["line"]),
+        (&json!(100), &json!(1), &json!(200))
+    );
+    assert_eq!(cluster.run(&["get", "k300"]).exits(0).text(), "v300\n");
+    assert!(!exists(&format!("{file}.tontine-load")), "a complete load leaves no checkpoint");
+}
+
+#[test]
+fn a_file_that_changed_is_not_resumed() {
+    let cluster = Cluster::start();
+    let file = cluster.write("some.tsv", "a\t1\nbad\n");
+    let load = ["load", &file, "--key", "1", "--value", "2"];
+    cluster.run(&load).exits(2);
+    cluster.write("some.tsv", "a\t1\nb\t2\nc\t3\n");
+    cluster.run(&[&load[..], &["--resume"]].concat()).fails_with("the file had 8 bytes and has 12 now");
+    cluster.run(&load).exits(0);
+}
+
+#[test]
+fn bad_records_are_named_by_their_line_in_every_format() {
+    let cluster = Cluster::start();
+    let fails = |name: &str, contents: &[u8], columns: &[&str], words: &str| {
+        let file = cluster.write(name, contents);
+        cluster.run(&[&["load", &file][..], columns].concat()).fails_with(words);
+    };
+    let named = ["--key", "k", "--value", "v"];
+    fails(
+        "b.csv",
+        b"k,v\n1,a\n2,\"b\n3,c\n",
+        &named,
+        "line 3: a quote opens in this record and does not close",
+    );
+    fails("b.csv", b"a,b\n1,2\n", &named, "there is no column \"k\"; the columns are a, b");
+    fails("b.tsv", b"k\tv\n\t1\n", &named, "line 2: key is empty");
+    fails("b.jsonl", b"{\"k\": \"a\", \"v\": 1}\n\n{\"k\": \"b\"\n", &named, "line 3: not a JSON object");
+    fails("b.jsonl", b"{\"k\": \"\xff\", \"v\": 1}\n", &named, "line 1: not UTF-8 at byte 8");
+    fails("b.jsonl", b"{\"v\": 1}\n", &named, "line 1: the object has no field \"k\"");
+    fails("b.deb822", b"Package: a\n\n\nName: b\n", &["--key", "Package"], "line 4: the stanza has no field");
+    let long = format!("{}\tv\n", "k".repeat(5000));
+    fails(
+        "b.tsv",
+        long.as_bytes(),
+        &["--key", "1", "--value", "2"],
+        "line 1: key of 5000 bytes is over the limit",
+    );
+    let large = format!("k\t{}\n", "v".repeat((16 << 20) + 1));
+    fails(
+        "b.tsv",
+        large.as_bytes(),
+        &["--key", "1", "--value", "2"],
+        "is over the store's limit of 16777216 bytes",
+    );
+    fails("b.unknown", b"", &named, "add --format");
+}
+
+#[test]
+fn a_load_outlives_the_death_of_a_node_and_stops_with_advice_when_too_few_are_left() {
+    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    let lines: String = (0..20_000).map(|n| format!("key-{n}\tvalue-{n}\n")).collect();
+    let file = cluster.write("many.tsv", &lines);
+    let load = ["load", &file, "--key", "1", "--value", "2", "--batch", "100", "--json"];
+    let loading = cluster.command(&load).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    cluster.kill_node(3);
+    let output = loading.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+    cluster.kill_node(2);
+    let stopped = cluster.run(&[&load[..], &["--patience", "0"]].concat()).exits(2);
+    assert!(stopped.stderr.contains("not acknowledged"), "{}", stopped.stderr);
+    assert_eq!(stopped.json()["complete"], false);
+    cluster.start_node_again(2);
+    let resumed = cluster.json(&[&load[..], &["--resume"]].concat());
+    assert_eq!(resumed["acknowledged_lines"], 20_000);
+
+    let exported = cluster.run(&["export", "--format", "tsv", "--no-header"]).exits(0).text();
+    let mut found: Vec<&str> = exported.lines().collect();
+    let mut expected: Vec<&str> = lines.lines().collect();
+    (found.sort_unstable(), expected.sort_unstable());
+    assert!(found == expected, "{} of {} records", found.len(), expected.len());
+}

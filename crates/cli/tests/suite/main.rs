@@ -1,0 +1,14 @@
+//! The shipped binary as users run it: real processes, real sockets, real disks.
+//!
+//! Every test has a folder and ports of its own, and ends each process that it started by its id, also when it
+//! fails.
+
+mod cluster;
+mod export;
+mod keys;
+mod lifecycle;
+mod load;
+mod protocols;
+mod real_input;
+mod refusals;
+mod resp;

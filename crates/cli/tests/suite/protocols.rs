@@ -1,0 +1,88 @@
+//! The wrong protocol on a port, and bytes that are no protocol at all.
+
+use std::io::Read;
+
+use crate::cluster::Cluster;
+use crate::resp::{Redis, Reply, open, raw};
+
+/// What opens a native link.
+const PREAMBLE: &[u8] = b"TONTINE\x01\n";
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn each_port_tells_clients_of_another_protocol_where_they_are() {
+    let cluster = Cluster::with(1, &[]);
+    let redis = raw(&cluster.native(1), b"*1\r\n$4\r\nPING\r\n", false);
+    assert!(text(&redis).starts_with("-ERR this is tontine's native port"), "{}", text(&redis));
+    let http = raw(&cluster.native(1), b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", false);
+    assert!(text(&http).starts_with("HTTP/1.1 400 Bad Request"), "{}", text(&http));
+    let http = raw(&cluster.resp(1), b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", true);
+    assert!(text(&http).contains("HTTP"), "{}", text(&http));
+
+    let mut command = cluster.command(&["get", "k"]);
+    let output = command.env("TONTINE_CONNECT", cluster.resp(1)).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("Redis"), "{}", text(&output.stderr));
+
+    cluster.run(&["put", "k", "v"]).exits(0);
+}
+
+#[test]
+fn malformed_and_truncated_frames_end_their_link_and_nothing_else() {
+    let cluster = Cluster::with(1, &[]);
+    let address = cluster.native(1);
+    let frame = |body: &[u8]| [PREAMBLE, &u32::try_from(body.len()).unwrap().to_le_bytes(), body].concat();
+    let attempts: [Vec<u8>; 7] = [
+        // A request before hello, a kind that does not exist, an id that is no varint, an empty body.
+        frame(&[1, 1, 0]),
+        frame(&[255, 1]),
+        frame(&[1, 255, 255]),
+        frame(&[]),
+        // More than any frame may have.
+        [PREAMBLE, &[255; 4]].concat(),
+        // Ends within the frame, and within the preamble.
+        [PREAMBLE, &[100, 0, 0, 0, 1]].concat(),
+        PREAMBLE[..4].to_vec(),
+    ];
+    for bytes in attempts {
+        let answer = raw(&address, &bytes, true);
+        assert!(answer.is_empty() || answer.starts_with(PREAMBLE), "{answer:?}");
+    }
+    cluster.run(&["put", "k", "v"]).exits(0);
+    assert_eq!(cluster.run(&["get", "k"]).exits(0).text(), "v\n");
+}
+
+#[test]
+fn malformed_resp_is_answered_with_a_protocol_error() {
+    let cluster = Cluster::with(1, &[]);
+    for bytes in [&b"*1\r\n$x\r\n"[..], b"*2\r\n$-5\r\n", b"*99999999999\r\n", b"*1\r\n:4\r\n"] {
+        let answer = text(&raw(&cluster.resp(1), bytes, true));
+        assert!(answer.starts_with("-ERR Protocol error"), "{bytes:?}: {answer}");
+    }
+    // The first command is whole, the second never ends.
+    let answer = raw(&cluster.resp(1), b"*1\r\n$4\r\nPING\r\n*2\r\n$3\r\nGET\r\n$100\r\nabc", true);
+    assert_eq!(text(&answer), "+PONG\r\n");
+    assert_eq!(Redis::connect(&cluster.resp(1)).call(&[b"PING"]), Reply::Status("PONG".to_owned()));
+}
+
+#[test]
+fn connections_beyond_the_limit_are_told_so() {
+    let cluster = Cluster::with(1, &["--connections-max=3"]);
+    let mut first = Redis::connect(&cluster.resp(1));
+    first.call(&[b"PING"]);
+    let others: Vec<Redis> = (0..2)
+        .map(|_| {
+            let mut redis = Redis::connect(&cluster.resp(1));
+            redis.call(&[b"PING"]);
+            redis
+        })
+        .collect();
+    let mut answer = String::new();
+    open(&cluster.resp(1)).read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("-ERR max number of clients reached"), "{answer}");
+    drop(others);
+    assert_eq!(first.call(&[b"PING"]), Reply::Status("PONG".to_owned()));
+}

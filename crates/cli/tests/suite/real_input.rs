@@ -1,0 +1,130 @@
+//! The main job: this machine's Debian package index, loaded while nodes die, read back byte for byte.
+//!
+//! Takes about a minute, so it runs only when asked: `./check real-input`, or with `--ignored`.
+
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use client::{Client, ClientOptions};
+use wire::messages::RequestOptions;
+
+use crate::cluster::{Cluster, PATIENCE};
+use crate::resp::{Redis, Reply};
+
+/// Fewer stanzas mean that the package lists were never fetched.
+const STANZAS_MIN: usize = 20_000;
+/// Keys asked for at a time.
+const READ_BATCH: usize = 500;
+
+/// What `apt-cache dumpavail` prints, fetching the lists if there are none; `None` when that cannot be done.
+fn package_index() -> Option<Vec<u8>> {
+    let dump = || Some(Command::new("apt-cache").arg("dumpavail").output().ok()?.stdout);
+    let stanzas = |dump: &[u8]| dump.windows(9).filter(|window| window == b"Package: ").count();
+    let first = dump()?;
+    if stanzas(&first) >= STANZAS_MIN {
+        return Some(first);
+    }
+    let _ = Command::new("apt-get").args(["update", "-q"]).stdout(Stdio::null()).status();
+    dump().filter(|dump| stanzas(dump) > 0)
+}
+
+/// Package name to stanza, read in another way than `tontine load` does: split at empty lines, last one wins.
+fn expected(index: &[u8]) -> BTreeMap<&[u8], &[u8]> {
+    let mut stanzas = BTreeMap::new();
+    let mut rest = index;
+    while !rest.is_empty() {
+        let end = rest.windows(2).position(|pair| pair == b"\n\n").map_or(rest.len(), |at| at + 1);
+        let stanza = &rest[..end];
+        let name = stanza.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Package: "));
+        stanzas.insert(name.expect("every stanza names its package"), stanza);
+        rest = &rest[(end + 1).min(rest.len())..];
+    }
+    stanzas
+}
+
+#[test]
+#[ignore = "a minute; ./check real-input runs it"]
+fn the_package_index_survives_two_killed_nodes_and_is_read_back_byte_for_byte() {
+    let Some(index) = package_index() else {
+        eprintln!("skipped: apt-cache has no package lists here, and they cannot be fetched");
+        return;
+    };
+    let expected = expected(&index);
+    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    let file = cluster.write("packages.deb822", &index);
+
+    let report = cluster.file("report.json");
+    // Small steps, so that there is time for two deaths.
+    let mut load =
+        cluster.command(&["load", &file, "--key", "Package", "--batch", "100", "--parallel", "2", "--json"]);
+    let stdout = std::fs::File::create(&report).unwrap();
+    let mut loading = load.stdout(stdout).stderr(Stdio::inherit()).spawn().unwrap();
+    await_acknowledged(&file, 0.15, &mut loading);
+    cluster.kill_node(2);
+    await_acknowledged(&file, 0.4, &mut loading);
+    cluster.start_node_again(2);
+    await_acknowledged(&file, 0.65, &mut loading);
+    cluster.kill_node(3);
+    assert!(loading.wait().unwrap().success(), "the load outlives both deaths");
+    cluster.start_node_again(3);
+
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+    eprintln!("load: {report}");
+    assert_eq!(report["complete"], true);
+    let distinct = report["records"].as_u64().unwrap() - report["duplicates"].as_u64().unwrap();
+    assert_eq!(distinct, expected.len() as u64);
+    check_through_resp(&cluster, &expected);
+    check_through_native(&cluster, &expected);
+}
+
+/// Waits until the checkpoint says that this share of the file is acknowledged.
+fn await_acknowledged(file: &str, share: f64, loading: &mut std::process::Child) {
+    let total = std::fs::metadata(file).unwrap().len() as f64;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let checkpoint = std::fs::read(format!("{file}.tontine-load")).unwrap_or_default();
+        let document: serde_json::Value = serde_json::from_slice(&checkpoint).unwrap_or_default();
+        if document["acknowledged"]["byte"].as_f64().unwrap_or(0.0) >= share * total {
+            return;
+        }
+        assert!(
+            loading.try_wait().unwrap().is_none(),
+            "the load ended before {share} of it was seen acknowledged"
+        );
+        assert!(Instant::now() < deadline, "the load does not come to {share}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn check_through_resp(cluster: &Cluster, expected: &BTreeMap<&[u8], &[u8]>) {
+    let records: Vec<_> = expected.iter().collect();
+    let mut doors: Vec<Redis> = (1..=3).map(|node| Redis::connect(&cluster.resp(node))).collect();
+    for (number, batch) in records.chunks(READ_BATCH).enumerate() {
+        let words: Vec<&[u8]> =
+            std::iter::once(&b"MGET"[..]).chain(batch.iter().map(|(key, _)| **key)).collect();
+        let Reply::List(values) = doors[number % 3].call(&words) else { panic!("MGET answers with a list") };
+        assert_eq!(values.len(), batch.len());
+        for ((key, stanza), value) in batch.iter().zip(values) {
+            assert!(value == Reply::Bulk(Some(stanza.to_vec())), "{}: {value:?}", key.escape_ascii());
+        }
+    }
+}
+
+fn check_through_native(cluster: &Cluster, expected: &BTreeMap<&[u8], &[u8]>) {
+    let records: Vec<_> = expected.iter().collect();
+    let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    executor.block_on(async {
+        let ports = runtime::Ports::os().unwrap();
+        let client = Client::connect(&[cluster.native(3)], ports, ClientOptions::default()).await.unwrap();
+        let store = client.store("default").unwrap();
+        for batch in records.chunks(READ_BATCH) {
+            let keys: Vec<Vec<u8>> = batch.iter().map(|(key, _)| key.to_vec()).collect();
+            let found = store.multi_get(keys, &RequestOptions::default()).await.unwrap();
+            for ((key, stanza), found) in batch.iter().zip(found) {
+                let value = found.unwrap().value();
+                assert!(value.as_deref() == Some(**stanza), "{}: {value:?}", key.escape_ascii());
+            }
+        }
+    });
+}

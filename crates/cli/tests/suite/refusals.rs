@@ -1,0 +1,149 @@
+//! What is refused at once, with words that say what to do.
+
+use std::net::TcpListener;
+
+use crate::cluster::{Cluster, tontine};
+
+#[test]
+fn a_node_whose_id_and_address_are_taken_is_refused() {
+    let cluster = Cluster::start();
+    let coordination = cluster.data().join("coordination").display().to_string();
+    let second =
+        tontine(&["node", "--id=1", "--data-dir", &cluster.file("second"), "--coordination", &coordination]);
+    second.fails_with("in use");
+    assert_eq!(cluster.json(&["status"])["nodes"][0]["up"], true);
+}
+
+#[test]
+fn a_node_that_the_cluster_does_not_know_is_refused() {
+    let cluster = Cluster::start();
+    let coordination = cluster.data().join("coordination").display().to_string();
+    tontine(&["node", "--id=9", "--data-dir", &cluster.file("ninth"), "--coordination", &coordination])
+        .fails_with("its nodes are 1, 2, 3");
+    let empty = cluster.file("empty");
+    tontine(&["node", "--id=1", "--data-dir", &cluster.file("first"), "--coordination", &empty])
+        .fails_with("holds no cluster");
+}
+
+#[test]
+fn a_data_directory_serves_one_process() {
+    let running = Cluster::start();
+    let mut other = Cluster::start();
+    other.stop();
+    let data = running.data().join("node-1").display().to_string();
+    let coordination = other.data().join("coordination").display().to_string();
+    tontine(&["node", "--id=1", "--data-dir", &data, "--coordination", &coordination])
+        .fails_with("the data directory is in use by another process");
+    running.run(&["put", "k", "v"]).exits(0);
+}
+
+#[test]
+fn a_data_directory_belongs_to_one_node() {
+    let mut cluster = Cluster::start();
+    cluster.stop();
+    let data = cluster.data().join("node-1").display().to_string();
+    let coordination = cluster.data().join("coordination").display().to_string();
+    tontine(&["node", "--id=2", "--data-dir", &data, "--coordination", &coordination])
+        .fails_with("belongs to node");
+    cluster.start_again();
+    cluster.run(&["put", "k", "v"]).exits(0);
+}
+
+#[test]
+fn a_data_directory_of_a_newer_version_is_left_alone() {
+    let mut cluster = Cluster::start();
+    cluster.stop();
+    let file = cluster.data().join("node-1/identity");
+    let newer = std::fs::read_to_string(&file).unwrap().replace("tontine-identity 1", "tontine-identity 2");
+    std::fs::write(&file, &newer).unwrap();
+    let words: Vec<&str> = cluster.arguments.iter().map(String::as_str).collect();
+    tontine(&words).fails_with("has format 2, this program reads up to 1");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), newer);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let mut cluster = Cluster::start();
+    cluster.stop();
+    let words: Vec<&str> = cluster.arguments.iter().map(String::as_str).collect();
+    for address in [cluster.native(2), cluster.resp(3)] {
+        let _held = TcpListener::bind(&address).unwrap();
+        tontine(&words).fails_with(&format!("address {address} is in use"));
+    }
+    cluster.start_again();
+}
+
+#[test]
+fn an_unknown_store_is_named_with_the_known_ones() {
+    let cluster = Cluster::start();
+    let unknown = "there is no store \"nope\"; the stores are: default, siblings";
+    cluster.run(&["get", "a", "-s", "nope"]).fails_with(unknown);
+    cluster.run(&["export", "-s", "nope"]).fails_with(unknown);
+}
+
+#[test]
+fn keys_and_values_over_the_limits_are_refused_and_at_the_limits_kept() {
+    let cluster = Cluster::start();
+    let long = "k".repeat(4097);
+    cluster.run(&["put", &long, "v"]).fails_with("key of 4097 bytes is over the limit of 4096 bytes");
+    cluster.run(&["put", "", "v"]).fails_with("key is empty");
+    cluster.run(&["put", &long[..4096], "v"]).exits(0);
+
+    let put_from_stdin = |bytes: usize| {
+        let path = cluster.write("value", vec![b'v'; bytes]);
+        let mut command = cluster.command(&["put", "large", "-"]);
+        command.stdin(std::fs::File::open(path).unwrap()).output().unwrap()
+    };
+    let refused = put_from_stdin((16 << 20) + 1);
+    assert_eq!(refused.status.code(), Some(2));
+    let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(words.contains("value-too-large") && words.contains("16777216"), "{words}");
+    cluster.run(&["get", "large"]).exits(1);
+    assert_eq!(put_from_stdin(16 << 20).status.code(), Some(0));
+    assert_eq!(cluster.run(&["get", "large"]).exits(0).stdout.len(), (16 << 20) + 1);
+}
+
+#[test]
+fn a_full_disk_refuses_writes_and_still_answers_gets() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::mount(folder.path()) else {
+        eprintln!("skipped: a small tmpfs cannot be mounted here");
+        return;
+    };
+    let data = format!("--data-dir={}", disk.0.join("data").display());
+    let cluster = Cluster::with(1, &[&data]);
+    cluster.run(&["put", "early", "kept"]).exits(0);
+    let value = cluster.write("value", vec![b'v'; 8 << 20]);
+    let put = |number: usize| {
+        let mut command = cluster.command(&["put", &format!("k{number}"), "-"]);
+        command.stdin(std::fs::File::open(&value).unwrap()).output().unwrap()
+    };
+    let refused = (0..64).map(put).find(|output| !output.status.success()).expect("the disk fills up");
+    let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(words.contains("disk") && words.contains("full"), "{words}");
+    assert_eq!(cluster.run(&["get", "early"]).exits(0).text(), "kept\n");
+    assert_eq!(cluster.run(&["get", "k0"]).exits(0).stdout.len(), (8 << 20) + 1);
+    drop(cluster);
+    drop(disk);
+}
+
+/// A tmpfs of 320 MiB: the engine keeps a reserve of 128.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    fn mount(folder: &std::path::Path) -> Option<SmallDisk> {
+        let disk = folder.join("disk");
+        std::fs::create_dir(&disk).unwrap();
+        let mount = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=320m", "tontine-test"])
+            .arg(&disk)
+            .output();
+        mount.ok()?.status.success().then_some(SmallDisk(disk))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
+    }
+}
