@@ -1,1 +1,21 @@
-//! (see ARCHITECTURE.md)
+//! A whole cluster in one thread: network, time, disks, faults, checkers.
+//!
+//! In reading order: [`dice`], [`executor`], [`network`] and [`disk`] are the world; [`cluster`] puts real nodes and
+//! real clients into it; [`nemesis`] does them harm; [`workload`] keeps the clients busy and writes the [`history`];
+//! [`check`] judges it. [`swarm`] draws all of this from one seed, and [`run`] plays it.
+//!
+//! **Architecture Invariant:** a run depends on its seed and on nothing else: one seed run twice gives one trace.
+
+pub mod check;
+pub mod cluster;
+pub mod dice;
+pub mod disk;
+pub mod engine;
+pub mod executor;
+pub mod history;
+pub mod nemesis;
+pub mod network;
+pub mod plant;
+pub mod run;
+pub mod swarm;
+pub mod workload;

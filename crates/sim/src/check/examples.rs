@@ -1,0 +1,113 @@
+//! Histories told by hand, for the judges' own tests. Time goes on by one microsecond with each line.
+
+use bytes::Bytes;
+use model::{Actor, Context, Dot, Moment, NodeId, Timestamp, Value, Vector, Version, VersionSet};
+
+use super::Rules;
+use crate::history::{Action, Basis, History, Operation, OperationId, Outcome, Remains};
+
+/// N=3, R=2, W=2, no losses.
+pub(crate) fn rules() -> Rules {
+    Rules { writes_required: 2, copies_kept: true, quorums_meet: true }
+}
+
+/// One client, one key.
+#[derive(Default)]
+pub(crate) struct Story {
+    pub(crate) history: History,
+    now: Moment,
+}
+
+impl Story {
+    pub(crate) fn dot(node: u32, count: u64) -> Dot {
+        Dot { actor: Actor { node: NodeId(node), incarnation: 1, birth: 1 }, count }
+    }
+
+    pub(crate) fn put_blind(&mut self, value: &'static str) -> OperationId {
+        self.put(value, Basis::Blind)
+    }
+
+    pub(crate) fn put(&mut self, value: &'static str, basis: Basis) -> OperationId {
+        self.begin(Action::Put(Bytes::from(value)), basis)
+    }
+
+    pub(crate) fn get(&mut self) -> OperationId {
+        self.begin(Action::Get, Basis::Blind)
+    }
+
+    pub(crate) fn written(&mut self, id: OperationId, node: u32, count: u64) -> (Dot, OperationId) {
+        let dot = Story::dot(node, count);
+        let context = Context::default();
+        self.end(id, Outcome::Written { dot, context, acks: 2, sloppy: false });
+        (dot, id)
+    }
+
+    pub(crate) fn got(&mut self, id: OperationId, versions: &[(Dot, &'static str)]) {
+        self.got_covering(id, versions, &[]);
+    }
+
+    pub(crate) fn got_covering(
+        &mut self,
+        id: OperationId,
+        versions: &[(Dot, &'static str)],
+        covered: &[Dot],
+    ) {
+        self.end(id, Outcome::Got(Story::set(versions, covered)));
+    }
+
+    pub(crate) fn failed(&mut self, id: OperationId) {
+        self.end(id, Outcome::Failed("no".to_owned()));
+    }
+
+    pub(crate) fn indeterminate(&mut self, id: OperationId) {
+        self.end(id, Outcome::Indeterminate("who knows".to_owned()));
+    }
+
+    pub(crate) fn set(versions: &[(Dot, &'static str)], covered: &[Dot]) -> VersionSet {
+        let dots = versions.iter().map(|(dot, _)| dot).chain(covered);
+        let vector = Vector::from_entries(dots.map(|dot| (dot.actor, dot.count)));
+        let version = |&(dot, value): &(Dot, &'static str)| Version {
+            dot,
+            timestamp: Timestamp(dot.count),
+            expires: None,
+            value: Value::Present(Bytes::from(value)),
+        };
+        VersionSet::from_parts(vector, versions.iter().map(version).collect()).expect("sorted and covered")
+    }
+
+    pub(crate) fn remains(replicas: &[(u32, VersionSet)]) -> Remains {
+        Remains {
+            store: super::siblings::STORE,
+            key: Bytes::from("k"),
+            replicas: replicas.iter().map(|(node, set)| (NodeId(*node), set.clone())).collect(),
+            hints: Vec::new(),
+        }
+    }
+
+    fn tick(&mut self) -> Moment {
+        self.now.nanos += 1000;
+        self.now
+    }
+
+    fn begin(&mut self, action: Action, basis: Basis) -> OperationId {
+        let invoked = self.tick();
+        self.history.operations.push(Operation {
+            client: 1,
+            store: super::siblings::STORE,
+            key: Bytes::from("k"),
+            action,
+            basis,
+            invoked,
+            returned: None,
+            outcome: Outcome::Pending,
+        });
+        OperationId(self.history.operations.len() - 1)
+    }
+
+    fn end(&mut self, id: OperationId, outcome: Outcome) {
+        let returned = self.tick();
+        let operation = &mut self.history.operations[id.0];
+        operation.returned = Some(returned);
+        operation.outcome = outcome;
+    }
+}

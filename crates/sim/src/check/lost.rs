@@ -1,0 +1,84 @@
+//! Invariant 1: an acknowledged write is never lost.
+//!
+//! At the end every acknowledged write is held, or something that replaced it is, by as many replicas as the
+//! acknowledgement promised (a hint counts for the replica that it will be delivered to); by one, where the run's
+//! faults may have taken copies away.
+
+use model::{Dot, VersionSet};
+
+use super::{Rules, Violation, name};
+use crate::history::{History, Outcome, Remains};
+
+/// Checks what the nodes hold against what clients were told.
+pub fn check(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (id, operation) in history.all() {
+        let Outcome::Written { dot, .. } = operation.outcome else { continue };
+        let Some(held) =
+            remains.iter().find(|held| held.store == operation.store && held.key == operation.key)
+        else {
+            continue;
+        };
+        let place = (operation.store, operation.key.clone());
+        let copies = held.replicas.iter().filter(|(node, _)| holds(&held.of_replica(*node), dot)).count();
+        let required = if rules.copies_kept { rules.writes_required } else { 1 };
+        if copies < required {
+            let detail = format!(
+                "{}: {id:?} ({dot}) was acknowledged, but {copies} replicas hold it, {required} must",
+                name(&place)
+            );
+            violations.push(Violation { invariant: 1, detail });
+        } else if !holds(&held.merged(), dot) {
+            let detail = format!("{}: {id:?} ({dot}) is lost as soon as the replicas merge", name(&place));
+            violations.push(Violation { invariant: 1, detail });
+        }
+    }
+    violations
+}
+
+/// Whether the write is there, or something that replaced it.
+fn holds(set: &VersionSet, dot: Dot) -> bool {
+    set.vector().covers(dot) && !set.versions().is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::examples::{Story, rules};
+    use super::{Rules, check};
+
+    #[test]
+    fn a_write_on_w_replicas_or_as_a_hint_for_one_is_there() {
+        let mut story = Story::default();
+        let put = story.put_blind("a");
+        let (dot, _) = story.written(put, 1, 1);
+        let held = Story::set(&[(dot, "a")], &[]);
+        let mut remains = Story::remains(&[(1, held.clone()), (2, held.clone()), (3, Default::default())]);
+        assert_eq!(check(&story.history, &[remains.clone()], rules()), []);
+        remains.replicas[1].1 = Default::default();
+        remains.hints.push((model::NodeId(4), model::NodeId(3), held));
+        assert_eq!(check(&story.history, &[remains], rules()), []);
+    }
+
+    #[test]
+    fn a_write_that_too_few_hold_is_caught() {
+        let mut story = Story::default();
+        let put = story.put_blind("a");
+        let (dot, _) = story.written(put, 1, 1);
+        let held = Story::set(&[(dot, "a")], &[]);
+        let remains = Story::remains(&[(1, held), (2, Default::default()), (3, Default::default())]);
+        assert_eq!(check(&story.history, &[remains.clone()], rules()).len(), 1);
+        let lenient = Rules { copies_kept: false, ..rules() };
+        assert_eq!(check(&story.history, &[remains], lenient), [], "one copy is enough after losses");
+    }
+
+    #[test]
+    fn a_write_that_a_merge_would_drop_is_caught() {
+        let mut story = Story::default();
+        let put = story.put_blind("a");
+        let (dot, _) = story.written(put, 1, 1);
+        let held = Story::set(&[(dot, "a")], &[]);
+        let empty = Story::set(&[], &[dot]);
+        let remains = Story::remains(&[(1, held.clone()), (2, held), (3, empty)]);
+        assert!(check(&story.history, &[remains], rules())[0].detail.contains("merge"));
+    }
+}

@@ -1,0 +1,131 @@
+//! The judges: pure functions from what happened to what must not have happened.
+//!
+//! [`lost`] is invariant 1, [`siblings`] is 4, [`values`] is 5, [`reads`] is 7. Each knows only the history, what the
+//! nodes hold at the end, and the promises that this run's settings and faults leave standing ([`Rules`]).
+//!
+//! Must never: look at how the cluster works inside; a judge that shares the defendant's code shares its bugs.
+
+pub mod lost;
+pub mod reads;
+pub mod siblings;
+pub mod values;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use bytes::Bytes;
+use model::{Dot, Value, VersionSet};
+
+use crate::history::{Action, History, OperationId, Outcome, Remains};
+
+/// A broken promise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Number of the invariant in the design; 0: the run itself went wrong.
+    pub invariant: u8,
+    /// What was seen.
+    pub detail: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "invariant {}: {}", self.invariant, self.detail)
+    }
+}
+
+/// What the settings and faults of a run leave standing.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// W: copies that an acknowledged write has.
+    pub writes_required: usize,
+    /// Whether no fault took copies away: then all W are there at the end, otherwise one must be.
+    pub copies_kept: bool,
+    /// Whether read and write quorums meet, none is sloppy, and no copy was taken away.
+    pub quorums_meet: bool,
+}
+
+/// All invariants.
+pub fn all(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violation> {
+    let mut violations = values::check(history, remains);
+    violations.extend(lost::check(history, remains, rules));
+    violations.extend(siblings::check(history, remains));
+    violations.extend(reads::check(history, rules));
+    violations
+}
+
+/// A key of a store.
+pub(crate) type Place = (&'static str, Bytes);
+
+/// Which operation an event or a value is.
+#[derive(Debug, Default)]
+pub(crate) struct Attribution {
+    values: BTreeMap<(Place, Bytes), OperationId>,
+    dots: BTreeMap<(Place, Dot), OperationId>,
+}
+
+impl Attribution {
+    /// From everything that was written, acknowledged or seen.
+    pub(crate) fn new(history: &History, remains: &[Remains]) -> Attribution {
+        let mut known = Attribution::default();
+        for (id, operation) in history.all() {
+            let place = (operation.store, operation.key.clone());
+            if let Action::Put(value) = &operation.action {
+                known.values.insert((place.clone(), value.clone()), id);
+            }
+            if let Outcome::Written { dot, .. } = operation.outcome {
+                known.dots.insert((place, dot), id);
+            }
+        }
+        for (place, set) in sets(history, remains) {
+            for version in set.versions() {
+                if let Value::Present(value) = &version.value
+                    && let Some(&id) = known.values.get(&(place.clone(), value.clone()))
+                {
+                    known.dots.entry((place.clone(), version.dot)).or_insert(id);
+                }
+            }
+        }
+        known
+    }
+
+    /// The put that wrote this value.
+    pub(crate) fn of_value(&self, place: &Place, value: &Bytes) -> Option<OperationId> {
+        self.values.get(&(place.clone(), value.clone())).copied()
+    }
+
+    /// The write that this event is, if it is known.
+    pub(crate) fn of_dot(&self, place: &Place, dot: Dot) -> Option<OperationId> {
+        self.dots.get(&(place.clone(), dot)).copied()
+    }
+
+    /// All known events of one key.
+    pub(crate) fn dots_of<'a>(&'a self, place: &Place) -> impl Iterator<Item = (Dot, OperationId)> + 'a {
+        let place = place.clone();
+        self.dots.iter().filter(move |((at, _), _)| *at == place).map(|((_, dot), id)| (*dot, *id))
+    }
+}
+
+/// Every set that anybody saw: answers of gets, and what the nodes hold at the end.
+pub(crate) fn sets<'a>(
+    history: &'a History,
+    remains: &'a [Remains],
+) -> impl Iterator<Item = (Place, &'a VersionSet)> {
+    let answered = history.operations.iter().filter_map(|operation| match &operation.outcome {
+        Outcome::Got(set) => Some(((operation.store, operation.key.clone()), set)),
+        _ => None,
+    });
+    let held = remains.iter().flat_map(|remains| {
+        let place = (remains.store, remains.key.clone());
+        let hints = remains.hints.iter().map(|(_, _, set)| set);
+        remains.replicas.iter().map(|(_, set)| set).chain(hints).map(move |set| (place.clone(), set))
+    });
+    answered.chain(held)
+}
+
+/// A key for people.
+pub(crate) fn name(place: &Place) -> String {
+    format!("{}/{}", place.0, String::from_utf8_lossy(&place.1))
+}
+
+#[cfg(test)]
+pub(crate) mod examples;

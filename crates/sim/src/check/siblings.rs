@@ -1,0 +1,177 @@
+//! Invariant 4: siblings are exactly the concurrent writes.
+//!
+//! True causality is rebuilt from the contexts that clients got and gave back, without looking at a vector: a write
+//! has *seen* the versions that its context was handed out with, and all that those had seen. Then in every answer
+//! - no version was seen by another version (a phantom sibling), and
+//! - every event that the answer claims to cover is there or was seen by something that is (a missing sibling).
+//!
+//! Only stores that keep siblings, and only keys whose every write names its context, can be judged so.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{Value, VersionSet};
+
+use super::{Attribution, Place, Violation, name, sets};
+use crate::history::{Action, Basis, History, Operation, OperationId, Outcome, Remains};
+
+/// The store that keeps siblings in every simulation.
+pub const STORE: &str = "siblings";
+
+type Writes = BTreeSet<OperationId>;
+
+/// Checks every answer, and what the nodes hold.
+pub fn check(history: &History, remains: &[Remains]) -> Vec<Violation> {
+    let known = Attribution::new(history, remains);
+    let unjudged = unjudged(history);
+    let mut causality = Causality { history, known: &known, seen: BTreeMap::new() };
+    for (id, operation) in history.all() {
+        if operation.store == STORE && operation.is_write() {
+            let seen = causality.basis(operation);
+            causality.seen.insert(id, seen);
+        }
+    }
+    let mut violations = BTreeSet::new();
+    for (place, set) in sets(history, remains) {
+        if place.0 == STORE && !unjudged.contains(&place) {
+            violations.extend(causality.judge(&place, set));
+        }
+    }
+    for held in remains {
+        let place = (held.store, held.key.clone());
+        if place.0 == STORE && !unjudged.contains(&place) {
+            violations.extend(causality.judge(&place, &held.merged()));
+        }
+    }
+    violations.into_iter().map(|detail| Violation { invariant: 4, detail }).collect()
+}
+
+/// Keys with a write whose basis or event nobody knows.
+fn unjudged(history: &History) -> BTreeSet<Place> {
+    let mut places = BTreeSet::new();
+    for operation in history.operations.iter().filter(|operation| operation.is_write()) {
+        let unanswered = matches!(operation.outcome, Outcome::Pending | Outcome::Indeterminate(_));
+        let nameless = operation.action == Action::Delete && unanswered;
+        if nameless || operation.basis == Basis::Overwrite {
+            places.insert((operation.store, operation.key.clone()));
+        }
+    }
+    places
+}
+
+struct Causality<'a> {
+    history: &'a History,
+    known: &'a Attribution,
+    /// What each write had seen; closed under "had seen".
+    seen: BTreeMap<OperationId, Writes>,
+}
+
+impl Causality<'_> {
+    fn basis(&self, operation: &Operation) -> Writes {
+        let Basis::After(source) = operation.basis else { return Writes::new() };
+        let source_operation = self.history.operation(source);
+        let place = (operation.store, operation.key.clone());
+        match &source_operation.outcome {
+            Outcome::Got(set) => {
+                let writes = self.writes(&place, set);
+                writes.into_iter().flat_map(|write| self.with_seen(write)).collect()
+            }
+            // A write's own answer: with everything it replaced if it stood alone, otherwise what it was given.
+            Outcome::Written { dot, context, .. } if context.vector.covers(*dot) => self.with_seen(source),
+            _ => self.seen.get(&source).cloned().unwrap_or_default(),
+        }
+    }
+
+    fn with_seen(&self, write: OperationId) -> Writes {
+        let mut writes = self.seen.get(&write).cloned().unwrap_or_default();
+        writes.insert(write);
+        writes
+    }
+
+    fn writes(&self, place: &Place, set: &VersionSet) -> Writes {
+        let of = |version: &model::Version| match &version.value {
+            Value::Present(value) => self.known.of_value(place, value),
+            Value::Tombstone => self.known.of_dot(place, version.dot),
+        };
+        set.versions().iter().filter_map(of).collect()
+    }
+
+    fn judge(&self, place: &Place, set: &VersionSet) -> Vec<String> {
+        let mut violations = Vec::new();
+        let there = self.writes(place, set);
+        let nothing = Writes::new();
+        let seen = |write: &OperationId| self.seen.get(write).unwrap_or(&nothing);
+        for write in &there {
+            if let Some(later) = there.iter().find(|later| seen(later).contains(write)) {
+                violations.push(format!(
+                    "{}: phantom sibling: {write:?} beside {later:?}, which replaced it",
+                    name(place)
+                ));
+            }
+        }
+        for (dot, write) in self.known.dots_of(place) {
+            let accounted = there.contains(&write) || there.iter().any(|later| seen(later).contains(&write));
+            if set.vector().covers(dot) && !accounted {
+                violations.push(format!(
+                    "{}: missing sibling: {write:?} ({dot}) is covered, but only {there:?} are there",
+                    name(place)
+                ));
+            }
+        }
+        violations
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::examples::Story;
+    use super::check;
+    use crate::history::Basis;
+
+    #[test]
+    fn two_blind_writes_are_siblings_and_their_merge_stands_alone() {
+        let mut story = Story::default();
+        let (a, b) = (story.put_blind("a"), story.put_blind("b"));
+        let ((dot_a, _), (dot_b, _)) = (story.written(a, 1, 1), story.written(b, 1, 2));
+        let get = story.get();
+        story.got(get, &[(dot_a, "a"), (dot_b, "b")]);
+        let merge = story.put("c", Basis::After(get));
+        let (dot_c, _) = story.written(merge, 2, 1);
+        let last = story.get();
+        story.got_covering(last, &[(dot_c, "c")], &[dot_a, dot_b]);
+        assert_eq!(check(&story.history, &[]), []);
+    }
+
+    #[test]
+    fn a_sibling_that_was_replaced_is_caught() {
+        let mut story = Story::default();
+        let a = story.put_blind("a");
+        let (dot_a, _) = story.written(a, 1, 1);
+        let get = story.get();
+        story.got(get, &[(dot_a, "a")]);
+        let b = story.put("b", Basis::After(get));
+        let (dot_b, _) = story.written(b, 2, 1);
+        let last = story.get();
+        story.got(last, &[(dot_a, "a"), (dot_b, "b")]);
+        assert!(check(&story.history, &[])[0].detail.contains("phantom"));
+    }
+
+    #[test]
+    fn a_concurrent_write_that_vanished_is_caught() {
+        let mut story = Story::default();
+        let (a, b) = (story.put_blind("a"), story.put_blind("b"));
+        let ((dot_a, _), (dot_b, _)) = (story.written(a, 1, 1), story.written(b, 1, 2));
+        let get = story.get();
+        story.got_covering(get, &[(dot_b, "b")], &[dot_a]);
+        assert!(check(&story.history, &[])[0].detail.contains("missing"));
+    }
+
+    #[test]
+    fn a_write_that_the_answer_does_not_claim_to_know_is_not_missing() {
+        let mut story = Story::default();
+        let (a, b) = (story.put_blind("a"), story.put_blind("b"));
+        let ((dot_a, _), _) = (story.written(a, 1, 1), story.written(b, 2, 1));
+        let get = story.get();
+        story.got(get, &[(dot_a, "a")]);
+        assert_eq!(check(&story.history, &[]), []);
+    }
+}

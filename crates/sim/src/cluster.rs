@@ -1,0 +1,375 @@
+//! Real nodes on simulated machines.
+//!
+//! ```text
+//!   machine = host + disk + wall clock          outlives its processes
+//!     └─ process = node::Node over the ports    one life; killed, cut off, stopped, started again
+//! ```
+//!
+//! Must never: reach around the ports, but to read what a node holds when all is over.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use control::bootstrap::{self, Blueprint};
+use coordination::documents;
+use coordination::memory::{MemoryService, MemorySession};
+use model::{Consistency, Generation, Node as Member, NodeId, Resolver, Store, StoreName, Zone};
+use node::engines::{Engines, LogEngines, MemoryEngines};
+use node::{Node, NodeConfig};
+use parking_lot::Mutex;
+use runtime::disk::simulated::SimulatedDisk;
+use runtime::{Disk, Ports};
+use storage::LogOptions;
+
+use crate::check::siblings;
+use crate::dice::{Dice, ProcessEntropy};
+use crate::disk::TracedDisk;
+use crate::engine::PlantedEngines;
+use crate::executor::{Executor, ProcessClock, ProcessId, ProcessTasks, WallClock};
+use crate::history::Remains;
+use crate::network::{Host, Wires};
+use crate::plant::Plant;
+use crate::swarm::{EngineKind, Setup};
+
+/// The store that keeps the last write.
+pub const LAST_WRITE: &str = "default";
+/// All stores of a simulated cluster.
+pub const STORES: [&str; 2] = [LAST_WRITE, siblings::STORE];
+
+const CLUSTER: &str = "sim";
+/// Few, so that documents stay small; several, so that keys have different replicas.
+const PARTITIONS: usize = 8;
+/// Pause before a node that did not start is started again.
+const START_AGAIN: Duration = Duration::from_millis(250);
+
+/// Everything that a run consists of.
+pub struct World {
+    /// Time and tasks.
+    pub executor: Arc<Executor>,
+    /// The network.
+    pub wires: Wires,
+    /// The coordination service.
+    pub service: MemoryService,
+    /// What was drawn.
+    pub setup: Setup,
+    machines: Vec<Machine>,
+    log: Mutex<Vec<String>>,
+}
+
+/// One simulated machine.
+pub struct Machine {
+    id: NodeId,
+    disk: SimulatedDisk,
+    /// How long a sync takes, in microseconds.
+    pub sync_us: Arc<AtomicU64>,
+    /// How wrong its clock is.
+    pub wall: Arc<WallClock>,
+    life: Mutex<Life>,
+}
+
+#[derive(Default)]
+struct Life {
+    process: Option<ProcessId>,
+    node: Option<Arc<Node>>,
+    session: Option<Arc<MemorySession>>,
+    /// Planted: an identity file of before.
+    identity: Option<Vec<u8>>,
+}
+
+impl Machine {
+    /// Its disk, for faults.
+    pub fn disk(&self) -> &SimulatedDisk {
+        &self.disk
+    }
+
+    /// Its host on the network.
+    pub fn host(&self) -> Host {
+        Host(self.id.0)
+    }
+
+    /// Its node's id.
+    pub fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// Whether a process runs there, started or starting.
+    pub fn is_running(&self) -> bool {
+        self.life.lock().process.is_some()
+    }
+}
+
+impl World {
+    /// Machines that are switched off, and wires between them.
+    pub fn new(setup: Setup) -> Arc<World> {
+        let seed = setup.seed;
+        let executor = Executor::new(setup.shuffle.then(|| Dice::apart(seed, 2)));
+        let wires = Wires::new(executor.clone(), Dice::apart(seed, 3), setup.conditions);
+        let mut dice = Dice::apart(seed, 4);
+        let machines = (1..=setup.nodes).map(|id| Machine::new(NodeId(id), &executor, &mut dice)).collect();
+        let service = MemoryService::new();
+        Arc::new(World { executor, wires, service, setup, machines, log: Mutex::default() })
+    }
+
+    /// All machines.
+    pub fn machines(&self) -> &[Machine] {
+        &self.machines
+    }
+
+    /// Writes a line of the run's own log, for people.
+    pub fn tell(&self, line: impl AsRef<str>) {
+        let seconds = self.executor.now().nanos as f64 / 1e9;
+        self.log.lock().push(format!("{seconds:10.6} {}", line.as_ref()));
+    }
+
+    /// The run's own log.
+    pub fn log(&self) -> Vec<String> {
+        self.log.lock().clone()
+    }
+
+    /// Addresses of the native protocol.
+    pub fn addresses(&self) -> Vec<String> {
+        self.machines.iter().map(|machine| address(machine.id)).collect()
+    }
+
+    /// The doors of one life of a process.
+    pub fn ports(&self, host: Host, process: ProcessId, wall: Arc<WallClock>) -> Ports {
+        let dice = Dice::apart(self.setup.seed, 1000 + process.0);
+        Ports {
+            clock: Arc::new(ProcessClock::new(self.executor.clone(), wall)),
+            tasks: Arc::new(ProcessTasks::new(self.executor.clone(), process)),
+            entropy: Arc::new(ProcessEntropy::new(dice)),
+            network: self.wires.at(host, process),
+        }
+    }
+
+    /// Publishes the cluster's first document.
+    pub async fn found(&self) {
+        let setup = &self.setup;
+        let member = |machine: &Machine| Member {
+            id: machine.id,
+            zone: Zone(format!("z{}", machine.id.0 % 3)),
+            native: address(machine.id),
+            resp: None,
+        };
+        let consistency = Consistency {
+            replicas: setup.replicas,
+            reads_required: setup.reads,
+            writes_required: setup.writes,
+        };
+        let store = |name: &str| {
+            let resolver = if name == LAST_WRITE { Resolver::LastWriteWins } else { Resolver::Siblings };
+            let name = StoreName::new(name).expect("the name is well formed");
+            let store = Store::new(name, consistency).expect("the swarm draws numbers that fit each other");
+            Store { resolver, sloppy: setup.sloppy, ..store }
+        };
+        let blueprint = Blueprint {
+            name: CLUSTER.to_owned(),
+            nodes: self.machines.iter().map(member).collect(),
+            partitions: PARTITIONS,
+            stores: STORES.iter().map(|name| store(name)).collect(),
+        };
+        bootstrap::create(&self.service.open(), &blueprint).await.expect("nothing disturbs the founding");
+    }
+
+    /// Publishes the same cluster under the next generation and has the older one refused.
+    pub async fn next_generation(&self) {
+        let session = self.service.open();
+        let Ok(Some(mut cluster)) = documents::read_cluster(&session).await else { return };
+        cluster.generation = Generation(cluster.generation.0 + 1);
+        cluster.generation_accepted_min = cluster.generation;
+        if documents::publish_cluster(&session, &cluster).await.is_ok() {
+            self.tell(format!("generation {} published", cluster.generation.0));
+        }
+    }
+
+    /// Starts a node's process, unless one runs; it tries again until it stands.
+    pub fn start(self: &Arc<Self>, position: usize) {
+        let machine = &self.machines[position];
+        let process = self.executor.process();
+        {
+            let mut life = machine.life.lock();
+            if life.process.is_some() {
+                return;
+            }
+            life.process = Some(process);
+        }
+        self.tell(format!("{} starts", machine.id));
+        let world = self.clone();
+        self.executor.spawn(process, Box::pin(async move { world.live(position, process).await }));
+    }
+
+    async fn live(self: Arc<Self>, position: usize, process: ProcessId) {
+        let machine = &self.machines[position];
+        let ports = self.ports(machine.host(), process, machine.wall.clone());
+        let node = loop {
+            match self.start_once(machine, &ports).await {
+                Ok(node) => break node,
+                Err(reason) => self.tell(format!("{} does not start: {reason}", machine.id)),
+            }
+            self.executor.sleep(START_AGAIN).await;
+        };
+        self.tell(format!("{} is up, incarnation {}", machine.id, node.incarnation()));
+        machine.life.lock().node = Some(node.clone());
+        let worker = node.worker(ports.clone());
+        let mut listener =
+            ports.network.listen(&address(machine.id)).await.expect("the last process has left the address");
+        while let Ok(link) = listener.accept().await {
+            ports.tasks.spawn(Box::pin(worker.service.clone().serve(link)));
+        }
+    }
+
+    async fn start_once(&self, machine: &Machine, ports: &Ports) -> Result<Arc<Node>, String> {
+        let lies = self.setup.plant == Some(Plant::LyingDisk);
+        let disk: Arc<dyn Disk> =
+            Arc::new(TracedDisk::new(machine.disk.clone(), self.executor.clone(), lies));
+        let session = Arc::new(self.service.open());
+        machine.life.lock().session = Some(session.clone());
+        let engines = self.engines(disk.clone(), ports);
+        let mut config = NodeConfig::new(machine.id, CLUSTER);
+        config.coordinator.deadline = self.setup.deadline;
+        let starting = Node::start(config, ports.clone(), disk, engines, session);
+        Box::pin(starting).await.map_err(|error| error.to_string())
+    }
+
+    fn engines(&self, disk: Arc<dyn Disk>, ports: &Ports) -> Arc<dyn Engines> {
+        let engines: Arc<dyn Engines> = match self.setup.engine {
+            EngineKind::Memory => Arc::new(MemoryEngines),
+            EngineKind::Log(durability) => {
+                // Small, so that a short run sees segments end, snapshots and compaction.
+                let options = LogOptions {
+                    durability,
+                    segment_bytes: 4 << 10,
+                    reserve_bytes: 16 << 10,
+                    snapshot_bytes: 16 << 10,
+                };
+                Arc::new(LogEngines { disk, options, ports: ports.clone() })
+            }
+        };
+        match self.setup.plant {
+            Some(plant @ (Plant::ForgetfulEngine | Plant::StaleEngine)) => {
+                let dice = Dice::new(ports.entropy.next_u64());
+                Arc::new(PlantedEngines::new(engines, plant, dice))
+            }
+            _ => engines,
+        }
+    }
+
+    /// Ends a node's process at once. Its peers learn it `silence` later, its session ends `linger` later.
+    pub fn kill(&self, position: usize, silence: Duration, linger: Duration) {
+        let machine = &self.machines[position];
+        let Life { process, node, session, identity } = std::mem::take(&mut *machine.life.lock());
+        machine.life.lock().identity = identity;
+        let Some(process) = process else { return };
+        self.executor.kill(process);
+        self.wires.end_process(process, silence);
+        drop(node);
+        machine.disk.kill();
+        self.executor.at(self.executor.now().after(linger), move || drop(session));
+        self.rewind_identity(machine);
+    }
+
+    /// Cuts a machine's power: as [`World::kill`], and unsynced data is lost or torn as `seed` says.
+    pub fn cut_power(&self, position: usize, seed: u64, silence: Duration, linger: Duration) {
+        self.kill(position, silence, linger);
+        self.machines[position].disk.crash(seed);
+    }
+
+    /// Stops a node cleanly. Its process is gone afterwards.
+    pub async fn stop(&self, position: usize) {
+        let machine = &self.machines[position];
+        let (process, node) = {
+            let life = machine.life.lock();
+            (life.process, life.node.clone())
+        };
+        if let (Some(process), Some(node)) = (process, node) {
+            self.wires.end_process(process, Duration::ZERO);
+            self.executor.sleep(Duration::from_millis(20)).await;
+            if let Err(error) = node.stop().await {
+                self.tell(format!("{} does not stop cleanly: {error}", machine.id));
+            }
+        }
+        self.kill(position, Duration::ZERO, Duration::ZERO);
+    }
+
+    /// Planted: the first identity that was seen comes back, as if stopped cleanly before the first write.
+    fn rewind_identity(&self, machine: &Machine) {
+        if self.setup.plant != Some(Plant::RewoundIdentity) {
+            return;
+        }
+        let Some(contents) = machine.disk.contents("identity") else { return };
+        let text = String::from_utf8_lossy(&contents).into_owned();
+        let Some(end) = text.find("checksum ") else { return };
+        let text = format!("{}births 0\n", &text[..end]);
+        let text = format!("{text}checksum {:016x}\n", model::Token::of(text.as_bytes()).0);
+        let mut life = machine.life.lock();
+        let first = life.identity.get_or_insert(text.into_bytes());
+        machine.disk.plant("identity", first);
+    }
+
+    /// Whether every node stands.
+    pub fn all_up(&self) -> bool {
+        self.machines.iter().all(|machine| machine.life.lock().node.is_some())
+    }
+
+    /// What all nodes hold of a key, read past all quorums. All must be up.
+    ///
+    /// # Errors
+    /// What a node could not read.
+    pub fn remains(&self, store: &'static str, key: &Bytes) -> Result<Remains, String> {
+        let mut remains = Remains { store, key: key.clone(), replicas: Vec::new(), hints: Vec::new() };
+        for machine in &self.machines {
+            let Some(node) = machine.life.lock().node.clone() else {
+                return Err(format!("{} is not up", machine.id));
+            };
+            let view = node.replica().view().get();
+            let local = view.store(store).ok_or_else(|| format!("{} has no store {store}", machine.id))?;
+            let route = view.route(local, key);
+            let wrong = |failure: wire::messages::Failure| format!("{}: {failure}", machine.id);
+            if route.preference.is_replica(machine.id) {
+                remains.replicas.push((machine.id, local.get(route.place, key).map_err(wrong)?));
+            }
+            let definition = local.definition();
+            for &target in route.preference.replicas() {
+                let parked = node
+                    .replica()
+                    .hints()
+                    .get(&[target], &definition.name, definition.resolver, key)
+                    .map_err(wrong)?;
+                if !parked.is_empty() {
+                    remains.hints.push((machine.id, target, parked));
+                }
+            }
+        }
+        Ok(remains)
+    }
+
+    /// Ends everything, so that nothing keeps anything alive.
+    pub fn end(&self) {
+        for position in 0..self.machines.len() {
+            self.kill(position, Duration::ZERO, Duration::ZERO);
+        }
+        self.executor.end();
+    }
+}
+
+impl Machine {
+    fn new(id: NodeId, executor: &Arc<Executor>, dice: &mut Dice) -> Machine {
+        let disk = SimulatedDisk::new(dice.roll());
+        let sync_us = Arc::new(AtomicU64::new(dice.between(50, 3000)));
+        let (clock, duration) = (executor.clone(), sync_us.clone());
+        disk.set_sync_delay(Some(Arc::new(move |_path: &str| {
+            Box::pin(clock.sleep(Duration::from_micros(duration.load(Ordering::Relaxed))))
+        })));
+        let wall = Arc::new(WallClock::default());
+        wall.skew_ms.store(dice.below(10_000) as i64 - 5_000, Ordering::Relaxed);
+        wall.drift_ppm.store(dice.below(400) as i64 - 200, Ordering::Relaxed);
+        Machine { id, disk, sync_us, wall, life: Mutex::default() }
+    }
+}
+
+/// Where a node's native protocol is served.
+fn address(id: NodeId) -> String {
+    format!("h{}:7401", id.0)
+}

@@ -1,0 +1,108 @@
+//! A simulated node's disk: `runtime`'s simulated disk, seen by the trace.
+//!
+//! Must never: change what the disk does, but for the planted lie.
+
+use std::sync::Arc;
+
+use runtime::disk::simulated::SimulatedDisk;
+use runtime::{BoxFuture, Disk, DiskError, File};
+
+use crate::executor::Executor;
+
+/// Takes every operation that changes something into the trace.
+#[derive(Clone)]
+pub struct TracedDisk {
+    inner: SimulatedDisk,
+    executor: Arc<Executor>,
+    /// Planted: syncs are acknowledged and not done.
+    lies: bool,
+}
+
+impl TracedDisk {
+    /// Around a disk; `lies` plants a bug.
+    pub fn new(inner: SimulatedDisk, executor: Arc<Executor>, lies: bool) -> TracedDisk {
+        TracedDisk { inner, executor, lies }
+    }
+
+    fn note(&self, what: u64, path: &str, detail: u64) {
+        self.executor.note(what, model::Token::of(path.as_bytes()).0 ^ detail);
+    }
+
+    fn file(&self, path: &str, inner: Arc<dyn File>) -> Arc<dyn File> {
+        Arc::new(TracedFile { inner, path: path.to_owned(), disk: self.clone() })
+    }
+}
+
+impl Disk for TracedDisk {
+    fn create(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
+        self.note(10, path, 0);
+        self.inner.create(path).map(|file| self.file(path, file))
+    }
+
+    fn open(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
+        self.inner.open(path).map(|file| self.file(path, file))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        self.note(11, from, 0);
+        self.inner.rename(from, to)
+    }
+
+    fn remove(&self, path: &str) -> Result<(), DiskError> {
+        self.note(12, path, 0);
+        self.inner.remove(path)
+    }
+
+    fn list(&self, directory: &str) -> Result<Vec<String>, DiskError> {
+        self.inner.list(directory)
+    }
+
+    fn sync_directory(&self, directory: &str) -> BoxFuture<'static, Result<(), DiskError>> {
+        self.note(13, directory, 0);
+        self.inner.sync_directory(directory)
+    }
+
+    fn lock(&self, path: &str) -> Result<Box<dyn Send + Sync>, DiskError> {
+        self.inner.lock(path)
+    }
+
+    fn available_bytes(&self) -> u64 {
+        self.inner.available_bytes()
+    }
+}
+
+struct TracedFile {
+    inner: Arc<dyn File>,
+    path: String,
+    disk: TracedDisk,
+}
+
+impl File for TracedFile {
+    fn append(&self, bytes: &[u8]) -> Result<u64, DiskError> {
+        self.disk.note(14, &self.path, model::Token::of(bytes).0);
+        self.inner.append(bytes)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
+        self.inner.read_at(offset, buffer)
+    }
+
+    fn sync(&self) -> BoxFuture<'static, Result<(), DiskError>> {
+        self.disk.note(15, &self.path, self.inner.length());
+        // Files that say whose the directory is are spared: without them the engine would not even start.
+        let says_whose = self.path.ends_with("FORMAT") || self.path.contains("identity");
+        if self.disk.lies && !says_whose {
+            return Box::pin(async { Ok(()) });
+        }
+        self.inner.sync()
+    }
+
+    fn truncate(&self, length: u64) -> Result<(), DiskError> {
+        self.disk.note(16, &self.path, length);
+        self.inner.truncate(length)
+    }
+
+    fn length(&self) -> u64 {
+        self.inner.length()
+    }
+}

@@ -1,0 +1,140 @@
+//! Engines with planted bugs.
+//!
+//! Must never: be used but for [`Plant::ForgetfulEngine`] and [`Plant::StaleEngine`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use model::{PartitionId, Token};
+use node::engines::Engines;
+use parking_lot::Mutex;
+use runtime::BoxFuture;
+use storage::{
+    Change, Commit, Durable, EngineStats, ScanCursor, ScanLimit, ScanPage, StorageEngine, StorageError,
+};
+
+use crate::dice::Dice;
+use crate::plant::Plant;
+
+/// Opens engines that have the planted bug.
+pub struct PlantedEngines {
+    inner: Arc<dyn Engines>,
+    plant: Plant,
+    dice: Mutex<Dice>,
+}
+
+impl PlantedEngines {
+    /// Around good engines.
+    pub fn new(inner: Arc<dyn Engines>, plant: Plant, dice: Dice) -> PlantedEngines {
+        PlantedEngines { inner, plant, dice: Mutex::new(dice) }
+    }
+}
+
+impl Engines for PlantedEngines {
+    fn kind(&self) -> &'static str {
+        self.inner.kind()
+    }
+
+    fn open(&self, name: &str) -> BoxFuture<'static, Result<Arc<dyn StorageEngine>, StorageError>> {
+        let (opening, plant) = (self.inner.open(name), self.plant);
+        let dice = Mutex::new(Dice::new(self.dice.lock().roll()));
+        Box::pin(async move {
+            let inner = opening.await?;
+            Ok(Arc::new(PlantedEngine { inner, plant, dice, before: Mutex::default() })
+                as Arc<dyn StorageEngine>)
+        })
+    }
+}
+
+struct PlantedEngine {
+    inner: Arc<dyn StorageEngine>,
+    plant: Plant,
+    dice: Mutex<Dice>,
+    /// The record before the last of each key.
+    before: Mutex<BTreeMap<Bytes, Option<Bytes>>>,
+}
+
+impl StorageEngine for PlantedEngine {
+    fn get(&self, partition: PartitionId, token: Token, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
+        if self.plant == Plant::StaleEngine
+            && let Some(before) = self.before.lock().get(key)
+            && self.dice.lock().chance(300)
+        {
+            return Ok(before.clone());
+        }
+        self.inner.get(partition, token, key)
+    }
+
+    fn update(
+        &self,
+        partition: PartitionId,
+        token: Token,
+        key: &[u8],
+        change: &mut dyn FnMut(Option<&Bytes>) -> Change,
+    ) -> Result<Option<Commit>, StorageError> {
+        let forgets = self.plant == Plant::ForgetfulEngine && self.dice.lock().chance(300);
+        let mut pretended = false;
+        let mut before = None;
+        let commit = self.inner.update(partition, token, key, &mut |record| {
+            before = record.cloned();
+            match change(record) {
+                Change::Put(_) if forgets => {
+                    pretended = true;
+                    Change::Keep
+                }
+                decided => decided,
+            }
+        })?;
+        if commit.is_some() {
+            self.before.lock().insert(Bytes::copy_from_slice(key), before);
+        }
+        Ok(if pretended { Some(self.inner.position()) } else { commit })
+    }
+
+    fn acknowledges_at_once(&self) -> bool {
+        self.inner.acknowledges_at_once()
+    }
+
+    fn discard_corrupt(
+        &self,
+        partition: PartitionId,
+        token: Token,
+        key: &[u8],
+    ) -> Result<bool, StorageError> {
+        self.inner.discard_corrupt(partition, token, key)
+    }
+
+    fn durable(&self, commit: Commit) -> Durable {
+        self.inner.durable(commit)
+    }
+
+    fn position(&self) -> Commit {
+        self.inner.position()
+    }
+
+    fn scan(
+        &self,
+        partition: PartitionId,
+        after: Option<&ScanCursor>,
+        limit: ScanLimit,
+    ) -> Result<ScanPage, StorageError> {
+        self.inner.scan(partition, after, limit)
+    }
+
+    fn partitions(&self) -> Vec<(PartitionId, u64)> {
+        self.inner.partitions()
+    }
+
+    fn drop_partition(&self, partition: PartitionId) -> Result<(), StorageError> {
+        self.inner.drop_partition(partition)
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.inner.stats()
+    }
+
+    fn close(&self) -> BoxFuture<'static, Result<(), StorageError>> {
+        self.inner.close()
+    }
+}

@@ -1,0 +1,170 @@
+//! What clients asked, when, and what they heard, in virtual time.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use model::{Context, Dot, Moment, NodeId, VersionSet};
+use parking_lot::Mutex;
+
+/// An operation's number in its history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OperationId(pub usize);
+
+/// What was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Read the key.
+    Get,
+    /// Write this value, which no other operation of the run writes.
+    Put(Bytes),
+    /// Delete the key.
+    Delete,
+}
+
+/// What a write's context came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Basis {
+    /// No context: it replaces what its coordinator knows.
+    Overwrite,
+    /// An empty context: it has seen nothing.
+    Blind,
+    /// The context that this operation's answer carried.
+    After(OperationId),
+}
+
+/// What the client heard.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// Nothing yet.
+    Pending,
+    /// A get's answer.
+    Got(VersionSet),
+    /// A write's acknowledgement.
+    Written {
+        /// The event that is this write.
+        dot: Dot,
+        /// What the next write may hand back.
+        context: Context,
+        /// Nodes that acknowledged.
+        acks: u8,
+        /// Whether a fallback was among them.
+        sloppy: bool,
+    },
+    /// It certainly was not done.
+    Failed(String),
+    /// It may have been done.
+    Indeterminate(String),
+}
+
+/// One operation of one client.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Operation {
+    /// Who asked.
+    pub client: u32,
+    /// The store.
+    pub store: &'static str,
+    /// The key.
+    pub key: Bytes,
+    /// What was asked.
+    pub action: Action,
+    /// For writes: what it was told to replace.
+    pub basis: Basis,
+    /// When it was asked.
+    pub invoked: Moment,
+    /// When the answer came.
+    pub returned: Option<Moment>,
+    /// The answer.
+    pub outcome: Outcome,
+}
+
+impl Operation {
+    /// Whether it is a put or a delete.
+    pub fn is_write(&self) -> bool {
+        self.action != Action::Get
+    }
+}
+
+/// All operations of a run, in the order in which they were asked.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// The operations; their ids are positions.
+    pub operations: Vec<Operation>,
+}
+
+impl History {
+    /// The operation with this id.
+    pub fn operation(&self, id: OperationId) -> &Operation {
+        &self.operations[id.0]
+    }
+
+    /// All operations with their ids.
+    pub fn all(&self) -> impl Iterator<Item = (OperationId, &Operation)> {
+        self.operations.iter().enumerate().map(|(position, operation)| (OperationId(position), operation))
+    }
+}
+
+/// Where clients write their history.
+#[derive(Clone, Debug, Default)]
+pub struct Recorder {
+    history: Arc<Mutex<History>>,
+}
+
+impl Recorder {
+    /// Records that an operation begins; its outcome must be pending.
+    pub fn begin(&self, operation: Operation) -> OperationId {
+        assert!(operation.outcome == Outcome::Pending, "an operation begins without an outcome");
+        let mut history = self.history.lock();
+        history.operations.push(operation);
+        OperationId(history.operations.len() - 1)
+    }
+
+    /// Records what became of it.
+    pub fn end(&self, id: OperationId, returned: Moment, outcome: Outcome) {
+        let mut history = self.history.lock();
+        let operation = &mut history.operations[id.0];
+        assert!(operation.outcome == Outcome::Pending, "an operation ends once");
+        operation.returned = Some(returned);
+        operation.outcome = outcome;
+    }
+
+    /// The history so far.
+    pub fn history(&self) -> History {
+        self.history.lock().clone()
+    }
+}
+
+/// What all nodes hold of one key at the end, read past all quorums.
+#[derive(Clone, Debug)]
+pub struct Remains {
+    /// The store.
+    pub store: &'static str,
+    /// The key.
+    pub key: Bytes,
+    /// Each replica's own record.
+    pub replicas: Vec<(NodeId, VersionSet)>,
+    /// Hints: holder, target, what is parked.
+    pub hints: Vec<(NodeId, NodeId, VersionSet)>,
+}
+
+impl Remains {
+    /// Everything that any node holds, merged.
+    pub fn merged(&self) -> VersionSet {
+        let mut all = VersionSet::default();
+        let hints = self.hints.iter().map(|(_, _, set)| set);
+        for set in self.replicas.iter().map(|(_, set)| set).chain(hints) {
+            all.merge(set);
+        }
+        all
+    }
+
+    /// What one replica holds, hints for it included.
+    pub fn of_replica(&self, replica: NodeId) -> VersionSet {
+        let mut all = VersionSet::default();
+        let own = self.replicas.iter().filter(|(node, _)| *node == replica).map(|(_, set)| set);
+        let hints = self.hints.iter().filter(|(_, target, _)| *target == replica).map(|(_, _, set)| set);
+        for set in own.chain(hints) {
+            all.merge(set);
+        }
+        all
+    }
+}

@@ -1,0 +1,192 @@
+//! Runs seeds: `sim run --seed N [--verbose] [--plant NAME]`, `sim check --seeds A..=B [--random M] [--twice N]`.
+//!
+//! Exit code 0: every seed passed; 1: a promise was broken; 2: the command line is wrong.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use sim::plant::Plant;
+use sim::run::{Report, play};
+use sim::swarm::Setup;
+
+const USAGE: &str = "usage: sim run --seed N [--plant NAME] [--verbose]
+       sim check --seeds A..=B [--random M] [--twice N] [--threads T]
+
+run      plays one seed and says what happened
+check    plays the seeds A to B and M further ones, N of them twice, comparing the traces
+";
+
+/// Longest list of broken promises that is printed for one seed.
+const VIOLATIONS_SHOWN_MAX: usize = 10;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let command = arguments.first().map(String::as_str);
+    let parsed = match command {
+        Some("run") => run(&arguments[1..]),
+        Some("check") => check(&arguments[1..]),
+        _ => Err("no command".to_owned()),
+    };
+    parsed.unwrap_or_else(|reason| {
+        eprintln!("sim: {reason}\n{USAGE}");
+        ExitCode::from(2)
+    })
+}
+
+/// Options as pairs; `--verbose` alone.
+struct Options<'a>(&'a [String]);
+
+impl<'a> Options<'a> {
+    fn text(&self, name: &str) -> Result<Option<&'a str>, String> {
+        match self.0.iter().position(|argument| argument == name) {
+            None => Ok(None),
+            Some(position) => match self.0.get(position + 1) {
+                Some(value) => Ok(Some(value)),
+                None => Err(format!("{name} needs a value")),
+            },
+        }
+    }
+
+    fn number(&self, name: &str) -> Result<Option<u64>, String> {
+        let text = self.text(name)?;
+        text.map(|text| text.parse().map_err(|_| format!("{name} needs a number, got {text:?}"))).transpose()
+    }
+
+    fn only(&self, known: &[&str]) -> Result<(), String> {
+        let mut arguments = self.0.iter();
+        while let Some(argument) = arguments.next() {
+            if !known.contains(&argument.as_str()) {
+                return Err(format!("unknown option {argument:?}"));
+            }
+            if argument != "--verbose" {
+                arguments.next();
+            }
+        }
+        Ok(())
+    }
+}
+
+fn run(arguments: &[String]) -> Result<ExitCode, String> {
+    let options = Options(arguments);
+    options.only(&["--seed", "--plant", "--verbose"])?;
+    let seed = options.number("--seed")?.ok_or("run needs --seed")?;
+    let setup = match options.text("--plant")? {
+        None => Setup::of_seed(seed),
+        Some(name) => Setup::planted(seed, Plant::named(name).ok_or(format!("unknown plant {name:?}"))?),
+    };
+    let started = Instant::now();
+    let report = play(setup);
+    if arguments.iter().any(|argument| argument == "--verbose") {
+        tell(&report);
+    }
+    println!("{}", summary(&report, started.elapsed().as_secs_f64()));
+    Ok(verdict(&report))
+}
+
+fn tell(report: &Report) {
+    println!("{:#?}", report.setup);
+    let mut lines: Vec<(u64, String)> = Vec::new();
+    for (id, operation) in report.history.all() {
+        let at = operation.invoked.nanos as f64 / 1e9;
+        let returned = operation.returned.map_or(f64::NAN, |moment| moment.nanos as f64 / 1e9);
+        let line = format!(
+            "{at:10.6} c{} {}/{} #{} {:?} {:?} -> {returned:.6} {:?}",
+            operation.client,
+            operation.store,
+            String::from_utf8_lossy(&operation.key),
+            id.0,
+            operation.action,
+            operation.basis,
+            operation.outcome
+        );
+        lines.push((operation.invoked.nanos, line));
+    }
+    for line in &report.log {
+        let seconds: f64 = line.split_whitespace().next().and_then(|time| time.parse().ok()).unwrap_or(0.0);
+        lines.push(((seconds * 1e9) as u64, format!("{line}  <<<")));
+    }
+    lines.sort();
+    for (_, line) in lines {
+        println!("{line}");
+    }
+}
+
+fn summary(report: &Report, seconds: f64) -> String {
+    let (done, failed, unknown) = report.outcomes();
+    format!(
+        "seed {}: {done} done, {failed} failed, {unknown} of unknown outcome, {} frames, {:.1} virtual s in {seconds:.2} s, \
+         {} gets went back, trace {:016x}, {} violations",
+        report.setup.seed,
+        report.frames,
+        report.lasted.as_secs_f64(),
+        sim::check::reads::backwards(&report.history).len(),
+        report.trace,
+        report.violations.len()
+    )
+}
+
+fn verdict(report: &Report) -> ExitCode {
+    for violation in report.violations.iter().take(VIOLATIONS_SHOWN_MAX) {
+        println!("  {violation}");
+    }
+    if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn check(arguments: &[String]) -> Result<ExitCode, String> {
+    let options = Options(arguments);
+    options.only(&["--seeds", "--random", "--twice", "--threads"])?;
+    let range = options.text("--seeds")?.unwrap_or("1..=100");
+    let bounds = range.split_once("..=").ok_or(format!("--seeds needs A..=B, got {range:?}"))?;
+    let bound = |text: &str| text.parse::<u64>().map_err(|_| format!("--seeds needs A..=B, got {range:?}"));
+    let mut seeds: Vec<u64> = (bound(bounds.0)?..=bound(bounds.1)?).collect();
+    let twice = options.number("--twice")?.unwrap_or(0) as usize;
+    let threads = options.number("--threads")?.unwrap_or(2).max(1);
+    seeds.extend(random_seeds(options.number("--random")?.unwrap_or(0)));
+    Ok(check_seeds(&seeds, twice, threads))
+}
+
+/// Seeds that nobody has seen; they are printed when they fail, so they can be played again.
+fn random_seeds(count: u64) -> Vec<u64> {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let start = now.map_or(1, |since| since.as_nanos() as u64);
+    let mut dice = sim::dice::Dice::new(start);
+    (0..count).map(|_| dice.roll() >> 24).collect()
+}
+
+fn check_seeds(seeds: &[u64], twice: usize, threads: u64) -> ExitCode {
+    let (next, failed, spent_us) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicU64::new(0));
+    let out = Mutex::new(());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let position = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(&seed) = seeds.get(position) else { return };
+                    let started = Instant::now();
+                    let report = play(Setup::of_seed(seed));
+                    spent_us.fetch_add(started.elapsed().as_micros() as u64, Ordering::Relaxed);
+                    let again = (position < twice).then(|| play(Setup::of_seed(seed)).trace);
+                    let differs = again.is_some_and(|trace| trace != report.trace);
+                    if report.violations.is_empty() && !differs {
+                        continue;
+                    }
+                    failed.fetch_add(1, Ordering::Relaxed);
+                    let _whole = out.lock();
+                    println!("{}", summary(&report, started.elapsed().as_secs_f64()));
+                    if differs {
+                        println!("  played twice, it went two ways: {:016x} and {again:016x?}", report.trace);
+                    }
+                    verdict(&report);
+                    println!("  replay: cargo run --profile proof -p sim -- run --seed {seed} --verbose");
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner();
+    let each = spent_us.into_inner() as f64 / 1e6 / seeds.len().max(1) as f64;
+    println!("{each:.3} s per seed");
+    println!("{} passed, {failed} failed", seeds.len() - failed);
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

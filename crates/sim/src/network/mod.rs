@@ -1,0 +1,344 @@
+//! The simulated network: links with delay, loss, duplication, reordering, one-way partitions, clogging and breaks.
+//!
+//! A link behaves as TCP does unless the seed says *lossy*: frames arrive whole, once and in order, a blocked
+//! direction holds them back until it is open again, and the end of a process resets its links. A lossy network may
+//! also lose, duplicate and reorder single frames, which no TCP does: the protocols above must bear it all the same.
+//!
+//! Addresses are `h<host>:<port>`; partitions are between hosts.
+//!
+//! Must never: look into a frame. (Only a planted bug does.)
+
+mod link;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use runtime::{BoxFuture, Link, Listener, Network, NetworkError};
+
+use crate::dice::Dice;
+use crate::executor::{Executor, ProcessId};
+
+pub use link::LINK_BYTES_MAX;
+use link::Route;
+
+/// Attempts to reach a host behind a partition before connecting is given up.
+const CONNECT_ATTEMPTS: u32 = 20;
+/// Pause between them.
+const CONNECT_PAUSE: Duration = Duration::from_millis(500);
+
+/// One machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Host(pub u32);
+
+/// How the network behaves while no fault is injected.
+#[derive(Clone, Copy, Debug)]
+pub struct Conditions {
+    /// Shortest way of a frame, in microseconds.
+    pub delay_us_min: u64,
+    /// Usual spread above it, in microseconds.
+    pub delay_us_spread: u64,
+    /// Frames in a thousand that take twenty times as long.
+    pub slow_per_mille: u64,
+    /// Frames in a thousand that are lost.
+    pub loss_per_mille: u64,
+    /// Frames in a thousand that arrive twice.
+    pub duplicate_per_mille: u64,
+    /// Whether frames of one link overtake each other.
+    pub reorder: bool,
+}
+
+impl Conditions {
+    /// No faults, and hardly a delay.
+    pub fn calm() -> Conditions {
+        Conditions {
+            delay_us_min: 50,
+            delay_us_spread: 200,
+            slow_per_mille: 0,
+            loss_per_mille: 0,
+            duplicate_per_mille: 0,
+            reorder: false,
+        }
+    }
+}
+
+/// Changes frames on their way: a planted bug.
+pub type Tamper = Box<dyn FnMut(&mut Vec<u8>) + Send>;
+
+/// The wires between all hosts. Clones are the same wires.
+#[derive(Clone)]
+pub struct Wires {
+    executor: Arc<Executor>,
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    dice: Dice,
+    conditions: Conditions,
+    listeners: BTreeMap<String, Listening>,
+    links: BTreeMap<u64, link::LinkState>,
+    number_next: u64,
+    port_next: u32,
+    blocked: BTreeSet<(Host, Host)>,
+    slow: BTreeMap<Host, Duration>,
+    tamper: Option<Tamper>,
+    frames: u64,
+}
+
+struct Listening {
+    number: u64,
+    host: Host,
+    process: ProcessId,
+    arrived: VecDeque<Link>,
+    waker: Option<Waker>,
+}
+
+impl Wires {
+    /// Wires without any link.
+    pub fn new(executor: Arc<Executor>, dice: Dice, conditions: Conditions) -> Wires {
+        let state = State {
+            dice,
+            conditions,
+            listeners: BTreeMap::new(),
+            links: BTreeMap::new(),
+            number_next: 1,
+            port_next: 40_000,
+            blocked: BTreeSet::new(),
+            slow: BTreeMap::new(),
+            tamper: None,
+            frames: 0,
+        };
+        Wires { executor, state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// The network as one process of `host` uses it.
+    pub fn at(&self, host: Host, process: ProcessId) -> Arc<dyn Network> {
+        Arc::new(HostNetwork { wires: self.clone(), host, process })
+    }
+
+    /// Holds back everything that `from` sends to `to`, connections too.
+    pub fn block(&self, from: Host, to: Host) {
+        self.state.lock().blocked.insert((from, to));
+    }
+
+    /// Lets it through again, what was held back first.
+    pub fn unblock(&self, from: Host, to: Host) {
+        self.state.lock().blocked.remove(&(from, to));
+        self.release_held();
+    }
+
+    /// Ends all partitions and slowness, and from now on loses and duplicates nothing.
+    pub fn heal(&self) {
+        {
+            let mut state = self.state.lock();
+            state.blocked.clear();
+            state.slow.clear();
+            state.conditions.loss_per_mille = 0;
+            state.conditions.duplicate_per_mille = 0;
+            state.conditions.reorder = false;
+        }
+        self.release_held();
+    }
+
+    /// Everything from and to `host` takes this much longer; zero ends it.
+    pub fn slow(&self, host: Host, by: Duration) {
+        self.state.lock().slow.insert(host, by);
+    }
+
+    /// Breaks every link between the two hosts.
+    pub fn break_links(&self, a: Host, b: Host) {
+        let between = |ends: [Host; 2]| ends == [a, b] || ends == [b, a];
+        self.end_links(&|hosts, _| between(hosts).then_some([true, true]), Duration::ZERO);
+    }
+
+    /// The end of a process: nobody listens any more, and the other ends of its links learn it `silence` later.
+    pub fn end_process(&self, process: ProcessId, silence: Duration) {
+        let dropped: Vec<Listening> = {
+            let mut state = self.state.lock();
+            let gone: Vec<String> = state
+                .listeners
+                .iter()
+                .filter(|(_, listening)| listening.process == process)
+                .map(|(address, _)| address.clone())
+                .collect();
+            gone.into_iter().filter_map(|address| state.listeners.remove(&address)).collect()
+        };
+        drop(dropped);
+        let ends = |processes: [ProcessId; 2]| {
+            let of = processes.map(|end| end == process);
+            of.contains(&true).then_some(of)
+        };
+        self.end_links(&|_, processes| ends(processes), silence);
+    }
+
+    /// Lets `tamper` at every frame that is sent: a planted bug.
+    pub fn tamper(&self, tamper: Option<Tamper>) {
+        self.state.lock().tamper = tamper;
+    }
+
+    /// Frames delivered so far.
+    pub fn frames(&self) -> u64 {
+        self.state.lock().frames
+    }
+
+    fn host_of(address: &str) -> Option<Host> {
+        let (host, _) = address.split_once(':')?;
+        host.strip_prefix('h')?.parse().ok().map(Host)
+    }
+}
+
+struct HostNetwork {
+    wires: Wires,
+    host: Host,
+    process: ProcessId,
+}
+
+impl Network for HostNetwork {
+    fn connect(&self, address: &str) -> BoxFuture<'static, Result<Link, NetworkError>> {
+        let (wires, host, process) = (self.wires.clone(), self.host, self.process);
+        let address = address.to_owned();
+        Box::pin(async move { wires.connect(host, process, address).await })
+    }
+
+    fn listen(&self, address: &str) -> BoxFuture<'static, Result<Box<dyn Listener>, NetworkError>> {
+        let opened = self.wires.listen(self.host, self.process, address);
+        Box::pin(async move { opened.map(|listener| Box::new(listener) as Box<dyn Listener>) })
+    }
+}
+
+impl Wires {
+    async fn connect(&self, host: Host, process: ProcessId, address: String) -> Result<Link, NetworkError> {
+        let unreachable =
+            |reason: &str| NetworkError::Unreachable { address: address.clone(), reason: reason.to_owned() };
+        let target = Self::host_of(&address).ok_or_else(|| unreachable("no such host"))?;
+        let mut attempt = 0;
+        loop {
+            let delay = self.state.lock().delay(host, target);
+            self.executor.sleep(delay).await;
+            let blocked = {
+                let state = self.state.lock();
+                state.blocked.contains(&(host, target)) || state.blocked.contains(&(target, host))
+            };
+            if !blocked {
+                break;
+            }
+            attempt += 1;
+            if attempt == CONNECT_ATTEMPTS {
+                return Err(unreachable("connection timed out"));
+            }
+            self.executor.sleep(CONNECT_PAUSE).await;
+        }
+        let near = self.arrive(host, process, &address);
+        let back = self.state.lock().delay(target, host);
+        self.executor.sleep(back).await;
+        near.ok_or_else(|| unreachable("connection refused"))
+    }
+
+    /// A connection request reaches its target: the link exists from now on if somebody listens.
+    fn arrive(&self, host: Host, process: ProcessId, address: &str) -> Option<Link> {
+        let (near, waker) = {
+            let mut state = self.state.lock();
+            let listening = state.listeners.get(address)?;
+            let (to_host, to_process) = (listening.host, listening.process);
+            let number = state.number();
+            state.links.insert(number, link::LinkState::new([host, to_host], [process, to_process]));
+            let near = self.end(Route { link: number, end: 0 }, address.to_owned());
+            let far = self.end(Route { link: number, end: 1 }, format!("h{}:0", host.0));
+            let listening = state.listeners.get_mut(address).expect("it was just there");
+            listening.arrived.push_back(far);
+            (near, listening.waker.take())
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Some(near)
+    }
+
+    fn listen(&self, host: Host, process: ProcessId, address: &str) -> Result<HostListener, NetworkError> {
+        let malformed = || NetworkError::Unreachable {
+            address: address.to_owned(),
+            reason: "not an address of this host".to_owned(),
+        };
+        if Self::host_of(address) != Some(host) {
+            return Err(malformed());
+        }
+        let (name, port) = address.split_once(':').ok_or_else(malformed)?;
+        let mut state = self.state.lock();
+        let address = match port {
+            "0" => {
+                state.port_next += 1;
+                format!("{name}:{}", state.port_next)
+            }
+            _ => address.to_owned(),
+        };
+        if state.listeners.contains_key(&address) {
+            return Err(NetworkError::AddressInUse { address });
+        }
+        let number = state.number();
+        let listening = Listening { number, host, process, arrived: VecDeque::new(), waker: None };
+        state.listeners.insert(address.clone(), listening);
+        Ok(HostListener { wires: self.clone(), address, number })
+    }
+}
+
+struct HostListener {
+    wires: Wires,
+    address: String,
+    number: u64,
+}
+
+impl Listener for HostListener {
+    fn accept(&mut self) -> BoxFuture<'_, Result<Link, NetworkError>> {
+        Box::pin(std::future::poll_fn(|context| {
+            let mut state = self.wires.state.lock();
+            match state.listeners.get_mut(&self.address) {
+                Some(listening) if listening.number == self.number => match listening.arrived.pop_front() {
+                    Some(link) => Poll::Ready(Ok(link)),
+                    None => {
+                        listening.waker = Some(context.waker().clone());
+                        Poll::Pending
+                    }
+                },
+                _ => Poll::Ready(Err(NetworkError::Closed)),
+            }
+        }))
+    }
+
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+}
+
+impl Drop for HostListener {
+    fn drop(&mut self) {
+        // Links that nobody accepted close when they are dropped, which needs the lock.
+        let listening = {
+            let mut state = self.wires.state.lock();
+            match state.listeners.get(&self.address) {
+                Some(listening) if listening.number == self.number => state.listeners.remove(&self.address),
+                _ => None,
+            }
+        };
+        drop(listening);
+    }
+}
+
+impl State {
+    fn number(&mut self) -> u64 {
+        self.number_next += 1;
+        self.number_next
+    }
+
+    /// How long the next frame takes from one host to the other.
+    fn delay(&mut self, from: Host, to: Host) -> Duration {
+        let Conditions { delay_us_min, delay_us_spread, slow_per_mille, .. } = self.conditions;
+        let mut micros = delay_us_min + self.dice.below(delay_us_spread + 1);
+        if self.dice.chance(slow_per_mille) {
+            micros *= 20;
+        }
+        let slow = |host| self.slow.get(&host).copied().unwrap_or_default();
+        Duration::from_micros(micros) + slow(from) + slow(to)
+    }
+}

@@ -1,0 +1,50 @@
+//! Bugs planted on purpose, to prove that each judge can convict.
+//!
+//! They live in wrappers around the ports, so production code has no path for them.
+
+/// One planted bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plant {
+    /// A disk that says a sync is done and does nothing.
+    LyingDisk,
+    /// An engine that acknowledges some writes without keeping them.
+    ForgetfulEngine,
+    /// An engine that sometimes answers a get with the record before the last.
+    StaleEngine,
+    /// A network that changes a byte of a value.
+    TamperingNetwork,
+    /// A node that comes back with an old identity and goes on stamping under it.
+    RewoundIdentity,
+    /// A client that hands back no context where it says that it does.
+    DroppedContext,
+    /// A client that overwrites blindly where it says that it read before.
+    ForgottenRead,
+}
+
+impl Plant {
+    /// All of them.
+    pub const ALL: [Plant; 7] = [
+        Plant::LyingDisk,
+        Plant::ForgetfulEngine,
+        Plant::StaleEngine,
+        Plant::TamperingNetwork,
+        Plant::RewoundIdentity,
+        Plant::DroppedContext,
+        Plant::ForgottenRead,
+    ];
+
+    /// The invariant whose judge must convict it.
+    pub fn breaks(self) -> u8 {
+        match self {
+            Plant::LyingDisk | Plant::ForgetfulEngine => 1,
+            Plant::DroppedContext | Plant::ForgottenRead => 4,
+            Plant::TamperingNetwork | Plant::RewoundIdentity => 5,
+            Plant::StaleEngine => 7,
+        }
+    }
+
+    /// The plant with this name on the command line.
+    pub fn named(name: &str) -> Option<Plant> {
+        Plant::ALL.into_iter().find(|plant| format!("{plant:?}").eq_ignore_ascii_case(name))
+    }
+}

@@ -1,0 +1,191 @@
+//! One seed, from the founding of the cluster to the verdict.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use model::Moment;
+use parking_lot::Mutex;
+
+use crate::check::{self, Violation};
+use crate::cluster::{STORES, World};
+use crate::dice::Dice;
+use crate::executor::{Halt, ProcessId};
+use crate::history::{History, Outcome, Recorder, Remains};
+use crate::nemesis;
+use crate::plant::Plant;
+use crate::swarm::Setup;
+use crate::workload::{self, Worker};
+
+/// Virtual time after which a run counts as hanging.
+const LIMIT: Duration = Duration::from_secs(600);
+/// How long a healed cluster has until it must stand and answer.
+const RECOVERY: Duration = Duration::from_secs(60);
+/// How long what is under way has to settle before the nodes are read.
+const SETTLE: Duration = Duration::from_secs(4);
+/// Where planted tampering begins in a frame.
+const TAMPERED: &[u8] = b"value-c";
+
+/// What a run was like.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// What it was made of.
+    pub setup: Setup,
+    /// Broken promises.
+    pub violations: Vec<Violation>,
+    /// Hash of everything observable.
+    pub trace: u64,
+    /// What clients asked and heard.
+    pub history: History,
+    /// What happened, for people.
+    pub log: Vec<String>,
+    /// Virtual time that it took.
+    pub lasted: Duration,
+    /// Frames delivered.
+    pub frames: u64,
+    /// Polls of tasks.
+    pub steps: u64,
+}
+
+impl Report {
+    /// Operations that were done, failed, and of unknown outcome.
+    pub fn outcomes(&self) -> (usize, usize, usize) {
+        let mut counts = (0, 0, 0);
+        for operation in &self.history.operations {
+            match operation.outcome {
+                Outcome::Got(_) | Outcome::Written { .. } => counts.0 += 1,
+                Outcome::Failed(_) => counts.1 += 1,
+                Outcome::Pending | Outcome::Indeterminate(_) => counts.2 += 1,
+            }
+        }
+        counts
+    }
+}
+
+/// What the conductor of a run found out.
+#[derive(Default)]
+struct Found {
+    remains: Vec<Remains>,
+    wrong: Vec<String>,
+}
+
+/// Plays a run.
+pub fn play(setup: Setup) -> Report {
+    let world = World::new(setup.clone());
+    let recorder = Recorder::default();
+    let found = Arc::new(Mutex::new(Found::default()));
+    let done = Arc::new(AtomicBool::new(false));
+    let operator = world.executor.process();
+    if setup.plant == Some(Plant::TamperingNetwork) {
+        plant_tampering(&world);
+    }
+    let conductor = conduct(world.clone(), recorder.clone(), found.clone(), operator, done.clone());
+    world.executor.spawn(operator, Box::pin(conductor));
+    let ended = world.executor.run(&done, Moment::default().after(LIMIT));
+
+    let history = recorder.history();
+    let Found { remains, wrong } = std::mem::take(&mut *found.lock());
+    let mut violations = check::all(&history, &remains, setup.rules());
+    violations.extend(wrong.into_iter().map(|detail| Violation { invariant: 0, detail }));
+    if let Err(halt) = ended {
+        violations.push(Violation { invariant: 0, detail: describe(&halt) });
+    }
+    let report = Report {
+        setup,
+        violations,
+        trace: world.executor.trace(),
+        history,
+        log: world.log(),
+        lasted: world.executor.now().since(Moment::default()),
+        frames: world.wires.frames(),
+        steps: world.executor.steps(),
+    };
+    world.end();
+    report
+}
+
+fn describe(halt: &Halt) -> String {
+    match halt {
+        Halt::Panicked { message } => format!("a task panicked: {message}"),
+        Halt::Stuck => "nothing can go on, but the run is not over".to_owned(),
+        Halt::Spinning => "tasks wake each other without end".to_owned(),
+        Halt::TooLong => format!("the run is not over after {LIMIT:?} of virtual time"),
+    }
+}
+
+async fn conduct(
+    world: Arc<World>,
+    recorder: Recorder,
+    found: Arc<Mutex<Found>>,
+    operator: ProcessId,
+    done: Arc<AtomicBool>,
+) {
+    world.found().await;
+    for position in 0..world.machines().len() {
+        world.start(position);
+    }
+    let end = world.executor.now().after(world.setup.span);
+    let clients = world.executor.process();
+    let working = Arc::new(tokio::sync::Semaphore::new(0));
+    for number in 1..=world.setup.clients {
+        let worker = Worker::new(world.clone(), recorder.clone(), number, clients);
+        let working = working.clone();
+        world.executor.spawn(
+            clients,
+            Box::pin(async move {
+                worker.work(end).await;
+                working.add_permits(1);
+            }),
+        );
+    }
+    nemesis::harm(world.clone(), operator).await;
+    let mut dice = Dice::apart(world.setup.seed, 6);
+    nemesis::heal(&world, &mut dice).await;
+    let all = working.acquire_many(world.setup.clients).await;
+    drop(all);
+    let wrong = last_words(&world, recorder, clients, &found).await;
+    found.lock().wrong.extend(wrong.err());
+    done.store(true, Ordering::Relaxed);
+}
+
+/// Waits until everything stands, reads every key through a client, and then what each node holds.
+async fn last_words(
+    world: &Arc<World>,
+    recorder: Recorder,
+    clients: ProcessId,
+    found: &Mutex<Found>,
+) -> Result<(), String> {
+    let give_up = world.executor.now().after(RECOVERY);
+    while !world.all_up() {
+        if world.executor.now() > give_up {
+            return Err("a node does not start after healing".to_owned());
+        }
+        world.executor.sleep(Duration::from_millis(50)).await;
+    }
+    // Links that broke in the storm back off for a second at most.
+    world.executor.sleep(SETTLE).await;
+    let reader = Worker::new(world.clone(), recorder, world.setup.clients + 1, clients);
+    reader.read_all(give_up.after(SETTLE)).await?;
+    world.executor.sleep(SETTLE).await;
+    world.tell("reading what is left");
+    for store in STORES {
+        for number in 0..world.setup.keys {
+            let remains = world.remains(store, &workload::key(number))?;
+            found.lock().remains.push(remains);
+        }
+    }
+    Ok(())
+}
+
+/// Planted: now and then a digit of a value becomes another on its way.
+fn plant_tampering(world: &World) {
+    let mut dice = Dice::apart(world.setup.seed, 7);
+    world.wires.tamper(Some(Box::new(move |frame| {
+        let place = frame.windows(TAMPERED.len()).position(|bytes| bytes == TAMPERED);
+        if let Some(place) = place
+            && dice.chance(50)
+        {
+            frame[place] = b'V';
+        }
+    })));
+}

@@ -1,0 +1,256 @@
+//! From a seed to everything that a run is made of.
+//!
+//! Each seed draws its own mix: a run without faults finds what a storm hides, and two rare faults meet more often
+//! where all others are off. The faults of a run stay within what its promises bear (the *fault budget*): see
+//! [`Losses`].
+
+use std::time::Duration;
+
+use storage::Durability;
+
+use crate::check::Rules;
+use crate::dice::Dice;
+use crate::network::Conditions;
+use crate::plant::Plant;
+
+/// Where records rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineKind {
+    /// In memory: a restart forgets them.
+    Memory,
+    /// In the log engine.
+    Log(Durability),
+}
+
+/// What faults may take away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Losses {
+    /// Nothing that was acknowledged: power cuts and failing syncs only where every write is synced before it is
+    /// acknowledged, and where not, only the ends of processes.
+    None,
+    /// Copies on so many nodes, fewer than W: a power cut (or the end of a process, for the memory engine) strikes no
+    /// other node in the whole run.
+    Nodes(u32),
+}
+
+/// One kind of harm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// The process ends, what it wrote stays.
+    Kill,
+    /// The power goes: unsynced data is lost or torn.
+    PowerCut,
+    /// The node is stopped cleanly and started again.
+    CleanStop,
+    /// Syncs fail; the node is restarted later.
+    FailingSync,
+    /// Syncs take long.
+    SlowDisk,
+    /// The disk is full for a while.
+    FullDisk,
+    /// One node is cut off, both ways.
+    Isolate,
+    /// One direction between two nodes is cut.
+    OneWay,
+    /// Everything from and to a node takes longer.
+    SlowNode,
+    /// Links break.
+    BreakLinks,
+    /// The wall clock jumps.
+    ClockJump,
+    /// The cluster document gets a new generation, and the old one is refused.
+    NewGeneration,
+    /// The coordination service cannot be reached.
+    NoCoordination,
+}
+
+const FAULTS: [Fault; 13] = [
+    Fault::Kill,
+    Fault::PowerCut,
+    Fault::CleanStop,
+    Fault::FailingSync,
+    Fault::SlowDisk,
+    Fault::FullDisk,
+    Fault::Isolate,
+    Fault::OneWay,
+    Fault::SlowNode,
+    Fault::BreakLinks,
+    Fault::ClockJump,
+    Fault::NewGeneration,
+    Fault::NoCoordination,
+];
+
+/// Everything that a run is made of.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Where all dice of the run come from.
+    pub seed: u64,
+    /// Nodes of the cluster.
+    pub nodes: u32,
+    /// N.
+    pub replicas: u8,
+    /// R.
+    pub reads: u8,
+    /// W.
+    pub writes: u8,
+    /// Whether fallbacks may stand in.
+    pub sloppy: bool,
+    /// Where records rest.
+    pub engine: EngineKind,
+    /// What faults may take away.
+    pub losses: Losses,
+    /// Whether the order of tasks is drawn.
+    pub shuffle: bool,
+    /// The network without faults.
+    pub conditions: Conditions,
+    /// Clients at work.
+    pub clients: u32,
+    /// Keys of each store.
+    pub keys: u32,
+    /// How long clients work, in virtual time.
+    pub span: Duration,
+    /// Longest pause of a client between operations.
+    pub think: Duration,
+    /// Deadline of requests.
+    pub deadline: Duration,
+    /// Puts in a thousand operations.
+    pub puts: u64,
+    /// Deletes in a thousand operations.
+    pub deletes: u64,
+    /// Writes in a thousand that hand back no context although there is one.
+    pub blind: u64,
+    /// Kinds of harm that this run knows.
+    pub faults: Vec<Fault>,
+    /// How often harm is done.
+    pub harms: u64,
+    /// Planted bug.
+    pub plant: Option<Plant>,
+}
+
+impl Setup {
+    /// Draws a run.
+    pub fn of_seed(seed: u64) -> Setup {
+        let mut dice = Dice::apart(seed, 1);
+        let nodes = *dice.pick(&[1, 2, 3, 3, 3, 4, 5, 5, 6, 7]);
+        let replicas = *dice.pick(&[3, 3, 3, 2, 1, 5]).min(&nodes) as u8;
+        let mut writes = dice.between(1, u64::from(replicas)) as u8;
+        let mut reads = dice.between(1, u64::from(replicas)) as u8;
+        if dice.chance(700) && reads + writes <= replicas {
+            (reads, writes) = (replicas / 2 + 1, replicas / 2 + 1);
+        }
+        let engine = match dice.below(10) {
+            0..=1 => EngineKind::Memory,
+            2..=5 => EngineKind::Log(Durability::Always),
+            6..=8 => EngineKind::Log(Durability::Every { milliseconds: 10 }),
+            _ => EngineKind::Log(Durability::System),
+        };
+        let spared = Losses::Nodes(u32::from(writes) - 1);
+        let losses = match engine {
+            EngineKind::Log(Durability::Always) => Losses::None,
+            _ if writes > 1 && dice.chance(400) => spared,
+            _ => Losses::None,
+        };
+        let mut setup = Setup {
+            seed,
+            nodes,
+            replicas,
+            reads,
+            writes,
+            sloppy: dice.chance(500),
+            engine,
+            losses,
+            shuffle: dice.chance(500),
+            conditions: conditions(&mut dice),
+            clients: dice.between(1, 5) as u32,
+            keys: dice.between(1, 6) as u32,
+            span: Duration::from_secs(dice.between(3, 12)),
+            think: Duration::from_millis(*dice.pick(&[5, 30, 100, 300])),
+            deadline: Duration::from_millis(*dice.pick(&[300, 1000, 2000])),
+            puts: dice.between(200, 700),
+            deletes: *dice.pick(&[0, 30, 100]),
+            blind: *dice.pick(&[0, 100, 400]),
+            faults: Vec::new(),
+            harms: 0,
+            plant: None,
+        };
+        setup.draw_faults(&mut dice);
+        setup
+    }
+
+    /// A run in which a planted bug has its chance: the faults that bring it out, and nothing that excuses it.
+    pub fn planted(seed: u64, plant: Plant) -> Setup {
+        let mut setup = Setup::of_seed(seed);
+        (setup.nodes, setup.replicas, setup.reads, setup.writes, setup.sloppy) = (3, 3, 2, 2, false);
+        (setup.engine, setup.losses) = (EngineKind::Log(Durability::Always), Losses::None);
+        setup.conditions = Conditions::calm();
+        (setup.clients, setup.keys, setup.span) = (4, 3, Duration::from_secs(8));
+        (setup.think, setup.deadline) = (Duration::from_millis(30), Duration::from_secs(1));
+        (setup.puts, setup.deletes, setup.blind) = (500, 0, 100);
+        (setup.faults, setup.harms) = match plant {
+            Plant::LyingDisk => (vec![Fault::PowerCut], 12),
+            Plant::RewoundIdentity => {
+                (setup.engine, setup.losses) = (EngineKind::Memory, Losses::Nodes(1));
+                (vec![Fault::Kill], 3)
+            }
+            _ => (Vec::new(), 0),
+        };
+        setup.plant = Some(plant);
+        setup
+    }
+
+    fn draw_faults(&mut self, dice: &mut Dice) {
+        if dice.chance(80) {
+            return;
+        }
+        let allowed: Vec<Fault> = FAULTS.into_iter().filter(|&fault| self.bears(fault)).collect();
+        let share = *dice.pick(&[150, 400, 1000]);
+        self.faults = allowed.iter().copied().filter(|_| dice.chance(share)).collect();
+        if self.faults.is_empty() {
+            self.faults.push(*dice.pick(&allowed));
+        }
+        self.harms = *dice.pick(&[2, 5, 10, 20]);
+    }
+
+    /// Whether the run's promises bear this kind of harm at all.
+    fn bears(&self, fault: Fault) -> bool {
+        match fault {
+            Fault::Kill => !self.forgets_on(fault) || self.losses != Losses::None,
+            Fault::PowerCut | Fault::FailingSync => !self.forgets_on(fault) || self.losses != Losses::None,
+            Fault::CleanStop | Fault::SlowDisk | Fault::FullDisk => self.engine != EngineKind::Memory,
+            _ => true,
+        }
+    }
+
+    /// Whether this kind of harm may cost a node acknowledged copies.
+    pub fn forgets_on(&self, fault: Fault) -> bool {
+        match (fault, self.engine) {
+            (Fault::Kill, EngineKind::Memory) => true,
+            (Fault::PowerCut | Fault::FailingSync, engine) => engine != EngineKind::Log(Durability::Always),
+            _ => false,
+        }
+    }
+
+    /// The promises that stand.
+    pub fn rules(&self) -> Rules {
+        let losses = self.losses != Losses::None;
+        Rules {
+            writes_required: usize::from(self.writes),
+            copies_kept: !losses,
+            quorums_meet: !losses && !self.sloppy && self.reads + self.writes > self.replicas,
+        }
+    }
+}
+
+fn conditions(dice: &mut Dice) -> Conditions {
+    let lossy = dice.chance(250);
+    let mut some = |per_mille| if lossy && dice.chance(700) { dice.between(1, per_mille) } else { 0 };
+    let (loss_per_mille, duplicate_per_mille) = (some(30), some(30));
+    Conditions {
+        delay_us_min: *dice.pick(&[20, 100, 1000]),
+        delay_us_spread: *dice.pick(&[50, 500, 5_000, 40_000]),
+        slow_per_mille: *dice.pick(&[0, 5, 30]),
+        loss_per_mille,
+        duplicate_per_mille,
+        reorder: lossy && dice.chance(500),
+    }
+}

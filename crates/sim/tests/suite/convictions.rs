@@ -1,0 +1,54 @@
+//! Every planted bug is caught by the judge of the invariant that it breaks, in a run of a whole cluster; and the
+//! same runs without it are clean.
+
+use sim::plant::Plant;
+use sim::run::play;
+use sim::swarm::Setup;
+
+/// Seeds within which each plant must be caught.
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=8;
+
+fn convicts(plant: Plant) {
+    let caught = SEEDS.into_iter().find(|&seed| {
+        let report = play(Setup::planted(seed, plant));
+        report.violations.iter().any(|violation| violation.invariant == plant.breaks())
+    });
+    assert!(caught.is_some(), "{plant:?} must break invariant {}", plant.breaks());
+    let innocent = Setup { plant: None, ..Setup::planted(caught.unwrap_or(1), plant) };
+    assert_eq!(play(innocent).violations, [], "without the plant the same run is clean");
+}
+
+#[test]
+fn a_disk_that_lies_about_syncs_loses_acknowledged_writes() {
+    convicts(Plant::LyingDisk);
+}
+
+#[test]
+fn an_engine_that_forgets_loses_acknowledged_writes() {
+    convicts(Plant::ForgetfulEngine);
+}
+
+#[test]
+fn an_engine_that_answers_with_old_records_makes_reads_miss_writes() {
+    convicts(Plant::StaleEngine);
+}
+
+#[test]
+fn a_network_that_changes_bytes_returns_what_nobody_wrote() {
+    convicts(Plant::TamperingNetwork);
+}
+
+#[test]
+fn a_node_that_stamps_under_an_old_identity_uses_dots_twice() {
+    convicts(Plant::RewoundIdentity);
+}
+
+#[test]
+fn a_client_that_drops_its_context_leaves_phantom_siblings() {
+    convicts(Plant::DroppedContext);
+}
+
+#[test]
+fn a_client_that_overwrites_what_it_has_not_read_makes_siblings_vanish() {
+    convicts(Plant::ForgottenRead);
+}

@@ -1,0 +1,5 @@
+//! The simulated world keeps the promises of the ports, one seed gives one run, and every judge can convict.
+
+mod convictions;
+mod replays;
+mod world;

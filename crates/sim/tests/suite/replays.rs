@@ -1,0 +1,18 @@
+//! One seed, one run.
+
+use sim::run::play;
+use sim::swarm::Setup;
+
+#[test]
+fn a_seed_played_twice_gives_one_trace() {
+    for seed in 1..=6 {
+        let (first, second) = (play(Setup::of_seed(seed)), play(Setup::of_seed(seed)));
+        assert_eq!(first.trace, second.trace, "seed {seed}");
+        assert_eq!(first.history.operations, second.history.operations, "seed {seed}");
+    }
+}
+
+#[test]
+fn different_seeds_give_different_traces() {
+    assert_ne!(play(Setup::of_seed(1)).trace, play(Setup::of_seed(2)).trace);
+}
