@@ -9,7 +9,8 @@
 //! use client::{Client, ClientOptions, PutOptions};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let client = Client::connect(&["127.0.0.1:7401"], runtime::Ports::os(), ClientOptions::default()).await?;
+//! let ports = runtime::Ports::os()?;
+//! let client = Client::connect(&["127.0.0.1:7401"], ports, ClientOptions::default()).await?;
 //! let carts = client.store("default")?;
 //! carts.put("cart:7", "milk", PutOptions::default()).await?;
 //! let found = carts.get("cart:7").await?;

@@ -21,9 +21,9 @@ pub(crate) fn spread(token: Token, fingerprint: u32) -> u64 {
     (mixed ^ (mixed >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
-/// Which of `shards` (a power of two, at most 256) a hash falls into: bits that tables do not lean on.
-pub(crate) fn shard(hash: u64, shards: usize) -> usize {
-    ((hash >> 48) as usize) & (shards - 1)
+/// Which of `stripes` (a power of two, at most 256) a hash falls into: bits that tables do not lean on.
+pub(crate) fn stripe(hash: u64, stripes: usize) -> usize {
+    ((hash >> 48) as usize) & (stripes - 1)
 }
 
 #[cfg(test)]
@@ -32,12 +32,12 @@ mod tests {
 
     #[test]
     fn keys_of_one_token_still_spread() {
-        let mut shards = [0; 16];
+        let mut stripes = [0; 16];
         for number in 0..1600u32 {
             let key = format!("the same prefix {number}");
-            shards[shard(spread(Token(7), fingerprint(key.as_bytes())), 16)] += 1;
+            stripes[stripe(spread(Token(7), fingerprint(key.as_bytes())), 16)] += 1;
         }
-        assert!(shards.iter().all(|&count| (50..200).contains(&count)), "{shards:?}");
+        assert!(stripes.iter().all(|&count| (50..200).contains(&count)), "{stripes:?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! The memory engine: records in sharded hash tables, gone when the process ends.
+//! The memory engine: records in stripeed hash tables, gone when the process ends.
 //!
 //! Every partition has its own tables, so that a scan or a drop touches no other; every partition is split into
-//! [`SHARDS`] tables with a lock each, so that threads seldom meet. A get is one lookup and one reference count.
+//! [`STRIPES`] tables with a lock each, so that threads seldom meet. A get is one lookup and one reference count.
 //!
 //! Must never: copy a record, or call the caller's closure without the lock of its key.
 
@@ -14,7 +14,7 @@ use model::{PartitionId, Token};
 use parking_lot::RwLock;
 use runtime::BoxFuture;
 
-use crate::hash::{fingerprint, shard, spread};
+use crate::hash::{fingerprint, spread, stripe};
 use crate::partitions::Partitions;
 use crate::walk::{Place, Walkable, Walks};
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Tables per partition.
-const SHARDS: usize = 8;
+const STRIPES: usize = 8;
 
 /// Keeps records in memory only: nothing survives the process, and a write is as durable as it gets at once.
 ///
@@ -35,7 +35,7 @@ pub struct MemoryEngine {
 
 #[derive(Default)]
 struct Partition {
-    shards: [Shard; SHARDS],
+    stripes: [Stripe; STRIPES],
     records: AtomicU64,
     /// Of keys and records.
     bytes: AtomicU64,
@@ -44,7 +44,7 @@ struct Partition {
 /// A cache line of its own, so that the locks of neighbours do not share one.
 #[derive(Default)]
 #[repr(align(64))]
-struct Shard {
+struct Stripe {
     table: RwLock<HashTable<Record>>,
 }
 
@@ -128,7 +128,7 @@ impl StorageEngine for MemoryEngine {
         self.check_open()?;
         let Some(partition) = self.partitions.get(partition) else { return Ok(None) };
         let hash = spread(token, fingerprint(key));
-        let table = partition.shards[shard(hash, SHARDS)].table.read();
+        let table = partition.stripes[stripe(hash, STRIPES)].table.read();
         Ok(table.find(hash, |record| record.is(token, key)).map(|record| record.record.clone()))
     }
 
@@ -142,7 +142,7 @@ impl StorageEngine for MemoryEngine {
         self.check_open()?;
         let Some(partition) = self.partitions.get(partition) else { return Ok(false) };
         let hash = spread(token, fingerprint(key));
-        let table = partition.shards[shard(hash, SHARDS)].table.read();
+        let table = partition.stripes[stripe(hash, STRIPES)].table.read();
         let found = table.find(hash, |record| record.is(token, key));
         Ok(found.map(|record| visit(&record.record)).is_some())
     }
@@ -157,7 +157,7 @@ impl StorageEngine for MemoryEngine {
         self.check_open()?;
         let partition = self.partitions.get_or_create(partition);
         let hash = spread(token, fingerprint(key));
-        let mut table = partition.shards[shard(hash, SHARDS)].table.write();
+        let mut table = partition.stripes[stripe(hash, STRIPES)].table.write();
         match table.entry(hash, |record| record.is(token, key), Record::hash) {
             Entry::Occupied(mut occupied) => match change(Some(&occupied.get().record)) {
                 Change::Keep => Ok(None),
@@ -218,7 +218,7 @@ impl StorageEngine for MemoryEngine {
         self.check_open()?;
         let Some(partition) = self.partitions.get(partition) else { return Ok(()) };
         // All locks at once, so that nobody sees a half; always in this order, and nobody else holds two.
-        let mut tables: Vec<_> = partition.shards.iter().map(|shard| shard.table.write()).collect();
+        let mut tables: Vec<_> = partition.stripes.iter().map(|stripe| stripe.table.write()).collect();
         for table in &mut tables {
             **table = HashTable::new();
         }
@@ -231,7 +231,7 @@ impl StorageEngine for MemoryEngine {
         let mut stats = EngineStats::default();
         for (_, partition) in self.partitions.iter() {
             let bytes = partition.bytes.load(Ordering::Relaxed);
-            let tables = partition.shards.iter().map(|shard| shard.table.read().allocation_size());
+            let tables = partition.stripes.iter().map(|stripe| stripe.table.read().allocation_size());
             stats.records += partition.records.load(Ordering::Relaxed);
             stats.live_bytes += bytes;
             stats.memory_bytes += bytes + (tables.sum::<usize>() + size_of::<Partition>()) as u64;
@@ -248,8 +248,8 @@ impl StorageEngine for MemoryEngine {
 impl Walkable for MemoryEngine {
     fn places(&self, partition: PartitionId, from: Token, places: &mut Vec<Place>) {
         let Some(partition) = self.partitions.get(partition) else { return };
-        for shard in &partition.shards {
-            let table = shard.table.read();
+        for stripe in &partition.stripes {
+            let table = stripe.table.read();
             let later = table.iter().filter(|record| record.token >= from);
             places.extend(later.map(|record| (record.token, record.fingerprint())));
         }
@@ -263,7 +263,7 @@ impl Walkable for MemoryEngine {
     ) -> Result<(), StorageError> {
         let Some(partition) = self.partitions.get(partition) else { return Ok(()) };
         let hash = spread(token, fingerprint);
-        let table = partition.shards[shard(hash, SHARDS)].table.read();
+        let table = partition.stripes[stripe(hash, STRIPES)].table.read();
         let here = table.iter_hash(hash).filter(|r| r.token == token && r.fingerprint() == fingerprint);
         records.extend(here.map(|r| (Bytes::copy_from_slice(r.key.bytes()), r.record.clone())));
         Ok(())

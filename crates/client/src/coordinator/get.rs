@@ -1,4 +1,4 @@
-//! Drives a get.
+//! Drives a get: asks the nodes that the machine names, hands it their sets, and sends the repairs it wants.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -10,11 +10,12 @@
 mod multi;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use client::coordinator::{Coordinator, OwnWrite, Scope};
 use client::peers::{Call, CallError, Peers};
-use model::{Cluster, NodeId, Value, WallMillis};
+use model::{Cluster, Moment, NodeId, Value, WallMillis};
 use storage::Durable;
 use wire::error::{ErrorCode, Outcome};
 use wire::messages::{Delete, Failure, Got, Put, Request, RequestOptions, Response, Written};
@@ -35,6 +36,7 @@ pub struct Front {
     peers: Arc<Peers>,
     coordinator: Arc<Coordinator>,
     adopt: Adopt,
+    started: Moment,
 }
 
 /// Who asks for a write, and how it may be passed on.
@@ -57,7 +59,8 @@ impl Front {
         coordinator: Arc<Coordinator>,
         adopt: Adopt,
     ) -> Self {
-        Front { replica, peers, coordinator, adopt }
+        let started = peers.ports().clock.now();
+        Front { replica, peers, coordinator, adopt, started }
     }
 
     /// The node's own records.
@@ -68,6 +71,11 @@ impl Front {
     /// What drives requests here.
     pub fn coordinator(&self) -> &Arc<Coordinator> {
         &self.coordinator
+    }
+
+    /// Since when it takes requests.
+    pub fn uptime(&self) -> Duration {
+        self.peers.ports().clock.now().since(self.started)
     }
 
     /// The wall clock, by which expiry is judged.

@@ -10,12 +10,13 @@ mod window;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use client::peers::{Call, CallError};
 use model::limits::{FRAME_BYTES_MAX, KEY_BYTES_MAX};
 use model::{Key, Value};
-use runtime::{Link, LinkSender, Ports};
+use runtime::{Link, LinkSender, NetworkError, Ports};
 use wire::error::ErrorCode;
 use wire::messages::{
     ClusterDocument, Delete, Failure, Hello, MultiGot, MultiWritten, Peer, Pong, Put, Request, Response,
@@ -28,9 +29,12 @@ use crate::stores::WriteOrder;
 /// Requests of one link that may wait for others at the same time; more are refused as overloaded.
 const REQUESTS_RUNNING_MAX: usize = 4096;
 
-/// Bytes of answers that may wait on one link before further requests on it are refused as overloaded: a client
-/// that does not read its answers must not fill this node's memory.
-const ANSWERS_QUEUED_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Bytes of answers that may wait on one link before no more of its requests are read: whoever does not read its
+/// answers must not fill this node's memory, and whoever merely asked for much shall get it.
+const ANSWERS_QUEUED_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// How often a link that waits for its answers to be read is looked at.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Makes a node's account of itself, as JSON.
 pub type Status = Arc<dyn Fn() -> Bytes + Send + Sync>;
@@ -84,6 +88,9 @@ impl Service {
         loop {
             match link.receiver.receive().await {
                 Ok(Some(frame)) => {
+                    while served.sender.queued_bytes() > ANSWERS_QUEUED_BYTES_MAX {
+                        served.service.ports.clock.sleep(DRAIN_INTERVAL).await;
+                    }
                     if !request_id(&frame).is_none_or(|id| window.is_first(id)) {
                         continue;
                     }
@@ -176,11 +183,6 @@ impl Served {
                 return false;
             }
         };
-        if self.sender.queued_bytes() > ANSWERS_QUEUED_BYTES_MAX {
-            let detail = "too many bytes of answers wait to be read on this connection";
-            self.answer(id, Err(Failure::new(ErrorCode::Overloaded, detail)));
-            return true;
-        }
         match request {
             Request::ReplicaGet(_) | Request::ReplicaMerge(_) | Request::Scan(_) => {
                 match self.service.front.replica().call(request) {
@@ -238,8 +240,23 @@ fn refusal(answer: Result<Response, CallError>) -> Result<Response, Failure> {
 }
 
 fn send(sender: &dyn LinkSender, id: u64, response: &Response) {
-    // A peer that is gone, or does not read, finds no answer: its own deadline tells it.
-    let _ = sender.send(&mut |frame| encode_response(id, response, frame));
+    let refused = match sender.send(&mut |frame| encode_response(id, response, frame)) {
+        Ok(()) => return,
+        Err(NetworkError::FrameTooLong { bytes }) => Failure::new(
+            ErrorCode::FrameTooLong,
+            format!(
+                "the answer has {bytes} bytes, a frame at most {FRAME_BYTES_MAX}: ask for fewer keys at once"
+            ),
+        ),
+        Err(NetworkError::Overloaded) => Failure::new(
+            ErrorCode::Overloaded,
+            "too many bytes of answers wait to be read on this connection",
+        ),
+        // The peer is gone.
+        Err(_) => return,
+    };
+    // A peer that does not read finds no answer at all: its own deadline tells it.
+    let _ = sender.send(&mut |frame| encode_response(id, &Response::Failure(refused.clone()), frame));
 }
 
 /// Carries out a request whose quorum this node drives.

@@ -178,6 +178,25 @@ impl LocalStore {
             self.check_size(&version.value)?;
         }
         self.stamper.see(incoming.timestamp_max());
+        match self.merge_once(place, key, incoming) {
+            Err(failure) if failure.code == ErrorCode::Corrupt && !incoming.is_empty() => {
+                // The damaged copy is lost in any case; another replica's takes its place. It comes without a
+                // stamping actor, so that no dot can be repeated.
+                self.engine.discard_corrupt(place.partition, place.token, key).map_err(refuse)?;
+                let (store, partition) = (&self.definition.name, place.partition);
+                tracing::warn!(%store, %partition, "corrupt record replaced");
+                self.merge_once(place, key, incoming)
+            }
+            answer => answer,
+        }
+    }
+
+    fn merge_once(
+        &self,
+        place: Place,
+        key: &[u8],
+        incoming: &VersionSet,
+    ) -> Result<(Merged, Option<Commit>), Failure> {
         let mut answer = Ok(Merged::Known);
         let commit = self
             .engine

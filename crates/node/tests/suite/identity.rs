@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use control::bootstrap::{self, Blueprint};
 use coordination::memory::MemoryService;
 use model::{Node as Member, NodeId, Zone};
 use node::engines::MemoryEngines;
@@ -10,7 +9,7 @@ use node::{IdentityError, Node, NodeConfig, StartError};
 use runtime::disk::simulated::SimulatedDisk;
 use runtime::{Disk, Ports};
 
-use crate::support::ONE;
+use crate::support::publish;
 
 async fn start(disk: &Arc<SimulatedDisk>, id: u32, service: &MemoryService) -> Result<Arc<Node>, StartError> {
     let members = [1, 2].map(|id| Member {
@@ -19,8 +18,7 @@ async fn start(disk: &Arc<SimulatedDisk>, id: u32, service: &MemoryService) -> R
         native: format!("127.0.0.1:{id}"),
         resp: None,
     });
-    let blueprint = Blueprint::new("test", members.to_vec(), ONE).unwrap();
-    bootstrap::create(&service.open(), &blueprint).await.unwrap();
+    publish(service, members.to_vec()).await;
     let config = NodeConfig::new(NodeId(id), "test");
     let ports = Ports::os().unwrap();
     Node::start(config, ports, disk.clone(), Arc::new(MemoryEngines), Arc::new(service.open())).await

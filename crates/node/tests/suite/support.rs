@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use control::bootstrap::{self, Blueprint};
 use coordination::memory::MemoryService;
-use model::{Consistency, Node as Member, NodeId, Resolver, Store, StoreName, Token, Value, Zone};
+use model::{
+    Cluster, Consistency, Generation, Node as Member, NodeId, Resolver, Ring, Store, StoreName, Token, Value,
+    Zone,
+};
 use node::engines::MemoryEngines;
 use node::stores::{LocalStore, Place, Stamper, WriteOrder};
 use node::{Node, NodeConfig, Worker};
@@ -55,13 +57,29 @@ pub(crate) fn values(set: &model::VersionSet) -> Vec<String> {
     values
 }
 
+/// Publishes the first document of a cluster of these nodes.
+pub(crate) async fn publish(service: &MemoryService, nodes: Vec<Member>) {
+    let members: Vec<_> = nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
+    let store =
+        |name: &str, resolver| Store { resolver, ..Store::new(StoreName::new(name).unwrap(), ONE).unwrap() };
+    let cluster = Cluster {
+        name: "test".to_owned(),
+        generation: Generation(1),
+        generation_accepted_min: Generation(1),
+        nodes,
+        ring: Ring::equal_slices(8, &members),
+        stores: vec![store("default", Resolver::LastWriteWins), store("siblings", Resolver::Siblings)],
+    };
+    // A test that starts a second node finds the document there.
+    let _ = coordination::documents::publish_cluster(&service.open(), &cluster).await;
+}
+
 /// A node alone in its cluster, with everything in memory.
 pub(crate) async fn lonely_node(configure: impl FnOnce(&mut NodeConfig)) -> (Arc<Node>, Worker) {
     let zone = Zone("a".to_owned());
     let member = Member { id: NodeId(1), zone, native: "127.0.0.1:1".to_owned(), resp: None };
     let service = MemoryService::new();
-    let blueprint = Blueprint::new("test", vec![member], ONE).unwrap();
-    bootstrap::create(&service.open(), &blueprint).await.unwrap();
+    publish(&service, vec![member]).await;
     let mut config = NodeConfig::new(NodeId(1), "test");
     configure(&mut config);
     let ports = Ports::os().unwrap();

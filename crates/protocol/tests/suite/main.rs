@@ -4,6 +4,7 @@
 
 mod admission;
 mod allocation;
+mod get_transcripts;
 mod multi;
 mod script;
-mod transcripts;
+mod write_transcripts;

@@ -168,10 +168,10 @@ impl Core {
     /// True when the index points at this record, or is about to.
     fn points_at(&self, partition: PartitionId, slot: &Slot) -> bool {
         let Some(index) = self.index.get(partition) else { return false };
-        let shard = index.shard(slot.token, slot.fingerprint);
+        let stripe = index.stripe(slot.token, slot.fingerprint);
         // Whoever appended it holds the gate until the index points at it.
-        let _gate = shard.gate.lock();
-        shard.holds(slot)
+        let _gate = stripe.gate.lock();
+        stripe.holds(slot)
     }
 
     fn begin_output(&self) -> Result<Output, StorageError> {
@@ -213,10 +213,10 @@ impl Core {
 
     fn repoint(&self, output: &Segment, partition: PartitionId, from: &Slot, to: Slot) {
         let index = self.index.get_or_create(partition);
-        let shard = index.shard(from.token, from.fingerprint);
-        let _gate = shard.gate.lock();
+        let stripe = index.stripe(from.token, from.fingerprint);
+        let _gate = stripe.gate.lock();
         output.live.fetch_add(to.space(), Ordering::Relaxed);
-        if shard.replace(from, to) {
+        if stripe.replace(from, to) {
             self.segments.died(from.segment, from.space());
         } else {
             // Overwritten since it was copied.

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, oneshot};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::format::{Kind, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, header_holds, padded, peek, value_holds};
-use super::index::{PartitionIndex, Shard, Slot};
+use super::index::{PartitionIndex, Slot, Stripe};
 use super::options::LogOptions;
 use super::segment::Segments;
 use super::tail::{AppendError, Appended, Entry, Tail};
@@ -138,21 +138,21 @@ impl Core {
         self.check()?;
         let Some(index) = self.index.get(partition) else { return Ok(None) };
         let fingerprint = fingerprint(key);
-        let shard = index.shard(token, fingerprint);
-        Ok(self.newest(partition, shard, token, fingerprint, key)?.map(|newest| newest.record))
+        let stripe = index.stripe(token, fingerprint);
+        Ok(self.newest(partition, stripe, token, fingerprint, key)?.map(|newest| newest.record))
     }
 
     fn newest(
         &self,
         partition: PartitionId,
-        shard: &Shard,
+        stripe: &Stripe,
         token: Token,
         fingerprint: u32,
         key: &[u8],
     ) -> Result<Option<Newest>, StorageError> {
         'again: loop {
             let mut corrupt = false;
-            for slot in shard.find(token, fingerprint) {
+            for slot in stripe.find(token, fingerprint) {
                 match self.read(partition, &slot)? {
                     Found::Record(bytes) => {
                         let value_from = slot_value(&slot, &bytes);
@@ -227,16 +227,16 @@ impl Core {
         self.check()?;
         let index = self.index.get_or_create(partition);
         let fingerprint = fingerprint(key);
-        let shard = index.shard(token, fingerprint);
-        let gate = shard.gate.lock();
-        let newest = self.newest(partition, shard, token, fingerprint, key)?;
+        let stripe = index.stripe(token, fingerprint);
+        let gate = stripe.gate.lock();
+        let newest = self.newest(partition, stripe, token, fingerprint, key)?;
         let entry =
             |kind, value, value_check| Entry { kind, partition, token, fingerprint, key, value, value_check };
         let appended = match change(newest.as_ref().map(|newest| &newest.record)) {
             Change::Keep => return Ok(None),
             Change::Remove => {
                 let Some(newest) = newest else { return Ok(None) };
-                self.remove(index, shard, &entry(Kind::Remove, &[], xxh3_64(&[])), &newest.slot)?
+                self.remove(index, stripe, &entry(Kind::Remove, &[], xxh3_64(&[])), &newest.slot)?
             }
             Change::Put(record) => {
                 let space = check_size(key, &record)?;
@@ -244,7 +244,7 @@ impl Core {
                 let appended = self.append(&entry(Kind::Put, &record, xxh3_64(&record)))?;
                 appended.segment.live.fetch_add(appended.slot.space(), Ordering::Relaxed);
                 let before = newest.map(|newest| newest.slot);
-                self.point(index, shard, before.as_ref(), appended.slot);
+                self.point(index, stripe, before.as_ref(), appended.slot);
                 appended
             }
         };
@@ -254,18 +254,18 @@ impl Core {
     }
 
     /// Points a key's entry at its new record, under its gate.
-    fn point(&self, index: &PartitionIndex, shard: &Shard, before: Option<&Slot>, slot: Slot) {
+    fn point(&self, index: &PartitionIndex, stripe: &Stripe, before: Option<&Slot>, slot: Slot) {
         let bytes = u64::from(slot.length) - RECORD_HEADER_BYTES as u64;
         match before {
             Some(before) => {
-                let replaced = shard.replace(before, slot);
+                let replaced = stripe.replace(before, slot);
                 assert!(replaced, "under its gate nobody else touches a key's entry");
                 self.segments.died(before.segment, before.space());
                 let old_bytes = u64::from(before.length) - RECORD_HEADER_BYTES as u64;
                 index.bytes.fetch_add(bytes.wrapping_sub(old_bytes), Ordering::Relaxed);
             }
             None => {
-                shard.insert(slot);
+                stripe.insert(slot);
                 index.bytes.fetch_add(bytes, Ordering::Relaxed);
                 index.records.fetch_add(1, Ordering::Relaxed);
             }
@@ -276,14 +276,14 @@ impl Core {
     fn remove(
         &self,
         index: &PartitionIndex,
-        shard: &Shard,
+        stripe: &Stripe,
         entry: &Entry<'_>,
         slot: &Slot,
     ) -> Result<Appended, StorageError> {
         self.check_waiting()?;
         let appended = self.append(entry)?;
         appended.segment.add_marker(appended.slot.space(), appended.origin);
-        let removed = shard.remove(slot);
+        let removed = stripe.remove(slot);
         assert!(removed, "under its gate nobody else touches a key's entry");
         self.segments.died(slot.segment, slot.space());
         index.bytes.fetch_sub(u64::from(slot.length) - RECORD_HEADER_BYTES as u64, Ordering::Relaxed);
@@ -301,16 +301,16 @@ impl Core {
         self.check()?;
         let Some(index) = self.index.get(partition) else { return Ok(false) };
         let fingerprint = fingerprint(key);
-        let shard = index.shard(token, fingerprint);
-        let gate = shard.gate.lock();
+        let stripe = index.stripe(token, fingerprint);
+        let gate = stripe.gate.lock();
         if !matches!(
-            self.newest(partition, shard, token, fingerprint, key),
+            self.newest(partition, stripe, token, fingerprint, key),
             Err(StorageError::Corrupt { .. })
         ) {
             return Ok(false);
         }
         let mut discarded = false;
-        for slot in shard.find(token, fingerprint) {
+        for slot in stripe.find(token, fingerprint) {
             if matches!(self.read(partition, &slot)?, Found::Corrupt) {
                 let entry = Entry {
                     kind: Kind::Remove,
@@ -321,7 +321,7 @@ impl Core {
                     value: &[],
                     value_check: xxh3_64(&[]),
                 };
-                let appended = self.remove(index, shard, &entry, &slot)?;
+                let appended = self.remove(index, stripe, &entry, &slot)?;
                 discarded = true;
                 self.notice(&appended);
             }
@@ -334,7 +334,7 @@ impl Core {
         self.check()?;
         let Some(index) = self.index.get(partition) else { return Ok(()) };
         // All gates, always in this order; nobody else holds two.
-        let gates: Vec<_> = index.shards.iter().map(|shard| shard.gate.lock()).collect();
+        let gates: Vec<_> = index.stripes.iter().map(|stripe| stripe.gate.lock()).collect();
         if index.records.load(Ordering::Relaxed) == 0 {
             return Ok(());
         }
@@ -350,8 +350,8 @@ impl Core {
         };
         let appended = self.append(&entry)?;
         appended.segment.add_marker(appended.slot.space(), appended.origin);
-        for shard in &index.shards {
-            for slot in shard.clear() {
+        for stripe in &index.stripes {
+            for slot in stripe.clear() {
                 self.segments.died(slot.segment, slot.space());
             }
         }
@@ -454,8 +454,8 @@ fn check_size(key: &[u8], record: &Bytes) -> Result<u64, StorageError> {
 impl Walkable for Core {
     fn places(&self, partition: PartitionId, from: Token, places: &mut Vec<Place>) {
         let Some(index) = self.index.get(partition) else { return };
-        for shard in &index.shards {
-            shard.for_each(|slot| {
+        for stripe in &index.stripes {
+            stripe.for_each(|slot| {
                 if slot.token >= from {
                     places.push((slot.token, slot.fingerprint));
                 }
@@ -470,11 +470,11 @@ impl Walkable for Core {
         records: &mut Vec<(Bytes, Bytes)>,
     ) -> Result<(), StorageError> {
         let Some(index) = self.index.get(partition) else { return Ok(()) };
-        let shard = index.shard(token, fingerprint);
+        let stripe = index.stripe(token, fingerprint);
         let before = records.len();
         'again: loop {
             records.truncate(before);
-            for slot in shard.find(token, fingerprint) {
+            for slot in stripe.find(token, fingerprint) {
                 match self.read(partition, &slot)? {
                     Found::Record(bytes) => {
                         let value_from = slot_value(&slot, &bytes);

@@ -11,10 +11,10 @@ use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 
 use super::format::padded;
-use crate::hash::{shard, spread};
+use crate::hash::{spread, stripe};
 
 /// Tables per partition.
-pub(super) const SHARDS: usize = 8;
+pub(super) const STRIPES: usize = 8;
 
 /// Where one record lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,24 +46,24 @@ impl Slot {
 /// The index of one partition.
 #[derive(Default)]
 pub(super) struct PartitionIndex {
-    pub(super) shards: [Shard; SHARDS],
+    pub(super) stripes: [Stripe; STRIPES],
     pub(super) records: AtomicU64,
     /// Of keys and records.
     pub(super) bytes: AtomicU64,
 }
 
 impl PartitionIndex {
-    pub(super) fn shard(&self, token: Token, fingerprint: u32) -> &Shard {
-        &self.shards[shard(spread(token, fingerprint), SHARDS)]
+    pub(super) fn stripe(&self, token: Token, fingerprint: u32) -> &Stripe {
+        &self.stripes[stripe(spread(token, fingerprint), STRIPES)]
     }
 }
 
 /// One table. A cache line of its own.
 #[derive(Default)]
 #[repr(align(64))]
-pub(super) struct Shard {
+pub(super) struct Stripe {
     /// Held from reading a key's record to the entry of its new one, so that updates of a key follow each other and
-    /// whoever holds it sees every record that was appended for this shard. Taken before any other lock.
+    /// whoever holds it sees every record that was appended for this stripe. Taken before any other lock.
     pub(super) gate: Mutex<()>,
     table: RwLock<HashTable<Slot>>,
 }
@@ -71,7 +71,7 @@ pub(super) struct Shard {
 /// Almost always none or one.
 pub(super) type Slots = SmallVec<[Slot; 2]>;
 
-impl Shard {
+impl Stripe {
     /// All entries for this token and fingerprint.
     pub(super) fn find(&self, token: Token, fingerprint: u32) -> Slots {
         let table = self.table.read();

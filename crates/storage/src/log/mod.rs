@@ -237,7 +237,7 @@ impl Core {
         };
         self.segments.each(|segment| stats.disk_bytes += segment.written.load(Ordering::Relaxed));
         for (_, partition) in self.index.iter() {
-            let tables: usize = partition.shards.iter().map(index::Shard::allocation_bytes).sum();
+            let tables: usize = partition.stripes.iter().map(index::Stripe::allocation_bytes).sum();
             stats.records += partition.records.load(Ordering::Relaxed);
             stats.live_bytes += partition.bytes.load(Ordering::Relaxed);
             stats.memory_bytes += (tables + size_of::<index::PartitionIndex>()) as u64;

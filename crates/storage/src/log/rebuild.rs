@@ -41,7 +41,7 @@ impl<'a> Rebuild<'a> {
             let partition = index.get_or_create(id);
             for known in table {
                 if !known.removed && known.sequence > floor {
-                    partition.shard(known.slot.token, known.slot.fingerprint).insert(known.slot);
+                    partition.stripe(known.slot.token, known.slot.fingerprint).insert(known.slot);
                 }
             }
         }

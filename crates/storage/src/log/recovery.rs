@@ -349,8 +349,8 @@ fn count_live(index: &Partitions<PartitionIndex>, segments: &Segments) {
         segments.all().into_iter().map(|segment| (segment.id, segment)).collect();
     for (_, partition) in index.iter() {
         let (mut records, mut bytes) = (0, 0);
-        for shard in &partition.shards {
-            shard.for_each(|slot| {
+        for stripe in &partition.stripes {
+            stripe.for_each(|slot| {
                 records += 1;
                 bytes += u64::from(slot.length) - RECORD_HEADER_BYTES as u64;
                 if let Some(segment) = all.get(&slot.segment) {

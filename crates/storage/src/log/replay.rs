@@ -6,7 +6,7 @@ use std::sync::Arc;
 use runtime::DiskError;
 
 use super::format::Kind;
-use super::index::{PartitionIndex, SHARDS, Slot};
+use super::index::{PartitionIndex, STRIPES, Slot};
 use super::reader::Record;
 use super::recovery::{Target, same_key};
 use super::segment::Segment;
@@ -23,12 +23,12 @@ impl<'a> Replay<'a> {
         let index: Partitions<PartitionIndex> = Partitions::new();
         for (partition, slots) in &snapshot.entries {
             let partition = index.get_or_create(*partition);
-            for shard in &partition.shards {
+            for stripe in &partition.stripes {
                 // A little more than an even share, so that few tables grow while they fill.
-                shard.reserve(slots.len() / SHARDS + slots.len() / (SHARDS * 8));
+                stripe.reserve(slots.len() / STRIPES + slots.len() / (STRIPES * 8));
             }
             for slot in slots {
-                partition.shard(slot.token, slot.fingerprint).insert(*slot);
+                partition.stripe(slot.token, slot.fingerprint).insert(*slot);
             }
         }
         Replay { index, files }
@@ -43,12 +43,12 @@ impl Target for Replay<'_> {
     fn apply(&mut self, slot: Slot, record: &Record<'_>) -> Result<(), DiskError> {
         let partition = self.index.get_or_create(record.header.partition);
         if record.header.kind == Kind::Drop {
-            partition.shards.iter().for_each(|shard| drop(shard.clear()));
+            partition.stripes.iter().for_each(|stripe| drop(stripe.clear()));
             return Ok(());
         }
-        let shard = partition.shard(slot.token, slot.fingerprint);
+        let stripe = partition.stripe(slot.token, slot.fingerprint);
         let mut before = None;
-        for old in shard.find(slot.token, slot.fingerprint) {
+        for old in stripe.find(slot.token, slot.fingerprint) {
             let same_place = old.segment == slot.segment && old.offset == slot.offset;
             if same_place || same_key(self.files, &old, record.key)? {
                 before = Some(old);
@@ -57,11 +57,11 @@ impl Target for Replay<'_> {
         }
         match (record.header.kind, before) {
             (Kind::Put, Some(old)) => {
-                shard.replace(&old, slot);
+                stripe.replace(&old, slot);
             }
-            (Kind::Put, None) => shard.insert(slot),
+            (Kind::Put, None) => stripe.insert(slot),
             (_, Some(old)) => {
-                shard.remove(&old);
+                stripe.remove(&old);
             }
             (_, None) => {}
         }

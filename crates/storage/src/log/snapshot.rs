@@ -186,16 +186,16 @@ impl Core {
         for (partition, index) in self.index.iter() {
             if index.records.load(Ordering::Relaxed) == 0 {
                 // Empty under a gate: nobody is between an append and its entry.
-                let gates_free = index.shards.iter().all(|shard| shard.gate.try_lock().is_some());
+                let gates_free = index.stripes.iter().all(|stripe| stripe.gate.try_lock().is_some());
                 if gates_free && index.records.load(Ordering::Relaxed) == 0 {
                     continue;
                 }
             }
             let mut payload = Vec::new();
-            for shard in &index.shards {
+            for stripe in &index.stripes {
                 {
-                    let _gate = shard.gate.lock();
-                    shard.for_each(|slot| encode_entry(&mut payload, slot));
+                    let _gate = stripe.gate.lock();
+                    stripe.for_each(|slot| encode_entry(&mut payload, slot));
                 }
                 while payload.len() >= BLOCK_ENTRIES_MAX * ENTRY_BYTES {
                     let rest = payload.split_off(BLOCK_ENTRIES_MAX * ENTRY_BYTES);

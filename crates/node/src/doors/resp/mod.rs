@@ -33,11 +33,21 @@ pub struct RespOptions {
     pub connections_max: usize,
     /// The password that AUTH must give, if one is needed. Default: none.
     pub password: Option<String>,
+    /// Port that INFO names. Default: 0.
+    pub port: u16,
+    /// Process that INFO names. Default: 0.
+    pub process_id: u32,
 }
 
 impl Default for RespOptions {
     fn default() -> Self {
-        RespOptions { store: "default".to_owned(), connections_max: 10_000, password: None }
+        RespOptions {
+            store: "default".to_owned(),
+            connections_max: 10_000,
+            password: None,
+            port: 0,
+            process_id: 0,
+        }
     }
 }
 

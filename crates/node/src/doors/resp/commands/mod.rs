@@ -95,6 +95,40 @@ commands! {
 }
 
 impl Kind {
+    /// What it does, in a few words.
+    pub(super) fn summary(self) -> &'static str {
+        match self {
+            Kind::Ping => "Answers PONG, or the message.",
+            Kind::Echo => "Answers the message.",
+            Kind::Hello => "Settles the protocol version, and says who the server is.",
+            Kind::Auth => "Authenticates the connection.",
+            Kind::Select => "Selects the database; there is one.",
+            Kind::Client => "Asks and tells about this connection.",
+            Kind::CommandInfo => "Describes the commands.",
+            Kind::Info => "Describes the node.",
+            Kind::Quit => "Closes the connection.",
+            Kind::Reset => "Makes the connection as it was at its start.",
+            Kind::StoreUse => "Names or chooses the store of this connection.",
+            Kind::Get => "Reads a value.",
+            Kind::Set => "Writes a value.",
+            Kind::Del | Kind::Unlink => "Deletes keys and counts those that existed.",
+            Kind::Exists => "Counts the keys that exist.",
+            Kind::Mget => "Reads many values.",
+            Kind::Mset => "Writes many values, each for itself.",
+            Kind::Setex => "Writes a value that expires after seconds.",
+            Kind::Expire => "Lets a key expire after seconds.",
+            Kind::Pexpire => "Lets a key expire after milliseconds.",
+            Kind::Ttl => "Tells the seconds until a key expires.",
+            Kind::Pttl => "Tells the milliseconds until a key expires.",
+            Kind::Persist => "Lets a key live for ever.",
+            Kind::Strlen => "Tells the length of a value.",
+            Kind::VersionsGet => "Reads a context and every concurrent value.",
+            Kind::VersionsPut => "Replaces exactly what a context covers.",
+            Kind::VersionsDelete => "Deletes exactly what a context covers.",
+            Kind::Siblings => "Describes every concurrent version.",
+        }
+    }
+
     /// The refusal for a wrong number of arguments.
     pub(super) fn check_arity(self, command: &Command) -> Option<Reply> {
         let count = i64::try_from(command.len()).unwrap_or(i64::MAX);

@@ -24,7 +24,7 @@ pub(in super::super) fn run(door: &Door, session: &mut Session, kind: Kind, comm
         Kind::Select => select(&arguments[0]),
         Kind::Client => client(door, session, &arguments),
         Kind::CommandInfo => Ok(command_info(&arguments)),
-        Kind::Info => Ok(info(door)),
+        Kind::Info => Ok(info(door, &arguments)),
         Kind::Quit => Ok(Reply::OK),
         Kind::Reset => {
             let authenticated = door.shared.options.password.is_none();
@@ -112,7 +112,10 @@ fn hello(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Repl
                 auth(door, session, &[user.clone(), password.clone()])?;
             }
             b"SETNAME" => name = Some(client_name(rest.next().ok_or_else(Reply::syntax)?)?),
-            _ => return Err(Reply::syntax()),
+            _ => {
+                let shown = String::from_utf8_lossy(option).into_owned();
+                return Err(Reply::err(format!("Syntax error in HELLO option '{shown}'")));
+            }
         }
     }
     if !session.authenticated {
@@ -257,40 +260,83 @@ fn docs(kind: Kind) -> Reply {
         "string"
     };
     Reply::Map(vec![
+        (Reply::text("summary"), Reply::text(kind.summary())),
+        (Reply::text("since"), Reply::text("1.0.0")),
         (Reply::text("group"), Reply::text(group)),
         (Reply::text("arity"), Reply::Integer(kind.arity())),
     ])
 }
 
-/// The sections that clients read, and what an operator would look for first.
-fn info(door: &Door) -> Reply {
+/// The sections that clients read, and what an operator would look for first. Without names all of them.
+fn info(door: &Door, names: &[Bytes]) -> Reply {
+    let wanted = |section: &str| {
+        let all = [&b"all"[..], b"default", b"everything"];
+        names.is_empty()
+            || names.iter().any(|name| {
+                name.eq_ignore_ascii_case(section.as_bytes())
+                    || all.iter().any(|all| name.eq_ignore_ascii_case(all))
+            })
+    };
+    let sections = info_sections(door).into_iter().filter(|(section, _)| wanted(section));
+    Reply::text(
+        sections.map(|(section, lines)| format!("# {section}\r\n{lines}")).collect::<Vec<_>>().join("\r\n"),
+    )
+}
+
+fn info_sections(door: &Door) -> [(&'static str, String); 7] {
     let replica = door.front.replica();
     let view = replica.view().get();
-    let records: u64 = view.stores().iter().map(|store| store.engine().stats().records).sum();
+    let cluster = view.cluster();
+    let records = view.store(&door.shared.options.store).map_or(0, |store| store.engine().stats().records);
     let hints: u64 = replica.hints().pending().iter().map(|(_, count)| count).sum();
-    Reply::text(format!(
-        "# Server\r\nredis_version:{REDIS_VERSION}\r\nredis_mode:standalone\r\nserver_name:tontine\r\n\
-         tontine_version:{}\r\nprocess_id:{}\r\n\r\n\
-         # Clients\r\nconnected_clients:{}\r\nmaxclients:{}\r\n\r\n\
-         # Stats\r\ntotal_connections_received:{}\r\ntotal_commands_processed:{}\r\n\r\n\
-         # Replication\r\nrole:master\r\nconnected_slaves:0\r\n\r\n\
-         # Cluster\r\ncluster_enabled:0\r\n\r\n\
-         # Tontine\r\ncluster:{}\r\nnode:{}\r\ngeneration:{}\r\nnodes:{}\r\npartitions:{}\r\nstores:{}\r\n\
-         hints_pending:{hints}\r\n\r\n\
-         # Keyspace\r\ndb0:keys={records},expires=0,avg_ttl=0\r\n",
-        env!("CARGO_PKG_VERSION"),
-        std::process::id(),
-        door.shared.connections(),
-        door.shared.options.connections_max,
-        door.shared.next_id.load(Ordering::Relaxed) - 1,
-        door.shared.commands(),
-        view.cluster().name,
-        replica.node(),
-        view.cluster().generation.0,
-        view.cluster().nodes.len(),
-        view.cluster().ring.partitions().len(),
-        view.stores().len(),
-    ))
+    let options = &door.shared.options;
+    let uptime = door.front.uptime().as_secs();
+    [
+        (
+            "Server",
+            format!(
+                "redis_version:{REDIS_VERSION}\r\nredis_mode:standalone\r\nserver_name:tontine\r\n\
+                 tontine_version:{}\r\nprocess_id:{}\r\ntcp_port:{}\r\nuptime_in_seconds:{uptime}\r\n\
+                 uptime_in_days:{}\r\n",
+                env!("CARGO_PKG_VERSION"),
+                options.process_id,
+                options.port,
+                uptime / 86_400
+            ),
+        ),
+        (
+            "Clients",
+            format!(
+                "connected_clients:{}\r\nmaxclients:{}\r\n",
+                door.shared.connections(),
+                options.connections_max
+            ),
+        ),
+        (
+            "Stats",
+            format!(
+                "total_connections_received:{}\r\ntotal_commands_processed:{}\r\n",
+                door.shared.next_id.load(Ordering::Relaxed) - 1,
+                door.shared.commands()
+            ),
+        ),
+        ("Replication", "role:master\r\nconnected_slaves:0\r\n".to_owned()),
+        ("Cluster", "cluster_enabled:0\r\n".to_owned()),
+        (
+            "Tontine",
+            format!(
+                "cluster:{}\r\nnode:{}\r\ngeneration:{}\r\nnodes:{}\r\npartitions:{}\r\nstores:{}\r\n\
+                 hints_pending:{hints}\r\n",
+                cluster.name,
+                replica.node(),
+                cluster.generation.0,
+                cluster.nodes.len(),
+                cluster.ring.partitions().len(),
+                view.stores().len()
+            ),
+        ),
+        ("Keyspace", format!("db0:keys={records},expires=0,avg_ttl=0\r\n")),
+    ]
 }
 
 /// `TONTINE.STORE` names the store in use, `TONTINE.STORE name` chooses one for this connection.

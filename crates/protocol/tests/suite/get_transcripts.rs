@@ -1,0 +1,206 @@
+//! Gets from their start to their end, as stories.
+
+use expect_test::{Expect, expect};
+
+use crate::script::run;
+
+fn check(script: &str, expected: Expect) {
+    expected.assert_eq(&run(script));
+}
+
+#[test]
+fn a_get_on_one_replica_is_answered_by_it() {
+    check(
+        "get replicas=1 fallbacks=0 required=1 own=n1\nn1 answers a:1",
+        expect![[r#"
+        get replicas=1 fallbacks=0 required=1 own=n1  (until 100)
+            fetch n1
+        n1 answers a:1  (end)
+            answer a:1 from 1
+    "#]],
+    );
+}
+
+#[test]
+fn a_get_asks_its_own_node_first_and_only_as_many_as_it_needs() {
+    check(
+        "get own=n3\nn3 answers a:1\nn1 answers a:1",
+        expect![[r#"
+        get own=n3  (until 10)
+            fetch n3
+            fetch n1
+        n3 answers a:1  (until 10)
+        n1 answers a:1  (end)
+            answer a:1 from 2
+    "#]],
+    );
+}
+
+#[test]
+fn a_get_repairs_what_turned_out_stale_after_the_answer() {
+    check(
+        "get preferred=3 fallbacks=0
+         n1 answers a:1
+         @10
+         n3 answers a:1
+         n2 answers a:1>b:1",
+        expect![[r#"
+            get preferred=3 fallbacks=0  (until 100)
+                fetch n1
+                fetch n2
+                fetch n3
+            n1 answers a:1  (until 100)
+            n3 answers a:1  (until 100)
+                answer a:1 from 2
+            n2 answers a:1>b:1  (end)
+                repair n1 with b:1
+                repair n3 with b:1
+        "#]],
+    );
+}
+
+#[test]
+fn a_get_returns_both_siblings_and_repairs_both_replicas() {
+    check(
+        "get\nn2 answers a:1\nn1 answers b:1",
+        expect![[r#"
+        get  (until 10)
+            fetch n1
+            fetch n2
+        n2 answers a:1  (until 10)
+        n1 answers b:1  (end)
+            answer a:1+b:1 from 2
+            repair n1 with a:1+b:1
+            repair n2 with a:1+b:1
+    "#]],
+    );
+}
+
+#[test]
+fn a_get_turns_to_the_next_replica_when_one_fails_and_to_fallbacks_after_them() {
+    check(
+        "get
+         n1 fails unreachable
+         n2 fails lost
+         n3 answers -
+         n4 answers a:1",
+        expect![[r#"
+            get  (until 10)
+                fetch n1
+                fetch n2
+            n1 fails unreachable  (until 10)
+                fetch n3
+            n2 fails lost  (until 10)
+                fetch n4
+            n3 answers -  (until 10)
+            n4 answers a:1  (end)
+                answer a:1 from 2, sloppy
+                repair n3 with a:1
+        "#]],
+    );
+}
+
+#[test]
+fn a_get_hedges_late_nodes_with_growing_patience() {
+    check(
+        "get\n@99\nn5 answers a:1\nn2 answers a:1\nn1 answers -",
+        expect![[r#"
+        get  (until 10)
+            fetch n1
+            fetch n2
+        @10  (until 30)
+            fetch n3
+            fetch n4
+        @30  (until 100)
+            fetch n5
+        n5 answers a:1  (until 100)
+        n2 answers a:1  (until 100)
+            answer a:1 from 2, sloppy
+        n1 answers -  (until 100)
+    "#]],
+    );
+}
+
+#[test]
+fn a_get_does_not_count_on_suspected_nodes() {
+    check(
+        "get suspected=n1,n2\nn3 answers a:1\nn1 answers -\nn4 answers -",
+        expect![[r#"
+        get suspected=n1,n2  (until 10)
+            fetch n3
+            fetch n1
+            fetch n2
+            fetch n4
+        n3 answers a:1  (until 10)
+        n1 answers -  (until 100)
+            answer a:1 from 2
+        n4 answers -  (until 100)
+    "#]],
+    );
+}
+
+#[test]
+fn a_strict_get_fails_when_too_few_replicas_are_left() {
+    check(
+        "get strict\nn1 fails overloaded\nn2 fails lost",
+        expect![[r#"
+        get strict  (until 10)
+            fetch n1
+            fetch n2
+        n1 fails overloaded  (until 100)
+            fetch n3
+        n2 fails lost  (end)
+            fail InsufficientReplicas { answered: 0, required: 2 } n1: overloaded. n2: no reply.
+    "#]],
+    );
+}
+
+#[test]
+fn a_get_fails_at_its_deadline_and_says_so() {
+    check(
+        "get strict required=3\nn1 answers a:1\n@100\nn2 answers a:1",
+        expect![[r#"
+        get strict required=3  (until 100)
+            fetch n1
+            fetch n2
+            fetch n3
+        n1 answers a:1  (until 100)
+        @100  (end)
+            fail DeadlinePassed { answered: 1, required: 3 }
+        n2 answers a:1  (end)
+    "#]],
+    );
+}
+
+#[test]
+fn a_get_under_an_old_ring_is_started_again_and_counts_nothing_twice() {
+    check(
+        "get\nn1 answers a:1\nn2 fails stale\nn3 answers a:1",
+        expect![[r#"
+        get  (until 10)
+            fetch n1
+            fetch n2
+        n1 answers a:1  (until 10)
+        n2 fails stale  (end)
+            refresh to 8
+        n3 answers a:1  (end)
+    "#]],
+    );
+}
+
+#[test]
+fn a_replica_that_calls_our_own_generation_stale_is_merely_failing() {
+    check(
+        "get\nn1 fails confused\nn2 answers -\nn3 answers -",
+        expect![[r#"
+        get  (until 10)
+            fetch n1
+            fetch n2
+        n1 fails confused  (until 10)
+            fetch n3
+        n2 answers -  (until 10)
+        n3 answers -  (end)
+            answer - from 2
+    "#]],
+    );
+}
