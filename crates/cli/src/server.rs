@@ -14,7 +14,7 @@ use runtime::disk::os::OsDisk;
 use runtime::network::bytes::{self, ByteListener};
 use runtime::network::tcp::TcpNetwork;
 use runtime::workers::{Stop, Workers};
-use runtime::{Disk, Listener, Ports};
+use runtime::{Disk, Listener, NetworkError, Ports};
 use storage::{Durability, LogOptions};
 
 use crate::failure::CliError;
@@ -66,7 +66,7 @@ impl RunningNode {
             .into());
         };
         let network = TcpNetwork::new();
-        let refused = |error: runtime::NetworkError| CliError::Other(format!("node {}: {error}", spec.id.0));
+        let refused = |error: NetworkError| CliError::Other(format!("node {}: {error}", spec.id.0));
         let native = network.listen_shared(&me.native, spec.workers).map_err(refused)?;
         let resp: Vec<Option<ByteListener>> = match &me.resp {
             Some(address) => {
@@ -76,7 +76,8 @@ impl RunningNode {
         };
         let mut ports = Ports::os().map_err(CliError::io("cannot start the background thread"))?;
         ports.network = Arc::new(network);
-        let node = open(spec, &ports).await?;
+        let port = me.resp.as_deref().and_then(|resp| resp.rsplit_once(':')?.1.parse().ok()).unwrap_or(0);
+        let node = open(spec, &ports, port).await?;
         let listeners: Vec<Option<Listeners>> = native.into_iter().zip(resp).map(Some).collect();
         let listeners = Arc::new(Mutex::new(listeners));
         let serving = node.clone();
@@ -96,7 +97,7 @@ impl RunningNode {
     }
 }
 
-async fn open(spec: &NodeSpec, ports: &Ports) -> Result<Arc<Node>, CliError> {
+async fn open(spec: &NodeSpec, ports: &Ports, port: u16) -> Result<Arc<Node>, CliError> {
     let refused = |error: &dyn std::fmt::Display| CliError::Other(format!("node {}: {error}", spec.id.0));
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::open(&spec.data_dir).map_err(|error| refused(&error))?);
     let session = EmbeddedSession::open(&spec.coordination_dir).await.map_err(|error| refused(&error))?;
@@ -112,6 +113,8 @@ async fn open(spec: &NodeSpec, ports: &Ports) -> Result<Arc<Node>, CliError> {
     config.resp = RespOptions {
         password: spec.password.clone(),
         connections_max: spec.connections_max,
+        port,
+        process_id: std::process::id(),
         ..RespOptions::default()
     };
     config.coordinator.hedge_after = spec.hedge_after;
@@ -133,10 +136,12 @@ async fn serve(node: Arc<Node>, worker: runtime::workers::Worker, listeners: Lis
                 () = native_stop.asked() => return,
                 link = native.accept() => match link {
                     Ok(link) => ports.tasks.spawn(Box::pin(service.clone().serve(link))),
-                    Err(error) => {
+                    Err(error @ NetworkError::Closed) => {
                         tracing::error!(%error, "native listener ended");
                         return;
                     }
+                    // It concerns one peer, which has its answer already.
+                    Err(error) => tracing::debug!(%error, "connection refused"),
                 },
             }
         }
