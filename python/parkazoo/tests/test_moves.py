@@ -141,6 +141,7 @@ def test_a_move_left_frozen_is_undone(make: Maker) -> None:
     assert nothing_wrong(client)
 
 
+@pytest.mark.timeout(300)  # it moves a third of all shards, twice
 def test_the_command_line(
     ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from parkazoo.client import ParKazooClient
 
 
+# Listings asked for at once.
+WINDOW = 256
+
+
 @dataclass
 class Finding:
     kind: str
@@ -55,8 +59,12 @@ class Checker:
     ) -> Iterator[Finding]:
         yield from self._table(repair)
         yield from self._intents(repair)
-        for shard in range(SHARDS):
-            yield from self._shard(shard, repair, delete_orphans)
+        owned = [(self.table.owners[shard], shard) for shard in range(SHARDS)]
+        for (name, shard), anchors in self._anchors(owned):
+            if anchors is None:
+                yield Finding("fence", fence(shard), f"missing on {name}")
+            else:
+                yield from self._shard(shard, anchors, repair, delete_orphans)
         yield from self._leftovers(repair)
 
     def _at(self, name: str) -> Any:
@@ -121,13 +129,25 @@ class Checker:
 
     # -- shards --------------------------------------------------------------------
 
-    def _shard(self, shard: int, repair: bool, delete: bool) -> Iterator[Finding]:
+    def _anchors(
+        self, places: list[tuple[str, int]]
+    ) -> Iterator[tuple[tuple[str, int], list[str] | None]]:
+        """What is below the fences of (ensemble, shard); None without a fence."""
+        for start in range(0, len(places), WINDOW):
+            asked = [
+                (place, self._at(place[0]).get_children_async(fence(place[1])))
+                for place in places[start : start + WINDOW]
+            ]
+            for place, result in asked:
+                try:
+                    yield place, result.get()
+                except NoNodeError:
+                    yield place, None
+
+    def _shard(
+        self, shard: int, anchors: list[str], repair: bool, delete: bool
+    ) -> Iterator[Finding]:
         session = self._at(self.table.owners[shard])
-        try:
-            anchors = session.get_children(fence(shard))
-        except NoNodeError:
-            yield Finding("fence", fence(shard), f"missing on {session.name}")
-            return
         for anchor in anchors:
             path = f"{fence(shard)}/{anchor}"
             if anchor.startswith(DONE):
@@ -187,21 +207,19 @@ class Checker:
         return True
 
     def _leftovers(self, repair: bool) -> Iterator[Finding]:
-        for name in self.table.ensembles:
-            session = self._at(name)
-            for shard, owner in enumerate(self.table.owners):
-                if owner == name or shard in self.table.planned:
-                    continue
-                try:
-                    inside = session.get_children(fence(shard))
-                except NoNodeError:
-                    continue
-                if not inside:
-                    continue
-                finding = Finding(
-                    "leftover", f"{name}:{fence(shard)}", f"{len(inside)} anchors"
-                )
-                if repair:
-                    clear(session, shard, GONE)
-                    finding.repaired = True
-                yield finding
+        places = [
+            (name, shard)
+            for name in self.table.ensembles
+            for shard, owner in enumerate(self.table.owners)
+            if owner != name and shard not in self.table.planned
+        ]
+        for (name, shard), inside in self._anchors(places):
+            if not inside:
+                continue
+            finding = Finding(
+                "leftover", f"{name}:{fence(shard)}", f"{len(inside)} anchors"
+            )
+            if repair:
+                clear(self._at(name), shard, GONE)
+                finding.repaired = True
+            yield finding

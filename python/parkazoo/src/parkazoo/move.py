@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 # Shards frozen together. Few, so that the pause is short.
 BATCH = 8
+# Empty shards frozen together: there is next to nothing to copy.
+BATCH_EMPTY = 64
 # Copies of a shard in use before the freeze; each is shorter than the one before.
 PASSES = 3
 # An owner that does not re-create its ephemerals in this time stops the move.
@@ -170,15 +172,28 @@ class Mover:
         due = {s: to for s, to in shards.items() if table.owners[s] != to}
         self.state = State(shards_total=len(due))
         self.progress(self.state)
-        numbers = sorted(due)
-        for start in range(0, len(numbers), BATCH):
+        for numbers in self._batches(table, sorted(due)):
             if self.stopped:
                 break
-            batch = {shard: due[shard] for shard in numbers[start : start + BATCH]}
+            batch = {shard: due[shard] for shard in numbers}
             self._move_batch(batch)
             self.state.shards_moved += len(batch)
             self.progress(self.state)
         return self.state
+
+    def _batches(self, table: Table, shards: list[int]) -> Iterator[list[int]]:
+        """Which shards are frozen together; empty ones are quick, so many of them."""
+        asked = [
+            (s, self._at(table.owners[s]).get_children_async(fence(s))) for s in shards
+        ]
+        empty: list[int] = []
+        used: list[int] = []
+        for shard, result in asked:
+            (used if result.get() else empty).append(shard)
+        for start in range(0, len(empty), BATCH_EMPTY):
+            yield empty[start : start + BATCH_EMPTY]
+        for start in range(0, len(used), BATCH):
+            yield used[start : start + BATCH]
 
     def _move_batch(self, batch: dict[int, str]) -> None:
         table = self.publish(self.table.with_plan(batch))

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 # How often the opening routine looks even when nothing was signalled.
 LOOK_SECONDS = 0.25
-_UNREAD = object()
+# Routines that wait for servers side by side.
+PARALLEL_MAX = 16
 
 
 class Sessions:
@@ -96,12 +97,13 @@ class Sessions:
             except Exception as error:
                 errors.append(error)
 
-        threads = [self.handler.spawn(run, work) for work in works[1:]]
-        if works:
-            run(works[0])
-        for thread in threads:
-            # Kazoo joins what a handler spawns, so every handler's can be joined.
-            (thread.join if hasattr(thread, "join") else thread.wait)()
+        for start in range(0, len(works), PARALLEL_MAX):
+            now = works[start : start + PARALLEL_MAX]
+            threads = [self.handler.spawn(run, work) for work in now[1:]]
+            run(now[0])
+            for thread in threads:
+                # Kazoo joins what a handler spawns, so every handler's can be joined.
+                (thread.join if hasattr(thread, "join") else thread.wait)()
         if errors:
             raise errors[0]
 
