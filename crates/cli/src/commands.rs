@@ -85,7 +85,7 @@ pub enum Command {
     Export(ExportArguments),
     /// Measure.
     #[command(subcommand)]
-    Bench(bench::cli::BenchCommand),
+    Bench(Box<bench::cli::BenchCommand>),
 }
 
 impl Shared {

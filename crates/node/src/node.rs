@@ -454,7 +454,7 @@ async fn follow(node: Weak<Node>, mut offers: tokio::sync::mpsc::UnboundedReceiv
                     if node.upgrade().is_none_or(|node| node.stopping.load(Ordering::Relaxed)) {
                         return;
                     }
-                    lost = matches!(error, ReadError::Coordination(CoordinationError::SessionLost { .. }));
+                    lost = matches!(error, ReadError::Coordination(CoordinationError::SessionLost));
                     tracing::warn!(%error, "cluster document not read");
                     clock.sleep(COORDINATION_RETRY).await;
                     continue;

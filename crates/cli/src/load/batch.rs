@@ -58,7 +58,7 @@ pub(super) fn read_in_background(
 ) -> std::io::Result<Batches> {
     let (sender, batches) = mpsc::channel(WAITING_MAX);
     std::thread::Builder::new().name("load-reader".to_owned()).spawn(move || {
-        let mut batcher = Batcher {
+        let batcher = Batcher {
             reader,
             keys_max,
             skip_bad,
@@ -66,7 +66,7 @@ pub(super) fn read_in_background(
             failure: None,
             ended: false,
         };
-        while let Some(next) = batcher.next() {
+        for next in batcher {
             if sender.blocking_send(next).is_err() {
                 return;
             }

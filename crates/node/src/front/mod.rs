@@ -18,7 +18,7 @@ use client::peers::{Call, CallError, Peers};
 use model::{Cluster, Moment, NodeId, Value, WallMillis};
 use storage::Durable;
 use wire::error::{ErrorCode, Outcome};
-use wire::messages::{Delete, Failure, Got, Put, Request, RequestOptions, Response, Written};
+use wire::messages::{Condition, Delete, Failure, Got, Put, Request, RequestOptions, Response, Written};
 
 use crate::replica::Replica;
 use crate::stores::{LocalStore, Stamped, WriteOrder};
@@ -100,24 +100,28 @@ impl Front {
         Some(store.winner(route.place, key, visit))
     }
 
-    /// Writes, when this node's own acknowledgement is the whole write quorum and there is no other replica.
-    ///
-    /// # Errors
-    /// Hands the order back when others must be asked, or the write is not durable yet.
+    /// Overwrites a key, when this node's own acknowledgement is the whole write quorum and there is no other replica;
+    /// `None` when others must be asked, or the write must be waited for.
     pub fn put_now(
         &self,
         view: &View,
         store: &LocalStore,
         key: &[u8],
-        order: WriteOrder,
-    ) -> Result<Result<(), Failure>, WriteOrder> {
+        value: Bytes,
+    ) -> Option<Result<(), Failure>> {
         let route = view.route(store, key);
         if !store.acknowledges_at_once()
             || !protocol::quorum::own_write_suffices(self.replica.node(), &route.preference)
         {
-            return Err(order);
+            return None;
         }
-        Ok(store.stamp(route.place, key, order).map(|_| ()))
+        let order = WriteOrder {
+            context: None,
+            condition: Condition::None,
+            expires: None,
+            value: Value::Present(value),
+        };
+        Some(store.stamp(route.place, key, order).map(|_| ()))
     }
 
     /// Reads a key from its read quorum.

@@ -3,18 +3,17 @@
 use bytes::BytesMut;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
-use model::{Token, Value};
+use model::Token;
 use runtime::BoxFuture;
 use std::sync::atomic::Ordering;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use wire::messages::{Condition, Failure};
+use wire::messages::Failure;
 use wire::resp::{Command, CommandParser, Limits, ReplyWriter};
 
 use super::Door;
 use super::commands::{self, Kind};
 use super::reply::Reply;
 use super::session::{Session, Speaking};
-use crate::stores::WriteOrder;
 
 /// Bytes that one read asks for at first; the ask doubles while reads fill it, so that a pipeline takes one system
 /// call and an idle connection little memory.
@@ -170,16 +169,10 @@ impl Connection<'_> {
             return true;
         }
         let Some(value) = command.bytes(2) else { return false };
-        let order = WriteOrder {
-            context: None,
-            condition: Condition::None,
-            expires: None,
-            value: Value::Present(value),
-        };
-        match front.put_now(view, store, key, order) {
-            Err(_) => return false,
-            Ok(Ok(())) => writer.ok(),
-            Ok(Err(failure)) => writer.error(&failure_text(&failure)),
+        match front.put_now(view, store, key, value) {
+            None => return false,
+            Some(Ok(())) => writer.ok(),
+            Some(Err(failure)) => writer.error(&failure_text(&failure)),
         }
         true
     }
