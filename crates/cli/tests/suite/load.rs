@@ -70,8 +70,8 @@ fn a_bad_record_stops_the_load_after_everything_before_it_and_resume_goes_on_fro
     let lines: String =
         (1..=300).map(|n| if n == 200 { "bad\n".to_owned() } else { format!("k{n}\tv{n}\n") }).collect();
     let file = cluster.write("some.tsv", &lines);
-    let load = ["load", &file, "--key", "1", "--value", "2", "--batch", "10", "--json"];
-    let stopped = cluster.run(&load).exits(2);
+    let load = ["load", &file, "--key", "1", "--value", "2", "--batch", "10"];
+    let stopped = cluster.run(&[&load[..], &["--json"]].concat()).exits(2);
     assert!(stopped.stderr.contains("line 200: 1 columns, where 2 are expected"), "{}", stopped.stderr);
     assert!(stopped.stderr.contains("--resume"), "{}", stopped.stderr);
     let report = stopped.json();
@@ -144,14 +144,14 @@ fn a_load_outlives_the_death_of_a_node_and_stops_with_advice_when_too_few_are_le
     let mut cluster = Cluster::with(3, &["--separate-processes"]);
     let lines: String = (0..20_000).map(|n| format!("key-{n}\tvalue-{n}\n")).collect();
     let file = cluster.write("many.tsv", &lines);
-    let load = ["load", &file, "--key", "1", "--value", "2", "--batch", "100", "--json"];
+    let load = ["load", &file, "--key", "1", "--value", "2", "--batch", "100"];
     let loading = cluster.command(&load).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     cluster.kill_node(3);
     let output = loading.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
     cluster.kill_node(2);
-    let stopped = cluster.run(&[&load[..], &["--patience", "0"]].concat()).exits(2);
+    let stopped = cluster.run(&[&load[..], &["--patience", "0", "--json"]].concat()).exits(2);
     assert!(stopped.stderr.contains("not acknowledged"), "{}", stopped.stderr);
     assert_eq!(stopped.json()["complete"], false);
     cluster.start_node_again(2);
@@ -161,6 +161,7 @@ fn a_load_outlives_the_death_of_a_node_and_stops_with_advice_when_too_few_are_le
     let exported = cluster.run(&["export", "--format", "tsv", "--no-header"]).exits(0).text();
     let mut found: Vec<&str> = exported.lines().collect();
     let mut expected: Vec<&str> = lines.lines().collect();
-    (found.sort_unstable(), expected.sort_unstable());
+    found.sort_unstable();
+    expected.sort_unstable();
     assert!(found == expected, "{} of {} records", found.len(), expected.len());
 }

@@ -3,6 +3,8 @@
 //! Every test has a folder and ports of its own, and ends each process that it started by its id, also when it
 //! fails.
 
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed, as it should")]
+
 mod cluster;
 mod export;
 mod keys;
