@@ -40,7 +40,8 @@ const PARTITIONS_AHEAD: usize = 8;
 pub struct ExportArguments {
     /// The file; standard output when left out or `-`.
     pub file: Option<String>,
-    /// How records are written; guessed from the file's extension, otherwise jsonl. deb822 writes values only.
+    /// How records are written; guessed from the file's extension, jsonl on standard output. deb822 writes values
+    /// only.
     #[arg(long, value_enum)]
     pub format: Option<FileFormat>,
     /// Leave out the first line of tsv and csv, which names the columns `key` and `value`.

@@ -180,12 +180,10 @@ impl Cluster {
         let folder = tempfile::tempdir().unwrap();
         let base = free_port_base();
         let data = folder.path().join("data");
-        let mut arguments = vec![
-            "dev".to_owned(),
-            format!("--nodes={nodes}"),
-            format!("--port-base={base}"),
-            format!("--data-dir={}", data.display()),
-        ];
+        let mut arguments = vec!["dev".to_owned(), format!("--nodes={nodes}"), format!("--port-base={base}")];
+        if !further.iter().any(|word| word.starts_with("--data-dir=")) {
+            arguments.push(format!("--data-dir={}", data.display()));
+        }
         arguments.extend(further.iter().map(|&word| word.to_owned()));
         let (dev, pids) = start_dev(&arguments, &folder, nodes);
         Cluster { restarted: Vec::new(), dev, base, nodes, arguments, folder, pids }

@@ -26,7 +26,7 @@ fn put_all(cluster: &Cluster, records: &BTreeMap<Vec<u8>, Vec<u8>>) {
 }
 
 fn check_all(cluster: &Cluster, records: &BTreeMap<Vec<u8>, Vec<u8>>) {
-    let mut redis = Redis::connect(&cluster.resp(2));
+    let mut redis = Redis::connect(&cluster.resp(cluster.nodes));
     for (key, value) in records {
         assert_eq!(redis.call(&[b"GET", key]), Reply::Bulk(Some(value.clone())), "{}", key.escape_ascii());
     }

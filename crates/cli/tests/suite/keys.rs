@@ -62,13 +62,12 @@ fn siblings_are_shown_and_merged() {
 }
 
 #[test]
-fn the_last_write_wins_in_the_default_store() {
+fn a_put_that_was_superseded_is_told_so_in_the_default_store() {
     let cluster = Cluster::start();
     let context = cluster.json(&["put", "k", "0"])["context"].as_str().unwrap().to_owned();
     cluster.run(&["put", "k", "1", "--context", &context]).exits(0);
-    cluster.run(&["put", "k", "2", "--context", &context]).exits(0);
-    let got = cluster.json(&["get", "k"]);
-    assert_eq!(got["siblings"], json!(["2"]));
+    cluster.run(&["put", "k", "2", "--context", &context]).fails_with("obsolete");
+    assert_eq!(cluster.json(&["get", "k"])["siblings"], json!(["1"]));
 }
 
 #[test]

@@ -153,7 +153,7 @@ mod tests {
         let text = "Package: a\nDescription: x\n y\nSize: 3\n\nPackage: b\n";
         let found = read(text, Some("description"));
         assert_eq!(found[0], record("a", "x\n y"));
-        assert_eq!(found[1].as_ref().unwrap_err().line, 5);
+        assert_eq!(found[1].as_ref().unwrap_err().line, 6);
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use std::io::{self, Read};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use csv::ByteRecord;
+use parking_lot::Mutex;
 
 use super::lines::{Line, Lines, too_long};
 use super::{BadRecord, Found, Input, Position, RECORD_BYTES_MAX, ReadError, Record, RecordReader};
@@ -76,9 +76,24 @@ impl Columns {
         Ok(Columns { key: find(key)?, value: find(value)?, count: Some(header.len()) })
     }
 
+    /// Learns how many columns rows have from the first row that has the wanted ones, where there is no header: a
+    /// load that goes on expects what it expected before.
+    pub(super) fn learn(&mut self, rows: &mut dyn Rows) -> Result<(), ReadError> {
+        while self.count.is_none()
+            && let Some(row) = rows.next()?
+        {
+            if let Ok(row) = row {
+                // A bad row was reported when it was first read.
+                let _ = self.record(row);
+            }
+        }
+        Ok(())
+    }
+
     fn record(&mut self, row: &ByteRecord) -> Result<Record, String> {
-        let count = *self.count.get_or_insert(row.len());
-        if row.len() != count {
+        if let Some(count) = self.count
+            && row.len() != count
+        {
             return Err(format!("{} columns, where {count} are expected", row.len()));
         }
         let column = |number: usize| {
@@ -86,7 +101,9 @@ impl Columns {
                 .map(Bytes::copy_from_slice)
                 .ok_or_else(|| format!("there is no column {}, the row has {}", number + 1, row.len()))
         };
-        Ok(Record { key: column(self.key)?, value: column(self.value)? })
+        let record = Record { key: column(self.key)?, value: column(self.value)? };
+        self.count = Some(row.len());
+        Ok(record)
     }
 }
 
@@ -190,36 +207,55 @@ fn unescape(field: &[u8]) -> Result<Vec<u8>, String> {
 /// Rows between commas, quoted as RFC 4180 says.
 pub(super) struct CsvRows {
     rows: csv::Reader<io::Chain<Leash, &'static [u8]>>,
-    leash: Arc<AtomicU64>,
+    leash: Arc<Mutex<Held>>,
     row: ByteRecord,
     /// The place from which the csv reader counts.
     base: Position,
     line: u64,
 }
 
-/// Ends the input with an error once a single row has taken too many bytes.
+/// Ends the input with an error once a single row has taken too many bytes, and remembers what was read last.
 struct Leash {
     input: Input,
-    left: Arc<AtomicU64>,
+    held: Arc<Mutex<Held>>,
+}
+
+#[derive(Default)]
+struct Held {
+    /// Bytes that the row may still take.
+    left: usize,
+    /// The last bytes read, and how many were read before them.
+    last: Vec<u8>,
+    before: u64,
+}
+
+impl Held {
+    /// The byte at a place, if it is among the last bytes read.
+    fn byte(&self, at: u64) -> Option<u8> {
+        self.last.get(usize::try_from(at.checked_sub(self.before)?).ok()?).copied()
+    }
 }
 
 impl Read for Leash {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let left = self.left.load(Ordering::Relaxed);
-        if left == 0 {
+        let mut held = self.held.lock();
+        if held.left == 0 {
             return Err(io::Error::other("row too long"));
         }
-        let most = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let most = buffer.len().min(held.left);
         let read = self.input.read(&mut buffer[..most])?;
-        self.left.fetch_sub(read as u64, Ordering::Relaxed);
+        held.left -= read;
+        held.before += held.last.len() as u64;
+        held.last.clear();
+        held.last.extend_from_slice(&buffer[..read]);
         Ok(read)
     }
 }
 
 impl CsvRows {
     pub(super) fn new(input: Input, base: Position) -> Self {
-        let leash = Arc::new(AtomicU64::new(0));
-        let input = Leash { input, left: leash.clone() }.chain(SENTINEL);
+        let leash = Arc::new(Mutex::new(Held::default()));
+        let input = Leash { input, held: leash.clone() }.chain(SENTINEL);
         let rows = csv::ReaderBuilder::new()
             .has_headers(false)
             .flexible(true)
@@ -227,25 +263,36 @@ impl CsvRows {
             .from_reader(input);
         CsvRows { rows, leash, row: ByteRecord::new(), base, line: base.line }
     }
+
+    /// First line of the row just read. The csv reader knows only where it stands: before the blank lines above the
+    /// row, and after it, where it stops between `\r` and `\n`.
+    fn first_line(&self) -> u64 {
+        let after = self.rows.position();
+        let ended_by_lf = self.leash.lock().byte(after.byte().saturating_sub(1)) != Some(b'\r');
+        let last = self.base.line + after.line() - u64::from(ended_by_lf);
+        let within = self.row.as_slice().iter().filter(|&&byte| byte == b'\n').count() as u64;
+        last.saturating_sub(within)
+    }
 }
 
 impl Rows for CsvRows {
     fn next(&mut self) -> Result<Option<Result<&ByteRecord, String>>, ReadError> {
-        self.leash.store((RECORD_BYTES_MAX + READ_AHEAD_BYTES) as u64, Ordering::Relaxed);
-        let line = self.base.line + self.rows.position().line();
-        let read = self.rows.read_byte_record(&mut self.row);
-        self.line = self.row.position().map_or(line, |position| self.base.line + position.line());
-        match read {
+        self.leash.lock().left = RECORD_BYTES_MAX + READ_AHEAD_BYTES;
+        let begins = self.base.line + self.rows.position().line();
+        match self.rows.read_byte_record(&mut self.row) {
             Ok(true) if self.row.len() == 1 && self.row[0] == SENTINEL[1..SENTINEL.len() - 1] => Ok(None),
             Ok(true) if self.row.iter().any(|field| field.ends_with(SENTINEL)) => {
+                // No line end ended this row; it ran into the end of the input.
+                self.line = self.first_line() + 1;
                 Err(ReadError::QuoteNeverCloses { line: self.line })
             }
-            Ok(true) => Ok(Some(Ok(&self.row))),
+            Ok(true) => {
+                self.line = self.first_line();
+                Ok(Some(Ok(&self.row)))
+            }
             Ok(false) => Ok(None),
-            Err(_) if self.leash.load(Ordering::Relaxed) == 0 => {
-                Err(ReadError::QuoteNeverCloses { line: self.line })
-            }
-            Err(error) => Err(ReadError::Io { line: self.line, error: io::Error::other(error) }),
+            Err(_) if self.leash.lock().left == 0 => Err(ReadError::QuoteNeverCloses { line: begins }),
+            Err(error) => Err(ReadError::Io { line: begins, error: io::Error::other(error) }),
         }
     }
 
@@ -327,6 +374,15 @@ mod tests {
         let lines: Vec<u64> = (0..2).map(|_| reader.next().unwrap().unwrap().unwrap_err().line).collect();
         assert_eq!(lines, [2, 3]);
         assert_eq!(reader.next().unwrap(), Some(record("3", "d")));
+    }
+
+    #[test]
+    fn the_first_fitting_row_tells_how_many_columns_there_are() {
+        let found = tsv("bad\na\t1\nb\t2\t3\nc\t3\n", false);
+        assert!(found[0].as_ref().unwrap_err().reason.contains("no column 2, the row has 1"));
+        assert_eq!(found[1], record("a", "1"));
+        assert!(found[2].is_err());
+        assert_eq!(found[3], record("c", "3"));
     }
 
     #[test]

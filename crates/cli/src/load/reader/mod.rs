@@ -142,9 +142,14 @@ pub(super) fn open(
                 })
             };
             let mut first = rows(Position::default())?;
-            let columns = delimited::Columns::find(&mut *first, key, value, *header)?;
-            // The header stands only at the start of the file.
-            let rows = if start == Position::default() { first } else { rows(start)? };
+            let mut columns = delimited::Columns::find(&mut *first, key, value, *header)?;
+            // The header, and the first row, stand only at the start of the file.
+            let rows = if start == Position::default() {
+                first
+            } else {
+                columns.learn(&mut *first).map_err(|error| CliError::Other(error.to_string()))?;
+                rows(start)?
+            };
             Box::new(delimited::DelimitedReader::new(rows, columns))
         }
     };
