@@ -63,6 +63,9 @@ impl StorageEngine for PlantedEngine {
         {
             return Ok(before.clone());
         }
+        if self.plant == Plant::ForgetfulEngine && self.dice.lock().chance(200) {
+            self.inner.update(partition, token, key, &mut |_| Change::Remove)?;
+        }
         self.inner.get(partition, token, key)
     }
 
@@ -73,23 +76,15 @@ impl StorageEngine for PlantedEngine {
         key: &[u8],
         change: &mut dyn FnMut(Option<&Bytes>) -> Change,
     ) -> Result<Option<Commit>, StorageError> {
-        let forgets = self.plant == Plant::ForgetfulEngine && self.dice.lock().chance(300);
-        let mut pretended = false;
         let mut before = None;
         let commit = self.inner.update(partition, token, key, &mut |record| {
             before = record.cloned();
-            match change(record) {
-                Change::Put(_) if forgets => {
-                    pretended = true;
-                    Change::Keep
-                }
-                decided => decided,
-            }
+            change(record)
         })?;
         if commit.is_some() {
             self.before.lock().insert(Bytes::copy_from_slice(key), before);
         }
-        Ok(if pretended { Some(self.inner.position()) } else { commit })
+        Ok(commit)
     }
 
     fn acknowledges_at_once(&self) -> bool {

@@ -18,8 +18,8 @@ run      plays one seed and says what happened
 check    plays the seeds A to B and M further ones, N of them twice, comparing the traces
 ";
 
-/// Longest list of broken promises that is printed for one seed.
-const VIOLATIONS_SHOWN_MAX: usize = 10;
+/// Longest list of broken promises of one invariant that is printed for one seed.
+const VIOLATIONS_SHOWN_MAX: usize = 4;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -128,8 +128,9 @@ fn summary(report: &Report, seconds: f64) -> String {
 }
 
 fn verdict(report: &Report) -> ExitCode {
-    for violation in report.violations.iter().take(VIOLATIONS_SHOWN_MAX) {
-        println!("  {violation}");
+    for invariant in 0..=10 {
+        let broken = report.violations.iter().filter(|violation| violation.invariant == invariant);
+        broken.take(VIOLATIONS_SHOWN_MAX).for_each(|violation| println!("  {violation}"));
     }
     if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

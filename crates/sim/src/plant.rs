@@ -7,7 +7,7 @@
 pub enum Plant {
     /// A disk that says a sync is done and does nothing.
     LyingDisk,
-    /// An engine that acknowledges some writes without keeping them.
+    /// An engine that now and then drops a record instead of answering with it.
     ForgetfulEngine,
     /// An engine that sometimes answers a get with the record before the last.
     StaleEngine,

@@ -187,7 +187,7 @@ impl Setup {
         (setup.think, setup.deadline) = (Duration::from_millis(30), Duration::from_secs(1));
         (setup.puts, setup.deletes, setup.blind) = (500, 0, 100);
         (setup.faults, setup.harms) = match plant {
-            Plant::LyingDisk => (vec![Fault::PowerCut], 12),
+            Plant::LyingDisk => (vec![Fault::PowerCut], 25),
             Plant::RewoundIdentity => {
                 (setup.engine, setup.losses) = (EngineKind::Memory, Losses::Nodes(1));
                 (vec![Fault::Kill], 3)
@@ -214,10 +214,12 @@ impl Setup {
     /// Whether the run's promises bear this kind of harm at all.
     fn bears(&self, fault: Fault) -> bool {
         match fault {
-            Fault::Kill => !self.forgets_on(fault) || self.losses != Losses::None,
-            Fault::PowerCut | Fault::FailingSync => !self.forgets_on(fault) || self.losses != Losses::None,
-            Fault::CleanStop | Fault::SlowDisk | Fault::FullDisk => self.engine != EngineKind::Memory,
-            _ => true,
+            Fault::CleanStop | Fault::SlowDisk | Fault::FullDisk | Fault::FailingSync
+                if self.engine == EngineKind::Memory =>
+            {
+                false
+            }
+            _ => !self.forgets_on(fault) || self.losses != Losses::None,
         }
     }
 
