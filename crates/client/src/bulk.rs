@@ -66,8 +66,9 @@ impl StoreHandle {
         let mut answers: Vec<Option<Result<Written, ClientError>>> = keyed.iter().map(|_| None).collect();
         let mut errors: Vec<Option<CallError>> = keyed.iter().map(|_| None).collect();
         // Each round asks, for every key without an answer, the next of its candidates.
-        for round in 0.. {
-            let groups = self.group(&keyed, &answers, round)?;
+        let mut tried: Vec<Vec<NodeId>> = keyed.iter().map(|_| Vec::new()).collect();
+        loop {
+            let groups = self.group(&keyed, &answers, &mut tried)?;
             if groups.is_empty() {
                 break;
             }
@@ -83,19 +84,22 @@ impl StoreHandle {
             .collect())
     }
 
-    /// Keys without an answer, by the candidate that is their turn in this round.
+    /// Keys without an answer, by the first of their candidates that has not been asked.
     fn group(
         &self,
         keyed: &[(Key, PutEntry)],
         answers: &[Option<Result<Written, ClientError>>],
-        round: usize,
+        tried: &mut [Vec<NodeId>],
     ) -> Result<BTreeMap<NodeId, Vec<usize>>, ClientError> {
         let scope = self.client.inner.scope(&self.name)?;
         let mut groups: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
         for (position, (key, _)) in keyed.iter().enumerate() {
+            let tried = &mut tried[position];
             if answers[position].is_none()
-                && let Some(&node) = self.candidates(&scope, key).get(round)
+                && let Some(node) =
+                    self.candidates(&scope, key).into_iter().find(|node| !tried.contains(node))
             {
+                tried.push(node);
                 groups.entry(node).or_default().push(position);
             }
         }

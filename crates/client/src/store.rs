@@ -167,9 +167,11 @@ impl StoreHandle {
 
     async fn get_once_more(&self, key: &Key, options: &RequestOptions) -> Result<Found, ClientError> {
         let inner = &self.client.inner;
+        let end = inner.coordinator.deadline(options);
         let mut attempt = 0;
         loop {
             let scope = inner.scope(&self.name)?;
+            let options = &self.until(end, options);
             match inner.coordinator.get(&scope, key.bytes().clone(), options).await {
                 Ok(got) => {
                     return Ok(Found {
@@ -179,7 +181,11 @@ impl StoreHandle {
                         sloppy: got.sloppy,
                     });
                 }
-                Err(failure) if failure.code.is_retryable() && attempt < inner.options.retries => {
+                Err(failure)
+                    if failure.code.is_retryable()
+                        && attempt < inner.options.retries
+                        && inner.ports.clock.now() < end =>
+                {
                     self.pause(attempt).await;
                     attempt += 1;
                 }
@@ -218,9 +224,11 @@ impl StoreHandle {
         request: impl Fn(wire::messages::StoreRef, model::Generation) -> Request,
     ) -> Result<Written, ClientError> {
         let inner = &self.client.inner;
+        let end = inner.coordinator.deadline(options);
         let mut attempt = 0;
         loop {
             let scope = inner.scope(&self.name)?;
+            let options = &self.until(end, options);
             let mut last = None;
             for node in self.candidates(&scope, key) {
                 let request = request(scope.store.clone(), scope.cluster.generation);
@@ -243,12 +251,18 @@ impl StoreHandle {
                 }
             }
             let error = last.expect("a partition has at least one node");
-            if attempt >= inner.options.retries {
+            if attempt >= inner.options.retries || inner.ports.clock.now() >= end {
                 return Err(error.into());
             }
             self.pause(attempt).await;
             attempt += 1;
         }
+    }
+
+    /// The options of one more attempt of a request that must be answered by `end`.
+    fn until(&self, end: model::Moment, options: &RequestOptions) -> RequestOptions {
+        let left = end.since(self.client.inner.ports.clock.now()).as_millis();
+        RequestOptions { deadline_ms: u32::try_from(left).unwrap_or(u32::MAX).max(1), ..options.clone() }
     }
 
     /// Whom to ask to stamp a write: replicas, then fallbacks; those that are down last.

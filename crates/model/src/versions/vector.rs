@@ -87,14 +87,33 @@ impl Vector {
         }
     }
 
-    /// Sees everything that `other` has seen.
+    /// Sees everything that `other` has seen. Linear in both.
     pub fn join(&mut self, other: &Vector) {
         if self.entries.is_empty() {
             self.entries.clone_from(&other.entries);
             return;
         }
-        for &(actor, count) in &other.entries {
-            self.see(Dot { actor, count });
+        if let [(actor, count)] = other.entries[..] {
+            return self.see(Dot { actor, count });
+        }
+        let mut mine = std::mem::take(&mut self.entries).into_iter().peekable();
+        let mut theirs = other.entries.iter().copied().peekable();
+        loop {
+            let next = match (mine.peek(), theirs.peek()) {
+                (None, None) => return,
+                (Some(_), None) => mine.next(),
+                (None, Some(_)) => theirs.next(),
+                (Some(a), Some(b)) => match a.0.cmp(&b.0) {
+                    Ordering::Less => mine.next(),
+                    Ordering::Greater => theirs.next(),
+                    Ordering::Equal => {
+                        let count = a.1.max(b.1);
+                        mine.next();
+                        theirs.next().map(|(actor, _)| (actor, count))
+                    }
+                },
+            };
+            self.entries.extend(next);
         }
     }
 

@@ -160,21 +160,30 @@ impl Front {
     ) -> Result<Written, Failure> {
         let route = view.route(store, key);
         let own = self.replica.node();
-        if entry != Entry::Exclusive && route.preference.is_replica(own) {
-            return self.write_here(view, store, &route, key, order, options).await;
-        }
+        let is_replica = route.preference.is_replica(own);
         if entry == Entry::Passed {
-            return Err(self.not_here(view));
+            return match is_replica {
+                true => self.write_here(view, store, &route, key, order, options).await,
+                false => Err(self.not_here(view)),
+            };
         }
+        let own_first = is_replica && entry != Entry::Exclusive;
+        let others = route.preference.replicas().iter().copied().filter(|&node| !own_first || node != own);
         let mut reasons = Vec::new();
-        for &node in route.preference.replicas() {
+        for node in own_first.then_some(own).into_iter().chain(others) {
             if node == own {
-                return self.write_here(view, store, &route, key, order, options).await;
+                match self.write_here(view, store, &route, key, order.clone(), options).await {
+                    Err(failure) if may_go_on(&failure) => reasons.push(format!("this node: {failure}")),
+                    answer => return answer,
+                }
+                continue;
             }
             match self.pass_on(node, view, store, key, &order, options).await {
                 Ok(written) => return Ok(written),
                 Err(CallError::Broken) => return Err(unknown(view, node)),
-                Err(CallError::Refused(failure)) if !may_go_on(&failure) => return Err(failure),
+                Err(CallError::Refused(failure)) if !may_go_on(&failure) || brings_news(&failure, view) => {
+                    return Err(failure);
+                }
                 Err(error) => reasons.push(format!("{}: {error}", view.describe(node))),
             }
         }
@@ -238,6 +247,7 @@ impl Front {
         let generation = view.cluster().generation;
         let WriteOrder { context, condition, expires, value } = order.clone();
         let (store, key, options) = (store.reference().clone(), key.clone(), options.clone());
+        let deadline = options.clone();
         let request = match value {
             Value::Present(value) => {
                 Request::Put(Put { store, generation, options, key, context, expires, condition, value })
@@ -248,7 +258,7 @@ impl Front {
         };
         let answer = match self.peers.call(node, request) {
             Call::Ready(answer) => answer,
-            Call::Pending(future) => self.coordinator.within_deadline(future, &Default::default()).await,
+            Call::Pending(future) => self.coordinator.within_deadline(future, &deadline).await,
         };
         match answer? {
             Response::Written(written) => Ok(written),
@@ -313,6 +323,12 @@ fn may_go_on(failure: &Failure) -> bool {
                 | ErrorCode::StaleGeneration
                 | ErrorCode::TooManyConnections
         )
+}
+
+/// Whether a refusal carries a newer cluster document, under which the request starts again.
+fn brings_news(failure: &Failure, view: &View) -> bool {
+    let document = failure.cluster.as_deref().and_then(|json| serde_json::from_slice::<Cluster>(json).ok());
+    document.is_some_and(|cluster| cluster.generation > view.cluster().generation)
 }
 
 fn unknown(view: &View, node: NodeId) -> Failure {

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use client::peers::{Call, CallError};
+use futures_util::future::{Either, select};
 use model::limits::{FRAME_BYTES_MAX, KEY_BYTES_MAX};
 use model::{Key, Value};
 use runtime::{Link, LinkSender, NetworkError, Ports};
@@ -32,6 +33,9 @@ const REQUESTS_RUNNING_MAX: usize = 4096;
 /// Bytes of answers that may wait on one link before no more of its requests are read: whoever does not read its
 /// answers must not fill this node's memory, and whoever merely asked for much shall get it.
 const ANSWERS_QUEUED_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// How long a link may take to say who it is.
+const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How often a link that waits for its answers to be read is looked at.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(1);
@@ -79,9 +83,11 @@ impl Service {
     }
 
     async fn serve_admitted(self, mut link: Link) {
-        let entry = match self.shake_hands(&mut link).await {
-            Some(entry) => entry,
-            None => return,
+        let timer = self.ports.clock.sleep(HANDSHAKE_TIME_MAX);
+        let entry = match select(Box::pin(self.shake_hands(&mut link)), timer).await {
+            Either::Left((Some(entry), _)) => entry,
+            // Refused, or silent: whoever connects and says nothing must not hold a place.
+            _ => return,
         };
         let served = Served { service: self, sender: link.sender, entry, running: Arc::default() };
         let mut window = window::Window::new();

@@ -15,7 +15,7 @@ use wire::error::ErrorCode;
 use wire::messages::Failure;
 
 use super::stamper::Stamper;
-use super::store::{Stamped, WriteOrder, decode, encode, refuse};
+use super::store::{Stamped, WriteOrder, check_condition, check_size, decode, encode, refuse, stamp};
 
 /// Bytes of hints that one node holds before it refuses more: 1 GiB, minutes of writes at full speed, and small
 /// beside the data it must leave room for.
@@ -95,6 +95,7 @@ impl Hints {
         order: WriteOrder,
     ) -> Result<Stamped, Failure> {
         self.check_room()?;
+        check_size(store, &order.value)?;
         self.stamper.check_context(order.context.as_ref())?;
         let own_context = order.context.clone();
         let mut order = Some(order);
@@ -109,13 +110,17 @@ impl Hints {
                     return Change::Keep;
                 }
             };
-            let actor = self.stamper.actor(own);
-            let seen = order.context.as_ref().map_or_else(Default::default, |context| context.timestamp);
-            let timestamp = self.stamper.timestamp(seen.max(set.timestamp_max()));
-            let stamp =
-                model::versions::Stamp { actor, timestamp, expires: order.expires, value: order.value };
-            let dot = set.put(stamp, order.context.as_ref().map(|context| &context.vector));
-            set.resolve(store.resolver);
+            let now = self.stamper.clock().wall();
+            let known = set.timestamp_max();
+            let stamped = check_condition(store, &set, &order, now)
+                .and_then(|()| stamp(&self.stamper, store, own, &mut set, known, order));
+            let (actor, dot) = match stamped {
+                Ok(stamped) => stamped,
+                Err(failure) => {
+                    answer = Err(failure);
+                    return Change::Keep;
+                }
+            };
             let bytes = frame(parked, &encode(Some(actor), &set));
             answer = Ok((set, dot));
             Change::Put(bytes)

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use model::{Actor, Context, NodeId, Timestamp};
+use model::{Actor, Context, NodeId, Timestamp, WallMillis};
 use runtime::Clock;
 use wire::ErrorCode;
 use wire::messages::Failure;
@@ -14,6 +14,13 @@ use wire::messages::Failure;
 /// How far ahead of this node's wall clock a peer's timestamp may pull it: one hour. A timestamp further ahead comes
 /// from a broken clock; it is stored as it is, but this node's own clock does not follow it.
 const TIMESTAMP_AHEAD_MS_MAX: u64 = 60 * 60 * 1000;
+
+/// Most actors that a client's context may name: far more than a key has writers, few enough that merging them takes
+/// no time.
+const CONTEXT_ACTORS_MAX: usize = 4096;
+
+/// Greatest count that a client's context may name: a million writes of one key each second for nine years.
+const CONTEXT_COUNT_MAX: u64 = 1 << 48;
 
 /// Mints actors and timestamps for one incarnation of one node.
 pub struct Stamper {
@@ -74,9 +81,19 @@ impl Stamper {
         Timestamp(next(previous))
     }
 
-    /// Refuses a context that claims to have seen the far future: a forged or damaged one, which would drag this
-    /// node's timestamps along.
+    /// The first timestamp after `seen`, whatever the clock says.
+    pub(super) fn timestamp_right_after(&self, seen: Timestamp) -> Timestamp {
+        seen.next(WallMillis(0))
+    }
+
+    /// Refuses a context that no node handed out: one that claims to have seen the far future would drag this node's
+    /// timestamps along, one with endless entries or counts would wear out the key.
     pub(super) fn check_context(&self, context: Option<&Context>) -> Result<(), Failure> {
+        let entries = context.map_or(&[][..], |context| context.vector.entries());
+        if entries.len() > CONTEXT_ACTORS_MAX || entries.iter().any(|(_, count)| *count > CONTEXT_COUNT_MAX) {
+            let detail = "the context is none that a node handed out: it names too many writers or writes";
+            return Err(Failure::new(ErrorCode::Malformed, detail));
+        }
         let latest = self.clock.wall().0.saturating_add(TIMESTAMP_AHEAD_MS_MAX);
         match context {
             Some(context) if context.timestamp.wall().0 > latest => Err(Failure::new(

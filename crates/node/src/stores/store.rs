@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use model::limits::FRAME_BYTES_MAX;
 use model::versions::Stamp;
 use model::{
     Actor, Context, Dot, PartitionId, Resolver, Store, Timestamp, Token, Value, Vector, VersionSet,
@@ -14,6 +15,10 @@ use wire::messages::{Condition, Failure, Merged, StoreRef};
 use wire::versions::Single;
 
 use super::stamper::Stamper;
+
+/// Bytes of a key's concurrent versions together: half a frame, because replicas exchange them in one, and a frame
+/// holds more than them.
+const SIBLING_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
 
 /// A put or delete before it is stamped.
 #[derive(Clone, Debug)]
@@ -141,7 +146,7 @@ impl LocalStore {
     /// `ValueTooLarge`, `TooManySiblings`, `ConditionFailed`, `Obsolete` (the writer's context is behind and the
     /// store keeps no siblings), or what the engine refuses. Nothing is stored then.
     pub fn stamp(&self, place: Place, key: &[u8], order: WriteOrder) -> Result<Stamped, Failure> {
-        self.check_size(&order.value)?;
+        check_size(&self.definition, &order.value)?;
         self.stamper.check_context(order.context.as_ref())?;
         let own_context = order.context.clone();
         let mut order = Some(order);
@@ -175,7 +180,7 @@ impl LocalStore {
         incoming: &VersionSet,
     ) -> Result<(Merged, Option<Commit>), Failure> {
         for version in incoming.versions() {
-            self.check_size(&version.value)?;
+            check_size(&self.definition, &version.value)?;
         }
         self.stamper.see(incoming.timestamp_max());
         match self.merge_once(place, key, incoming) {
@@ -242,21 +247,6 @@ impl LocalStore {
         self.engine.durable(commit)
     }
 
-    fn check_size(&self, value: &Value) -> Result<(), Failure> {
-        match value {
-            Value::Present(bytes) if bytes.len() > self.definition.value_bytes_max => Err(Failure::new(
-                ErrorCode::ValueTooLarge,
-                format!(
-                    "value of {} bytes is over the limit of {} bytes of store {}",
-                    bytes.len(),
-                    self.definition.value_bytes_max,
-                    self.definition.name
-                ),
-            )),
-            _ => Ok(()),
-        }
-    }
-
     fn stamp_record(
         &self,
         place: Place,
@@ -264,23 +254,8 @@ impl LocalStore {
         order: WriteOrder,
     ) -> Result<(Actor, VersionSet, Dot), Failure> {
         let Known { own, mut set, timestamp: known } = self.known(place, record, &order)?;
-        self.check_condition(&set, &order)?;
-        let actor = self.stamper.actor(own);
-        let seen = order.context.as_ref().map_or_else(Default::default, |context| context.timestamp);
-        let timestamp = self.stamper.timestamp(seen.max(known));
-        let stamp = Stamp { actor, timestamp, expires: order.expires, value: order.value };
-        let dot = set.put(stamp, order.context.as_ref().map(|context| &context.vector));
-        set.resolve(self.definition.resolver);
-        if set.versions().len() > self.definition.siblings_max {
-            return Err(Failure::new(
-                ErrorCode::TooManySiblings,
-                format!(
-                    "the key has {} concurrent versions, the limit of store {}: read them, merge them, and put the \
-                     result with the context of that read",
-                    self.definition.siblings_max, self.definition.name
-                ),
-            ));
-        }
+        check_condition(&self.definition, &set, &order, self.stamper.clock().wall())?;
+        let (actor, dot) = stamp(&self.stamper, &self.definition, own, &mut set, known, order)?;
         Ok((actor, set, dot))
     }
 
@@ -299,29 +274,6 @@ impl LocalStore {
         }
         let (own, set) = decode(record, place.partition)?;
         Ok(Known { own, timestamp: set.timestamp_max(), set })
-    }
-
-    fn check_condition(&self, set: &VersionSet, order: &WriteOrder) -> Result<(), Failure> {
-        let now = self.stamper.clock().wall();
-        let failed = |detail: &str| Err(Failure::new(ErrorCode::ConditionFailed, detail));
-        match order.condition {
-            Condition::None => {}
-            Condition::IfAbsent if set.live(now).next().is_some() => return failed("the key exists"),
-            Condition::IfPresent if set.live(now).next().is_none() => {
-                return failed("the key does not exist");
-            }
-            Condition::IfAbsent | Condition::IfPresent | Condition::IfCurrent => {}
-        }
-        let Some(context) = &order.context else { return Ok(()) };
-        let must_be_current =
-            order.condition == Condition::IfCurrent || self.definition.resolver == Resolver::LastWriteWins;
-        if must_be_current && !set.is_seen_by(&context.vector) {
-            return Err(Failure::new(
-                ErrorCode::Obsolete,
-                "a newer version exists that the context has not seen: read again, and put with that context",
-            ));
-        }
-        Ok(())
     }
 
     fn merge_record(
@@ -355,6 +307,80 @@ impl LocalStore {
         let merged = if kept { Merged::Changed } else { Merged::Superseded };
         Ok((merged, Change::Put(encode(own, &set))))
     }
+}
+
+/// Stamps a write into what is known of its key, as replica or fallback, and checks that the result can be kept.
+pub(super) fn stamp(
+    stamper: &Stamper,
+    definition: &Store,
+    own: Option<Actor>,
+    set: &mut VersionSet,
+    known: Timestamp,
+    order: WriteOrder,
+) -> Result<(Actor, Dot), Failure> {
+    let actor = stamper.actor(own);
+    let seen = order.context.as_ref().map_or_else(Default::default, |context| context.timestamp).max(known);
+    let timestamp = match order.condition {
+        Condition::Touch => stamper.timestamp_right_after(seen),
+        _ => stamper.timestamp(seen),
+    };
+    let WriteOrder { context, expires, value, .. } = order;
+    let dot =
+        set.put(Stamp { actor, timestamp, expires, value }, context.as_ref().map(|context| &context.vector));
+    set.resolve(definition.resolver);
+    let (siblings, bytes) = (set.versions().len(), wire::versions::record_bytes(None, set));
+    if siblings > definition.siblings_max || (siblings > 1 && bytes > SIBLING_BYTES_MAX) {
+        return Err(Failure::new(
+            ErrorCode::TooManySiblings,
+            format!(
+                "the key would have {siblings} concurrent versions of {bytes} bytes together; the limits of store {} are \
+                 {} and {SIBLING_BYTES_MAX}: read them, merge them, and put the result with the context of that read",
+                definition.name, definition.siblings_max
+            ),
+        ));
+    }
+    Ok((actor, dot))
+}
+
+/// Checks a value against the store's limit.
+pub(super) fn check_size(definition: &Store, value: &Value) -> Result<(), Failure> {
+    match value {
+        Value::Present(bytes) if bytes.len() > definition.value_bytes_max => Err(Failure::new(
+            ErrorCode::ValueTooLarge,
+            format!(
+                "value of {} bytes is over the limit of {} bytes of store {}",
+                bytes.len(),
+                definition.value_bytes_max,
+                definition.name
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Checks what must hold of a key before it is written.
+pub(super) fn check_condition(
+    definition: &Store,
+    set: &VersionSet,
+    order: &WriteOrder,
+    now: WallMillis,
+) -> Result<(), Failure> {
+    let failed = |detail: &str| Err(Failure::new(ErrorCode::ConditionFailed, detail));
+    match order.condition {
+        Condition::IfAbsent if set.live(now).next().is_some() => return failed("the key exists"),
+        Condition::IfPresent if set.live(now).next().is_none() => return failed("the key does not exist"),
+        _ => {}
+    }
+    let Some(context) = &order.context else { return Ok(()) };
+    let must_be_current = matches!(order.condition, Condition::IfCurrent | Condition::Touch)
+        || definition.resolver == Resolver::LastWriteWins;
+    if must_be_current && !set.is_seen_by(&context.vector) {
+        return Err(Failure::new(
+            ErrorCode::Obsolete,
+            "a newer version exists that the context has not seen: read again, and put with that context",
+        ));
+    }
+    Ok(())
 }
 
 /// The record's own actor and its set.

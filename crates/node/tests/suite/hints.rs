@@ -60,3 +60,13 @@ fn hints_are_refused_at_the_byte_limit() {
     let refused = hints.park(TARGET, &carts, b"another", &stamped.set).unwrap_err();
     assert_eq!(refused.code, ErrorCode::Overloaded);
 }
+
+/// A fallback once acknowledged what its target must refuse.
+#[test]
+fn a_fallback_keeps_to_the_limits_of_the_store() {
+    let (hints, mut carts) = (hints(u64::MAX), definition(Resolver::Siblings));
+    carts.value_bytes_max = 4;
+    let refused = hints.stamp(TARGET, &carts, KEY, order("12345", None)).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::ValueTooLarge);
+    assert!(hints.pending().is_empty());
+}

@@ -134,3 +134,51 @@ fn an_expired_value_reads_as_absent() {
     store.stamp(place(KEY), KEY, fresh).unwrap();
     assert_eq!(shown(&store).as_deref(), Some(&b"here"[..]));
 }
+
+/// A context with the greatest count once brought the node down: the next count of its actor overflowed.
+#[test]
+fn a_context_with_absurd_counts_or_endless_actors_is_refused() {
+    let store = store(1, Resolver::Siblings);
+    let actor = store.stamp(place(KEY), KEY, order("a", None)).unwrap().dot.actor;
+    let counts = model::Vector::from_entries([(actor, u64::MAX)]);
+    let actors = model::Vector::from_entries((0..10_000).map(|birth| (model::Actor { birth, ..actor }, 1)));
+    for vector in [counts, actors] {
+        let forged = Context { vector, ..Context::default() };
+        let refused = store.stamp(place(KEY), KEY, order("x", Some(&forged))).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Malformed);
+    }
+    assert_eq!(values(&store.get(place(KEY), KEY).unwrap()), ["a"]);
+}
+
+/// EXPIRE once wrote the old value again with the newest timestamp, and undid a SET that was acknowledged meanwhile
+/// by replicas that the EXPIRE had not asked.
+#[test]
+fn a_touch_loses_to_a_put_that_it_did_not_see() {
+    let (here, there) = (store(1, Resolver::LastWriteWins), store(2, Resolver::LastWriteWins));
+    let old = here.stamp(place(KEY), KEY, order("old", None)).unwrap();
+    there.merge(place(KEY), KEY, &old.set).unwrap();
+    // A wall-clock millisecond passes, as it does between any two commands.
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    let new = there.stamp(place(KEY), KEY, order("new", None)).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    let touch = WriteOrder { condition: Condition::Touch, ..order("old", Some(&old.context)) };
+    let touched = here.stamp(place(KEY), KEY, touch.clone()).unwrap();
+    there.merge(place(KEY), KEY, &touched.set).unwrap();
+    here.merge(place(KEY), KEY, &new.set).unwrap();
+    for store in [&here, &there] {
+        assert_eq!(values(&store.get(place(KEY), KEY).unwrap()), ["new"]);
+    }
+    assert_eq!(here.stamp(place(KEY), KEY, touch).unwrap_err().code, ErrorCode::Obsolete);
+}
+
+/// Siblings near the value limit once outgrew the frame in which replicas exchange them: every later put of the key
+/// was stamped, and none could be replicated.
+#[test]
+fn siblings_that_would_outgrow_a_frame_are_refused() {
+    let store = store(1, Resolver::Siblings);
+    let large = "x".repeat(model::limits::VALUE_BYTES_MAX);
+    let put = || store.stamp(place(KEY), KEY, order(&large, Some(&Context::default())));
+    put().unwrap();
+    assert_eq!(put().unwrap_err().code, ErrorCode::TooManySiblings);
+    assert_eq!(store.get(place(KEY), KEY).unwrap().versions().len(), 1);
+}

@@ -129,6 +129,9 @@ tags! {
         IfPresent = 2,
         /// The write's context covers every version of the key.
         IfCurrent = 3,
+        /// As `IfCurrent`; and the value is not new (only its expiry is), so the write is stamped right after what the
+        /// context has seen: any put that did not see it wins under last-write-wins.
+        Touch = 4,
     }
 }
 

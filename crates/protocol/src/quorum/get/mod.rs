@@ -284,11 +284,17 @@ impl Get {
         actions.extend(self.stale().map(|node| GetAction::Repair { node, set: self.merged.clone() }));
     }
 
-    /// Replicas whose answer lacked part of the merged set.
+    /// Replicas whose answer lacked part of the merged set, or whose copy is damaged while others hold something.
     fn stale(&self) -> impl Iterator<Item = NodeId> {
         let repairs = |member: &Member| !member.fallback || planted(Bug::RepairsFallbacks);
-        let stale =
-            move |member: &&Member| repairs(member) && member.reply == Reply::Answered { current: false };
+        let stale = move |member: &&Member| {
+            repairs(member)
+                && match member.reply {
+                    Reply::Answered { current } => !current,
+                    Reply::Failed(ReplicaError::Corrupt) => !self.merged.is_empty(),
+                    _ => false,
+                }
+        };
         self.members.iter().filter(stale).map(|member| member.node)
     }
 

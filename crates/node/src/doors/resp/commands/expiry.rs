@@ -1,5 +1,6 @@
 //! EXPIRE, TTL, PERSIST and their kin.
 
+use bytes::Bytes;
 use model::{Value, WallMillis};
 use wire::messages::Condition;
 
@@ -51,6 +52,11 @@ impl Only {
     }
 }
 
+/// The value that is there, with another expiry: a put that did not see it wins.
+fn touch(value: Bytes, expires: Option<WallMillis>) -> WriteOrder {
+    WriteOrder { condition: Condition::Touch, ..overwrite(value, expires) }
+}
+
 pub(super) async fn expire(call: &Call<'_>) -> Result<Reply, Reply> {
     let span = integer(&call.bytes(2))?;
     let expiry = if call.kind == Kind::Expire { Expiry::Seconds(span) } else { Expiry::Millis(span) };
@@ -68,7 +74,7 @@ pub(super) async fn expire(call: &Call<'_>) -> Result<Reply, Reply> {
             let value = Value::Tombstone;
             WriteOrder { context: None, condition: Condition::None, expires: None, value }
         } else {
-            overwrite(value.clone(), Some(at))
+            touch(value.clone(), Some(at))
         };
         Ok((order, Reply::Integer(1)))
     });
@@ -78,7 +84,7 @@ pub(super) async fn expire(call: &Call<'_>) -> Result<Reply, Reply> {
 pub(super) async fn persist(call: &Call<'_>) -> Result<Reply, Reply> {
     let answer = read_then_write(call, call.bytes(1), |old| match old {
         Some((version, value)) if version.expires.is_some() => {
-            Ok((overwrite(value.clone(), None), Reply::Integer(1)))
+            Ok((touch(value.clone(), None), Reply::Integer(1)))
         }
         _ => Err(Reply::Integer(0)),
     });

@@ -73,9 +73,10 @@ pub(super) async fn set(call: &Call<'_>) -> Result<Reply, Reply> {
         }
         let mut order = overwrite(value.clone(), expires);
         order.context = Some(got.set.context());
-        if options.when == When::Absent {
-            order.condition = Condition::IfAbsent;
-        }
+        order.condition = match options.when {
+            When::Absent => Condition::IfAbsent,
+            _ => Condition::IfCurrent,
+        };
         match write(call, key.clone(), order, Entry::Exclusive).await {
             Ok(()) => return Ok(answer(true)),
             Err(failure) if lost_a_race(&failure) => {}
@@ -151,6 +152,9 @@ pub(super) async fn read_then_write(
         let got = read(call, key.clone()).await?;
         let (mut order, reply) = decide(shown(&got, call.front.now()))?;
         order.context = Some(got.set.context());
+        if order.condition == Condition::None {
+            order.condition = Condition::IfCurrent;
+        }
         match write(call, key.clone(), order, Entry::Exclusive).await {
             Ok(()) => return Ok(reply),
             Err(failure) if lost_a_race(&failure) => {}
