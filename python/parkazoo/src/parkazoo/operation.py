@@ -62,7 +62,9 @@ class _Part:
             self.operation.part(self.index, value)
 
     def set_exception(self, error: Exception) -> None:
-        if self.ensemble.suspect and isinstance(error, NoNodeError):
+        # A call that was never sent has no ensemble, and can be ended all the same.
+        doubtful = self.ensemble is not None and self.ensemble.suspect
+        if doubtful and isinstance(error, NoNodeError):
             self.operation.client._fencing.hold(self.ensemble, self.call, self)
         else:
             self.operation.part(self.index, error)
@@ -173,8 +175,10 @@ class Operation:
 
     def set_exception(self, error: Exception) -> None:
         call = self.call
+        # A call that was never sent has no ensemble, and can be ended all the same.
         if (
-            self.ensemble.suspect
+            self.ensemble is not None
+            and self.ensemble.suspect
             and type(call.request) is not Multi
             and isinstance(error, NoNodeError)
         ):
