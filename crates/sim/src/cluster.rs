@@ -262,8 +262,9 @@ impl World {
         let Life { process, node, session, identity } = std::mem::take(&mut *machine.life.lock());
         machine.life.lock().identity = identity;
         let Some(process) = process else { return };
-        self.executor.kill(process);
+        // Its links first: what its tasks would still send when they are dropped, a dead process does not.
         self.wires.end_process(process, silence);
+        self.executor.kill(process);
         drop(node);
         machine.disk.kill();
         self.executor.at(self.executor.now().after(linger), move || drop(session));

@@ -165,12 +165,12 @@ impl Wires {
                 .collect();
             gone.into_iter().filter_map(|address| state.listeners.remove(&address)).collect()
         };
-        drop(dropped);
         let ends = |processes: [ProcessId; 2]| {
             let of = processes.map(|end| end == process);
             of.contains(&true).then_some(of)
         };
         self.end_links(&|_, processes| ends(processes), silence);
+        drop(dropped);
     }
 
     /// Lets `tamper` at every frame that is sent: a planted bug.

@@ -100,8 +100,8 @@ fn a_killed_process_runs_no_further_and_its_peers_learn_it() {
     let body = async move {
         let mut link = client.connect("h2:7").await.expect("connected");
         clock.sleep(Duration::from_millis(100)).await;
-        killer.kill(far);
         world.end_process(far, Duration::ZERO);
+        killer.kill(far);
         let before = beats.load(Ordering::Relaxed);
         assert!(before > 0, "it ran before");
         assert!(link.receiver.receive().await.is_err(), "the peer learns it");
