@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
 use crate::failure::CliError;
-use crate::node_command::{NodeSettings, stop_requested};
+use crate::node_command::{NodeSettings, StopSignals};
 use crate::server::{NodeSpec, RunningNode};
 
 /// First port of the native protocol that a new cluster tries; node 1 takes the next one.
@@ -84,12 +84,13 @@ async fn run_here(
     cluster: &Cluster,
     specs: &[NodeSpec],
 ) -> Result<ExitCode, CliError> {
+    let mut signals = StopSignals::listen()?;
     let mut running = Vec::new();
     for spec in specs {
         running.push(RunningNode::start(spec, cluster).await?);
     }
     greet(arguments, cluster);
-    stop_requested(false).await?;
+    signals.requested(false).await;
     eprintln!("stopping");
     for node in running {
         node.stop().await?;
@@ -112,6 +113,7 @@ async fn run_children(
     cluster: &Cluster,
     specs: &[NodeSpec],
 ) -> Result<ExitCode, CliError> {
+    let mut signals = StopSignals::listen()?;
     let mut children = Vec::new();
     for spec in specs {
         children.push(start_child(arguments, spec).await?);
@@ -124,10 +126,7 @@ async fn run_children(
     let all_ended = watch_children(&mut children);
     let asked = tokio::select! {
         biased;
-        asked = stop_requested(false) => {
-            asked?;
-            true
-        }
+        () = signals.requested(false) => true,
         () = all_ended => false,
     };
     if !asked {

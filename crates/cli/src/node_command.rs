@@ -10,6 +10,7 @@ use coordination::documents;
 use coordination::embedded::EmbeddedSession;
 use model::NodeId;
 use storage::Durability;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::CliError;
 use crate::server::{EngineKind, NodeSpec, RunningNode};
@@ -117,41 +118,53 @@ pub(crate) fn run(arguments: NodeArguments) -> Result<ExitCode, CliError> {
             connections_max: settings.connections_max as usize,
             hedge_after: Duration::from_millis(settings.hedge_after_ms),
         };
+        let mut signals = StopSignals::listen()?;
         let running = RunningNode::start(&spec, &cluster).await?;
         let me = cluster.node(spec.id).expect("a node that started is a member");
         println!("{}", crate::dev::ready_line(me));
-        stop_requested(arguments.stop_with_stdin).await?;
+        signals.requested(arguments.stop_with_stdin).await;
         running.stop().await?;
         Ok(ExitCode::SUCCESS)
     })
 }
 
-/// Completes on Ctrl-C or SIGTERM, or at the end of standard input if that is wanted.
-pub(crate) async fn stop_requested(with_stdin: bool) -> Result<(), CliError> {
-    let failed = || CliError::io("cannot listen for signals");
-    let mut terminate =
-        tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(failed())?;
-    let stdin_ended = async {
-        if !with_stdin {
-            return std::future::pending().await;
+/// Ctrl-C and SIGTERM, heard from the moment this is made: make it before saying that anything runs.
+pub(crate) struct StopSignals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl StopSignals {
+    pub(crate) fn listen() -> Result<StopSignals, CliError> {
+        let listen = |kind| signal(kind).map_err(CliError::io("cannot listen for signals"));
+        let (interrupt, terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
+        Ok(StopSignals { interrupt, terminate })
+    }
+
+    /// Completes on either, or at the end of standard input if that is wanted.
+    pub(crate) async fn requested(&mut self, with_stdin: bool) {
+        let stdin_ended = async {
+            if !with_stdin {
+                return std::future::pending().await;
+            }
+            let (ended, end) = tokio::sync::oneshot::channel();
+            // A thread of its own: a read that waits for ever must not keep the process from stopping.
+            std::thread::spawn(move || {
+                let mut stdin = std::io::stdin().lock();
+                let mut buffer = [0; 64];
+                while matches!(stdin.read(&mut buffer), Ok(read) if read > 0) {}
+                // Nobody waits when the node stops for another reason.
+                let _ = ended.send(());
+            });
+            // The thread ends only after it has sent.
+            let _ = end.await;
+        };
+        tokio::select! {
+            biased;
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+            () = stdin_ended => {}
         }
-        let (ended, end) = tokio::sync::oneshot::channel();
-        // A thread of its own: a read that waits for ever must not keep the process from stopping.
-        std::thread::spawn(move || {
-            let mut stdin = std::io::stdin().lock();
-            let mut buffer = [0; 64];
-            while matches!(stdin.read(&mut buffer), Ok(read) if read > 0) {}
-            // Nobody waits when the node stops for another reason.
-            let _ = ended.send(());
-        });
-        // The thread ends only after it has sent.
-        let _ = end.await;
-    };
-    tokio::select! {
-        biased;
-        interrupted = tokio::signal::ctrl_c() => interrupted.map_err(failed()),
-        _ = terminate.recv() => Ok(()),
-        () = stdin_ended => Ok(()),
     }
 }
 
