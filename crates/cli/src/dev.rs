@@ -310,6 +310,9 @@ fn greet(arguments: &DevArguments, cluster: &Cluster) {
     println!("\ntry, in another terminal:");
     let is_default = native.first() == Some(&"127.0.0.1:7401");
     if !is_default {
+        println!(
+            "  # the usual ports (from 7401) were taken or others were asked for, so say where the cluster is:"
+        );
         println!("  export TONTINE_CONNECT={}", native.join(","));
     }
     let program = crate::output::program();
