@@ -1,12 +1,12 @@
 """A network between clients and one server that a test can hold up or cut.
 
 What: a loopback listener that passes bytes on to a server, connection by
-connection. `hold` keeps everything on chosen connections where it is, as a network
-that lost its way does; new connections are then held as well.
+connection. `hold` keeps everything where it is, as a network that lost its way
+does, and also all that arrives on connections made later, until `release`.
 
 Why: an expired session is something the server decides because it heard nothing;
-holding one client's packets makes exactly that happen, while other clients of the
-same server go on.
+holding one client's packets makes exactly that happen. That client has a proxy to
+itself, so other clients of the same server go on.
 
 Must never: lose or reorder a byte, or outlive its test.
 """
@@ -21,13 +21,13 @@ from servers import free_port
 
 
 class _Pipe:
-    """One client's connection: two pumps that stop while the gate is shut."""
+    """One connection: two pumps that stop while the proxy's gate is shut."""
 
-    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+    def __init__(
+        self, client: socket.socket, server: socket.socket, gate: threading.Event
+    ) -> None:
         self.ends = (client, server)
-        self.gate = threading.Event()
-        self.gate.set()
-        self.open = True
+        self.gate = gate
         for source, target in ((client, server), (server, client)):
             pump = threading.Thread(
                 target=self._pump, args=(source, target), daemon=True
@@ -43,7 +43,6 @@ class _Pipe:
         self.close()
 
     def close(self) -> None:
-        self.open = False
         for end in self.ends:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -51,13 +50,14 @@ class _Pipe:
 
 
 class Proxy:
-    """Stands before one server; `address` is what clients are given."""
+    """Stands before one server; `address` is what one client is given."""
 
     def __init__(self, server_port: int) -> None:
         self.server_port = server_port
         self.port = free_port()
         self.pipes: list[_Pipe] = []
-        self.holding_new = False
+        self._gate = threading.Event()
+        self._gate.set()
         self._listener = socket.create_server(("127.0.0.1", self.port))
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -74,27 +74,19 @@ class Proxy:
                 except OSError:
                     client.close()
                     continue
-                pipe = _Pipe(client, server)
-                if self.holding_new:
-                    pipe.gate.clear()
-                self.pipes.append(pipe)
+                self.pipes.append(_Pipe(client, server, self._gate))
 
-    def connections(self) -> set[_Pipe]:
-        """The connections open now; the difference of two such sets is one client's."""
-        return {pipe for pipe in self.pipes if pipe.open}
-
-    def hold(self, pipes: set[_Pipe]) -> None:
-        self.holding_new = True
-        for pipe in pipes:
-            pipe.gate.clear()
+    def hold(self) -> None:
+        """Let nothing through any more but what is being passed on right now."""
+        self._gate.clear()
 
     def release(self) -> None:
         """Let everything flow again; what was held arrives now, late."""
-        self.holding_new = False
-        for pipe in self.pipes:
-            pipe.gate.set()
+        self._gate.set()
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):  # wakes the thread that accepts
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.release()
         for pipe in self.pipes:

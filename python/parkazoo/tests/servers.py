@@ -36,6 +36,9 @@ JAVA_FLAGS = (
 # of somebody else never sits on a port between our choice and the server's bind.
 PORT_FIRST, PORT_LAST = 12_000, 31_000
 START_SECONDS_MAX = 90.0
+# How long a test waits for what must happen. It passes in a fraction of this; a slow
+# and loaded machine may need most of it.
+PATIENCE_SECONDS = 90.0
 # Where a server's data is when nobody says: in memory where that is possible. It
 # outlives the server's process, which is all that the tests take away, and spares
 # a shared disk.
@@ -97,7 +100,7 @@ def free_port() -> int:
     raise RuntimeError("no free loopback port found")
 
 
-def four_letter_word(port: int, word: str, seconds: float = 2.0) -> str:
+def four_letter_word(port: int, word: str, seconds: float = 10.0) -> str:
     """A server's answer to `srvr`, `mntr`, ...; empty while it cannot answer."""
     try:
         with socket.create_connection(("127.0.0.1", port), seconds) as connection:
@@ -112,7 +115,10 @@ def four_letter_word(port: int, word: str, seconds: float = 2.0) -> str:
 
 
 def wait_until(
-    condition: Callable[[], object], seconds: float, what: str, pause: float = 0.05
+    condition: Callable[[], object],
+    what: str,
+    seconds: float = PATIENCE_SECONDS,
+    pause: float = 0.05,
 ) -> None:
     """Poll `condition` until it holds; `TimeoutError` naming `what` if it does not."""
     deadline = time.monotonic() + seconds
@@ -328,7 +334,7 @@ class Ensemble:
 
     def wait_serving(self, seconds: float = START_SECONDS_MAX) -> None:
         try:
-            wait_until(self.serving, seconds, f"ensemble {self.hosts} serving")
+            wait_until(self.serving, f"ensemble {self.hosts} serving", seconds)
         except TimeoutError as error:
             logs = [self.directory / s.directory / "output.log" for s in self.servers]
             tails = "\n".join(log.read_text()[-2000:] for log in logs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,7 +31,7 @@ from parkazoo import (
     remove,
 )
 from parkazoo.check import Checker
-from servers import wait_until
+from servers import PATIENCE_SECONDS, wait_until
 
 Maker = Callable[..., ParKazooClient]
 
@@ -44,8 +43,8 @@ def make(ensembles: EnsembleFactory) -> Iterator[Maker]:
     made: list[ParKazooClient] = []
 
     def maker(**options: Any) -> ParKazooClient:
-        client = ParKazooClient(hosts, timeout=8, **options)
-        client.start(30)
+        client = ParKazooClient(hosts, timeout=30, **options)
+        client.start(PATIENCE_SECONDS)
         made.append(client)
         return client
 
@@ -81,7 +80,7 @@ def test_a_second_client_needs_one_ensemble_to_find_the_others(make: Maker) -> N
     first.create("/here")
     hosts = first.bootstrap[2]
     second = ParKazooClient(hosts, auto_init=False)
-    second.start(15)
+    second.start(PATIENCE_SECONDS)
     assert second.exists("/here") is not None
     assert set(second._sessions.by_name) == {"e0", "e1", "e2"}
     second.stop()
@@ -91,13 +90,13 @@ def test_a_second_client_needs_one_ensemble_to_find_the_others(make: Maker) -> N
 def test_data_of_somebody_else_is_not_hidden(ensembles: EnsembleFactory) -> None:
     hosts = ensembles(1)[0].hosts
     plain = KazooClient(hosts)
-    plain.start(15)
+    plain.start(PATIENCE_SECONDS)
     plain.create("/precious")
     plain.stop()
     plain.close()
     client = ParKazooClient(hosts)
     with pytest.raises(NotInitialized, match="/precious"):
-        client.start(15)
+        client.start(PATIENCE_SECONDS)
 
 
 def test_no_children_below_ephemerals(make: Maker) -> None:
@@ -144,11 +143,11 @@ def test_child_watches_of_directories_that_come_and_go(make: Maker) -> None:
     assert watcher.get_children("/w", watch=watch) == []
     actor.set("/w", b"changed")  # no business of a child watch
     actor.create("/w/x")
-    wait_until(lambda: seen == ["CHILD"], 5, "a first child is told")
+    wait_until(lambda: seen == ["CHILD"], "a first child is told")
     actor.delete("/w/x")
     assert watcher.get_children("/w", watch=watch) == []
     actor.delete("/w")
-    wait_until(lambda: seen == ["CHILD", "DELETED"], 5, "the removal is told")
+    wait_until(lambda: seen == ["CHILD", "DELETED"], "the removal is told")
     with pytest.raises(NoNodeError):
         watcher.get_children("/w")
 
@@ -171,7 +170,7 @@ def test_requests_sent_without_waiting_keep_their_order(make: Maker) -> None:
             client.create_async(d),
             client.get_children_async(d),
         ]
-        answers = [result.get(10) for result in asked]
+        answers = [result.get(PATIENCE_SECONDS) for result in asked]
         assert answers[3][0] == b"2"
         assert sorted(answers[5]) == ["x", "y"]
         assert answers[-1] == []
@@ -184,7 +183,7 @@ def test_one_shard_stays_in_order_without_being_asked_to(make: Maker) -> None:
         client.create(d)
         asked = [client.create_async(f"{d}/x"), client.set_async(f"{d}/x", b"1", 0)]
         asked += [client.set_async(f"{d}/x", b"2", 1), client.get_async(f"{d}/x")]
-        assert [result.get(10) for result in asked][-1][0] == b"2"
+        assert [result.get(PATIENCE_SECONDS) for result in asked][-1][0] == b"2"
 
 
 def test_the_acl_of_a_directory_guards_its_children(make: Maker) -> None:
@@ -253,7 +252,7 @@ def test_a_namespace_of_one_ensemble_transacts_anywhere(
     ensembles: EnsembleFactory,
 ) -> None:
     client = ParKazooClient(ensembles(1)[0].hosts)
-    client.start(15)
+    client.start(PATIENCE_SECONDS)
     transaction = client.transaction()
     for path in ("/u", "/u/v", "/u/v/w"):
         transaction.create(path)
@@ -284,8 +283,10 @@ def test_a_recursive_delete_left_behind_is_finished_by_others(
             client.delete("/r", recursive=True)
     assert remove.roll_forward(other) == []  # its owner is still alive
     client.stop()
-    wait_until(lambda: "/r" in remove.roll_forward(other) or not other.exists("/r"),
-               10, "another client finishes it")  # fmt: skip
+    wait_until(
+        lambda: "/r" in remove.roll_forward(other) or not other.exists("/r"),
+        "another client finishes it",
+    )
     assert other.exists("/r") is None
     assert nothing_wrong(other)
 
@@ -307,8 +308,10 @@ def test_a_new_life_is_not_deleted_by_an_old_intent(
     other.delete("/r")
     other.create("/r/new", makepath=True)
     client.stop()
-    wait_until(lambda: not list(Checker(other).run()) or remove.roll_forward(other),
-               10, "the intent is dealt with")  # fmt: skip
+    wait_until(
+        lambda: not list(Checker(other).run()) or remove.roll_forward(other),
+        "the intent is dealt with",
+    )
     remove.roll_forward(other)
     assert other.get_children("/r") == ["new"]
 
@@ -321,7 +324,8 @@ def test_one_lost_session_ends_all_and_all_are_renewed(make: Maker) -> None:
         client.create(f"/l{number}/e", ephemeral=True, makepath=True)
     victim = next(e for n, e in client._sessions.by_name.items() if n == "e1")
     victim._call(_SESSION_EXPIRED, None)
-    wait_until(lambda: states == [KazooState.LOST, KazooState.CONNECTED], 15, "renewed")
+    wait_until(lambda: states[-1:] == [KazooState.CONNECTED], "renewed")
+    assert states[0] == KazooState.LOST
     table, layout = client.table, client._layout
     assert table is not None
     for number in range(6):
@@ -338,7 +342,7 @@ def test_weak_directories_spread_their_children(make: Maker) -> None:
     client.get_children("/weak", watch=lambda event: seen.append(event.type))
     for number in range(20):
         client.create(f"/weak/{number}")
-    wait_until(lambda: seen == ["CHILD"], 5, "one event for one watch")
+    wait_until(lambda: seen == ["CHILD"], "one event for one watch")
     assert sorted(map(int, client.get_children("/weak"))) == list(range(20))
     assert client.exists("/weak").numChildren == 20
     with pytest.raises(WeakSequence):
@@ -354,7 +358,7 @@ def test_lazy_clients_connect_when_they_must(make: Maker) -> None:
     make().create("/z/x", makepath=True)
     hosts = make().bootstrap[0]
     client = ParKazooClient(hosts, lazy=True)
-    client.start(15)
+    client.start(PATIENCE_SECONDS)
     assert len([e for e in client._sessions.by_name.values() if e.opened]) == 1
     for number in range(12):
         client.ensure_path(f"/lazy/{number}/x")
@@ -377,7 +381,7 @@ def test_asyncio(make: Maker) -> None:
             assert await client.get_children("/aio", watch=watch) == []
             creations = [client.create(f"/aio/{n}") for n in range(100)]
             await asyncio.gather(*creations)
-            await asyncio.wait_for(told.wait(), 5)
+            await asyncio.wait_for(told.wait(), PATIENCE_SECONDS)
             async with client.lock("/lock", "me") as lock:
                 assert lock.is_acquired
                 waiting = asyncio.create_task(
@@ -389,6 +393,4 @@ def test_asyncio(make: Maker) -> None:
             with pytest.raises(NoNodeError):
                 await client.get("/aio")
 
-    started = time.monotonic()
     asyncio.run(program())
-    assert time.monotonic() - started < 60

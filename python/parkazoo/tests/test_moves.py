@@ -13,6 +13,7 @@ from conftest import EnsembleFactory
 from parkazoo import MoveFailed, ParKazooClient, cli
 from parkazoo.check import Checker
 from parkazoo.move import Mover
+from servers import PATIENCE_SECONDS, wait_until
 from test_client import Maker, make, nothing_wrong
 
 __all__ = ["make"]
@@ -82,9 +83,7 @@ def test_watches_survive_a_move_and_tell_nothing_of_it(make: Maker) -> None:
     client.create("/w/full/none")
     client.create("/w/empty/first")
     client.create("/w/late/deep")
-    deadline = time.monotonic() + 5
-    while len(seen) < 5 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: len(seen) >= 5, "every watch is told")
     assert sorted(seen) == [
         ("absent", "CREATED"),
         ("children", "CHILD"),
@@ -99,15 +98,13 @@ def test_a_held_lock_stays_held_and_passes_on(make: Maker) -> None:
     lock, second = holder.Lock("/lock", "holder"), waiter.Lock("/lock", "waiter")
     assert lock.acquire()
     got = waiter.handler.async_result()
-    waiter.handler.spawn(lambda: got.set(second.acquire(timeout=30)))
-    deadline = time.monotonic() + 5
-    while len(lock.contenders() or []) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    waiter.handler.spawn(lambda: got.set(second.acquire(timeout=PATIENCE_SECONDS)))
+    wait_until(lambda: len(lock.contenders() or []) == 2, "the waiter stands in line")
     Mover(mover).move(elsewhere(mover, "/lock", "/lock/x"))
     assert lock.contenders() == ["holder", "waiter"]
     assert not got.ready()
     lock.release()
-    assert got.get(timeout=10) is True
+    assert got.get(timeout=PATIENCE_SECONDS) is True
     second.release()
     assert nothing_wrong(mover)
 
@@ -137,7 +134,7 @@ def test_a_move_left_frozen_is_undone(make: Maker) -> None:
     time.sleep(0.3)
     assert not asked.ready(), "nothing passes a frozen fence"
     mover.abort()
-    assert asked.get(10) == "/f/y"
+    assert asked.get(PATIENCE_SECONDS) == "/f/y"
     assert nothing_wrong(client)
 
 
@@ -157,7 +154,7 @@ def test_the_command_line(
     made = run("init", "--colocate", "/apps/*")
     assert made["rules"]["colocate"] == ["/apps/*"]
     client = ParKazooClient(hosts)
-    client.start(15)
+    client.start(PATIENCE_SECONDS)
     for number in range(8):
         client.create(f"/d{number}/x", makepath=True)
     assert len(run("rebalance", "--plan")) == 0

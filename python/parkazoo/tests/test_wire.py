@@ -14,12 +14,13 @@ from conftest import EnsembleFactory
 from parkazoo.connection import BatchingClient
 from parkazoo.steps import MultiFailed
 from parkazoo.wire import Fenced, ShardMoved, results_of
+from servers import PATIENCE_SECONDS
 
 
 @pytest.fixture
 def client(ensembles: EnsembleFactory) -> Iterator[BatchingClient]:
     client = BatchingClient(ensembles(1)[0].hosts)
-    client.start(15)
+    client.start(PATIENCE_SECONDS)
     client.create("/fence")
     yield client
     client.stop()
@@ -29,7 +30,7 @@ def client(ensembles: EnsembleFactory) -> Iterator[BatchingClient]:
 def send(client: BatchingClient, fence: int, *operations: Any) -> list[Any]:
     result = client.handler.async_result()
     client._call(Fenced((("/fence", fence),), operations), result)
-    return results_of(result.get(10))
+    return results_of(result.get(PATIENCE_SECONDS))
 
 
 def create(path: str, flags: int = 0) -> Create:
@@ -85,5 +86,5 @@ def test_a_reply_is_found_among_pipelined_ones(client: BatchingClient) -> None:
         client._call(Fenced((("/fence", 0),), (create(f"/n{number}"),)), result)
         results.append(result)
         results.append(client.exists_async(f"/n{number}"))
-    assert results_of(results[998].get(20)) == ["/n499"]
-    assert all(result.get(20) for result in results)
+    assert results_of(results[998].get(PATIENCE_SECONDS)) == ["/n499"]
+    assert all(result.get(PATIENCE_SECONDS) for result in results)
