@@ -8,9 +8,11 @@ from parkazoo.errors import (
     NamespaceMismatch,
     NotInitialized,
     ParKazooError,
+    SharedCredentials,
     WeakSequence,
 )
 from parkazoo.mapping import Rules
+from parkazoo.pool import PooledClient
 
 __all__ = [
     "Contention",
@@ -20,6 +22,8 @@ __all__ = [
     "NotInitialized",
     "ParKazooClient",
     "ParKazooError",
+    "PooledClient",
     "Rules",
+    "SharedCredentials",
     "WeakSequence",
 ]

@@ -297,6 +297,8 @@ class ParKazooClient(KazooClient):
         return {n: str(e.command(cmd)) for n, e in self._sessions.by_name.items()}
 
     def _delete_recursive(self, path: str) -> Any:
+        if not self._may_send():
+            self.exists(path)  # waits for the connection, or is refused
         return remove.delete_recursive(self, _prefix_root(self.chroot, path))
 
     # -- requests ----------------------------------------------------------------

@@ -35,3 +35,7 @@ class NotInitialized(ParKazooError):
 
 class MoveFailed(ParKazooError):
     """A shard could not be moved; it stays, whole, where it was."""
+
+
+class SharedCredentials(ParKazooError, BadArgumentsError):
+    """A client that shares its sessions asked for credentials of its own."""
