@@ -24,6 +24,7 @@
 #[cfg(test)]
 mod fixtures;
 mod get;
+mod machine;
 mod multi;
 mod multi_get;
 mod multi_write;
@@ -33,6 +34,7 @@ mod replica_error;
 mod write;
 
 pub use get::{Get, GetAction, GetActions, GetEvent, GetFailure, GetOutcome};
+pub use machine::Machine;
 pub use multi::KeyIndex;
 pub use multi_get::{MultiGet, MultiGetAction, MultiGetEvent};
 pub use multi_write::{MultiWrite, MultiWriteAction, MultiWriteEvent};

@@ -1,8 +1,10 @@
-//! What multi-get and multi-put share: key indexes and grouping by node.
+//! What multi-get and multi-put share: one machine per key, key indexes and grouping by node.
 
 use std::collections::BTreeMap;
 
 use model::{Moment, NodeId};
+
+use super::machine::Machine;
 
 /// A key's position in its multi-request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,29 +43,76 @@ impl<T> PerNode<T> {
     }
 }
 
-/// When a multi-request must be woken: the earliest deadline among its keys, or earlier.
-///
-/// Keys whose deadline moved away do not move it; the wake-up that comes too early finds out. So an event costs
-/// time for the keys that it names, not for all.
-#[derive(Debug, Default)]
-pub(super) struct Alarm {
+/// The machines of a multi-request, one per key, numbered in the order in which they were added.
+#[derive(Debug)]
+pub(super) struct Machines<M> {
+    machines: Vec<M>,
+    /// When they must be woken: the earliest deadline among them, or earlier.
+    ///
+    /// Machines whose deadline moved away do not move it; the wake-up that comes too early finds out. So an event
+    /// costs time for the keys that it names, not for all.
     wake_at: Option<Moment>,
+    /// Machines whose caller waits.
+    unanswered: usize,
+    /// Machines that have something left to do.
+    unfinished: usize,
 }
 
-impl Alarm {
-    /// Makes sure that it rings at `deadline` at the latest.
-    pub(super) fn set_by(&mut self, deadline: Option<Moment>) {
+impl<M: Machine> Machines<M> {
+    pub(super) fn new() -> Self {
+        Machines { machines: Vec::new(), wake_at: None, unanswered: 0, unfinished: 0 }
+    }
+
+    /// Adds the machine of the next key.
+    pub(super) fn push(&mut self, machine: M) -> KeyIndex {
+        self.unanswered += usize::from(machine.is_unanswered());
+        self.unfinished += usize::from(machine.deadline().is_some());
+        self.wake_by(machine.deadline());
+        self.machines.push(machine);
+        KeyIndex::at(self.machines.len() - 1)
+    }
+
+    /// Tells one key's machine what has happened; false when there is none that listens.
+    pub(super) fn step(
+        &mut self,
+        key: KeyIndex,
+        event: M::Event,
+        now: Moment,
+        actions: &mut M::Actions,
+    ) -> bool {
+        let Some(machine) = self.machines.get_mut(key.position()) else { return false };
+        if machine.deadline().is_none() {
+            return false;
+        }
+        let waited = machine.is_unanswered();
+        machine.step(event, now, actions);
+        let deadline = machine.deadline();
+        self.unanswered -= usize::from(waited && !machine.is_unanswered());
+        self.unfinished -= usize::from(deadline.is_none());
+        self.wake_by(deadline);
+        assert!(self.unanswered <= self.unfinished, "a key without an answer is not finished");
+        true
+    }
+
+    /// Every key, to be told that time has passed; each sets anew when it must be woken.
+    pub(super) fn wake(&mut self) -> impl Iterator<Item = KeyIndex> + use<M> {
+        self.wake_at = None;
+        (0..self.machines.len()).map(KeyIndex::at)
+    }
+
+    /// When they must be told that time has passed, at the latest; `None` when nothing is left to do.
+    pub(super) fn deadline(&self) -> Option<Moment> {
+        if self.unfinished == 0 { None } else { self.wake_at }
+    }
+
+    /// How many have a caller that waits.
+    pub(super) fn unanswered(&self) -> usize {
+        self.unanswered
+    }
+
+    fn wake_by(&mut self, deadline: Option<Moment>) {
         if let Some(deadline) = deadline {
             self.wake_at = Some(self.wake_at.map_or(deadline, |wake_at| wake_at.min(deadline)));
         }
-    }
-
-    /// Forgets everything, before all keys set it anew.
-    pub(super) fn clear(&mut self) {
-        self.wake_at = None;
-    }
-
-    pub(super) fn wake_at(&self) -> Option<Moment> {
-        self.wake_at
     }
 }

@@ -8,7 +8,8 @@
 use model::{Generation, Moment, NodeId, PreferenceList, VersionSet};
 
 use super::get::{Get, GetAction, GetActions, GetEvent, GetOutcome};
-use super::multi::{Alarm, KeyIndex, PerNode};
+use super::machine::machine;
+use super::multi::{KeyIndex, Machines, PerNode};
 use super::options::{Candidates, QuorumOptions};
 use super::replica_error::ReplicaError;
 
@@ -71,12 +72,7 @@ pub enum MultiGetAction {
 /// The quorums of one multi-get.
 #[derive(Debug)]
 pub struct MultiGet {
-    gets: Vec<Get>,
-    alarm: Alarm,
-    /// Keys that have neither an answer nor a refresh.
-    unanswered: usize,
-    /// Keys whose machine has something left to do.
-    unfinished: usize,
+    gets: Machines<Get>,
 }
 
 /// What the machines of one step want, before it is grouped.
@@ -102,18 +98,14 @@ impl MultiGet {
         now: Moment,
         actions: &mut Vec<MultiGetAction>,
     ) -> Self {
-        let mut multi = MultiGet { gets: Vec::new(), alarm: Alarm::default(), unanswered: 0, unfinished: 0 };
+        let mut multi = MultiGet { gets: Machines::new() };
         let mut wishes = Wishes::default();
-        for (position, preference) in preferences.into_iter().enumerate() {
+        for preference in preferences {
             let candidates = Candidates { preference, suspected };
             let get = Get::start(candidates, own, options, now, &mut wishes.buffer);
-            multi.unanswered += 1;
-            multi.unfinished += usize::from(get.deadline().is_some());
-            multi.alarm.set_by(get.deadline());
-            multi.gets.push(get);
-            wishes.take_in(KeyIndex::at(position));
+            wishes.take_in(multi.gets.push(get));
         }
-        multi.act(wishes, actions);
+        wishes.act(actions);
         multi
     }
 
@@ -136,39 +128,57 @@ impl MultiGet {
                 }
             }
             MultiGetEvent::Elapsed => {
-                self.alarm.clear();
-                for position in 0..self.gets.len() {
-                    self.step_key(KeyIndex::at(position), GetEvent::Elapsed, now, &mut wishes);
+                for key in self.gets.wake() {
+                    self.step_key(key, GetEvent::Elapsed, now, &mut wishes);
                 }
             }
         }
-        self.act(wishes, actions);
+        wishes.act(actions);
     }
 
     /// When the machine must be told that time has passed, at the latest; `None` when it has nothing left to do.
     pub fn deadline(&self) -> Option<Moment> {
-        if self.unfinished == 0 { None } else { self.alarm.wake_at() }
+        self.gets.deadline()
     }
 
     /// How many keys have neither an answer nor a refresh.
     pub fn unanswered(&self) -> usize {
-        self.unanswered
+        self.gets.unanswered()
+    }
+
+    /// Whether keys have neither an answer nor a refresh.
+    pub fn is_unanswered(&self) -> bool {
+        self.unanswered() > 0
     }
 
     fn step_key(&mut self, key: KeyIndex, event: GetEvent, now: Moment, wishes: &mut Wishes) {
-        let Some(get) = self.gets.get_mut(key.position()) else { return };
-        if get.deadline().is_none() {
-            return;
+        if self.gets.step(key, event, now, &mut wishes.buffer) {
+            wishes.take_in(key);
         }
-        get.step(event, now, &mut wishes.buffer);
-        self.unfinished -= usize::from(get.deadline().is_none());
-        self.alarm.set_by(get.deadline());
-        wishes.take_in(key);
+    }
+}
+
+machine!(MultiGet, MultiGetEvent, Vec<MultiGetAction>);
+
+impl Wishes {
+    /// Files what one key's machine has put into the buffer.
+    fn take_in(&mut self, key: KeyIndex) {
+        for action in self.buffer.drain(..) {
+            match action {
+                GetAction::Fetch { node } => self.fetches.push(node, key),
+                GetAction::Repair { node, set } => self.repairs.push(node, (key, set)),
+                GetAction::Answer(outcome) => self.outcomes.push((key, outcome)),
+                GetAction::Refresh { generation } => {
+                    self.refreshed.push(key);
+                    self.generation = self.generation.max(generation);
+                }
+            }
+        }
     }
 
-    fn act(&mut self, wishes: Wishes, actions: &mut Vec<MultiGetAction>) {
-        let Wishes { fetches, repairs, mut outcomes, mut refreshed, generation, .. } = wishes;
-        self.unanswered -= outcomes.len() + refreshed.len();
+    /// What all of it is as actions, grouped by node.
+    fn act(self, actions: &mut Vec<MultiGetAction>) {
+        let Wishes { fetches, repairs, mut outcomes, mut refreshed, generation, .. } = self;
         actions.extend(fetches.into_groups().map(|(node, mut keys)| {
             keys.sort_unstable();
             MultiGetAction::Fetch { node, keys }
@@ -185,23 +195,5 @@ impl MultiGet {
             sets.sort_by_key(|(key, _)| *key);
             MultiGetAction::Repair { node, sets }
         }));
-        assert!(self.unanswered <= self.unfinished, "a key without an answer is not finished");
-    }
-}
-
-impl Wishes {
-    /// Files what one key's machine has put into the buffer.
-    fn take_in(&mut self, key: KeyIndex) {
-        for action in self.buffer.drain(..) {
-            match action {
-                GetAction::Fetch { node } => self.fetches.push(node, key),
-                GetAction::Repair { node, set } => self.repairs.push(node, (key, set)),
-                GetAction::Answer(outcome) => self.outcomes.push((key, outcome)),
-                GetAction::Refresh { generation } => {
-                    self.refreshed.push(key);
-                    self.generation = self.generation.max(generation);
-                }
-            }
-        }
     }
 }

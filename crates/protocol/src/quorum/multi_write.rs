@@ -6,7 +6,8 @@
 
 use model::{Generation, Moment, NodeId, PreferenceList};
 
-use super::multi::{Alarm, KeyIndex, PerNode};
+use super::machine::machine;
+use super::multi::{KeyIndex, Machines, PerNode};
 use super::options::{Candidates, QuorumOptions};
 use super::replica_error::ReplicaError;
 use super::write::{Origin, Write, WriteAction, WriteActions, WriteEvent, WriteOutcome};
@@ -70,12 +71,7 @@ pub enum MultiWriteAction {
 /// The quorums of one multi-put.
 #[derive(Debug)]
 pub struct MultiWrite {
-    writes: Vec<Write>,
-    alarm: Alarm,
-    /// Keys that have neither an answer nor a refresh.
-    unanswered: usize,
-    /// Keys whose machine has something left to do.
-    unfinished: usize,
+    writes: Machines<Write>,
 }
 
 /// What the machines of one step want, before it is grouped.
@@ -107,19 +103,14 @@ impl MultiWrite {
         now: Moment,
         actions: &mut Vec<MultiWriteAction>,
     ) -> Self {
-        let mut multi =
-            MultiWrite { writes: Vec::new(), alarm: Alarm::default(), unanswered: 0, unfinished: 0 };
+        let mut multi = MultiWrite { writes: Machines::new() };
         let mut wishes = Wishes::default();
-        for (position, (preference, origin)) in keys.into_iter().enumerate() {
+        for (preference, origin) in keys {
             let candidates = Candidates { preference, suspected };
             let write = Write::start(candidates, origin, options, now, &mut wishes.buffer);
-            multi.unanswered += 1;
-            multi.unfinished += usize::from(write.deadline().is_some());
-            multi.alarm.set_by(write.deadline());
-            multi.writes.push(write);
-            wishes.take_in(KeyIndex::at(position));
+            wishes.take_in(multi.writes.push(write));
         }
-        multi.act(wishes, actions);
+        wishes.act(actions);
         multi
     }
 
@@ -142,55 +133,37 @@ impl MultiWrite {
                 }
             }
             MultiWriteEvent::Elapsed => {
-                self.alarm.clear();
-                for position in 0..self.writes.len() {
-                    self.step_key(KeyIndex::at(position), WriteEvent::Elapsed, now, &mut wishes);
+                for key in self.writes.wake() {
+                    self.step_key(key, WriteEvent::Elapsed, now, &mut wishes);
                 }
             }
         }
-        self.act(wishes, actions);
+        wishes.act(actions);
     }
 
     /// When the machine must be told that time has passed, at the latest; `None` when it has nothing left to do.
     pub fn deadline(&self) -> Option<Moment> {
-        if self.unfinished == 0 { None } else { self.alarm.wake_at() }
+        self.writes.deadline()
     }
 
     /// How many keys have neither an answer nor a refresh.
     pub fn unanswered(&self) -> usize {
-        self.unanswered
+        self.writes.unanswered()
+    }
+
+    /// Whether keys have neither an answer nor a refresh.
+    pub fn is_unanswered(&self) -> bool {
+        self.unanswered() > 0
     }
 
     fn step_key(&mut self, key: KeyIndex, event: WriteEvent, now: Moment, wishes: &mut Wishes) {
-        let Some(write) = self.writes.get_mut(key.position()) else { return };
-        if write.deadline().is_none() {
-            return;
+        if self.writes.step(key, event, now, &mut wishes.buffer) {
+            wishes.take_in(key);
         }
-        write.step(event, now, &mut wishes.buffer);
-        self.unfinished -= usize::from(write.deadline().is_none());
-        self.alarm.set_by(write.deadline());
-        wishes.take_in(key);
-    }
-
-    fn act(&mut self, wishes: Wishes, actions: &mut Vec<MultiWriteAction>) {
-        let Wishes { sends, mut parked, mut outcomes, mut refreshed, generation, .. } = wishes;
-        self.unanswered -= outcomes.len() + refreshed.len();
-        actions.extend(sends.into_groups().map(|(node, parcels)| message(node, parcels)));
-        if !outcomes.is_empty() {
-            outcomes.sort_by_key(|(key, _)| *key);
-            actions.push(MultiWriteAction::Answer { outcomes });
-        }
-        if !refreshed.is_empty() {
-            refreshed.sort();
-            actions.push(MultiWriteAction::Refresh { generation, keys: refreshed });
-        }
-        if !parked.is_empty() {
-            parked.sort();
-            actions.push(MultiWriteAction::ParkHints { hints: parked });
-        }
-        assert!(self.unanswered <= self.unfinished, "a key without an answer is not finished");
     }
 }
+
+machine!(MultiWrite, MultiWriteEvent, Vec<MultiWriteAction>);
 
 impl Wishes {
     /// Files what one key's machine has put into the buffer.
@@ -208,6 +181,24 @@ impl Wishes {
                     self.generation = self.generation.max(generation);
                 }
             }
+        }
+    }
+
+    /// What all of it is as actions, grouped by node.
+    fn act(self, actions: &mut Vec<MultiWriteAction>) {
+        let Wishes { sends, mut parked, mut outcomes, mut refreshed, generation, .. } = self;
+        actions.extend(sends.into_groups().map(|(node, parcels)| message(node, parcels)));
+        if !outcomes.is_empty() {
+            outcomes.sort_by_key(|(key, _)| *key);
+            actions.push(MultiWriteAction::Answer { outcomes });
+        }
+        if !refreshed.is_empty() {
+            refreshed.sort();
+            actions.push(MultiWriteAction::Refresh { generation, keys: refreshed });
+        }
+        if !parked.is_empty() {
+            parked.sort();
+            actions.push(MultiWriteAction::ParkHints { hints: parked });
         }
     }
 }

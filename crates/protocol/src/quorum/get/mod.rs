@@ -21,6 +21,7 @@ use smallvec::SmallVec;
 
 pub use interface::{GetAction, GetActions, GetEvent, GetFailure, GetOutcome};
 
+use super::machine::machine;
 use super::options::{Candidates, QuorumOptions, saturated};
 use super::planted::{Bug, planted};
 use super::replica_error::{Errors, ReplicaError};
@@ -86,6 +87,8 @@ struct Tally {
     /// Of the awaited those that can be counted on.
     fresh: usize,
 }
+
+machine!(Get, GetEvent, GetActions);
 
 impl Get {
     /// Starts a get; `own` is the coordinator's node, if it is one.

@@ -31,6 +31,7 @@ use smallvec::SmallVec;
 
 pub use interface::{Local, Origin, WriteAction, WriteActions, WriteEvent, WriteOutcome};
 
+use super::machine::machine;
 use super::options::{Candidates, FALLBACKS_MAX, QuorumOptions, saturated};
 use super::planted::{Bug, planted};
 use super::replica_error::{Errors, ReplicaError};
@@ -98,6 +99,8 @@ enum Reply {
     Failed(ReplicaError),
     Acknowledged,
 }
+
+machine!(Write, WriteEvent, WriteActions);
 
 impl Write {
     /// Starts a write that the coordinator has stamped.
