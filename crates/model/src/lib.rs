@@ -6,6 +6,7 @@
 //! **Architecture Invariant:** `model` depends on no other crate of the workspace and performs no effect.
 
 pub mod cluster;
+pub mod epoch;
 pub mod key;
 pub mod limits;
 pub mod node;
@@ -16,6 +17,7 @@ pub mod timestamp;
 pub mod versions;
 
 pub use cluster::{Cluster, Generation};
+pub use epoch::Epoch;
 pub use key::{Key, KeyError, Token};
 pub use node::{Node, NodeId, Zone};
 pub use ring::{Partition, PartitionId, Ring, RingError};

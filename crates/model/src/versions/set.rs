@@ -8,7 +8,7 @@ use crate::store::Resolver;
 use crate::timestamp::{Timestamp, WallMillis};
 
 /// What was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Value {
     /// These bytes.
     Present(Bytes),
@@ -17,7 +17,7 @@ pub enum Value {
 }
 
 /// One write that nothing known has replaced.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Version {
     /// The event that is this write.
     pub dot: Dot,
@@ -61,7 +61,7 @@ pub struct Stamp {
 /// A key's state at one replica: what has been seen, and what of it is still there.
 ///
 /// Invariants: every dot is covered by the vector; dots are distinct and sorted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct VersionSet {
     vector: Vector,
     versions: SmallVec<[Version; 1]>,
@@ -113,6 +113,18 @@ impl VersionSet {
     /// Whether a writer with this context has seen every version that is still there.
     pub fn is_seen_by(&self, context: &Vector) -> bool {
         self.versions.iter().all(|version| context.covers(version.dot))
+    }
+
+    /// Whether nothing is left of the key but tombstones: it was written, and all of it was deleted.
+    pub fn is_deleted(&self) -> bool {
+        !self.versions.is_empty() && self.versions.iter().all(|version| version.value == Value::Tombstone)
+    }
+
+    /// Whether none of the versions here is one that `deleted`, whose versions are tombstones, has replaced. Stays
+    /// so when clean sets are merged and when clean sets are written to.
+    pub fn is_clean_of(&self, deleted: &VersionSet) -> bool {
+        let replaced = |dot| deleted.vector.covers(dot) && !deleted.holds(dot);
+        !self.versions.iter().any(|version| replaced(version.dot))
     }
 
     /// Whether the set still holds this write.
