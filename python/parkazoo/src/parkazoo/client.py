@@ -307,6 +307,9 @@ class ParKazooClient(KazooClient):
         """Every request of Kazoo's surface, and of its recipes, arrives here."""
         if request is _CONNECTION_DROP or request is _SESSION_EXPIRED:
             return self._inject(request)
+        if self._state == KeeperState.CONNECTED and not self._queue:
+            self._dispatch(request, async_object)
+            return None
         if self._state == KeeperState.AUTH_FAILED:
             async_object.set_exception(AuthFailedError())
             return False
@@ -356,27 +359,30 @@ class ParKazooClient(KazooClient):
                 ensemble._call(request, None)
 
     def _dispatch(self, request: Any, async_object: Any) -> None:
-        if type(request) is Auth:
+        kind = type(request)
+        if kind is Auth:
             self._everywhere(request, async_object)
-            return
-        if passed_through(request):
+        elif passed_through(request):
             table = self._sessions.table
             assert table is not None
-            self._pass_through(
-                self._sessions.session(table.seat), request, async_object
-            )
-            return
-        if (
-            type(request) is Transaction
+            seat = self._sessions.session(table.seat)
+            self._pass_through(seat, request, async_object)
+        elif (
+            kind is Transaction
             and self.cross_shard == "intent"
             and intents.needed(self, request.operations)
         ):
             self.handler.spawn(intents.commit, self, request.operations, async_object)
-            return
-        self._ordering.submit(request, async_object)
+        else:
+            self._ordering.submit(request, async_object)
 
-    def _submit(self, call: Call, reply: Any) -> None:
-        """Send one call of an operation to the ensemble that holds its shard."""
+    def _submit(
+        self, call: Call, reply: Any, later: dict[EnsembleClient, Any] | None = None
+    ) -> None:
+        """Send one call of an operation to the ensemble that holds its shard.
+
+        With `later` it is only queued there; `_submit_together` has it sent.
+        """
         shard, request = call.shard, call.request
         table = self._sessions.table
         assert table is not None
@@ -396,7 +402,18 @@ class ParKazooClient(KazooClient):
             request = Fenced(tuple(fences), request.operations)
         elif getattr(request, "watcher", None) is not None:
             request = request._replace(watcher=request.watcher.at(ensemble))
-        ensemble.submit(request, reply)
+        if later is None:
+            ensemble.submit(request, reply)
+        elif ensemble.enqueue(request, reply):
+            later.setdefault(ensemble, []).append(reply)
+
+    def _submit_together(self, calls: list[tuple[Call, Any]]) -> None:
+        """Send several calls, waking each connection once."""
+        later: dict[EnsembleClient, Any] = {}
+        for call, reply in calls:
+            self._submit(call, reply, later)
+        for ensemble, replies in later.items():
+            ensemble.send_queued(replies)
 
     def _everywhere(self, request: Any, async_object: Any) -> None:
         """Send a request on every session; the answer is a failure if one failed."""

@@ -104,40 +104,73 @@ def _one(failed: MultiFailed) -> Exception:
 # -- reading ---------------------------------------------------------------------
 
 
-def _with_children(layout: Layout, path: str, stat: ZnodeStat) -> Machine:
+def _ask(layout: Layout, path: str, call: Call) -> Machine:
+    """Send a call about a node. Returns (reply, Stats of its buckets or None).
+
+    If the node had a link when last seen, the reads that complete its Stat go with
+    the call, in one round trip. Should there be no link any more, they are ignored.
+    """
+    if path not in layout.linked:
+        return (yield call), None
+    calls = [call]
+    for bucket in layout.buckets(path):
+        calls.append(Call(bucket.shard, Exists(bucket.path, None)))
+    reply, *found = yield calls
+    if isinstance(reply, Exception):
+        raise reply
+    return reply, found
+
+
+def _completed(
+    layout: Layout, path: str, stat: ZnodeStat, found: list[Any] | None
+) -> Machine:
     """The Stat of a node at home, completed by its buckets if it has a link."""
-    if not stat.numChildren and path != "/":
+    linked = stat.numChildren > 0 or path == "/"
+    if linked != (path in layout.linked):
+        layout.learn(path, linked)
+    if not linked:
         return stat
-    buckets = layout.buckets(path)
-    replies = yield [Call(b.shard, Exists(b.path, None)) for b in buckets]
-    for reply in replies:
+    if found is None:
+        buckets = layout.buckets(path)
+        found = yield [Call(b.shard, Exists(b.path, None)) for b in buckets]
+    for reply in found:
         if isinstance(reply, Exception):
             raise reply
-    return merged(stat, replies)
+    return merged(stat, found)
 
 
 def exists(layout: Layout, path: str, watches: Watches = NO_WATCHES) -> Machine:
     node = layout.node(path)
-    stat = yield Call(node.shard, Exists(node.path, watches.data(node)))
-    watches.armed(None if stat is None else stat.version)
-    if stat is None or not (stat.numChildren or path == "/"):
+    call = Call(node.shard, Exists(node.path, watches.data(node)))
+    if watches is NO_WATCHES:
+        stat, found = yield from _ask(layout, path, call)
+    else:
+        # Alone: the watch must be entered before anything else can arrive.
+        stat, found = (yield call), None
+        watches.armed(None if stat is None else stat.version)
+    if stat is None or not (stat.numChildren or path in layout.linked):
         return stat
-    return (yield from _with_children(layout, path, stat))
+    return (yield from _completed(layout, path, stat, found))
 
 
 def get(layout: Layout, path: str, watches: Watches = NO_WATCHES) -> Machine:
     node = layout.node(path)
-    value, stat = yield Call(node.shard, GetData(node.path, watches.data(node)))
-    watches.armed(stat.version)
-    if stat.numChildren or path == "/":
-        stat = yield from _with_children(layout, path, stat)
+    call = Call(node.shard, GetData(node.path, watches.data(node)))
+    if watches is NO_WATCHES:
+        (value, stat), found = yield from _ask(layout, path, call)
+    else:
+        (value, stat), found = (yield call), None
+        watches.armed(stat.version)
+    if stat.numChildren or path in layout.linked:
+        stat = yield from _completed(layout, path, stat, found)
     return value, stat
 
 
 def get_acls(layout: Layout, path: str) -> Machine:
     node = layout.node(path)
-    acls, stat = yield Call(node.shard, GetACL(node.path))
-    return acls, (yield from _with_children(layout, path, stat))
+    call = Call(node.shard, GetACL(node.path))
+    (acls, stat), found = yield from _ask(layout, path, call)
+    return acls, (yield from _completed(layout, path, stat, found))
 
 
 def children(
@@ -201,13 +234,16 @@ def _missing(home: Node, path: str, missing: list[Bucket], watches: Watches) -> 
 
 def set_data(layout: Layout, path: str, value: bytes | None, version: int) -> Machine:
     node = layout.node(path)
+    write = Multi((SetData(node.path, value, version),))
     try:
-        (stat,) = yield Call(
-            node.shard, Multi((SetData(node.path, value, version),)), "set.1.value"
+        (stat,), found = yield from _ask(
+            layout, path, Call(node.shard, write, "set.1.value")
         )
     except MultiFailed as failed:
         raise _one(failed)
-    return (yield from _with_children(layout, path, stat))
+    if not (stat.numChildren or path in layout.linked):
+        return stat
+    return (yield from _completed(layout, path, stat, found))
 
 
 def set_acls(layout: Layout, path: str, acls: list[Any], version: int) -> Machine:
@@ -218,7 +254,7 @@ def set_acls(layout: Layout, path: str, acls: list[Any], version: int) -> Machin
         return stat
     for bucket in layout.buckets(path):
         yield from _mirror(bucket, node, acls, stat.aversion)
-    return (yield from _with_children(layout, path, stat))
+    return (yield from _completed(layout, path, stat, None))
 
 
 def _set_acl(shard: int, path: str, acls: Any, version: int, label: str) -> Machine:

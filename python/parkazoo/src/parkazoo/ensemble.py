@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from kazoo.client import CLOSED_STATES
 from kazoo.exceptions import ConnectionClosedError
 from kazoo.protocol.serialization import Exists, GetData
 from kazoo.protocol.states import KazooState, KeeperState
@@ -130,6 +131,22 @@ class EnsembleClient(BatchingClient):
                 pass  # not started yet: it looks at its queue when it is
             return
         self._call(request, reply)
+
+    def enqueue(self, request: Any, reply: Any) -> bool:
+        """Queue a request for `send_queued`; False: it has been dealt with."""
+        if self._state in CLOSED_STATES:
+            self.submit(request, reply)
+            return False
+        self._queue.append((request, reply))
+        return True
+
+    def send_queued(self, replies: list[Any]) -> None:
+        """Have sent what was queued, to be answered to `replies`."""
+        try:
+            self._connection.wake()
+        except ConnectionClosedError as error:
+            for reply in replies:
+                reply.set_exception(error)
 
     # -- the configuration, watched on every connection ---------------------------
 

@@ -23,12 +23,12 @@ or make a physical path that two logical paths share.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from kazoo.protocol.states import ZnodeStat
 
-from parkazoo.mapping import Rules, join, name, parent, shard_of
+from parkazoo.mapping import SHARDS, Rules, join, name, parent, shard_of
 
 BASE = "/parkazoo"
 CONFIG = BASE + "/config"
@@ -48,12 +48,20 @@ MARK = "/i"
 # The root's own node is the only child of the directory above it, "".
 ROOT_NAME = "root"
 
+# Directories whose place is remembered, at some hundred bytes each, and nodes: fewer,
+# because most names are seen once.
+CACHED_MAX = 65536
+NODES_MAX = 8192
+
 _ESCAPES = (("%", "%p"), (":", "%c"), ("/", ":"))
+
+
+_FENCES = tuple(f"{BASE}/s{shard:04d}" for shard in range(SHARDS))
 
 
 def fence(shard: int) -> str:
     """The znode whose version every write to the shard checks."""
-    return f"{BASE}/s{shard:04d}"
+    return _FENCES[shard]
 
 
 def encode(directory: str) -> str:
@@ -79,8 +87,7 @@ def is_system(path: str) -> bool:
     return path.startswith(SYSTEM) and path[len(SYSTEM) : len(SYSTEM) + 1] in ("", "/")
 
 
-@dataclass(frozen=True)
-class Bucket:
+class Bucket(NamedTuple):
     """One bucket of a directory: the only one, unless the directory is weak."""
 
     shard: int
@@ -92,25 +99,36 @@ class Bucket:
         return self.anchor + BUCKET
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """A node's home: the bucket of its directory that it is in, and its path."""
 
+    shard: int
     bucket: Bucket
     path: str
     logical: str
 
-    @property
-    def shard(self) -> int:
-        return self.bucket.shard
-
 
 class Layout:
-    """The layout under given rules; results are cached, the cache is bounded."""
+    """The layout under given rules; results are cached, the caches are bounded.
+
+    `linked` are nodes that had a link when last seen. It is a guess, about what to
+    read in the same round trip, and never an answer.
+    """
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self.buckets = lru_cache(maxsize=65536)(self._buckets)
+        self.buckets = lru_cache(maxsize=CACHED_MAX)(self._buckets)
+        self.node = lru_cache(maxsize=NODES_MAX)(self._node)
+        self.linked: set[str] = {"/"}
+
+    def learn(self, path: str, linked: bool) -> None:
+        """A node was seen with or without a link."""
+        if not linked:
+            self.linked.discard(path)
+        elif path not in self.linked:
+            if len(self.linked) >= CACHED_MAX:
+                self.linked = set()  # a guess less costs one round trip, once
+            self.linked.add(path)
 
     def _buckets(self, directory: str) -> tuple[Bucket, ...]:
         keys = self.rules.keys(directory)
@@ -128,18 +146,20 @@ class Layout:
     def is_weak(self, directory: str) -> bool:
         return len(self.buckets(directory)) > 1
 
-    def node(self, path: str) -> Node:
+    def _node(self, path: str) -> Node:
         """The home of a node. A trailing slash means a nameless sequence node."""
         if path == "/":
             bucket = self.buckets("")[0]
-            return Node(bucket, f"{bucket.anchor}{BUCKET}/{ROOT_NAME}", path)
+            physical = f"{bucket.anchor}{BUCKET}/{ROOT_NAME}"
+            return Node(bucket.shard, bucket, physical, path)
         directory = parent(path)
         buckets = self.buckets(directory)
         if len(buckets) == 1:
             bucket = buckets[0]
         else:
             bucket = buckets[shard_of(path) % len(buckets)]
-        return Node(bucket, f"{bucket.anchor}{BUCKET}/{name(path)}", path)
+        physical = f"{bucket.anchor}{BUCKET}/{name(path)}"
+        return Node(bucket.shard, bucket, physical, path)
 
     def logical(self, bucket: Bucket, physical: str) -> str:
         """The logical path of a node a server named, for instance in a sequence."""

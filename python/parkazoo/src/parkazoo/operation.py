@@ -17,12 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kazoo.exceptions import NoNodeError, NotEmptyError
+from kazoo.exceptions import NoNodeError
 from kazoo.protocol.serialization import SetACL
 
 from parkazoo import failpoints
 from parkazoo.layout import Layout
-from parkazoo.mapping import parent
 from parkazoo.steps import Call, Machine, Multi, MultiFailed
 from parkazoo.wire import ShardMoved, results_of
 
@@ -50,58 +49,81 @@ class _Part:
 
     __slots__ = ("call", "ensemble", "fence", "index", "operation")
 
-    def __init__(self, operation: Operation, index: int, call: Call) -> None:
+    def __init__(self, operation: Driven, index: int, call: Call) -> None:
         self.operation, self.index, self.call = operation, index, call
         self.ensemble: EnsembleClient = None  # type: ignore[assignment]
         self.fence = 0
 
     def set(self, value: Any = None) -> None:
-        if self.ensemble.suspect:
-            self.operation.client._fencing.hold(self.ensemble, self.call, self)
-        else:
-            self.operation.part(self.index, value)
+        call, fencing = self.call, self.operation.client._fencing
+        if call.label:
+            failpoints.reached(call.label, failpoints.AFTER)
+        if type(call.request) is Multi:
+            try:
+                value = results_of(value, 1 + len(call.request.also))
+            except ShardMoved:
+                fencing.refused(call, self, self.ensemble.name, self.fence)
+                return
+            except MultiFailed as failed:
+                value = failed
+        elif self.ensemble.suspect:
+            fencing.hold(self.ensemble, call, self)
+            return
+        self.operation.part(self.index, value)
 
     def set_exception(self, error: Exception) -> None:
-        # A call that was never sent has no ensemble, and can be ended all the same.
-        doubtful = self.ensemble is not None and self.ensemble.suspect
-        if doubtful and isinstance(error, NoNodeError):
+        if _doubtful(self.ensemble, self.call, error):
             self.operation.client._fencing.hold(self.ensemble, self.call, self)
         else:
             self.operation.part(self.index, error)
 
 
-class Operation:
-    """One operation on its way. Itself the reply object of its only open call."""
+def _doubtful(ensemble: EnsembleClient | None, call: Call, error: Exception) -> bool:
+    """Does this read say "absent" of a shard that may just have left?
 
-    __slots__ = (
-        "call",
-        "client",
-        "done",
-        "ensemble",
-        "failed",
-        "fence",
-        "machine",
-        "missing",
-        "parts",
-        "task",
+    A call that was never sent has no ensemble, and can be ended all the same.
+    """
+    return (
+        ensemble is not None
+        and ensemble.suspect
+        and type(call.request) is not Multi
+        and isinstance(error, NoNodeError)
     )
 
-    def __init__(
-        self,
-        client: ParKazooClient,
-        machine: Machine,
-        done: Callable[[Any], None],
-        failed: Callable[[Exception], None],
-    ) -> None:
+
+class Driven:
+    """One operation on its way. Itself the reply object of its only open call.
+
+    Who inherits says in `done` and `failed` what becomes of it.
+    """
+
+    __slots__ = ("call", "client", "ensemble", "fence", "machine", "missing", "parts")
+
+    def __init__(self, client: ParKazooClient, machine: Machine) -> None:
         self.client: Any = client
         self.machine = machine
-        self.done, self.failed = done, failed
         self.call: Call = None  # type: ignore[assignment]
         self.ensemble: EnsembleClient = None  # type: ignore[assignment]
         self.fence = 0
         self.parts: list[Any] = []
         self.missing = 0
-        self.task: Any = None
+
+    def done(self, value: Any) -> None:
+        raise NotImplementedError
+
+    def failed(self, error: Exception) -> None:
+        raise NotImplementedError
+
+    def behind(self, call: Call, error: Exception) -> bool:
+        """May a first step that was refused be due to an earlier request's steps?
+
+        True: this operation waits for it, and begins anew then.
+        """
+        return False
+
+    def too_early(self, replies: list[Any]) -> bool:
+        """The same, of the replies to several calls."""
+        return False
 
     def resume(self, value: Any, error: Exception | None) -> None:
         """Give the machine its reply and send what it asks for next."""
@@ -131,8 +153,12 @@ class Operation:
             return
         self.parts = [None] * len(calls)
         self.missing = len(calls)
-        for index, call in enumerate(calls):
-            self.client._submit(call, _Part(self, index, call))
+        for call in calls:
+            if call.label:
+                failpoints.reached(call.label, failpoints.BEFORE)
+        self.client._submit_together(
+            [(call, _Part(self, index, call)) for index, call in enumerate(calls)]
+        )
 
     # -- replies -----------------------------------------------------------------
 
@@ -152,37 +178,17 @@ class Operation:
         except ShardMoved:
             self.client._fencing.refused(call, self, self.ensemble.name, self.fence)
         except MultiFailed as failed:
-            if self.task is None or not self._gate(call.label, failed.error):
+            machine = self.machine
+            if self.behind(call, failed.error):
+                machine.close()
+            else:
                 self.resume(None, failed)
         else:
             self.resume(results, None)
 
-    def _gate(self, label: str, error: Exception) -> bool:
-        """A first step refused in the way that means: this takes several steps.
-
-        True: an earlier request is in the middle of the same, so this one waits.
-        """
-        ordering, path = self.task.ordering, self.task.path
-        if label == "create.0.child" and isinstance(error, NoNodeError):
-            path = parent(path)
-        elif label != "delete.0.node" or not isinstance(error, NotEmptyError):
-            return False
-        if ordering.gates and ordering.behind_gate(self.task):
-            self.machine.close()
-            return True
-        ordering.enter(self.task, path)
-        return False
-
     def set_exception(self, error: Exception) -> None:
-        call = self.call
-        # A call that was never sent has no ensemble, and can be ended all the same.
-        if (
-            self.ensemble is not None
-            and self.ensemble.suspect
-            and type(call.request) is not Multi
-            and isinstance(error, NoNodeError)
-        ):
-            self.client._fencing.hold(self.ensemble, call, self)
+        if _doubtful(self.ensemble, self.call, error):
+            self.client._fencing.hold(self.ensemble, self.call, self)
         else:
             self.resume(None, error)
 
@@ -193,8 +199,30 @@ class Operation:
             self.missing -= 1
             if self.missing:
                 return
-        task = self.task
-        if task is not None and task.ordering.gates and task.too_early(self.parts):
-            self.machine.close()
+        machine = self.machine
+        if self.too_early(self.parts):
+            machine.close()  # by now this operation may have another one
             return
         self.resume(self.parts, None)
+
+
+class Operation(Driven):
+    """An operation of our own, of which somebody is told."""
+
+    __slots__ = ("_done", "_failed")
+
+    def __init__(
+        self,
+        client: ParKazooClient,
+        machine: Machine,
+        done: Callable[[Any], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        super().__init__(client, machine)
+        self._done, self._failed = done, failed
+
+    def done(self, value: Any) -> None:
+        self._done(value)
+
+    def failed(self, error: Exception) -> None:
+        self._failed(error)

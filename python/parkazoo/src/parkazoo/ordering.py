@@ -39,8 +39,10 @@ from kazoo.protocol.serialization import (
     Transaction,
 )
 
-from parkazoo.operation import Operation
+from parkazoo.mapping import parent
+from parkazoo.operation import Driven
 from parkazoo.requests import machine_for
+from parkazoo.steps import Call
 
 if TYPE_CHECKING:
     from parkazoo.client import ParKazooClient
@@ -50,7 +52,7 @@ _WRITES = (Create, Create2, Delete, SetACL, SetData, Transaction)
 _TOO_EARLY = (NodeExistsError, NoNodeError, NotEmptyError)
 
 
-class Task:
+class Task(Driven):
     """One request of the user's, from its arrival to its answer."""
 
     __slots__ = ("async_object", "gate", "ordering", "path", "request", "sequence")
@@ -58,6 +60,7 @@ class Task:
     def __init__(
         self, ordering: Ordering, request: Any, async_object: Any, sequence: int
     ) -> None:
+        super().__init__(ordering.client, None)  # type: ignore[arg-type]
         self.ordering, self.request = ordering, request
         self.async_object, self.sequence = async_object, sequence
         self.path: str = getattr(request, "path", "")
@@ -70,31 +73,20 @@ class Task:
         self.send()
 
     def send(self) -> None:
-        client = self.ordering.client
-        machine = machine_for(client, self.request)
-        operation = Operation(client, machine, self.done, self.failed)
-        operation.task = self
-        operation.resume(None, None)
+        self.machine = machine_for(self.client, self.request)
+        self.resume(None, None)
 
     def done(self, value: Any) -> None:
-        ordering = self.ordering
+        ordering, request = self.ordering, self.request
         if ordering.gates:
-            if isinstance(self.request, _READS) and ordering.behind_gate(self):
+            if isinstance(request, _READS) and ordering.behind_gate(self):
                 return
             ordering.leave(self)
-        if type(self.request) is Transaction:
+        if type(request) is Transaction:
             value = Transaction.unchroot(ordering.client, value)
         self.async_object.set(value)
         if ordering.across:
             ordering.answered(self)
-
-    def too_early(self, replies: list[Any]) -> bool:
-        """A listing found no bucket while an earlier request is making it."""
-        return (
-            isinstance(self.request, _READS)
-            and any(isinstance(reply, NoNodeError) for reply in replies)
-            and self.ordering.behind_gate(self)
-        )
 
     def failed(self, error: Exception) -> None:
         ordering = self.ordering
@@ -105,6 +97,27 @@ class Task:
         self.async_object.set_exception(error)
         if ordering.across:
             ordering.answered(self)
+
+    def too_early(self, replies: list[Any]) -> bool:
+        """A listing found no bucket while an earlier request is making it."""
+        return (
+            bool(self.ordering.gates)
+            and isinstance(self.request, _READS)
+            and any(isinstance(reply, NoNodeError) for reply in replies)
+            and self.ordering.behind_gate(self)
+        )
+
+    def behind(self, call: Call, error: Exception) -> bool:
+        """A first step refused in the way that means: this takes several steps."""
+        ordering, path = self.ordering, self.path
+        if call.label == "create.0.child" and isinstance(error, NoNodeError):
+            path = parent(path)
+        elif call.label != "delete.0.node" or not isinstance(error, NotEmptyError):
+            return False
+        if ordering.gates and ordering.behind_gate(self):
+            return True
+        ordering.enter(self, path)
+        return False
 
 
 class _Gate:

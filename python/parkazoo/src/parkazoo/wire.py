@@ -13,6 +13,7 @@ per operation, errors included, which Kazoo's own transaction does not promise.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from kazoo.exceptions import EXCEPTIONS, RolledBackError, RuntimeInconsistency
@@ -30,6 +31,7 @@ from kazoo.protocol.serialization import (
 )
 from kazoo.protocol.states import ZnodeStat
 
+from parkazoo.mapping import SHARDS
 from parkazoo.steps import MultiFailed
 
 MULTI = 14
@@ -47,6 +49,13 @@ _HEADERS = {
 }
 
 
+@lru_cache(maxsize=2 * SHARDS)
+def _check(path: str, version: int) -> bytes:
+    """The check of a fence, on the wire. Fences rarely change."""
+    header = _HEADERS[CheckVersion.type]
+    return header + bytes(write_string(path)) + int_struct.pack(version)
+
+
 class ShardMoved(Exception):
     """The fence refused: the shard is frozen or lives elsewhere. Nothing happened."""
 
@@ -62,11 +71,7 @@ class Fenced(NamedTuple):
         return MULTI
 
     def serialize(self) -> bytes:
-        parts = []
-        for path, version in self.fences:
-            parts.append(_HEADERS[CheckVersion.type])
-            parts.append(write_string(path))
-            parts.append(int_struct.pack(version))
+        parts = [_check(path, version) for path, version in self.fences]
         for operation in self.operations:
             parts.append(_HEADERS[operation.type])
             parts.append(operation.serialize())
