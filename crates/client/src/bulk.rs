@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use model::limits::MULTI_KEYS_MAX;
-use model::{Key, NodeId, PartitionId, Token, VersionSet};
+use model::{Key, Moment, NodeId, PartitionId, Token, VersionSet};
 use wire::error::ErrorCode;
 use wire::messages::{
-    Condition, MultiPut, PutEntry, Request, RequestOptions, Response, Scan, Scanned, Written,
+    Condition, Failure, Got, MultiPut, PutEntry, Request, RequestOptions, Response, Scan, Scanned, Written,
 };
 
+use crate::coordinator::{Scope, parcels};
 use crate::error::ClientError;
 use crate::found::Found;
 use crate::peers::{Call, CallError};
@@ -22,10 +24,14 @@ pub type ScanAfter = (Token, Bytes);
 pub type ScanPage = (Vec<(Bytes, VersionSet)>, Option<ScanAfter>);
 
 impl StoreHandle {
-    /// Reads many keys. Each has its own result, in the order of `keys`.
+    /// Reads many keys. Each has its own result, in the order of `keys`; keys that failed and may succeed later are
+    /// asked again after a pause, as in a single get.
+    ///
+    /// However much the values are, they come: in several messages where one would be too long. All of them are in
+    /// memory at the end.
     ///
     /// # Errors
-    /// As a whole only for a key that is no key or more than 10,000 keys.
+    /// As a whole only for a key that is no key, more than 10,000 keys, or an unknown store.
     pub async fn multi_get<K: Into<Bytes>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -37,18 +43,42 @@ impl StoreHandle {
             .collect::<Result<_, _>>()?;
         check_count(keys.len())?;
         let inner = &self.client.inner;
-        let scope = inner.scope(&self.name)?;
+        let end = inner.coordinator.deadline(options);
+        let mut answers: Vec<Option<Result<Got, Failure>>> = keys.iter().map(|_| None).collect();
+        let mut attempt = 0;
+        loop {
+            let left: Vec<usize> = positions(&answers, |answer| match answer {
+                None => true,
+                Some(Err(failure)) => failure.code.is_retryable(),
+                Some(Ok(_)) => false,
+            });
+            if left.is_empty() || (attempt > 0 && !self.may_try_again(attempt - 1, end)) {
+                break;
+            }
+            if attempt > 0 {
+                self.pause(attempt - 1).await;
+            }
+            attempt += 1;
+            let scope = inner.scope(&self.name)?;
+            let keys = left.iter().map(|&position| keys[position].clone()).collect();
+            let options = &self.until(end, options);
+            let got = inner.coordinator.multi_get(&scope, keys, options, usize::MAX).await;
+            for (position, answer) in left.into_iter().zip(got) {
+                answers[position] = Some(answer);
+            }
+        }
         let now = inner.ports.clock.wall();
-        let replicas_answered = options.required.unwrap_or(scope.definition.consistency.reads_required);
-        let found = |set: VersionSet| Found { set, now, replicas_answered, sloppy: false };
-        let answers = inner.coordinator.multi_get(&scope, keys, options).await;
-        Ok(answers.into_iter().map(|answer| answer.map(found).map_err(ClientError::from)).collect())
+        let found = |Got { set, replicas_answered, sloppy }| Found { set, now, replicas_answered, sloppy };
+        let answers = answers.into_iter().map(|answer| answer.expect("every key was asked for"));
+        Ok(answers.map(|answer| answer.map(found).map_err(ClientError::from)).collect())
     }
 
-    /// Writes many keys, each replacing what its coordinator knows. Each has its own result, in order.
+    /// Writes many keys, each replacing what its coordinator knows. Each has its own result, in order: done with
+    /// whether it was sloppy, failed, or [`ClientError::Indeterminate`]. Keys that certainly were not written and may
+    /// be later are sent again after a pause, as in a single put; nothing is ever written twice here.
     ///
     /// # Errors
-    /// As a whole only for a key that is no key or more than 10,000 keys.
+    /// As a whole only for a key that is no key, more than 10,000 keys, or an unknown store.
     pub async fn multi_put<K: Into<Bytes>, V: Into<Bytes>>(
         &self,
         entries: impl IntoIterator<Item = (K, V)>,
@@ -63,42 +93,50 @@ impl StoreHandle {
             keyed.push((key, entry));
         }
         check_count(keyed.len())?;
-        let mut answers: Vec<Option<Result<Written, ClientError>>> = keyed.iter().map(|_| None).collect();
-        let mut errors: Vec<Option<CallError>> = keyed.iter().map(|_| None).collect();
-        // Each round asks, for every key without an answer, the next of its candidates.
-        let mut tried: Vec<Vec<NodeId>> = keyed.iter().map(|_| Vec::new()).collect();
+        let end = self.client.inner.coordinator.deadline(options);
+        let mut puts = MultiPutState::new(keyed.len());
+        let mut attempt = 0;
         loop {
-            let groups = self.group(&keyed, &answers, &mut tried)?;
+            let groups = self.group(&keyed, &mut puts)?;
             if groups.is_empty() {
-                break;
+                // Every candidate of every key that is left has been asked.
+                if puts.is_settled() || !self.may_try_again(attempt, end) {
+                    break;
+                }
+                self.pause(attempt).await;
+                attempt += 1;
+                puts.tried.iter_mut().for_each(Vec::clear);
+                continue;
             }
-            self.put_groups(&keyed, groups, options, &mut answers, &mut errors).await?;
+            let scope = self.client.inner.scope(&self.name)?;
+            let sent = groups
+                .into_iter()
+                .map(|(node, positions)| self.put_group(&scope, node, &keyed, positions, options, end));
+            for (position, result) in join_all(sent).await.into_iter().flatten() {
+                self.settle(position, result, &mut puts);
+            }
         }
-        let missing = |error: Option<CallError>| -> ClientError {
-            error.map_or(ClientError::NotConnected { detail: "no node to ask".to_owned() }, ClientError::from)
-        };
-        Ok(answers
-            .into_iter()
-            .zip(errors)
-            .map(|(answer, error)| answer.unwrap_or_else(|| Err(missing(error))))
-            .collect())
+        Ok(puts.into_results())
     }
 
-    /// Keys without an answer, by the first of their candidates that has not been asked.
+    /// Whether a request may be tried once more after `attempt` further attempts.
+    fn may_try_again(&self, attempt: u32, end: Moment) -> bool {
+        let inner = &self.client.inner;
+        attempt < inner.options.retries && inner.ports.clock.now() < end
+    }
+
+    /// Keys without a final result, by the first of their candidates that has not been asked.
     fn group(
         &self,
         keyed: &[(Key, PutEntry)],
-        answers: &[Option<Result<Written, ClientError>>],
-        tried: &mut [Vec<NodeId>],
+        puts: &mut MultiPutState,
     ) -> Result<BTreeMap<NodeId, Vec<usize>>, ClientError> {
         let scope = self.client.inner.scope(&self.name)?;
         let mut groups: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
-        for (position, (key, _)) in keyed.iter().enumerate() {
-            let tried = &mut tried[position];
-            if answers[position].is_none()
-                && let Some(node) =
-                    self.candidates(&scope, key).into_iter().find(|node| !tried.contains(node))
-            {
+        for position in positions(&puts.results, Option::is_none) {
+            let tried = &mut puts.tried[position];
+            let candidates = self.candidates(&scope, &keyed[position].0);
+            if let Some(node) = candidates.into_iter().find(|node| !tried.contains(node)) {
                 tried.push(node);
                 groups.entry(node).or_default().push(position);
             }
@@ -106,43 +144,62 @@ impl StoreHandle {
         Ok(groups)
     }
 
-    async fn put_groups(
+    /// Sends one node its keys, in as many messages as their length asks for, one after the other: the node's queue
+    /// is no place for more.
+    async fn put_group(
         &self,
+        scope: &Scope,
+        node: NodeId,
         keyed: &[(Key, PutEntry)],
-        groups: BTreeMap<NodeId, Vec<usize>>,
+        positions: Vec<usize>,
         options: &RequestOptions,
-        answers: &mut [Option<Result<Written, ClientError>>],
-        errors: &mut [Option<CallError>],
-    ) -> Result<(), ClientError> {
+        end: Moment,
+    ) -> Vec<(usize, Result<Written, CallError>)> {
         let inner = &self.client.inner;
-        let scope = inner.scope(&self.name)?;
-        // All messages leave before the first answer is awaited.
-        let mut calls = Vec::new();
-        for (node, positions) in groups {
+        let entry_bytes = |&position: &usize| keyed[position].1.key.len() + keyed[position].1.value.len();
+        let mut results = Vec::with_capacity(positions.len());
+        for positions in parcels(positions, entry_bytes) {
+            if !results.is_empty() && inner.ports.clock.now() >= end {
+                let late = CallError::Unreachable { reason: "time was over before it was sent".to_owned() };
+                results.extend(positions.into_iter().map(|position| (position, Err(late.clone()))));
+                continue;
+            }
+            let options = self.until(end, options);
             let request = Request::MultiPut(MultiPut {
                 store: scope.store.clone(),
                 generation: scope.cluster.generation,
                 options: options.clone(),
                 entries: positions.iter().map(|&position| keyed[position].1.clone()).collect(),
             });
-            calls.push((positions, inner.peers.call(node, request)));
-        }
-        for (positions, call) in calls {
-            let answer = match call {
+            let answer = match inner.peers.call(node, request) {
                 Call::Ready(answer) => answer,
-                Call::Pending(future) => inner.coordinator.within_deadline(future, options).await,
+                Call::Pending(future) => inner.coordinator.within_deadline(future, &options).await,
             };
             match answer {
                 Ok(Response::MultiWritten(written)) if written.results.len() == positions.len() => {
-                    for (position, result) in positions.into_iter().zip(written.results) {
-                        settle(position, result.map_err(CallError::Refused), answers, errors);
-                    }
+                    let written =
+                        written.results.into_iter().map(|result| result.map_err(CallError::Refused));
+                    results.extend(positions.into_iter().zip(written));
                 }
-                Ok(_) => settle_all(positions, CallError::Broken, answers, errors),
-                Err(error) => settle_all(positions, error, answers, errors),
+                Ok(_) => results.extend(all(positions, CallError::Broken)),
+                Err(error) => results.extend(all(positions, error)),
             }
         }
-        Ok(())
+        results
+    }
+
+    /// Keeps what is final; an error after which another node may be asked is only remembered.
+    fn settle(&self, position: usize, result: Result<Written, CallError>, puts: &mut MultiPutState) {
+        match result {
+            Ok(written) => puts.results[position] = Some(Ok(written)),
+            Err(error) if may_go_on(&error) => {
+                if let CallError::Refused(Failure { cluster: Some(document), .. }) = &error {
+                    self.client.inner.adopt(document);
+                }
+                puts.errors[position] = Some(error);
+            }
+            Err(error) => puts.results[position] = Some(Err(error.into())),
+        }
     }
 
     /// One page of a partition as one node holds it, for tools that walk a store; use several nodes and merge where
@@ -174,29 +231,47 @@ impl StoreHandle {
     }
 }
 
-fn settle_all(
-    positions: Vec<usize>,
-    error: CallError,
-    answers: &mut [Option<Result<Written, ClientError>>],
-    errors: &mut [Option<CallError>],
-) {
-    for position in positions {
-        settle(position, Err(error.clone()), answers, errors);
+/// Where the keys of a multi-put stand.
+struct MultiPutState {
+    /// What is final.
+    results: Vec<Option<Result<Written, ClientError>>>,
+    /// Why the last node that was asked did not write it.
+    errors: Vec<Option<CallError>>,
+    /// Nodes that were asked in this attempt.
+    tried: Vec<Vec<NodeId>>,
+}
+
+impl MultiPutState {
+    fn new(count: usize) -> Self {
+        MultiPutState {
+            results: (0..count).map(|_| None).collect(),
+            errors: (0..count).map(|_| None).collect(),
+            tried: (0..count).map(|_| Vec::new()).collect(),
+        }
+    }
+
+    fn is_settled(&self) -> bool {
+        self.results.iter().all(Option::is_some)
+    }
+
+    fn into_results(self) -> Vec<Result<Written, ClientError>> {
+        let missing = |error: Option<CallError>| -> ClientError {
+            error.map_or(ClientError::NotConnected { detail: "no node to ask".to_owned() }, ClientError::from)
+        };
+        let results = self.results.into_iter().zip(self.errors);
+        results.map(|(result, error)| result.unwrap_or_else(|| Err(missing(error)))).collect()
     }
 }
 
-/// Keeps what is final; an error after which another node may be asked is only remembered.
-fn settle(
-    position: usize,
-    result: Result<Written, CallError>,
-    answers: &mut [Option<Result<Written, ClientError>>],
-    errors: &mut [Option<CallError>],
-) {
-    match result {
-        Ok(written) => answers[position] = Some(Ok(written)),
-        Err(error) if may_go_on(&error) => errors[position] = Some(error),
-        Err(error) => answers[position] = Some(Err(error.into())),
-    }
+/// The same error for each key of a message.
+fn all(positions: Vec<usize>, error: CallError) -> impl Iterator<Item = (usize, Result<Written, CallError>)> {
+    positions.into_iter().map(move |position| (position, Err(error.clone())))
+}
+
+/// Positions of the elements that are meant.
+fn positions<T>(elements: &[T], meant: impl Fn(&T) -> bool) -> Vec<usize> {
+    let meant = elements.iter().enumerate().filter(|(_, element)| meant(element));
+    meant.map(|(position, _)| position).collect()
 }
 
 fn check_count(count: usize) -> Result<(), ClientError> {

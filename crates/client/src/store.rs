@@ -260,7 +260,7 @@ impl StoreHandle {
     }
 
     /// The options of one more attempt of a request that must be answered by `end`.
-    fn until(&self, end: model::Moment, options: &RequestOptions) -> RequestOptions {
+    pub(crate) fn until(&self, end: model::Moment, options: &RequestOptions) -> RequestOptions {
         let left = end.since(self.client.inner.ports.clock.now()).as_millis();
         RequestOptions { deadline_ms: u32::try_from(left).unwrap_or(u32::MAX).max(1), ..options.clone() }
     }

@@ -16,6 +16,10 @@ pub const MULTI_KEYS_MAX: usize = 10_000;
 /// its key and versions.
 pub const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
 
+/// Bytes of keys and values after which a message of a multi-request ends and another one begins; a message holds at
+/// least one key. Far below a frame, so that many such messages do not hold up a link.
+pub const MESSAGE_BYTES_MAX: usize = FRAME_BYTES_MAX / 4;
+
 /// Longest store name in bytes.
 pub const STORE_NAME_BYTES_MAX: usize = 64;
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use client::peers::{Call, CallError};
+use model::limits::MESSAGE_BYTES_MAX;
 use model::{Generation, NodeId, VersionSet};
 use runtime::BoxFuture;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use storage::{Durable, ScanCursor, ScanLimit};
 use wire::error::ErrorCode;
 use wire::messages::{
@@ -108,7 +109,19 @@ impl Replica {
 
     fn get(&self, request: ReplicaGet) -> Result<ReplicaGot, Failure> {
         let (view, store) = self.admit(&request.store, request.generation)?;
-        let sets = request.keys.iter().map(|key| self.get_one(&view, &store, key)).collect();
+        if let [key] = &request.keys[..] {
+            return Ok(ReplicaGot { sets: smallvec![self.get_one(&view, &store, key)] });
+        }
+        // As many as fit a message; the caller asks again for the rest.
+        let (mut sets, mut bytes) = (SmallVec::new(), 0);
+        for key in &request.keys {
+            let found = self.get_one(&view, &store, key);
+            bytes += found.as_ref().map_or(0, |set| wire::versions::record_bytes(None, set));
+            if bytes > MESSAGE_BYTES_MAX && !sets.is_empty() {
+                break;
+            }
+            sets.push(found);
+        }
         Ok(ReplicaGot { sets })
     }
 

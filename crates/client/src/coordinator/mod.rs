@@ -17,9 +17,11 @@
 //! waits.
 
 mod calls;
+mod drive;
 mod get;
 mod multi_get;
 mod multi_write;
+mod parcels;
 mod write;
 
 use std::sync::Arc;
@@ -37,6 +39,7 @@ use crate::peers::{Call, CallError};
 
 pub use multi_get::MultiGot;
 pub use multi_write::AllDurable;
+pub use parcels::{entry_bytes, parcels};
 pub use write::{Acked, OwnWrite};
 
 /// Deadline of a request that names none: long enough for a busy disk, short enough for a person to wait.
@@ -203,6 +206,7 @@ fn code_error(code: ErrorCode, newest: model::Generation) -> ReplicaError {
         ErrorCode::UnknownStore => ReplicaError::UnknownStore,
         ErrorCode::TooManySiblings => ReplicaError::TooManySiblings,
         ErrorCode::ValueTooLarge => ReplicaError::ValueTooLong,
+        ErrorCode::FrameTooLong => ReplicaError::AnswerTooLong,
         other if other.outcome() == Outcome::Failed => ReplicaError::Unavailable,
         _ => ReplicaError::Lost,
     }
@@ -220,6 +224,7 @@ fn common_refusal(errors: &Errors) -> Option<ErrorCode> {
         ReplicaError::DiskFull => Some(ErrorCode::DiskFull),
         ReplicaError::UnknownStore => Some(ErrorCode::UnknownStore),
         ReplicaError::ValueTooLong => Some(ErrorCode::ValueTooLarge),
+        ReplicaError::AnswerTooLong => Some(ErrorCode::FrameTooLong),
         ReplicaError::TooManySiblings => Some(ErrorCode::TooManySiblings),
         ReplicaError::Overloaded => Some(ErrorCode::Overloaded),
         ReplicaError::Corrupt => Some(ErrorCode::Corrupt),

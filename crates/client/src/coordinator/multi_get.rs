@@ -1,202 +1,166 @@
-//! Drives a multi-get: one message per node.
+//! Drives a multi-get: one message per node, and more where an answer would be too long for one.
+//!
+//! A replica answers as many keys as fit its message, in the order asked, and at least one; the driver asks at once
+//! for the rest. The machine hears of each key when its answer has come.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use model::{Generation, Moment, NodeId, PreferenceList, VersionSet};
+use model::{Moment, NodeId, PreferenceList, VersionSet};
 use protocol::quorum::{GetOutcome, KeyIndex, MultiGet, MultiGetAction, MultiGetEvent, ReplicaError};
-use smallvec::SmallVec;
-use wire::messages::{Failure, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response};
+use wire::messages::{Failure, Got, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response};
 
-use super::calls::{Calls, Came};
-use super::get::{newest_of, outcome_to_answer};
-use super::{Coordinator, Direction, REFRESHES_MAX, Scope, code_error, replica_error, too_many_refreshes};
+use super::drive::{Desk, Drive, Ends, Job};
+use super::get::outcome_to_answer;
+use super::parcels::{entry_bytes, parcels};
+use super::{Coordinator, Direction, Scope, code_error};
 use crate::peers::{Call, CallError};
 
 /// Each key's answer, in the order of the keys.
-pub type MultiGot = Vec<Result<VersionSet, Failure>>;
+pub type MultiGot = Vec<Result<Got, Failure>>;
 
 /// Whom a message went to, and for which keys.
 type Asked = (NodeId, Vec<KeyIndex>);
 
-struct Drive {
-    coordinator: Arc<Coordinator>,
-    scope: Scope,
+struct MultiGetJob {
     keys: Vec<Bytes>,
-    machine: MultiGet,
-    calls: Calls<Asked>,
-    events: VecDeque<MultiGetEvent>,
-    outcomes: Vec<(KeyIndex, GetOutcome)>,
-    refreshed: Vec<KeyIndex>,
-    document: Option<Bytes>,
+    ends: Ends<GetOutcome>,
+    /// Bytes of the longest answer for each key so far.
+    key_bytes: Vec<usize>,
+    /// Bytes of all of them that may still come.
+    bytes_left: usize,
 }
 
 impl Coordinator {
     /// Reads many keys, each from its quorum.
+    ///
+    /// `bytes_max` bounds what all answers together may take in memory: keys that were not reached by then fail with
+    /// `FrameTooLong`. The answers of several replicas for one key count once. What is under way when the limit is
+    /// reached still comes: at most one message per node.
     pub async fn multi_get(
         self: &Arc<Self>,
         scope: &Scope,
         keys: Vec<Bytes>,
         options: &RequestOptions,
+        bytes_max: usize,
     ) -> MultiGot {
         let deadline = self.deadline(options);
+        let start = |scope: Scope, left: &[(usize, bool)]| {
+            let keys = left.iter().map(|&(position, _)| keys[position].clone()).collect();
+            self.start_multi_get(scope, keys, options, deadline, bytes_max)
+        };
+        let outcomes = self.drive_many(scope, keys.len(), start, |job| std::mem::take(&mut job.ends)).await;
         let resolver = scope.definition.resolver;
-        let mut scope = scope.clone();
-        let mut answers: Vec<Option<Result<VersionSet, Failure>>> = keys.iter().map(|_| None).collect();
-        // Positions of the keys that still want an answer; those of the current attempt.
-        let mut positions: Vec<usize> = (0..keys.len()).collect();
-        for _ in 0..REFRESHES_MAX {
-            let attempt = positions.iter().map(|&position| keys[position].clone()).collect();
-            let mut drive = Drive::start(self.clone(), scope.clone(), attempt, options, deadline);
-            drive.run().await;
-            for (key, outcome) in std::mem::take(&mut drive.outcomes) {
-                let answer = outcome_to_answer(outcome).map(|mut got| {
-                    got.set.resolve(resolver);
-                    got.set
-                });
-                answers[positions[key.position()]] = Some(answer);
-            }
-            positions = drive.refreshed.iter().map(|key| positions[key.position()]).collect();
-            let document = drive.document.take();
-            drive.finish_beside();
-            if positions.is_empty() {
-                break;
-            }
-            match self.refreshed(&scope, document.as_deref()) {
-                Ok(newer) => scope = newer,
-                Err(failure) => {
-                    positions.iter().for_each(|&position| answers[position] = Some(Err(failure.clone())));
-                    break;
-                }
-            }
-        }
-        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(too_many_refreshes()))).collect()
+        let answer = |outcome: Result<GetOutcome, Failure>| {
+            let mut got = outcome.and_then(outcome_to_answer)?;
+            got.set.resolve(resolver);
+            Ok(got)
+        };
+        outcomes.into_iter().map(answer).collect()
     }
-}
 
-impl Drive {
-    fn start(
-        coordinator: Arc<Coordinator>,
+    fn start_multi_get(
+        self: &Arc<Self>,
         scope: Scope,
         keys: Vec<Bytes>,
         options: &RequestOptions,
         deadline: Moment,
-    ) -> Self {
+        bytes_max: usize,
+    ) -> Drive<MultiGetJob> {
         let preferences: Vec<PreferenceList> = keys.iter().map(|key| scope.preference(key)).collect();
-        let suspected = coordinator.suspected_of_all(&scope);
-        let quorum = coordinator.quorum_options(&scope, options, Direction::Read, deadline);
+        let suspected = self.suspected_of_all(&scope);
+        let quorum = self.quorum_options(&scope, options, Direction::Read, deadline);
+        let (own, now) = (self.replicas.own(), self.ports.clock.now());
         let mut actions = Vec::new();
-        let now = coordinator.ports.clock.now();
-        let own = coordinator.replicas.own();
         let machine = MultiGet::start(&preferences, &suspected, own, quorum, now, &mut actions);
-        let mut drive = Drive {
-            coordinator,
-            scope,
-            keys,
-            machine,
-            calls: Calls::new(),
-            events: VecDeque::new(),
-            outcomes: Vec::new(),
-            refreshed: Vec::new(),
-            document: None,
-        };
-        drive.act(actions);
-        drive
+        let key_bytes = vec![0; keys.len()];
+        let job = MultiGetJob { keys, ends: Ends::default(), key_bytes, bytes_left: bytes_max };
+        Drive::start(job, machine, actions, Desk::new(self.clone(), scope))
     }
+}
 
-    async fn run(&mut self) {
-        while self.machine.unanswered() > 0 {
-            self.next().await;
-        }
-    }
+impl Job for MultiGetJob {
+    type Machine = MultiGet;
+    type Asked = Asked;
 
-    fn finish_beside(mut self) {
-        if self.machine.deadline().is_none() {
-            return;
-        }
-        let tasks = self.coordinator.ports.tasks.clone();
-        tasks.spawn(Box::pin(async move {
-            while self.machine.deadline().is_some() {
-                self.next().await;
+    fn act(&mut self, action: MultiGetAction, desk: &mut Desk<Asked>) {
+        match action {
+            MultiGetAction::Fetch { node, keys } => self.fetch(node, keys, desk),
+            MultiGetAction::Repair { node, sets } => self.repair(node, sets, desk),
+            MultiGetAction::Answer { outcomes } => {
+                self.ends.answered.extend(outcomes.into_iter().map(|(key, end)| (key.position(), end)));
             }
-        }));
-    }
-
-    async fn next(&mut self) {
-        let event = match self.events.pop_front() {
-            Some(event) => event,
-            None => {
-                let Some(deadline) = self.machine.deadline() else { return };
-                match self.calls.next(&*self.coordinator.ports.clock, deadline).await {
-                    Came::Answer(asked, answer) => self.event(asked, answer),
-                    Came::Elapsed => MultiGetEvent::Elapsed,
-                }
-            }
-        };
-        let mut actions = Vec::new();
-        self.machine.step(event, self.coordinator.ports.clock.now(), &mut actions);
-        self.act(actions);
-    }
-
-    fn act(&mut self, actions: Vec<MultiGetAction>) {
-        for action in actions {
-            match action {
-                MultiGetAction::Fetch { node, keys } => {
-                    let request = Request::ReplicaGet(ReplicaGet {
-                        store: self.scope.store.clone(),
-                        generation: self.generation(),
-                        keys: keys.iter().map(|key| self.keys[key.position()].clone()).collect(),
-                    });
-                    let call = self.coordinator.replicas.call(node, request);
-                    if let Some((asked, answer)) = self.calls.add((node, keys), call) {
-                        let event = self.event(asked, answer);
-                        self.events.push_back(event);
-                    }
-                }
-                MultiGetAction::Repair { node, sets } => self.repair(node, sets),
-                MultiGetAction::Answer { outcomes } => self.outcomes.extend(outcomes),
-                MultiGetAction::Refresh { keys, .. } => self.refreshed.extend(keys),
+            MultiGetAction::Refresh { keys, .. } => {
+                self.ends.refreshed.extend(keys.into_iter().map(|key| (key.position(), false)));
             }
         }
     }
 
-    fn repair(&self, node: NodeId, sets: Vec<(KeyIndex, VersionSet)>) {
-        let resolver = self.scope.definition.resolver;
-        let entries: SmallVec<[(Bytes, VersionSet); 1]> = sets
-            .into_iter()
-            .map(|(key, mut set)| {
-                set.resolve(resolver);
-                (self.keys[key.position()].clone(), set)
-            })
-            .collect();
-        let (store, generation) = (self.scope.store.clone(), self.generation());
-        let request = Request::ReplicaMerge(ReplicaMerge { store, generation, hint_for: None, entries });
-        if let Call::Pending(future) = self.coordinator.replicas.call(node, request) {
-            // Nobody waits: a repair that fails is found again by the next read or by anti-entropy.
-            self.coordinator.ports.tasks.spawn(Box::pin(async move {
-                let _ = future.await;
-            }));
-        }
-    }
-
-    fn event(&mut self, asked: Asked, answer: Result<Response, CallError>) -> MultiGetEvent {
-        let (node, keys) = asked;
-        let generation = self.generation();
+    fn event(
+        &mut self,
+        (node, mut keys): Asked,
+        answer: Result<Response, ReplicaError>,
+        desk: &mut Desk<Asked>,
+    ) -> Option<MultiGetEvent> {
+        let generation = desk.scope.cluster.generation;
         match answer {
-            Ok(Response::ReplicaGot(got)) if got.sets.len() == keys.len() => {
+            Ok(Response::ReplicaGot(got)) if !got.sets.is_empty() && got.sets.len() <= keys.len() => {
+                let rest = keys.split_off(got.sets.len());
+                for (key, set) in keys.iter().zip(&got.sets) {
+                    self.count(*key, set.as_ref().ok());
+                }
+                if !rest.is_empty() {
+                    self.fetch(node, rest, desk);
+                }
                 let sets = got.sets.into_iter().map(|set| set.map_err(|code| code_error(code, generation)));
-                MultiGetEvent::Answered { node, generation, answers: keys.into_iter().zip(sets).collect() }
+                Some(MultiGetEvent::Answered {
+                    node,
+                    generation,
+                    answers: keys.into_iter().zip(sets).collect(),
+                })
             }
-            Ok(_) => MultiGetEvent::Failed { node, keys, error: ReplicaError::Lost },
-            Err(error) => {
-                let newest = newest_of(&error, &mut self.document);
-                MultiGetEvent::Failed { node, keys, error: replica_error(&error, newest) }
-            }
+            Ok(_) => Some(MultiGetEvent::Failed { node, keys, error: ReplicaError::Lost }),
+            Err(error) => Some(MultiGetEvent::Failed { node, keys, error }),
         }
     }
+}
 
-    fn generation(&self) -> Generation {
-        self.scope.cluster.generation
+impl MultiGetJob {
+    /// Counts an answer's bytes, as far as no earlier answer for the key was as long.
+    fn count(&mut self, key: KeyIndex, set: Option<&VersionSet>) {
+        let bytes = set.map_or(0, |set| wire::versions::record_bytes(None, set));
+        let longest = &mut self.key_bytes[key.position()];
+        self.bytes_left = self.bytes_left.saturating_sub(bytes.saturating_sub(*longest));
+        *longest = bytes.max(*longest);
+    }
+
+    fn fetch(&mut self, node: NodeId, keys: Vec<KeyIndex>, desk: &mut Desk<Asked>) {
+        if self.bytes_left == 0 {
+            let refused = Failure::new(wire::ErrorCode::FrameTooLong, "");
+            return desk.expect((node, keys), Call::Ready(Err(CallError::Refused(refused))));
+        }
+        let request = Request::ReplicaGet(ReplicaGet {
+            store: desk.scope.store.clone(),
+            generation: desk.scope.cluster.generation,
+            keys: keys.iter().map(|key| self.keys[key.position()].clone()).collect(),
+        });
+        desk.ask(node, (node, keys), request);
+    }
+
+    fn repair(&self, node: NodeId, sets: Vec<(KeyIndex, VersionSet)>, desk: &Desk<Asked>) {
+        let resolver = desk.scope.definition.resolver;
+        let entries = sets.into_iter().map(|(key, mut set)| {
+            set.resolve(resolver);
+            (self.keys[key.position()].clone(), set)
+        });
+        for entries in parcels(entries, |(key, set)| entry_bytes(key, set)) {
+            let request = Request::ReplicaMerge(ReplicaMerge {
+                store: desk.scope.store.clone(),
+                generation: desk.scope.cluster.generation,
+                hint_for: None,
+                entries: entries.into(),
+            });
+            desk.tell(node, request);
+        }
     }
 }

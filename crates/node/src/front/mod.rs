@@ -9,6 +9,8 @@
 
 mod multi;
 
+pub use multi::MULTI_ANSWER_BYTES_MAX;
+
 use std::sync::Arc;
 use std::time::Duration;
 

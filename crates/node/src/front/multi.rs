@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use client::coordinator::MultiGot;
+use client::coordinator::{MultiGot, parcels};
 use client::peers::{Call, CallError};
 use futures_util::future::join_all;
-use model::limits::MULTI_KEYS_MAX;
+use model::limits::{FRAME_BYTES_MAX, MULTI_KEYS_MAX};
 use model::{NodeId, Value, VersionSet};
 use storage::Commit;
 use wire::error::ErrorCode;
@@ -17,11 +17,15 @@ use super::{Entry, Front, into_future};
 use crate::stores::{LocalStore, Stamped, WriteOrder};
 use crate::view::View;
 
+/// Most bytes that one multi-get answers: what fits a frame together with the reasons of keys that failed.
+pub const MULTI_ANSWER_BYTES_MAX: usize = FRAME_BYTES_MAX - 4 * 1024 * 1024;
+
 /// Each key's answer, in the order of the keys.
 pub(super) type MultiWritten = Vec<Result<Written, Failure>>;
 
 impl Front {
-    /// Reads many keys, each from its quorum.
+    /// Reads many keys, each from its quorum. Keys whose answers come after the first
+    /// [`MULTI_ANSWER_BYTES_MAX`] bytes are refused as `FrameTooLong`.
     ///
     /// # Errors
     /// As a whole only `UnknownStore` and `TooManyKeys`.
@@ -33,7 +37,22 @@ impl Front {
     ) -> Result<MultiGot, Failure> {
         check_count(keys.len())?;
         let (view, local) = self.current(store)?;
-        Ok(self.coordinator.multi_get(&self.scope(&view, &local), keys, options).await)
+        let mut answers = self
+            .coordinator
+            .multi_get(&self.scope(&view, &local), keys, options, MULTI_ANSWER_BYTES_MAX)
+            .await;
+        let mut bytes_left = MULTI_ANSWER_BYTES_MAX;
+        for answer in &mut answers {
+            let Ok(got) = answer else { continue };
+            match bytes_left.checked_sub(wire::versions::record_bytes(None, &got.set)) {
+                Some(left) => bytes_left = left,
+                None => {
+                    bytes_left = 0;
+                    *answer = Err(answer_too_long());
+                }
+            }
+        }
+        Ok(answers)
     }
 
     /// Writes many keys, each to its quorum. A key that is named twice is written twice, in order.
@@ -63,9 +82,16 @@ impl Front {
                 elsewhere.entry(*up.unwrap_or(&preference.replicas()[0])).or_default().push(position);
             }
         }
+        let elsewhere: Vec<(NodeId, Vec<usize>)> = elsewhere
+            .into_iter()
+            .flat_map(|(node, positions)| {
+                let messages = parcels(positions, |&position| order_bytes(&entries[position]));
+                messages.into_iter().map(move |positions| (node, positions))
+            })
+            .collect();
         let passed = elsewhere
             .iter()
-            .map(|(&node, positions)| self.pass_on_many(node, &view, &local, &entries, positions, options));
+            .map(|(node, positions)| self.pass_on_many(*node, &view, &local, &entries, positions, options));
         let (written, passed) = futures_util::future::join(
             self.write_many_here(&view, &local, &entries, &here, options),
             join_all(passed),
@@ -74,7 +100,7 @@ impl Front {
         for (position, answer) in here.into_iter().zip(written) {
             answers[position] = Some(answer);
         }
-        for (positions, results) in elsewhere.into_values().zip(passed) {
+        for ((_, positions), results) in elsewhere.into_iter().zip(passed) {
             for (position, result) in positions.into_iter().zip(results) {
                 answers[position] = result;
             }
@@ -178,6 +204,21 @@ impl Front {
             Err(_) => positions.iter().map(|_| None).collect(),
         }
     }
+}
+
+/// Bytes that an order takes in a message, as good as exactly.
+fn order_bytes((key, order): &(Bytes, WriteOrder)) -> usize {
+    let context = order.context.as_ref().map_or(0, |context| context.vector.entries().len() * 24);
+    key.len() + context + 32 + if let Value::Present(value) = &order.value { value.len() } else { 0 }
+}
+
+fn answer_too_long() -> Failure {
+    Failure::new(
+        ErrorCode::FrameTooLong,
+        format!(
+            "the keys before this one fill an answer of {MULTI_ANSWER_BYTES_MAX} bytes; ask for fewer keys"
+        ),
+    )
 }
 
 fn put_entry((key, order): &(Bytes, WriteOrder)) -> PutEntry {

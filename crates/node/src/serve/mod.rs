@@ -287,6 +287,7 @@ async fn coordinate(front: &Front, request: Request, entry: Entry) -> Result<Res
         Request::MultiGet(get) => {
             get.keys.iter().try_for_each(check_key)?;
             let results = front.multi_get(&get.store, get.keys, &get.options).await?;
+            let results = results.into_iter().map(|result| result.map(|got| got.set)).collect();
             Ok(Response::MultiGot(MultiGot { results }))
         }
         Request::MultiPut(put) => {

@@ -1,9 +1,11 @@
-//! What a node does with records, identities and commands, without a second node.
+//! What a node does with records, identities and commands, and what a few of them do together.
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed, as it should")]
 
+mod cluster;
 mod door;
 mod hints;
 mod identity;
+mod sizes;
 mod stores;
 mod support;

@@ -32,6 +32,8 @@ pub enum ReplicaError {
     TooManySiblings,
     /// The value is longer than the store allows.
     ValueTooLong,
+    /// What it would answer is more than the coordinator takes in.
+    AnswerTooLong,
 }
 
 /// The errors behind an outcome, by node in order of preference.
@@ -53,7 +55,8 @@ impl ReplicaError {
             | ReplicaError::StaleGeneration { .. }
             | ReplicaError::UnknownStore
             | ReplicaError::TooManySiblings
-            | ReplicaError::ValueTooLong => true,
+            | ReplicaError::ValueTooLong
+            | ReplicaError::AnswerTooLong => true,
         }
     }
 }
@@ -74,6 +77,7 @@ impl fmt::Display for ReplicaError {
             ReplicaError::UnknownStore => f.write_str("unknown store"),
             ReplicaError::TooManySiblings => f.write_str("too many siblings"),
             ReplicaError::ValueTooLong => f.write_str("value too long"),
+            ReplicaError::AnswerTooLong => f.write_str("answer too long"),
         }
     }
 }

@@ -113,7 +113,8 @@ fields! {
 fields! {
     /// What one replica holds, in the order of the keys.
     pub struct ReplicaGot {
-        /// Each key's state, empty when never written, or why the replica cannot tell.
+        /// Each key's state, empty when never written, or why the replica cannot tell. Fewer than were asked for, but
+        /// at least one, when all would be too long for one message: ask again for the rest.
         pub sets: SmallVec<[Result<VersionSet, ErrorCode>; 1]>,
     }
 }

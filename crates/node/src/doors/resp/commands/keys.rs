@@ -1,6 +1,7 @@
 //! DEL, UNLINK and EXISTS.
 
 use model::Value;
+use wire::error::ErrorCode;
 use wire::messages::{Condition, RequestOptions};
 
 use super::super::reply::Reply;
@@ -10,12 +11,23 @@ use crate::stores::WriteOrder;
 
 /// Counts the keys that exist; one named twice counts twice, as in Redis.
 pub(super) async fn exists(call: &Call<'_>) -> Result<Reply, Reply> {
-    let results = call.front.multi_get(call.store, call.rest(1), &RequestOptions::default()).await;
-    let now = call.front.now();
+    let mut keys = call.rest(1);
     let mut found = 0;
-    for result in results.map_err(|failure| Reply::failure(&failure))? {
-        let set = result.map_err(|failure| Reply::failure(&failure))?;
-        found += i64::from(set.winner().is_some_and(|winner| winner.live(now).is_some()));
+    while !keys.is_empty() {
+        let results = call.front.multi_get(call.store, keys.clone(), &RequestOptions::default()).await;
+        let now = call.front.now();
+        let mut rest = Vec::new();
+        for (key, result) in keys.into_iter().zip(results.map_err(|failure| Reply::failure(&failure))?) {
+            match result {
+                Ok(got) => {
+                    found += i64::from(got.set.winner().is_some_and(|winner| winner.live(now).is_some()))
+                }
+                // The values, which nobody wants here, filled the answer: the rest is asked for without them.
+                Err(failure) if failure.code == ErrorCode::FrameTooLong => rest.push(key),
+                Err(failure) => return Err(Reply::failure(&failure)),
+            }
+        }
+        keys = rest;
     }
     Ok(Reply::Integer(found))
 }

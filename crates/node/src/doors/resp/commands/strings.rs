@@ -100,8 +100,8 @@ pub(super) async fn mget(call: &Call<'_>) -> Result<Reply, Reply> {
     let now = call.front.now();
     let mut replies = Vec::new();
     for result in results.map_err(|failure| Reply::failure(&failure))? {
-        let set = result.map_err(|failure| Reply::failure(&failure))?;
-        let value = set.winner().and_then(|winner| winner.live(now)).cloned();
+        let got = result.map_err(|failure| Reply::failure(&failure))?;
+        let value = got.set.winner().and_then(|winner| winner.live(now)).cloned();
         replies.push(value.map_or(Reply::Null, Reply::Bulk));
     }
     Ok(Reply::Array(replies))

@@ -1,0 +1,301 @@
+//! The loop around a quorum machine, for every kind of request.
+//!
+//! ```text
+//!   Job::act     machine ── action ──▶ messages to nodes; the outcome, kept for the caller
+//!   Job::event   machine ◀── event ─── their answers
+//! ```
+//!
+//! A job says how one machine's actions become messages and their answers events. Everything else is the same for
+//! all: what came first is taken in, the machine is woken at its deadline, the caller goes on when it has its
+//! outcome, and the rest of the request goes on beside it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use model::NodeId;
+use protocol::quorum::{Machine, ReplicaError};
+use wire::error::ErrorCode;
+use wire::messages::{Failure, Request, Response};
+
+use super::calls::{Calls, Came};
+use super::{Coordinator, REFRESHES_MAX, Scope, document_of, replica_error, too_many_refreshes};
+use crate::peers::{Call, CallError};
+
+/// What one kind of request does with its machine's actions and its nodes' answers.
+pub(super) trait Job: Send + Sized + 'static {
+    /// The machine that decides.
+    type Machine: Machine<Event: Send, Actions: IntoIterator> + Send;
+    /// What is needed to make an event of an answer: above all whose it is.
+    type Asked: Unpin + Send;
+
+    /// Carries out one action.
+    fn act(&mut self, action: Action<Self>, desk: &mut Desk<Self::Asked>);
+
+    /// What an answer is to the machine; `None` when it is nothing yet, because more was asked for.
+    fn event(
+        &mut self,
+        asked: Self::Asked,
+        answer: Result<Response, ReplicaError>,
+        desk: &mut Desk<Self::Asked>,
+    ) -> Option<Event<Self>>;
+}
+
+/// One action of a job's machine.
+pub(super) type Action<J> = <<<J as Job>::Machine as Machine>::Actions as IntoIterator>::Item;
+/// One event of a job's machine.
+pub(super) type Event<J> = <<J as Job>::Machine as Machine>::Event;
+
+/// Where a request's messages leave and its answers come in.
+pub(super) struct Desk<T> {
+    pub(super) coordinator: Arc<Coordinator>,
+    pub(super) scope: Scope,
+    calls: Calls<T>,
+    /// Calls that were answered as they were made.
+    answered: VecDeque<(T, Answer)>,
+    /// The newer cluster document that a node handed over, if one did.
+    document: Option<Bytes>,
+}
+
+type Answer = Result<Response, CallError>;
+
+/// A request under way: one attempt of it, under one cluster document.
+pub(super) struct Drive<J: Job> {
+    pub(super) job: J,
+    machine: J::Machine,
+    desk: Desk<J::Asked>,
+}
+
+impl<T: Unpin> Desk<T> {
+    /// Nothing has left yet.
+    pub(super) fn new(coordinator: Arc<Coordinator>, scope: Scope) -> Self {
+        Desk { coordinator, scope, calls: Calls::new(), answered: VecDeque::new(), document: None }
+    }
+
+    /// Sends a request to a node; its answer comes to [`Job::event`] with `asked`.
+    pub(super) fn ask(&mut self, node: NodeId, asked: T, request: Request) {
+        let call = self.coordinator.replicas.call(node, request);
+        self.expect(asked, call);
+    }
+
+    /// Awaits a call that somebody else has made.
+    pub(super) fn expect(&mut self, asked: T, call: Call) {
+        self.answered.extend(self.calls.add(asked, call));
+    }
+
+    /// Sends a request whose answer nobody waits for.
+    pub(super) fn tell(&self, node: NodeId, request: Request) {
+        if let Call::Pending(future) = self.coordinator.replicas.call(node, request) {
+            self.coordinator.ports.tasks.spawn(Box::pin(async move {
+                // What fails is found again by the next read or by anti-entropy.
+                let _ = future.await;
+            }));
+        }
+    }
+
+    /// What the machine hears of an answer; a document that came with it is kept for the refresh.
+    fn heard(&mut self, answer: Answer) -> Result<Response, ReplicaError> {
+        answer.map_err(|error| {
+            let newest = match document_of(&error) {
+                Some(document) => self.keep(document),
+                None => model::Generation(0),
+            };
+            replica_error(&error, newest)
+        })
+    }
+
+    /// Keeps a document and tells its generation.
+    fn keep(&mut self, document: Bytes) -> model::Generation {
+        let cluster = serde_json::from_slice::<model::Cluster>(&document);
+        self.document = Some(document);
+        cluster.map_or(model::Generation(0), |cluster| cluster.generation)
+    }
+}
+
+impl<J: Job> Drive<J> {
+    /// Carries out a started machine's first actions.
+    pub(super) fn start(
+        job: J,
+        machine: J::Machine,
+        actions: <J::Machine as Machine>::Actions,
+        desk: Desk<J::Asked>,
+    ) -> Self {
+        let mut drive = Drive { job, machine, desk };
+        drive.act(actions);
+        drive
+    }
+
+    /// Awaits a call that somebody else has made.
+    pub(super) fn expect(&mut self, asked: J::Asked, call: Call) {
+        self.desk.expect(asked, call);
+    }
+
+    /// Runs until the caller need not wait any more: the job has the outcome.
+    pub(super) async fn run(&mut self) {
+        while self.machine.is_unanswered() {
+            self.next().await;
+        }
+    }
+
+    /// Runs the rest of an answered request beside the caller. Returns the document that a node handed over.
+    pub(super) fn finish_beside(mut self) -> Option<Bytes> {
+        let document = self.desk.document.take();
+        if self.machine.deadline().is_some() {
+            let tasks = self.desk.coordinator.ports.tasks.clone();
+            tasks.spawn(Box::pin(async move {
+                while self.machine.deadline().is_some() {
+                    self.next().await;
+                }
+            }));
+        }
+        document
+    }
+
+    /// Takes in what comes next.
+    async fn next(&mut self) {
+        let (asked, answer) = match self.desk.answered.pop_front() {
+            Some(answered) => answered,
+            None => {
+                let deadline = self.machine.deadline();
+                let deadline = deadline.expect("a machine does not finish without an answer");
+                match self.desk.calls.next(&*self.desk.coordinator.ports.clock, deadline).await {
+                    Came::Answer(asked, answer) => (asked, answer),
+                    Came::Elapsed => return self.step(J::Machine::ELAPSED),
+                }
+            }
+        };
+        let heard = self.desk.heard(answer);
+        if let Some(event) = self.job.event(asked, heard, &mut self.desk) {
+            self.step(event);
+        }
+    }
+
+    fn step(&mut self, event: Event<J>) {
+        let mut actions = <J::Machine as Machine>::Actions::default();
+        self.machine.step(event, self.desk.coordinator.ports.clock.now(), &mut actions);
+        self.act(actions);
+    }
+
+    fn act(&mut self, actions: <J::Machine as Machine>::Actions) {
+        for action in actions {
+            self.job.act(action, &mut self.desk);
+        }
+    }
+}
+
+/// How one attempt of a request for one key ended.
+pub(super) enum End<T> {
+    /// With this outcome.
+    Answered(T),
+    /// It shall be started again; the write may have been applied somewhere if `possible`.
+    Refresh { possible: bool },
+}
+
+/// How one attempt of a request for many keys ended, by the attempt's own positions.
+pub(super) struct Ends<T> {
+    pub(super) answered: Vec<(usize, T)>,
+    /// Keys to be started again, each with whether its write may have been applied somewhere.
+    pub(super) refreshed: Vec<(usize, bool)>,
+}
+
+impl<T> Default for Ends<T> {
+    fn default() -> Self {
+        Ends { answered: Vec::new(), refreshed: Vec::new() }
+    }
+}
+
+impl Coordinator {
+    /// Runs attempts of a request for one key, each under a newer document than the last, until one has an outcome.
+    /// `start` is told the scope and whether an earlier attempt may have been applied.
+    pub(super) async fn drive_one<J: Job, T>(
+        self: &Arc<Self>,
+        scope: &Scope,
+        mut possible: bool,
+        mut start: impl FnMut(Scope, bool) -> Drive<J>,
+        take_end: impl Fn(&mut J) -> Option<End<T>>,
+    ) -> Result<T, Failure> {
+        let mut scope = scope.clone();
+        for _ in 0..REFRESHES_MAX {
+            let mut drive = start(scope.clone(), possible);
+            drive.run().await;
+            let end = take_end(&mut drive.job);
+            let document = drive.finish_beside();
+            match end.expect("an answered machine has said how") {
+                End::Answered(outcome) => return Ok(outcome),
+                End::Refresh { possible: again } => {
+                    possible = again;
+                    let refreshed = self.refreshed(&scope, document.as_deref());
+                    scope = refreshed.map_err(|failure| unsettled(failure, possible))?;
+                }
+            }
+        }
+        Err(unsettled(too_many_refreshes(), possible))
+    }
+
+    /// As [`Self::drive_one`] for `count` keys, each with an outcome of its own; `start` is told which keys are
+    /// left, each with whether it may have been applied.
+    pub(super) async fn drive_many<J: Job, T>(
+        self: &Arc<Self>,
+        scope: &Scope,
+        count: usize,
+        mut start: impl FnMut(Scope, &[(usize, bool)]) -> Drive<J>,
+        take_ends: impl Fn(&mut J) -> Ends<T>,
+    ) -> Vec<Result<T, Failure>> {
+        let mut scope = scope.clone();
+        let mut answers: Vec<Option<Result<T, Failure>>> = (0..count).map(|_| None).collect();
+        let mut left: Vec<(usize, bool)> = (0..count).map(|position| (position, false)).collect();
+        for _ in 0..REFRESHES_MAX {
+            let mut drive = start(scope.clone(), &left);
+            drive.run().await;
+            let Ends { answered, refreshed } = take_ends(&mut drive.job);
+            let document = drive.finish_beside();
+            for (key, outcome) in answered {
+                answers[left[key].0] = Some(Ok(outcome));
+            }
+            left = refreshed.into_iter().map(|(key, possible)| (left[key].0, possible)).collect();
+            if left.is_empty() {
+                break;
+            }
+            match self.refreshed(&scope, document.as_deref()) {
+                Ok(newer) => scope = newer,
+                Err(failure) => {
+                    for (position, possible) in std::mem::take(&mut left) {
+                        answers[position] = Some(Err(unsettled(failure.clone(), possible)));
+                    }
+                    break;
+                }
+            }
+        }
+        for (position, possible) in left {
+            answers[position] = Some(Err(unsettled(too_many_refreshes(), possible)));
+        }
+        answers.into_iter().map(|answer| answer.expect("every key has an outcome or a failure")).collect()
+    }
+
+    /// The scope under the newest document.
+    fn refreshed(&self, scope: &Scope, document: Option<&[u8]>) -> Result<Scope, Failure> {
+        let cluster = self.replicas.adopt(document.unwrap_or_default());
+        if cluster.generation <= scope.cluster.generation {
+            return Err(Failure::new(
+                ErrorCode::StaleGeneration,
+                "a replica asks for a newer cluster document, but handed none over that is newer",
+            ));
+        }
+        let Some(definition) = cluster.store(scope.store.as_str()) else {
+            return Err(Failure::new(
+                ErrorCode::UnknownStore,
+                format!("store {} is gone as of generation {}", scope.store, cluster.generation.0),
+            ));
+        };
+        Ok(Scope {
+            definition: Arc::new(definition.clone()),
+            store: scope.store.clone(),
+            cluster: cluster.clone(),
+        })
+    }
+}
+
+/// What the caller hears of a request that could not be started again.
+fn unsettled(failure: Failure, possible: bool) -> Failure {
+    if possible { Failure::new(ErrorCode::Indeterminate, failure.detail) } else { failure }
+}

@@ -1,0 +1,53 @@
+//! Many keys whose values together are longer than any message.
+
+use bytes::Bytes;
+use client::ClientOptions;
+use wire::messages::RequestOptions;
+
+use crate::cluster::{PATIENCE, RunningCluster, store};
+
+const VALUE_BYTES: usize = 15 * 1024 * 1024;
+
+fn entries() -> Vec<(String, Bytes)> {
+    (0..5_u8).map(|n| (format!("big{n}"), Bytes::from(vec![b'0' + n; VALUE_BYTES]))).collect()
+}
+
+/// A frame takes 64 MiB: before, a node refused to answer such a multi-get, and the client could not send such a
+/// multi-put at all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_multi_put_and_a_multi_get_may_be_longer_than_a_frame() {
+    let cluster = RunningCluster::start((3, 3), store(3, 2, 2), |_| {}).await;
+    let options = ClientOptions { deadline: PATIENCE, hedge_after: PATIENCE, ..ClientOptions::default() };
+    let store = cluster.client(options).await.store("default").unwrap();
+    let options = RequestOptions::default();
+    for written in store.multi_put(entries(), &options).await.unwrap() {
+        assert!(!written.unwrap().sloppy);
+    }
+    let keys = entries().into_iter().map(|(key, _)| key);
+    let found = store.multi_get(keys, &options).await.unwrap();
+    for (found, (key, value)) in found.into_iter().zip(entries()) {
+        let found = found.unwrap();
+        assert!(found.value() == Some(value), "{key}");
+        assert!(!found.is_sloppy() && found.replicas_answered() >= 2);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_clients_hear_which_limit_a_multi_get_is_over_and_can_count_such_keys_all_the_same() {
+    let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |_| {}).await;
+    let options = ClientOptions { deadline: PATIENCE, ..ClientOptions::default() };
+    let store = cluster.client(options).await.store("default").unwrap();
+    for written in store.multi_put(entries(), &RequestOptions::default()).await.unwrap() {
+        written.unwrap();
+    }
+    let mut redis = cluster.redis(0);
+    redis
+        .ask(
+            "MGET big0 big1 big2 big3 big4",
+            "-ERR frame-too-long: the keys before this one fill an answer of 62914560 bytes; ask for fewer keys\r\n",
+        )
+        .await;
+    redis.ask("EXISTS big0 big1 big2 big3 big4 big5", ":5\r\n").await;
+    redis.send(b"MGET big3 none\r\n").await;
+    redis.expect(&format!("*2\r\n${VALUE_BYTES}\r\n{}\r\n$-1\r\n", "3".repeat(VALUE_BYTES))).await;
+}
