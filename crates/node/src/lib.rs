@@ -2,7 +2,7 @@
 //!
 //! In reading order: [`Node`] starts and stops; [`view`] is what it believes about the cluster; [`stores`] is what a
 //! get, a put and a merge do to one record; [`replica`] answers for this node alone; [`front`] takes requests for any
-//! key; [`serve`] and [`doors`] are the ways in.
+//! key; [`serve`] and [`doors`] are the ways in; [`events`] and [`metrics`] tell what it did.
 //!
 //! **Architecture Invariant:** nothing here opens a socket, a file or a thread; the ports do.
 
@@ -13,7 +13,9 @@ mod replicas;
 
 pub mod doors;
 pub mod engines;
+pub mod events;
 pub mod front;
+pub mod metrics;
 pub mod replica;
 pub mod serve;
 pub mod stores;

@@ -27,9 +27,11 @@ use wire::messages::Peer;
 
 use crate::doors::resp;
 use crate::engines::Engines;
+use crate::events::{Event, Events};
 use crate::front::{Adopt, Front};
 use crate::identity::{Identity, IdentityError};
 use crate::local_copy;
+use crate::metrics::{Kind, Metrics};
 use crate::replica::Replica;
 use crate::replicas::WorkerReplicas;
 use crate::serve::Service;
@@ -133,6 +135,8 @@ pub struct Node {
     peers: Mutex<Vec<Weak<Peers>>>,
     /// Documents handed over by peers that need stores opened first.
     offered: tokio::sync::mpsc::UnboundedSender<Cluster>,
+    events: Arc<Events>,
+    metrics: Arc<Metrics>,
     started: Moment,
     stopping: AtomicBool,
 }
@@ -170,6 +174,9 @@ impl Node {
             tracing::warn!(%error, "local copy of the cluster document not written");
         }
         let view = Arc::new(CurrentView::new(View::new(Arc::new(cluster), stores)));
+        let events = Events::new(config.id, ports.entropy.next_u64(), ports.clock.clone());
+        let generation = view.generation().0;
+        events.record(Event::NodeStarted { incarnation: stamper.incarnation(), generation });
         let (offered, offers) = tokio::sync::mpsc::unbounded_channel();
         let node = Arc::new(Node {
             resp: resp::Shared::new(config.resp.clone()),
@@ -185,8 +192,11 @@ impl Node {
             coordination,
             stamper,
             offered,
+            events,
+            metrics: Metrics::new(),
             ports,
         });
+        node.watch_numbers();
         node.ports.tasks.spawn_background(Box::pin(follow(Arc::downgrade(&node), offers)));
         Ok(node)
     }
@@ -220,6 +230,16 @@ impl Node {
     /// The node's own records, for tools inside the process.
     pub fn replica(&self) -> &Arc<Replica> {
         &self.replica
+    }
+
+    /// What happened to the node; whoever does something worth knowing records it here.
+    pub fn events(&self) -> &Arc<Events> {
+        &self.events
+    }
+
+    /// The node's numbers; whoever counts something registers it here.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
     }
 
     /// Who the node is.
@@ -262,6 +282,34 @@ impl Node {
         serde_json::to_vec(&status).expect("a status is plain data")
     }
 
+    /// Shows what the node's parts count anyway.
+    fn watch_numbers(self: &Arc<Self>) {
+        let watch = |kind, name, help, read: fn(&Node) -> u64| {
+            let weak = Arc::downgrade(self);
+            self.metrics
+                .watch(kind, name, help, &[], move || weak.upgrade().map_or(0.0, |node| read(&node) as f64));
+        };
+        watch(Kind::Gauge, "tontine_node_uptime_seconds", "Since the node started.", |node| {
+            node.ports.clock.now().since(node.started).as_secs()
+        });
+        watch(Kind::Gauge, "tontine_node_generation", "Of the cluster document it goes by.", |node| {
+            node.replica.view().generation().0
+        });
+        watch(Kind::Gauge, "tontine_node_links", "Links of the native protocol now.", |node| {
+            node.links.load(Ordering::Relaxed) as u64
+        });
+        watch(Kind::Counter, "tontine_resp_commands_total", "Commands of Redis clients.", |node| {
+            node.resp.commands()
+        });
+        watch(Kind::Gauge, "tontine_handoff_hints_pending", "Hints held for other nodes.", |node| {
+            node.replica.hints().pending().into_iter().map(|(_, count)| count as u64).sum()
+        });
+        watch(Kind::Gauge, "tontine_handoff_hint_bytes", "Bytes of hints held for other nodes.", |node| {
+            node.replica.hints().engine().stats().live_bytes
+        });
+        watch(Kind::Counter, "tontine_node_events_total", "Events recorded.", |node| node.events.recorded());
+    }
+
     /// Takes in a document that a peer handed over: at once when its stores are open, soon otherwise.
     fn offer(&self, cluster: Cluster) {
         let current = self.replica.view().get();
@@ -301,7 +349,7 @@ impl Node {
     }
 
     fn take(&self, cluster: Cluster, stores: Vec<Arc<LocalStore>>) {
-        tracing::info!(generation = cluster.generation.0, "cluster document taken in");
+        self.events.record(Event::GenerationAdopted { generation: cluster.generation.0 });
         self.peers.lock().retain(|peers| match peers.upgrade() {
             Some(peers) => {
                 peers.learn(&cluster);

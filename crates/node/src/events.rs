@@ -1,0 +1,279 @@
+//! What happened to this node that somebody should be able to ask about later: the last few thousand events.
+//!
+//! Whoever does something worth knowing (gossip, handoff, anti-entropy, collection, refill) records an [`Event`];
+//! `tontine events` reads the rings of all nodes and lays them side by side by time. An event is no log line: there is
+//! at most a handful a second, each says a whole fact, and its kind and fields never change their meaning.
+//!
+//! **Architecture Invariant:** recording never waits, never fails, and keeps no more than [`EVENTS_MAX`]; the oldest go
+//! first, and a reader sees by the sequence numbers how many it has missed. No key and no value is ever in an event.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use model::{NodeId, WallMillis};
+use parking_lot::Mutex;
+use runtime::Clock;
+use serde::Serialize;
+use serde_json::Value as Json;
+
+/// Events that a node remembers; about 250 bytes each.
+pub const EVENTS_MAX: usize = 4096;
+
+/// Declares events: kind, fields and sentence together, so that none has only two of them.
+macro_rules! events {
+    ($($(#[$meta:meta])* $variant:ident $kind:literal { $($(#[$field_meta:meta])* $field:ident: $type:ty),* $(,)? } => $text:literal,)*) => {
+        /// Something that happened. Add a variant for what you do; never change the meaning of one that is there.
+        #[derive(Clone, Debug, PartialEq)]
+        #[non_exhaustive]
+        pub enum Event {
+            $($(#[$meta])* $variant { $($(#[$field_meta])* $field: $type,)* },)*
+        }
+
+        impl Event {
+            /// Its name for programs: lowercase words joined by hyphens.
+            pub fn kind(&self) -> &'static str {
+                match self { $(Event::$variant { .. } => $kind,)* }
+            }
+
+            /// Every kind, in the order of the documentation.
+            pub const KINDS: &'static [&'static str] = &[$($kind,)*];
+
+            /// What happened, for people.
+            pub fn text(&self) -> String {
+                #[allow(unused_variables, reason = "not every field is part of the sentence")]
+                match self { $(Event::$variant { $($field,)* } => format!($text),)* }
+            }
+
+            /// Its facts, for programs.
+            pub fn fields(&self) -> Json {
+                match self {
+                    $(Event::$variant { $($field,)* } => {
+                        #[allow(unused_mut, reason = "an event may have no field")]
+                        let mut fields = serde_json::Map::new();
+                        $(fields.insert(stringify!($field).to_owned(), serde_json::json!($field));)*
+                        Json::Object(fields)
+                    })*
+                }
+            }
+        }
+    };
+}
+
+events! {
+    /// The node serves.
+    NodeStarted "node-started" {
+        /// The incarnation under which it stamps.
+        incarnation: u64,
+        /// The generation of its cluster document.
+        generation: u64,
+    } => "started, incarnation {incarnation}, generation {generation}",
+    /// The node was told to stop and has told its peers.
+    NodeLeft "node-left" {} => "said goodbye to its peers",
+    /// A newer cluster document was taken in.
+    GenerationAdopted "generation-adopted" {
+        /// Its generation.
+        generation: u64,
+    } => "took in the cluster document of generation {generation}",
+    /// A peer that was believed to live is avoided from now on.
+    PeerSuspected "peer-suspected" {
+        /// Which.
+        peer: NodeId,
+        /// The evidence.
+        why: String,
+    } => "{peer} is suspected: {why}",
+    /// A peer is believed to be gone.
+    PeerDown "peer-down" {
+        /// Which.
+        peer: NodeId,
+        /// The evidence.
+        why: String,
+    } => "{peer} is down: {why}",
+    /// A peer said that it stops.
+    PeerLeft "peer-left" {
+        /// Which.
+        peer: NodeId,
+    } => "{peer} has left: it said so when it stopped",
+    /// A peer lives (again).
+    PeerAlive "peer-alive" {
+        /// Which.
+        peer: NodeId,
+        /// The evidence.
+        why: String,
+    } => "{peer} is alive: {why}",
+}
+
+/// An event with its place in this node's story.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recorded {
+    /// Counts this node's events since it started, from 1.
+    pub sequence: u64,
+    /// When, by this node's wall clock.
+    pub at: WallMillis,
+    /// What.
+    pub event: Event,
+}
+
+/// A page of a node's events, as it goes over the wire.
+#[derive(Clone, Debug, Serialize)]
+pub struct Page {
+    /// Who tells.
+    pub node: NodeId,
+    /// Tells one start of the node from another: sequence numbers begin anew with each.
+    pub run: u64,
+    /// In order of their sequence numbers.
+    pub events: Vec<PageEntry>,
+    /// Where to go on reading: the last sequence number that was looked at.
+    pub next: u64,
+}
+
+/// One event of a page.
+#[derive(Clone, Debug, Serialize)]
+pub struct PageEntry {
+    /// Counts the node's events since it started, from 1. A gap says how many were forgotten.
+    pub sequence: u64,
+    /// Milliseconds since 1970 by the node's clock.
+    pub at_ms: WallMillis,
+    /// The event's name.
+    pub kind: &'static str,
+    /// The event in words.
+    pub text: String,
+    /// The event's facts.
+    pub fields: Json,
+}
+
+/// A node's last events. One for each node, handed to whoever records or reads.
+pub struct Events {
+    node: NodeId,
+    run: u64,
+    clock: Arc<dyn Clock>,
+    ring: Mutex<Ring>,
+    /// Carries the sequence number of the newest event, for readers that wait.
+    newest: tokio::sync::watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Ring {
+    events: VecDeque<Recorded>,
+    recorded: u64,
+}
+
+impl Events {
+    /// None yet. `run` is a number that no other start of this node has.
+    pub fn new(node: NodeId, run: u64, clock: Arc<dyn Clock>) -> Arc<Events> {
+        let (newest, _) = tokio::sync::watch::channel(0);
+        Arc::new(Events { node, run, clock, ring: Mutex::default(), newest })
+    }
+
+    /// Keeps an event, and writes it to the log as well.
+    pub fn record(&self, event: Event) {
+        tracing::info!(node = %self.node, kind = event.kind(), event = %event.text(), "event");
+        let sequence = {
+            let mut ring = self.ring.lock();
+            ring.recorded += 1;
+            let sequence = ring.recorded;
+            if ring.events.len() == EVENTS_MAX {
+                ring.events.pop_front();
+            }
+            ring.events.push_back(Recorded { sequence, at: self.clock.wall(), event });
+            sequence
+        };
+        // Outside the lock two recorders may get here in either order.
+        self.newest.send_if_modified(|newest| {
+            let newer = sequence > *newest;
+            *newest = sequence.max(*newest);
+            newer
+        });
+    }
+
+    /// How many were recorded since the node started.
+    pub fn recorded(&self) -> u64 {
+        self.ring.lock().recorded
+    }
+
+    /// The oldest remembered events after number `after`, at most `count`.
+    pub fn after(&self, after: u64, count: usize) -> Vec<Recorded> {
+        let ring = self.ring.lock();
+        let from = ring.events.partition_point(|recorded| recorded.sequence <= after);
+        ring.events.iter().skip(from).take(count).cloned().collect()
+    }
+
+    /// The same as a page. `run` is that of the page before, or 0; a reader that knows another run starts anew.
+    pub fn page(&self, run: u64, after: u64, count: usize) -> Page {
+        let after = if run == self.run { after } else { 0 };
+        let events = self.after(after, count);
+        let next = events.last().map_or(after, |last| last.sequence);
+        let entry = |recorded: Recorded| PageEntry {
+            sequence: recorded.sequence,
+            at_ms: recorded.at,
+            kind: recorded.event.kind(),
+            text: recorded.event.text(),
+            fields: recorded.event.fields(),
+        };
+        Page { node: self.node, run: self.run, events: events.into_iter().map(entry).collect(), next }
+    }
+
+    /// Completes when there is an event after number `after` of run `run`; at once for a reader of another run.
+    pub async fn wait(&self, run: u64, after: u64) {
+        let after = if run == self.run { after } else { 0 };
+        let mut newest = self.newest.subscribe();
+        // The sender lives as long as `self`.
+        let _ = newest.wait_for(|&newest| newest > after).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn events() -> Arc<Events> {
+        Events::new(NodeId(1), 77, Arc::new(runtime::clock::os::OsClock::new()))
+    }
+
+    fn down(peer: u32) -> Event {
+        Event::PeerDown { peer: NodeId(peer), why: "silence".to_owned() }
+    }
+
+    #[test]
+    fn the_oldest_events_go_first_and_their_numbers_tell_that_they_went() {
+        let events = events();
+        for peer in 0..EVENTS_MAX as u32 + 10 {
+            events.record(down(peer));
+        }
+        let page = events.page(0, 0, 3);
+        assert_eq!(page.events[0].sequence, 11, "ten are forgotten");
+        assert_eq!(page.next, 13);
+        assert_eq!(events.page(77, page.next, 1).events[0].sequence, 14);
+        assert_eq!(events.after(0, usize::MAX).len(), EVENTS_MAX);
+        assert_eq!(events.recorded(), EVENTS_MAX as u64 + 10);
+    }
+
+    #[test]
+    fn a_reader_of_an_earlier_run_starts_from_the_first_event() {
+        let events = events();
+        events.record(down(2));
+        assert_eq!(events.page(77, 1, 10).events.len(), 0);
+        assert_eq!(events.page(5, 1_000, 10).events.len(), 1);
+    }
+
+    #[test]
+    fn an_event_says_the_same_to_people_and_programs() {
+        let event = down(2);
+        assert_eq!((event.kind(), event.text().as_str()), ("peer-down", "n2 is down: silence"));
+        assert_eq!(event.fields(), serde_json::json!({ "peer": 2, "why": "silence" }));
+        let mut kinds = Event::KINDS.to_vec();
+        kinds.sort_unstable();
+        kinds.dedup();
+        assert_eq!(kinds.len(), Event::KINDS.len(), "no two events share a kind");
+    }
+
+    #[tokio::test]
+    async fn a_waiting_reader_hears_of_the_next_event() {
+        let events = events();
+        events.record(down(2));
+        events.wait(0, 0).await;
+        let waiting = events.clone();
+        let waiter = tokio::spawn(async move { waiting.wait(77, 1).await });
+        events.record(down(3));
+        waiter.await.unwrap();
+    }
+}
