@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 from kazoo.exceptions import BadVersionError
+from kazoo.protocol.connection import _CONNECTION_DROP
+from kazoo.protocol.states import KazooState
 
 from conftest import EnsembleFactory
 from parkazoo import MoveFailed, ParKazooClient, cli
 from parkazoo.check import Checker
+from parkazoo.copying import Copier
 from parkazoo.move import Mover
 from servers import PATIENCE_SECONDS, wait_until
 from test_client import Maker, make, nothing_wrong
@@ -138,7 +141,50 @@ def test_a_move_left_frozen_is_undone(make: Maker) -> None:
     assert nothing_wrong(client)
 
 
-@pytest.mark.timeout(300)  # it moves a third of all shards, twice
+def test_a_mover_that_was_overtaken_deletes_nothing(make: Maker) -> None:
+    """It was away when others took over and moved the same shards to the same
+    place; what it does late would have emptied them there."""
+    client, other = make(), make()
+    client.create("/o/x", b"1", makepath=True)
+    moves = elsewhere(client, "/o/x")
+    late = Mover(client)
+    table = late.table
+    copiers = [
+        Copier(shard, late._at(table.owners[shard]), late._at(to))
+        for shard, to in moves.items()
+    ]
+    for copier in copiers:
+        copier.look()
+    late.publish(table.with_plan(moves))
+    before = late.publish
+
+    def overtaken(table: Any, *rest: Any) -> Any:
+        Mover(other).move(moves)
+        return before(table, *rest)
+
+    late.publish = overtaken  # type: ignore[method-assign]
+    with pytest.raises(MoveFailed, match="somebody else"):
+        late._give_up(list(moves))
+    for copier in copiers:
+        with pytest.raises(MoveFailed, match="somebody else"):
+            copier.prepare()
+    assert other.get("/o/x")[0] == b"1"
+    assert nothing_wrong(other)
+
+
+def test_a_mover_that_lost_its_connection_lets_others_move(make: Maker) -> None:
+    client, other = make(), make()
+    states: list[str] = []
+    client.add_listener(states.append)
+    with Mover(client).alone():
+        with pytest.raises(MoveFailed, match="somebody else"):
+            Mover(other).abort()
+        client._call(_CONNECTION_DROP, None)
+    assert Mover(other).abort() == []
+    assert KazooState.LOST not in states, "its session lives"
+
+
+@pytest.mark.timeout(900)  # it moves a third of all shards, twice
 def test_the_command_line(
     ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,7 +26,8 @@ from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from parkazoo import remove
-from parkazoo.copying import GONE, clear, erase
+from parkazoo.copying import GONE, clear, erase, version_of
+from parkazoo.errors import MoveFailed
 from parkazoo.layout import CLAIM, CONFIG, DONE, INTENTS, Layout, decode, fence
 from parkazoo.mapping import SHARDS, Table
 from parkazoo.move import Mover
@@ -193,7 +194,9 @@ class Checker:
     def _mend(self, session: Any, path: str, directory: str, finding: Finding) -> bool:
         try:
             if finding.kind == "orphan":
-                erase(session, path)
+                buckets = self.layout.buckets(directory)
+                shard = next(b.shard for b in buckets if b.anchor == path)
+                erase(session, path, (fence(shard), self.table.fences[shard]))
             elif finding.kind == "stray":
                 if "b" in session.get_children(path):
                     session.delete(f"{path}/b")
@@ -202,7 +205,7 @@ class Checker:
                 home = self.layout.node(directory)
                 at_home = self._at(self.table.owners[home.shard])
                 session.set_acls(f"{path}/b", at_home.get_acls(home.path)[0])
-        except KazooException:
+        except (KazooException, MoveFailed):
             return False
         return True
 
@@ -220,6 +223,23 @@ class Checker:
                 "leftover", f"{name}:{fence(shard)}", f"{len(inside)} anchors"
             )
             if repair:
-                clear(self._at(name), shard, GONE)
-                finding.repaired = True
+                finding.repaired = self._clear(name, shard)
             yield finding
+
+    def _clear(self, name: str, shard: int) -> bool:
+        """Delete a leftover, unless the shard is on its way to that very place."""
+        session = self._at(name)
+        version = version_of(session, shard)
+        table = Mover(self.client).table
+        coming = (
+            table.owners[shard],
+            table.planned.get(shard),
+            table.moving.get(shard),
+        )
+        if version is None or name in coming:
+            return False
+        try:
+            clear(session, shard, GONE, version)
+        except MoveFailed:
+            return False
+        return True

@@ -21,7 +21,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import (
+    BadVersionError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
 from kazoo.protocol.serialization import Create, Delete, SetData
 from kazoo.protocol.states import ZnodeStat
 from kazoo.security import OPEN_ACL_UNSAFE
@@ -29,7 +34,7 @@ from kazoo.security import OPEN_ACL_UNSAFE
 from parkazoo.errors import MoveFailed
 from parkazoo.layout import BUCKET, CLAIM, fence
 from parkazoo.steps import MultiFailed
-from parkazoo.wire import Fenced, results_of
+from parkazoo.wire import Fenced, ShardMoved, results_of
 
 # Operations in one transaction: well below the server's packet limit of 1 MB.
 BATCH = 400
@@ -49,7 +54,8 @@ class Seen:
 
 
 class Copier:
-    """Copies one shard. `fence` is the version of the target's fence meanwhile."""
+    """Copies one shard. `fence` is the version of the target's fence meanwhile,
+    `before` the one it had before, None if there was none."""
 
     def __init__(self, shard: int, source: KazooClient, target: KazooClient) -> None:
         self.shard = shard
@@ -59,22 +65,26 @@ class Copier:
         self.copied = 0
         self.ephemerals: set[str] = set()
         self.fence = 0
+        self.before: int | None = None
+
+    def look(self) -> None:
+        """Note the target's fence, before the plan to come here is published."""
+        self.before = version_of(self.target, self.shard)
 
     def prepare(self) -> None:
-        """An empty place at the target.
+        """An empty place at the target, if its fence is still the one we noted.
 
         A fence that was used before is kept and set, so its version is new, and a
         request from the time before is refused.
         """
-        if self.target.exists(self.root) is None:
-            self.target.create(self.root, INCOMING, acl=OPEN_ACL_UNSAFE)
+        if self.before is None:
+            try:
+                self.target.create(self.root, INCOMING, acl=OPEN_ACL_UNSAFE)
+            except NodeExistsError:
+                raise MoveFailed(overtaken(self.root)) from None
             self.fence = 0
         else:
-            self.fence = clear(self.target, self.shard, INCOMING)
-
-    def discard(self) -> None:
-        """Delete what has been staged at the target."""
-        clear(self.target, self.shard, GONE)
+            self.fence = clear(self.target, self.shard, INCOMING, self.before)
 
     def copy(self, frozen: bool = False) -> int:
         """Bring the target into line with the source; returns nodes written.
@@ -154,8 +164,8 @@ class Copier:
         elif stat.version > theirs.version:
             steps = stat.version - theirs.version - 1
             self._write([SetData(path, b"", -1)] * steps + [SetData(path, data, -1)])
-        for _ in range(stat.aversion - (theirs.aversion if theirs else 0)):
-            self.target.set_acls(path, acls)
+        for aversion in range(theirs.aversion if theirs else 0, stat.aversion):
+            self.target.set_acls(path, acls, aversion)
         self.copied += 1
         self.seen[path] = now
         if self._is_bucket(path):
@@ -177,7 +187,7 @@ class Copier:
         self._write([Create(path, b"", acls, 0), *sets, SetData(path, data, -1)])
 
     def _erase(self, path: str) -> None:
-        erase(self.target, path)
+        erase(self.target, path, (self.root, self.fence))
         below = path + "/"
         self.seen = {
             other: seen
@@ -219,23 +229,67 @@ def _creations(stat: ZnodeStat) -> int:
     return int(stat.cversion + stat.numChildren) // 2
 
 
-def erase(client: KazooClient, top: str) -> None:
-    """Delete a physical subtree; what is gone already is fine."""
-    try:
-        for name in client.get_children(top):
-            erase(client, f"{top}/{name}")
-        client.delete(top)
-    except NoNodeError:
-        pass
+def version_of(client: KazooClient, shard: int) -> int | None:
+    """The version of a shard's fence here, as the leader knows it."""
+    root = fence(shard)
+    client.sync(root)
+    stat = client.exists(root)
+    return None if stat is None else int(stat.version)
 
 
-def clear(client: KazooClient, shard: int, word: bytes) -> int:
-    """Delete all below a shard's fence here; the fence stays, with a new version.
+def erase(client: KazooClient, top: str, check: tuple[str, int]) -> None:
+    """Delete a physical subtree; what is gone already is fine.
 
-    The version changes first: nobody may write there from then on.
+    Every deletion checks the fence (path, version): whoever was overtaken by
+    another move of the shard deletes nothing of it.
+
+    :raises MoveFailed: the fence has another version.
+    """
+    while client.exists(top) is not None:
+        found, level = [top], [top]
+        while level:
+            asked = [(path, client.get_children_async(path)) for path in level]
+            level = []
+            for path, names in asked:
+                try:
+                    level += [f"{path}/{name}" for name in names.get()]
+                except NoNodeError:
+                    continue
+            found += level
+        found.reverse()
+        for start in range(0, len(found), WINDOW):
+            sent = []
+            for path in found[start : start + WINDOW]:
+                result = client.handler.async_result()
+                client._call(Fenced((check,), (Delete(path, -1),)), result)
+                sent.append(result)
+            for result in sent:
+                try:
+                    results_of(result.get())
+                except ShardMoved:
+                    raise MoveFailed(overtaken(check[0])) from None
+                except MultiFailed as failed:
+                    if not isinstance(failed.error, (NoNodeError, NotEmptyError)):
+                        raise failed.error from None
+
+
+def clear(client: KazooClient, shard: int, word: bytes, version: int) -> int:
+    """Delete all below a shard's fence here, if the fence still has `version`.
+
+    The fence stays, with a new version, which is returned. It changes first: nobody
+    may write there from then on.
+
+    :raises MoveFailed: the fence has another version; nothing was deleted.
     """
     root = fence(shard)
-    version: int = client.set(root, word).version
+    try:
+        now = int(client.set(root, word, version).version)
+    except (BadVersionError, NoNodeError):
+        raise MoveFailed(overtaken(root)) from None
     for name in client.get_children(root):
-        erase(client, f"{root}/{name}")
-    return version
+        erase(client, f"{root}/{name}", (root, now))
+    return now
+
+
+def overtaken(root: str) -> str:
+    return f"somebody else has moved {root} meanwhile; try again"

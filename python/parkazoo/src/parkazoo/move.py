@@ -22,18 +22,36 @@ ensemble's copy of the table is written, or run twice at once in a namespace.
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    SessionExpiredError,
+)
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from parkazoo import failpoints, namespace
 from parkazoo import hosts as hosts_string
-from parkazoo.copying import ACTIVE, FROZEN, GONE, Copier, clear
+from parkazoo.copying import (
+    ACTIVE,
+    FROZEN,
+    GONE,
+    Copier,
+    clear,
+    erase,
+    overtaken,
+    version_of,
+)
 from parkazoo.errors import MoveFailed, NamespaceMismatch
 from parkazoo.layout import BASE, CONFIG, IDENTITY, INTENTS, fence
 from parkazoo.mapping import EnsembleRemoved, Table, balanced
@@ -49,6 +67,8 @@ BATCH_EMPTY = 64
 PASSES = 3
 # An owner that does not re-create its ephemerals in this time stops the move.
 EPHEMERAL_SECONDS = 20.0
+# How long the seat may be away when we have ended and want to say so.
+LEAVE_ATTEMPTS, LEAVE_PAUSE = 120, 0.5
 ADMIN = BASE + "/admin"
 
 Progress = Callable[["State"], None]
@@ -78,6 +98,7 @@ class Mover:
         self.ephemeral_seconds = ephemeral_seconds
         self.state = State()
         self.stopped = False
+        self.identity = uuid.uuid4().hex.encode()
 
     # -- the table ---------------------------------------------------------------
 
@@ -105,16 +126,50 @@ class Mover:
     def alone(self) -> Iterator[None]:
         """Be the only one who changes the table; ends with the session, too."""
         seat = self._at(self.table.seat)
-        try:
-            seat.create(ADMIN, b"", ephemeral=True)
-        except NodeExistsError:
-            raise MoveFailed(
-                "somebody else is changing this namespace; wait until they are done"
-            ) from None
+        while True:
+            try:
+                seat.create(ADMIN, self.identity, ephemeral=True)
+                break
+            except ConnectionLoss:
+                # Done or not: if it was, the next attempt finds it to be ours.
+                seat = self._at(seat.name)
+            except NodeExistsError:
+                if self._mine(seat):
+                    break
+                raise MoveFailed(
+                    "somebody else is changing this namespace; wait until they are done"
+                ) from None
         try:
             yield
         finally:
-            seat.delete(ADMIN)
+            self._leave(seat)
+
+    def _mine(self, seat: Any) -> bool:
+        """Is it we who are recorded as changing the table, in this very session?"""
+        try:
+            identity, stat = seat.get(ADMIN)
+        except NoNodeError:
+            return False
+        return bool(
+            identity == self.identity and stat.ephemeralOwner == seat._session_id
+        )
+
+    def _leave(self, seat: Any) -> None:
+        """Let others change the table. Whatever made us stop is the news, not this.
+
+        A connection that is lost here must not leave our record behind for as long
+        as the session lives, so it is tried again until the session is lost, too.
+        """
+        for _ in range(LEAVE_ATTEMPTS):
+            try:
+                if self._mine(seat):
+                    seat.delete(ADMIN)
+                return
+            except (ConnectionClosedError, SessionExpiredError):
+                return  # it went with the session
+            except KazooException as error:
+                self.client.logger.warning("not yet left to others: %r", error)
+                self.client.handler.sleep_func(LEAVE_PAUSE)
 
     def publish(self, table: Table, frozen: Mapping[str, list[int]] = {}) -> Table:
         """Write the next table: the seat's copy decides, then all others.
@@ -139,6 +194,10 @@ class Mover:
             found = Table.deserialize(data)
             if deciding and found.generation != before.generation:
                 raise MoveFailed("the table was changed by somebody else; try again")
+            if data == table.serialize() and not (deciding or frozen):
+                return  # one that joins was given it before
+            if found.generation >= table.generation:
+                raise MoveFailed("somebody else is ahead with the table; try again")
             change = ensemble.transaction()
             change.set_data(CONFIG, table.serialize(), stat.version)
             for shard in frozen:
@@ -147,7 +206,7 @@ class Mover:
             failed = [r for r in results if isinstance(r, Exception)]
             if not failed:
                 return
-            if not isinstance(failed[0], BadVersionError):
+            if not isinstance(failed[0], BadVersionError) or frozen:
                 raise MoveFailed(f"{ensemble.name} refused the new table: {results}")
             if deciding:
                 raise MoveFailed("the table was changed by somebody else; try again")
@@ -196,12 +255,14 @@ class Mover:
             yield used[start : start + BATCH]
 
     def _move_batch(self, batch: dict[int, str]) -> None:
-        table = self.publish(self.table.with_plan(batch))
-        failpoints.reached("move.1.plan", failpoints.AFTER)
+        table = self.table
         copiers = [
             Copier(shard, self._at(table.owners[shard]), self._at(target))
             for shard, target in batch.items()
         ]
+        self._each(copiers, Copier.look)
+        table = self.publish(table.with_plan(batch))
+        failpoints.reached("move.1.plan", failpoints.AFTER)
         try:
             self._each(copiers, self._copy_in_use)
             failpoints.reached("move.2.copy", failpoints.AFTER)
@@ -220,7 +281,9 @@ class Mover:
         pause = time.monotonic() - begun
         self.state.pause_max = max(self.state.pause_max, pause)
         self.state.nodes_copied += sum(copier.copied for copier in copiers)
-        self._each(copiers, lambda c: clear(c.source, c.shard, GONE))
+        # The freeze has set the fence there once.
+        frozen = {shard: table.fences[shard] + 1 for shard in batch}
+        self._each(copiers, lambda c: clear(c.source, c.shard, GONE, frozen[c.shard]))
         failpoints.reached("move.6.clean", failpoints.AFTER)
 
     def _each(self, copiers: list[Copier], work: Callable[[Copier], Any]) -> None:
@@ -249,7 +312,7 @@ class Mover:
                     there = copier.target.exists(path)
                     if copier.source.exists(path) is None:
                         if there is not None:
-                            copier.target.delete(path)
+                            erase(copier.target, path, (copier.root, copier.fence))
                         break
                     if there is not None:
                         break
@@ -289,22 +352,37 @@ class Mover:
         return unfinished
 
     def _give_up(self, shards: list[int]) -> None:
-        """Thaw what is frozen, forget what is staged; the owner stays the same."""
+        """Thaw what is frozen, forget what is staged; the owner stays the same.
+
+        The fences are read first and the table's generation grows then: whoever
+        still works on the older table cannot switch any more, and if they, or
+        anybody later, have touched a fence since it was read, it is left to them.
+        """
         table = self.table
-        undone = table
+        going: list[tuple[int, str, int | None, int]] = []
         for shard in shards:
             target = table.moving.get(shard) or table.planned.get(shard)
             if target is None:
                 continue  # it had been switched
+            staged = None
             if target in table.ensembles:
-                there = self._at(target)
-                if there.exists(fence(shard)) is not None:
-                    clear(there, shard, GONE)
+                staged = version_of(self._at(target), shard)
+            owned = version_of(self._at(table.owners[shard]), shard)
+            assert owned is not None, f"{fence(shard)} is missing at its owner"
+            going.append((shard, target, staged, owned))
+        if not going:
+            return
+        undone = table = self.publish(table)
+        for shard, target, staged, owned in going:
+            if staged is not None:
+                clear(self._at(target), shard, GONE, staged)
             owner = self._at(table.owners[shard])
-            version = owner.set(fence(shard), ACTIVE).version
+            try:
+                version = owner.set(fence(shard), ACTIVE, owned).version
+            except BadVersionError:
+                raise MoveFailed(overtaken(fence(shard))) from None
             undone = undone.with_owner(shard, table.owners[shard], version)
-        if undone is not table:
-            self.publish(undone)
+        self.publish(undone)
 
     # -- ensembles ---------------------------------------------------------------
 
