@@ -3,6 +3,7 @@
 //! Must never: be used but for [`Plant::ForgetfulEngine`] and [`Plant::StaleEngine`].
 
 use std::collections::BTreeMap;
+use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,7 +12,7 @@ use node::engines::Engines;
 use parking_lot::Mutex;
 use runtime::BoxFuture;
 use storage::{
-    Change, Commit, Durable, EngineStats, ScanCursor, ScanLimit, ScanPage, StorageEngine, StorageError,
+    Change, Commit, Durable, EngineStats, Met, ScanCursor, ScanLimit, ScanPage, StorageEngine, StorageError,
 };
 
 use crate::dice::Dice;
@@ -115,6 +116,15 @@ impl StorageEngine for PlantedEngine {
         limit: ScanLimit,
     ) -> Result<ScanPage, StorageError> {
         self.inner.scan(partition, after, limit)
+    }
+
+    fn walk(
+        &self,
+        partition: PartitionId,
+        tokens: RangeInclusive<Token>,
+        visit: &mut dyn FnMut(Token, Met<'_>) -> ControlFlow<()>,
+    ) -> Result<(), StorageError> {
+        self.inner.walk(partition, tokens, visit)
     }
 
     fn partitions(&self) -> Vec<(PartitionId, u64)> {

@@ -204,6 +204,14 @@ impl StorageEngine for Nothing {
     ) -> Result<storage::ScanPage, storage::StorageError> {
         self.0.scan(partition, after, limit)
     }
+    fn walk(
+        &self,
+        partition: PartitionId,
+        tokens: std::ops::RangeInclusive<Token>,
+        visit: &mut dyn FnMut(Token, storage::Met<'_>) -> std::ops::ControlFlow<()>,
+    ) -> Result<(), storage::StorageError> {
+        self.0.walk(partition, tokens, visit)
+    }
     fn partitions(&self) -> Vec<(PartitionId, u64)> {
         Vec::new()
     }

@@ -12,6 +12,7 @@ mod partitions;
 mod walk;
 
 use std::fmt;
+use std::ops::{ControlFlow, RangeInclusive};
 
 use bytes::Bytes;
 use model::{PartitionId, Token};
@@ -19,6 +20,7 @@ use runtime::{BoxFuture, DiskError};
 
 pub use log::{Durability, EnginePorts, LogEngine, LogOptions};
 pub use memory::MemoryEngine;
+pub use partitions::Partitions;
 
 /// What [`StorageEngine::update`] shall do with the record, as its closure decides under the key's lock.
 #[derive(Debug)]
@@ -51,6 +53,20 @@ pub struct ScanPage {
     pub records: Vec<(Bytes, Bytes)>,
     /// Where to go on; `None` when the partition is exhausted.
     pub next: Option<ScanCursor>,
+}
+
+/// A record as [`StorageEngine::walk`] meets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Met<'a> {
+    /// It can be read.
+    Record {
+        /// Its key.
+        key: &'a Bytes,
+        /// Its bytes.
+        record: &'a Bytes,
+    },
+    /// It is there but its checksum does not hold; not even its key can be trusted.
+    Corrupt,
 }
 
 /// How much one page may hold.
@@ -218,6 +234,19 @@ pub trait StorageEngine: Send + Sync {
         after: Option<&ScanCursor>,
         limit: ScanLimit,
     ) -> Result<ScanPage, StorageError>;
+
+    /// Shows the records of a partition whose tokens lie in `tokens` to `visit`, in order of token and then key, until
+    /// it breaks off; at each token those that are corrupt come last.
+    ///
+    /// Unlike a scan it meets damaged records, and everything that was written before it was called: whoever keeps
+    /// writers away for its time sees the whole truth. It costs a look at the partition's whole index each time, where
+    /// a scan remembers its way. `visit` must not call the engine.
+    fn walk(
+        &self,
+        partition: PartitionId,
+        tokens: RangeInclusive<Token>,
+        visit: &mut dyn FnMut(Token, Met<'_>) -> ControlFlow<()>,
+    ) -> Result<(), StorageError>;
 
     /// Partitions that hold records, sorted, each with the number of its records.
     fn partitions(&self) -> Vec<(PartitionId, u64)>;

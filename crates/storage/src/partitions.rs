@@ -14,7 +14,7 @@ const TOP_BITS: u32 = 10;
 type Slots<T> = Box<[OnceLock<T>]>;
 
 /// What is kept per partition.
-pub(crate) struct Partitions<T> {
+pub struct Partitions<T> {
     top: Slots<Slots<Slots<Box<T>>>>,
 }
 
@@ -29,17 +29,26 @@ fn path(id: PartitionId) -> (usize, usize, usize) {
     ((id >> (LEAF_BITS + MIDDLE_BITS)) as usize, middle as usize, leaf as usize)
 }
 
+impl<T: Default> Default for Partitions<T> {
+    fn default() -> Self {
+        Partitions::new()
+    }
+}
+
 impl<T: Default> Partitions<T> {
-    pub(crate) fn new() -> Self {
+    /// Nothing yet.
+    pub fn new() -> Self {
         Partitions { top: slots(TOP_BITS) }
     }
 
-    pub(crate) fn get(&self, id: PartitionId) -> Option<&T> {
+    /// What is kept for this partition, if it was made.
+    pub fn get(&self, id: PartitionId) -> Option<&T> {
         let (top, middle, leaf) = path(id);
         Some(self.top[top].get()?[middle].get()?[leaf].get()?)
     }
 
-    pub(crate) fn get_or_create(&self, id: PartitionId) -> &T {
+    /// What is kept for this partition, made now if need be.
+    pub fn get_or_create(&self, id: PartitionId) -> &T {
         let (top, middle, leaf) = path(id);
         let below = self.top[top].get_or_init(|| slots(MIDDLE_BITS));
         let below = below[middle].get_or_init(|| slots(LEAF_BITS));
@@ -47,7 +56,7 @@ impl<T: Default> Partitions<T> {
     }
 
     /// All that exist, by id.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (PartitionId, &T)> {
+    pub fn iter(&self) -> impl Iterator<Item = (PartitionId, &T)> {
         self.top.iter().enumerate().filter_map(|(t, top)| Some((t, top.get()?))).flat_map(|(t, below)| {
             below.iter().enumerate().filter_map(move |(m, middle)| Some((t, m, middle.get()?))).flat_map(
                 |(t, m, leaves)| {

@@ -6,12 +6,13 @@
 //! page, so that a whole scan costs one sort; a cursor whose list is gone starts a new one.
 
 use std::collections::VecDeque;
+use std::ops::{ControlFlow, RangeInclusive};
 
 use bytes::Bytes;
 use model::{PartitionId, Token};
 use parking_lot::Mutex;
 
-use crate::{ScanCursor, ScanLimit, ScanPage, StorageError};
+use crate::{Met, ScanCursor, ScanLimit, ScanPage, StorageError};
 
 /// Unfinished walks that are remembered; an older one pays a new sort when it goes on.
 const WALKS_MAX: usize = 16;
@@ -39,13 +40,44 @@ pub(crate) trait Walkable {
     /// Adds the places of all records of the partition whose token is `from` or later, in any order.
     fn places(&self, partition: PartitionId, from: Token, places: &mut Vec<Place>);
 
-    /// Adds all records at a place, in any order.
+    /// Adds all records at a place, in any order, and says how many more there are that cannot be read.
     fn records_at(
         &self,
         partition: PartitionId,
         place: Place,
         records: &mut Vec<(Bytes, Bytes)>,
-    ) -> Result<(), StorageError>;
+    ) -> Result<usize, StorageError>;
+}
+
+/// As [`crate::StorageEngine::walk`].
+pub(crate) fn walk(
+    index: &dyn Walkable,
+    partition: PartitionId,
+    tokens: RangeInclusive<Token>,
+    visit: &mut dyn FnMut(Token, Met<'_>) -> ControlFlow<()>,
+) -> Result<(), StorageError> {
+    let mut places = Vec::new();
+    index.places(partition, *tokens.start(), &mut places);
+    places.retain(|(token, _)| token <= tokens.end());
+    places.sort_unstable();
+    places.dedup();
+    let mut records = Vec::new();
+    for group in places.chunk_by(|a, b| a.0 == b.0) {
+        let token = group[0].0;
+        let mut corrupt = 0;
+        for &place in group {
+            corrupt += index.records_at(partition, place, &mut records)?;
+        }
+        records.sort_unstable();
+        let sound = records.iter().map(|(key, record)| Met::Record { key, record });
+        for met in sound.chain(std::iter::repeat_n(Met::Corrupt, corrupt)) {
+            if visit(token, met).is_break() {
+                return Ok(());
+            }
+        }
+        records.clear();
+    }
+    Ok(())
 }
 
 impl Walks {

@@ -468,12 +468,13 @@ impl Walkable for Core {
         partition: PartitionId,
         (token, fingerprint): Place,
         records: &mut Vec<(Bytes, Bytes)>,
-    ) -> Result<(), StorageError> {
-        let Some(index) = self.index.get(partition) else { return Ok(()) };
+    ) -> Result<usize, StorageError> {
+        let Some(index) = self.index.get(partition) else { return Ok(0) };
         let stripe = index.stripe(token, fingerprint);
         let before = records.len();
         'again: loop {
             records.truncate(before);
+            let mut corrupt = 0;
             for slot in stripe.find(token, fingerprint) {
                 match self.read(partition, &slot)? {
                     Found::Record(bytes) => {
@@ -482,12 +483,12 @@ impl Walkable for Core {
                         records
                             .push((bytes.slice(RECORD_HEADER_BYTES..value_from), bytes.slice(value_from..)));
                     }
-                    // Counted; whoever scans cannot do anything about it, a get of the key says so.
-                    Found::Corrupt => {}
+                    // A scan leaves it out, for it cannot do anything about it; a get of the key says so.
+                    Found::Corrupt => corrupt += 1,
                     Found::Moved => continue 'again,
                 }
             }
-            return Ok(());
+            return Ok(corrupt);
         }
     }
 }

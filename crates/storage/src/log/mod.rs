@@ -32,6 +32,7 @@ mod segment;
 mod snapshot;
 mod tail;
 
+use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -51,7 +52,7 @@ use self::segment::Segment;
 use self::tail::Tail;
 use crate::walk::Walks;
 use crate::{
-    Change, Commit, Durable, EngineStats, ScanCursor, ScanLimit, ScanPage, StorageEngine, StorageError,
+    Change, Commit, Durable, EngineStats, Met, ScanCursor, ScanLimit, ScanPage, StorageEngine, StorageError,
 };
 
 pub use self::options::{Durability, EnginePorts, LogOptions};
@@ -292,6 +293,16 @@ impl StorageEngine for LogEngine {
     ) -> Result<ScanPage, StorageError> {
         self.core.check()?;
         self.core.walks.page(&*self.core, partition, after, limit)
+    }
+
+    fn walk(
+        &self,
+        partition: PartitionId,
+        tokens: RangeInclusive<Token>,
+        visit: &mut dyn FnMut(Token, Met<'_>) -> ControlFlow<()>,
+    ) -> Result<(), StorageError> {
+        self.core.check()?;
+        crate::walk::walk(&*self.core, partition, tokens, visit)
     }
 
     fn partitions(&self) -> Vec<(PartitionId, u64)> {

@@ -1,11 +1,12 @@
 //! What every engine promises.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use model::{PartitionId, Token};
-use storage::{Change, ScanLimit, StorageEngine, StorageError};
+use storage::{Change, Met, ScanLimit, StorageEngine, StorageError};
 
 use crate::setup::{Setup, WHOLE, get, scan_all, write};
 
@@ -150,6 +151,35 @@ fn a_scan_meets_every_record_once_in_token_order_whatever_the_pages() {
         let repeated = engine.scan(PartitionId(1), Some(&again), WHOLE).unwrap();
         assert_eq!(second.records.len(), 90);
         assert_eq!(second.records, repeated.records, "a cursor may be used again");
+    });
+}
+
+#[test]
+fn a_walk_meets_every_record_of_its_tokens_in_order_until_it_breaks_off() {
+    on_each(|setup| {
+        let engine = setup.open();
+        for number in 0..300 {
+            write(&*engine, number % 3, format!("k{number}").as_bytes(), Some(vec![1; 20])).unwrap();
+        }
+        let walk = |partition, first, last, most| {
+            let mut met = Vec::new();
+            let walked =
+                engine.walk(PartitionId(partition), Token(first)..=Token(last), &mut |token, record| {
+                    let Met::Record { key, record } = record else { panic!("nothing is damaged") };
+                    assert_eq!((token, record.len()), (Token::of(key), 20));
+                    met.push((token, key.clone()));
+                    if met.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                });
+            walked.unwrap();
+            met
+        };
+        let all = walk(1, 0, u64::MAX, usize::MAX);
+        assert_eq!(all.len(), 100);
+        assert!(all.is_sorted());
+        assert_eq!(walk(1, 0, u64::MAX, 7), all[..7]);
+        assert_eq!(walk(1, all[10].0.0, all[29].0.0, usize::MAX), all[10..30]);
+        assert_eq!(walk(1, all[10].0.0 + 1, all[10].0.0 + 1, usize::MAX), []);
+        assert_eq!(walk(9, 0, u64::MAX, usize::MAX), []);
     });
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use model::{PartitionId, Token};
 use runtime::disk::simulated::SimulatedDisk;
 use runtime::{Disk, DiskError};
-use storage::{Durability, LogEngine, LogOptions, StorageEngine, StorageError};
+use storage::{Durability, LogEngine, LogOptions, Met, StorageEngine, StorageError};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::setup::{DIRECTORY, get, write};
@@ -125,6 +125,15 @@ fn a_damaged_value_is_reported_and_not_replaced_by_the_version_before_after_a_re
     assert_eq!(found, Err(StorageError::Corrupt { partition: PartitionId(0) }));
     let whole = crate::setup::scan_all(&*engine, 0, crate::setup::WHOLE).unwrap();
     assert_eq!(whole.len(), KEYS as usize - 1, "a scan goes on over it");
+    let (mut sound, mut corrupt) = (0, Vec::new());
+    let walked = engine.walk(PartitionId(0), Token(0)..=Token(u64::MAX), &mut |token, met| {
+        match met {
+            Met::Record { .. } => sound += 1,
+            Met::Corrupt => corrupt.push(token),
+        }
+        std::ops::ControlFlow::Continue(())
+    });
+    assert_eq!((walked, sound, corrupt), (Ok(()), KEYS as usize - 1, vec![Token::of(b"key 2")]));
 }
 
 #[test]

@@ -53,6 +53,15 @@ impl StorageEngine for Hasty {
         self.0.scan(partition, after, limit)
     }
 
+    fn walk(
+        &self,
+        partition: PartitionId,
+        tokens: std::ops::RangeInclusive<Token>,
+        visit: &mut dyn FnMut(Token, storage::Met<'_>) -> std::ops::ControlFlow<()>,
+    ) -> Result<(), StorageError> {
+        self.0.walk(partition, tokens, visit)
+    }
+
     fn partitions(&self) -> Vec<(PartitionId, u64)> {
         self.0.partitions()
     }
