@@ -389,17 +389,9 @@ pub(super) fn decode(record: &Bytes, partition: PartitionId) -> Result<(Option<A
     Ok((record.own, record.set))
 }
 
+/// A stored record. Its buffer has exactly its size: then its bytes are counted without an allocation of their own.
 pub(super) fn encode(own: Option<Actor>, set: &VersionSet) -> Bytes {
-    let values: usize = set
-        .versions()
-        .iter()
-        .map(|version| match &version.value {
-            Value::Present(bytes) => bytes.len(),
-            Value::Tombstone => 0,
-        })
-        .sum();
-    let mut buffer =
-        BytesMut::with_capacity(values + 64 * (set.versions().len() + set.vector().entries().len()));
+    let mut buffer = BytesMut::with_capacity(wire::versions::record_bytes(own, set));
     wire::versions::encode_record(own, set, &mut buffer);
     buffer.freeze()
 }

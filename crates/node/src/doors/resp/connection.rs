@@ -1,12 +1,16 @@
 //! One connection: commands in, answers out, in order.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use bytes::BytesMut;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
 use model::Token;
+use protocol::admission::Connection as Admitted;
 use runtime::BoxFuture;
-use std::sync::atomic::Ordering;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use wire::error::ErrorCode;
 use wire::messages::Failure;
 use wire::resp::{Command, CommandParser, Limits, ReplyWriter};
 
@@ -27,7 +31,7 @@ const WRITE_BYTES: usize = 256 * 1024;
 /// Most commands of one pipeline that run at the same time.
 const RUNNING_MAX: usize = 128;
 
-pub(super) async fn serve<S>(door: &Door, mut stream: S, session: Session)
+pub(super) async fn serve<S>(door: &Door, mut stream: S, session: Session, admitted: Arc<Admitted>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
@@ -36,6 +40,7 @@ where
     let mut connection = Connection {
         door,
         session,
+        admitted,
         parser: CommandParser::new(limits),
         out: BytesMut::with_capacity(READ_BYTES),
         running: FuturesOrdered::new(),
@@ -63,6 +68,8 @@ where
 struct Connection<'a> {
     door: &'a Door,
     session: Session,
+    /// Its account with the node.
+    admitted: Arc<Admitted>,
     parser: CommandParser,
     out: BytesMut,
     /// Commands under way, in the order of their answers.
@@ -185,11 +192,27 @@ impl Connection<'_> {
             self.finish_running().await;
         }
         self.busy.extend(tokens);
-        let (front, store) = (self.door.front.clone(), self.session.store.clone());
-        self.running.push_back(Box::pin(commands::run(front, store, kind, command)));
+        match self.admitted.admit(command.bytes_len()) {
+            Ok(permit) => {
+                let (front, store) = (self.door.front.clone(), self.session.store.clone());
+                self.running.push_back(Box::pin(async move {
+                    let reply = commands::run(front, store, kind, command).await;
+                    drop(permit);
+                    reply
+                }));
+            }
+            // In its turn: clients tell answers by their order.
+            Err(full) => {
+                let refused = Reply::failure(&Failure::new(ErrorCode::Overloaded, full.to_string()));
+                self.running.push_back(Box::pin(std::future::ready(refused)));
+            }
+        }
     }
 
     async fn finish_running(&mut self) {
+        if self.running.is_empty() {
+            return;
+        }
         while let Some(reply) = self.running.next().await {
             self.answer(reply);
         }
