@@ -109,7 +109,7 @@ async fn open(spec: &NodeSpec, ports: &Ports, port: u16) -> Result<Arc<Node>, Cl
         }
     };
     let mut config = NodeConfig::new(spec.id, &spec.cluster);
-    config.links_max = spec.connections_max;
+    config.limits.connections_max = spec.connections_max;
     config.resp = RespOptions {
         password: spec.password.clone(),
         connections_max: spec.connections_max,

@@ -9,7 +9,7 @@
 //!
 //! Workers share records, but neither links nor tasks.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use coordination::documents::{self, ActiveNode, ReadError, RegisterError};
 use coordination::{CoordinationError, CoordinationService};
 use model::{Cluster, NodeId, Store};
 use parking_lot::Mutex;
+use protocol::admission::{Admission, AdmissionLimits};
 use runtime::{Disk, Moment, Ports};
 use storage::StorageError;
 use thiserror::Error;
@@ -53,8 +54,8 @@ pub struct NodeConfig {
     pub cluster: String,
     /// Bytes of hints that it holds at most. Default: 1 GiB.
     pub hint_bytes_max: u64,
-    /// Connections of the native protocol at the same time. Default: 10,000.
-    pub links_max: usize,
+    /// How much it takes in at once, over all its doors, before it answers *overloaded*.
+    pub limits: AdmissionLimits,
     /// How it drives requests.
     pub coordinator: CoordinatorOptions,
     /// The Redis door.
@@ -68,7 +69,7 @@ impl NodeConfig {
             id,
             cluster: cluster.to_owned(),
             hint_bytes_max: HINT_BYTES_MAX,
-            links_max: 10_000,
+            limits: AdmissionLimits::default(),
             coordinator: CoordinatorOptions::default(),
             resp: resp::RespOptions::default(),
         }
@@ -131,7 +132,7 @@ pub struct Node {
     stamper: Arc<Stamper>,
     replica: Arc<Replica>,
     resp: Arc<resp::Shared>,
-    links: Arc<AtomicUsize>,
+    admission: Arc<Admission>,
     peers: Mutex<Vec<Weak<Peers>>>,
     /// Documents handed over by peers that need stores opened first.
     offered: tokio::sync::mpsc::UnboundedSender<Cluster>,
@@ -179,10 +180,10 @@ impl Node {
         events.record(Event::NodeStarted { incarnation: stamper.incarnation(), generation });
         let (offered, offers) = tokio::sync::mpsc::unbounded_channel();
         let node = Arc::new(Node {
-            resp: resp::Shared::new(config.resp.clone()),
+            resp: resp::Shared::new(config.resp.clone(), admission.clone()),
+            admission,
             replica: Arc::new(Replica::new(config.id, view, hints)),
             identity: Mutex::new(Some(identity)),
-            links: Arc::default(),
             peers: Mutex::default(),
             started: ports.clock.now(),
             stopping: AtomicBool::new(false),
@@ -192,6 +193,7 @@ impl Node {
             coordination,
             stamper,
             offered,
+        let admission = Admission::new(config.limits);
             events,
             metrics: Metrics::new(),
             ports,
@@ -221,8 +223,7 @@ impl Node {
             front: front.clone(),
             ports,
             status: Arc::new(move || weak.upgrade().map_or_else(Bytes::new, |node| node.status().into())),
-            links: self.links.clone(),
-            links_max: self.config.links_max,
+            admission: self.admission.clone(),
         };
         Worker { service, door: resp::Door::new(front, self.resp.clone()) }
     }
@@ -256,6 +257,16 @@ impl Node {
     pub fn status(&self) -> Vec<u8> {
         let view = self.replica.view().get();
         let stores: Vec<_> = view.stores().iter().map(|store| store_status(store)).collect();
+    /// What the node has taken in and not yet answered.
+    pub fn admission(&self) -> &Arc<Admission> {
+        &self.admission
+    }
+
+    /// Links of the native protocol now.
+    fn links(&self) -> usize {
+        self.admission.connections().saturating_sub(self.resp.connections())
+    }
+
         let hints = self.replica.hints();
         let pending: Vec<_> = hints
             .pending()
@@ -277,6 +288,7 @@ impl Node {
             "disk_available_bytes": self.disk.available_bytes(),
             "hints": pending,
             "hint_bytes": hints.engine().stats().live_bytes,
+        let load = self.admission.load();
             "stores": stores,
         });
         serde_json::to_vec(&status).expect("a status is plain data")
@@ -288,6 +300,8 @@ impl Node {
             let weak = Arc::downgrade(self);
             self.metrics
                 .watch(kind, name, help, &[], move || weak.upgrade().map_or(0.0, |node| read(&node) as f64));
+            "requests_running": load.requests,
+            "request_bytes": load.bytes,
         };
         watch(Kind::Gauge, "tontine_node_uptime_seconds", "Since the node started.", |node| {
             node.ports.clock.now().since(node.started).as_secs()
@@ -296,7 +310,7 @@ impl Node {
             node.replica.view().generation().0
         });
         watch(Kind::Gauge, "tontine_node_links", "Links of the native protocol now.", |node| {
-            node.links.load(Ordering::Relaxed) as u64
+            node.links() as u64
         });
         watch(Kind::Counter, "tontine_resp_commands_total", "Commands of Redis clients.", |node| {
             node.resp.commands()

@@ -8,6 +8,7 @@
 //!   accept ── Admission::connect ──▶ Connection ── admit(bytes) ──▶ Permit ── drop when answered
 //!                   │                    │
 //!                   └ connections        └ requests and bytes of this connection, then of the node
+//!                                          (and who is at the other end, once that is known: `identify`)
 //! ```
 //!
 //! **Why other nodes have room of their own.** A client's request waits at its coordinator for replicas elsewhere. If
@@ -25,7 +26,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use model::limits::FRAME_BYTES_MAX;
 
-/// Most connections of one node: each costs buffers, and a runaway client pool must not take the last of them.
+/// Most connections of clients at one node: each costs buffers, and a runaway pool must not take the last of them.
 pub const CONNECTIONS_MAX: usize = 10_000;
 
 /// Most requests under way on one connection. A deep pipeline of a multiplexed client, and far from a node's limit.
@@ -43,18 +44,21 @@ pub const NODE_BYTES_MAX: usize = 1024 * 1024 * 1024;
 /// The part of the node's limits that only other nodes may use: one in so many.
 pub const NODES_ONLY_PART: usize = 4;
 
-/// The limits of one node's front doors.
+/// Places beside those of clients: for other nodes, and for whoever has not yet said who it is.
+const OTHER_CONNECTIONS_MIN: usize = 64;
+
+/// The limits of one node's front doors, all doors together. What can be answered at once is not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdmissionLimits {
-    /// Connections at the same time.
+    /// Connections of clients at the same time. Default: [`CONNECTIONS_MAX`].
     pub connections_max: usize,
-    /// Requests under way on one connection.
+    /// Requests under way on one connection. Default: [`CONNECTION_REQUESTS_MAX`].
     pub connection_requests_max: usize,
-    /// Bytes of requests under way on one connection.
+    /// Bytes of requests under way on one connection. Default: [`CONNECTION_BYTES_MAX`].
     pub connection_bytes_max: usize,
-    /// Requests under way on the node.
+    /// Requests under way on the node. Default: [`NODE_REQUESTS_MAX`].
     pub node_requests_max: usize,
-    /// Bytes of requests under way on the node.
+    /// Bytes of requests under way on the node. Default: [`NODE_BYTES_MAX`].
     pub node_bytes_max: usize,
 }
 
@@ -111,6 +115,8 @@ pub struct Load {
 pub struct Admission {
     limits: AdmissionLimits,
     connections: AtomicUsize,
+    /// Those of them that are clients'.
+    clients: AtomicUsize,
     gauge: Gauge,
 }
 
@@ -118,7 +124,8 @@ pub struct Admission {
 #[derive(Debug)]
 pub struct Connection {
     admission: Arc<Admission>,
-    peer: Peer,
+    /// Who it is; `None` until it has said so.
+    peer: Option<Peer>,
     gauge: Gauge,
 }
 
@@ -154,19 +161,28 @@ impl Admission {
         for bytes in [limits.connection_bytes_max, limits.node_bytes_max] {
             assert!((bytes as u64) < ONE_REQUEST, "at most 2^40 - 1 bytes can be counted");
         }
-        Arc::new(Admission { limits, connections: AtomicUsize::new(0), gauge: Gauge::default() })
+        Arc::new(Admission {
+            limits,
+            connections: AtomicUsize::new(0),
+            clients: AtomicUsize::new(0),
+            gauge: Gauge::default(),
+        })
     }
 
-    /// Takes in a connection.
+    /// Takes in a connection whose other end is not known yet.
     ///
     /// # Errors
-    /// [`Overloaded::Connections`] when the node has as many as it serves.
-    pub fn connect(self: &Arc<Self>, peer: Peer) -> Result<Arc<Connection>, Overloaded> {
+    /// [`Overloaded::Connections`] when the node has as many as it serves: those of clients, and some beside them so
+    /// that other nodes still find a place.
+    pub fn connect(self: &Arc<Self>) -> Result<Arc<Connection>, Overloaded> {
         let max = self.limits.connections_max;
-        let more = |connections: usize| (connections < max).then_some(connections + 1);
-        match self.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
-            Ok(_) => Ok(Arc::new(Connection { admission: Arc::clone(self), peer, gauge: Gauge::default() })),
-            Err(_) => Err(Overloaded::Connections { max }),
+        let beside = OTHER_CONNECTIONS_MIN.max(max / NODES_ONLY_PART);
+        match take_place(&self.connections, max.saturating_add(beside)) {
+            true => {
+                let admission = Arc::clone(self);
+                Ok(Arc::new(Connection { admission, peer: None, gauge: Gauge::default() }))
+            }
+            false => Err(Overloaded::Connections { max }),
         }
     }
 
@@ -199,6 +215,24 @@ impl Admission {
 }
 
 impl Connection {
+    /// Takes in who is at the other end. Comes once, before the first request.
+    ///
+    /// # Errors
+    /// [`Overloaded::Connections`] when it is a client and the node has as many of those as it serves.
+    ///
+    /// # Panics
+    /// When it comes later.
+    pub fn identify(self: &mut Arc<Self>, peer: Peer) -> Result<(), Overloaded> {
+        let connection = Arc::get_mut(self).expect("nothing has been admitted before");
+        assert!(connection.peer.is_none(), "nobody says twice who it is");
+        let max = connection.admission.limits.connections_max;
+        if peer == Peer::Client && !take_place(&connection.admission.clients, max) {
+            return Err(Overloaded::Connections { max });
+        }
+        connection.peer = Some(peer);
+        Ok(())
+    }
+
     /// Asks for one request of so many bytes to be carried out.
     ///
     /// A request whose bytes alone are over a limit is admitted when nothing else is under way there: limits bound
@@ -213,7 +247,7 @@ impl Connection {
             Full::Requests => Overloaded::ConnectionRequests { max: own.requests },
             Full::Bytes => Overloaded::ConnectionBytes { max: own.bytes },
         })?;
-        let node = self.admission.limits_of(self.peer);
+        let node = self.admission.limits_of(self.peer.unwrap_or(Peer::Client));
         self.admission.gauge.take(bytes, node).map_err(|full| {
             self.gauge.give_back(bytes);
             match full {
@@ -233,6 +267,9 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         debug_assert_eq!(self.load(), Load::default(), "each permit keeps its connection");
+        if self.peer == Some(Peer::Client) {
+            self.admission.clients.fetch_sub(1, Ordering::Relaxed);
+        }
         self.admission.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -247,7 +284,9 @@ impl Drop for Permit {
 impl fmt::Display for Overloaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Overloaded::Connections { max } => write!(f, "this node serves at most {max} connections"),
+            Overloaded::Connections { max } => {
+                write!(f, "this node serves at most {max} connections of clients")
+            }
             Overloaded::ConnectionRequests { max } => {
                 write!(f, "{max} requests of this connection are under way; wait for answers or open another")
             }
@@ -265,6 +304,12 @@ impl fmt::Display for Overloaded {
 }
 
 impl std::error::Error for Overloaded {}
+
+/// Counts one more, unless there are `max`.
+fn take_place(places: &AtomicUsize, max: usize) -> bool {
+    let more = |taken: usize| (taken < max).then_some(taken + 1);
+    places.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+}
 
 /// Requests count in the upper 24 bits, bytes in the lower 40: one atomic step takes or gives back both.
 const ONE_REQUEST: u64 = 1 << 40;

@@ -9,7 +9,6 @@
 mod window;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,6 +16,7 @@ use client::peers::{Call, CallError};
 use futures_util::future::{Either, select};
 use model::limits::{FRAME_BYTES_MAX, KEY_BYTES_MAX};
 use model::{Key, Value};
+use protocol::admission::{self, Admission, Connection, Permit};
 use runtime::{Link, LinkSender, NetworkError, Ports};
 use wire::error::ErrorCode;
 use wire::messages::{
@@ -26,9 +26,6 @@ use wire::messages::{
 
 use crate::front::{Entry, Front};
 use crate::stores::WriteOrder;
-
-/// Requests of one link that may wait for others at the same time; more are refused as overloaded.
-const REQUESTS_RUNNING_MAX: usize = 4096;
 
 /// Bytes of answers that may wait on one link before no more of its requests are read: whoever does not read its
 /// answers must not fill this node's memory, and whoever merely asked for much shall get it.
@@ -52,10 +49,8 @@ pub struct Service {
     pub ports: Ports,
     /// The node's account of itself.
     pub status: Status,
-    /// Links now, over all workers.
-    pub links: Arc<AtomicUsize>,
-    /// Most links at the same time, over all workers.
-    pub links_max: usize,
+    /// How much the node may take in, over all workers and doors.
+    pub admission: Arc<Admission>,
 }
 
 /// One link under service.
@@ -63,33 +58,29 @@ struct Served {
     service: Service,
     sender: Arc<dyn LinkSender>,
     entry: Entry,
-    running: Arc<AtomicUsize>,
+    connection: Arc<Connection>,
 }
 
 impl Service {
     /// Serves one link until it closes.
     pub async fn serve(self, link: Link) {
-        let links = self.links.clone();
-        if links.fetch_add(1, Ordering::Relaxed) >= self.links_max {
-            let failure = Failure::new(
-                ErrorCode::TooManyConnections,
-                format!("this node serves at most {} connections", self.links_max),
-            );
-            send(&*link.sender, 0, &Response::Failure(failure));
-        } else {
-            self.serve_admitted(link).await;
+        match self.admission.connect() {
+            Ok(connection) => self.serve_admitted(link, connection).await,
+            Err(full) => {
+                let failure = Failure::new(ErrorCode::TooManyConnections, full.to_string());
+                send(&*link.sender, 0, &Response::Failure(failure));
+            }
         }
-        links.fetch_sub(1, Ordering::Relaxed);
     }
 
-    async fn serve_admitted(self, mut link: Link) {
+    async fn serve_admitted(self, mut link: Link, mut connection: Arc<Connection>) {
         let timer = self.ports.clock.sleep(HANDSHAKE_TIME_MAX);
-        let entry = match select(Box::pin(self.shake_hands(&mut link)), timer).await {
+        let entry = match select(Box::pin(self.shake_hands(&mut link, &mut connection)), timer).await {
             Either::Left((Some(entry), _)) => entry,
             // Refused, or silent: whoever connects and says nothing must not hold a place.
             _ => return,
         };
-        let served = Served { service: self, sender: link.sender, entry, running: Arc::default() };
+        let served = Served { service: self, sender: link.sender, entry, connection };
         let mut window = window::Window::new();
         loop {
             match link.receiver.receive().await {
@@ -113,11 +104,20 @@ impl Service {
         }
     }
 
-    async fn shake_hands(&self, link: &mut Link) -> Option<Entry> {
+    async fn shake_hands(&self, link: &mut Link, connection: &mut Arc<Connection>) -> Option<Entry> {
         let frame = link.receiver.receive().await.ok().flatten()?;
         let id = request_id(&frame).unwrap_or(0);
         let answer = match decode_request(frame) {
-            Ok((_, Request::Hello(hello))) => self.welcome(&hello).map(|welcome| (welcome, hello.peer)),
+            Ok((_, Request::Hello(hello))) => self.welcome(&hello).and_then(|welcome| {
+                let (peer, entry) = match hello.peer {
+                    Peer::Node { .. } => (admission::Peer::Node, Entry::Passed),
+                    Peer::Client { .. } => (admission::Peer::Client, Entry::Client),
+                };
+                connection
+                    .identify(peer)
+                    .map_err(|full| Failure::new(ErrorCode::TooManyConnections, full.to_string()))?;
+                Ok((welcome, entry))
+            }),
             Ok((_, other)) => Err(Failure::new(
                 ErrorCode::Malformed,
                 format!("the first request on a connection is hello, this one was {}", other.name()),
@@ -125,9 +125,9 @@ impl Service {
             Err(error) => Err(Failure::new(ErrorCode::Malformed, error.to_string())),
         };
         match answer {
-            Ok((welcome, peer)) => {
+            Ok((welcome, entry)) => {
                 send(&*link.sender, id, &Response::Welcome(welcome));
-                Some(if matches!(peer, Peer::Node { .. }) { Entry::Passed } else { Entry::Client })
+                Some(entry)
             }
             Err(failure) => {
                 tracing::warn!(peer = %link.peer, error = %failure, "handshake refused");
@@ -180,7 +180,7 @@ impl Service {
 impl Served {
     /// Takes in one request; false when the link cannot go on.
     fn take_in(&self, frame: Bytes) -> bool {
-        let id = request_id(&frame);
+        let (id, bytes) = (request_id(&frame), frame.len());
         let (id, request) = match (decode_request(frame), id) {
             (Ok(decoded), _) => decoded,
             (Err(error), id) => {
@@ -190,10 +190,16 @@ impl Served {
             }
         };
         match request {
-            Request::ReplicaGet(_) | Request::ReplicaMerge(_) | Request::Scan(_) => {
+            Request::ReplicaGet(_) | Request::Scan(_) => match self.service.front.replica().call(request) {
+                Call::Ready(answer) => self.answer(id, refusal(answer)),
+                Call::Pending(_) => unreachable!("reading waits for nobody"),
+            },
+            // Admitted before it is carried out: what was carried out is not answered with a refusal.
+            Request::ReplicaMerge(_) => {
+                let Some(permit) = self.admit(id, bytes) else { return true };
                 match self.service.front.replica().call(request) {
                     Call::Ready(answer) => self.answer(id, refusal(answer)),
-                    Call::Pending(future) => self.run(id, async move { refusal(future.await) }),
+                    Call::Pending(future) => self.run(id, permit, async move { refusal(future.await) }),
                 }
             }
             Request::Ping(_) => self.answer(id, Ok(Response::Pong(Pong {}))),
@@ -210,24 +216,36 @@ impl Served {
                 self.answer(id, Err(Failure::new(ErrorCode::Malformed, detail)));
             }
             coordinated => {
+                let Some(permit) = self.admit(id, bytes) else { return true };
                 let (front, entry) = (self.service.front.clone(), self.entry);
-                self.run(id, async move { coordinate(&front, coordinated, entry).await });
+                self.run(id, permit, async move { coordinate(&front, coordinated, entry).await });
             }
         }
         true
     }
 
-    /// Runs a request beside the link and answers when it is done.
-    fn run(&self, id: u64, request: impl Future<Output = Result<Response, Failure>> + Send + 'static) {
-        if self.running.fetch_add(1, Ordering::Relaxed) >= REQUESTS_RUNNING_MAX {
-            self.running.fetch_sub(1, Ordering::Relaxed);
-            let detail = format!("{REQUESTS_RUNNING_MAX} requests of this connection are under way");
-            return self.answer(id, Err(Failure::new(ErrorCode::Overloaded, detail)));
+    /// A place for one more request of so many bytes; without one the request has been refused.
+    fn admit(&self, id: u64, bytes: usize) -> Option<Permit> {
+        match self.connection.admit(bytes) {
+            Ok(permit) => Some(permit),
+            Err(full) => {
+                self.answer(id, Err(Failure::new(ErrorCode::Overloaded, full.to_string())));
+                None
+            }
         }
-        let (sender, running) = (self.sender.clone(), self.running.clone());
+    }
+
+    /// Runs a request beside the link and answers when it is done.
+    fn run(
+        &self,
+        id: u64,
+        permit: Permit,
+        request: impl Future<Output = Result<Response, Failure>> + Send + 'static,
+    ) {
+        let sender = self.sender.clone();
         self.service.ports.tasks.spawn(Box::pin(async move {
             let answer = request.await.unwrap_or_else(Response::Failure);
-            running.fetch_sub(1, Ordering::Relaxed);
+            drop(permit);
             send(&*sender, id, &answer);
         }));
     }

@@ -10,6 +10,7 @@ use node::engines::MemoryEngines;
 use node::{Node, NodeConfig, Worker};
 use runtime::disk::simulated::SimulatedDisk;
 use runtime::{Listener, Ports};
+use wire::messages::{Response, Welcome, encode_response, request_id};
 
 use crate::support::Connection;
 
@@ -29,8 +30,8 @@ pub(crate) fn store(replicas: u8, reads_required: u8, writes_required: u8) -> St
 }
 
 impl RunningCluster {
-    /// Starts the first `running` of `count` nodes and serves their native protocol; the others' addresses are taken,
-    /// but whoever connects to them is never answered.
+    /// Starts the first `running` of `count` nodes and serves their native protocol. The others say welcome to whoever
+    /// connects, and nothing after that.
     pub(crate) async fn start(
         (count, running): (u32, u32),
         store: Store,
@@ -60,9 +61,8 @@ impl RunningCluster {
         for (member, mut listener) in members.into_iter().zip(listeners) {
             if member.id.0 > running {
                 tokio::spawn(async move {
-                    let mut links = Vec::new();
                     while let Ok(link) = listener.accept().await {
-                        links.push(link);
+                        tokio::spawn(welcome(member.id, link));
                     }
                 });
                 continue;
@@ -97,4 +97,20 @@ impl RunningCluster {
     pub(crate) fn redis(&self, position: usize) -> Connection {
         Connection::to(self.nodes[position].clone(), &self.workers[position])
     }
+}
+
+/// Greets as a node does, then takes everything and answers nothing.
+async fn welcome(node: NodeId, mut link: runtime::Link) {
+    let Ok(Some(hello)) = link.receiver.receive().await else { return };
+    let id = request_id(&hello).unwrap();
+    let welcome = Response::Welcome(Welcome {
+        version: wire::messages::VERSION_MAX,
+        cluster: "test".to_owned(),
+        node,
+        generation: Generation(1),
+        key_bytes_max: 1,
+        frame_bytes_max: 1,
+    });
+    link.sender.send(&mut |frame| encode_response(id, &welcome, frame)).unwrap();
+    while let Ok(Some(_)) = link.receiver.receive().await {}
 }

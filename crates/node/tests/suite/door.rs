@@ -83,7 +83,7 @@ async fn a_password_is_asked_for_and_checked() {
 
 #[tokio::test]
 async fn connections_over_the_limit_are_refused_and_closed() {
-    let (node, worker) = crate::support::lonely_node(|config| config.resp.connections_max = 1).await;
+    let (node, worker) = crate::support::lonely_node(|config| config.limits.connections_max = 1).await;
     let mut first = Connection::to(node.clone(), &worker);
     first.ask("PING", "+PONG\r\n").await;
     let mut second = Connection::to(node, &worker);

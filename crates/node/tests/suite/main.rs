@@ -6,6 +6,7 @@ mod cluster;
 mod door;
 mod hints;
 mod identity;
+mod overload;
 mod sizes;
 mod stores;
 mod support;

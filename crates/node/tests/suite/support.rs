@@ -153,6 +153,15 @@ impl Connection {
         }
     }
 
+    /// Reads so many lines.
+    pub(crate) async fn lines(&mut self, count: usize) -> Vec<String> {
+        let mut got = Vec::new();
+        while got.iter().filter(|&&byte| byte == b'\n').count() < count {
+            assert!(self.stream.read_buf(&mut got).await.unwrap() > 0, "closed too early");
+        }
+        String::from_utf8(got).unwrap().lines().map(str::to_owned).collect()
+    }
+
     /// Whether the other side has closed the connection, after everything it sent was read.
     pub(crate) async fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();

@@ -29,21 +29,45 @@ fn admit_all(connection: &Arc<Connection>, bytes: usize) -> (Vec<Permit>, Overlo
     }
 }
 
+fn connect(admission: &Arc<Admission>, peer: Peer) -> Arc<Connection> {
+    let mut connection = admission.connect().unwrap();
+    connection.identify(peer).unwrap();
+    connection
+}
+
 #[test]
-fn a_connection_beyond_the_limit_is_refused_until_another_one_ends() {
+fn a_client_beyond_the_limit_is_refused_until_another_one_ends_and_a_node_is_not() {
     let admission = Admission::new(limits());
-    let mut connections: Vec<_> = (0..3).map(|_| admission.connect(Peer::Client).unwrap()).collect();
-    assert_eq!(admission.connect(Peer::Node).unwrap_err(), Overloaded::Connections { max: 3 });
+    let mut connections: Vec<_> = (0..3).map(|_| connect(&admission, Peer::Client)).collect();
+    let mut fourth = admission.connect().unwrap();
+    assert_eq!(fourth.identify(Peer::Client), Err(Overloaded::Connections { max: 3 }));
+    assert_eq!(fourth.identify(Peer::Node), Ok(()));
     connections.pop();
-    assert_eq!(admission.connections(), 2);
-    assert!(admission.connect(Peer::Client).is_ok());
+    assert_eq!(admission.connections(), 3);
+    connect(&admission, Peer::Client);
+}
+
+#[test]
+fn whoever_does_not_say_who_it_is_takes_no_place_for_ever() {
+    let admission = Admission::new(limits());
+    let mut silent = Vec::new();
+    let refusal = loop {
+        match admission.connect() {
+            Ok(connection) => silent.push(connection),
+            Err(refusal) => break refusal,
+        }
+    };
+    assert_eq!(refusal, Overloaded::Connections { max: 3 });
+    assert!(silent.len() > 3);
+    silent.clear();
+    assert_eq!(admission.connections(), 0);
+    connect(&admission, Peer::Client);
 }
 
 #[test]
 fn one_connection_is_refused_at_its_own_limits_and_the_others_go_on() {
     let admission = Admission::new(limits());
-    let (greedy, modest) =
-        (admission.connect(Peer::Client).unwrap(), admission.connect(Peer::Client).unwrap());
+    let (greedy, modest) = (connect(&admission, Peer::Client), connect(&admission, Peer::Client));
     let (permits, refusal) = admit_all(&greedy, 10);
     assert_eq!((permits.len(), refusal), (4, Overloaded::ConnectionRequests { max: 4 }));
     assert!(modest.admit(10).is_ok());
@@ -55,11 +79,11 @@ fn one_connection_is_refused_at_its_own_limits_and_the_others_go_on() {
 #[test]
 fn clients_leave_other_nodes_room_to_finish_what_they_wait_for() {
     let admission = Admission::new(limits());
-    let clients = [admission.connect(Peer::Client).unwrap(), admission.connect(Peer::Client).unwrap()];
+    let clients = [connect(&admission, Peer::Client), connect(&admission, Peer::Client)];
     let (first, _) = admit_all(&clients[0], 1);
     let (second, refusal) = admit_all(&clients[1], 1);
     assert_eq!((first.len() + second.len(), refusal), (6, Overloaded::NodeRequests { max: 6 }));
-    let node = admission.connect(Peer::Node).unwrap();
+    let node = connect(&admission, Peer::Node);
     let (third, refusal) = admit_all(&node, 1);
     assert_eq!((third.len(), refusal), (2, Overloaded::NodeRequests { max: 8 }));
 }
@@ -67,7 +91,7 @@ fn clients_leave_other_nodes_room_to_finish_what_they_wait_for() {
 #[test]
 fn bytes_of_the_node_are_bounded_over_all_connections() {
     let admission = Admission::new(limits());
-    let connections: Vec<_> = (0..3).map(|_| admission.connect(Peer::Client).unwrap()).collect();
+    let connections: Vec<_> = (0..3).map(|_| connect(&admission, Peer::Client)).collect();
     let _permits = [connections[0].admit(60).unwrap(), connections[1].admit(60).unwrap()];
     assert_eq!(connections[2].admit(1).unwrap_err(), Overloaded::NodeBytes { max: 120 });
     assert_eq!(connections[2].load(), Load::default(), "a refusal counts nothing");
@@ -77,7 +101,7 @@ fn bytes_of_the_node_are_bounded_over_all_connections() {
 #[test]
 fn a_request_longer_than_a_limit_is_admitted_alone() {
     let admission = Admission::new(limits());
-    let connection = admission.connect(Peer::Client).unwrap();
+    let connection = connect(&admission, Peer::Client);
     let permit = connection.admit(1 << 50).unwrap();
     assert_eq!(connection.admit(1).unwrap_err(), Overloaded::ConnectionBytes { max: 100 });
     drop(permit);
@@ -91,7 +115,7 @@ fn a_request_longer_than_a_limit_is_admitted_alone() {
 #[test]
 fn a_connection_counts_until_its_last_request_is_answered() {
     let admission = Admission::new(limits());
-    let connection = admission.connect(Peer::Client).unwrap();
+    let connection = connect(&admission, Peer::Client);
     let permit = connection.admit(7).unwrap();
     drop(connection);
     assert_eq!((admission.connections(), admission.load()), (1, Load { requests: 1, bytes: 7 }));
@@ -102,7 +126,7 @@ fn a_connection_counts_until_its_last_request_is_answered() {
 #[test]
 fn the_default_limits_let_a_full_pipeline_of_moderate_requests_through() {
     let admission = Admission::new(AdmissionLimits::default());
-    let connection = admission.connect(Peer::Client).unwrap();
+    let connection = connect(&admission, Peer::Client);
     let bytes = CONNECTION_BYTES_MAX / CONNECTION_REQUESTS_MAX;
     let (permits, refusal) = admit_all(&connection, bytes);
     assert_eq!(permits.len(), CONNECTION_REQUESTS_MAX);
@@ -116,7 +140,7 @@ proptest! {
     ) {
         let admission = Admission::new(limits());
         let peers = [Peer::Client, Peer::Client, Peer::Node];
-        let connections = peers.map(|peer| admission.connect(peer).unwrap());
+        let connections = peers.map(|peer| connect(&admission, peer));
         let mut ledger: [VecDeque<(usize, Permit)>; 3] = Default::default();
         for (who, bytes, ends) in steps {
             if ends {

@@ -96,6 +96,11 @@ impl Command {
         self.args.get(position).map(|arg| self.bytes.slice(arg.range()))
     }
 
+    /// Bytes of the whole command as it came.
+    pub fn bytes_len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// All arguments, the name first.
     pub fn args(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         self.args.iter().map(|arg| &self.bytes[arg.range()])

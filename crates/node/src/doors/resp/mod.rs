@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use protocol::admission::{Admission, Peer};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use crate::front::Front;
@@ -29,8 +30,6 @@ use crate::front::Front;
 pub struct RespOptions {
     /// The store that commands use until the client chooses another. Default: `default`.
     pub store: String,
-    /// Most connections at the same time; more are refused with Redis's own error. Default: 10,000.
-    pub connections_max: usize,
     /// The password that AUTH must give, if one is needed. Default: none.
     pub password: Option<String>,
     /// Port that INFO names. Default: 0.
@@ -41,19 +40,14 @@ pub struct RespOptions {
 
 impl Default for RespOptions {
     fn default() -> Self {
-        RespOptions {
-            store: "default".to_owned(),
-            connections_max: 10_000,
-            password: None,
-            port: 0,
-            process_id: 0,
-        }
+        RespOptions { store: "default".to_owned(), password: None, port: 0, process_id: 0 }
     }
 }
 
 /// What all workers' doors of one node share.
 pub struct Shared {
     options: RespOptions,
+    admission: Arc<Admission>,
     connections: AtomicUsize,
     next_id: AtomicU64,
     commands: AtomicU64,
@@ -61,10 +55,11 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Nobody is connected yet.
-    pub fn new(options: RespOptions) -> Arc<Self> {
+    /// Nobody is connected yet. `admission` says how much the node may take in, over all its doors.
+    pub fn new(options: RespOptions, admission: Arc<Admission>) -> Arc<Self> {
         Arc::new(Shared {
             options,
+            admission,
             connections: AtomicUsize::new(0),
             next_id: AtomicU64::new(1),
             commands: AtomicU64::new(0),
@@ -101,16 +96,20 @@ impl Door {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
-        let connected = self.shared.connections.fetch_add(1, Ordering::Relaxed);
-        if connected >= self.shared.options.connections_max {
+        let admitted = self.shared.admission.connect().and_then(|mut connection| {
+            connection.identify(Peer::Client)?;
+            Ok(connection)
+        });
+        let Ok(admitted) = admitted else {
             // The refusal is a courtesy; the connection closes either way.
             let _ = stream.write_all(b"-ERR max number of clients reached\r\n").await;
-        } else {
-            let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
-            let session = session::Session::new(id, peer, local, &self.shared.options);
-            connection::serve(self, stream, session).await;
-            self.shared.clients.lock().remove(&id);
-        }
+            return;
+        };
+        self.shared.connections.fetch_add(1, Ordering::Relaxed);
+        let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
+        let session = session::Session::new(id, peer, local, &self.shared.options);
+        connection::serve(self, stream, session, admitted).await;
+        self.shared.clients.lock().remove(&id);
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -309,7 +309,7 @@ fn info_sections(door: &Door) -> [(&'static str, String); 7] {
             format!(
                 "connected_clients:{}\r\nmaxclients:{}\r\n",
                 door.shared.connections(),
-                options.connections_max
+                door.shared.admission.limits().connections_max
             ),
         ),
         (

@@ -1,0 +1,151 @@
+//! A node that is asked for more than it takes in.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::peers::{Call, CallError, Peers};
+use client::{Client, ClientOptions};
+use futures_util::future::join_all;
+use model::versions::Stamp;
+use model::{Actor, Generation, NodeId, StoreName, Timestamp, Value, VersionSet};
+use node::NodeConfig;
+use protocol::admission::Load;
+use runtime::Ports;
+use wire::error::ErrorCode;
+use wire::messages::{Condition, Peer, Put, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response};
+
+use crate::cluster::{PATIENCE, RunningCluster, store};
+
+/// Requests that the small node takes from clients: three quarters of its limit.
+const CLIENT_REQUESTS_MAX: usize = 48;
+
+fn small(config: &mut NodeConfig) {
+    config.limits.node_requests_max = 64;
+    config.limits.node_bytes_max = 1 << 20;
+}
+
+fn put(key: String, value_bytes: usize, options: RequestOptions) -> Request {
+    Request::Put(Put {
+        store: (&StoreName::new("default").unwrap()).into(),
+        generation: Generation(1),
+        options,
+        key: Bytes::from(key),
+        context: None,
+        expires: None,
+        condition: Condition::None,
+        value: Bytes::from(vec![7; value_bytes]),
+    })
+}
+
+/// Sends all requests before it awaits the first answer, and tells what became of each.
+async fn flood(peers: &std::sync::Arc<Peers>, requests: Vec<Request>) -> Vec<Result<Response, CallError>> {
+    let calls: Vec<Call> = requests.into_iter().map(|request| peers.call(NodeId(1), request)).collect();
+    join_all(calls.into_iter().map(|call| async move {
+        match call {
+            Call::Ready(answer) => answer,
+            Call::Pending(future) => future.await,
+        }
+    }))
+    .await
+}
+
+fn code(answer: &Result<Response, CallError>) -> Option<ErrorCode> {
+    match answer {
+        Err(CallError::Refused(failure)) => Some(failure.code),
+        _ => None,
+    }
+}
+
+async fn until_idle(cluster: &RunningCluster) {
+    while cluster.nodes[0].admission().load() != Load::default() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Node 2 takes everything and answers nothing, so each put waits for its deadline: of a flood the node keeps what
+/// its limits say and refuses the rest at once, on both doors, and goes on as before when the flood is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flooded_node_refuses_what_is_over_its_limits_and_recovers() {
+    let deadline = RequestOptions { deadline_ms: 1_500, ..RequestOptions::default() };
+    let cluster = RunningCluster::start((2, 1), store(2, 1, 2), |config| {
+        small(config);
+        config.coordinator.deadline = Duration::from_millis(1_500);
+    })
+    .await;
+    let peers = Peers::new(Ports::os().unwrap(), Peer::Client { name: "flood".to_owned() }, None);
+    peers.learn(cluster.nodes[0].replica().view().get().cluster());
+
+    let puts = (0..1_000).map(|n| put(format!("many{n}"), 1, deadline.clone())).collect();
+    let answers = flood(&peers, puts).await;
+    let overloaded = answers.iter().filter(|answer| code(answer) == Some(ErrorCode::Overloaded)).count();
+    let unknown = answers.iter().filter(|answer| code(answer) == Some(ErrorCode::Indeterminate)).count();
+    assert_eq!(overloaded + unknown, 1_000, "each put is answered once: {answers:?}");
+    assert!(overloaded > 0 && unknown >= CLIENT_REQUESTS_MAX, "{overloaded} overloaded, {unknown} unknown");
+
+    // Few requests, but too many bytes.
+    until_idle(&cluster).await;
+    let puts = (0..30).map(|n| put(format!("long{n}"), 100_000, deadline.clone())).collect();
+    let answers = flood(&peers, puts).await;
+    assert!(answers.iter().any(|answer| code(answer) == Some(ErrorCode::Overloaded)), "{answers:?}");
+    assert!(answers.iter().any(|answer| code(answer) == Some(ErrorCode::Indeterminate)), "{answers:?}");
+
+    // The Redis door draws on the same account, and answers a pipeline in order.
+    until_idle(&cluster).await;
+    let mut redis = cluster.redis(0);
+    let pipeline: String = (0..CLIENT_REQUESTS_MAX + 2).map(|n| format!("SET r{n} v\r\n")).collect();
+    redis.send(format!("{pipeline}PING\r\n").as_bytes()).await;
+    let lines = redis.lines(CLIENT_REQUESTS_MAX + 3).await;
+    let (taken, refused) = lines.split_at(CLIENT_REQUESTS_MAX);
+    assert!(taken.iter().all(|line| line.starts_with("-INDETERMINATE")), "{taken:?}");
+    assert!(
+        refused[..2].iter().all(|line| line.starts_with("-OVERLOADED overloaded: 48 requests")),
+        "{refused:?}"
+    );
+    assert_eq!(refused[2], "+PONG");
+
+    // One copy is enough for this one: it is done at once.
+    until_idle(&cluster).await;
+    let one = RequestOptions { required: Some(1), ..RequestOptions::default() };
+    let answers = flood(&peers, vec![put("after".to_owned(), 1, one)]).await;
+    assert!(matches!(answers[..], [Ok(Response::Written(_))]), "{answers:?}");
+}
+
+/// A merge used to be carried out first and then refused, which promises that nothing was done.
+#[tokio::test]
+async fn a_merge_over_the_limit_is_refused_before_it_is_done() {
+    let cluster =
+        RunningCluster::start((1, 1), store(1, 1, 1), |config| config.limits.connection_requests_max = 0)
+            .await;
+    let peers = Peers::new(Ports::os().unwrap(), Peer::Node { id: NodeId(2), incarnation: 1 }, None);
+    peers.learn(cluster.nodes[0].replica().view().get().cluster());
+    let (name, key) = (StoreName::new("default").unwrap(), Bytes::from("k"));
+    let mut set = VersionSet::default();
+    let actor = Actor { node: NodeId(2), incarnation: 1, birth: 1 };
+    set.put(Stamp { actor, timestamp: Timestamp(1), expires: None, value: Value::Tombstone }, None);
+    let (store, generation) = ((&name).into(), Generation(1));
+    let entries = [(key.clone(), set)].into_iter().collect();
+    let merge = Request::ReplicaMerge(ReplicaMerge { store, generation, hint_for: None, entries });
+    let answers = flood(&peers, vec![merge]).await;
+    assert_eq!(code(&answers[0]), Some(ErrorCode::Overloaded), "{answers:?}");
+    let (store, keys) = ((&name).into(), [key].into_iter().collect());
+    let answers = flood(&peers, vec![Request::ReplicaGet(ReplicaGet { store, generation, keys })]).await;
+    let Ok(Response::ReplicaGot(got)) = &answers[0] else { panic!("{answers:?}") };
+    assert_eq!(got.sets[0], Ok(VersionSet::default()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_are_refused_back_off_and_get_everything_done() {
+    let cluster =
+        RunningCluster::start((1, 1), store(1, 1, 1), |config| config.limits.node_requests_max = 4).await;
+    let options = ClientOptions { deadline: PATIENCE, retries: 1_000, ..ClientOptions::default() };
+    let client: Client = cluster.client(options).await;
+    let store = client.store("default").unwrap();
+    let puts = (0..60).map(|n| store.put(format!("k{n}"), "v", client::PutOptions::default()));
+    for written in join_all(puts).await {
+        written.unwrap();
+    }
+    let entries = (0..60).map(|n| (format!("m{n}"), "v"));
+    for written in store.multi_put(entries, &RequestOptions::default()).await.unwrap() {
+        written.unwrap();
+    }
+}
