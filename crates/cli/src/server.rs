@@ -112,7 +112,6 @@ async fn open(spec: &NodeSpec, ports: &Ports, port: u16) -> Result<Arc<Node>, Cl
     config.limits.connections_max = spec.connections_max;
     config.resp = RespOptions {
         password: spec.password.clone(),
-        connections_max: spec.connections_max,
         port,
         process_id: std::process::id(),
         ..RespOptions::default()

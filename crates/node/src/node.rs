@@ -282,7 +282,7 @@ impl Node {
             "version": env!("CARGO_PKG_VERSION"),
             "engine": self.engines.kind(),
             "uptime_s": uptime.as_secs(),
-            "native_connections": self.links.load(Ordering::Relaxed),
+            "native_connections": self.links(),
             "resp_connections": self.resp.connections(),
             "resp_commands_total": self.resp.commands(),
             "disk_available_bytes": self.disk.available_bytes(),
