@@ -14,4 +14,5 @@
 //! `protocol` depends on `model` alone.
 
 pub mod admission;
+pub mod handoff;
 pub mod quorum;

@@ -1,0 +1,205 @@
+//! How fast: a token bucket whose rate grows by steps and falls by halves, and a pause that doubles.
+
+use std::time::Duration;
+
+use model::Moment;
+
+use super::interface::HandoffOptions;
+
+const NANOS_PER_SECOND: u128 = 1_000_000_000;
+/// The bucket holds what its rate yields in this part of a second, so that a pause does not end in a burst.
+const BURST_PER_SECOND: u64 = 10;
+/// Most doublings of the pause: its limit comes first in any case.
+const DOUBLINGS_MAX: u32 = 16;
+
+/// The pace of one target.
+#[derive(Clone, Debug)]
+pub(super) struct Pace {
+    /// Bytes per second, within the options' limits.
+    rate: u64,
+    /// Bytes that may be sent now. Below zero after a batch that was larger than the bucket.
+    tokens: i128,
+    refilled_at: Moment,
+    /// Batches sent before this have been answered for by the last halving.
+    halved_at: Moment,
+    /// Failures of batches sent before this have been answered for by the last pause.
+    paused_at: Moment,
+    /// Failures in a row.
+    failures: u32,
+    /// Nothing is sent before this.
+    resume_at: Moment,
+    /// State of the jitter's dice.
+    dice: u64,
+}
+
+impl Pace {
+    pub(super) fn new(options: &HandoffOptions, dice: u64, now: Moment) -> Self {
+        Pace {
+            rate: options.rate_min.max(1),
+            tokens: 1,
+            refilled_at: now,
+            halved_at: now,
+            paused_at: now,
+            failures: 0,
+            resume_at: now,
+            dice,
+        }
+    }
+
+    pub(super) fn rate(&self) -> u64 {
+        self.rate
+    }
+
+    pub(super) fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// The first moment at which a batch may be sent.
+    pub(super) fn ready_at(&self) -> Moment {
+        let missing = u128::try_from(1 - self.tokens).unwrap_or(0);
+        let wait = (missing * NANOS_PER_SECOND).div_ceil(u128::from(self.rate));
+        let nanos = u64::try_from(wait).unwrap_or(u64::MAX);
+        self.refilled_at.after(Duration::from_nanos(nanos)).max(self.resume_at)
+    }
+
+    /// Nothing is sent before this.
+    pub(super) fn resume_at(&self) -> Moment {
+        self.resume_at
+    }
+
+    /// Fills the bucket with what came in until now.
+    pub(super) fn refill(&mut self, now: Moment) {
+        let nanos = now.since(self.refilled_at).as_nanos();
+        let gained = nanos * u128::from(self.rate) / NANOS_PER_SECOND;
+        let burst = i128::from((self.rate / BURST_PER_SECOND).max(1));
+        let tokens = self.tokens.saturating_add(i128::try_from(gained).unwrap_or(i128::MAX));
+        if tokens >= burst {
+            (self.tokens, self.refilled_at) = (burst, now.max(self.refilled_at));
+        } else {
+            // Only whole bytes count; the rest of the time counts next time.
+            let used = (gained * NANOS_PER_SECOND).div_ceil(u128::from(self.rate));
+            self.refilled_at =
+                self.refilled_at.after(Duration::from_nanos(u64::try_from(used).unwrap_or(u64::MAX)));
+            self.tokens = tokens;
+        }
+    }
+
+    /// Takes what a batch costs.
+    pub(super) fn take(&mut self, bytes: u64) {
+        self.tokens -= i128::from(bytes);
+    }
+
+    /// A quick answer: a bit faster, and past failures are forgotten.
+    pub(super) fn quicken(&mut self, options: &HandoffOptions) {
+        self.failures = 0;
+        self.rate = self.rate.saturating_add(options.rate_step).min(options.rate_max).max(1);
+    }
+
+    /// A late answer to a batch sent at `sent_at`: half as fast. Batches that were under way together halve once.
+    pub(super) fn halve(&mut self, options: &HandoffOptions, sent_at: Moment, now: Moment) {
+        if sent_at >= self.halved_at {
+            self.halved_at = now;
+            self.rate = (self.rate / 2).max(options.rate_min).max(1);
+        }
+    }
+
+    /// A failure of a batch sent at `sent_at`: leaves the target alone for a pause that doubles, half of it drawn.
+    /// Batches that were under way together fail together, and make one pause.
+    pub(super) fn pause(&mut self, options: &HandoffOptions, sent_at: Moment, now: Moment) {
+        if sent_at < self.paused_at {
+            return;
+        }
+        self.paused_at = now;
+        let doubled = options.pause_min.saturating_mul(1 << self.failures.min(DOUBLINGS_MAX));
+        let whole = doubled.min(options.pause_max);
+        self.failures = self.failures.saturating_add(1);
+        let half = u64::try_from(whole.as_nanos() / 2).unwrap_or(u64::MAX);
+        let drawn = (u128::from(half) * u128::from(self.roll() >> 32)) >> 32;
+        let pause = Duration::from_nanos(half.saturating_add(drawn as u64));
+        self.resume_at = self.resume_at.max(now.after(pause));
+    }
+
+    /// The target came back: begins slowly, and not together with all other holders.
+    pub(super) fn begin_again(&mut self, options: &HandoffOptions, now: Moment) {
+        self.rate = options.rate_min.max(1);
+        let rest = u64::try_from(options.rest.as_nanos()).unwrap_or(u64::MAX);
+        let drawn = (u128::from(rest) * u128::from(self.roll() >> 32)) >> 32;
+        self.resume_at = self.resume_at.max(now.after(Duration::from_nanos(drawn as u64)));
+    }
+
+    /// Splitmix64: enough for jitter, and the same on every machine.
+    fn roll(&mut self) -> u64 {
+        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.dice;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Moment {
+        Moment { nanos: ms * 1_000_000 }
+    }
+
+    fn options() -> HandoffOptions {
+        HandoffOptions { rate_min: 1000, rate_max: 10_000, rate_step: 1000, ..HandoffOptions::default() }
+    }
+
+    #[test]
+    fn a_batch_larger_than_the_bucket_is_paid_off_afterwards() {
+        let mut pace = Pace::new(&options(), 1, at(0));
+        assert_eq!(pace.ready_at(), at(0));
+        pace.take(2001);
+        assert_eq!(pace.ready_at(), at(2001));
+        pace.refill(at(500));
+        pace.refill(at(1000));
+        assert_eq!(pace.ready_at(), at(2001));
+        pace.refill(at(9000));
+        pace.take(100);
+        assert_eq!(pace.ready_at(), at(9001), "the bucket holds a tenth of a second");
+    }
+
+    #[test]
+    fn the_rate_grows_by_steps_and_falls_by_halves_within_its_limits() {
+        let (mut pace, options) = (Pace::new(&options(), 1, at(0)), options());
+        (0..20).for_each(|_| pace.quicken(&options));
+        assert_eq!(pace.rate(), 10_000);
+        pace.halve(&options, at(5), at(10));
+        pace.halve(&options, at(6), at(11));
+        assert_eq!(pace.rate(), 5_000, "two batches of one flight halve once");
+        for ms in 0..20 {
+            pace.halve(&options, at(100 + ms), at(100 + ms));
+        }
+        assert_eq!(pace.rate(), 1000);
+    }
+
+    #[test]
+    fn pauses_double_up_to_their_limit_and_end_with_a_quick_answer() {
+        let (mut pace, options) = (Pace::new(&options(), 7, at(0)), options());
+        let mut now = at(0);
+        for doubled in [200, 400, 800, 1600, 3200, 6400, 12_800, 15_000, 15_000] {
+            pace.pause(&options, now, now);
+            let pause = pace.resume_at().since(now).as_millis();
+            assert!((doubled / 2..=doubled).contains(&pause), "{pause} of {doubled}");
+            now = pace.resume_at();
+        }
+        pace.quicken(&options);
+        pace.pause(&options, now, now);
+        assert!(pace.resume_at().since(now) <= options.pause_min);
+    }
+
+    #[test]
+    fn holders_with_other_dice_pause_differently() {
+        let pause = |dice| {
+            let mut pace = Pace::new(&options(), dice, at(0));
+            pace.pause(&options(), at(0), at(0));
+            pace.resume_at()
+        };
+        assert_ne!(pause(1), pause(2));
+        assert_eq!(pause(1), pause(1));
+    }
+}
