@@ -14,5 +14,6 @@
 //! `protocol` depends on `model` alone.
 
 pub mod admission;
+pub mod gossip;
 pub mod handoff;
 pub mod quorum;

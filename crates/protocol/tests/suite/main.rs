@@ -5,6 +5,7 @@
 mod admission;
 mod allocation;
 mod get_transcripts;
+mod gossip;
 mod multi;
 mod script;
 mod write_transcripts;

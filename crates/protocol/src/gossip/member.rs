@@ -1,0 +1,264 @@
+//! What is known about one other node, and what follows from it.
+//!
+//! Only facts are kept, each with its moment; the state is computed from them and the time. So no order of events can
+//! leave a state behind that its facts no longer justify.
+
+use std::fmt;
+use std::time::Duration;
+
+use model::{Moment, NodeId};
+
+use super::phi::Window;
+use super::row::Row;
+
+/// Phi from which on a node is suspected: one false alarm in a hundred million beats, if beats were normal.
+pub const PHI_SUSPECTED: f64 = 8.0;
+/// Silence after which a suspected node is believed down: no pause that a process survives is near it.
+pub const DOWN_AFTER: Duration = Duration::from_secs(10);
+/// How long nobody must listen at a node's address until its process is believed gone: longer than taking the
+/// address over from a predecessor.
+pub const GONE_AFTER: Duration = Duration::from_secs(1);
+/// A request that waited less than this proves nothing when it is given up.
+pub const LATE_AFTER: Duration = Duration::from_millis(500);
+/// Exchanges in a row without an answer that make a node suspected: one may be lost, three are no accident.
+pub const EXCHANGES_MISSED_MAX: u32 = 3;
+
+/// What is believed about a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// Requests go there.
+    Alive,
+    /// Routing avoids it; hints are written for it.
+    Suspected,
+    /// Believed gone; hints wait without trying.
+    Down,
+    /// It said that it stops.
+    Left,
+}
+
+impl State {
+    /// Its name for programs and people.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Alive => "alive",
+            State::Suspected => "suspected",
+            State::Down => "down",
+            State::Left => "left",
+        }
+    }
+}
+
+/// What a request, or an attempt to connect, experienced with a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Experience {
+    /// It answered a request; a refusal is an answer.
+    Replied,
+    /// Something came from it lately; perhaps before what was experienced since.
+    Heard,
+    /// The link to it broke.
+    LinkBroke,
+    /// Its machine says that nobody listens at its address.
+    Refused,
+    /// No connection for another reason: no answer, no route, no handshake.
+    Unreachable,
+    /// A request was given up after this long, and nothing at all came over its link meanwhile.
+    Unanswered {
+        /// Since the request was sent.
+        waited: Duration,
+    },
+}
+
+/// Why a node is in its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Nothing speaks against it.
+    Beats,
+    /// Nothing was heard of it yet, and it is early.
+    NotHeardYet,
+    /// Its silence is surprising.
+    Silent,
+    /// As [`Experience::LinkBroke`].
+    LinkBroke,
+    /// As [`Experience::Refused`].
+    Refused,
+    /// As [`Experience::Unreachable`].
+    Unreachable,
+    /// As [`Experience::Unanswered`].
+    Unanswered,
+    /// It does not answer this node's gossip.
+    GossipUnanswered,
+    /// Nobody listened at its address for [`GONE_AFTER`].
+    Gone,
+    /// It was silent for [`DOWN_AFTER`].
+    SilentForLong,
+    /// It said that it stops.
+    SaidSo,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Why::Beats => "its heartbeat advances",
+            Why::NotHeardYet => "not heard yet",
+            Why::Silent => "its silence is surprising",
+            Why::LinkBroke => "the link to it broke",
+            Why::Refused => "it refused a connection",
+            Why::Unreachable => "no connection to it comes about",
+            Why::Unanswered => "a request ran into its deadline",
+            Why::GossipUnanswered => "it does not answer this node",
+            Why::Gone => "nobody listens at its address",
+            Why::SilentForLong => "silent for longer than any pause",
+            Why::SaidSo => "it said so when it stopped",
+        })
+    }
+}
+
+/// Refused connections in a row.
+#[derive(Clone, Copy, Debug)]
+struct Refusals {
+    first: Moment,
+    last: Moment,
+}
+
+/// The facts about one node.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub(super) row: Option<Row>,
+    intervals: Window,
+    /// When its row last advanced; before the first time, when it became a member.
+    advanced: Moment,
+    /// Last sign of life of any kind.
+    heard: Moment,
+    /// What this node's own requests hold against it, until it answers one.
+    doubt: Option<Why>,
+    refusals: Option<Refusals>,
+    /// The exchange that is out.
+    pub(super) exchange: Option<Moment>,
+    missed: u32,
+    /// As announced last.
+    pub(super) state: State,
+}
+
+impl Member {
+    pub(super) fn new(now: Moment) -> Member {
+        Member {
+            row: None,
+            intervals: Window::default(),
+            advanced: now,
+            heard: now,
+            doubt: None,
+            refusals: None,
+            exchange: None,
+            missed: 0,
+            state: State::Alive,
+        }
+    }
+
+    /// Takes in a row from whoever; true when it is news.
+    pub(super) fn learn(&mut self, row: Row, now: Moment) -> bool {
+        let Some(known) = self.row else {
+            // Rows of the dead go round as well: the first one seen proves no life, the next heartbeat does.
+            self.row = Some(row);
+            self.advanced = now;
+            return true;
+        };
+        if row <= known {
+            return false;
+        }
+        self.row = Some(known.join(row));
+        if row.is_later_than(&known) {
+            if row.incarnation == known.incarnation {
+                self.intervals.record(now.since(self.advanced));
+            }
+            self.advanced = now;
+            self.heard = now;
+        }
+        true
+    }
+
+    pub(super) fn experience(&mut self, experience: Experience, now: Moment) {
+        match experience {
+            Experience::Replied => {
+                self.heard = now;
+                self.doubt = None;
+                self.refusals = None;
+                self.missed = 0;
+            }
+            Experience::Heard => self.heard = now,
+            Experience::LinkBroke => self.doubt = Some(Why::LinkBroke),
+            Experience::Unreachable => self.doubt = Some(Why::Unreachable),
+            Experience::Refused => {
+                self.doubt = Some(Why::Refused);
+                let first = self.refusals.map_or(now, |refusals| refusals.first);
+                self.refusals = Some(Refusals { first, last: now });
+            }
+            Experience::Unanswered { waited } if waited >= LATE_AFTER => self.doubt = Some(Why::Unanswered),
+            Experience::Unanswered { .. } => {}
+        }
+    }
+
+    /// An exchange ended without an answer.
+    pub(super) fn miss(&mut self) {
+        self.exchange = None;
+        self.missed += 1;
+        if self.missed >= EXCHANGES_MISSED_MAX && self.doubt.is_none() {
+            self.doubt = Some(Why::GossipUnanswered);
+        }
+    }
+
+    /// This node slept for so long, not the others.
+    pub(super) fn forgive(&mut self, lateness: Duration, now: Moment) {
+        let later = |moment: Moment| moment.after(lateness).min(now);
+        self.heard = later(self.heard);
+        self.advanced = later(self.advanced);
+        self.exchange = self.exchange.map(later);
+        self.refusals = self.refusals.map(|refusals| Refusals { first: later(refusals.first), last: now });
+    }
+
+    pub(super) fn silence(&self, now: Moment) -> Duration {
+        now.since(self.heard)
+    }
+
+    pub(super) fn phi(&self, now: Moment) -> f64 {
+        self.intervals.phi(self.silence(now))
+    }
+
+    /// What follows from the facts.
+    pub(super) fn verdict(&self, now: Moment) -> (State, Why) {
+        if self.row.is_some_and(|row| row.left) {
+            return (State::Left, Why::SaidSo);
+        }
+        // Refusals before the last sign of life were those of an address in between two processes.
+        let refused_for = |refusals: Refusals| refusals.last.since(refusals.first.max(self.heard));
+        if self.refusals.is_some_and(|refusals| refused_for(refusals) >= GONE_AFTER) {
+            return (State::Down, Why::Gone);
+        }
+        if self.silence(now) >= DOWN_AFTER {
+            return (State::Down, Why::SilentForLong);
+        }
+        if let Some(doubt) = self.doubt {
+            return (State::Suspected, doubt);
+        }
+        if self.phi(now) >= PHI_SUSPECTED {
+            return (State::Suspected, Why::Silent);
+        }
+        (State::Alive, if self.row.is_some() { Why::Beats } else { Why::NotHeardYet })
+    }
+}
+
+/// A node as another one sees it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Seen {
+    /// Which node.
+    pub node: NodeId,
+    /// What is believed about it.
+    pub state: State,
+    /// Why.
+    pub why: Why,
+    /// How surprising its silence is, 0 to 100.
+    pub phi: f64,
+    /// Since the last sign of life, or since it became a member.
+    pub silence: Duration,
+    /// Its newest row, if one came.
+    pub row: Option<Row>,
+}
