@@ -8,23 +8,26 @@
 //! a link is [`Hello`], whose layout never changes, the first answer [`Welcome`]: they settle the version that all
 //! later frames on the link use. The length prefix of a frame and the preamble of a link belong to `runtime`.
 //!
-//! Three groups: what anybody may ask a node about itself; *coordinated* operations, which the receiving node drives
-//! to their quorum; and *replica* operations, which a node answers from its own storage alone.
+//! Four groups: what anybody may ask a node about itself; *coordinated* operations, which the receiving node drives
+//! to their quorum; *replica* operations, which a node answers from its own storage alone; and what nodes tell each
+//! other about themselves.
 //!
 //! **Architecture Invariant:** unknown kinds, unknown tags and trailing bytes are errors; nothing is skipped that is
 //! not understood.
 
+mod gossip;
 mod request;
 mod response;
 mod store_ref;
 
+pub use gossip::{Gossip, Gossiped};
 pub use request::{
-    ClusterGet, Condition, Delete, Get, Hello, MultiGet, MultiPut, Peer, Ping, Put, PutEntry, ReplicaGet,
-    ReplicaMerge, Request, RequestOptions, Scan, ScanAfter, StatusGet,
+    ClusterGet, Condition, Delete, EventsGet, Get, Hello, MetricsGet, MultiGet, MultiPut, NodesGet, Peer,
+    Ping, Put, PutEntry, ReplicaGet, ReplicaMerge, Request, RequestOptions, Scan, ScanAfter, StatusGet,
 };
 pub use response::{
-    ClusterDocument, Failure, Got, Merged, MultiGot, MultiWritten, Pong, ReplicaGot, ReplicaMerged, Response,
-    Scanned, StatusDocument, Welcome, Written,
+    ClusterDocument, EventsDocument, Failure, Got, Merged, MetricsText, MultiGot, MultiWritten,
+    NodesDocument, Pong, ReplicaGot, ReplicaMerged, Response, Scanned, StatusDocument, Welcome, Written,
 };
 pub use store_ref::StoreRef;
 

@@ -4,6 +4,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use model::{Context, Generation, NodeId, PartitionId, Token, VersionSet, WallMillis};
 use smallvec::SmallVec;
 
+use super::gossip::Gossip;
 use super::{StoreRef, messages};
 use crate::codec::{DecodeError, Field, Reader, fields, tags};
 
@@ -14,6 +15,9 @@ messages! {
         0x02 Ping "ping",
         0x03 ClusterGet "cluster-get",
         0x04 StatusGet "status-get",
+        0x05 NodesGet "nodes-get",
+        0x06 EventsGet "events-get",
+        0x07 MetricsGet "metrics-get",
         0x10 Get "get",
         0x11 Put "put",
         0x12 Delete "delete",
@@ -22,6 +26,7 @@ messages! {
         0x20 ReplicaGet "replica-get",
         0x21 ReplicaMerge "replica-merge",
         0x22 Scan "scan",
+        0x30 Gossip "gossip",
     }
 }
 
@@ -99,6 +104,30 @@ fields! {
 fields! {
     /// Asks for the node's own state.
     pub struct StatusGet {}
+}
+
+fields! {
+    /// Asks what the node believes about all nodes.
+    pub struct NodesGet {}
+}
+
+fields! {
+    /// Asks for the node's events after one that the caller has seen.
+    pub struct EventsGet {
+        /// The run of the node that the caller has read from, 0 if none: another run is read from its first event.
+        pub run: u64,
+        /// Sequence number of the last event that the caller has seen.
+        pub after: u64,
+        /// Events at most; the node grants at most 1,000.
+        pub count_max: u32,
+        /// Milliseconds to wait for an event when there is none yet; the node grants at most 30,000.
+        pub wait_ms: u32,
+    }
+}
+
+fields! {
+    /// Asks for the node's numbers.
+    pub struct MetricsGet {}
 }
 
 fields! {

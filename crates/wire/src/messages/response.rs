@@ -4,6 +4,7 @@ use bytes::Bytes;
 use model::{Context, Dot, Generation, NodeId, VersionSet};
 use smallvec::SmallVec;
 
+use super::gossip::Gossiped;
 use super::messages;
 use super::request::ScanAfter;
 use crate::codec::{DecodeError, Field, Reader, fields, tags};
@@ -16,6 +17,9 @@ messages! {
         0x82 Pong "pong",
         0x83 ClusterDocument "cluster-document",
         0x84 StatusDocument "status-document",
+        0x85 NodesDocument "nodes-document",
+        0x86 EventsDocument "events-document",
+        0x87 MetricsText "metrics-text",
         0x90 Got "got",
         0x91 Written "written",
         0x93 MultiGot "multi-got",
@@ -23,6 +27,7 @@ messages! {
         0xa0 ReplicaGot "replica-got",
         0xa1 ReplicaMerged "replica-merged",
         0xa2 Scanned "scanned",
+        0xb0 Gossiped "gossiped",
         0xff Failure "failure",
     }
 }
@@ -63,6 +68,30 @@ fields! {
     pub struct StatusDocument {
         /// As JSON, for people and tools.
         pub json: Bytes,
+    }
+}
+
+fields! {
+    /// What the node believes about all nodes.
+    pub struct NodesDocument {
+        /// As JSON, for people and tools.
+        pub json: Bytes,
+    }
+}
+
+fields! {
+    /// Some of the node's events.
+    pub struct EventsDocument {
+        /// As JSON, for people and tools.
+        pub json: Bytes,
+    }
+}
+
+fields! {
+    /// The node's numbers.
+    pub struct MetricsText {
+        /// In the text format of Prometheus, version 0.0.4.
+        pub text: Bytes,
     }
 }
 

@@ -40,6 +40,15 @@ fn requests_are_pinned() {
     kinds.extend(multi_requests());
     kinds.extend(replica_requests());
     kinds.extend(scan_requests());
+    kinds.extend(account_requests());
+    kinds.push(request(
+        Gossip { from: NodeId(2), generation: Generation(7), rows: vec![row(), row()] },
+        expect![[r#"
+            30 ac 02 02 07 02 03 80 80 80 80 f0 31 f4 03 01  0...........1...
+            07 0c e8 07 80 80 80 80 04 05 03 80 80 80 80 f0  ................
+            31 f4 03 01 07 0c e8 07 80 80 80 80 04 05        1.............
+        "#]],
+    ));
     assert_all_covered(kinds, Request::KINDS);
 }
 
@@ -79,6 +88,41 @@ fn session_requests() -> Vec<u8> {
         "#]],
         ),
     ]
+}
+
+fn account_requests() -> Vec<u8> {
+    vec![
+        request(
+            NodesGet {},
+            expect![[r#"
+            05 ac 02                                         ...
+        "#]],
+        ),
+        request(
+            EventsGet { run: 9, after: 300, count_max: 100, wait_ms: 1000 },
+            expect![[r#"
+            06 ac 02 09 ac 02 64 e8 07                       ......d..
+        "#]],
+        ),
+        request(
+            MetricsGet {},
+            expect![[r#"
+            07 ac 02                                         ...
+        "#]],
+        ),
+    ]
+}
+
+fn row() -> protocol::gossip::Row {
+    protocol::gossip::Row {
+        node: NodeId(3),
+        incarnation: 0x18f_0000_0000,
+        heartbeat: 500,
+        left: true,
+        generation: Generation(7),
+        epoch: 12,
+        load: protocol::gossip::Load { operations_per_second: 1000, data_bytes: 1 << 30, links: 5 },
+    }
 }
 
 fn coordinated_requests() -> Vec<u8> {
@@ -269,6 +313,40 @@ fn responses_are_pinned() {
     let mut kinds = session_responses();
     kinds.extend(coordinated_responses());
     kinds.extend(replica_responses());
+    let json = Bytes::from_static(b"{}");
+    kinds.extend([
+        response(
+            NodesDocument { json: json.clone() },
+            expect![[r#"
+            85 01 02 7b 7d                                   ...{}
+        "#]],
+        ),
+        response(
+            EventsDocument { json: json.clone() },
+            expect![[r#"
+            86 01 02 7b 7d                                   ...{}
+        "#]],
+        ),
+        response(
+            MetricsText { text: Bytes::from_static(b"a 1") },
+            expect![[r#"
+            87 01 03 61 20 31                                ...a.1
+        "#]],
+        ),
+        response(
+            Gossiped { rows: vec![row()], cluster: None },
+            expect![[r#"
+            b0 01 01 03 80 80 80 80 f0 31 f4 03 01 07 0c e8  .........1......
+            07 80 80 80 80 04 05 00                          ........
+        "#]],
+        ),
+        response(
+            Gossiped { rows: Vec::new(), cluster: Some(json) },
+            expect![[r#"
+            b0 01 00 01 02 7b 7d                             .....{}
+        "#]],
+        ),
+    ]);
     assert_all_covered(kinds, Response::KINDS);
 }
 

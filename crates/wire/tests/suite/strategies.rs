@@ -9,6 +9,7 @@ use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
+use protocol::gossip::{Load, Row};
 use wire::ErrorCode;
 use wire::messages::*;
 
@@ -120,6 +121,21 @@ fn put_entry() -> impl Strategy<Value = PutEntry> {
     )
 }
 
+fn row() -> impl Strategy<Value = Row> {
+    let load = (number(), number(), any::<u32>());
+    (any::<u32>(), number(), number(), any::<bool>(), generation(), number(), load).prop_map(
+        |(node, incarnation, heartbeat, left, generation, epoch, load)| Row {
+            node: NodeId(node),
+            incarnation,
+            heartbeat,
+            left,
+            generation,
+            epoch,
+            load: Load { operations_per_second: load.0, data_bytes: load.1, links: load.2 },
+        },
+    )
+}
+
 fn head() -> impl Strategy<Value = (StoreRef, Generation, RequestOptions)> {
     (store(), generation(), options())
 }
@@ -169,7 +185,13 @@ pub fn request() -> impl Strategy<Value = Request> {
     });
     prop_oneof![
         hello().prop_map(Request::from),
-        select(vec![Request::Ping(Ping {}), ClusterGet {}.into(), StatusGet {}.into()]),
+        select(vec![
+            Request::Ping(Ping {}),
+            ClusterGet {}.into(),
+            StatusGet {}.into(),
+            NodesGet {}.into(),
+            MetricsGet {}.into(),
+        ]),
         (head(), bytes()).prop_map(|((store, generation, options), key)| {
             Get { store, generation, options, key }.into()
         }),
@@ -186,6 +208,11 @@ pub fn request() -> impl Strategy<Value = Request> {
         }),
         replica_merge.prop_map(Request::from),
         scan().prop_map(Request::from),
+        (number(), number(), any::<u32>(), any::<u32>()).prop_map(|(run, after, count_max, wait_ms)| {
+            EventsGet { run, after, count_max, wait_ms }.into()
+        }),
+        (any::<u32>(), generation(), vec(row(), 0..4))
+            .prop_map(|(from, generation, rows)| { Gossip { from: NodeId(from), generation, rows }.into() }),
     ]
 }
 
@@ -242,6 +269,10 @@ pub fn response() -> impl Strategy<Value = Response> {
         vec(prop::result::maybe_err(merged, code()), 0..4)
             .prop_map(|outcomes| ReplicaMerged { outcomes: outcomes.into() }.into()),
         (vec((bytes(), set()), 0..4), after()).prop_map(|(records, next)| Scanned { records, next }.into()),
+        bytes().prop_map(|json| NodesDocument { json }.into()),
+        bytes().prop_map(|json| EventsDocument { json }.into()),
+        bytes().prop_map(|text| MetricsText { text }.into()),
+        (vec(row(), 0..4), option::of(bytes())).prop_map(|(rows, cluster)| Gossiped { rows, cluster }.into()),
         failure().prop_map(Response::from),
     ]
 }
