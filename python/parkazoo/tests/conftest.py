@@ -15,7 +15,7 @@ import pytest
 from kazoo.exceptions import NoNodeError, NotEmptyError
 
 from parkazoo.connection import BatchingClient
-from servers import PATIENCE_SECONDS, Ensemble, start_ensembles
+from servers import PATIENCE_SECONDS, SUPERUSER, Ensemble, start_ensembles
 
 EnsembleFactory = Callable[..., list[Ensemble]]
 
@@ -48,7 +48,7 @@ def empty(ensemble: Ensemble) -> None:
     A namespace leaves a thousand nodes, so no request waits for the one before it:
     a level of the tree is listed at once, and all of it is deleted from the leaves.
     """
-    client = BatchingClient(ensemble.hosts, timeout=30)
+    client = BatchingClient(ensemble.hosts, timeout=30, auth_data=[SUPERUSER])
     client.start(PATIENCE_SECONDS)
     try:
         while left := below_root(client):
@@ -79,7 +79,7 @@ def _or_none(result: Any) -> Any:
     """What was answered; a session that ends meanwhile takes nodes of its own away
     or, before it ends, adds some."""
     with contextlib.suppress(NoNodeError, NotEmptyError):
-        return result.get(PATIENCE_SECONDS)
+        return result.get(timeout=PATIENCE_SECONDS)
     return None
 
 

@@ -14,6 +14,7 @@ the source tree.
 from __future__ import annotations
 
 import atexit
+import base64
 import hashlib
 import os
 import random
@@ -43,6 +44,16 @@ PATIENCE_SECONDS = 90.0
 # outlives the server's process, which is all that the tests take away, and spares
 # a shared disk.
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+# Whoever says so may do anything on these servers, whatever an ACL forbids.
+SUPERUSER = ("digest", "super:test")
+
+
+def generate_digest(credential: str) -> str:
+    """A user and password as ZooKeeper keeps them."""
+    user, _, _ = credential.partition(":")
+    digest = hashlib.sha1(credential.encode(), usedforsecurity=False).digest()
+    return f"{user}:{base64.b64encode(digest).decode()}"
 
 
 def cache_directory() -> Path:
@@ -200,6 +211,9 @@ class Server:
         assert self.process is None, f"{self.address} is already running"
         properties = {
             "zookeeper.admin.enableServer": "false",
+            "zookeeper.DigestAuthenticationProvider.superDigest": (
+                generate_digest(SUPERUSER[1])
+            ),
             **self.options.properties,
         }
         command = [

@@ -170,7 +170,7 @@ def test_requests_sent_without_waiting_keep_their_order(make: Maker) -> None:
             client.create_async(d),
             client.get_children_async(d),
         ]
-        answers = [result.get(PATIENCE_SECONDS) for result in asked]
+        answers = [result.get(timeout=PATIENCE_SECONDS) for result in asked]
         assert answers[3][0] == b"2"
         assert sorted(answers[5]) == ["x", "y"]
         assert answers[-1] == []
@@ -183,7 +183,7 @@ def test_one_shard_stays_in_order_without_being_asked_to(make: Maker) -> None:
         client.create(d)
         asked = [client.create_async(f"{d}/x"), client.set_async(f"{d}/x", b"1", 0)]
         asked += [client.set_async(f"{d}/x", b"2", 1), client.get_async(f"{d}/x")]
-        assert [result.get(PATIENCE_SECONDS) for result in asked][-1][0] == b"2"
+        assert [result.get(timeout=PATIENCE_SECONDS) for result in asked][-1][0] == b"2"
 
 
 def test_the_acl_of_a_directory_guards_its_children(make: Maker) -> None:
@@ -289,6 +289,24 @@ def test_a_recursive_delete_left_behind_is_finished_by_others(
     )
     assert other.exists("/r") is None
     assert nothing_wrong(other)
+
+
+def test_a_client_that_runs_finishes_what_others_left_behind(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remove, "LOOK_SECONDS", 0.2)
+    client, other = make(), make()
+    client.create("/r/x", makepath=True)
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(remove, "_delete_all", die)
+        with pytest.raises(KeyboardInterrupt):
+            client.delete("/r", recursive=True)
+    client.stop()
+    wait_until(lambda: not other.exists("/r"), "the other one finishes it by itself")
 
 
 def test_a_new_life_is_not_deleted_by_an_old_intent(

@@ -42,7 +42,7 @@ def test_pipelined_requests_are_answered_in_the_order_they_were_made(
         result = client.set_async("/n", str(number).encode())
         result.rawlink(lambda _, n=number: answered.append(n))
         results.append(result)
-    versions = [result.get(PATIENCE_SECONDS).version for result in results]
+    versions = [result.get(timeout=PATIENCE_SECONDS).version for result in results]
     assert versions == list(range(1, 2001))
     wait_until(lambda: len(answered) == 2000, "all callbacks")
     assert answered == sorted(answered)
@@ -53,7 +53,7 @@ def test_a_batch_larger_than_one_send_arrives_whole(client: BatchingClient) -> N
     value = b"v" * 50_000
     count = 4 * SEND_BYTES_MAX // len(value)
     results = [client.create_async(f"/n{n}", value) for n in range(count)]
-    assert [result.get(PATIENCE_SECONDS) for result in results] == [
+    assert [result.get(timeout=PATIENCE_SECONDS) for result in results] == [
         f"/n{n}" for n in range(count)
     ]
 
@@ -66,9 +66,9 @@ def test_replies_larger_than_one_receive_are_put_together(
         client.create(f"/large{n}", value)
     results = [client.get_async(f"/large{n % 3}") for n in range(12)]
     results.insert(5, client.exists_async("/large0"))
-    assert results.pop(5).get(PATIENCE_SECONDS).dataLength == 900_000
+    assert results.pop(5).get(timeout=PATIENCE_SECONDS).dataLength == 900_000
     for n, result in enumerate(results):
-        data, _stat = result.get(PATIENCE_SECONDS)
+        data, _stat = result.get(timeout=PATIENCE_SECONDS)
         assert type(data) is bytes
         assert data == values[n % 3]
 
@@ -116,7 +116,7 @@ def test_watches_fire_between_replies(client: BatchingClient) -> None:
     results = [client.set_async("/n", b"x") for _ in range(100)]
     results += [client.get_async("/n") for _ in range(100)]
     for result in results:
-        result.get(PATIENCE_SECONDS)
+        result.get(timeout=PATIENCE_SECONDS)
     assert fired.wait(PATIENCE_SECONDS)
     assert len(events) == 1
 
@@ -128,8 +128,10 @@ def test_an_authentication_answered_ahead_of_others_is_matched(
     before = [client.set_async("/n", b"x") for _ in range(300)]
     authenticated = client.add_auth_async("digest", "user:password")
     after = [client.set_async("/n", b"x") for _ in range(300)]
-    assert authenticated.get(PATIENCE_SECONDS) is True
-    versions = [result.get(PATIENCE_SECONDS).version for result in [*before, *after]]
+    assert authenticated.get(timeout=PATIENCE_SECONDS) is True
+    versions = [
+        result.get(timeout=PATIENCE_SECONDS).version for result in [*before, *after]
+    ]
     assert versions == list(range(1, 601))
 
 
@@ -138,7 +140,7 @@ def test_requests_queued_before_a_drop_are_sent_first(client: BatchingClient) ->
     before = client.set_async("/n", b"1")
     client._call(_CONNECTION_DROP, None)
     with contextlib.suppress(ConnectionLoss):
-        before.get(PATIENCE_SECONDS)
+        before.get(timeout=PATIENCE_SECONDS)
     assert client.retry(client.get, "/n")[0] == b"1"
 
 
@@ -177,7 +179,7 @@ def test_an_expired_session_fails_what_was_waiting(
     client._call(_SESSION_EXPIRED, None)
     waiting = client.exists_async("/")
     with pytest.raises(SessionExpiredError):
-        waiting.get(PATIENCE_SECONDS)
+        waiting.get(timeout=PATIENCE_SECONDS)
     assert lost.wait(PATIENCE_SECONDS)
     wait_until(lambda: client.connected, "a new session")
 

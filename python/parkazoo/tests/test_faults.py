@@ -42,8 +42,8 @@ def hosts_of(ensembles: list[Ensemble]) -> str:
     return ";".join(ensemble.hosts for ensemble in ensembles)
 
 
-def connect_to(hosts: str) -> ParKazooClient:
-    client = ParKazooClient(hosts, timeout=SESSION_SECONDS)
+def connect_to(hosts: str, seconds: float = SESSION_SECONDS) -> ParKazooClient:
+    client = ParKazooClient(hosts, timeout=seconds)
     client.start(120)
     return client
 
@@ -66,11 +66,17 @@ def judge() -> Iterator[Callable[[str], ParKazooClient]]:
 class Turmoil:
     """All kinds of callers at once, and the verdict on what they saw."""
 
-    def __init__(self, judge: ParKazooClient, hosts: str, reads: bool) -> None:
+    def __init__(
+        self,
+        judge: ParKazooClient,
+        hosts: str,
+        reads: bool,
+        seconds: float = SESSION_SECONDS,
+    ) -> None:
         self.judge = judge
         for path in ("/w", "/numbers/a", "/numbers/b", "/locks", "/queue"):
             judge.ensure_path(path)
-        self.chaos = chaos = Chaos(lambda: connect_to(hosts), SEED, reads)
+        self.chaos = chaos = Chaos(lambda: connect_to(hosts, seconds), SEED, reads)
         chaos.start(chaos.nodes, 4, DIRECTORIES)
         chaos.start(chaos.directories, 2, DIRECTORIES)
         chaos.start(chaos.locks, 3, ["/locks/a", "/locks/b", "/locks/c"])

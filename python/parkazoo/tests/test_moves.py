@@ -137,7 +137,7 @@ def test_a_move_left_frozen_is_undone(make: Maker) -> None:
     time.sleep(0.3)
     assert not asked.ready(), "nothing passes a frozen fence"
     mover.abort()
-    assert asked.get(PATIENCE_SECONDS) == "/f/y"
+    assert asked.get(timeout=PATIENCE_SECONDS) == "/f/y"
     assert nothing_wrong(client)
 
 

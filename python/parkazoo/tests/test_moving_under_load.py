@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from kazoo.protocol.states import KazooState
 
 from conftest import EnsembleFactory
 from history import UNKNOWN
@@ -25,6 +24,10 @@ from test_faults import Turmoil, connect_to, hosts_of
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(900)]
 
 WHOLE = 3  # ensembles, when the third has joined
+# No session is to end here, however busy the machine is.
+LONG_SECONDS = 30.0
+# A third of all shards moves while everybody is busy and the servers stall and die.
+MOVE_SECONDS = 600.0
 
 
 @pytest.fixture
@@ -33,7 +36,7 @@ def operator() -> Iterator[Callable[[str], ParKazooClient]]:
     made: list[ParKazooClient] = []
 
     def connect(hosts: str) -> ParKazooClient:
-        made.append(connect_to(hosts))
+        made.append(connect_to(hosts, LONG_SECONDS))
         return made[-1]
 
     yield connect
@@ -47,7 +50,7 @@ def test_a_third_ensemble_joins_and_leaves_unnoticed(
 ) -> None:
     taken = ensembles(WHOLE)
     hosts = hosts_of(taken[:2])
-    with Turmoil(operator(hosts), hosts, reads=True) as turmoil:
+    with Turmoil(operator(hosts), hosts, True, LONG_SECONDS) as turmoil:
         states: list[str] = []
         for client in turmoil.chaos._clients:
             client.add_listener(states.append)
@@ -61,10 +64,11 @@ def test_a_third_ensemble_joins_and_leaves_unnoticed(
         back = mover.remove_ensemble(name)
         assert back.shards_moved == moved.shards_moved
         time.sleep(1)
+        seen = list(states)  # before the callers stop, which says LOST
         turmoil.end()
         unsure = [o for o in turmoil.chaos.history.operations if o.outcome == UNKNOWN]
         assert unsure == [], "a move made an operation fail"
-        assert KazooState.SUSPENDED not in states and KazooState.LOST not in states
+        assert seen == [], "a move disturbed a session"
 
 
 def test_a_move_survives_an_ensemble_that_stalls_and_one_that_dies(
@@ -73,29 +77,35 @@ def test_a_move_survives_an_ensemble_that_stalls_and_one_that_dies(
     """The mover may give up; then another finishes what it left."""
     taken = ensembles(WHOLE)
     hosts = hosts_of(taken[:2])
-    with Turmoil(operator(hosts), hosts, reads=True) as turmoil:
+    with Turmoil(operator(hosts), hosts, True, LONG_SECONDS) as turmoil:
         time.sleep(1)
         Mover(operator(hosts)).add_ensemble(taken[2].hosts)
-        ended = threading.Event()
-        gave_up: list[str] = []
+        ended, stopping = threading.Event(), threading.Event()
+        begun, gave_up = time.monotonic(), []
 
         def keep_moving() -> None:
-            deadline = time.monotonic() + 120
-            while time.monotonic() < deadline:
+            while not stopping.is_set():
+                client = connect_to(hosts_of(taken), LONG_SECONDS)
                 try:
-                    client = operator(hosts_of(taken))
                     Mover(client).rebalance()
                     break
                 except Exception as error:
-                    gave_up.append(repr(error))
+                    at = f"{time.monotonic() - begun:.1f} s"
+                    gave_up.append(f"{at}: {error!r}")
                     time.sleep(0.5)
+                finally:
+                    client.stop()
+                    client.close()
             ended.set()
 
         threading.Thread(target=keep_moving, daemon=True).start()
         time.sleep(2)
         for ensemble in taken:
             disturb(ensemble)
-        assert ended.wait(150), gave_up
+        moved = ended.wait(MOVE_SECONDS)
+        stopping.set()
+        print(f"gave up {len(gave_up)} times:", *gave_up, sep="\n")
+        assert moved, gave_up
         turmoil.end()
         table = turmoil.judge.table
         assert table is not None and not table.moving

@@ -30,7 +30,7 @@ def client(ensembles: EnsembleFactory) -> Iterator[BatchingClient]:
 def send(client: BatchingClient, fence: int, *operations: Any) -> list[Any]:
     result = client.handler.async_result()
     client._call(Fenced((("/fence", fence),), operations), result)
-    return results_of(result.get(PATIENCE_SECONDS))
+    return results_of(result.get(timeout=PATIENCE_SECONDS))
 
 
 def create(path: str, flags: int = 0) -> Create:
@@ -86,5 +86,5 @@ def test_a_reply_is_found_among_pipelined_ones(client: BatchingClient) -> None:
         client._call(Fenced((("/fence", 0),), (create(f"/n{number}"),)), result)
         results.append(result)
         results.append(client.exists_async(f"/n{number}"))
-    assert results_of(results[998].get(PATIENCE_SECONDS)) == ["/n499"]
-    assert all(result.get(PATIENCE_SECONDS) for result in results)
+    assert results_of(results[998].get(timeout=PATIENCE_SECONDS)) == ["/n499"]
+    assert all(result.get(timeout=PATIENCE_SECONDS) for result in results)

@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 from kazoo.exceptions import NoChildrenForEphemeralsError
 from kazoo.security import make_acl
 
-from parkazoo import ParKazooClient
+from parkazoo import ParKazooClient, remove
+from parkazoo.layout import INTENTS
 from parkazoo.move import Mover
 
 SESSION_SECONDS = float(os.environ.get("PARKAZOO_SESSION_SECONDS", "4"))
@@ -77,6 +79,14 @@ def transaction_across(client: Any) -> None:
     assert results == ["/v/a1/t", "/v/a2/t", "/v/a3/t"], results
 
 
+def finish(client: Any) -> None:
+    """Finish what others have left, as every client does now and then."""
+    ensembles = client._sessions.by_name.values()
+    while any(ensemble.get_children(INTENTS) for ensemble in ensembles):
+        remove.roll_forward(client)
+        time.sleep(0.1)
+
+
 def move(client: Any) -> None:
     """Move the shards of everything prepared, and some more, to other ensembles."""
     table = client.table
@@ -104,6 +114,7 @@ OPERATIONS: dict[str, Callable[[Any], None]] = {
         remove_tree,
         transaction,
         transaction_across,
+        finish,
         move,
     )
 }

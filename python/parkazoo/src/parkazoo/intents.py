@@ -10,7 +10,11 @@ finished, otherwise undo.
 
     /parkazoo/intents/t-<id>          the operations and what was before
     /parkazoo/intents/t-<id>/owner    an ephemeral of whoever works on it
-    /parkazoo/s0123/!<id>             shard 123 has done its part
+    /parkazoo/s0123/!<id>             shard 123 has done its part, or never will
+
+Whoever undoes what another has begun first leaves a mark that says "never" on each
+shard that has not done its part. A client that was only slow, or lost the one
+session that its ownership hung on, then finds its place taken and stops.
 
 What is promised: after at most one recovery all of the operations took place, or
 none. What is not: isolation. Others see some shards done before the rest, and what
@@ -37,15 +41,18 @@ from kazoo.exceptions import (
     NoNodeError,
     RolledBackError,
     RuntimeInconsistency,
+    SessionExpiredError,
 )
 from kazoo.protocol.serialization import (
     CheckVersion,
     Create,
     Delete,
-    Exists,
+    GetData,
     SetData,
+    Sync,
     Transaction,
 )
+from kazoo.retry import RetryFailedError
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 
 from parkazoo import directory, failpoints
@@ -60,6 +67,8 @@ if TYPE_CHECKING:
 # Others changed a node between our look at it and our turn: look again.
 ATTEMPTS_MAX = 5
 OPERATIONS_MAX = 500
+# What the mark of a shard says that is not to do its part any more.
+NEVER = b"never"
 
 
 class Refused(Exception):
@@ -164,6 +173,9 @@ def _attempt(client: ParKazooClient, operations: list[Any]) -> list[Any]:
         _undo(client, identity, parts, records)
         _forget(seat, intent)
         raise
+    except Exception:
+        release(seat, intent)  # not known what is done; whoever comes by decides
+        raise
     _forget(seat, intent)
     failpoints.reached("intent.4.finish", failpoints.AFTER)
     _unmark(client, identity, parts)
@@ -188,9 +200,16 @@ def _do(
             operation = operation._replace(version=records[number]["version"])
         groups.append(Group(operation, layout.node(operation.path)))
     mark = Create(f"{fence(shard)}/{DONE}{identity}", b"", OPEN_ACL_UNSAFE, 0)
-    found: list[Any] = ask(
-        client, lambda layout: native(layout, table, groups, [shard], (mark,))
-    )
+    failpoints.reached("intent.3.apply", failpoints.BEFORE)
+    try:
+        found: list[Any] = ask(
+            client, lambda layout: native(layout, table, groups, [shard], (mark,))
+        )
+    except NodeExistsError:
+        raise SessionExpiredError(
+            "this client was away for so long that another one has undone its"
+            " transaction"
+        ) from None
     for number, result in zip(numbers, found, strict=True):
         if isinstance(result, Exception) and not isinstance(
             result, (RolledBackError, RuntimeInconsistency)
@@ -204,11 +223,32 @@ def _do(
 # -- undoing -------------------------------------------------------------------------
 
 
-def _marked(client: ParKazooClient, shard: int, identity: str) -> bool:
-    def look(layout: Any) -> Any:
-        return (yield Call(shard, Exists(f"{fence(shard)}/{DONE}{identity}", None)))
+def _mark_of(client: ParKazooClient, shard: int, identity: str) -> bytes | None:
+    """What a shard's mark says, as its leader knows it; None if there is none."""
+    path = f"{fence(shard)}/{DONE}{identity}"
 
-    return ask(client, look) is not None
+    def look(layout: Any) -> Any:
+        yield Call(shard, Sync(path))
+        return (yield Call(shard, GetData(path, None)))
+
+    try:
+        return bytes(ask(client, look)[0])
+    except NoNodeError:
+        return None
+
+
+def _prevent(client: ParKazooClient, shard: int, identity: str) -> bool:
+    """Keep a shard from doing its part late. False: it has just done it."""
+    mark = Create(f"{fence(shard)}/{DONE}{identity}", NEVER, OPEN_ACL_UNSAFE, 0)
+
+    def put(layout: Any) -> Any:
+        yield Call(shard, Multi((mark,)))
+
+    try:
+        ask(client, put)
+        return True
+    except NodeExistsError:
+        return _mark_of(client, shard, identity) == NEVER
 
 
 def _undo(
@@ -216,7 +256,7 @@ def _undo(
 ) -> None:
     """Take back what has been done, last first; each shard at once."""
     for shard, numbers in reversed(parts):
-        if not _marked(client, shard, identity):
+        if _mark_of(client, shard, identity) != b"":
             continue
         undone = [_inverse(client, records[number]) for number in reversed(numbers)]
         todo = [operation for operation in undone if operation is not None]
@@ -226,6 +266,7 @@ def _undo(
                 break
             client.logger.warning("not undone, somebody has changed it since")
             del todo[blocked]
+        failpoints.reached("intent.5.undo", failpoints.AFTER)
 
 
 def _try_undo(
@@ -291,6 +332,14 @@ def _forget(ensemble: Any, intent: str) -> None:
             pass
 
 
+def release(ensemble: Any, intent: str) -> None:
+    """Let others finish what we cannot. If this fails, our session's end does it."""
+    try:
+        ensemble.retry(ensemble.delete, f"{intent}/owner")
+    except (KazooException, RetryFailedError):
+        pass
+
+
 def roll(client: ParKazooClient, ensemble: Any, name: str) -> list[str]:
     """Finish a transaction whose client is gone: forward if all is done, else back."""
     intent, identity = f"{INTENTS}/{name}", name[2:]
@@ -300,10 +349,16 @@ def roll(client: ParKazooClient, ensemble: Any, name: str) -> list[str]:
     except (NodeExistsError, NoNodeError):
         return []
     parts, records = document["parts"], document["records"]
-    if all(_marked(client, shard, identity) for shard, _ in parts):
-        _forget(ensemble, intent)
-        _unmark(client, identity, parts)
-    else:
-        _undo(client, identity, parts, records)
-        _forget(ensemble, intent)
+    try:
+        if all(_mark_of(client, shard, identity) == b"" for shard, _ in parts):
+            _forget(ensemble, intent)
+            _unmark(client, identity, parts)
+        else:
+            for shard, _ in parts:
+                _prevent(client, shard, identity)
+            _undo(client, identity, parts, records)
+            _forget(ensemble, intent)
+    except Exception:
+        release(ensemble, intent)
+        raise
     return [record["path"] for record in records]

@@ -79,6 +79,9 @@ def delete_recursive(client: ParKazooClient, path: str) -> Any:
     except NotEmptyError:
         _finish(client, path, identity)
         raise
+    except Exception:
+        _release(client, identity)
+        raise
     failpoints.reached("recursive.2.done", failpoints.BEFORE)
     _finish(client, path, identity)
     return None
@@ -179,6 +182,15 @@ def _finish(client: ParKazooClient, path: str, identity: str) -> None:
             continue
 
 
+def _release(client: ParKazooClient, identity: str) -> None:
+    """We cannot go on, and do not know why not: whoever comes by finishes it."""
+    from parkazoo import intents
+
+    for ensemble in list(client._sessions.by_name.values()):
+        if ensemble.connected:
+            intents.release(ensemble, f"{INTENTS}/d-{identity}")
+
+
 # -- work that others left behind ------------------------------------------------
 
 
@@ -205,6 +217,8 @@ def roll_forward(client: ParKazooClient) -> list[str]:
 
 
 def _take_over(client: ParKazooClient, ensemble: Any, name: str) -> str | None:
+    from parkazoo import intents
+
     intent = f"{INTENTS}/{name}"
     identity = name[2:]
     try:
@@ -212,13 +226,16 @@ def _take_over(client: ParKazooClient, ensemble: Any, name: str) -> str | None:
         path = str(json.loads(ensemble.get(intent)[0])["path"])
     except (NodeExistsError, NoNodeError):
         return None  # its owner lives, or somebody else is done with it
-    if _bears_mark(client, path, identity):
-        client.logger.info("finishing a recursive delete that was left behind")
-        try:
+    try:
+        if _bears_mark(client, path, identity):
+            client.logger.info("finishing a recursive delete that was left behind")
             _delete_all(client, path)
-        except NotEmptyError:
-            ensemble.delete(f"{intent}/owner")
-            return None
+    except NotEmptyError:
+        ensemble.delete(f"{intent}/owner")
+        return None
+    except Exception:
+        intents.release(ensemble, intent)
+        raise
     for gone in (f"{intent}/owner", intent):
         try:
             ensemble.delete(gone)
