@@ -94,10 +94,23 @@ def get_value(client: Client, path: str) -> Iterator[Any]:
         yield client.get_async(f"{path}/stays")
 
 
+def set_directory(client: Client, path: str) -> Iterator[Any]:
+    while True:
+        yield client.set_async(path, VALUE)
+
+
+def get_directory(client: Client, path: str) -> Iterator[Any]:
+    while True:
+        yield client.get_async(path)
+
+
 WORKLOADS = [
     Workload("create+delete", create_delete),
     Workload("set", set_value),
     Workload("get", get_value),
+    # Nodes with children, whose Stat ParKazoo reads in two places.
+    Workload("set directory", set_directory),
+    Workload("get directory", get_directory),
 ]
 
 
@@ -185,7 +198,12 @@ def measure(
 
 
 def compare(
-    ensemble: Ensemble, modes: list[int], rounds: int, count: int, handler: str
+    ensemble: Ensemble,
+    workloads: list[Workload],
+    modes: list[int],
+    rounds: int,
+    count: int,
+    handler: str,
 ) -> list[str]:
     """The report's table rows: medians over the rounds, and the paired ratio."""
     kinds = client_kinds()
@@ -194,7 +212,7 @@ def compare(
     for factory in reversed(kinds.values()):
         with started(factory, ensemble.hosts, 1, handler):
             pass
-    for workload in WORKLOADS:
+    for workload in workloads:
         for mode in modes:
             samples: dict[str, list[Sample]] = {kind: [] for kind in kinds}
             for _ in range(rounds):
@@ -243,11 +261,18 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--modes", default="1,10,50,0", help="threads; 0: asynchronous")
     parser.add_argument("--handler", choices=sorted(HANDLERS), default="threading")
+    parser.add_argument("--only", default="", help="workloads whose name has this")
     arguments = parser.parse_args()
+    chosen = [w for w in WORKLOADS if arguments.only in w.name]
     modes = [int(mode) for mode in arguments.modes.split(",")]
     with Ensemble() as ensemble:
         rows = compare(
-            ensemble, modes, arguments.rounds, arguments.count, arguments.handler
+            ensemble,
+            chosen,
+            modes,
+            arguments.rounds,
+            arguments.count,
+            arguments.handler,
         )
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}"
     print(

@@ -381,7 +381,7 @@ class ParKazooClient(KazooClient):
     ) -> None:
         """Send one call of an operation to the ensemble that holds its shard.
 
-        With `later` it is only queued there; `_submit_together` has it sent.
+        With `later` it is only queued there, and noted; `send_queued` has it sent.
         """
         shard, request = call.shard, call.request
         table = self._sessions.table
@@ -406,14 +406,6 @@ class ParKazooClient(KazooClient):
             ensemble.submit(request, reply)
         elif ensemble.enqueue(request, reply):
             later.setdefault(ensemble, []).append(reply)
-
-    def _submit_together(self, calls: list[tuple[Call, Any]]) -> None:
-        """Send several calls, waking each connection once."""
-        later: dict[EnsembleClient, Any] = {}
-        for call, reply in calls:
-            self._submit(call, reply, later)
-        for ensemble, replies in later.items():
-            ensemble.send_queued(replies)
 
     def _everywhere(self, request: Any, async_object: Any) -> None:
         """Send a request on every session; the answer is a failure if one failed."""

@@ -5,8 +5,9 @@ wakes its connection thread with one byte per request, asks the kernel whether i
 may write before every request and whether it may read before every half of a
 reply, and builds and destroys an epoll object for each of those questions. Here
 one byte wakes the thread however many requests are waiting, all of them leave in
-one `send`, every reply that has arrived comes in with one `recv`, and one epoll
-object lives as long as the socket.
+one `send`, every reply that has arrived comes in with one `recv`, what is asked for
+while replies are dealt with leaves right after them, and one epoll object lives as
+long as the socket.
 
     callers --append--> client._queue          client._pending <--append-- sender
        '----one byte per batch----> connection thread ----one send----> server
@@ -146,8 +147,9 @@ class _Handler:
 class BatchingConnection(ConnectionHandler):
     """Kazoo's connection handler that batches its writes, reads and wake-ups.
 
-    `_wake_sent` is true only while a wake-up byte is in the pipe or about to be,
-    so whoever appends to the queue while it is true need not send another. The
+    `_wake_sent` is true only while a wake-up byte is in the pipe or about to be, or
+    while the connection thread deals with replies, after which it looks at the
+    queue. So whoever appends to the queue while it is true need not send a byte. The
     connection thread empties the pipe first, then clears it, then looks at the
     queue: in this order no request is left behind asleep.
     """
@@ -165,7 +167,7 @@ class BatchingConnection(ConnectionHandler):
         self._wake_sent = False
         self._missing = 0
         self._parts: list[bytes] = []
-        self._heard_at = 0.0
+        self._heard_at = self._send_seconds = 0.0
 
     def start(self) -> None:
         self._wake_sent = False
@@ -209,12 +211,17 @@ class BatchingConnection(ConnectionHandler):
     def _connect(self, host: str, hostip: str, port: int) -> tuple[float, float]:
         timeouts: tuple[float, float] = super()._connect(host, hostip, port)
         self._heard_at = time.monotonic()
+        self._send_seconds = timeouts[1] / 1000
         return timeouts
 
     def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
+        """There is a wake-up byte: take it away, and send what it announced."""
+        self._drain_wakes()
+        self._send_queued(read_timeout, connect_timeout)
+
+    def _send_queued(self, read_timeout: float, connect_timeout: float) -> None:
         """Send everything that is queued, in order, in as few sends as possible."""
         client = self.client
-        self._drain_wakes()
         if client._pending and time.monotonic() - self._heard_at > read_timeout:
             raise ConnectionDropped("no reply within the read timeout")
         queue = client._queue
@@ -249,14 +256,22 @@ class BatchingConnection(ConnectionHandler):
             and not (self.handler.select([self._socket], [], [], read_timeout)[0])
         ):
             raise self.handler.timeout_exception("socket time-out during read")
-        chunk = self._receive()
-        while chunk is not None:
-            outcome = self._take(chunk)
-            if outcome == CLOSE_RESPONSE:
-                return outcome
-            if not (hasattr(self._socket, "pending") and self._socket.pending()):
-                break
+        awake = not self._wake_sent
+        if awake:
+            self._wake_sent = True  # we look at the queue anyway, below
+        try:
             chunk = self._receive()
+            while chunk is not None:
+                if self._take(chunk) == CLOSE_RESPONSE:
+                    return CLOSE_RESPONSE
+                if not (hasattr(self._socket, "pending") and self._socket.pending()):
+                    break
+                chunk = self._receive()
+        finally:
+            if awake:
+                self._wake_sent = False
+        if awake and self.client._queue:
+            self._send_queued(read_timeout, self._send_seconds)
         return None
 
     # -- sending -----------------------------------------------------------------

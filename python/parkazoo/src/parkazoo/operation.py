@@ -153,12 +153,14 @@ class Driven:
             return
         self.parts = [None] * len(calls)
         self.missing = len(calls)
-        for call in calls:
+        later: dict[EnsembleClient, list[Any]] = {}
+        submit = self.client._submit
+        for index, call in enumerate(calls):
             if call.label:
                 failpoints.reached(call.label, failpoints.BEFORE)
-        self.client._submit_together(
-            [(call, _Part(self, index, call)) for index, call in enumerate(calls)]
-        )
+            submit(call, _Part(self, index, call), later)
+        for ensemble, replies in later.items():
+            ensemble.send_queued(replies)
 
     # -- replies -----------------------------------------------------------------
 

@@ -148,6 +148,8 @@ class Carrier(ParKazooClient):
             if last:
                 self.stop()
                 self.close()
+                # Who comes next may come to other servers, or to another namespace.
+                self._sessions.forget()
             return last
 
     # -- what members leave ----------------------------------------------------------
@@ -638,20 +640,32 @@ class _WatchersOf:
 
     def __init__(self, member: PooledClient, kind: str) -> None:
         self.member, self.kind = member, kind
-        self.path = ""
 
-    def get(self, path: str, default: Any = None) -> _WatchersOf:
-        self.path = path
-        return self
+    def __getitem__(self, path: str) -> set[Any]:
+        carrier, member = self.member._carrier, self.member
+        with carrier._watches.lock:
+            told = list(getattr(carrier, self.kind).get(path, ()))
+        mine = [w for w in told if isinstance(w, _Watcher) and w.member is member]
+        return {watcher.watcher for watcher in mine if watcher.life == member._life}
+
+    def get(self, path: str, default: Any = None) -> _WatchersAt:
+        return _WatchersAt(self, path)
 
     def values(self) -> list[Any]:
         return []
 
+
+class _WatchersAt:
+    """A member's watches of one kind on one path."""
+
+    def __init__(self, view: _WatchersOf, path: str) -> None:
+        self.view, self.path = view, path
+
     def discard(self, watcher: Any) -> None:
-        carrier = self.member._carrier
+        carrier = self.view.member._carrier
         with carrier._watches.lock:
-            watchers = getattr(carrier, self.kind).get(self.path, set())
-            watchers.discard(_Watcher(self.member, self.path, watcher))
+            watchers = getattr(carrier, self.view.kind).get(self.path, set())
+            watchers.discard(_Watcher(self.view.member, self.path, watcher))
 
 
 __all__ = ["PooledClient"]

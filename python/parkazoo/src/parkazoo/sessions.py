@@ -88,6 +88,12 @@ class Sessions:
         for ensemble in self.by_name.values():
             ensemble.close()
 
+    def forget(self) -> None:
+        """Closed and released: begin with the hosts string when opened again."""
+        with self.lock:
+            assert not self.running
+            self.by_name, self.copies, self.table = {}, {}, None
+
     def in_parallel(self, works: list[Callable[[], Any]]) -> None:
         errors: list[Exception] = []
 
