@@ -14,6 +14,8 @@
 //! `protocol` depends on `model` alone.
 
 pub mod admission;
+pub mod antientropy;
 pub mod gossip;
 pub mod handoff;
+pub mod merkle;
 pub mod quorum;

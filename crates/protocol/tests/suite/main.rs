@@ -4,7 +4,9 @@
 
 mod admission;
 mod allocation;
+mod antientropy;
 mod get_transcripts;
+mod merkle;
 mod gossip;
 mod multi;
 mod script;

@@ -1,0 +1,177 @@
+//! Which partitions of a node that lost its records are whole again.
+//!
+//! A node without its records has acknowledged writes that it no longer holds. A partition is whole when it was merged
+//! with N - W + 1 of the other replicas: each write that was acknowledged by W replicas, this one among them, is with
+//! W - 1 of the N - 1 others, and so many sets must overlap.
+//!
+//! That counts replicas which have not themselves lost their records. If so few of them are left, W or more replicas
+//! lost theirs, and what is lost cannot be found anywhere; then the partition is as whole as it can be when it was
+//! merged with all the others.
+//!
+//! **Architecture Invariant:** a partition that is not whole does not answer gets.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{NodeId, PartitionId};
+
+/// The partitions of one store that are incomplete.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    incomplete: BTreeMap<PartitionId, Merged>,
+    /// Partitions in the beginning.
+    total: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Merged {
+    whole: BTreeSet<NodeId>,
+    themselves_incomplete: BTreeSet<NodeId>,
+}
+
+/// What makes a partition whole, by the store's definition and the ring of now.
+#[derive(Clone, Copy, Debug)]
+pub struct Required<'a> {
+    /// N: replicas of the partition, this node among them.
+    pub replicas: usize,
+    /// W of the store.
+    pub writes_required: usize,
+    /// The other replicas.
+    pub others: &'a [NodeId],
+}
+
+impl Ledger {
+    /// With these partitions to refill.
+    pub fn new(incomplete: impl IntoIterator<Item = PartitionId>) -> Ledger {
+        let incomplete: BTreeMap<_, _> = incomplete.into_iter().map(|id| (id, Merged::default())).collect();
+        Ledger { total: incomplete.len(), incomplete }
+    }
+
+    /// Partitions that are incomplete, in order.
+    pub fn incomplete(&self) -> impl Iterator<Item = PartitionId> {
+        self.incomplete.keys().copied()
+    }
+
+    /// Whether this one is.
+    pub fn is_incomplete(&self, partition: PartitionId) -> bool {
+        self.incomplete.contains_key(&partition)
+    }
+
+    /// How many are incomplete, and how many were in the beginning.
+    pub fn progress(&self) -> (usize, usize) {
+        (self.incomplete.len(), self.total)
+    }
+
+    /// Partitions that still need this node.
+    pub fn wanted_from(&self, node: NodeId) -> impl Iterator<Item = PartitionId> {
+        let wanted = move |merged: &Merged| !merged.whole.contains(&node);
+        self.incomplete.iter().filter(move |(_, merged)| wanted(merged)).map(|(&id, _)| id)
+    }
+
+    /// A partition was merged with all that `peer` held; true when it is whole now.
+    pub fn merged(
+        &mut self,
+        partition: PartitionId,
+        peer: NodeId,
+        peer_is_whole: bool,
+        required: Required<'_>,
+    ) -> bool {
+        let Some(merged) = self.incomplete.get_mut(&partition) else { return false };
+        if peer_is_whole {
+            merged.whole.insert(peer);
+            merged.themselves_incomplete.remove(&peer);
+        } else if !merged.whole.contains(&peer) {
+            merged.themselves_incomplete.insert(peer);
+        }
+        self.settle(partition, required)
+    }
+
+    /// Whether the partition is whole under these requirements; then it is incomplete no more.
+    pub fn settle(&mut self, partition: PartitionId, required: Required<'_>) -> bool {
+        let Some(merged) = self.incomplete.get(&partition) else { return false };
+        let Required { replicas, writes_required, others } = required;
+        let whole = others.iter().filter(|node| merged.whole.contains(node)).count();
+        let any = |node: &&NodeId| merged.whole.contains(node) || merged.themselves_incomplete.contains(node);
+        let all = others.iter().filter(any).count() == others.len();
+        let done = whole > replicas.saturating_sub(writes_required) || all;
+        if done {
+            self.incomplete.remove(&partition);
+        }
+        done
+    }
+
+    /// The ring has changed: what is no longer this node's needs no refilling.
+    pub fn keep(&mut self, mine: impl Fn(PartitionId) -> bool) {
+        self.incomplete.retain(|&id, _| mine(id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const P: PartitionId = PartitionId(3);
+
+    fn ledger_after(n: usize, w: usize, peers: &[(u32, bool)]) -> bool {
+        let others: Vec<NodeId> = (2..=n as u32).map(NodeId).collect();
+        let required = Required { replicas: n, writes_required: w, others: &others };
+        let mut ledger = Ledger::new([P]);
+        let mut whole = ledger.settle(P, required);
+        for &(peer, peer_is_whole) in peers {
+            whole |= ledger.merged(P, NodeId(peer), peer_is_whole, required);
+        }
+        assert_eq!(whole, !ledger.is_incomplete(P));
+        whole
+    }
+
+    #[test]
+    fn enough_whole_replicas_make_it_whole() {
+        assert!(!ledger_after(3, 2, &[(2, true)]));
+        assert!(!ledger_after(3, 2, &[(2, true), (2, true)]), "the same one twice");
+        assert!(ledger_after(3, 2, &[(2, true), (3, true)]));
+        assert!(ledger_after(3, 3, &[(3, true)]));
+        assert!(ledger_after(5, 3, &[(2, true), (3, true), (4, true)]));
+        assert!(!ledger_after(5, 3, &[(2, true), (3, true), (4, false)]));
+        assert!(ledger_after(5, 3, &[(2, true), (3, true), (4, false), (5, true)]));
+    }
+
+    #[test]
+    fn when_all_others_lost_theirs_too_all_of_them_must_be_asked() {
+        assert!(!ledger_after(3, 2, &[(2, false)]));
+        assert!(ledger_after(3, 2, &[(2, false), (3, false)]));
+        assert!(ledger_after(1, 1, &[]), "there is nobody to ask");
+        assert!(ledger_after(3, 1, &[(2, true), (3, true)]), "W = 1: nobody else need have it");
+    }
+
+    /// Every write that W replicas acknowledged, fewer than W of which lost their disks, is with one of those asked.
+    #[test]
+    fn whoever_is_asked_includes_one_that_has_each_acknowledged_write() {
+        for n in 1..=5usize {
+            for w in 1..=n {
+                for acked in 0..1u32 << n {
+                    for lost in 0..1u32 << n {
+                        let mine = 1;
+                        if acked.count_ones() as usize != w || lost & mine == 0 || acked & mine == 0 {
+                            continue;
+                        }
+                        if lost.count_ones() as usize >= w {
+                            continue;
+                        }
+                        for asked in 0..1u32 << n {
+                            let peers: Vec<(u32, bool)> = (1..n as u32)
+                                .filter(|bit| asked >> bit & 1 == 1)
+                                .map(|bit| (bit + 1, lost >> bit & 1 == 0))
+                                .collect();
+                            if ledger_after(n, w, &peers) {
+                                let found = acked & !lost & asked & !mine;
+                                assert_ne!(
+                                    found, 0,
+                                    "n {n} w {w} acked {acked:b} lost {lost:b} asked {asked:b}"
+                                );
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

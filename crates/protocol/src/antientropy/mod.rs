@@ -1,0 +1,27 @@
+//! Anti-entropy: how two replicas find out where they differ and become equal (D8).
+//!
+//! ```text
+//!   all sums ─► the partitions that differ ─► spans of them, finer each time ─► leaves
+//!                                                                               │
+//!        equal ◄─ push what the peer lacks ◄─ pull and merge ◄─ keys and digests┘
+//! ```
+//!
+//! - [`session`]: one comparison with one peer, from the sums to the last record.
+//! - [`schedule`]: when to compare with whom, so that every pair of nodes has its turn within a period.
+//! - [`ledger`]: which partitions of a node that lost its disk have been refilled.
+//! - [`pace`]: how fast, so that requests do not notice.
+//!
+//! Comparing may come at any moment: what is found to differ because a write is just under way is merged once more,
+//! which changes nothing. Equal replicas exchange one message and nothing else.
+//!
+//! **Architecture Invariant:** nothing here removes anything. Whole sets are merged, as everywhere.
+
+pub mod ledger;
+pub mod pace;
+pub mod schedule;
+pub mod session;
+
+pub use ledger::Ledger;
+pub use pace::Pace;
+pub use schedule::Schedule;
+pub use session::{Action, Event, Goal, Options, Outcome, RequestId, Session};

@@ -1,0 +1,69 @@
+//! How fast background work goes: a rate of bytes, and slower while requests are late.
+
+use std::time::Duration;
+
+use model::Moment;
+
+/// Longest rest after one batch, so that no pressure stops the work for good.
+const REST_MAX: Duration = Duration::from_secs(2);
+
+/// A rate of bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    bytes_per_second: u64,
+    /// How many times slower than the rate, because requests are late.
+    slowness: u32,
+}
+
+impl Pace {
+    /// At most this many bytes in a second; 0 is as fast as it goes.
+    pub fn new(bytes_per_second: u64) -> Pace {
+        Pace { bytes_per_second, slowness: 1 }
+    }
+
+    /// How late requests are: `usual` is what they take when nothing disturbs them.
+    pub fn observe(&mut self, now_taken: Duration, usual: Duration) {
+        let usual = usual.max(Duration::from_micros(100)).as_nanos();
+        // Twice as long as usual is the ordinary noise of a loaded machine.
+        let times = now_taken.as_nanos() / (2 * usual);
+        self.slowness = u32::try_from(times).unwrap_or(u32::MAX).clamp(1, 16);
+    }
+
+    /// How many times slower than its rate it goes.
+    pub fn slowness(&self) -> u32 {
+        self.slowness
+    }
+
+    /// When to go on after a batch of so many bytes that ended `now`.
+    pub fn after(&self, now: Moment, bytes: u64) -> Moment {
+        if self.bytes_per_second == 0 {
+            return now;
+        }
+        let nanos =
+            u128::from(bytes) * 1_000_000_000 * u128::from(self.slowness) / u128::from(self.bytes_per_second);
+        now.after(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).min(REST_MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_requests_slow_it_down_and_never_stop_it() {
+        let mut pace = Pace::new(1_000_000);
+        let now = Moment::default();
+        let rest = |pace: &Pace, bytes| pace.after(now, bytes).since(now);
+        assert_eq!(rest(&pace, 100_000), Duration::from_millis(100));
+        pace.observe(Duration::from_millis(3), Duration::from_millis(1));
+        assert_eq!(rest(&pace, 100_000), Duration::from_millis(100), "noise");
+        pace.observe(Duration::from_millis(8), Duration::from_millis(1));
+        assert_eq!(rest(&pace, 100_000), Duration::from_millis(400));
+        pace.observe(Duration::from_secs(60), Duration::ZERO);
+        assert_eq!(rest(&pace, 100_000), Duration::from_millis(1600));
+        assert_eq!(rest(&pace, u64::MAX), REST_MAX);
+        pace.observe(Duration::ZERO, Duration::ZERO);
+        assert_eq!(pace.slowness(), 1);
+        assert_eq!(rest(&Pace::new(0), u64::MAX), Duration::ZERO);
+    }
+}

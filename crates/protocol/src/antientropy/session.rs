@@ -1,0 +1,538 @@
+//! One comparison with one peer.
+//!
+//! One request is out at a time. The furthest step goes first (push, pull, list, descend, sums), so what waits in
+//! memory stays small however much differs. Each answer names its request; what is late or comes twice changes
+//! nothing. A request without an answer is made again; all of them may be carried out twice.
+//!
+//! Refilling is the same against an empty tree: partitions that differ are taken over whole, page by page, one way.
+//!
+//! Must never: end as equal while it knows of a difference that was not exchanged.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+use model::{Moment, PartitionId, Token};
+
+use super::Pace;
+use crate::merkle::{Digest, Span};
+
+/// Partitions whose sums travel in one message: about 400 KB.
+const PARTITIONS_AT_ONCE: usize = 16_384;
+/// Spans that one message asks to descend into: their answer has up to 128 KB.
+const SPANS_AT_ONCE: usize = 512;
+/// Leaves whose keys one message asks for.
+const LEAVES_AT_ONCE: usize = 64;
+/// Keys whose sets one message carries at most; bytes may end a batch before.
+const KEYS_AT_ONCE: usize = 512;
+/// Bits by which a step descends.
+const STEP_BITS: u8 = 4;
+/// Times that a request is made before the session gives up.
+const ATTEMPTS_MAX: u32 = 4;
+
+/// Names one request of a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RequestId(pub u64);
+
+/// What a session is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// Both become equal.
+    Equal,
+    /// This node takes over what the peer has.
+    Refill,
+}
+
+/// How a session behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// What it is for.
+    pub goal: Goal,
+    /// How long an answer may take.
+    pub patience: Duration,
+    /// How fast it goes.
+    pub pace: Pace,
+}
+
+/// What the session asks of its driver, which answers with the event of the same request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Send the own sums of these partitions; [`Event::Summed`].
+    CompareSums {
+        /// The request.
+        request: RequestId,
+        /// The partitions.
+        partitions: Vec<PartitionId>,
+    },
+    /// Ask the peer, and look here, for the sums of the parts of these spans; [`Event::Descended`].
+    Descend {
+        /// The request.
+        request: RequestId,
+        /// Partition, span, and how many bits the parts shall have.
+        spans: Vec<(PartitionId, Span, u8)>,
+    },
+    /// Ask the peer, and look here, for the keys of these spans with their digests; [`Event::Listed`].
+    List {
+        /// The request.
+        request: RequestId,
+        /// The spans.
+        spans: Vec<(PartitionId, Span)>,
+    },
+    /// Get what the peer holds of these keys and merge it here; [`Event::Pulled`].
+    Pull {
+        /// The request.
+        request: RequestId,
+        /// The keys.
+        keys: Vec<Bytes>,
+    },
+    /// Send the peer what is held here of these keys, to merge it; [`Event::Pushed`].
+    Push {
+        /// The request.
+        request: RequestId,
+        /// The keys.
+        keys: Vec<Bytes>,
+    },
+    /// Get a page of the partition from the peer, from this token on, and merge it here; [`Event::Paged`].
+    Page {
+        /// The request.
+        request: RequestId,
+        /// The partition.
+        partition: PartitionId,
+        /// Where the page begins.
+        from: Token,
+    },
+    /// Note that this partition was merged with everything that the peer held when the session began with it.
+    Settle {
+        /// The partition.
+        partition: PartitionId,
+    },
+    /// The session is over.
+    End(Outcome),
+}
+
+/// What has happened to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The peer has compared the sums.
+    Summed {
+        /// Partitions that differ, each with the bits of the shallower of the two trees.
+        differing: Vec<(PartitionId, u8)>,
+        /// Partitions that cannot be compared now: a tree is doubtful, or it is not the peer's.
+        unready: Vec<PartitionId>,
+    },
+    /// The sums of the parts of each span, here and there; `None` where one of the two cannot say.
+    Descended {
+        /// In the order of the request's spans.
+        parts: Vec<Option<(Vec<Digest>, Vec<Digest>)>>,
+    },
+    /// The keys of the first spans of the request, at least of one; the others are asked for again.
+    Listed {
+        /// For each span, the keys and digests here and there; `None` where one of the two cannot say.
+        keys: Vec<Option<Listing>>,
+        /// Bytes that travelled.
+        bytes: u64,
+    },
+    /// The first keys of the request, at least one, were merged here.
+    Pulled {
+        /// How many were taken care of.
+        done: usize,
+        /// Those of which the peer lacks something.
+        push: Vec<Bytes>,
+        /// Those that neither could be read there nor merged here.
+        failed: usize,
+        /// Bytes that travelled.
+        bytes: u64,
+    },
+    /// The first keys of the request, at least one, were merged by the peer.
+    Pushed {
+        /// How many were taken care of.
+        done: usize,
+        /// Those that the peer refused.
+        failed: usize,
+        /// Bytes that travelled.
+        bytes: u64,
+    },
+    /// A page was merged here, durably.
+    Paged {
+        /// Where the next one begins; `None` when this was the last.
+        next: Option<Token>,
+        /// Records that changed something here.
+        merged: usize,
+        /// Records that could not be merged here.
+        failed: usize,
+        /// Bytes that travelled.
+        bytes: u64,
+    },
+    /// There is no answer and will be none.
+    Failed,
+}
+
+impl Event {
+    /// An answer that took care of nothing would be asked for without end.
+    fn is_idle(&self) -> bool {
+        match self {
+            Event::Listed { keys, .. } => keys.is_empty(),
+            Event::Pulled { done, .. } | Event::Pushed { done, .. } => *done == 0,
+            _ => false,
+        }
+    }
+}
+
+/// Keys with their digests, here and there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// Here.
+    pub mine: Vec<(Bytes, Digest)>,
+    /// There.
+    pub theirs: Vec<(Bytes, Digest)>,
+}
+
+/// What became of a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Every partition was compared to the end, and everything that was found to differ was exchanged.
+    pub complete: bool,
+    /// Partitions compared.
+    pub partitions: usize,
+    /// Of them, those that differed.
+    pub differing: usize,
+    /// Of them, those that could not be compared now.
+    pub unready: usize,
+    /// Keys found to differ.
+    pub keys: usize,
+    /// Sets that were got and merged here.
+    pub pulled: usize,
+    /// Sets that were sent to the peer.
+    pub pushed: usize,
+    /// Keys, spans and partitions that could not be taken care of.
+    pub failed: usize,
+    /// Requests made.
+    pub requests: u64,
+    /// Bytes of keys, digests and sets that travelled.
+    pub bytes: u64,
+}
+
+/// A comparison under way.
+#[derive(Debug)]
+pub struct Session {
+    options: Options,
+    sums: VecDeque<PartitionId>,
+    descents: VecDeque<(PartitionId, Span, u8)>,
+    lists: VecDeque<(PartitionId, Span)>,
+    pulls: VecDeque<Bytes>,
+    pushes: VecDeque<Bytes>,
+    pages: VecDeque<(PartitionId, Token)>,
+    /// Smallest span around each partition.
+    roots: BTreeMap<PartitionId, Span>,
+    out: Option<Out>,
+    last: u64,
+    attempts: u32,
+    /// Not before this the next request is made.
+    rest_until: Option<Moment>,
+    outcome: Outcome,
+    ended: bool,
+}
+
+#[derive(Debug)]
+struct Out {
+    request: RequestId,
+    action: Action,
+    deadline: Moment,
+}
+
+impl Session {
+    /// Compares these partitions, each of these tokens.
+    pub fn new(options: Options, partitions: impl IntoIterator<Item = (PartitionId, Span)>) -> Session {
+        let roots: BTreeMap<PartitionId, Span> = partitions.into_iter().collect();
+        Session {
+            options,
+            sums: roots.keys().copied().collect(),
+            descents: VecDeque::new(),
+            lists: VecDeque::new(),
+            pulls: VecDeque::new(),
+            pushes: VecDeque::new(),
+            pages: VecDeque::new(),
+            roots,
+            out: None,
+            last: 0,
+            attempts: 0,
+            rest_until: None,
+            outcome: Outcome::default(),
+            ended: false,
+        }
+    }
+
+    /// How late requests are now, for the pace.
+    pub fn observe(&mut self, now_taken: Duration, usual: Duration) {
+        self.options.pace.observe(now_taken, usual);
+    }
+
+    /// Begins.
+    pub fn start(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        self.go_on(now, actions);
+    }
+
+    /// A request has been answered, or has failed.
+    pub fn step(&mut self, request: RequestId, event: Event, now: Moment, actions: &mut Vec<Action>) {
+        let Some(out) = self.out.take_if(|out| out.request == request) else { return };
+        if event == Event::Failed || event.is_idle() {
+            return self.failed(out.action, now, actions);
+        }
+        self.attempts = 0;
+        let bytes = match (out.action, event) {
+            (Action::CompareSums { partitions, .. }, Event::Summed { differing, unready }) => {
+                self.summed(partitions, differing, unready, actions)
+            }
+            (Action::Descend { spans, .. }, Event::Descended { parts }) => self.descended(spans, parts),
+            (Action::List { spans, .. }, Event::Listed { keys, bytes }) => {
+                self.listed(spans, keys);
+                bytes
+            }
+            (Action::Pull { keys, .. }, Event::Pulled { done, push, failed, bytes }) => {
+                self.outcome.pulled += done - failed.min(done);
+                self.outcome.failed += failed;
+                requeue(&mut self.pulls, keys, done);
+                self.pushes.extend(push);
+                bytes
+            }
+            (Action::Push { keys, .. }, Event::Pushed { done, failed, bytes }) => {
+                self.outcome.pushed += done - failed.min(done);
+                self.outcome.failed += failed;
+                requeue(&mut self.pushes, keys, done);
+                bytes
+            }
+            (Action::Page { partition, .. }, Event::Paged { next, merged, failed, bytes }) => {
+                self.outcome.pulled += merged;
+                self.outcome.failed += failed;
+                self.paged(partition, next, failed, actions);
+                bytes
+            }
+            // An answer that does not fit its question: whoever gave it has not understood.
+            (action, _) => return self.failed(action, now, actions),
+        };
+        self.outcome.bytes += bytes;
+        let rest_until = self.options.pace.after(now, bytes);
+        self.rest_until = (rest_until > now).then_some(rest_until);
+        self.go_on(now, actions);
+    }
+
+    /// The deadline has come.
+    pub fn elapsed(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        if let Some(out) = self.out.take_if(|out| out.deadline <= now) {
+            return self.failed(out.action, now, actions);
+        }
+        self.go_on(now, actions);
+    }
+
+    /// Gives up; what was exchanged stays exchanged.
+    pub fn abort(&mut self, actions: &mut Vec<Action>) {
+        self.end(false, actions);
+    }
+
+    /// When to call [`Session::elapsed`]; `None` when it is over.
+    pub fn deadline(&self) -> Option<Moment> {
+        self.out.as_ref().map(|out| out.deadline).or(self.rest_until)
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Outcome {
+        self.outcome
+    }
+
+    fn failed(&mut self, action: Action, now: Moment, actions: &mut Vec<Action>) {
+        self.attempts += 1;
+        if self.attempts >= ATTEMPTS_MAX {
+            return self.end(false, actions);
+        }
+        match action {
+            Action::CompareSums { partitions, .. } => put_back(&mut self.sums, partitions),
+            Action::Descend { spans, .. } => put_back(&mut self.descents, spans),
+            Action::List { spans, .. } => put_back(&mut self.lists, spans),
+            Action::Pull { keys, .. } => put_back(&mut self.pulls, keys),
+            Action::Push { keys, .. } => put_back(&mut self.pushes, keys),
+            Action::Page { partition, from, .. } => self.pages.push_front((partition, from)),
+            Action::Settle { .. } | Action::End(_) => unreachable!("it has no answer"),
+        }
+        self.rest_until = Some(now.after(self.options.patience / 20 * 2u32.pow(self.attempts)));
+    }
+
+    fn summed(
+        &mut self,
+        partitions: Vec<PartitionId>,
+        differing: Vec<(PartitionId, u8)>,
+        unready: Vec<PartitionId>,
+        actions: &mut Vec<Action>,
+    ) -> u64 {
+        let asked: BTreeSet<PartitionId> = partitions.into_iter().collect();
+        let mut unequal = BTreeMap::new();
+        unequal.extend(unready.into_iter().map(|id| (id, None)));
+        unequal.extend(differing.into_iter().map(|(id, bits)| (id, Some(bits))));
+        self.outcome.partitions += asked.len();
+        for &partition in &asked {
+            match unequal.get(&partition) {
+                None => actions.push(Action::Settle { partition }),
+                Some(bits) => self.found_unequal(partition, *bits),
+            }
+        }
+        (asked.len() * 18) as u64
+    }
+
+    fn found_unequal(&mut self, partition: PartitionId, bits: Option<u8>) {
+        let Some(&root) = self.roots.get(&partition) else { return };
+        match (self.options.goal, bits) {
+            (Goal::Refill, _) => {
+                self.outcome.differing += 1;
+                self.pages.push_back((partition, *root.tokens().start()));
+            }
+            (Goal::Equal, Some(bits)) => {
+                self.outcome.differing += 1;
+                self.queue(partition, root, bits);
+            }
+            (Goal::Equal, None) => self.outcome.unready += 1,
+        }
+    }
+
+    /// Goes on with a span that differs: finer, or with its keys.
+    fn queue(&mut self, partition: PartitionId, span: Span, bits: u8) {
+        if span.bits < bits {
+            self.descents.push_back((partition, span, bits));
+        } else {
+            self.lists.push_back((partition, span));
+        }
+    }
+
+    fn descended(
+        &mut self,
+        spans: Vec<(PartitionId, Span, u8)>,
+        parts: Vec<Option<(Vec<Digest>, Vec<Digest>)>>,
+    ) -> u64 {
+        let mut bytes = 0;
+        for ((partition, span, leaf_bits), parts) in spans.into_iter().zip(parts) {
+            let finer = step(span, leaf_bits);
+            let count = 1 << (finer - span.bits);
+            match parts {
+                Some((mine, theirs)) if mine.len() == count && theirs.len() == count => {
+                    bytes += 16 * count as u64;
+                    for (at, _) in
+                        mine.iter().zip(&theirs).enumerate().filter(|(_, (mine, theirs))| mine != theirs)
+                    {
+                        let part =
+                            Span { bits: finer, prefix: (span.prefix << (finer - span.bits)) + at as u64 };
+                        self.queue(partition, part, leaf_bits);
+                    }
+                }
+                // A tree was lost meanwhile.
+                _ => self.outcome.failed += 1,
+            }
+        }
+        bytes
+    }
+
+    fn listed(&mut self, spans: Vec<(PartitionId, Span)>, keys: Vec<Option<Listing>>) {
+        let done = keys.len();
+        for listing in keys {
+            let Some(Listing { mine, theirs }) = listing else {
+                self.outcome.failed += 1;
+                continue;
+            };
+            let mine: BTreeMap<Bytes, Digest> = mine.into_iter().collect();
+            let theirs: BTreeMap<Bytes, Digest> = theirs.into_iter().collect();
+            for (key, digest) in &theirs {
+                if mine.get(key) != Some(digest) {
+                    self.outcome.keys += 1;
+                    self.pulls.push_back(key.clone());
+                }
+            }
+            for key in mine.into_keys().filter(|key| !theirs.contains_key(key)) {
+                self.outcome.keys += 1;
+                self.pushes.push_back(key);
+            }
+        }
+        requeue(&mut self.lists, spans, done);
+    }
+
+    fn paged(
+        &mut self,
+        partition: PartitionId,
+        next: Option<Token>,
+        failed: usize,
+        actions: &mut Vec<Action>,
+    ) {
+        if failed > 0 {
+            // Something of the partition is missing: it is not settled, another session tries again.
+            return;
+        }
+        match next {
+            Some(next) => self.pages.push_front((partition, next)),
+            None => actions.push(Action::Settle { partition }),
+        }
+    }
+
+    /// Makes the next request, if it is time.
+    fn go_on(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        if self.ended || self.out.is_some() || self.rest_until.is_some_and(|until| until > now) {
+            return;
+        }
+        self.rest_until = None;
+        let request = RequestId(self.last + 1);
+        let action = if !self.pushes.is_empty() {
+            Action::Push { request, keys: take(&mut self.pushes, KEYS_AT_ONCE) }
+        } else if !self.pulls.is_empty() {
+            Action::Pull { request, keys: take(&mut self.pulls, KEYS_AT_ONCE) }
+        } else if !self.lists.is_empty() {
+            Action::List { request, spans: take(&mut self.lists, LEAVES_AT_ONCE) }
+        } else if !self.descents.is_empty() {
+            Action::Descend { request, spans: take(&mut self.descents, SPANS_AT_ONCE) }
+        } else if let Some((partition, from)) = self.pages.pop_front() {
+            Action::Page { request, partition, from }
+        } else if !self.sums.is_empty() {
+            Action::CompareSums { request, partitions: take(&mut self.sums, PARTITIONS_AT_ONCE) }
+        } else {
+            let complete = self.outcome.failed == 0 && self.outcome.unready == 0;
+            return self.end(complete, actions);
+        };
+        self.last += 1;
+        self.outcome.requests += 1;
+        let deadline = now.after(self.options.patience);
+        actions.push(asked(&action));
+        self.out = Some(Out { request, action, deadline });
+    }
+
+    fn end(&mut self, complete: bool, actions: &mut Vec<Action>) {
+        if !self.ended {
+            self.ended = true;
+            (self.out, self.rest_until) = (None, None);
+            self.outcome.complete = complete;
+            actions.push(Action::End(self.outcome));
+        }
+    }
+}
+
+/// What the driver is told: for a descent, how far to go in this step.
+fn asked(action: &Action) -> Action {
+    match action {
+        Action::Descend { request, spans } => Action::Descend {
+            request: *request,
+            spans: spans.iter().map(|&(id, span, bits)| (id, span, step(span, bits))).collect(),
+        },
+        other => other.clone(),
+    }
+}
+
+/// The bits of the parts of a span in the next step down to leaves of `leaf_bits`.
+fn step(span: Span, leaf_bits: u8) -> u8 {
+    span.bits.saturating_add(STEP_BITS).min(leaf_bits)
+}
+
+fn take<T>(queue: &mut VecDeque<T>, most: usize) -> Vec<T> {
+    queue.drain(..most.min(queue.len())).collect()
+}
+
+fn put_back<T>(queue: &mut VecDeque<T>, items: Vec<T>) {
+    items.into_iter().rev().for_each(|item| queue.push_front(item));
+}
+
+/// Puts back what was not taken care of.
+fn requeue<T>(queue: &mut VecDeque<T>, mut items: Vec<T>, done: usize) {
+    put_back(queue, items.split_off(done.min(items.len())));
+}
