@@ -1,23 +1,37 @@
-//! All commands, and how a command finds the cluster.
+//! All commands.
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use client::{Client, ClientOptions};
-use runtime::Ports;
 
 use crate::dev::DevArguments;
 use crate::export::ExportArguments;
 use crate::failure::CliError;
-use crate::keys::{DeleteArguments, GetArguments, KeysArguments, PutArguments, ResolveArguments};
+use crate::keys::{
+    DeleteArguments, GetArguments, KeysArguments, PutArguments, ResolveArguments, SiblingsArguments,
+};
 use crate::load::LoadArguments;
 use crate::node_command::NodeArguments;
-use crate::output::Format;
+use crate::shared::Shared;
 use crate::{dev, export, keys, load, node_command, status};
 
 /// A key-value store that looks after itself.
 #[derive(Debug, Parser)]
-#[command(name = "tontine", version, about, max_term_width = 110)]
+#[command(
+    name = "tontine",
+    version,
+    about,
+    max_term_width = 110,
+    subcommand_required = true,
+    after_help = "\
+Start here:
+  tontine dev                  three nodes on this machine; leave it running
+  tontine put greeting hello   in another terminal
+  tontine get greeting
+
+Exit status: 0 done; 1 no (not found, condition not met, something is wrong with the cluster); 2 failed, or called
+wrongly; 3 unknown (a write that may or may not have happened: read before writing again)."
+)]
 pub struct Arguments {
     /// What every command knows.
     #[command(flatten)]
@@ -27,88 +41,46 @@ pub struct Arguments {
     pub command: Command,
 }
 
-/// What every command knows.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Shared {
-    /// Native addresses of some nodes of the cluster; one that answers is enough.
-    #[arg(
-        long,
-        global = true,
-        env = "TONTINE_CONNECT",
-        value_delimiter = ',',
-        default_value = "127.0.0.1:7401,127.0.0.1:7402,127.0.0.1:7403",
-        value_name = "HOST:PORT,…"
-    )]
-    pub connect: Vec<String>,
-    /// The store.
-    #[arg(long, short = 's', global = true, env = "TONTINE_STORE", default_value = "default")]
-    pub store: String,
-    /// How answers are shown.
-    #[arg(long, short = 'o', global = true, value_enum, default_value = "text")]
-    pub output: Format,
-    /// The same as `-o json`.
-    #[arg(long, global = true)]
-    pub json: bool,
-    /// Deadline of each request in milliseconds.
-    #[arg(long, global = true, default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..))]
-    pub deadline_ms: u32,
-}
-
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a whole cluster on this machine.
+    /// Run a whole cluster on this machine, until Ctrl-C.
     Dev(DevArguments),
-    /// Run one node.
+    /// Run one node of a cluster, until Ctrl-C.
     Node(NodeArguments),
     /// Write a key.
     Put(PutArguments),
-    /// Read a key: its value, or its siblings with the context that a merging put needs.
+    /// Read a key: its value, or its siblings with the context that a merging put needs. Exits with 1 if there is none.
     Get(GetArguments),
     /// Delete keys.
     Delete(DeleteArguments),
-    /// Read many keys.
+    /// Read many keys, with one message to each node. Exits with 1 if one has no value.
     Mget(KeysArguments),
-    /// Show every version of a key.
-    Siblings(GetArguments),
+    /// Show every version of a key: siblings, and deletions that are still remembered.
+    Siblings(SiblingsArguments),
     /// Merge a key's siblings into one value.
     Resolve(ResolveArguments),
     /// Show where keys lie: partition, replicas, fallbacks.
     Route(KeysArguments),
-    /// Show the cluster and its nodes.
+    /// Show the cluster and its nodes. Exits with 1 if a node is down.
     Status,
-    /// Look for what is wrong and say what to do about it.
+    /// Look for what is wrong and say what to do about it. Exits with 1 if something is.
     Doctor,
-    /// Write the records of a file.
+    /// Write the records of a file: tsv, csv, JSON lines or Debian control files.
     Load(LoadArguments),
-    /// Write all records to a file.
+    /// Write all records of a store to a file.
     Export(ExportArguments),
-    /// Measure.
+    /// Measure a running cluster, a Redis, or one against the other.
     #[command(subcommand)]
     Bench(Box<bench::cli::BenchCommand>),
-}
-
-impl Shared {
-    /// How answers are shown.
-    pub(crate) fn format(&self) -> Format {
-        if self.json { Format::Json } else { self.output }
-    }
-
-    /// A client of the cluster.
-    pub(crate) async fn client(&self) -> Result<Client, CliError> {
-        let ports = Ports::os().map_err(CliError::io("cannot start the background thread"))?;
-        let deadline = std::time::Duration::from_millis(u64::from(self.deadline_ms));
-        let options = ClientOptions { name: "tontine-cli".to_owned(), deadline, ..ClientOptions::default() };
-        Ok(Client::connect(&self.connect, ports, options).await?)
-    }
 }
 
 /// Carries out a command.
 pub(crate) fn carry_out(arguments: Arguments) -> Result<ExitCode, CliError> {
     let shared = arguments.shared;
     match arguments.command {
-        Command::Dev(arguments) => dev::run(arguments),
-        Command::Node(arguments) => node_command::run(arguments),
+        Command::Dev(arguments) => dev::run(&shared, arguments),
+        Command::Node(arguments) => node_command::run(&shared, arguments),
         Command::Bench(command) => run_bench(&shared, &command),
         Command::Put(arguments) => block_on(keys::put(shared, arguments)),
         Command::Get(arguments) => block_on(keys::get(shared, arguments)),
@@ -134,7 +106,8 @@ pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, CliError>>) -> 
 }
 
 fn run_bench(shared: &Shared, command: &bench::cli::BenchCommand) -> Result<ExitCode, CliError> {
-    let report = bench::cli::run(command).map_err(|error| CliError::Other(error.to_string()))?;
+    let reach = bench::cli::Reach { connect: shared.connect.clone(), store: shared.store.clone() };
+    let report = bench::cli::run(command, &reach).map_err(|error| CliError::Other(error.to_string()))?;
     let document = serde_json::to_value(&report).map_err(|error| CliError::Other(error.to_string()))?;
     crate::output::print(shared.format(), &document, || report.text());
     Ok(if report.clean() { ExitCode::SUCCESS } else { ExitCode::from(1) })

@@ -9,12 +9,15 @@ use control::bootstrap::{self, Blueprint};
 use coordination::CoordinationService;
 use coordination::embedded::EmbeddedSession;
 use model::{Cluster, Consistency, Node, NodeId, Zone};
+use serde_json::{Value as Json, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
 use crate::failure::CliError;
 use crate::node_command::{NodeSettings, StopSignals};
+use crate::output::Format;
 use crate::server::{NodeSpec, RunningNode};
+use crate::shared::Shared;
 
 /// First port of the native protocol that a new cluster tries; node 1 takes the next one.
 const NATIVE_PORT_BASE: u16 = 7400;
@@ -29,22 +32,30 @@ const CHILD_STOP_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Runs a cluster on this machine until Ctrl-C.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tontine dev                                    three nodes in one process, data in ./tontine-data
+  tontine dev --separate-processes               one process for each node: kill one, and nothing fails
+  tontine dev --nodes 5 --zones 3 --data-dir d   five nodes over three zones, data in ./d
+  tontine dev --engine memory --nodes 1          for tests of an application: nothing is kept
+
+Nodes, zones, N, R, W and ports are settled when the data directory is new; later starts keep them.")]
 pub struct DevArguments {
-    /// Nodes of a new cluster.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
+    /// Nodes of a new cluster, 1 to 64.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "COUNT")]
     pub nodes: u32,
-    /// Zones over which a new cluster's nodes are spread.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    /// Zones (failure domains) over which a new cluster's nodes are spread, 1 to 64.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "COUNT")]
     pub zones: u32,
-    /// N, R and W of a new cluster's stores, for example `3,2,2`; by default three replicas and majorities, or fewer
-    /// when there are fewer nodes.
-    #[arg(long, value_parser = parse_consistency)]
+    /// N, R and W of a new cluster's stores, for example `3,2,2`: replicas of each key, replicas that a get and that a
+    /// put waits for. By default three replicas (or as many as there are nodes) and majorities.
+    #[arg(long, value_parser = parse_consistency, value_name = "N,R,W")]
     pub consistency: Option<Consistency>,
-    /// Replicas of a new cluster's stores, with majorities for R and W.
-    #[arg(long, conflicts_with = "consistency")]
+    /// Replicas of a new cluster's stores, with majorities for R and W; 3 by default.
+    #[arg(long, conflicts_with = "consistency", value_name = "COUNT")]
     pub replicas: Option<u8>,
     /// Where the cluster keeps its data; made if need be. An existing cluster goes on as it was.
-    #[arg(long, default_value = "tontine-data")]
+    #[arg(long, default_value = "tontine-data", value_name = "DIR")]
     pub data_dir: PathBuf,
     /// Ports of a new cluster: node n serves the native protocol on PORT + n and Redis clients on PORT + 100 + n.
     /// By default 7400, and any free port where one of those is taken.
@@ -59,17 +70,30 @@ pub struct DevArguments {
 }
 
 /// Runs the cluster.
-pub(crate) fn run(arguments: DevArguments) -> Result<ExitCode, CliError> {
+pub(crate) fn run(shared: &Shared, arguments: DevArguments) -> Result<ExitCode, CliError> {
+    let format = shared.format();
     crate::commands::block_on(async move {
+        let _held = crate::holder::hold(&arguments.data_dir)?;
         let coordination_dir = arguments.data_dir.join("coordination");
         let cluster = create_or_find(&arguments, &coordination_dir).await?;
         let specs: Vec<NodeSpec> =
             cluster.nodes.iter().map(|node| spec(&arguments, node, &cluster, &coordination_dir)).collect();
         if arguments.separate_processes {
-            run_children(&arguments, &cluster, &specs).await
+            run_children(&arguments, format, &cluster, &specs).await
         } else {
-            run_here(&arguments, &cluster, &specs).await
+            run_here(&arguments, format, &cluster, &specs).await
         }
+    })
+}
+
+/// A node for programs; with its process, if it has one of its own or shares one.
+pub(crate) fn node_json(node: &Node, process: Option<u32>) -> Json {
+    json!({
+        "id": node.id,
+        "zone": node.zone,
+        "native": node.native,
+        "resp": node.resp,
+        "process_id": process,
     })
 }
 
@@ -81,6 +105,7 @@ pub(crate) fn ready_line(node: &Node) -> String {
 
 async fn run_here(
     arguments: &DevArguments,
+    format: Format,
     cluster: &Cluster,
     specs: &[NodeSpec],
 ) -> Result<ExitCode, CliError> {
@@ -89,7 +114,8 @@ async fn run_here(
     for spec in specs {
         running.push(RunningNode::start(spec, cluster).await?);
     }
-    greet(arguments, cluster);
+    let process = Some(std::process::id());
+    greet(arguments, format, cluster, &vec![process; cluster.nodes.len()]);
     signals.requested(false).await;
     eprintln!("stopping");
     for node in running {
@@ -110,6 +136,7 @@ struct NodeProcess {
 
 async fn run_children(
     arguments: &DevArguments,
+    format: Format,
     cluster: &Cluster,
     specs: &[NodeSpec],
 ) -> Result<ExitCode, CliError> {
@@ -118,11 +145,14 @@ async fn run_children(
     for spec in specs {
         children.push(start_child(arguments, spec).await?);
     }
-    greet(arguments, cluster);
-    for process in &children {
-        println!("node {} is process {}", process.id.0, process.child.id().unwrap_or(0));
+    let processes: Vec<Option<u32>> = children.iter().map(|process| process.child.id()).collect();
+    greet(arguments, format, cluster, &processes);
+    if format == Format::Text {
+        for process in &children {
+            println!("node {} is process {}", process.id.0, process.child.id().unwrap_or(0));
+        }
+        println!();
     }
-    println!();
     let all_ended = watch_children(&mut children);
     let asked = tokio::select! {
         biased;
@@ -170,7 +200,9 @@ async fn start_child(arguments: &DevArguments, spec: &NodeSpec) -> Result<NodePr
             return Err(format!("node {} does not serve after {CHILD_START_TIME_MAX:?}", spec.id.0).into());
         }
     }
-    let command_line = format!("{} {}", program.display(), words.join(" "));
+    let mut command_line = vec![program.display().to_string()];
+    command_line.extend(words);
+    let command_line = crate::holder::shell(&command_line);
     Ok(NodeProcess { id: spec.id, stdin: child.stdin.take(), child, command_line })
 }
 
@@ -270,16 +302,32 @@ fn place_nodes(arguments: &DevArguments) -> Result<Vec<Node>, CliError> {
     let native_base = arguments.port_base.unwrap_or(NATIVE_PORT_BASE);
     let resp_base = arguments.port_base.map_or(RESP_PORT_BASE, |base| base + RESP_PORT_OFFSET);
     let may_differ = arguments.port_base.is_none();
+    let mut wanted = Vec::new();
     // Held until all are found, so that none is handed out twice.
     let mut held = Vec::new();
     for index in 1..=arguments.nodes {
         let offset = u16::try_from(index).expect("at most 64 nodes");
         let native = free_address(native_base + offset, may_differ, &mut held)?;
         let resp = free_address(resp_base + offset, may_differ, &mut held)?;
+        wanted.extend([(native_base + offset, native.clone()), (resp_base + offset, resp.clone())]);
         let zone = Zone(format!("zone-{}", (index - 1) % arguments.zones + 1));
         nodes.push(Node { id: NodeId(index), zone, native, resp: Some(resp) });
     }
+    warn_of_other_ports(&wanted);
     Ok(nodes)
+}
+
+/// Says which of the usual ports were taken.
+fn warn_of_other_ports(wanted: &[(u16, String)]) {
+    let is_other = |(port, address): &&(u16, String)| !address.ends_with(&format!(":{port}"));
+    let taken: Vec<String> = wanted.iter().filter(is_other).map(|(port, _)| port.to_string()).collect();
+    if !taken.is_empty() {
+        eprintln!(
+            "warning: of the usual ports, {} are taken; this cluster has chosen others and keeps them (--port-base \
+             chooses, with a new --data-dir)",
+            taken.join(", ")
+        );
+    }
 }
 
 /// The wanted port if it is free; otherwise any, if it may differ.
@@ -292,7 +340,20 @@ fn free_address(port: u16, may_differ: bool, held: &mut Vec<TcpListener>) -> Res
     Ok(address.to_string())
 }
 
-fn greet(arguments: &DevArguments, cluster: &Cluster) {
+fn greet(arguments: &DevArguments, format: Format, cluster: &Cluster, processes: &[Option<u32>]) {
+    if format == Format::Json {
+        let nodes: Vec<Json> =
+            cluster.nodes.iter().zip(processes).map(|(node, process)| node_json(node, *process)).collect();
+        let connect: Vec<&str> = cluster.nodes.iter().map(|node| node.native.as_str()).collect();
+        let document = json!({
+            "cluster": cluster.name,
+            "data_directory": arguments.data_dir,
+            "connect": connect.join(","),
+            "nodes": nodes,
+            "stores": cluster.stores,
+        });
+        return crate::output::print(format, &document, String::new);
+    }
     let native: Vec<&str> = cluster.nodes.iter().map(|node| node.native.as_str()).collect();
     let first = &cluster.nodes[0];
     let (host, port) = first.resp.as_deref().and_then(|resp| resp.rsplit_once(':')).unwrap_or(("-", "-"));

@@ -1,7 +1,24 @@
 //! What a command says when it cannot do what it was asked: what happened, why, and what to do next.
+//!
+//! People get one line, programs one JSON document with the same words; both go to stderr. `docs/reference/cli.md`
+//! lists the kinds and the exit statuses.
+//!
+//! **Architecture Invariant:** an outcome that is not known has an exit status of its own, never that of a failure.
+
+use std::process::ExitCode;
 
 use client::ClientError;
+use model::KeyError;
+use serde_json::{Value as Json, json};
 use thiserror::Error;
+use wire::ErrorCode;
+
+use crate::output::Format;
+
+/// Exit status of a command that failed: nothing was done, or the answer says how much.
+const EXIT_FAILED: u8 = 2;
+/// Exit status of a write that may or may not have happened.
+const EXIT_UNKNOWN: u8 = 3;
 
 /// Why a command failed.
 #[derive(Debug, Error)]
@@ -9,6 +26,14 @@ pub(crate) enum CliError {
     /// The cluster refused or could not be reached.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// One of several keys could not be served.
+    #[error("key {key:?}: {error}")]
+    OfKey {
+        /// The key.
+        key: String,
+        /// What happened to it.
+        error: ClientError,
+    },
     /// The operating system refused.
     #[error("{what}: {error}")]
     Io {
@@ -17,6 +42,9 @@ pub(crate) enum CliError {
         /// What the system said.
         error: std::io::Error,
     },
+    /// The command line asks for something that cannot be.
+    #[error("{0}")]
+    Usage(String),
     /// Something else, said in full.
     #[error("{0}")]
     Other(String),
@@ -29,14 +57,103 @@ impl CliError {
         move |error| CliError::Io { what, error }
     }
 
-    /// 2, always: 1 is an answer, not a failure.
+    /// 3 when a write may have happened, otherwise 2: 1 is an answer, not a failure.
     pub(crate) fn exit_code(&self) -> u8 {
-        2
+        match self.client() {
+            Some(error) if error.is_indeterminate() => EXIT_UNKNOWN,
+            _ => EXIT_FAILED,
+        }
+    }
+
+    /// The document that programs get.
+    pub(crate) fn json(&self) -> Json {
+        let unknown = self.exit_code() == EXIT_UNKNOWN;
+        json!({ "error": {
+            "kind": self.kind(),
+            "message": self.to_string(),
+            "outcome": if unknown { "unknown" } else { "failed" },
+            "retryable": self.client().is_some_and(ClientError::is_retryable),
+            "next": self.next(),
+        }})
+    }
+
+    fn client(&self) -> Option<&ClientError> {
+        match self {
+            CliError::Client(error) | CliError::OfKey { error, .. } => Some(error),
+            CliError::Io { .. } | CliError::Usage(_) | CliError::Other(_) => None,
+        }
+    }
+
+    /// A word that stays the same from version to version.
+    fn kind(&self) -> &'static str {
+        let error = match self {
+            CliError::Client(error) | CliError::OfKey { error, .. } => error,
+            CliError::Io { .. } => return "io",
+            CliError::Usage(_) => return "usage",
+            CliError::Other(_) => return "failed",
+        };
+        match error {
+            ClientError::NotConnected { .. } => "not-connected",
+            ClientError::Contended { .. } => "contended",
+            other => code_of(other).map_or("failed", ErrorCode::name),
+        }
+    }
+
+    /// What to do about it, where the message does not say so already.
+    fn next(&self) -> Option<&'static str> {
+        self.client().and_then(code_of).map(ErrorCode::remedy)
+    }
+}
+
+/// The code that a node would have answered with.
+fn code_of(error: &ClientError) -> Option<ErrorCode> {
+    match error {
+        ClientError::Failed { code, .. } => Some(*code),
+        ClientError::Indeterminate { .. } => Some(ErrorCode::Indeterminate),
+        ClientError::UnknownStore { .. } => Some(ErrorCode::UnknownStore),
+        ClientError::Key(KeyError::Empty) => Some(ErrorCode::KeyEmpty),
+        ClientError::Key(_) => Some(ErrorCode::KeyTooLong),
+        _ => None,
     }
 }
 
 impl From<String> for CliError {
     fn from(message: String) -> Self {
         CliError::Other(message)
+    }
+}
+
+/// Says what went wrong, in the form that was asked for.
+pub(crate) fn report(format: Format, error: &CliError) -> ExitCode {
+    match format {
+        Format::Json => eprintln!("{}", error.json()),
+        Format::Text => eprintln!("tontine: {error}"),
+    }
+    ExitCode::from(error.exit_code())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_has_its_kind_its_outcome_and_its_status() {
+        let indeterminate = ClientError::Indeterminate { detail: "1 of 2".to_owned() };
+        let error = CliError::from(indeterminate);
+        assert_eq!(error.exit_code(), 3);
+        assert_eq!(error.json()["error"]["kind"], "indeterminate");
+        assert_eq!(error.json()["error"]["outcome"], "unknown");
+
+        let overloaded =
+            ClientError::Failed { code: ErrorCode::Overloaded, detail: "4096 requests".to_owned() };
+        let error = CliError::OfKey { key: "k".to_owned(), error: overloaded };
+        assert_eq!(error.exit_code(), 2);
+        let document = &error.json()["error"];
+        assert_eq!((&document["kind"], &document["retryable"]), (&json!("overloaded"), &json!(true)));
+        assert_eq!(document["message"], "key \"k\": overloaded: 4096 requests");
+        assert_eq!(document["next"], ErrorCode::Overloaded.remedy());
+
+        let usage = CliError::Usage("no".to_owned()).json();
+        assert_eq!((&usage["error"]["kind"], &usage["error"]["next"]), (&json!("usage"), &Json::Null));
     }
 }

@@ -11,42 +11,70 @@ use serde_json::{Value as Json, json};
 use wire::messages::{Condition, RequestOptions, Written};
 use wire::versions::{decode_context, encode_context};
 
-use crate::commands::Shared;
 use crate::failure::CliError;
 use crate::output::{Format, bytes_json, hex, print, shown, table, unhex};
+use crate::shared::Shared;
 
 /// A key and its value.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tontine put greeting hello
+  tontine put logo - < logo.png                   the value comes from standard input, byte for byte
+  tontine put session:7 alive --ttl 1800          gone after half an hour
+  tontine put -s siblings cart milk --context C   after `tontine get -s siblings cart` showed context C
+  tontine put -- -key -value                      what begins with a dash goes after --")]
 pub struct PutArguments {
     /// The key.
     pub key: String,
     /// The value; `-` reads it from standard input.
     pub value: String,
-    /// Context of an earlier get: replace exactly what that get saw. Empty: replace nothing, become a sibling.
+    /// Context of an earlier get or put: replace exactly what that one saw. Empty: replace nothing, become a sibling.
+    /// Without it, the put replaces whatever its coordinator knows.
     #[arg(long)]
     pub context: Option<String>,
-    /// Seconds that the value lives.
-    #[arg(long)]
+    /// Seconds that the value lives, at least 1; for ever when left out.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=TTL_SECONDS_MAX))]
     pub ttl: Option<u64>,
-    /// Only if the key does not exist at its coordinator.
+    /// Only if the node that takes the put knows no value of the key; otherwise exits with 1.
     #[arg(long, conflicts_with = "if_present")]
     pub if_absent: bool,
-    /// Only if the key exists at its coordinator.
+    /// Only if the node that takes the put knows a value of the key; otherwise exits with 1.
     #[arg(long)]
     pub if_present: bool,
-    /// Replicas that must acknowledge, instead of the store's W.
-    #[arg(long, short = 'w')]
+    /// Replicas that must acknowledge, from 1 to the store's N; the store's W when left out.
+    #[arg(long, short = 'w', value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..))]
     pub writes: Option<u8>,
 }
 
+/// Longest life of a value, in seconds: a hundred years. More is a mistake, or means for ever.
+const TTL_SECONDS_MAX: u64 = 100 * 366 * 24 * 3600;
+
 /// One key.
 #[derive(Clone, Debug, clap::Args)]
-pub struct GetArguments {
+pub struct SiblingsArguments {
     /// The key.
     pub key: String,
-    /// Replicas that must answer, instead of the store's R.
-    #[arg(long, short = 'r')]
+    /// Replicas that must answer, from 1 to the store's N; the store's R when left out.
+    #[arg(long, short = 'r', value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..))]
     pub reads: Option<u8>,
+}
+
+/// One key, and how its value is shown.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tontine get greeting
+  tontine get logo --raw > logo.png    exactly the value's bytes
+  tontine get greeting -r 3            ask until three replicas have answered")]
+pub struct GetArguments {
+    /// Which key.
+    #[command(flatten)]
+    pub one: SiblingsArguments,
+    /// Write the value's bytes to standard output and nothing else, not even a line end. A key with siblings is
+    /// refused, because it has no single value.
+    #[arg(long)]
+    pub raw: bool,
 }
 
 /// Some keys.
@@ -70,6 +98,10 @@ pub struct DeleteArguments {
 
 /// How siblings become one.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tontine resolve -s siblings cart --lines          a list with one entry on each line
+  tontine resolve -s siblings cart --value 'milk'   whatever they said")]
 pub struct ResolveArguments {
     /// The key.
     pub key: String,
@@ -83,6 +115,21 @@ pub struct ResolveArguments {
 
 async fn open(shared: &Shared) -> Result<StoreHandle, CliError> {
     Ok(shared.client().await?.store(&shared.store)?)
+}
+
+/// The store, for a request that asks for `required` answers by the option `option`.
+async fn open_for(shared: &Shared, option: &str, required: Option<u8>) -> Result<StoreHandle, CliError> {
+    let client = shared.client().await?;
+    let handle = client.store(&shared.store)?;
+    let cluster = client.cluster();
+    let replicas = cluster.store(&shared.store).expect("the store was found above").consistency.replicas;
+    match required {
+        Some(required) if required > replicas => Err(CliError::Usage(format!(
+            "{option} {required} asks for more replicas than there are: store {} keeps {replicas} of each key",
+            shared.store
+        ))),
+        _ => Ok(handle),
+    }
 }
 
 fn value_of(text: &str) -> Result<Bytes, CliError> {
@@ -105,14 +152,14 @@ fn parse_context(text: &str) -> Result<Context, CliError> {
     if text.is_empty() {
         return Ok(Context::default());
     }
-    unhex(text)
-        .and_then(|bytes| decode_context(&bytes.into()).ok())
-        .ok_or_else(|| "the context is not one that `tontine get` showed; copy it whole".to_owned().into())
+    unhex(text).and_then(|bytes| decode_context(&bytes.into()).ok()).ok_or_else(|| {
+        CliError::Usage("the context is not one that `tontine get` showed; copy it whole".to_owned())
+    })
 }
 
 /// `tontine put`.
 pub(crate) async fn put(shared: Shared, arguments: PutArguments) -> Result<ExitCode, CliError> {
-    let store = open(&shared).await?;
+    let store = open_for(&shared, "-w", arguments.writes).await?;
     let condition = match (arguments.if_absent, arguments.if_present) {
         (true, _) => Condition::IfAbsent,
         (_, true) => Condition::IfPresent,
@@ -153,13 +200,17 @@ fn written_json(key: &str, written: &Written) -> Json {
     })
 }
 
-async fn read(shared: &Shared, arguments: &GetArguments) -> Result<Found, CliError> {
+async fn read(shared: &Shared, arguments: &SiblingsArguments) -> Result<Found, CliError> {
     let options = RequestOptions { required: arguments.reads, ..RequestOptions::default() };
-    Ok(open(shared).await?.get_with(arguments.key.clone(), &options).await?)
+    Ok(open_for(shared, "-r", arguments.reads).await?.get_with(arguments.key.clone(), &options).await?)
 }
 
 /// `tontine get`.
 pub(crate) async fn get(shared: Shared, arguments: GetArguments) -> Result<ExitCode, CliError> {
+    if arguments.raw {
+        return get_raw(&shared, &arguments.one).await;
+    }
+    let arguments = arguments.one;
     let found = read(&shared, &arguments).await?;
     let values: Vec<&Bytes> = found.values().collect();
     let document = found_json(&arguments.key, &found);
@@ -194,6 +245,36 @@ pub(crate) async fn get(shared: Shared, arguments: GetArguments) -> Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
+/// The value's bytes, or nothing.
+async fn get_raw(shared: &Shared, arguments: &SiblingsArguments) -> Result<ExitCode, CliError> {
+    use std::io::Write;
+    if shared.format() == Format::Json {
+        return Err(CliError::Usage("--raw and -o json exclude each other".to_owned()));
+    }
+    let found = read(shared, arguments).await?;
+    let values: Vec<&Bytes> = found.values().collect();
+    match values.as_slice() {
+        [] => {
+            eprintln!("tontine: {}: not found", arguments.key);
+            Ok(ExitCode::from(1))
+        }
+        [value] => {
+            let mut stdout = std::io::stdout();
+            // A disk that is full must not leave half a value and a success.
+            stdout
+                .write_all(value)
+                .and_then(|()| stdout.flush())
+                .map_err(CliError::io("cannot write the value to standard output"))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        siblings => Err(CliError::Other(format!(
+            "{} has {} siblings and so no single value; `tontine siblings` shows them, `tontine resolve` merges them",
+            arguments.key,
+            siblings.len()
+        ))),
+    }
+}
+
 fn found_json(key: &str, found: &Found) -> Json {
     let values: Vec<Json> = found.values().map(|value| bytes_json(value)).collect();
     json!({
@@ -213,9 +294,18 @@ pub(crate) async fn mget(shared: Shared, arguments: KeysArguments) -> Result<Exi
     let results = store.multi_get(arguments.keys.clone(), &RequestOptions::default()).await?;
     let mut documents = Vec::new();
     let mut rows = vec![vec!["KEY".to_owned(), "VALUE".to_owned()]];
-    let mut missing = false;
+    let (mut missing, mut failed) = (false, None);
     for (key, result) in arguments.keys.iter().zip(results) {
-        let found = result?;
+        let found = match result {
+            Ok(found) => found,
+            Err(error) => {
+                let error = CliError::OfKey { key: key.clone(), error };
+                rows.push(vec![key.clone(), "(failed)".to_owned()]);
+                documents.push(json!({ "key": key, "error": error.json()["error"] }));
+                failed = failed.or(Some(error));
+                continue;
+            }
+        };
         let values: Vec<String> = found.values().map(|value| shown(value)).collect();
         missing |= values.is_empty();
         rows.push(vec![
@@ -225,7 +315,10 @@ pub(crate) async fn mget(shared: Shared, arguments: KeysArguments) -> Result<Exi
         documents.push(found_json(key, &found));
     }
     print(shared.format(), &json!(documents), || table(&rows));
-    Ok(if missing { ExitCode::from(1) } else { ExitCode::SUCCESS })
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(if missing { ExitCode::from(1) } else { ExitCode::SUCCESS }),
+    }
 }
 
 /// `tontine delete`.
@@ -233,19 +326,36 @@ pub(crate) async fn delete(shared: Shared, arguments: DeleteArguments) -> Result
     let store = open(&shared).await?;
     let context = arguments.context.as_deref().map(parse_context).transpose()?;
     if context.is_some() && arguments.keys.len() > 1 {
-        return Err("a context belongs to one key; delete the others without it".to_owned().into());
+        return Err(CliError::Usage("a context belongs to one key; delete the others without it".to_owned()));
     }
     let mut documents = Vec::new();
+    let mut failed = None;
     for key in &arguments.keys {
-        let written = store.delete(key.clone(), context.clone(), RequestOptions::default()).await?;
-        documents.push(written_json(key, &written));
+        match store.delete(key.clone(), context.clone(), RequestOptions::default()).await {
+            Ok(written) => documents.push(written_json(key, &written)),
+            Err(error) => {
+                let error = CliError::OfKey { key: key.clone(), error };
+                documents.push(json!({ "key": key, "written": false, "error": error.json()["error"] }));
+                // An unknown outcome says less than a failure, so it is the one to report.
+                if failed.as_ref().is_none_or(|so_far: &CliError| error.exit_code() > so_far.exit_code()) {
+                    failed = Some(error);
+                }
+            }
+        }
     }
-    print(shared.format(), &json!(documents), || "done".to_owned());
-    Ok(ExitCode::SUCCESS)
+    let all_failed = documents.iter().all(|document| document["written"] == false);
+    if shared.format() == Format::Json || !all_failed {
+        let done = documents.iter().filter(|document| document["written"] == true).count();
+        print(shared.format(), &json!(documents), || match failed {
+            None => "done".to_owned(),
+            Some(_) => format!("{done} of {} keys deleted", arguments.keys.len()),
+        });
+    }
+    failed.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
 /// `tontine siblings`.
-pub(crate) async fn siblings(shared: Shared, arguments: GetArguments) -> Result<ExitCode, CliError> {
+pub(crate) async fn siblings(shared: Shared, arguments: SiblingsArguments) -> Result<ExitCode, CliError> {
     let found = read(&shared, &arguments).await?;
     let versions: Vec<Json> = found.versions().iter().map(version_json).collect();
     let document = json!({
@@ -291,11 +401,10 @@ pub(crate) async fn resolve(shared: Shared, arguments: ResolveArguments) -> Resu
     let store = open(&shared).await?;
     let fixed = arguments.value.as_deref().map(value_of).transpose()?;
     if fixed.is_none() && !arguments.lines {
-        return Err(
+        return Err(CliError::Usage(
             "say how the siblings become one: --value VALUE, or --lines for the union of their lines"
-                .to_owned()
-                .into(),
-        );
+                .to_owned(),
+        ));
     }
     let merge = |values: &[Bytes]| fixed.clone().unwrap_or_else(|| union_of_lines(values));
     let found = store.resolve(arguments.key.clone(), merge).await?;

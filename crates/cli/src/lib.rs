@@ -1,6 +1,7 @@
 //! The command line: `tontine <noun> <verb>`.
 //!
-//! Answers go to stdout, everything else to stderr. Exit status: 0 done, 1 no (not found, unhealthy), 2 failed.
+//! Answers go to stdout, everything else to stderr. Exit status: 0 done, 1 no (not found, unhealthy), 2 failed,
+//! 3 unknown (a write that may have happened). With `-o json` errors are JSON as well.
 //!
 //! **Architecture Invariant:** commands use the client library and the control plane like anybody else; only `node`
 //! and `dev` run storage nodes.
@@ -9,23 +10,26 @@ mod commands;
 mod dev;
 mod export;
 mod failure;
+mod holder;
 mod keys;
 mod load;
 mod node_command;
 mod output;
 mod progress;
 mod server;
+mod shared;
 mod status;
 
 use std::process::ExitCode;
-
-use clap::Parser;
 
 pub use commands::Arguments;
 
 /// Parses the command line and carries it out.
 pub fn run() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match shared::parse(std::env::args_os()) {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("TONTINE_LOG")
@@ -33,11 +37,6 @@ pub fn run() -> ExitCode {
         )
         .with_writer(std::io::stderr)
         .init();
-    match commands::carry_out(arguments) {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("tontine: {error}");
-            ExitCode::from(error.exit_code())
-        }
-    }
+    let format = arguments.shared.format();
+    commands::carry_out(arguments).unwrap_or_else(|error| failure::report(format, &error))
 }

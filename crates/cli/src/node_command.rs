@@ -13,9 +13,13 @@ use storage::Durability;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::CliError;
+use crate::output::print;
 use crate::server::{EngineKind, NodeSpec, RunningNode};
+use crate::shared::Shared;
 
-/// Connections of each kind that a node serves unless told otherwise.
+/// The option by which `dev` ties a node to itself.
+pub(crate) const STOP_WITH_STDIN: &str = "--stop-with-stdin";
+/// Connections of clients that a node serves unless told otherwise.
 const CONNECTIONS_MAX: u32 = 10_000;
 
 /// Settings that every way of running nodes shares.
@@ -24,38 +28,53 @@ pub struct NodeSettings {
     /// Which engine keeps the records.
     #[arg(long, value_enum, default_value = "log")]
     pub engine: EngineKind,
-    /// When a write is acknowledged: `always` (after a sync), `every:MS` (synced at most so many milliseconds later),
-    /// or `system` (synced when the system likes).
-    #[arg(long, default_value = "every:10", value_parser = parse_durability)]
+    /// When a write is acknowledged: `always` (after its sync), `every:MS` (at once; synced at most MS milliseconds
+    /// later, 1 to 60000), or `system` (at once; synced when the system likes). Only for the log engine.
+    #[arg(long, default_value = "every:10", value_parser = parse_durability, value_name = "always|every:MS|system")]
     pub durability: Durability,
-    /// Worker threads of one node; by default one for each core, shared among the nodes of this machine.
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=512))]
+    /// Worker threads of one node, 1 to 512; by default one for each core, shared among the nodes of this machine.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=512), value_name = "THREADS")]
     pub workers: Option<u16>,
-    /// Password that Redis clients must give.
+    /// Password that Redis clients must give; by default none. The variable keeps it off the process list.
     #[arg(long, env = "TONTINE_PASSWORD", hide_env_values = true)]
     pub password: Option<String>,
-    /// Connections that one node serves at the same time, of the native protocol and of Redis clients each.
-    #[arg(long, default_value_t = CONNECTIONS_MAX, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Connections of clients that one node serves at the same time, native and Redis together. One more is told so
+    /// and closed.
+    #[arg(
+        long,
+        default_value_t = CONNECTIONS_MAX,
+        value_parser = clap::value_parser!(u32).range(1..),
+        value_name = "COUNT"
+    )]
     pub connections_max: u32,
-    /// Milliseconds that a node may take before another one is brought in beside it.
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    /// Milliseconds that a node may take to answer before another one is asked beside it, 1 to 60000.
+    #[arg(
+        long,
+        default_value_t = 50,
+        value_parser = clap::value_parser!(u64).range(1..=60_000),
+        value_name = "MS"
+    )]
     pub hedge_after_ms: u64,
 }
 
 /// Runs one node of a cluster on this machine.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Example: start node 2 of a cluster that `tontine dev` made, after it died
+  tontine node --id 2 --data-dir tontine-data/node-2 --coordination tontine-data/coordination")]
 pub struct NodeArguments {
-    /// The node's id in the cluster document.
-    #[arg(long)]
+    /// The node's id in the cluster document: a number from 1.
+    #[arg(long, value_name = "NUMBER")]
     pub id: u32,
     /// The cluster's name.
-    #[arg(long, default_value = "dev")]
+    #[arg(long, default_value = "dev", value_name = "NAME")]
     pub cluster: String,
-    /// Where the node keeps its data.
-    #[arg(long)]
+    /// Where the node keeps its data; made if need be. It belongs to this node from then on.
+    #[arg(long, value_name = "DIR")]
     pub data_dir: PathBuf,
-    /// Directory of the embedded coordination service, shared by the nodes of this machine.
-    #[arg(long)]
+    /// Directory of the embedded coordination service, shared by the nodes of this machine; for `tontine dev` it is
+    /// `coordination` below its data directory.
+    #[arg(long, value_name = "DIR")]
     pub coordination: PathBuf,
     /// Stop when the standard input ends, as for a child whose parent is gone.
     #[arg(long, hide = true)]
@@ -91,7 +110,7 @@ impl NodeSettings {
 }
 
 /// Runs the node until it is told to stop.
-pub(crate) fn run(arguments: NodeArguments) -> Result<ExitCode, CliError> {
+pub(crate) fn run(shared: &Shared, arguments: NodeArguments) -> Result<ExitCode, CliError> {
     crate::commands::block_on(async move {
         let refused = |error: &dyn std::fmt::Display| CliError::Other(error.to_string());
         let session =
@@ -121,7 +140,10 @@ pub(crate) fn run(arguments: NodeArguments) -> Result<ExitCode, CliError> {
         let mut signals = StopSignals::listen()?;
         let running = RunningNode::start(&spec, &cluster).await?;
         let me = cluster.node(spec.id).expect("a node that started is a member");
-        println!("{}", crate::dev::ready_line(me));
+        crate::holder::note_launch(&spec.coordination_dir, spec.id, spec.password.is_some());
+        print(shared.format(), &crate::dev::node_json(me, Some(std::process::id())), || {
+            crate::dev::ready_line(me)
+        });
         signals.requested(arguments.stop_with_stdin).await;
         running.stop().await?;
         Ok(ExitCode::SUCCESS)

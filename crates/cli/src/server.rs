@@ -1,6 +1,6 @@
 //! Running one storage node inside this process: workers, listeners, and a clean stop.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use coordination::embedded::EmbeddedSession;
 use model::{Cluster, NodeId};
 use node::doors::resp::RespOptions;
 use node::engines::{Engines, LogEngines, MemoryEngines};
-use node::{Node, NodeConfig, Worker};
+use node::{IdentityError, Node, NodeConfig, Place, StartError, Worker};
 use parking_lot::Mutex;
 use runtime::disk::os::OsDisk;
 use runtime::network::bytes::{self, ByteListener};
@@ -65,21 +65,21 @@ impl RunningNode {
             )
             .into());
         };
-        let network = TcpNetwork::new();
-        let refused = |error: NetworkError| CliError::Other(format!("node {}: {error}", spec.id.0));
-        let native = network.listen_shared(&me.native, spec.workers).map_err(refused)?;
-        let resp: Vec<Option<ByteListener>> = match &me.resp {
-            Some(address) => {
-                bytes::listen(address, spec.workers).map_err(refused)?.into_iter().map(Some).collect()
-            }
-            None => (0..spec.workers).map(|_| None).collect(),
-        };
+        let network = Arc::new(TcpNetwork::new());
         let mut ports = Ports::os().map_err(CliError::io("cannot start the background thread"))?;
-        ports.network = Arc::new(network);
+        ports.network = network.clone();
         let port = me.resp.as_deref().and_then(|resp| resp.rsplit_once(':')?.1.parse().ok()).unwrap_or(0);
+        // The directory before the addresses: that a node runs already says more than that its port is taken.
         let node = open(spec, &ports, port).await?;
-        let listeners: Vec<Option<Listeners>> = native.into_iter().zip(resp).map(Some).collect();
-        let listeners = Arc::new(Mutex::new(listeners));
+        let listeners = match listen(&network, me, spec.workers) {
+            Ok(listeners) => Arc::new(Mutex::new(listeners)),
+            Err(error) => {
+                // What matters is why it did not start.
+                let _ = node.stop().await;
+                return Err(CliError::Other(format!("node {}: {error}", spec.id.0)));
+            }
+        };
+        crate::holder::note_process(&spec.data_dir);
         let serving = node.clone();
         let workers = Workers::start(spec.workers, &ports, move |worker| {
             let mine = listeners.lock()[worker.index].take().expect("each worker starts once");
@@ -95,6 +95,20 @@ impl RunningNode {
         self.workers.join().await.map_err(|error| CliError::Other(error.to_string()))?;
         self.node.stop().await.map_err(|error| CliError::Other(format!("not stopped cleanly: {error}")))
     }
+}
+
+/// Takes the node's addresses, for each of its workers.
+fn listen(
+    network: &TcpNetwork,
+    me: &model::Node,
+    workers: usize,
+) -> Result<Vec<Option<Listeners>>, NetworkError> {
+    let native = network.listen_shared(&me.native, workers)?;
+    let resp: Vec<Option<ByteListener>> = match &me.resp {
+        Some(address) => bytes::listen(address, workers)?.into_iter().map(Some).collect(),
+        None => (0..workers).map(|_| None).collect(),
+    };
+    Ok(native.into_iter().zip(resp).map(Some).collect())
 }
 
 async fn open(spec: &NodeSpec, ports: &Ports, port: u16) -> Result<Arc<Node>, CliError> {
@@ -117,9 +131,29 @@ async fn open(spec: &NodeSpec, ports: &Ports, port: u16) -> Result<Arc<Node>, Cl
         ..RespOptions::default()
     };
     config.coordinator.hedge_after = spec.hedge_after;
-    Node::start(config, ports.clone(), disk, engines, Arc::new(session))
-        .await
-        .map_err(|error| refused(&error))
+    config.place = Place {
+        process_id: std::process::id(),
+        data_directory: absolute(&spec.data_dir),
+        coordination_directory: absolute(&spec.coordination_dir),
+    };
+    let started = Node::start(config, ports.clone(), disk, engines, Arc::new(session)).await;
+    started.map_err(|error| match error {
+        StartError::Identity(IdentityError::InUse) => CliError::Other(format!(
+            "node {}: the data directory {} is in use by another process{}; stop that one, or choose another directory",
+            spec.id.0,
+            spec.data_dir.display(),
+            crate::holder::noted_process(&spec.data_dir)
+        )),
+        StartError::Identity(error @ IdentityError::Disk(_)) => refused(&error),
+        StartError::Identity(error) => {
+            refused(&format!("{error} (the directory is {})", spec.data_dir.display()))
+        }
+        other => refused(&other),
+    })
+}
+
+fn absolute(path: &Path) -> String {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
 
 async fn serve(node: Arc<Node>, worker: runtime::workers::Worker, listeners: Listeners) {

@@ -1,17 +1,17 @@
 //! `tontine status` and `tontine doctor`.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use client::{Client, ClientError};
 use model::Node;
 use serde_json::{Value as Json, json};
 
-use crate::commands::Shared;
 use crate::failure::CliError;
-use crate::output::{Format, print, size, table};
+use crate::output::{print, size, table};
+use crate::shared::Shared;
 
-/// Share of a node's data that hints may reach before the doctor mentions them.
-const HINTS_WORTH_A_WORD: u64 = 1;
 /// Free disk below which the doctor warns: writes stop at the engine's reserve of 128 MiB.
 const DISK_LOW_BYTES: u64 = 1 << 30;
 
@@ -74,12 +74,12 @@ pub(crate) async fn status(shared: Shared) -> Result<ExitCode, CliError> {
 }
 
 fn node_json(status: &NodeStatus) -> Json {
-    match &status.answer {
-        Ok(answer) => json!({ "id": status.node.id, "zone": status.node.zone, "up": true, "status": answer }),
-        Err(error) => {
-            json!({ "id": status.node.id, "zone": status.node.zone, "up": false, "error": error.to_string() })
-        }
-    }
+    let Node { id, zone, native, resp } = &status.node;
+    let (up, answer, error) = match &status.answer {
+        Ok(answer) => (true, Some(answer), None),
+        Err(error) => (false, None, Some(error.to_string())),
+    };
+    json!({ "id": id, "zone": zone, "native": native, "resp": resp, "up": up, "status": answer, "error": error })
 }
 
 fn sum(answer: &Json, field: &str) -> u64 {
@@ -152,8 +152,9 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
         }
     }
     for status in &nodes {
-        examine(status, cluster.generation.0, &mut findings);
+        examine(status, cluster.generation.0, &nodes, &mut findings);
     }
+    findings.extend(waiting_hints(&nodes));
     let healthy = !findings.iter().any(|finding| finding.bad);
     let document = json!({
         "healthy": healthy,
@@ -162,11 +163,11 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
             .map(|finding| json!({ "bad": finding.bad, "what": finding.what, "next": finding.next }))
             .collect::<Vec<_>>(),
     });
-    print(shared.format(), &document, || describe(&findings, nodes.len(), shared.format()));
+    print(shared.format(), &document, || describe(&findings, nodes.len()));
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn describe(findings: &[Finding], nodes: usize, _format: Format) -> String {
+fn describe(findings: &[Finding], nodes: usize) -> String {
     if findings.is_empty() {
         return format!("healthy: all {nodes} nodes answer, and nothing waits");
     }
@@ -178,7 +179,75 @@ fn describe(findings: &[Finding], nodes: usize, _format: Format) -> String {
     text
 }
 
-fn examine(status: &NodeStatus, generation: u64, findings: &mut Vec<Finding>) {
+/// What the nodes hold for each other, one finding for each node that waits for something.
+fn waiting_hints(nodes: &[NodeStatus]) -> Vec<Finding> {
+    let mut waiting: BTreeMap<u64, (u64, Vec<String>)> = BTreeMap::new();
+    for status in nodes {
+        let Ok(answer) = &status.answer else { continue };
+        for hint in answer["hints"].as_array().into_iter().flatten() {
+            let (Some(target), Some(count)) = (hint["target"].as_u64(), hint["hints"].as_u64()) else {
+                continue;
+            };
+            if count > 0 {
+                let (total, holders) = waiting.entry(target).or_default();
+                *total += count;
+                holders.push(status.node.id.to_string());
+            }
+        }
+    }
+    let is_up =
+        |id: u64| nodes.iter().any(|status| u64::from(status.node.id.0) == id && status.answer.is_ok());
+    let finding = |(target, (count, holders)): (u64, (u64, Vec<String>))| Finding {
+        bad: false,
+        what: format!("{count} hints wait for n{target}, held by {}", holders.join(", ")),
+        next: if is_up(target) {
+            "nothing: the writes are safe where they are, and gets repair what that node lacks".to_owned()
+        } else {
+            format!("start node {target} again; the writes are safe where they are until then")
+        },
+    };
+    waiting.into_iter().map(finding).collect()
+}
+
+/// How to start a node again: as it was started, or as its neighbours' directories suggest.
+fn start_again(dead: &Node, nodes: &[NodeStatus]) -> String {
+    let places = nodes.iter().filter_map(|status| Some(&status.answer.as_ref().ok()?["place"]));
+    let text =
+        |place: &Json, field: &str| place[field].as_str().filter(|text| !text.is_empty()).map(PathBuf::from);
+    let mut guess = None;
+    for place in places {
+        let Some(coordination) = text(place, "coordination_directory") else { continue };
+        if let Some(launch) = crate::holder::noted_launch(&coordination, dead.id) {
+            let password = if launch.needs_password { " (with its TONTINE_PASSWORD)" } else { "" };
+            return format!(
+                "start it again{password}, from the folder {}, and look at what it says:\n        {}",
+                launch.directory, launch.command
+            );
+        }
+        let data = text(place, "data_directory")
+            .and_then(|data| Some(data.parent()?.join(format!("node-{}", dead.id.0))));
+        guess = guess.or_else(|| Some((data?, coordination)));
+    }
+    match guess {
+        Some((data, coordination)) if data.is_dir() => {
+            let words = [
+                crate::output::program(),
+                "node".to_owned(),
+                format!("--id={}", dead.id.0),
+                format!("--data-dir={}", data.display()),
+                format!("--coordination={}", coordination.display()),
+            ];
+            format!("start it again, and look at what it says:\n        {}", crate::holder::shell(&words))
+        }
+        _ => format!(
+            "start it again on its machine, and look at what it says:\n        tontine node --id={} --data-dir=DIR \
+             --coordination=DIR",
+            dead.id.0
+        ),
+    }
+}
+
+fn examine(status: &NodeStatus, generation: u64, nodes: &[NodeStatus], findings: &mut Vec<Finding>) {
     let id = status.node.id;
     let answer = match &status.answer {
         Ok(answer) => answer,
@@ -186,7 +255,7 @@ fn examine(status: &NodeStatus, generation: u64, findings: &mut Vec<Finding>) {
             findings.push(Finding {
                 bad: true,
                 what: format!("{id} at {} does not answer: {error}", status.node.native),
-                next: format!("look at the log of node {} and start it again", id.0),
+                next: start_again(&status.node, nodes),
             });
             return;
         }
@@ -204,15 +273,6 @@ fn examine(status: &NodeStatus, generation: u64, findings: &mut Vec<Finding>) {
             bad: true,
             what: format!("{id} found {corrupt} records that fail their checksum since it started"),
             next: "check the disk; gets are answered by the other replicas".to_owned(),
-        });
-    }
-    let waiting = hints(answer);
-    if waiting >= HINTS_WORTH_A_WORD {
-        findings.push(Finding {
-            bad: false,
-            what: format!("{id} holds {waiting} hints for nodes that were down"),
-            next: "nothing while those nodes are down; read repair brings them up to date after that"
-                .to_owned(),
         });
     }
     if answer["engine"] == "log"

@@ -22,4 +22,4 @@ pub mod stores;
 pub mod view;
 
 pub use identity::IdentityError;
-pub use node::{Node, NodeConfig, StartError, Worker};
+pub use node::{Node, NodeConfig, Place, StartError, Worker};

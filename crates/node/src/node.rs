@@ -60,6 +60,19 @@ pub struct NodeConfig {
     pub coordinator: CoordinatorOptions,
     /// The Redis door.
     pub resp: resp::RespOptions,
+    /// Where it runs; its status says so.
+    pub place: Place,
+}
+
+/// Where a node runs, for the people who look after it. A node that is not a process of its own has none.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct Place {
+    /// Its process, on its machine.
+    pub process_id: u32,
+    /// Absolute path of its data.
+    pub data_directory: String,
+    /// Absolute path of the embedded coordination service's directory.
+    pub coordination_directory: String,
 }
 
 impl NodeConfig {
@@ -72,6 +85,7 @@ impl NodeConfig {
             limits: AdmissionLimits::default(),
             coordinator: CoordinatorOptions::default(),
             resp: resp::RespOptions::default(),
+            place: Place::default(),
         }
     }
 }
@@ -179,6 +193,7 @@ impl Node {
         let generation = view.generation().0;
         events.record(Event::NodeStarted { incarnation: stamper.incarnation(), generation });
         let (offered, offers) = tokio::sync::mpsc::unbounded_channel();
+        let admission = Admission::new(config.limits);
         let node = Arc::new(Node {
             resp: resp::Shared::new(config.resp.clone(), admission.clone()),
             admission,
@@ -193,7 +208,6 @@ impl Node {
             coordination,
             stamper,
             offered,
-        let admission = Admission::new(config.limits);
             events,
             metrics: Metrics::new(),
             ports,
@@ -243,6 +257,16 @@ impl Node {
         &self.metrics
     }
 
+    /// What the node has taken in and not yet answered.
+    pub fn admission(&self) -> &Arc<Admission> {
+        &self.admission
+    }
+
+    /// Links of the native protocol now.
+    fn links(&self) -> usize {
+        self.admission.connections().saturating_sub(self.resp.connections())
+    }
+
     /// Who the node is.
     pub fn id(&self) -> NodeId {
         self.config.id
@@ -257,16 +281,6 @@ impl Node {
     pub fn status(&self) -> Vec<u8> {
         let view = self.replica.view().get();
         let stores: Vec<_> = view.stores().iter().map(|store| store_status(store)).collect();
-    /// What the node has taken in and not yet answered.
-    pub fn admission(&self) -> &Arc<Admission> {
-        &self.admission
-    }
-
-    /// Links of the native protocol now.
-    fn links(&self) -> usize {
-        self.admission.connections().saturating_sub(self.resp.connections())
-    }
-
         let hints = self.replica.hints();
         let pending: Vec<_> = hints
             .pending()
@@ -274,6 +288,7 @@ impl Node {
             .map(|(target, count)| serde_json::json!({ "target": target, "hints": count }))
             .collect();
         let uptime = self.ports.clock.now().since(self.started);
+        let load = self.admission.load();
         let status = serde_json::json!({
             "node": self.config.id,
             "cluster": self.config.cluster,
@@ -282,13 +297,15 @@ impl Node {
             "version": env!("CARGO_PKG_VERSION"),
             "engine": self.engines.kind(),
             "uptime_s": uptime.as_secs(),
+            "place": self.config.place,
             "native_connections": self.links(),
             "resp_connections": self.resp.connections(),
+            "requests_running": load.requests,
+            "request_bytes": load.bytes,
             "resp_commands_total": self.resp.commands(),
             "disk_available_bytes": self.disk.available_bytes(),
             "hints": pending,
             "hint_bytes": hints.engine().stats().live_bytes,
-        let load = self.admission.load();
             "stores": stores,
         });
         serde_json::to_vec(&status).expect("a status is plain data")
@@ -300,8 +317,6 @@ impl Node {
             let weak = Arc::downgrade(self);
             self.metrics
                 .watch(kind, name, help, &[], move || weak.upgrade().map_or(0.0, |node| read(&node) as f64));
-            "requests_running": load.requests,
-            "request_bytes": load.bytes,
         };
         watch(Kind::Gauge, "tontine_node_uptime_seconds", "Since the node started.", |node| {
             node.ports.clock.now().since(node.started).as_secs()

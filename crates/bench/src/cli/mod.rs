@@ -47,6 +47,15 @@ pub enum BenchCommand {
     Cluster(ScenarioArgs<ClusterScenario>),
 }
 
+/// What every command of the program knows about its cluster, and benchmarks share.
+#[derive(Clone, Debug)]
+pub struct Reach {
+    /// Native addresses of the cluster, for a run that names no other target.
+    pub connect: Vec<String>,
+    /// The store of a Tontine that is reached over the native protocol.
+    pub store: String,
+}
+
 /// Where results go beside the terminal.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct OutputArgs {
@@ -72,10 +81,12 @@ pub struct ScenarioArgs<S: clap::Args> {
 /// One target, one workload.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RunArgs {
-    /// Where: `resp://HOST:PORT`, or `native://HOST:PORT[,HOST:PORT…]` of a Tontine cluster.
-    #[arg(long, short = 't', default_value = "resp://127.0.0.1:6379")]
-    pub target: Address,
-    /// Server processes on this machine whose CPU and memory are measured, with their children.
+    /// Where: `resp://HOST:PORT` of a Redis or of a node's Redis door, or `native://HOST:PORT[,HOST:PORT…]` of a
+    /// Tontine cluster. Without it, the cluster that --connect names.
+    #[arg(long, short = 't', value_name = "ADDRESS")]
+    pub target: Option<Address>,
+    /// Process id of a server on this machine whose CPU and memory are measured, with its children; give it once for
+    /// each server (`tontine status -o json` shows the nodes'). Without it the servers' share is not measured.
     #[arg(long = "server-pid", value_name = "PID")]
     pub server_pids: Vec<u32>,
     /// What the run is called in reports.
@@ -99,25 +110,22 @@ pub struct RunArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub struct AccessArgs {
     /// Seconds after which an operation counts as unanswered.
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
     pub timeout: f64,
-    /// Native: the store of the cluster.
-    #[arg(long, default_value = "default")]
-    pub store: String,
     /// RESP: keep all keys in one sorted set as well and answer scans from it (Redis only).
     #[arg(long)]
     pub scan_index: bool,
 }
 
 impl AccessArgs {
-    fn target(&self, address: &Address) -> Result<Arc<dyn Target>, MeasureError> {
+    fn target(&self, address: &Address, store: &str) -> Result<Arc<dyn Target>, MeasureError> {
         let timeout = Duration::from_secs_f64(self.timeout.clamp(0.001, 1e6));
         Ok(match address {
             Address::Resp(address) => {
                 Arc::new(RespTarget { address: address.clone(), timeout, scan_index: self.scan_index })
             }
             Address::Native(addresses) => {
-                let target = NativeTarget::new(addresses.clone(), &self.store, timeout);
+                let target = NativeTarget::new(addresses.clone(), store, timeout);
                 Arc::new(target.map_err(DriveError::System)?)
             }
         })
@@ -254,14 +262,16 @@ impl BenchReport {
 /// # Errors
 /// When servers cannot be started or reached, options make no sense, or a result file cannot be written.
 /// Errors of single operations are in the report: see [`BenchReport::clean`].
-pub fn run(command: &BenchCommand) -> Result<BenchReport, BenchError> {
+pub fn run(command: &BenchCommand, reach: &Reach) -> Result<BenchReport, BenchError> {
     match command {
-        BenchCommand::Load(arguments) => one(arguments, Phase::Load),
-        BenchCommand::Run(arguments) => one(arguments, Phase::Run),
-        BenchCommand::Compare(arguments) => two(arguments),
+        BenchCommand::Load(arguments) => one(arguments, reach, Phase::Load),
+        BenchCommand::Run(arguments) => one(arguments, reach, Phase::Run),
+        BenchCommand::Compare(arguments) => two(arguments, &reach.store),
         BenchCommand::Resp(arguments) => scenario(arguments.scenario.run(), &arguments.output),
-        BenchCommand::Persistent(arguments) => scenario(arguments.scenario.run(), &arguments.output),
-        BenchCommand::Cluster(arguments) => scenario(arguments.scenario.run(), &arguments.output),
+        BenchCommand::Persistent(arguments) => {
+            scenario(arguments.scenario.run(&reach.store), &arguments.output)
+        }
+        BenchCommand::Cluster(arguments) => scenario(arguments.scenario.run(&reach.store), &arguments.output),
     }
 }
 
@@ -274,14 +284,15 @@ fn scenario(
     Ok(report)
 }
 
-fn one(arguments: &RunArgs, phase: Phase) -> Result<BenchReport, BenchError> {
+fn one(arguments: &RunArgs, reach: &Reach, phase: Phase) -> Result<BenchReport, BenchError> {
     let watched = match &arguments.server_pids[..] {
         [only] => Watched::tree(*only, "server"),
         many => {
             many.iter().zip(1..).flat_map(|(pid, n)| Watched::tree(*pid, &format!("server {n}"))).collect()
         }
     };
-    let target = arguments.access.target(&arguments.target)?;
+    let address = arguments.target.clone().unwrap_or_else(|| Address::Native(reach.connect.clone()));
+    let target = arguments.access.target(&address, &reach.store)?;
     let contestant = Contestant::running(&arguments.label, target, watched);
     let run = contestant.measure(&arguments.workload, &arguments.driver, phase)?;
     let report = BenchReport::Run(Box::new(run));
@@ -289,8 +300,9 @@ fn one(arguments: &RunArgs, phase: Phase) -> Result<BenchReport, BenchError> {
     Ok(report)
 }
 
-fn two(arguments: &CompareArgs) -> Result<BenchReport, BenchError> {
-    let [a, b] = [contestant(arguments, &arguments.a, "a")?, contestant(arguments, &arguments.b, "b")?];
+fn two(arguments: &CompareArgs, store: &str) -> Result<BenchReport, BenchError> {
+    let side = |system, side| contestant(arguments, store, system, side);
+    let [a, b] = [side(&arguments.a, "a")?, side(&arguments.b, "b")?];
     for contestant in [&a, &b] {
         contestant.load(&arguments.workload, &arguments.driver)?;
     }
@@ -302,11 +314,16 @@ fn two(arguments: &CompareArgs) -> Result<BenchReport, BenchError> {
     Ok(report)
 }
 
-fn contestant(arguments: &CompareArgs, system: &System, side: &str) -> Result<Contestant, BenchError> {
+fn contestant(
+    arguments: &CompareArgs,
+    store: &str,
+    system: &System,
+    side: &str,
+) -> Result<Contestant, BenchError> {
     let options = match system {
         System::At(address) => {
             let label = format!("{side} ({address})");
-            return Ok(Contestant::running(&label, arguments.access.target(address)?, Vec::new()));
+            return Ok(Contestant::running(&label, arguments.access.target(address, store)?, Vec::new()));
         }
         System::Redis => PeerOptions::Redis(RedisOptions {
             persistence: arguments.redis_persistence,
@@ -323,7 +340,7 @@ fn contestant(arguments: &CompareArgs, system: &System, side: &str) -> Result<Co
     let label = if same { format!("{name} {side}") } else { name.to_owned() };
     let started = Contestant::start(&label, &options)?;
     let resp = Address::Resp(started.peer.as_ref().map(|peer| peer.resp[0].clone()).unwrap_or_default());
-    Ok(Contestant { target: arguments.access.target(&resp)?, ..started })
+    Ok(Contestant { target: arguments.access.target(&resp, store)?, ..started })
 }
 
 #[cfg(test)]
@@ -360,7 +377,7 @@ mod tests {
             "1e3",
         ]);
         let BenchCommand::Run(arguments) = line.command else { panic!("run was asked for") };
-        assert_eq!(arguments.target, Address::Resp("h:1".to_owned()));
+        assert_eq!(arguments.target, Some(Address::Resp("h:1".to_owned())));
         assert_eq!((arguments.driver.connections, arguments.driver.depth), (50, 16));
         assert_eq!(arguments.driver.rate, Some(1_000.0));
         assert_eq!(

@@ -58,9 +58,11 @@ impl Comparison {
         };
         let mut metrics = vec![
             metric("throughput, op/s".to_owned(), false, &|run| Some(run.throughput)),
-            metric("server CPU, µs/op".to_owned(), true, &|run| Some(run.server_cpu_us_per_operation)),
+            metric("server CPU, µs/op".to_owned(), true, &|run| run.server_cpu_us_per_operation),
         ];
-        let cpu = pairs.iter().map(|(a, b)| (a.server_cpu_us_per_operation, b.server_cpu_us_per_operation));
+        let cpu = pairs
+            .iter()
+            .filter_map(|(a, b)| Some((a.server_cpu_us_per_operation?, b.server_cpu_us_per_operation?)));
         metrics.push(Metric::best("server CPU, best run, µs/op".to_owned(), &cpu.collect::<Vec<_>>()));
         for kind in Kind::ALL {
             let figure = |pick: fn(&Percentiles) -> f64| {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::comparison::warnings;
-use super::text::grouped;
+use super::text::{cpu, grouped};
 use super::{Comparison, RunReport};
 use crate::processes::Context;
 
@@ -33,21 +33,23 @@ pub fn runs_markdown(runs: &[RunReport]) -> String {
             .iter()
             .map(|used| format!("{} {:.2}", used.name, used.cpu_us_per_operation))
             .collect();
-        let by_process = format!("{}, client {:.2}", by_process.join(", "), run.client.cpu_us_per_operation);
+        let client = format!("client {:.2}", run.client.cpu_us_per_operation);
+        let by_process = by_process.into_iter().chain([client]).collect::<Vec<_>>().join(", ");
         let memory: f64 = run.processes.iter().map(|used| used.rss_bytes as f64 / 1_048_576.0).sum();
+        let memory = if run.processes.is_empty() { "not measured".to_owned() } else { grouped(memory) };
         for (kind, of) in &run.kinds {
             let latency = &of.latency_us;
             let _ = writeln!(
                 out,
-                "| {} | {} | {} | {} | {} | {} | {:.2} | {by_process} | {} |",
+                "| {} | {} | {} | {} | {} | {} | {} | {by_process} | {} |",
                 run.label,
                 kind.name(),
                 grouped(run.throughput),
                 grouped(latency.p50),
                 grouped(latency.p99),
                 grouped(latency.p999),
-                run.server_cpu_us_per_operation,
-                grouped(memory)
+                cpu(run.server_cpu_us_per_operation, ""),
+                memory
             );
         }
     }

@@ -18,10 +18,11 @@ use crate::workload::{Kind, WorkloadOptions};
 
 pub use comparison::{Comparison, Metric, median};
 pub use markdown::{comparison_markdown, context_markdown, runs_markdown};
+pub(crate) use text::cpu;
 pub use text::{comparison_text, run_text};
 
 /// The version of the JSON format.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// What is worth saying of one histogram; all in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -189,8 +190,8 @@ pub struct RunReport {
     pub kinds: BTreeMap<Kind, KindReport>,
     /// Open loop: how much later than intended the client started operations, for whatever reason.
     pub lag_us: Option<Percentiles>,
-    /// CPU of all server processes, in microseconds for each operation.
-    pub server_cpu_us_per_operation: f64,
+    /// CPU of all server processes, in microseconds for each operation; `None` when none was watched.
+    pub server_cpu_us_per_operation: Option<f64>,
     /// The server processes.
     pub processes: Vec<ProcessReport>,
     /// The benchmark itself.
@@ -259,7 +260,8 @@ impl RunReport {
             throughput: recorder.tally.done as f64 / elapsed_s,
             kinds: kinds.collect(),
             lag_us: open_loop.then(|| Percentiles::of(&recorder.lag, 1e3)),
-            server_cpu_us_per_operation: processes.iter().map(|process| process.cpu_us_per_operation).sum(),
+            server_cpu_us_per_operation: (!processes.is_empty())
+                .then(|| processes.iter().map(|process| process.cpu_us_per_operation).sum()),
             processes,
             client,
             other_cores: usage.others.as_secs_f64() / elapsed_s,
@@ -373,7 +375,7 @@ mod tests {
         let report = samples::run("one", 20, 300);
         assert_eq!(report.operations, 2);
         assert!((report.throughput - 2.0).abs() < 1e-9);
-        assert!((report.server_cpu_us_per_operation - 10_000.0).abs() < 1e-6);
+        assert!((report.server_cpu_us_per_operation.unwrap() - 10_000.0).abs() < 1e-6);
         assert!((report.client.cpu_us_per_operation - 2_500.0).abs() < 1e-6);
         assert!((report.other_cores - 0.25).abs() < 1e-9);
         let read = report.kinds[&Kind::Read].latency_us;

@@ -17,9 +17,9 @@ pub fn run_text(run: &RunReport) -> String {
     line(
         &mut text,
         format_args!(
-            "throughput {} op/s    server CPU {:.2} µs/op    {} operations",
+            "throughput {} op/s    server CPU {}    {} operations",
             grouped(run.throughput),
-            run.server_cpu_us_per_operation,
+            cpu(run.server_cpu_us_per_operation, " µs/op"),
             grouped(run.operations as f64)
         ),
     );
@@ -124,6 +124,11 @@ pub fn comparison_text(comparison: &Comparison) -> String {
     text
 }
 
+/// CPU for each operation, or that nobody looked.
+pub(crate) fn cpu(figure: Option<f64>, unit: &str) -> String {
+    figure.map_or("not measured".to_owned(), |figure| format!("{figure:.2}{unit}"))
+}
+
 /// A figure with the digits worth reading, thousands apart.
 pub(super) fn grouped(figure: f64) -> String {
     if figure < 100.0 && figure.fract() != 0.0 {
@@ -167,6 +172,15 @@ mod tests {
             others on this machine 0.25 cores of 2, load average 0.50 at the start
             warning: ours: 3 reads found no record
         "#]].assert_eq(&run_text(&run));
+    }
+
+    #[test]
+    fn the_cpu_of_servers_that_nobody_watched_is_not_shown_as_nothing() {
+        let mut run = samples::run("ours", 20, 300);
+        run.server_cpu_us_per_operation = None;
+        run.processes.clear();
+        let text = run_text(&run);
+        assert!(text.contains("server CPU not measured    2 operations"), "{text}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::compare::{Contestant, MeasureError};
 use crate::driver::{DriveError, DriverOptions, Phase};
 use crate::peers::PeerOptions;
-use crate::report::{RunReport, median};
+use crate::report::{RunReport, cpu, median};
 use crate::target::native::NativeTarget;
 use crate::workload::{Preset, WorkloadOptions};
 
@@ -50,9 +50,6 @@ pub struct ClusterScenario {
     /// Bytes of a value.
     #[arg(long, default_value_t = 1024)]
     pub value_length: usize,
-    /// Store of the cluster.
-    #[arg(long, default_value = "default")]
-    pub store: String,
     /// Operations per second of the open loop, instead of half of what the closed loop reached.
     #[arg(long)]
     pub rate: Option<f64>,
@@ -62,11 +59,11 @@ pub struct ClusterScenario {
 }
 
 impl ClusterScenario {
-    /// Starts the cluster, measures, stops it.
+    /// Starts the cluster, measures this store, stops it.
     ///
     /// # Errors
     /// When the cluster cannot be started or reached.
-    pub fn run(&self) -> Result<ScenarioReport, ScenarioError> {
+    pub fn run(&self, store: &str) -> Result<ScenarioReport, ScenarioError> {
         let mut report = ScenarioReport::new(
             "cluster",
             "95 % reads and 5 % updates, Zipfian, on a replicated cluster: throughput, latency, CPU by process.",
@@ -74,7 +71,7 @@ impl ClusterScenario {
         let options = self.tontine.options(TONTINE_ARGUMENTS, self.nodes)?;
         let started = Contestant::start("tontine", &PeerOptions::Tontine(options))?;
         let addresses = native_addresses(&started, self.nodes)?;
-        let target = NativeTarget::new(addresses, &self.store, TIMEOUT)
+        let target = NativeTarget::new(addresses, store, TIMEOUT)
             .map_err(|error| MeasureError::Drive(DriveError::System(error)))?;
         let target = Arc::new(target);
         let saturated = started.through("as fast as possible", target.clone());
@@ -85,8 +82,10 @@ impl ClusterScenario {
         let load = DriverOptions { depth: LOAD_DEPTH, ..self.driver(1) };
         let loaded = saturated.load(&workload, &load)?;
         report.notes.push(format!(
-            "{} records loaded at {:.0}/s, {:.2} µs of CPU of all nodes for each.",
-            loaded.operations, loaded.throughput, loaded.server_cpu_us_per_operation
+            "{} records loaded at {:.0}/s, {} of CPU of all nodes for each.",
+            loaded.operations,
+            loaded.throughput,
+            cpu(loaded.server_cpu_us_per_operation, " µs")
         ));
         let run = |seed| saturated.measure(&workload, &self.driver(seed), Phase::Run);
         let runs: Vec<RunReport> = (1..=self.runs as u64).map(run).collect::<Result<_, _>>()?;

@@ -90,12 +90,13 @@ fn native_addresses(started: &Contestant, expected: usize) -> Result<Vec<String>
 fn medians_note(runs: &[RunReport]) -> Option<String> {
     let label = &runs.first()?.label;
     let over = |figure: &dyn Fn(&RunReport) -> f64| median(runs.iter().map(figure));
-    let cpu_best = runs.iter().map(|run| run.server_cpu_us_per_operation).fold(f64::INFINITY, f64::min);
+    let cpu_of = |run: &RunReport| run.server_cpu_us_per_operation.unwrap_or(f64::NAN);
+    let cpu_best = runs.iter().map(cpu_of).fold(f64::INFINITY, f64::min);
     let mut note = format!(
         "{label}, median of {} run(s): {:.0} op/s, {:.2} µs of server CPU per operation (best run {cpu_best:.2})",
         runs.len(),
         over(&|run| run.throughput),
-        over(&|run| run.server_cpu_us_per_operation),
+        over(&cpu_of),
     );
     for kind in runs[0].kinds.keys() {
         let at = |pick: fn(&Percentiles) -> f64| {

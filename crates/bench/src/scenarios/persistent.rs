@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::compare::{Contestant, MeasureError, alternate};
 use crate::driver::{DriveError, DriverOptions, Phase};
 use crate::peers::{PeerOptions, Persistence, RedisOptions};
-use crate::report::RunReport;
+use crate::report::{RunReport, cpu};
 use crate::target::native::NativeTarget;
 use crate::workload::{Preset, WorkloadOptions};
 
@@ -47,9 +47,6 @@ pub struct PersistentScenario {
     /// Bytes of a value.
     #[arg(long, default_value_t = 1024)]
     pub value_length: usize,
-    /// Store of the cluster.
-    #[arg(long, default_value = "default")]
-    pub store: String,
     /// Leave Redis out.
     #[arg(long)]
     pub no_redis: bool,
@@ -59,11 +56,11 @@ pub struct PersistentScenario {
 }
 
 impl PersistentScenario {
-    /// Starts the servers, measures, stops them.
+    /// Starts the servers, measures this store, stops them.
     ///
     /// # Errors
     /// When a server cannot be started or reached.
-    pub fn run(&self) -> Result<ScenarioReport, ScenarioError> {
+    pub fn run(&self, store: &str) -> Result<ScenarioReport, ScenarioError> {
         let mut report = ScenarioReport::new(
             "persistent",
             "95 % reads and 5 % updates on one node with the persistent engine: server CPU per operation.",
@@ -71,7 +68,7 @@ impl PersistentScenario {
         let over_resp =
             Contestant::start("tontine", &PeerOptions::Tontine(self.tontine.options(TONTINE_ARGUMENTS, 1)?))?;
         let addresses = native_addresses(&over_resp, 1)?;
-        let target = NativeTarget::new(addresses, &self.store, TIMEOUT)
+        let target = NativeTarget::new(addresses, store, TIMEOUT)
             .map_err(|error| MeasureError::Drive(DriveError::System(error)))?;
         let native = over_resp.through("tontine, native", Arc::new(target));
         let workload = WorkloadOptions {
@@ -116,11 +113,11 @@ impl PersistentScenario {
 fn loaded_note(contestant: &Contestant, loaded: &RunReport) -> String {
     let on_disk = contestant.peer.as_ref().map_or(0, |peer| peer.process.bytes_on_disk());
     format!(
-        "{}: {} records loaded at {:.0}/s and {:.2} µs of server CPU each; {:.0} MiB on disk afterwards.",
+        "{}: {} records loaded at {:.0}/s and {} of server CPU each; {:.0} MiB on disk afterwards.",
         loaded.label,
         loaded.operations,
         loaded.throughput,
-        loaded.server_cpu_us_per_operation,
+        cpu(loaded.server_cpu_us_per_operation, " µs"),
         on_disk as f64 / 1_048_576.0
     )
 }

@@ -28,10 +28,12 @@ impl Form {
             (given, file) => FileFormat::given_or_guessed(given, file.unwrap_or("-"))?,
         };
         if arguments.escapes && format != FileFormat::Tsv {
-            return Err("--escapes is for tsv; the other formats have their own quoting".to_owned().into());
+            return Err(CliError::Usage(
+                "--escapes is for tsv; the other formats have their own quoting".to_owned(),
+            ));
         }
         if arguments.no_header && !matches!(format, FileFormat::Tsv | FileFormat::Csv) {
-            return Err("--no-header is for tsv and csv".to_owned().into());
+            return Err(CliError::Usage("--no-header is for tsv and csv".to_owned()));
         }
         Ok(Form {
             format,

@@ -24,11 +24,11 @@ use runtime::Ports;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::commands::Shared;
 use crate::failure::CliError;
 use crate::load::FileFormat;
 use crate::output::{print, size};
 use crate::progress::Progress;
+use crate::shared::Shared;
 use form::{Form, RowWriter};
 use walk::Walk;
 

@@ -23,11 +23,11 @@ mod window;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::commands::Shared;
 use crate::failure::CliError;
 use crate::output::print;
 
 use crate::progress::Progress;
+use crate::shared::Shared;
 use checkpoint::Checkpoint;
 use pipeline::Pipeline;
 use reader::{Position, Source};

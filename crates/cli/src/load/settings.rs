@@ -96,7 +96,7 @@ impl LoadSettings {
     /// Checks the arguments.
     pub(crate) fn new(arguments: &LoadArguments) -> Result<LoadSettings, CliError> {
         if arguments.file == "-" && (arguments.resume || arguments.checkpoint.is_some()) {
-            return Err(CliError::from(
+            return Err(CliError::Usage(
                 "standard input cannot be read twice, so a load of it cannot be resumed; load a file"
                     .to_owned(),
             ));
@@ -104,10 +104,12 @@ impl LoadSettings {
         let format = FileFormat::given_or_guessed(arguments.format, &arguments.file)?;
         let delimited = matches!(format, FileFormat::Tsv | FileFormat::Csv);
         if !delimited && (arguments.header || arguments.no_header) {
-            return Err("--header and --no-header are for tsv and csv".to_owned().into());
+            return Err(CliError::Usage("--header and --no-header are for tsv and csv".to_owned()));
         }
         if arguments.escapes && format != FileFormat::Tsv {
-            return Err("--escapes is for tsv; the other formats have their own quoting".to_owned().into());
+            return Err(CliError::Usage(
+                "--escapes is for tsv; the other formats have their own quoting".to_owned(),
+            ));
         }
         let (key, value) = (arguments.key.clone(), arguments.value.clone());
         match format {
@@ -125,7 +127,7 @@ impl LoadSettings {
 
 fn delimited_settings(arguments: &LoadArguments, csv: bool) -> Result<LoadSettings, CliError> {
     let Some(value) = &arguments.value else {
-        return Err("say which column holds the value: --value COLUMN".to_owned().into());
+        return Err(CliError::Usage("say which column holds the value: --value COLUMN".to_owned()));
     };
     let (key, value) = (Column::parse(&arguments.key), Column::parse(value));
     let named = [&key, &value].into_iter().find_map(|column| match column {

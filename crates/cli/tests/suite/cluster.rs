@@ -67,6 +67,11 @@ impl Process {
         }
     }
 
+    /// Its process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// What it said on stderr so far.
     pub(crate) fn stderr(&self) -> String {
         std::fs::read_to_string(&self.stderr).unwrap_or_default()
@@ -161,6 +166,15 @@ impl Answer {
         self
     }
 
+    /// Checks that it failed with an error for programs, and returns that.
+    #[track_caller]
+    pub(crate) fn fails_in_json(&self) -> Json {
+        assert_eq!(self.code, 2, "stdout: {}\nstderr: {}", self.text(), self.stderr);
+        let document: Json = serde_json::from_str(&self.stderr)
+            .unwrap_or_else(|error| panic!("{error}; stderr: {}", self.stderr));
+        document["error"].clone()
+    }
+
     /// Checks that it failed with these words.
     #[track_caller]
     pub(crate) fn fails_with(&self, words: &str) {
@@ -211,20 +225,25 @@ impl Cluster {
         kill_process(pid(self.pids[node - 1]), Signal::KILL).unwrap();
     }
 
-    /// Starts a killed node again with the command that `dev` printed.
-    pub(crate) fn start_node_again(&mut self, node: usize) {
+    /// The command that `dev` printed for starting a killed node again.
+    pub(crate) fn start_command(&self, node: usize) -> String {
         let marker = format!("node {node} has ended");
         let deadline = Instant::now() + PATIENCE;
-        let command_line = loop {
+        loop {
             let stderr = self.dev.stderr();
             let line = stderr.lines().skip_while(|line| !line.starts_with(&marker)).nth(1);
             // A line is whole when its end is there.
             if let Some(line) = line.filter(|line| stderr.contains(&format!("{line}\n"))) {
-                break line.trim().to_owned();
+                return line.trim().to_owned();
             }
             assert!(Instant::now() < deadline, "dev does not say how node {node} starts again:\n{stderr}");
             std::thread::sleep(Duration::from_millis(10));
-        };
+        }
+    }
+
+    /// Starts a killed node again with the command that `dev` printed.
+    pub(crate) fn start_node_again(&mut self, node: usize) {
+        let command_line = self.start_command(node);
         let mut words = command_line.split(' ');
         let mut command = Command::new(words.next().unwrap());
         let process =

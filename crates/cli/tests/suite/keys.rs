@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, tontine};
 
 #[test]
 fn keys_are_put_read_and_deleted() {
@@ -81,6 +81,8 @@ fn route_status_and_doctor_describe_the_cluster() {
     let status = cluster.json(&["status"]);
     assert_eq!(status["cluster"], "dev");
     assert_eq!(status["nodes"].as_array().unwrap().len(), 3);
+    let addresses = (&status["nodes"][1]["native"], &status["nodes"][1]["resp"]);
+    assert_eq!(addresses, (&json!(cluster.native(2)), &json!(cluster.resp(2))));
     assert!(cluster.run(&["status"]).exits(0).text().contains(&cluster.native(3)));
 
     assert_eq!(cluster.json(&["doctor"])["healthy"], true);
@@ -93,4 +95,59 @@ fn a_command_says_so_when_no_node_answers() {
     cluster.stop();
     cluster.run(&["get", "a"]).fails_with("is it running");
     cluster.run(&["load", "x.tsv", "--key", "1", "--value", "2"]).fails_with("is it running");
+}
+
+#[test]
+fn errors_are_documents_when_json_is_asked_for() {
+    let cluster = Cluster::with(1, &[]);
+    let refused = cluster.run(&["get", "k", "-s", "nope", "-o", "json"]).fails_in_json();
+    assert_eq!((&refused["kind"], &refused["outcome"]), (&json!("unknown-store"), &json!("failed")));
+    assert!(refused["message"].as_str().unwrap().contains("default, siblings"));
+    assert!(refused["next"].as_str().unwrap().contains("tontine status"));
+    let refused = cluster.run(&["put", &"k".repeat(4097), "v", "--json"]).fails_in_json();
+    assert_eq!(refused["kind"], "key-too-long");
+    let refused = cluster.run(&["get", "k", "--connect", "127.0.0.1:1", "--json"]).fails_in_json();
+    assert_eq!((&refused["kind"], &refused["retryable"]), (&json!("not-connected"), &json!(true)));
+    for mistake in [&["put", "k", "--json"][..], &["nonsense", "--json"], &["dev", "--connect=h:1", "--json"]]
+    {
+        assert_eq!(tontine(mistake).fails_in_json()["kind"], "usage", "{mistake:?}");
+    }
+}
+
+#[test]
+fn numbers_that_a_store_cannot_have_are_refused_by_name() {
+    let cluster = Cluster::with(1, &[]);
+    cluster.run(&["put", "k", "v", "-w", "2"]).fails_with("store default keeps 1 of each key");
+    cluster.run(&["get", "k", "-r", "2"]).fails_with("-r 2 asks for more replicas than there are");
+    cluster.run(&["put", "k", "v", "-w", "0"]).fails_with("--writes");
+    cluster.run(&["put", "k", "v", "--ttl", "0"]).fails_with("--ttl");
+    cluster.run(&["get", "k"]).exits(1);
+    cluster.run(&["put", "k", "v", "-w", "1", "--ttl", "1000"]).exits(0);
+}
+
+#[test]
+fn a_raw_get_writes_the_bytes_of_the_value_and_nothing_else() {
+    let cluster = Cluster::with(1, &[]);
+    let bytes: Vec<u8> = (0..=255).chain([b'\n', 0]).collect();
+    let file = cluster.write("value", &bytes);
+    let mut command = cluster.command(&["put", "k", "-"]);
+    assert!(command.stdin(std::fs::File::open(file).unwrap()).output().unwrap().status.success());
+    assert_eq!(cluster.run(&["get", "k", "--raw"]).exits(0).stdout, bytes);
+    let missing = cluster.run(&["get", "nothing", "--raw"]).exits(1);
+    assert_eq!((missing.text().as_str(), missing.stderr.as_str()), ("", "tontine: nothing: not found\n"));
+    cluster.run(&["get", "k", "--raw", "--json"]).fails_with("exclude each other");
+}
+
+#[test]
+fn a_benchmark_drives_the_cluster_that_connect_names_and_does_not_invent_what_it_did_not_measure() {
+    let cluster = Cluster::with(1, &[]);
+    let few = ["--records=50", "--operations=50", "--warm-up=0", "-q"];
+    cluster.run(&[&["bench", "load"][..], &few].concat()).exits(0);
+    let text = cluster.run(&[&["bench", "run"][..], &few].concat()).exits(0).text();
+    assert!(text.contains(&cluster.native(1)) && text.contains("server CPU not measured"), "{text}");
+    let status = cluster.json(&["status"]);
+    let pid = status["nodes"][0]["status"]["place"]["process_id"].to_string();
+    let measured = [&["bench", "run", "--json", "--server-pid", &pid][..], &few].concat();
+    let report = cluster.run(&measured).exits(0).json();
+    assert!(report["run"]["server_cpu_us_per_operation"].is_number(), "{report}");
 }

@@ -30,6 +30,10 @@ fn a_killed_node_starts_again_with_the_command_that_dev_prints() {
     cluster.run(&["put", "meanwhile", "2"]).exits(0);
     assert_eq!(cluster.run(&["get", "before"]).exits(0).text(), "1\n");
     cluster.run(&["status"]).exits(1);
+    let command = cluster.start_command(2);
+    let advice = cluster.run(&["doctor"]).exits(1).text();
+    assert!(advice.contains(&command), "{command:?} is not in: {advice}");
+    assert!(advice.contains("hints wait for n2"), "{advice}");
     cluster.start_node_again(2);
     assert_eq!(cluster.json(&["status"])["nodes"][1]["up"], true);
     assert_eq!(cluster.run(&["get", "meanwhile"]).exits(0).text(), "2\n");

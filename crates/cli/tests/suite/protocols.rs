@@ -8,6 +8,9 @@ use crate::resp::{Redis, Reply, open, raw};
 /// What opens a native link.
 const PREAMBLE: &[u8] = b"TONTINE\x01\n";
 
+/// What opens a TLS session: a handshake record of 512 bytes, and the first of them.
+const TLS_HELLO: &[u8] = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -21,6 +24,12 @@ fn each_port_tells_clients_of_another_protocol_where_they_are() {
     assert!(text(&http).starts_with("HTTP/1.1 400 Bad Request"), "{}", text(&http));
     let http = raw(&cluster.resp(1), b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", true);
     assert!(text(&http).contains("HTTP"), "{}", text(&http));
+    let native = raw(&cluster.resp(1), PREAMBLE, false);
+    assert!(text(&native).starts_with("-ERR") && text(&native).contains("native"), "{}", text(&native));
+    // A client of TLS takes text for a malformed record; all that it understands is the end.
+    assert_eq!(text(&raw(&cluster.native(1), TLS_HELLO, false)), "");
+    let tls = raw(&cluster.resp(1), TLS_HELLO, false);
+    assert!(text(&tls).starts_with("-ERR") && text(&tls).contains("TLS"), "{}", text(&tls));
 
     let mut command = cluster.command(&["get", "k"]);
     let output = command.env("TONTINE_CONNECT", cluster.resp(1)).output().unwrap();

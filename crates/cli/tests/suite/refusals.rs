@@ -3,14 +3,16 @@
 use std::net::TcpListener;
 
 use crate::cluster::{Cluster, tontine};
+use crate::resp::{Redis, Reply};
 
 #[test]
-fn a_node_whose_id_and_address_are_taken_is_refused() {
+fn a_second_node_with_the_id_of_a_running_one_is_refused() {
     let cluster = Cluster::start();
     let coordination = cluster.data().join("coordination").display().to_string();
     let second =
         tontine(&["node", "--id=1", "--data-dir", &cluster.file("second"), "--coordination", &coordination]);
-    second.fails_with("in use");
+    second.fails_with("two nodes with one id");
+    second.fails_with(&cluster.native(1));
     assert_eq!(cluster.json(&["status"])["nodes"][0]["up"], true);
 }
 
@@ -32,9 +34,19 @@ fn a_data_directory_serves_one_process() {
     other.stop();
     let data = running.data().join("node-1").display().to_string();
     let coordination = other.data().join("coordination").display().to_string();
-    tontine(&["node", "--id=1", "--data-dir", &data, "--coordination", &coordination])
-        .fails_with("the data directory is in use by another process");
+    let refused = tontine(&["node", "--id=1", "--data-dir", &data, "--coordination", &coordination]);
+    refused.fails_with(&format!("the data directory {data} is in use by another process (process "));
     running.run(&["put", "k", "v"]).exits(0);
+}
+
+#[test]
+fn a_second_dev_on_one_directory_names_the_directory_and_the_process_that_has_it() {
+    let cluster = Cluster::start();
+    let words: Vec<&str> = cluster.arguments.iter().map(String::as_str).collect();
+    let refused = tontine(&words);
+    refused.fails_with(&cluster.data().display().to_string());
+    refused.fails_with(&format!("(process {})", cluster.dev.id()));
+    cluster.run(&["put", "k", "v"]).exits(0);
 }
 
 #[test]
@@ -79,6 +91,32 @@ fn an_unknown_store_is_named_with_the_known_ones() {
     let unknown = "there is no store \"nope\"; the stores are: default, siblings";
     cluster.run(&["get", "a", "-s", "nope"]).fails_with(unknown);
     cluster.run(&["export", "-s", "nope"]).fails_with(unknown);
+    let Reply::Error(refused) = Redis::connect(&cluster.resp(1)).call(&[b"TONTINE.STORE", b"nope"]) else {
+        panic!("a store that is none was chosen");
+    };
+    assert!(refused.contains("nope"), "{refused}");
+}
+
+#[test]
+fn more_siblings_than_the_store_keeps_are_refused_and_none_is_lost() {
+    let cluster = Cluster::with(1, &[]);
+    let mut redis = Redis::connect(&cluster.resp(1));
+    redis.call(&[b"TONTINE.STORE", b"siblings"]);
+    for number in 0..64 {
+        let reply = redis.call(&[b"TONTINE.PUT", b"cart", b"", format!("item {number}").as_bytes()]);
+        assert!(!matches!(reply, Reply::Error(_)), "sibling {number}: {reply:?}");
+    }
+    let Reply::Error(refused) = redis.call(&[b"TONTINE.PUT", b"cart", b"", b"one more"]) else {
+        panic!("a sibling over the limit was taken");
+    };
+    assert!(refused.contains("siblings"), "{refused}");
+    let on_siblings = |words: &[&str]| cluster.run(&[words, &["-s", "siblings"]].concat());
+    on_siblings(&["put", "cart", "one more", "--context", ""]).fails_with("too-many-siblings");
+    on_siblings(&["get", "cart", "--raw"]).fails_with("64 siblings");
+    let kept = on_siblings(&["get", "cart", "--json"]).exits(0).json();
+    assert_eq!(kept["siblings"].as_array().unwrap().len(), 64);
+    on_siblings(&["resolve", "cart", "--lines"]).exits(0);
+    on_siblings(&["put", "cart", "one more", "--context", ""]).exits(0);
 }
 
 #[test]
@@ -99,6 +137,11 @@ fn keys_and_values_over_the_limits_are_refused_and_at_the_limits_kept() {
     let words = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(words.contains("value-too-large") && words.contains("16777216"), "{words}");
     cluster.run(&["get", "large"]).exits(1);
+    let mut redis = Redis::connect(&cluster.resp(1));
+    let too_long = redis.call(&[b"SET", long.as_bytes(), b"v"]);
+    assert!(matches!(&too_long, Reply::Error(error) if error.contains("4096")), "{too_long:?}");
+    let too_large = redis.call(&[b"SET", b"large", &vec![b'v'; (16 << 20) + 1]]);
+    assert!(matches!(&too_large, Reply::Error(error) if error.contains("16777216")), "{too_large:?}");
     assert_eq!(put_from_stdin(16 << 20).status.code(), Some(0));
     assert_eq!(cluster.run(&["get", "large"]).exits(0).stdout.len(), (16 << 20) + 1);
 }

@@ -1,0 +1,181 @@
+//! Who runs where on this machine: which process holds a directory, and how a node's process was started.
+//!
+//! ```text
+//! DATA/dev.lock               held by a `tontine dev`; holds its process id
+//! DATA/node-2/process         the process id of the node that has this directory open
+//! COORDINATION/nodes/2.json   the command that started node 2, for whoever has to start it again
+//! ```
+//!
+//! These are notes for people. What keeps two processes apart are the kernel's locks, never a process id in a file.
+//!
+//! **Architecture Invariant:** a note that cannot be written or read costs a sentence, never a start.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use model::NodeId;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::CliError;
+
+/// The lock of a whole `dev` cluster, below its data directory.
+const DEV_LOCK: &str = "dev.lock";
+/// The note with the process id of a node, below the node's data directory.
+const PROCESS: &str = "process";
+/// The notes on how nodes were started, below the coordination directory.
+const NODES: &str = "nodes";
+
+/// A cluster's data directory, held until this is dropped or the process ends.
+pub(crate) struct HeldDirectory {
+    _lock: File,
+}
+
+/// Holds a cluster's data directory for this process; makes it if need be.
+pub(crate) fn hold(data_dir: &Path) -> Result<HeldDirectory, CliError> {
+    let shown = data_dir.display();
+    std::fs::create_dir_all(data_dir).map_err(CliError::io(format!("cannot make the directory {shown}")))?;
+    let path = data_dir.join(DEV_LOCK);
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(CliError::io(format!("cannot write {}", path.display())))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            // Whoever has just taken the lock may not have written yet; then there is no name to give.
+            let _ = file.read_to_string(&mut holder);
+            return Err(CliError::Other(format!(
+                "the data directory {shown} is in use by another `tontine dev`{}; stop that one, or choose another \
+                 directory with --data-dir",
+                named(&holder)
+            )));
+        }
+        Err(TryLockError::Error(error)) => {
+            return Err(CliError::io(format!("cannot lock {}", path.display()))(error));
+        }
+    }
+    let note = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| write_process(&mut file));
+    note.map_err(CliError::io(format!("cannot write {}", path.display())))?;
+    Ok(HeldDirectory { _lock: file })
+}
+
+fn write_process(file: &mut File) -> std::io::Result<()> {
+    writeln!(file, "{}", std::process::id())
+}
+
+fn named(holder: &str) -> String {
+    match holder.trim() {
+        "" => String::new(),
+        id => format!(" (process {id})"),
+    }
+}
+
+/// Notes that this process has a node's data directory open.
+pub(crate) fn note_process(data_dir: &Path) {
+    // Without the note, a refusal names no process.
+    let _ = File::create(data_dir.join(PROCESS)).and_then(|mut file| write_process(&mut file));
+}
+
+/// The process that has a node's data directory open, in brackets, as far as anybody noted it.
+pub(crate) fn noted_process(data_dir: &Path) -> String {
+    named(&std::fs::read_to_string(data_dir.join(PROCESS)).unwrap_or_default())
+}
+
+/// How a node was started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Launch {
+    /// Where relative paths of the command begin.
+    pub(crate) directory: String,
+    /// The program and its arguments, ready for a shell; without the password.
+    pub(crate) command: String,
+    /// Whether Redis clients had to give a password.
+    pub(crate) needs_password: bool,
+}
+
+impl Launch {
+    /// This very process.
+    fn this(needs_password: bool) -> Launch {
+        let directory = std::env::current_dir().unwrap_or_default().display().to_string();
+        Launch { directory, command: shell(&repeatable(std::env::args())), needs_password }
+    }
+}
+
+/// The words of a command line that somebody may repeat by hand, and that others may see.
+fn repeatable(words: impl Iterator<Item = String>) -> Vec<String> {
+    let mut kept = Vec::new();
+    let mut is_secret = false;
+    for word in words {
+        if std::mem::take(&mut is_secret) || word == crate::node_command::STOP_WITH_STDIN {
+            continue;
+        }
+        is_secret = word == "--password";
+        if !is_secret && !word.starts_with("--password=") {
+            kept.push(word);
+        }
+    }
+    kept
+}
+
+/// Words as a shell reads them.
+pub(crate) fn shell(words: &[String]) -> String {
+    let plain = |word: &str| {
+        !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_=./:,@%+".contains(c))
+    };
+    let quoted = |word: &String| {
+        if plain(word) { word.clone() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+    };
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+fn launch_path(coordination_dir: &Path, node: NodeId) -> PathBuf {
+    coordination_dir.join(NODES).join(format!("{}.json", node.0))
+}
+
+/// Notes how this process, which runs a node of its own, was started.
+pub(crate) fn note_launch(coordination_dir: &Path, node: NodeId, needs_password: bool) {
+    let path = launch_path(coordination_dir, node);
+    let note = serde_json::to_vec(&Launch::this(needs_password)).expect("plain data becomes JSON");
+    // Without the note, the doctor puts a command together from what the other nodes tell.
+    let _ = std::fs::create_dir_all(coordination_dir.join(NODES)).and_then(|()| std::fs::write(path, note));
+}
+
+/// How a node was started the last time, if that is known on this machine.
+pub(crate) fn noted_launch(coordination_dir: &Path, node: NodeId) -> Option<Launch> {
+    serde_json::from_slice(&std::fs::read(launch_path(coordination_dir, node)).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_held_directory_names_its_holder_until_it_is_let_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let held = hold(&data).unwrap_or_else(|error| panic!("{error}"));
+        let Err(error) = hold(&data) else { panic!("held twice") };
+        let message = error.to_string();
+        assert!(message.contains(&data.display().to_string()), "{message}");
+        assert!(message.contains(&format!("(process {})", std::process::id())), "{message}");
+        drop(held);
+        assert!(hold(&data).is_ok());
+    }
+
+    #[test]
+    fn a_note_on_a_start_holds_no_password() {
+        let words = "tontine node --password secret --id=2 --stop-with-stdin --password=secret";
+        let kept = repeatable(words.split(' ').map(str::to_owned));
+        assert_eq!(kept, ["tontine", "node", "--id=2"]);
+    }
+
+    #[test]
+    fn commands_can_be_pasted_into_a_shell() {
+        let words = ["/a b/tontine", "node", "--id=2", "", "it's"].map(str::to_owned);
+        assert_eq!(shell(&words), r"'/a b/tontine' node --id=2 '' 'it'\''s'");
+    }
+}
