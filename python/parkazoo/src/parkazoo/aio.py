@@ -65,7 +65,7 @@ class Client:
 
     def add_listener(self, listener: Callable[[str], Any]) -> Callable[[str], None]:
         """Returns what `remove_listener` of the client underneath takes."""
-        on_loop = self._on_loop(listener)
+        on_loop: Callable[[str], None] = self._on_loop(listener)
         self.client.add_listener(on_loop)
         return on_loop
 

@@ -177,7 +177,7 @@ class Copier:
         """Can the copy become the node as it is now, or was that created anew?"""
         if theirs.version > stat.version or theirs.aversion > stat.aversion:
             return False
-        return theirs.version < stat.version or self.target.get(path)[0] == data
+        return bool(theirs.version < stat.version or self.target.get(path)[0] == data)
 
     def _create(self, path: str, data: bytes, acls: Any, stat: ZnodeStat) -> None:
         if not stat.version:

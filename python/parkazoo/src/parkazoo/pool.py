@@ -37,7 +37,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
-from kazoo.client import KazooClient
+from kazoo.client import CLOSED_STATES, KazooClient
 from kazoo.exceptions import (
     AuthFailedError,
     BadVersionError,
@@ -65,7 +65,7 @@ from kazoo.protocol.states import Callback, EventType, KeeperState, WatchedEvent
 from parkazoo import hosts as hosts_string
 from parkazoo import remove
 from parkazoo.adopting import GetEphemerals
-from parkazoo.client import CLOSED_STATES, ParKazooClient
+from parkazoo.client import ParKazooClient
 from parkazoo.errors import SharedCredentials
 from parkazoo.estates import Doubt, Estate, Estates
 from parkazoo.layout import BASE, Layout

@@ -49,7 +49,8 @@ def machine_for(client: ParKazooClient, request: Any) -> Machine:
     make = _MACHINES.get(kind)
     if make is None:
         raise UnimplementedError(f"{kind.__name__} requests")
-    return make(client, request)
+    machine: Machine = make(client, request)
+    return machine
 
 
 def _data_watch(client: ParKazooClient, request: Any) -> Any:

@@ -52,8 +52,8 @@ _HEADERS = {
 @lru_cache(maxsize=2 * SHARDS)
 def _check(path: str, version: int) -> bytes:
     """The check of a fence, on the wire. Fences rarely change."""
-    header = _HEADERS[CheckVersion.type]
-    return header + bytes(write_string(path)) + int_struct.pack(version)
+    parts = (_HEADERS[CheckVersion.type], write_string(path), int_struct.pack(version))
+    return b"".join(parts)
 
 
 class ShardMoved(Exception):
