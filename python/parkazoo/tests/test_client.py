@@ -10,11 +10,13 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     BadVersionError,
+    ConnectionLoss,
     KazooException,
     NoChildrenForEphemeralsError,
     NoNodeError,
     NotEmptyError,
     RolledBackError,
+    SessionExpiredError,
 )
 from kazoo.protocol.connection import _SESSION_EXPIRED
 from kazoo.protocol.states import KazooState
@@ -28,9 +30,13 @@ from parkazoo import (
     ParKazooClient,
     Rules,
     WeakSequence,
+    check,
+    failpoints,
+    intents,
     remove,
 )
 from parkazoo.check import Checker
+from parkazoo.layout import INTENTS
 from servers import PATIENCE_SECONDS, wait_until
 
 Maker = Callable[..., ParKazooClient]
@@ -246,6 +252,76 @@ def test_transactions_over_shards_are_refused_or_recorded(make: Maker) -> None:
     assert strict.get("/x/a/1")[0] == b"v"
     assert strict.exists("/x/a/2") is None
     assert nothing_wrong(strict)
+
+
+def test_a_transaction_that_was_undone_is_not_done_late(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client lost the one session that its ownership hung on, and had not heard
+    of it: it did the rest of the shards after another client had undone the first."""
+    slow, other = make(cross_shard="intent"), make()
+    paths = [f"/late/{name}/x" for name in "abc"]
+    for path in paths:
+        other.ensure_path(path[:-2])
+    taken_over: list[str] = []
+
+    def take_over(label: str, when: str) -> None:
+        if (label, when) == ("intent.3.apply", failpoints.AFTER) and not taken_over:
+            for ensemble in other._sessions.by_name.values():
+                for name in ensemble.get_children(INTENTS):
+                    ensemble.delete(f"{INTENTS}/{name}/owner")
+            taken_over.extend(remove.roll_forward(other))
+
+    transaction = slow.transaction()
+    for path in paths:
+        transaction.create(path)
+    with monkeypatch.context() as patched:
+        patched.setattr(failpoints, "hook", take_over)
+        with pytest.raises(SessionExpiredError):
+            transaction.commit()
+    assert sorted(taken_over) == paths
+    assert [other.exists(path) for path in paths] == [None, None, None]
+    assert nothing_wrong(other)
+    monkeypatch.setattr(check, "MARK_SECONDS", 0.0)
+    assert {f.kind for f in Checker(other).run(repair=True)} == {"stray"}
+    assert nothing_wrong(other)
+
+
+def test_what_a_living_client_could_not_finish_is_finished_by_others(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ownership ended only with its session, which went on."""
+    client, other = make(cross_shard="intent"), make()
+    for name in "abc":
+        client.ensure_path(f"/half/{name}")
+    do = intents._do
+    done: list[Any] = []
+
+    def fail_at_the_second(*given: Any) -> Any:
+        if done:
+            raise ConnectionLoss
+        done.append(do(*given))
+        return done[0]
+
+    transaction = client.transaction()
+    for name in "abc":
+        transaction.create(f"/half/{name}/x")
+    with monkeypatch.context() as patched:
+        patched.setattr(intents, "_do", fail_at_the_second)
+        with pytest.raises(ConnectionLoss):
+            transaction.commit()
+    assert len(remove.roll_forward(other)) == 3
+
+    def fail(*_: Any) -> None:
+        raise ConnectionLoss
+
+    with monkeypatch.context() as patched:
+        patched.setattr(remove, "_delete_all", fail)
+        with pytest.raises(ConnectionLoss):
+            client.delete("/half", recursive=True)
+    assert remove.roll_forward(other) == ["/half"]
+    assert other.exists("/half") is None
+    assert nothing_wrong(other)
 
 
 def test_a_namespace_of_one_ensemble_transacts_anywhere(

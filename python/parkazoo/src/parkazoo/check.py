@@ -6,7 +6,8 @@ finding is looked at a second time before it is believed or touched.
 
     orphan       a bucket with children whose directory is gone: never seen in any
                  interleaving; shown, and deleted only if told to
-    stray        an empty anchor or bucket without its directory: deleted
+    stray        an empty anchor or bucket without its directory, or the mark of a
+                 transaction that is over: deleted
     leftover     a shard's nodes on an ensemble that does not own it: deleted
     acl          a bucket whose ACL is not its directory's: set
     unfinished   a move or a recursive delete whose client is gone: ended
@@ -18,6 +19,7 @@ Must never: delete a node that a client can see without being told so by name.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 # Listings asked for at once.
 WINDOW = 256
+# Marks of transactions stay for as long as anything of them might be on its way.
+MARK_SECONDS = 3600.0
 
 
 @dataclass
@@ -152,6 +156,7 @@ class Checker:
         for anchor in anchors:
             path = f"{fence(shard)}/{anchor}"
             if anchor.startswith(DONE):
+                yield from self._mark(session, path, anchor[len(DONE) :], repair)
                 continue
             directory = decode(anchor)
             if directory in ("", "/"):
@@ -165,6 +170,27 @@ class Checker:
             if repair and (finding.kind != "orphan" or delete):
                 finding.repaired = self._mend(session, path, directory, finding)
             yield finding
+
+    def _mark(
+        self, session: Any, path: str, identity: str, repair: bool
+    ) -> Iterator[Finding]:
+        """A transaction's mark without its intent. It is made after the intent, so
+        the transaction is over; what its client sent before its session ended may
+        yet arrive for a while, and must find the mark."""
+        stat = session.exists(path)
+        if stat is None or time.time() - stat.ctime / 1000 < MARK_SECONDS:
+            return
+        for name in self.table.ensembles:
+            if self._at(name).exists(f"{INTENTS}/t-{identity}") is not None:
+                return
+        finding = Finding("stray", path, "the mark of a transaction that is over")
+        if repair:
+            try:
+                session.delete(path)
+            except NoNodeError:
+                pass
+            finding.repaired = True
+        yield finding
 
     def _anchor(self, session: Any, path: str, directory: str) -> Finding | None:
         """What is wrong with a directory's anchor, if anything."""
