@@ -488,6 +488,7 @@ macro_rules! newtype_field {
 }
 
 newtype_field! {
+    model::Epoch => u64,
     model::Generation => u64,
     model::NodeId => u32,
     model::PartitionId => u32,

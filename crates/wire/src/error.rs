@@ -120,6 +120,9 @@ error_codes! {
     Corrupt = 402 "corrupt" Failed true
         "The node's copy of the record fails its checksum; it is not served until a replica repairs it."
         "Retry, other replicas answer; if it recurs, check the node's disk.";
+    Refilling = 403 "refilling" Failed true
+        "The node has lost its copy of the key's partition and is fetching it from other replicas."
+        "Retry, other replicas answer; `tontine repair status` shows how far it is.";
     Malformed = 500 "malformed" Failed false
         "The request does not decode."
         "Report it: client and node disagree about the protocol.";

@@ -16,11 +16,16 @@
 //! not understood.
 
 mod gossip;
+mod repair;
 mod request;
 mod response;
 mod store_ref;
 
 pub use gossip::{Gossip, Gossiped};
+pub use repair::{
+    KeyDigested, KeyDigests, RecordsGet, RecordsGot, RecordsPage, RecordsPaged, RepairControl,
+    RepairDocument, RepairGet, RepairOrder, TreeNoded, TreeNodes, TreeSummed, TreeSums,
+};
 pub use request::{
     ClusterGet, Condition, Delete, EventsGet, Get, Hello, MetricsGet, MultiGet, MultiPut, NodesGet, Peer,
     Ping, Put, PutEntry, ReplicaGet, ReplicaMerge, Request, RequestOptions, Scan, ScanAfter, StatusGet,

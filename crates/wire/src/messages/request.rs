@@ -5,6 +5,7 @@ use model::{Context, Generation, NodeId, PartitionId, Token, VersionSet, WallMil
 use smallvec::SmallVec;
 
 use super::gossip::Gossip;
+use super::repair::{KeyDigests, RecordsGet, RecordsPage, RepairControl, RepairGet, TreeNodes, TreeSums};
 use super::{StoreRef, messages};
 use crate::codec::{DecodeError, Field, Reader, fields, tags};
 
@@ -18,6 +19,8 @@ messages! {
         0x05 NodesGet "nodes-get",
         0x06 EventsGet "events-get",
         0x07 MetricsGet "metrics-get",
+        0x08 RepairGet "repair-get",
+        0x09 RepairControl "repair-control",
         0x10 Get "get",
         0x11 Put "put",
         0x12 Delete "delete",
@@ -27,6 +30,11 @@ messages! {
         0x21 ReplicaMerge "replica-merge",
         0x22 Scan "scan",
         0x30 Gossip "gossip",
+        0x31 TreeSums "tree-sums",
+        0x32 TreeNodes "tree-nodes",
+        0x33 KeyDigests "key-digests",
+        0x34 RecordsGet "records-get",
+        0x35 RecordsPage "records-page",
     }
 }
 

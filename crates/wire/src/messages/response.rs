@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::gossip::Gossiped;
 use super::messages;
+use super::repair::{KeyDigested, RecordsGot, RecordsPaged, RepairDocument, TreeNoded, TreeSummed};
 use super::request::ScanAfter;
 use crate::codec::{DecodeError, Field, Reader, fields, tags};
 use crate::error::ErrorCode;
@@ -20,6 +21,7 @@ messages! {
         0x85 NodesDocument "nodes-document",
         0x86 EventsDocument "events-document",
         0x87 MetricsText "metrics-text",
+        0x88 RepairDocument "repair-document",
         0x90 Got "got",
         0x91 Written "written",
         0x93 MultiGot "multi-got",
@@ -28,6 +30,11 @@ messages! {
         0xa1 ReplicaMerged "replica-merged",
         0xa2 Scanned "scanned",
         0xb0 Gossiped "gossiped",
+        0xb1 TreeSummed "tree-summed",
+        0xb2 TreeNoded "tree-noded",
+        0xb3 KeyDigested "key-digested",
+        0xb4 RecordsGot "records-got",
+        0xb5 RecordsPaged "records-paged",
         0xff Failure "failure",
     }
 }

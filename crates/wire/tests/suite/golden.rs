@@ -9,7 +9,7 @@ use wire::messages::*;
 
 use super::samples::*;
 
-fn request(request: impl Into<Request>, expected: Expect) -> u8 {
+pub(super) fn request(request: impl Into<Request>, expected: Expect) -> u8 {
     let request = request.into();
     let mut body = BytesMut::new();
     encode_request(300, &request, &mut body);
@@ -18,7 +18,7 @@ fn request(request: impl Into<Request>, expected: Expect) -> u8 {
     request.kind()
 }
 
-fn response(response: impl Into<Response>, expected: Expect) -> u8 {
+pub(super) fn response(response: impl Into<Response>, expected: Expect) -> u8 {
     let response = response.into();
     let mut body = BytesMut::new();
     encode_response(1, &response, &mut body);
@@ -40,6 +40,7 @@ fn requests_are_pinned() {
     kinds.extend(multi_requests());
     kinds.extend(replica_requests());
     kinds.extend(scan_requests());
+    kinds.extend(super::repair::requests());
     kinds.extend(account_requests());
     kinds.push(request(
         Gossip { from: NodeId(2), generation: Generation(7), rows: vec![row(), row()] },
@@ -313,6 +314,7 @@ fn responses_are_pinned() {
     let mut kinds = session_responses();
     kinds.extend(coordinated_responses());
     kinds.extend(replica_responses());
+    kinds.extend(super::repair::responses());
     let json = Bytes::from_static(b"{}");
     kinds.extend([
         response(
@@ -519,6 +521,7 @@ fn every_error_has_its_bytes() {
         ff 01 90 01 00 00  400 disk-full
         ff 01 91 01 00 00  401 storage-failed
         ff 01 92 01 00 00  402 corrupt
+        ff 01 93 01 00 00  403 refilling
         ff 01 f4 01 00 00  500 malformed
         ff 01 f5 01 00 00  501 unknown-request
         ff 01 f6 01 00 00  502 frame-too-long

@@ -7,6 +7,7 @@ mod error_codes;
 mod golden;
 mod hostile;
 mod records;
+mod repair;
 mod resp_commands;
 mod resp_replies;
 mod round_trips;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use model::{
-    Actor, Context, Dot, Generation, NodeId, PartitionId, StoreName, Timestamp, Token, Value, Vector,
+    Actor, Context, Dot, Epoch, Generation, NodeId, PartitionId, StoreName, Timestamp, Token, Value, Vector,
     Version, VersionSet, WallMillis,
 };
 use proptest::collection::{btree_map, vec};
@@ -10,6 +10,7 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 use protocol::gossip::{Load, Row};
+use protocol::merkle::{Digest, Span};
 use wire::ErrorCode;
 use wire::messages::*;
 
@@ -208,6 +209,7 @@ pub fn request() -> impl Strategy<Value = Request> {
         }),
         replica_merge.prop_map(Request::from),
         scan().prop_map(Request::from),
+        repair_request(),
         (number(), number(), any::<u32>(), any::<u32>()).prop_map(|(run, after, count_max, wait_ms)| {
             EventsGet { run, after, count_max, wait_ms }.into()
         }),
@@ -274,5 +276,65 @@ pub fn response() -> impl Strategy<Value = Response> {
         bytes().prop_map(|text| MetricsText { text }.into()),
         (vec(row(), 0..4), option::of(bytes())).prop_map(|(rows, cluster)| Gossiped { rows, cluster }.into()),
         failure().prop_map(Response::from),
+        repair_response(),
+    ]
+}
+
+fn digest() -> impl Strategy<Value = Digest> {
+    any::<u128>().prop_map(Digest)
+}
+
+fn span() -> impl Strategy<Value = Span> {
+    (any::<u64>(), 0u8..=64).prop_map(|(token, bits)| Span::of(Token(token), bits))
+}
+
+fn partition() -> impl Strategy<Value = PartitionId> {
+    any::<u32>().prop_map(PartitionId)
+}
+
+fn repair_request() -> impl Strategy<Value = Request> {
+    let order = select(vec![RepairOrder::Start, RepairOrder::Stop]);
+    prop_oneof![
+        Just(RepairGet {}.into()),
+        (order, option::of(text()), option::of(partition()))
+            .prop_map(|(order, store, partition)| RepairControl { order, store, partition }.into()),
+        (store(), generation(), vec((partition(), option::of((digest(), any::<u8>()))), 0..4))
+            .prop_map(|(store, generation, sums)| TreeSums { store, generation, sums }.into()),
+        (store(), generation(), vec((partition(), (span(), any::<u8>())), 0..4))
+            .prop_map(|(store, generation, spans)| TreeNodes { store, generation, spans }.into()),
+        (store(), generation(), vec((partition(), span()), 0..4))
+            .prop_map(|(store, generation, spans)| KeyDigests { store, generation, spans }.into()),
+        (store(), generation(), vec(bytes(), 0..4)).prop_map(|(store, generation, keys)| RecordsGet {
+            store,
+            generation,
+            keys
+        }
+        .into()),
+        (store(), generation(), partition(), any::<u64>()).prop_map(
+            |(store, generation, partition, from)| RecordsPage {
+                store,
+                generation,
+                partition,
+                from: Token(from)
+            }
+            .into()
+        ),
+    ]
+}
+
+fn repair_response() -> impl Strategy<Value = Response> {
+    let epoch = any::<u64>().prop_map(Epoch);
+    prop_oneof![
+        bytes().prop_map(|json| RepairDocument { json }.into()),
+        (vec((partition(), any::<u8>()), 0..4), vec(partition(), 0..4), vec(partition(), 0..4)).prop_map(
+            |(differing, unready, incomplete)| TreeSummed { differing, unready, incomplete }.into()
+        ),
+        vec(option::of(vec(digest(), 0..4)), 0..4).prop_map(|sums| TreeNoded { sums }.into()),
+        vec(vec((bytes(), digest()), 0..4), 0..4).prop_map(|keys| KeyDigested { keys }.into()),
+        (epoch.clone(), vec(prop::result::maybe_err(set(), code()), 0..4))
+            .prop_map(|(epoch, sets)| RecordsGot { epoch, sets }.into()),
+        (epoch, vec((bytes(), set()), 0..4), option::of(any::<u64>())).prop_map(
+            |(epoch, records, next)| RecordsPaged { epoch, records, next: next.map(Token) }.into()
+        ),
     ]
 }
