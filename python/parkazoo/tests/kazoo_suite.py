@@ -102,7 +102,9 @@ def run(mode: str, arguments: list[str], whole: bool) -> Outcome:
     environment = {
         **os.environ,
         "PARKAZOO_SUITE_MODE": mode,
-        "PYTHONPATH": os.pathsep.join([str(directory), str(HERE)]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(directory), str(HERE), str(HERE.parent / "src")]
+        ),
         "ZOOKEEPER_CLASSPATH": class_path(),
         "ZOOKEEPER_VERSION": "3.9.5",
         "ZOOKEEPER_PORT_OFFSET": str(free_port_range()),

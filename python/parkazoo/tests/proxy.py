@@ -3,6 +3,8 @@
 What: a loopback listener that passes bytes on to a server, connection by
 connection. `hold` keeps everything where it is, as a network that lost its way
 does, and also all that arrives on connections made later, until `release`.
+`swallow` leaves new connections without an answer, as a server that is just starting
+may.
 
 Why: an expired session is something the server decides because it heard nothing;
 holding one client's packets makes exactly that happen. That client has a proxy to
@@ -58,6 +60,8 @@ class Proxy:
         self.pipes: list[_Pipe] = []
         self._gate = threading.Event()
         self._gate.set()
+        self.swallowing = 0
+        self._swallowed: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", self.port))
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -69,6 +73,10 @@ class Proxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                if self.swallowing:
+                    self.swallowing -= 1
+                    self._swallowed.append(client)
+                    continue
                 try:
                     server = socket.create_connection(("127.0.0.1", self.server_port))
                 except OSError:
@@ -79,6 +87,10 @@ class Proxy:
     def hold(self) -> None:
         """Let nothing through any more but what is being passed on right now."""
         self._gate.clear()
+
+    def swallow(self, count: int) -> None:
+        """Accept the next `count` connections, and never answer on them."""
+        self.swallowing = count
 
     def release(self) -> None:
         """Let everything flow again; what was held arrives now, late."""
@@ -91,3 +103,5 @@ class Proxy:
         self.release()
         for pipe in self.pipes:
             pipe.close()
+        for client in self._swallowed:
+            client.close()

@@ -15,6 +15,7 @@ from kazoo.protocol.states import KazooState
 
 from conftest import EnsembleFactory
 from parkazoo.connection import SEND_BYTES_MAX, BatchingClient
+from proxy import Proxy
 from servers import PATIENCE_SECONDS, Ensemble, wait_until
 
 
@@ -169,6 +170,27 @@ def test_a_silent_server_is_given_up_while_callers_keep_sending(
     assert client.retry(client.exists, "/") is not None
     client.stop()
     client.close()
+
+
+def test_a_handshake_without_an_answer_does_not_cost_the_session(
+    ensemble: Ensemble,
+) -> None:
+    """Kazoo waits for it as long as the session lasts, if it knows but one server.
+    Seen with servers that had just been started again."""
+    proxy = Proxy(ensemble.servers[0].client_port)
+    client = BatchingClient(proxy.address, timeout=24)
+    client.start(PATIENCE_SECONDS)
+    client.create("/mine", ephemeral=True)
+    states: list[str] = []
+    client.add_listener(states.append)
+    proxy.swallow(1)
+    client._call(_CONNECTION_DROP, None)
+    wait_until(lambda: states[-1:] == [KazooState.CONNECTED], "the client is back")
+    assert KazooState.LOST not in states
+    assert client.retry(client.exists, "/mine") is not None
+    client.stop()
+    client.close()
+    proxy.close()
 
 
 def test_an_expired_session_fails_what_was_waiting(

@@ -24,11 +24,14 @@ Must never: reorder requests, put a request on the wire without its entry in
 `client._pending`, keep a byte of one connection for the next, or touch the socket
 from any thread but the connection's own.
 
-On purpose different from Kazoo in three places. A server that answers nothing is
+On purpose different from Kazoo in four places. A server that answers nothing is
 given up after the read timeout even while callers keep sending: Kazoo counts every
 request as a heartbeat and then never notices, which endangers a lock. The reply to
 an authentication, which servers send ahead of others, is matched to its request.
-A read-write server found while read-only is connected to by its own address.
+A read-write server found while read-only is connected to by its own address. A
+server that accepts a connection and does not answer the handshake, as one that is
+just starting sometimes does, is given up while there is time for another attempt:
+Kazoo waits for as long as the session lasts, if it knows only one server.
 """
 
 from __future__ import annotations
@@ -61,6 +64,7 @@ from kazoo.protocol.connection import (
 )
 from kazoo.protocol.serialization import (
     Auth,
+    Connect,
     ReplyHeader,
     int_int_struct,
     int_struct,
@@ -77,6 +81,9 @@ SEND_BYTES_MAX = 128 * 1024
 # Wake-up bytes drained at once. There is rarely more than one in the pipe.
 WAKE_BYTES_MAX = 4096
 XID_MAX = 2**31 - 1
+# A handshake is waited for a third of the session's time, but at least this long:
+# a busy server may need it.
+HANDSHAKE_SECONDS_MIN = 5.0
 
 _HEADER_BYTES = reply_header_struct.size
 _LENGTH_BYTES = int_struct.size
@@ -213,6 +220,12 @@ class BatchingConnection(ConnectionHandler):
         self._heard_at = time.monotonic()
         self._send_seconds = timeouts[1] / 1000
         return timeouts
+
+    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        if type(request) is Connect:
+            session = self.client._session_timeout / 1000
+            timeout = min(timeout, max(HANDSHAKE_SECONDS_MIN, session / 3))
+        return super()._invoke(timeout, request, xid)
 
     def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
         """There is a wake-up byte: take it away, and send what it announced."""
