@@ -34,7 +34,7 @@ from parkazoo import hosts as hosts_string
 from parkazoo import intents, remove
 from parkazoo.adopting import Adopting
 from parkazoo.ensemble import EnsembleClient
-from parkazoo.fencing import Fencing
+from parkazoo.fencing import READS, Fencing, StrictReply
 from parkazoo.layout import Layout, fence
 from parkazoo.mapping import Rules, Table
 from parkazoo.ordering import Ordering
@@ -73,6 +73,9 @@ class ParKazooClient(KazooClient):
         Listeners hear SUSPENDED all the same.
     :param session_order: a write waits until earlier writes of this client to
         other shards are acknowledged.
+    :param strict_reads: every read sees all that was acknowledged to anybody before it
+        was asked, also while its shard moves: a sync of its ensemble and a check of
+        its shard's fence go with it, in the same round trip.
     :param cross_shard: what a transaction over several shards does: "refuse" (the
         default), or "intent" (see `parkazoo.transaction` for what that promises).
     """
@@ -92,6 +95,7 @@ class ParKazooClient(KazooClient):
         lazy: bool = False,
         degraded: bool = False,
         session_order: bool = False,
+        strict_reads: bool = False,
         cross_shard: str = "refuse",
         **named: Any,
     ) -> None:
@@ -100,6 +104,7 @@ class ParKazooClient(KazooClient):
         self.auto_init, self.rules = auto_init, rules or Rules()
         self.lazy, self.degraded = lazy, degraded
         self.session_order, self.cross_shard = session_order, cross_shard
+        self.strict_reads = strict_reads
         self.bootstrap: list[str] = []
         self.chroot: str | None = None
         self._sessions: Sessions = None  # type: ignore[assignment]
@@ -402,6 +407,10 @@ class ParKazooClient(KazooClient):
             request = Fenced(tuple(fences), request.operations)
         elif getattr(request, "watcher", None) is not None:
             request = request._replace(watcher=request.watcher.at(ensemble))
+        if self.strict_reads and type(request) in READS:
+            reply = StrictReply(self._fencing, call, reply)
+            for request_ahead, reply_ahead in reply.ahead(shard):
+                ensemble.enqueue(request_ahead, reply_ahead)
         if later is None:
             ensemble.submit(request, reply)
         elif ensemble.enqueue(request, reply):

@@ -19,19 +19,75 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from parkazoo.ensemble import EnsembleClient
+from kazoo.exceptions import NoAuthError, NoNodeError
+from kazoo.protocol.serialization import (
+    Exists,
+    GetACL,
+    GetChildren,
+    GetChildren2,
+    GetData,
+    Sync,
+)
+
+from parkazoo.ensemble import EnsembleClient, Reply
 from parkazoo.errors import Contention
+from parkazoo.layout import fence
 from parkazoo.mapping import Table
 from parkazoo.steps import Call
 
 if TYPE_CHECKING:
     from parkazoo.client import ParKazooClient
 
+READS = frozenset((Exists, GetACL, GetChildren, GetChildren2, GetData))
 # A table that changes is announced by a watch; this is for an announcement lost.
 POLL_SECONDS = 0.1
 # A move pauses a shard for well under a second, or for as long as an owner takes to
 # re-create its ephemerals. Longer than this, the caller had better know.
 WAIT_SECONDS_MAX = 60.0
+
+
+class StrictReply:
+    """Takes the reply to a strict read, and to the two requests ahead of it.
+
+    The connection answers in order: a sync, so that what follows is as new as the
+    leader; the fence, which must still have the version that the table says; the
+    read. If the fence has another version the shard is moving or has moved, and the
+    read is sent again where it is then. A freeze after the fence was read is heard
+    of before the answer to the read, as always (`suspect`).
+    """
+
+    __slots__ = ("call", "fencing", "moved", "reply")
+
+    def __init__(self, fencing: Fencing, call: Call, reply: Any) -> None:
+        self.fencing, self.call, self.reply = fencing, call, reply
+        self.moved = True
+
+    def ahead(self, shard: int) -> list[tuple[Any, Any]]:
+        path = fence(shard)
+        return [
+            (Sync(path), Reply(lambda value: None, lambda error: None)),
+            (Exists(path, None), Reply(self._fence, lambda error: None)),
+        ]
+
+    def _fence(self, stat: Any) -> None:
+        self.moved = stat is None or stat.version != self.reply.fence
+
+    def set(self, value: Any = None) -> None:
+        if self.moved:
+            self._refused()
+        else:
+            self.reply.set(value)
+
+    def set_exception(self, error: Exception) -> None:
+        # Whatever else fails with the connection is the read's own failure.
+        if self.moved and isinstance(error, (NoNodeError, NoAuthError)):
+            self._refused()
+        else:
+            self.reply.set_exception(error)
+
+    def _refused(self) -> None:
+        reply = self.reply
+        self.fencing.refused(self.call, reply, reply.ensemble.name, reply.fence)
 
 
 class _Waiting:

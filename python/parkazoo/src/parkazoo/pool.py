@@ -78,7 +78,15 @@ _UNKNOWN = (ConnectionLoss, OperationTimeoutError)
 RETRY_SECONDS = 0.2
 # How often a client that waits for its start looks whether that has failed.
 LOOK_SECONDS = 0.1
-_SHARED = ("auto_init", "rules", "lazy", "degraded", "session_order", "cross_shard")
+_SHARED = (
+    "auto_init",
+    "rules",
+    "lazy",
+    "degraded",
+    "session_order",
+    "strict_reads",
+    "cross_shard",
+)
 _CONNECTION = (
     "sasl_options",
     "read_only",
