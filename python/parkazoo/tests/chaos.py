@@ -6,6 +6,10 @@ told; and the timetable of faults that runs beside them.
 
 Why: what must hold under faults can only be judged from what callers saw.
 
+Contention is the client's word that a request waited too long and had no effect. It
+is taken at that word: such a request is not in the history, so that any trace of it
+is a violation.
+
 Must never: record an outcome more certain than the caller's knowledge (a lost
 connection makes it unknown, not failed), or swallow an error it does not expect:
 `Chaos.errors` must be empty at the end.
@@ -47,6 +51,7 @@ from history import (
     Holding,
     Operation,
 )
+from parkazoo.errors import Contention
 
 REFUSALS = {
     NodeExistsError: EXISTS,
@@ -78,6 +83,7 @@ class Chaos:
         self.reads = reads
         self.history = History()
         self.errors: list[str] = []
+        self.contended: list[str] = []
         self.final: dict[str, bytes] = {}
         self.stopping = threading.Event()
         self.progress: dict[str, int] = {}
@@ -113,6 +119,8 @@ class Chaos:
                     self.progress[name] = self.progress.get(name, 0) + 1
             except INTERRUPTIONS:
                 time.sleep(0.2)
+            except Contention as error:
+                self.contended.append(f"{name}: {error}")
             except Exception as error:
                 self.errors.append(f"{name}: {error!r}")
                 time.sleep(0.2)

@@ -93,10 +93,12 @@ class Turmoil:
         """Whatever happened, nobody goes on working in the next test's tree."""
         self.chaos.stop()
 
-    def end(self) -> None:
-        """Stop, and judge."""
+    def end(self, may_contend: bool = False) -> None:
+        """Stop, and judge. Contention is a request's end only where shards may be
+        frozen for longer than a move that goes on can take."""
         chaos = self.chaos
         chaos.stop()
+        assert may_contend or not chaos.contended, "\n".join(chaos.contended)
         wait_until(lambda: self.judge.connected, "the judge is connected")
         chaos.drain(self.judge, "/queue")
         chaos.final = final_state(self.judge, DIRECTORIES)

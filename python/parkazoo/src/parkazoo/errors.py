@@ -22,7 +22,8 @@ class WeakSequence(ParKazooError, BadArgumentsError):
 
 
 class Contention(ParKazooError):
-    """A multi-step operation lost to others so often that it gave up."""
+    """An operation met others so often, or waited so long for a shard on its way to
+    another ensemble, that it gave up. It had no effect that anybody could see."""
 
 
 class NamespaceMismatch(ParKazooError):
