@@ -1,21 +1,5 @@
-//! Bodies of frames: whatever decodes must encode to the very same bytes.
+//! libFuzzer's way to [`tontine_fuzz::frame`].
 
 #![no_main]
 
-use bytes::{Bytes, BytesMut};
-use libfuzzer_sys::fuzz_target;
-use wire::messages::{decode_request, decode_response, encode_request, encode_response, request_id};
-
-fuzz_target!(|input: &[u8]| {
-    let body = Bytes::copy_from_slice(input);
-    let mut again = BytesMut::new();
-    if let Ok((id, request)) = decode_request(body.clone()) {
-        assert_eq!(request_id(&body), Some(id));
-        encode_request(id, &request, &mut again);
-        assert_eq!(again.split(), body);
-    }
-    if let Ok((id, response)) = decode_response(body.clone()) {
-        encode_response(id, &response, &mut again);
-        assert_eq!(again.split(), body);
-    }
-});
+libfuzzer_sys::fuzz_target!(|input: &[u8]| tontine_fuzz::frame::check(input));
