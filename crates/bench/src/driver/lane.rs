@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::pacer::DueQueue;
 use super::recorder::{Recorder, Times, Verdict};
@@ -11,12 +11,16 @@ use crate::target::{Answer, Outcome, Session};
 use crate::workload::values::{self, Verdict as ValueVerdict};
 use crate::workload::{Kind, Operation, OperationStream, Step, Workload};
 
+/// How long an open loop goes on after its end with operations that were due before it. A stall near the end is then
+/// measured like any other; a target that has fallen behind by more than this has not kept up with the rate.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
+
 /// When a run is over; shared by all lanes.
 #[derive(Debug)]
 pub(super) struct Limits {
     /// Operations from here on are measured.
     pub measured_from: Instant,
-    /// No operation starts after this.
+    /// No operation is due after this. In a closed loop none starts after it either.
     pub end: Option<Instant>,
     /// Measured operations that may still start.
     pub remaining: AtomicU64,
@@ -110,7 +114,7 @@ impl Lane {
         let depth = self.shared.depth;
         match &self.shared.queue {
             Some(queue) => {
-                let over = self.shared.limits.end.is_some_and(|end| Instant::now() >= end);
+                let over = self.shared.limits.end.is_some_and(|end| Instant::now() >= end + DRAIN_TIME_MAX);
                 if !over {
                     queue.take(depth, &mut self.intended).await;
                 }
@@ -236,8 +240,6 @@ fn judge_value(key: &[u8], found: Option<&[u8]>, verify: bool) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use bytes::Bytes;
 
     use super::*;

@@ -130,6 +130,9 @@ pub fn median(figures: impl Iterator<Item = f64>) -> f64 {
     }
 }
 
+/// Share of the machine that other work may take before a run's figures are doubtful. A quiet machine takes 0.01.
+const OTHER_CORES_MAX: f64 = 0.15;
+
 /// What makes a run's figures doubtful.
 pub(crate) fn warnings(run: &RunReport) -> Vec<String> {
     let mut found = Vec::new();
@@ -151,6 +154,14 @@ pub(crate) fn warnings(run: &RunReport) -> Vec<String> {
         say(format!(
             "{} operations were due and never started: the rate was not reached, latencies are better than the truth",
             outcomes.unstarted
+        ));
+    }
+    // Servers that nobody watched count as other work, and say nothing.
+    let is_watched = !run.processes.is_empty();
+    if is_watched && run.other_cores > OTHER_CORES_MAX * run.context.cores as f64 {
+        say(format!(
+            "other work on this machine took {:.2} of its {} cores: the figures are worse than on a quiet one",
+            run.other_cores, run.context.cores
         ));
     }
     for process in run.processes.iter().filter(|process| !process.alive) {
