@@ -56,7 +56,9 @@ from kazoo.retry import RetryFailedError
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 
 from parkazoo import directory, failpoints
-from parkazoo.layout import DONE, INTENTS, fence
+from parkazoo.errors import Contention
+from parkazoo.layout import CONFIG, DONE, INTENTS, fence
+from parkazoo.mapping import EnsembleRemoved, Table
 from parkazoo.remove import ask
 from parkazoo.steps import SEQUENCE, Call, Multi, MultiFailed
 from parkazoo.transaction import Group, crosses, native
@@ -66,6 +68,8 @@ if TYPE_CHECKING:
 
 # Others changed a node between our look at it and our turn: look again.
 ATTEMPTS_MAX = 5
+# The table changes a few times a second while shards move, and rarely otherwise.
+RECORD_ATTEMPTS_MAX, RECORD_PAUSE = 100, 0.05
 OPERATIONS_MAX = 500
 # What the mark of a shard says that is not to do its part any more.
 NEVER = b"never"
@@ -152,15 +156,9 @@ def _attempt(client: ParKazooClient, operations: list[Any]) -> list[Any]:
         by_shard.setdefault(layout.node(operation.path).shard, []).append(number)
     identity = directory.fresh()
     parts = [[shard, numbers] for shard, numbers in by_shard.items()]
-    seat = client._sessions.session(client._sessions.table.seat)  # type: ignore[union-attr]
     intent = f"{INTENTS}/t-{identity}"
     document = json.dumps({"parts": parts, "records": records}).encode()
-    begin = seat.transaction()
-    begin.create(intent, document, acl=OPEN_ACL_UNSAFE)
-    begin.create(f"{intent}/owner", b"", acl=OPEN_ACL_UNSAFE, ephemeral=True)
-    failed = [r for r in begin.commit() if isinstance(r, Exception)]
-    if failed:
-        raise failed[0]
+    seat = _record(client, intent, document)
     failpoints.reached("intent.1.prepare", failpoints.AFTER)
     results: list[Any] = [None] * len(operations)
     try:
@@ -180,6 +178,40 @@ def _attempt(client: ParKazooClient, operations: list[Any]) -> list[Any]:
     failpoints.reached("intent.4.finish", failpoints.AFTER)
     _unmark(client, identity, parts)
     return results
+
+
+def _record(client: ParKazooClient, intent: str, document: bytes) -> Any:
+    """Write the intent at the seat, owned by us; returns the seat.
+
+    It must be the seat at that instant, because one that is about to leave the
+    namespace waits for what is recorded on it, but not for what might yet be. So the
+    same transaction checks the copy of the table that says so.
+    """
+    for _ in range(RECORD_ATTEMPTS_MAX):
+        table = client._sessions.table
+        assert table is not None
+        seat = client._sessions.session(table.seat)
+        data, stat = seat.get(CONFIG)
+        try:
+            found = Table.deserialize(data)
+        except EnsembleRemoved:
+            client.handler.sleep_func(RECORD_PAUSE)  # we are about to hear of it
+            continue
+        if found.seat != seat.name:
+            client._sessions.adopt(found)
+            continue
+        begin = seat.transaction()
+        begin.check(CONFIG, stat.version)
+        begin.create(intent, document, acl=OPEN_ACL_UNSAFE)
+        begin.create(f"{intent}/owner", b"", acl=OPEN_ACL_UNSAFE, ephemeral=True)
+        results = begin.commit()
+        if isinstance(results[0], BadVersionError):
+            continue
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        return seat
+    raise Contention("a transaction could not be begun: the table keeps changing")
 
 
 def _do(

@@ -24,7 +24,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -67,6 +67,8 @@ BATCH_EMPTY = 64
 PASSES = 3
 # An owner that does not re-create its ephemerals in this time stops the move.
 EPHEMERAL_SECONDS = 20.0
+# How long work recorded on an ensemble that is to go may take to its end.
+INTENT_SECONDS = 15.0
 # How long the seat may be away when we have ended and want to say so.
 LEAVE_ATTEMPTS, LEAVE_PAUSE = 120, 0.5
 ADMIN = BASE + "/admin"
@@ -105,13 +107,19 @@ class Mover:
     @property
     def table(self) -> Table:
         """The table as the seat has it now."""
-        assert self.client.table is not None
-        seat = self._at(self.client.table.seat)
-        seat.sync(CONFIG)
-        table = Table.deserialize(seat.get(CONFIG)[0])
-        # Our own client would hear of it a moment later; we are about to need it.
-        self.client._sessions.adopt(table)
-        return table
+        known = self.client.table
+        assert known is not None
+        while True:
+            seat = self._at(known.seat)
+            seat.sync(CONFIG)
+            table = Table.deserialize(seat.get(CONFIG)[0])
+            if table.generation < known.generation:
+                return known  # it became the seat and was not told; see `_recover`
+            # Our own client would hear of it a moment later; we are about to need it.
+            self.client._sessions.adopt(table)
+            if table.seat == seat.name:
+                return table
+            known = table
 
     def _at(self, name: str) -> Any:
         session = self.client._sessions.session(name)
@@ -125,7 +133,11 @@ class Mover:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Be the only one who changes the table; ends with the session, too."""
-        seat = self._at(self.table.seat)
+        with self._alone_at(self._at(self.table.seat)):
+            yield
+
+    @contextmanager
+    def _alone_at(self, seat: Any) -> Iterator[None]:
         while True:
             try:
                 seat.create(ADMIN, self.identity, ephemeral=True)
@@ -171,24 +183,33 @@ class Mover:
                 self.client.logger.warning("not yet left to others: %r", error)
                 self.client.handler.sleep_func(LEAVE_PAUSE)
 
-    def publish(self, table: Table, frozen: Mapping[str, list[int]] = {}) -> Table:
+    def publish(
+        self,
+        table: Table,
+        frozen: Mapping[str, list[int]] = {},
+        decides: str | None = None,
+    ) -> Table:
         """Write the next table: the seat's copy decides, then all others.
 
         `frozen`: by ensemble, shards whose fences change in the same transaction
-        as that ensemble's copy.
+        as that ensemble's copy. `decides`: the seat so far, if there is a new one.
         """
         following = table.next()
-        seat = self._at(following.seat)
-        names = [following.seat, *(n for n in following.ensembles if n != seat.name)]
-        for name in names:
-            self._write_copy(self._at(name), table, following, frozen.get(name, []))
+        seat = decides or following.seat
+        for name in [seat, *(n for n in following.ensembles if n != seat)]:
+            shards = frozen.get(name, [])
+            self._write_copy(self._at(name), table, following, shards, name == seat)
             self.client._sessions.adopt(following)
         return following
 
     def _write_copy(
-        self, ensemble: Any, before: Table, table: Table, frozen: list[int]
+        self,
+        ensemble: Any,
+        before: Table,
+        table: Table,
+        frozen: list[int],
+        deciding: bool,
     ) -> None:
-        deciding = ensemble.name == table.seat
         while True:
             data, stat = ensemble.get(CONFIG)
             found = Table.deserialize(data)
@@ -346,6 +367,11 @@ class Mover:
 
     def _recover(self) -> list[int]:
         table = self.table
+        seat = self._at(table.seat)
+        data, stat = seat.get(CONFIG)
+        if Table.deserialize(data).generation < table.generation:
+            # Who handed the seat over died before the new one was told.
+            seat.set(CONFIG, table.serialize(), stat.version)
         unfinished = sorted({*table.planned, *table.moving})
         if unfinished:
             self._give_up(unfinished)
@@ -425,31 +451,51 @@ class Mover:
 
     def remove_ensemble(self, name: str) -> State:
         """Move everything away from an ensemble, then let it go."""
-        with self.alone():
+        with self.alone(), ExitStack() as also:
             self._recover()
             table = self.table
             others = [other for other in table.ensembles if other != name]
             if name not in table.ensembles or not others:
                 raise MoveFailed(f"{name} is not one of several ensembles here")
             if name == table.seat:
-                raise MoveFailed(
-                    f"{name} is the seat of the table, which stays where it was made;"
-                    " its shards can be moved away with `rebalance --among`"
-                )
-            state = self._move(balanced(table, others))
+                also.enter_context(self._alone_at(self._at(others[0])))
+                self._hand_over(table, others[0])
+            state = self._move(balanced(self.table, others))
             table = self.table
             if self.stopped or table.shards(name):
                 return state
-            session = self._at(name)
-            if any(n.startswith("d-") for n in session.get_children(INTENTS)):
-                raise MoveFailed(
-                    f"a recursive delete recorded on {name} is not finished; run"
-                    " `parkazoo check --repair` and try again"
-                )
-            smaller = {n: table.ensembles[n] for n in others}
+            self._await_intents(name)
+            smaller = {n: h for n, h in table.ensembles.items() if n != name}
             after = self.publish(table.with_ensembles(smaller))
             self._say_farewell(table.ensembles[name], after)
             return state
+
+    def _hand_over(self, table: Table, seat: str) -> None:
+        """Make another ensemble the seat; who holds that now decides it.
+
+        Whoever knows the new table takes the new seat's word, and we are alone at
+        both; whoever knows the older one is told by the old seat. Should we die in
+        between, the next to change anything tells the new seat (`_recover`).
+        """
+        rest = {n: hosts for n, hosts in table.ensembles.items() if n != seat}
+        ordered = table.with_ensembles({seat: table.ensembles[seat], **rest})
+        self.publish(ordered, decides=table.seat)
+        failpoints.reached("seat.1.moved", failpoints.AFTER)
+
+    def _await_intents(self, name: str) -> None:
+        """No unfinished work may be recorded on an ensemble that goes.
+
+        None can be added: it holds no shard and is not the seat, and recording is
+        fenced by the one, or checks the table's copy for the other.
+        """
+        session = self._at(name)
+        if not self.client._sessions.wait(
+            lambda: not session.get_children(INTENTS), INTENT_SECONDS
+        ):
+            raise MoveFailed(
+                f"a recursive delete or a transaction recorded on {name} is not"
+                " finished; run `parkazoo check --repair` and try again"
+            )
 
     def _say_farewell(self, hosts: str, table: Table) -> None:
         """Leave word on an ensemble that nobody may take for a fresh one."""
