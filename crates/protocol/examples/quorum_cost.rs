@@ -58,6 +58,7 @@ fn options(required: u8) -> QuorumOptions {
         required,
         preferred: required,
         sloppy: true,
+        held: 0,
         hedge_after: Duration::from_millis(10),
         deadline: Moment { nanos: u64::MAX / 2 },
         generation: GENERATION,

@@ -31,6 +31,7 @@ pub(super) fn options(required: u8, preferred: u8, sloppy: bool) -> QuorumOption
         required,
         preferred,
         sloppy,
+        held: 0,
         hedge_after: Duration::from_nanos(HEDGE_AFTER),
         deadline: at(DEADLINE),
         generation: GENERATION,
@@ -48,6 +49,12 @@ pub(super) enum Happening {
     Loses(NodeId),
     /// The node knows a newer ring.
     IsAhead(NodeId),
+    /// The node takes what was written back to it in this round.
+    Stores(NodeId, u8),
+    /// Whether the node takes what was written back to it in this round will not be known.
+    LosesStore(NodeId, u8),
+    /// The node knows a newer ring than that under which something was written back to it in this round.
+    IsAheadStoring(NodeId, u8),
     /// The clock reaches this time.
     Elapses(Moment),
 }

@@ -34,6 +34,15 @@ pub enum MultiGetEvent {
         /// Why.
         error: ReplicaError,
     },
+    /// A node has answered what was written back to it.
+    Stored {
+        /// Who.
+        node: NodeId,
+        /// The generation under which it was asked.
+        generation: Generation,
+        /// Each key with its round in [`MultiGetAction::WriteBack`], and why the node did not take it if so.
+        answers: Vec<(KeyIndex, u8, Result<(), ReplicaError>)>,
+    },
     /// The moment that [`MultiGet::deadline`] named has come.
     Elapsed,
 }
@@ -52,6 +61,13 @@ pub enum MultiGetAction {
     Answer {
         /// The outcomes, ascending by key.
         outcomes: Vec<(KeyIndex, GetOutcome)>,
+    },
+    /// Merge these sets at a replica and tell with [`MultiGetEvent::Stored`]: callers wait.
+    WriteBack {
+        /// Where.
+        node: NodeId,
+        /// What, each with the round that the reply must name, ascending by key.
+        sets: Vec<(KeyIndex, u8, VersionSet)>,
     },
     /// Merge these sets at a replica that lacks part of them.
     Repair {
@@ -79,6 +95,7 @@ pub struct MultiGet {
 #[derive(Default)]
 struct Wishes {
     fetches: PerNode<KeyIndex>,
+    written_back: PerNode<(KeyIndex, u8, VersionSet)>,
     repairs: PerNode<(KeyIndex, VersionSet)>,
     outcomes: Vec<(KeyIndex, GetOutcome)>,
     refreshed: Vec<KeyIndex>,
@@ -127,6 +144,15 @@ impl MultiGet {
                     self.step_key(key, GetEvent::Failed { node, error }, now, &mut wishes);
                 }
             }
+            MultiGetEvent::Stored { node, generation, answers } => {
+                for (key, round, answer) in answers {
+                    let event = match answer {
+                        Ok(()) => GetEvent::Stored { node, generation, round },
+                        Err(error) => GetEvent::NotStored { node, round, error },
+                    };
+                    self.step_key(key, event, now, &mut wishes);
+                }
+            }
             MultiGetEvent::Elapsed => {
                 for key in self.gets.wake() {
                     self.step_key(key, GetEvent::Elapsed, now, &mut wishes);
@@ -166,6 +192,7 @@ impl Wishes {
         for action in self.buffer.drain(..) {
             match action {
                 GetAction::Fetch { node } => self.fetches.push(node, key),
+                GetAction::WriteBack { node, round, set } => self.written_back.push(node, (key, round, set)),
                 GetAction::Repair { node, set } => self.repairs.push(node, (key, set)),
                 GetAction::Answer(outcome) => self.outcomes.push((key, outcome)),
                 GetAction::Refresh { generation } => {
@@ -178,10 +205,14 @@ impl Wishes {
 
     /// What all of it is as actions, grouped by node.
     fn act(self, actions: &mut Vec<MultiGetAction>) {
-        let Wishes { fetches, repairs, mut outcomes, mut refreshed, generation, .. } = self;
+        let Wishes { fetches, written_back, repairs, mut outcomes, mut refreshed, generation, .. } = self;
         actions.extend(fetches.into_groups().map(|(node, mut keys)| {
             keys.sort_unstable();
             MultiGetAction::Fetch { node, keys }
+        }));
+        actions.extend(written_back.into_groups().map(|(node, mut sets)| {
+            sets.sort_by_key(|(key, ..)| *key);
+            MultiGetAction::WriteBack { node, sets }
         }));
         if !outcomes.is_empty() {
             outcomes.sort_by_key(|(key, _)| *key);

@@ -22,6 +22,9 @@ pub struct QuorumOptions {
     pub preferred: u8,
     /// Whether fallbacks count in place of replicas.
     pub sloppy: bool,
+    /// Replicas that must hold what a get answers before it answers, so that no later get misses it; such a get asks
+    /// no fallbacks. 0: replicas are repaired after the answer. Writes take no notice.
+    pub held: u8,
     /// How long a node may take before another one is brought in beside it. Doubles with each such wave.
     pub hedge_after: Duration,
     /// When the request is answered with what there is, and stragglers are given up.
@@ -41,6 +44,13 @@ impl QuorumOptions {
         let replicas = saturated(replicas);
         self.required = self.required.max(1);
         self.preferred = self.preferred.min(replicas).max(self.required);
+        self.held = self.held.min(replicas);
+        self
+    }
+
+    /// The options with as many answers hoped for as replicas must hold them: when all agree, nothing is written.
+    pub(super) fn hoping_for_holders(mut self) -> Self {
+        self.preferred = self.preferred.max(self.held);
         self
     }
 }

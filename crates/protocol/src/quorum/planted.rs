@@ -40,6 +40,10 @@ pub(super) enum Bug {
     RepairForgetsEarlier,
     /// Fallbacks are repaired like replicas.
     RepairsFallbacks,
+    /// A get that must be held by its replicas answers with one holder too few.
+    OneHolderTooFew,
+    /// An acknowledgement of an earlier, smaller set counts for what has been merged since.
+    EarlierRoundCounts,
     /// Answers of nodes that were never asked count.
     UnaskedCounts,
 }

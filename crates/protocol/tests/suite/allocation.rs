@@ -47,6 +47,7 @@ fn options(required: u8) -> QuorumOptions {
         required,
         preferred: required,
         sloppy: true,
+        held: 0,
         hedge_after: Duration::from_millis(10),
         deadline: Moment { nanos: 1_000_000_000 },
         generation: GENERATION,

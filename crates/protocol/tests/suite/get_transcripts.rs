@@ -204,3 +204,110 @@ fn a_replica_that_calls_our_own_generation_stale_is_merely_failing() {
     "#]],
     );
 }
+
+#[test]
+fn a_monotonic_get_answers_at_once_when_its_replicas_agree() {
+    check(
+        "get held=2\nn1 answers a:1\nn2 answers a:1",
+        expect![[r#"
+        get held=2  (until 10)
+            fetch n1
+            fetch n2
+        n1 answers a:1  (until 10)
+        n2 answers a:1  (end)
+            answer a:1 from 2
+    "#]],
+    );
+}
+
+#[test]
+fn a_monotonic_get_writes_back_what_only_some_have_before_it_answers() {
+    check(
+        "get held=2\nn1 answers a:1\nn2 answers a:1>b:1\nn1 stores 0",
+        expect![[r#"
+        get held=2  (until 10)
+            fetch n1
+            fetch n2
+        n1 answers a:1  (until 10)
+        n2 answers a:1>b:1  (until 10)
+            write back to n1 in round 0: b:1
+        n1 stores 0  (end)
+            answer b:1 from 2
+    "#]],
+    );
+}
+
+#[test]
+fn a_monotonic_get_writes_back_elsewhere_when_a_replica_refuses_or_is_late() {
+    check(
+        "get held=2\nn1 answers -\nn2 answers a:1\n@10\nn1 refuses 0\nn3 stores 0",
+        expect![[r#"
+        get held=2  (until 10)
+            fetch n1
+            fetch n2
+        n1 answers -  (until 10)
+        n2 answers a:1  (until 10)
+            write back to n1 in round 0: a:1
+        @10  (until 100)
+            write back to n3 in round 0: a:1
+        n1 refuses 0  (until 100)
+        n3 stores 0  (end)
+            answer a:1 from 2
+    "#]],
+    );
+}
+
+#[test]
+fn a_monotonic_get_that_learns_more_while_it_writes_back_begins_again() {
+    check(
+        "get held=2 preferred=3
+         n1 answers a:1
+         n3 answers -
+         @10
+         n2 answers a:1>b:1
+         n3 stores 0
+         n1 stores 1",
+        expect![[r#"
+            get held=2 preferred=3  (until 100)
+                fetch n1
+                fetch n2
+                fetch n3
+            n1 answers a:1  (until 100)
+            n3 answers -  (until 10)
+            @10  (until 20)
+                write back to n3 in round 0: a:1
+            n2 answers a:1>b:1  (until 20)
+                write back to n1 in round 1: b:1
+            n3 stores 0  (until 20)
+            n1 stores 1  (end)
+                answer b:1 from 3
+                repair n3 with b:1
+        "#]],
+    );
+}
+
+#[test]
+fn a_monotonic_get_fails_when_too_few_replicas_take_what_it_read() {
+    check(
+        "get held=3 required=1 preferred=1
+         n1 answers a:1
+         n2 fails overloaded
+         n3 fails unreachable
+         n2 stores 0
+         n3 refuses 0",
+        expect![[r#"
+            get held=3 required=1 preferred=1  (until 100)
+                fetch n1
+                fetch n2
+                fetch n3
+            n1 answers a:1  (until 10)
+            n2 fails overloaded  (until 10)
+            n3 fails unreachable  (until 100)
+                write back to n2 in round 0: a:1
+                write back to n3 in round 0: a:1
+            n2 stores 0  (until 100)
+            n3 refuses 0  (end)
+                fail NotHeld { holders: 2, required: 3 } n2: overloaded. n3: overloaded.
+        "#]],
+    );
+}

@@ -29,6 +29,7 @@ fn options(sloppy: bool) -> QuorumOptions {
         required: 2,
         preferred: 2,
         sloppy,
+        held: 0,
         hedge_after: Duration::from_nanos(10),
         deadline: Moment { nanos: 100 },
         generation: GENERATION,
@@ -83,6 +84,13 @@ fn flatten_get(actions: &[MultiGetAction]) -> Wanted {
                 keys.iter().for_each(|&key| {
                     want(&mut wanted, key, format!("{:?}", GetAction::Fetch { node: *node }))
                 });
+            }
+            MultiGetAction::WriteBack { node, sets } => {
+                assert!(messages.insert(("write back", *node)), "two messages to one node");
+                for (key, round, set) in sets {
+                    let action = GetAction::WriteBack { node: *node, round: *round, set: set.clone() };
+                    want(&mut wanted, *key, format!("{action:?}"));
+                }
             }
             MultiGetAction::Repair { node, sets } => {
                 assert!(messages.insert(("repair", *node)), "two repairs of one node");
@@ -155,9 +163,11 @@ proptest! {
     #[test]
     fn a_multi_get_does_for_each_key_what_a_get_does(
         sloppy in any::<bool>(),
+        held in 0..=2_u8,
         happenings in proptest::collection::vec(happening(), 1..40),
     ) {
-        let (count, options, mut now) = (10, options(sloppy), Moment { nanos: 0 });
+        let options = QuorumOptions { held, ..options(sloppy) };
+        let (count, mut now) = (10, Moment { nanos: 0 });
         let preferences: Vec<_> = (0..count).map(preference).collect();
         let mut actions = Vec::new();
         let mut multi = MultiGet::start(&preferences, &[NodeId(2)], Some(NodeId(1)), options, now, &mut actions);
@@ -189,6 +199,10 @@ proptest! {
             let held = |key: KeyIndex| if (key.0 + node.0).is_multiple_of(2) { set("a:1") } else { set("b:1") };
             let event = if what < 3 {
                 MultiGetEvent::Failed { node, keys: keys.clone(), error: failure(what) }
+            } else if what < 5 {
+                let stored = if what == 3 { Ok(()) } else { Err(failure(2)) };
+                let answers = keys.iter().map(|&key| (key, 0, stored)).collect();
+                MultiGetEvent::Stored { node, generation: GENERATION, answers }
             } else {
                 let answers = keys.iter().map(|&key| (key, Ok(held(key)))).collect();
                 MultiGetEvent::Answered { node, generation: GENERATION, answers }
@@ -198,6 +212,10 @@ proptest! {
             for &key in keys.iter().filter(|key| key.position() < count) {
                 let event = if what < 3 {
                     GetEvent::Failed { node, error: failure(what) }
+                } else if what == 3 {
+                    GetEvent::Stored { node, generation: GENERATION, round: 0 }
+                } else if what == 4 {
+                    GetEvent::NotStored { node, round: 0, error: failure(2) }
                 } else {
                     GetEvent::Answered { node, generation: GENERATION, set: held(key) }
                 };

@@ -3,6 +3,7 @@
 //! ```text
 //!   get own=n1 required=2 …      starts a get; `write` starts a write (see `Setup` for the words and defaults)
 //!   n2 answers b:1               a node answers with the versions of this set; `-` is the empty set
+//!   n2 stores 0 / n2 refuses 0   a node takes what was written back to it in round 0, or does not: it is overloaded
 //!   n2 acknowledges              … `superseded`, when it held something newer
 //!   n2 fails overloaded          a node fails; the word names the error
 //!   @30                          time passes: the machine is told at each deadline on the way
@@ -99,6 +100,7 @@ impl Setup {
             required: 2,
             preferred: 0,
             sloppy: true,
+            held: 0,
             hedge_after: Duration::from_nanos(10),
             deadline: Moment { nanos: 100 },
             generation: GENERATION,
@@ -121,6 +123,7 @@ impl Setup {
                 "fallbacks" => setup.fallbacks = value.parse().unwrap(),
                 "required" => setup.options.required = value.parse().unwrap(),
                 "preferred" => setup.options.preferred = value.parse().unwrap(),
+                "held" => setup.options.held = value.parse().unwrap(),
                 "strict" => setup.options.sloppy = false,
                 "own" => setup.own = Some(node(value)),
                 "applied" => setup.local = Local::Applied,
@@ -208,6 +211,15 @@ impl Stage {
                     "answers" => {
                         GetEvent::Answered { node: who, generation: GENERATION, set: set(rest.unwrap()) }
                     }
+                    "stores" => GetEvent::Stored {
+                        node: who,
+                        generation: GENERATION,
+                        round: rest.unwrap().parse().unwrap(),
+                    },
+                    "refuses" => {
+                        let round = rest.unwrap().parse().unwrap();
+                        GetEvent::NotStored { node: who, round, error: ReplicaError::Overloaded }
+                    }
                     _ => GetEvent::Failed { node: who, error: error(rest.unwrap()) },
                 };
                 let mut actions = GetActions::new();
@@ -266,6 +278,9 @@ fn show_errors(errors: &[(NodeId, ReplicaError)]) -> String {
 fn show_get(action: &GetAction) -> String {
     match action {
         GetAction::Fetch { node } => format!("fetch {node}"),
+        GetAction::WriteBack { node, round, set } => {
+            format!("write back to {node} in round {round}: {}", show(set))
+        }
         GetAction::Repair { node, set } => format!("repair {node} with {}", show(set)),
         GetAction::Refresh { generation } => format!("refresh to {}", generation.0),
         GetAction::Answer(GetOutcome::Done { set, answered, sloppy }) => {

@@ -24,6 +24,24 @@ pub enum GetEvent {
         /// Why.
         error: ReplicaError,
     },
+    /// A node holds what was written back to it, or more.
+    Stored {
+        /// Who.
+        node: NodeId,
+        /// The generation under which it was asked.
+        generation: Generation,
+        /// The round of the [`GetAction::WriteBack`].
+        round: u8,
+    },
+    /// A node has not taken what was written back to it, or nobody knows.
+    NotStored {
+        /// Who.
+        node: NodeId,
+        /// The round of the [`GetAction::WriteBack`].
+        round: u8,
+        /// Why.
+        error: ReplicaError,
+    },
     /// The moment that [`Get::deadline`](super::Get::deadline) named has come.
     Elapsed,
 }
@@ -38,6 +56,15 @@ pub enum GetAction {
     },
     /// Tell the caller. Comes at most once, and never beside a [`GetAction::Refresh`].
     Answer(GetOutcome),
+    /// Merge this set at a replica and tell with [`GetEvent::Stored`] or [`GetEvent::NotStored`]: the caller waits.
+    WriteBack {
+        /// Where.
+        node: NodeId,
+        /// To be named by the reply.
+        round: u8,
+        /// What.
+        set: VersionSet,
+    },
     /// Merge this set at a replica that lacks part of it. Nobody waits for the reply.
     Repair {
         /// Where.
@@ -83,6 +110,13 @@ pub enum GetFailure {
     InsufficientReplicas {
         /// How many have answered.
         answered: u8,
+        /// How many must.
+        required: u8,
+    },
+    /// Enough have answered, but too few replicas took what the answers amount to before the deadline.
+    NotHeld {
+        /// How many hold it.
+        holders: u8,
         /// How many must.
         required: u8,
     },

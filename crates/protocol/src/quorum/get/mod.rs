@@ -10,14 +10,19 @@
 //! included in it, so a replica lacks something exactly if its set was not *equal* to the merged one, and once the
 //! merged set grows beyond what it was, every earlier answer lacks something.
 //!
-//! A get changes nothing, so it is never indeterminate.
+//! A get may also have to leave what it answers with so many replicas that no later get misses it: see [`settle`].
+//!
+//! A get changes nothing that was not written, so it is never indeterminate.
 
 #[cfg(test)]
 mod explore;
 mod interface;
+mod settle;
 
 use model::{Generation, Moment, NodeId, VersionSet};
 use smallvec::SmallVec;
+
+use settle::WrittenBack;
 
 pub use interface::{GetAction, GetActions, GetEvent, GetFailure, GetOutcome};
 
@@ -45,12 +50,16 @@ pub struct Get {
     waved_at: Moment,
     /// Every answer so far.
     merged: VersionSet,
+    /// Counts how often the merged set has grown while it was written back.
+    round: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The caller waits.
+    /// The caller waits for answers.
     Collecting,
+    /// The caller waits until enough replicas hold what was answered.
+    Settling,
     /// The caller has its answer, stragglers are awaited for repair.
     Repairing,
     /// Nothing is left to do.
@@ -63,7 +72,8 @@ struct Member {
     fallback: bool,
     suspected: bool,
     reply: Reply,
-    /// From then on its answer is no longer counted on.
+    written_back: WrittenBack,
+    /// From then on its answer, or acknowledgement, is no longer counted on.
     late_at: Moment,
 }
 
@@ -101,9 +111,9 @@ impl Get {
         now: Moment,
         actions: &mut GetActions,
     ) -> Self {
-        let options = options.bounded(candidates.preference.replicas().len());
+        let options = options.bounded(candidates.preference.replicas().len()).hoping_for_holders();
         let mut get = Get {
-            members: members(candidates, own, options.sloppy),
+            members: members(candidates, own, options.sloppy && options.held == 0),
             next: 0,
             options,
             phase: Phase::Collecting,
@@ -112,6 +122,7 @@ impl Get {
             waves: 0,
             waved_at: now,
             merged: VersionSet::default(),
+            round: 0,
         };
         get.settle(actions);
         get
@@ -129,14 +140,17 @@ impl Get {
                     self.merge(node, set);
                 }
             }
-            GetEvent::Failed { node, error } => {
-                if let Some(generation) = self.newer_generation(node, error) {
-                    self.phase = Phase::Finished;
-                    actions.push(GetAction::Refresh { generation });
-                    return;
-                }
-                self.fail(node, error);
+            GetEvent::Failed { node, error } | GetEvent::NotStored { node, error, .. }
+                if self.newer_generation(node, error).is_some() =>
+            {
+                let generation = self.newer_generation(node, error).expect("just looked at");
+                self.phase = Phase::Finished;
+                actions.push(GetAction::Refresh { generation });
+                return;
             }
+            GetEvent::Failed { node, error } => self.fail(node, error),
+            GetEvent::Stored { node, generation, round } => self.stored(node, generation, round),
+            GetEvent::NotStored { node, round, error } => self.not_stored(node, round, error),
             GetEvent::Elapsed => {}
         }
         self.settle(actions);
@@ -147,6 +161,7 @@ impl Get {
         let end = match self.phase {
             Phase::Finished => return None,
             Phase::Repairing => return Some(self.options.deadline),
+            Phase::Settling => return Some(self.settling_deadline()),
             Phase::Collecting => self.options.deadline,
         };
         if self.answered() >= self.options.required {
@@ -161,15 +176,16 @@ impl Get {
 
     /// Whether the caller still waits.
     pub fn is_unanswered(&self) -> bool {
-        self.phase == Phase::Collecting
+        matches!(self.phase, Phase::Collecting | Phase::Settling)
     }
 
     /// The generation of a refusal that ends this request: from a node that was asked, while the caller waits.
     fn newer_generation(&self, node: NodeId, error: ReplicaError) -> Option<Generation> {
         let ReplicaError::StaleGeneration { generation } = error else { return None };
-        let asked = self.members[..self.next].iter().any(|member| member.node == node);
-        (asked && self.phase == Phase::Collecting && generation > self.options.generation)
-            .then_some(generation)
+        let asked =
+            |member: &Member| member.reply != Reply::Unasked || member.written_back != WrittenBack::No;
+        let asked = self.members.iter().any(|member| member.node == node && asked(member));
+        (asked && self.is_unanswered() && generation > self.options.generation).then_some(generation)
     }
 
     fn fail(&mut self, node: NodeId, error: ReplicaError) {
@@ -197,6 +213,9 @@ impl Get {
             (false, true) => self.merged = set,
             (false, false) => self.merged.merge(&set),
         }
+        if !known && self.phase != Phase::Collecting {
+            self.begin_round();
+        }
         if !known && !planted(Bug::RepairForgetsEarlier) {
             for member in &mut self.members[..self.next] {
                 if let Reply::Answered { current } = &mut member.reply {
@@ -216,6 +235,9 @@ impl Get {
         if self.phase == Phase::Collecting {
             self.ask(&mut tally, actions);
             self.answer(tally, actions);
+        }
+        if self.phase == Phase::Settling {
+            self.write_back(actions);
         }
         if self.phase == Phase::Repairing && (tally.awaited == 0 || self.now >= self.options.deadline) {
             self.repair(actions);
@@ -261,12 +283,11 @@ impl Get {
         }
         let patient = self.now < self.patience && self.now < deadline && awaited > 0;
         if answered >= preferred || (answered >= required && !patient) {
-            self.phase = Phase::Repairing;
-            let sloppy = saturated(tally.replicas_answered) < required && !planted(Bug::HidesSloppiness);
-            // Nobody compares with the merged set any more: it can go without a copy.
-            let last = awaited == 0 && self.stale().next().is_none();
-            let set = if last { std::mem::take(&mut self.merged) } else { self.merged.clone() };
-            actions.push(GetAction::Answer(GetOutcome::Done { set, answered, sloppy }));
+            if self.options.held > 0 {
+                self.phase = Phase::Settling;
+            } else {
+                self.answer_done(actions);
+            }
             return;
         }
         let reason = if usize::from(answered) + awaited + unasked < usize::from(required) {
@@ -278,6 +299,19 @@ impl Get {
         };
         self.phase = Phase::Finished;
         actions.push(GetAction::Answer(GetOutcome::Failed { reason, errors: self.errors() }));
+    }
+
+    /// Answers with what is known.
+    fn answer_done(&mut self, actions: &mut GetActions) {
+        assert!(self.is_unanswered(), "a get is answered once");
+        let Tally { answered, replicas_answered, awaited, .. } = self.tally();
+        self.phase = Phase::Repairing;
+        let required = self.options.required - u8::from(planted(Bug::OneAnswerTooFew));
+        let sloppy = saturated(replicas_answered) < required && !planted(Bug::HidesSloppiness);
+        // Nobody compares with the merged set any more: it can go without a copy.
+        let last = awaited == 0 && self.stale().next().is_none();
+        let set = if last { std::mem::take(&mut self.merged) } else { self.merged.clone() };
+        actions.push(GetAction::Answer(GetOutcome::Done { set, answered: saturated(answered), sloppy }));
     }
 
     /// Sends the merged set to every replica whose answer lacked part of it, and ends.
@@ -292,6 +326,7 @@ impl Get {
         let repairs = |member: &Member| !member.fallback || planted(Bug::RepairsFallbacks);
         let stale = move |member: &&Member| {
             repairs(member)
+                && member.written_back == WrittenBack::No
                 && match member.reply {
                     Reply::Answered { current } => !current,
                     Reply::Failed(ReplicaError::Corrupt) => !self.merged.is_empty(),
@@ -319,8 +354,8 @@ impl Get {
     }
 
     fn errors(&self) -> Errors {
-        let error = |member: &Member| match member.reply {
-            Reply::Failed(error) => Some((member.node, error)),
+        let error = |member: &Member| match (member.reply, member.written_back) {
+            (_, WrittenBack::Failed(error)) | (Reply::Failed(error), _) => Some((member.node, error)),
             _ => None,
         };
         self.members.iter().filter_map(error).collect()
@@ -329,7 +364,8 @@ impl Get {
 
 impl Member {
     fn new(node: NodeId, fallback: bool, suspected: bool) -> Self {
-        Member { node, fallback, suspected, reply: Reply::Unasked, late_at: Moment::default() }
+        let (reply, written_back) = (Reply::Unasked, WrittenBack::No);
+        Member { node, fallback, suspected, reply, written_back, late_at: Moment::default() }
     }
 
     fn is_awaited(&self) -> bool {

@@ -332,6 +332,9 @@ impl World {
                 let error = ReplicaError::StaleGeneration { generation };
                 tell(node, Fate::Refused, WriteEvent::Failed { node, error })
             }
+            Happening::Stores(..) | Happening::LosesStore(..) | Happening::IsAheadStoring(..) => {
+                unreachable!("only gets write back")
+            }
             Happening::Elapses(now) => {
                 world.observer.now = now;
                 WriteEvent::Elapsed

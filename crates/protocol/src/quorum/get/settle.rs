@@ -1,0 +1,149 @@
+//! Writing back before the answer: what a get answers is held by so many replicas that no later get misses it.
+//!
+//! ```text
+//!   Collecting ── enough answers ──▶ Settling ── `held` replicas hold all of it ──▶ answer, Repairing
+//!                                      ▲  │ write back to one more, when one fails or is late
+//!                                      └──┘ a late answer brings something new: another round
+//! ```
+//!
+//! A replica holds the merged set when it has answered with all of it, or has acknowledged it in this round. Rounds
+//! tell acknowledgements of the merged set apart from those of what it was before; there is at most one per answer.
+//!
+//! Source of the idea: the second phase of reads in H. Attiya, A. Bar-Noy and D. Dolev, "Sharing memory robustly in
+//! message-passing systems" (1995).
+
+use model::{Generation, Moment, NodeId};
+
+use super::interface::{GetAction, GetActions, GetFailure, GetOutcome};
+use super::{Get, Member, Phase, Reply};
+use crate::quorum::options::saturated;
+use crate::quorum::planted::{Bug, planted};
+use crate::quorum::replica_error::ReplicaError;
+
+/// How far a member has come with what was written back to it in this round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WrittenBack {
+    /// Nothing was.
+    No,
+    /// It has been sent the merged set.
+    Awaited,
+    /// It did not take it.
+    Failed(ReplicaError),
+    /// It holds it.
+    Acknowledged,
+}
+
+impl Get {
+    /// Takes in that a node holds what was written back to it.
+    pub(super) fn stored(&mut self, node: NodeId, generation: Generation, round: u8) {
+        let foreign = generation != self.options.generation && !planted(Bug::OtherGenerationCounts);
+        let earlier = round != self.round && !planted(Bug::EarlierRoundCounts);
+        if !foreign && !earlier {
+            self.set_written_back(node, WrittenBack::Acknowledged);
+        }
+    }
+
+    /// Takes in that a node has not taken what was written back to it.
+    pub(super) fn not_stored(&mut self, node: NodeId, round: u8, error: ReplicaError) {
+        if round == self.round {
+            self.set_written_back(node, WrittenBack::Failed(error));
+        }
+    }
+
+    fn set_written_back(&mut self, node: NodeId, state: WrittenBack) {
+        let sent = |member: &&mut Member| member.node == node && member.written_back != WrittenBack::No;
+        if let Some(member) = self.members.iter_mut().find(sent)
+            && member.written_back != WrittenBack::Acknowledged
+        {
+            member.written_back = state;
+        }
+    }
+
+    /// The merged set has grown: what was written back is too little now.
+    pub(super) fn begin_round(&mut self) {
+        self.round = self.round.wrapping_add(1);
+        self.members.iter_mut().for_each(|member| member.written_back = WrittenBack::No);
+    }
+
+    /// How many replicas hold the merged set.
+    pub(super) fn holders(&self) -> u8 {
+        saturated(self.members.iter().filter(|member| member.holds()).count())
+    }
+
+    /// Answers when enough replicas hold the merged set; until then sends it to as many as are missing.
+    pub(super) fn write_back(&mut self, actions: &mut GetActions) {
+        let (holders, held) = (self.holders(), self.options.held);
+        if holders >= held - u8::from(planted(Bug::OneHolderTooFew)) {
+            return self.answer_done(actions);
+        }
+        let possible = self.members.iter().filter(|member| member.may_hold()).count();
+        if saturated(possible) < held || self.now >= self.options.deadline {
+            self.phase = Phase::Finished;
+            let reason = GetFailure::NotHeld { holders, required: held };
+            let errors = self.errors();
+            return actions.push(GetAction::Answer(GetOutcome::Failed { reason, errors }));
+        }
+        self.send_back(usize::from(held - holders), actions);
+    }
+
+    /// Sends the merged set until so many can be expected to acknowledge it.
+    fn send_back(&mut self, missing: usize, actions: &mut GetActions) {
+        let (now, waved_at) = (self.now, self.waved_at);
+        let late = |member: &Member| waved_at < member.late_at && member.late_at <= now;
+        let awaited = |member: &&Member| member.written_back == WrittenBack::Awaited;
+        let fresh = self.members.iter().filter(awaited).filter(|member| member.late_at > now);
+        let mut expected = fresh.count();
+        let wave = self.waves + u32::from(self.members.iter().filter(awaited).any(late));
+        let late_at = self.options.late_at(now, wave);
+        while expected < missing && !(planted(Bug::NeverHedges) && wave > self.waves) {
+            let Some(position) = self.next_to_write_back() else { return };
+            (self.waves, self.waved_at) = (wave, now);
+            let member = &mut self.members[position];
+            member.written_back = WrittenBack::Awaited;
+            member.late_at = if member.suspected { now } else { late_at };
+            expected += usize::from(!member.suspected);
+            let (node, round, set) = (member.node, self.round, self.merged.clone());
+            actions.push(GetAction::WriteBack { node, round, set });
+        }
+    }
+
+    /// Whom to write back to next: who is known to lack something, then who was not heard of, then who failed.
+    fn next_to_write_back(&self) -> Option<usize> {
+        let rank = |member: &Member| match member.reply {
+            Reply::Answered { .. } => 0,
+            Reply::Unasked if !member.suspected => 1,
+            Reply::Unasked | Reply::Awaited => 2,
+            Reply::Failed(_) => 3,
+        };
+        let open = |member: &Member| !member.holds() && member.written_back == WrittenBack::No;
+        let open = self.members.iter().enumerate().filter(|(_, member)| open(member));
+        open.min_by_key(|(_, member)| rank(member)).map(|(position, _)| position)
+    }
+
+    /// When a settling machine must be woken.
+    pub(super) fn settling_deadline(&self) -> Moment {
+        let end = self.options.deadline;
+        if self.next_to_write_back().is_none() {
+            return end;
+        }
+        let fresh = |member: &&Member| {
+            member.written_back == WrittenBack::Awaited
+                && member.late_at > self.now
+                && !planted(Bug::NeverHedges)
+        };
+        self.members.iter().filter(fresh).fold(end, |end, member| end.min(member.late_at))
+    }
+}
+
+impl Member {
+    /// Whether it is known to hold the merged set.
+    pub(super) fn holds(&self) -> bool {
+        self.reply == Reply::Answered { current: true } || self.written_back == WrittenBack::Acknowledged
+    }
+
+    /// Whether it holds the merged set or may be found to.
+    fn may_hold(&self) -> bool {
+        let refused = matches!(self.written_back, WrittenBack::Failed(_));
+        self.holds() || !refused || self.reply == Reply::Awaited
+    }
+}
