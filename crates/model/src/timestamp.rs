@@ -37,7 +37,7 @@ impl Timestamp {
 }
 
 /// A point on a clock that never goes backwards; only differences mean anything.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Moment {
     /// Nanoseconds since some start.
     pub nanos: u64,

@@ -15,6 +15,7 @@
 
 pub mod admission;
 pub mod antientropy;
+pub mod collection;
 pub mod gossip;
 pub mod handoff;
 pub mod merkle;

@@ -1,0 +1,734 @@
+//! Every interleaving of a small cluster: three nodes, one key that was written, deleted, and is written again.
+//!
+//! Messages are read at one moment and delivered at any later one, any number of times or never; processes end
+//! between any two steps and come back with what was synced; a disk is replaced by its copy of the beginning; nodes
+//! join and are removed; initiators die. An observer that knows only what the nodes hold judges each world.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use model::versions::Stamp;
+use model::{Actor, Epoch, Generation, Moment, NodeId, Resolver, StoreName, Timestamp, Value, VersionSet};
+
+use super::planted::{Bug, planted, with};
+use super::*;
+
+const NODES: usize = 3;
+/// The tombstone's timestamp: its coordinator's clock is far ahead of all others.
+const DELETED_AT: Timestamp = Timestamp(10);
+const NOW: Moment = Moment { nanos: 1 };
+
+fn place() -> (StoreName, Bytes) {
+    (StoreName::new("explored").unwrap(), Bytes::from_static(b"k"))
+}
+
+fn actor(node: u32, birth: u64) -> Actor {
+    Actor { node: NodeId(node), incarnation: 1, birth }
+}
+
+fn put(set: &mut VersionSet, actor: Actor, timestamp: Timestamp, value: Value) {
+    set.put(Stamp { actor, timestamp, expires: None, value }, None);
+}
+
+/// The first write.
+fn old() -> VersionSet {
+    let mut set = VersionSet::default();
+    put(&mut set, actor(1, 1), Timestamp(1), Value::Present(Bytes::from_static(b"old")));
+    set
+}
+
+/// The delete that covers it.
+fn deleted() -> VersionSet {
+    let mut set = old();
+    put(&mut set, actor(1, 1), DELETED_AT, Value::Tombstone);
+    set
+}
+
+fn is_new(set: &VersionSet) -> bool {
+    set.versions().iter().any(|version| version.value == Value::Present(Bytes::from_static(b"new")))
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Disk {
+    remembered: Remembered,
+    record: VersionSet,
+    hint: VersionSet,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Node {
+    up: bool,
+    participant: Participant,
+    generation: Generation,
+    record: VersionSet,
+    hint: VersionSet,
+    disk: Disk,
+}
+
+impl Node {
+    fn store(&mut self, hint: bool, content: &VersionSet) {
+        let (store, key) = place();
+        let mut content = content.clone();
+        for tombstones in self.participant.guarded(&store, &key) {
+            content.merge(tombstones);
+        }
+        let (held, synced) = match hint {
+            true => (&mut self.hint, &mut self.disk.hint),
+            false => (&mut self.record, &mut self.disk.record),
+        };
+        held.merge(&content);
+        held.resolve(Resolver::LastWriteWins);
+        // The new write asks for durability; whatever came before it may be lost with the process.
+        if is_new(held) {
+            *synced = held.clone();
+        }
+    }
+
+    fn clean(&mut self, tombstones: &VersionSet) {
+        if !self.record.is_clean_of(tombstones) {
+            self.record.merge(tombstones);
+        }
+        if planted(Bug::DropsHintsEarly) && tombstones.includes(&self.hint) {
+            self.hint = VersionSet::default();
+        } else if !self.hint.is_clean_of(tombstones) && !planted(Bug::LeavesHints) {
+            self.hint.merge(tombstones);
+        }
+        if !planted(Bug::SkipsSync) {
+            (self.disk.record, self.disk.hint) = (self.record.clone(), self.hint.clone());
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Message {
+    from: usize,
+    to: usize,
+    hint: bool,
+    tag: Epoch,
+    generation: Generation,
+    content: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Initiator {
+    round: Round,
+    id: RoundId,
+    epoch: Epoch,
+    tombstones: Option<VersionSet>,
+    /// Questions under way; the service's are asked at once.
+    asked: BTreeSet<RoundAction>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct World {
+    nodes: [Node; NODES],
+    messages: BTreeSet<Message>,
+    initiators: Vec<Initiator>,
+    opened: Epoch,
+    completed: Epoch,
+    generation: Generation,
+    collected: bool,
+    new_write: Option<bool>,
+    sends: u8,
+    crashes: u8,
+    restores: u8,
+    rounds: u8,
+    lost: u8,
+}
+
+/// What may happen in a scenario.
+#[derive(Clone, Copy, Debug, Default)]
+struct Scenario {
+    /// Contents that are read and sent beside those under way at the beginning.
+    sends: u8,
+    /// Processes that end.
+    crashes: u8,
+    /// Whether a started process may miss the coordination service.
+    service_away: bool,
+    /// Disks that are replaced by a copy of the beginning.
+    restores: u8,
+    /// Rounds for another key that may run beside.
+    rounds_beside: u8,
+    /// Answers to an initiator that are lost.
+    lost: u8,
+    /// Whether the key is written again.
+    writes: bool,
+    /// The delete has reached both replicas, and a hint that was written before it is still held.
+    old_hint: bool,
+    /// A node that joins with the second document.
+    joins: Option<usize>,
+    /// A node that is removed by the second document.
+    leaves: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Move {
+    Deliver(usize),
+    Send { from: usize, to: usize, hint: bool },
+    Write(usize),
+    Begin { beside: bool },
+    Answer { initiator: usize, action: RoundAction, lost: bool },
+    Crash { node: usize, restored: bool, service: bool },
+    Compare(usize),
+    Publish,
+    Learn(usize),
+}
+
+/// Sets by number, so that messages stay small.
+#[derive(Default)]
+struct Sets(Vec<VersionSet>);
+
+impl Sets {
+    fn number(&mut self, set: &VersionSet) -> u8 {
+        let known = self.0.iter().position(|known| known == set);
+        known.unwrap_or_else(|| {
+            self.0.push(set.clone());
+            self.0.len() - 1
+        }) as u8
+    }
+}
+
+impl World {
+    fn new(scenario: Scenario, sets: &mut Sets) -> Self {
+        // The delete has two copies: at its coordinator, and as a hint for the second replica, which is away.
+        let holds = [
+            (deleted(), VersionSet::default()),
+            (old(), VersionSet::default()),
+            (VersionSet::default(), deleted()),
+        ];
+        let nodes = holds.map(|(record, hint)| {
+            let disk = Disk { remembered: Remembered::default(), record: record.clone(), hint: hint.clone() };
+            let mut participant = Participant::new(disk.remembered);
+            participant.compare(Epoch(0));
+            Node { up: true, participant, generation: Generation(1), record, hint, disk }
+        });
+        let content = sets.number(&old());
+        let old = |to, hint| Message { from: 0, to, hint, tag: Epoch(0), generation: Generation(1), content };
+        let mut world = World {
+            nodes,
+            messages: [old(0, false), old(1, false), old(2, true)].into(),
+            initiators: Vec::new(),
+            opened: Epoch(0),
+            completed: Epoch(0),
+            generation: Generation(1),
+            collected: false,
+            new_write: None,
+            sends: scenario.sends,
+            crashes: scenario.crashes,
+            restores: scenario.restores,
+            rounds: scenario.rounds_beside,
+            lost: scenario.lost,
+        };
+        if scenario.old_hint {
+            let [_, second, third] = &mut world.nodes;
+            (second.record, second.disk.record) = (deleted(), deleted());
+            (third.hint, third.disk.hint) = (super::explore::old(), super::explore::old());
+        }
+        if let Some(node) = scenario.joins {
+            world.nodes[node].up = false;
+            world.nodes[node].hint = VersionSet::default();
+            world.nodes[node].disk.hint = VersionSet::default();
+            world.messages.retain(|message| message.to != node);
+        }
+        if scenario.leaves.is_some() {
+            world.messages.clear();
+        }
+        world
+    }
+
+    fn is_member(&self, scenario: Scenario, node: usize, generation: Generation) -> bool {
+        match generation {
+            Generation(1) => scenario.joins != Some(node),
+            _ => scenario.leaves != Some(node),
+        }
+    }
+
+    fn members(&self, scenario: Scenario, generation: Generation) -> Vec<NodeId> {
+        (0..NODES).filter(|&node| self.is_member(scenario, node, generation)).map(id).collect()
+    }
+
+    fn moves(&self, scenario: Scenario) -> Vec<Move> {
+        let mut moves: Vec<Move> = (0..self.messages.len()).map(Move::Deliver).collect();
+        self.sends(scenario, &mut moves);
+        for node in 0..NODES {
+            if self.crashes > 0 && self.nodes[node].up {
+                moves.push(Move::Crash { node, restored: false, service: true });
+                if scenario.service_away {
+                    moves.push(Move::Crash { node, restored: false, service: false });
+                }
+            }
+            if self.restores > 0 && node == 1 {
+                moves.push(Move::Crash { node, restored: true, service: true });
+                if scenario.service_away {
+                    moves.push(Move::Crash { node, restored: true, service: false });
+                }
+            }
+            if !self.nodes[node].participant.is_compared() {
+                moves.push(Move::Compare(node));
+            }
+            if self.nodes[node].generation < self.generation {
+                moves.push(Move::Learn(node));
+            }
+        }
+        if scenario.writes && self.new_write.is_none() {
+            moves.extend([Move::Write(0), Move::Write(1)]);
+        }
+        let own = self.initiators.iter().filter(|initiator| initiator.tombstones.is_some()).count();
+        if own == 0 && self.nodes[0].record.is_deleted() {
+            moves.push(Move::Begin { beside: false });
+        }
+        if self.rounds > 0 {
+            moves.push(Move::Begin { beside: true });
+        }
+        if scenario.rounds_beside == 0
+            && self.generation == Generation(1)
+            && (scenario.joins.is_some() || scenario.leaves.is_some())
+        {
+            moves.push(Move::Publish);
+        }
+        for (position, initiator) in self.initiators.iter().enumerate() {
+            // The second fence of a process changes nothing, so its order does not matter.
+            let checks = initiator.round.stage() == RoundStage::Checking;
+            for &action in initiator.asked.iter().take(if checks { 1 } else { usize::MAX }) {
+                moves.push(Move::Answer { initiator: position, action, lost: false });
+                if self.lost > 0 {
+                    moves.push(Move::Answer { initiator: position, action, lost: true });
+                }
+            }
+        }
+        moves
+    }
+
+    fn sends(&self, scenario: Scenario, moves: &mut Vec<Move>) {
+        if self.sends == 0 {
+            return;
+        }
+        for from in (0..NODES).filter(|&node| self.nodes[node].up) {
+            for to in (0..NODES).filter(|&to| to != from) {
+                // Of a removed node only what it says to and hears from one other matters.
+                let matters = scenario.leaves.is_none() || from + to == 1;
+                if matters && !self.nodes[from].record.is_empty() {
+                    moves.push(Move::Send { from, to, hint: false });
+                }
+            }
+            if scenario.leaves.is_none() && !self.nodes[from].hint.is_empty() && from != 1 {
+                moves.push(Move::Send { from, to: 1, hint: true });
+            }
+        }
+    }
+
+    fn apply(&mut self, step: Move, scenario: Scenario, sets: &mut Sets) -> Result<(), String> {
+        match step {
+            Move::Deliver(position) => {
+                let message = self.messages.iter().nth(position).cloned().expect("a message");
+                self.deliver(&message, scenario, sets);
+            }
+            Move::Send { from, to, hint } => {
+                self.sends -= 1;
+                let node = &self.nodes[from];
+                let tag = node.participant.epoch();
+                let content = sets.number(if hint { &node.hint } else { &node.record });
+                // Whoever reads from a node may go by a newer document than it.
+                let generation = self.generation.max(node.generation);
+                let generation = if scenario.joins == Some(to) { generation } else { node.generation };
+                self.messages.insert(Message { from, to, hint: false, tag, generation, content });
+            }
+            Move::Write(node) => self.write(node),
+            Move::Begin { beside } => self.begin(beside, scenario),
+            Move::Answer { initiator, action, lost } => self.answer(initiator, action, lost, scenario),
+            Move::Crash { node, restored, service } => return self.crash(node, restored, service),
+            Move::Compare(node) => self.compare(node)?,
+            Move::Publish => {
+                self.generation = Generation(2);
+                if let Some(node) = scenario.joins {
+                    let Node { up, participant, generation, .. } = &mut self.nodes[node];
+                    *up = true;
+                    *generation = self.generation;
+                    *participant =
+                        Participant::new(Remembered { epoch: self.completed, ..Default::default() });
+                    participant.compare(self.completed);
+                }
+            }
+            Move::Learn(node) => self.nodes[node].generation = self.generation,
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, message: &Message, scenario: Scenario, sets: &Sets) {
+        let tag = match planted(Bug::TagsLate) {
+            true => self.nodes[message.from].participant.epoch(),
+            false => message.tag,
+        };
+        let standing = |world: &World, node: usize| {
+            let generation = world.nodes[node].generation;
+            world.is_member(scenario, node, generation).then_some(generation)
+        };
+        let (to, from) = (standing(self, message.to), standing(self, message.from));
+        let node = &mut self.nodes[message.to];
+        if !node.up {
+            return;
+        }
+        match node.participant.admit(tag, message.generation) {
+            Ok(()) => {
+                node.participant.hear(Heard { epoch: tag, generation: message.generation }, to);
+                node.store(message.hint, &sets.0[usize::from(message.content)]);
+            }
+            Err(Refusal::StaleEpoch(epoch)) => {
+                let heard = Heard { epoch, generation: message.generation };
+                self.nodes[message.from].participant.hear(heard, from);
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn write(&mut self, position: usize) {
+        let node = &mut self.nodes[position];
+        let known = node.record.timestamp_max().max(node.participant.known().floor);
+        // A clock that stands still: nothing but what the node knows makes its stamps grow.
+        let timestamp = known.next(model::WallMillis(0));
+        // Judged only if the tombstone could not win against it by right.
+        self.new_write = Some(timestamp > DELETED_AT);
+        let birth = if node.record.is_empty() { 2 } else { 1 };
+        let stamped = if position == 0 { actor(1, birth) } else { actor(2, 1) };
+        put(&mut node.record, stamped, timestamp, Value::Present(Bytes::from_static(b"new")));
+        node.disk.record = node.record.clone();
+        if self.collected && timestamp <= DELETED_AT {
+            self.new_write = Some(true);
+        }
+    }
+
+    fn begin(&mut self, beside: bool, scenario: Scenario) {
+        if beside {
+            self.rounds -= 1;
+        }
+        let generation = self.nodes[0].generation;
+        let mut actions = Vec::new();
+        let round = Round::start(self.members(scenario, generation), generation, NOW, &mut actions);
+        let tombstones = (!beside).then(|| self.nodes[0].record.clone());
+        let id = RoundId(self.initiators.len() as u64);
+        self.initiators.push(Initiator { round, id, epoch: Epoch(0), tombstones, asked: BTreeSet::new() });
+        let position = self.initiators.len() - 1;
+        self.ask(position, actions);
+    }
+
+    fn ask(&mut self, position: usize, actions: Vec<RoundAction>) {
+        let ends = actions.iter().any(|action| matches!(action, RoundAction::End(_)));
+        let asked = &mut self.initiators[position].asked;
+        asked.extend(actions.into_iter().filter(|action| !matches!(action, RoundAction::End(_))));
+        if ends {
+            // What is under way may still arrive, but for the sake of the number of worlds only removals do.
+            asked.retain(|action| matches!(action, RoundAction::Collect(_)));
+        }
+    }
+
+    /// Carries out one question of an initiator; its answer may be lost.
+    fn answer(&mut self, position: usize, action: RoundAction, lost: bool, scenario: Scenario) {
+        self.initiators[position].asked.remove(&action);
+        let event = self.carry_out(position, action, scenario);
+        if lost {
+            self.lost -= 1;
+            return;
+        }
+        let mut actions = Vec::new();
+        self.initiators[position].round.step(event, &mut actions);
+        self.ask(position, actions);
+    }
+
+    fn carry_out(&mut self, position: usize, action: RoundAction, _scenario: Scenario) -> RoundEvent {
+        let (round, tombstones) =
+            (self.initiators[position].id, self.initiators[position].tombstones.clone());
+        match action {
+            RoundAction::Confirm(node) => self.confirm(round, node, tombstones),
+            RoundAction::Open(above) => {
+                self.opened = Epoch(self.opened.0.max(above.0) + 1);
+                self.initiators[position].epoch = self.opened;
+                RoundEvent::Opened(self.opened)
+            }
+            RoundAction::Fence(id, epoch) => {
+                let floor = match tombstones {
+                    Some(_) if !planted(Bug::ForgetsTheFloor) => DELETED_AT,
+                    _ => Timestamp(0),
+                };
+                let node = &mut self.nodes[index(id)];
+                match node.participant.fence(round, epoch, floor, NOW) {
+                    Ok(FenceStep::Already) => RoundEvent::Fenced(id),
+                    Ok(FenceStep::Remember(remembered)) => {
+                        if !planted(Bug::ForgetsTheEpoch) {
+                            node.disk.remembered = remembered;
+                        }
+                        node.participant.fenced(round, remembered);
+                        RoundEvent::Fenced(id)
+                    }
+                    Err(_) => RoundEvent::Failed(id),
+                }
+            }
+            RoundAction::Complete(epoch) => {
+                self.completed = self.completed.max(epoch);
+                RoundEvent::Completed(self.generation)
+            }
+            RoundAction::Collect(id) => {
+                let node = &mut self.nodes[index(id)];
+                let Some(tombstones) = tombstones else { return RoundEvent::Collected(id, 0) };
+                self.collected = true;
+                if node.record == tombstones || planted(Bug::CollectsAnything) {
+                    node.record = VersionSet::default();
+                    // A crash may or may not undo the removal; undone is the harder case for a later write.
+                }
+                if tombstones.includes(&node.hint) {
+                    node.hint = VersionSet::default();
+                }
+                if planted(Bug::CollectsAnything) {
+                    node.disk.record = VersionSet::default();
+                }
+                RoundEvent::Collected(id, 1)
+            }
+            RoundAction::End(_) => unreachable!("ends are not asked"),
+        }
+    }
+
+    fn confirm(&mut self, round: RoundId, id: NodeId, tombstones: Option<VersionSet>) -> RoundEvent {
+        let generation = self.nodes[0].generation;
+        let node = &mut self.nodes[index(id)];
+        let keys: BTreeMap<_, _> = tombstones.iter().map(|set| (place(), set.clone())).collect();
+        let generation = if node.up { generation } else { Generation(u64::MAX) };
+        let confirm = Confirm { round, generation, keys: Arc::new(keys) };
+        let epoch = node.participant.epoch();
+        match node.participant.confirm(confirm, node.generation, NOW) {
+            Ok(()) => {
+                tombstones.iter().for_each(|set| node.clean(set));
+                RoundEvent::Confirmed(id, epoch)
+            }
+            Err(_) => RoundEvent::Failed(id),
+        }
+    }
+
+    fn crash(&mut self, position: usize, restored: bool, service: bool) -> Result<(), String> {
+        if restored {
+            self.restores -= 1;
+        } else {
+            self.crashes -= 1;
+        }
+        let node = &mut self.nodes[position];
+        if restored {
+            node.disk =
+                Disk { remembered: Remembered::default(), record: old(), hint: VersionSet::default() };
+        }
+        node.record = node.disk.record.clone();
+        node.hint = node.disk.hint.clone();
+        node.participant = Participant::new(node.disk.remembered);
+        if service { self.compare(position) } else { Ok(()) }
+    }
+
+    fn compare(&mut self, position: usize) -> Result<(), String> {
+        let node = &mut self.nodes[position];
+        match judge_start(false, node.disk.remembered, self.completed) {
+            Start::Sound | Start::Fresh(_) => node.participant.compare(Epoch(0)),
+            Start::RolledBack(epoch) => {
+                if position != 1 || node.disk.record != old() {
+                    return Err(format!("the sound disk of node {position} was set aside"));
+                }
+                (node.record, node.hint) = Default::default();
+                node.disk = Disk {
+                    remembered: Remembered { epoch, ..node.disk.remembered },
+                    record: VersionSet::default(),
+                    hint: VersionSet::default(),
+                };
+                node.participant = Participant::new(node.disk.remembered);
+                node.participant.compare(epoch);
+            }
+        }
+        Ok(())
+    }
+
+    /// What must hold in every world.
+    fn judge(&self, scenario: Scenario) -> Result<(), String> {
+        let members = (0..NODES).filter(|&node| self.is_member(scenario, node, self.generation));
+        let members: Vec<&Node> = members.map(|node| &self.nodes[node]).filter(|node| node.up).collect();
+        let believed = members.iter().filter(|node| !self.waits_to_be_set_aside(node));
+        let clean = believed.clone().all(|node| {
+            let held = [&node.record, &node.hint, &node.disk.record, &node.disk.hint];
+            held.iter().all(|set| set.is_clean_of(&deleted()))
+        });
+        if self.collected && !clean {
+            return Err("the deleted value is there, and its tombstone was forgotten".to_owned());
+        }
+        let holders = members
+            .iter()
+            .filter(|node| node.disk.record.includes(&deleted()) || node.disk.hint.includes(&deleted()));
+        if !clean
+            && scenario.restores == 0
+            && scenario.joins.is_none()
+            && scenario.leaves.is_none()
+            && holders.count() < 2
+        {
+            return Err("the acknowledged delete has lost one of its two copies".to_owned());
+        }
+        if self.new_write == Some(true) {
+            let mut all = VersionSet::default();
+            members.iter().for_each(|node| all.merge(&node.disk.record));
+            all.resolve(Resolver::LastWriteWins);
+            if !is_new(&all) {
+                return Err("the new write is lost".to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// A disk of earlier days that nobody has looked at yet: its epoch is believed by nobody.
+    fn waits_to_be_set_aside(&self, node: &Node) -> bool {
+        !node.participant.is_compared() && node.participant.epoch() < self.completed
+    }
+}
+
+fn id(node: usize) -> NodeId {
+    NodeId(node as u32 + 1)
+}
+
+fn index(id: NodeId) -> usize {
+    id.0 as usize - 1
+}
+
+/// Worlds of one exploration; far more than any scenario here has.
+const WORLDS_MAX: usize = 3_000_000;
+
+/// Visits every world of a scenario; how many there are, or how the first wrong one came about.
+fn explore(scenario: Scenario) -> Result<usize, String> {
+    let mut sets = Sets::default();
+    let mut seen = BTreeSet::new();
+    let mut origins: Vec<(usize, Option<Move>)> = vec![(0, None)];
+    let mut stack = vec![(World::new(scenario, &mut sets), 0)];
+    while let Some((world, number)) = stack.pop() {
+        for step in world.moves(scenario) {
+            let mut next = world.clone();
+            let judged = next.apply(step, scenario, &mut sets).and_then(|()| next.judge(scenario));
+            if let Err(reason) = judged {
+                let mut story = vec![step];
+                let mut at = number;
+                while let (before, Some(step)) = origins[at] {
+                    story.push(step);
+                    at = before;
+                }
+                story.reverse();
+                let story: String = story.iter().map(|step| format!("\n  {step:?}")).collect();
+                return Err(format!("{reason}, after {story}\n{next:?}"));
+            }
+            let mut hasher = DefaultHasher::new();
+            next.hash(&mut hasher);
+            if seen.insert(hasher.finish()) {
+                origins.push((number, Some(step)));
+                stack.push((next, origins.len() - 1));
+            }
+        }
+        assert!(seen.len() < WORLDS_MAX, "the scenario is too large");
+    }
+    Ok(seen.len())
+}
+
+const PLAIN: Scenario = Scenario {
+    sends: 1,
+    crashes: 1,
+    service_away: false,
+    restores: 0,
+    rounds_beside: 0,
+    lost: 0,
+    writes: false,
+    old_hint: false,
+    joins: None,
+    leaves: None,
+};
+
+/// Duplicates, crashes, and a second write.
+const WRITES: Scenario = Scenario { crashes: 1, sends: 1, writes: true, ..PLAIN };
+/// A hint of before the delete is still held.
+const HINTED: Scenario = Scenario { old_hint: true, ..PLAIN };
+/// Answers are lost while contents are under way.
+const LOSSES: Scenario = Scenario { crashes: 0, sends: 2, lost: 1, ..PLAIN };
+/// A disk is replaced by its copy.
+const RESTORED: Scenario = Scenario { crashes: 0, restores: 1, service_away: true, ..PLAIN };
+/// The service is away when a process starts.
+const AWAY: Scenario = Scenario { service_away: true, ..PLAIN };
+/// A round of somebody else raises the epoch in between.
+const TWO: Scenario = Scenario { crashes: 0, rounds_beside: 1, joins: Some(2), ..PLAIN };
+/// A third node joins.
+const JOINS: Scenario = Scenario { crashes: 0, sends: 2, joins: Some(2), ..PLAIN };
+/// The second node is removed while it is away.
+const LEAVES: Scenario = Scenario { crashes: 0, sends: 2, leaves: Some(1), ..PLAIN };
+
+fn holds(scenario: Scenario) {
+    let worlds = explore(scenario).unwrap_or_else(|story| panic!("{story}"));
+    assert!(worlds > 1000, "a scenario in which something happens");
+}
+
+fn catches(bug: Bug, scenario: Scenario) {
+    let verdict = with(bug, || explore(scenario));
+    assert!(verdict.is_err(), "{bug:?} must be found");
+}
+
+#[test]
+fn a_late_duplicate_and_a_crash_bring_nothing_back_and_lose_no_write() {
+    holds(WRITES);
+}
+
+#[test]
+fn a_hint_written_before_the_delete_brings_nothing_back() {
+    holds(HINTED);
+}
+
+#[test]
+fn an_initiator_that_hears_no_answer_leaves_nothing_half_done() {
+    holds(LOSSES);
+}
+
+#[test]
+fn a_restored_disk_brings_nothing_back() {
+    holds(RESTORED);
+}
+
+#[test]
+fn a_node_that_starts_without_the_service_brings_nothing_back() {
+    holds(AWAY);
+}
+
+#[test]
+fn two_rounds_at_once_do_not_harm_each_other() {
+    holds(TWO);
+}
+
+#[test]
+fn a_node_that_joins_during_a_round_gets_nothing_deleted() {
+    holds(JOINS);
+}
+
+#[test]
+fn a_node_that_was_removed_brings_nothing_back() {
+    holds(LEAVES);
+}
+
+#[test]
+fn every_planted_bug_is_found() {
+    for (bug, scenario) in [
+        (Bug::OpensEarly, TWO),
+        (Bug::SkipsAConfirm, LOSSES),
+        (Bug::SkipsAFence, AWAY),
+        (Bug::SkipsTheCheck, RESTORED),
+        (Bug::IgnoresTheDocument, JOINS),
+        (Bug::FencesWithoutGuard, PLAIN),
+        (Bug::GuardsNothing, PLAIN),
+        (Bug::AcceptsStaleTags, PLAIN),
+        (Bug::HearsUnderAnyDocument, LEAVES),
+        (Bug::AcceptsOldDocuments, LEAVES),
+        (Bug::TrustsEveryDisk, RESTORED),
+        (Bug::HearsBeforeComparing, RESTORED),
+        (Bug::SkipsSync, PLAIN),
+        (Bug::ForgetsTheEpoch, AWAY),
+        (Bug::LeavesHints, HINTED),
+        (Bug::DropsHintsEarly, PLAIN),
+        (Bug::CollectsAnything, WRITES),
+        (Bug::ForgetsTheFloor, WRITES),
+        (Bug::TagsLate, PLAIN),
+    ] {
+        catches(bug, scenario);
+    }
+}

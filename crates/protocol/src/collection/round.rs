@@ -1,0 +1,259 @@
+//! The initiator of one round.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use model::{Epoch, Generation, Moment, NodeId};
+
+use super::participant::GUARD_TIME;
+use super::planted::{Bug, planted};
+
+/// How long a round may take before its initiator gives it up: well below [`GUARD_TIME`], far above what a healthy
+/// cluster needs.
+pub const ROUND_TIME: Duration = Duration::from_secs(30);
+
+const _: () = assert!(ROUND_TIME.as_nanos() < GUARD_TIME.as_nanos());
+
+/// How far a round is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum RoundStage {
+    /// Every node makes sure that the keys are clean.
+    Confirming,
+    /// A new epoch is taken from the coordination service.
+    Opening,
+    /// Every node turns to the new epoch.
+    Fencing,
+    /// The epoch becomes the completed one.
+    Completing,
+    /// Every node is asked whether it is still the process that fenced.
+    Checking,
+    /// Tombstones are removed.
+    Collecting,
+    /// It is over.
+    Ended,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoundEvent {
+    /// A node confirmed; this is its epoch.
+    Confirmed(NodeId, Epoch),
+    /// The service has given out this epoch.
+    Opened(Epoch),
+    /// A node fenced, or had fenced.
+    Fenced(NodeId),
+    /// The epoch is the completed one; after that was written, the cluster document had this generation.
+    Completed(Generation),
+    /// A node removed so many records.
+    Collected(NodeId, u64),
+    /// A node refused, or nobody knows what it did.
+    Failed(NodeId),
+    /// The coordination service could not be reached.
+    ServiceFailed,
+    /// The deadline has passed.
+    Elapsed,
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum RoundAction {
+    /// Send the keys.
+    Confirm(NodeId),
+    /// Take a new epoch, greater than this and than all before, from the service.
+    Open(Epoch),
+    /// Have a node fence.
+    Fence(NodeId, Epoch),
+    /// Write down that the epoch is completed, unless a greater one is; *then* read the cluster document.
+    Complete(Epoch),
+    /// Have a node remove what equals the tombstones.
+    Collect(NodeId),
+    /// The round is over.
+    End(RoundEnd),
+}
+
+/// How a round ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum RoundEnd {
+    /// What could be collected is; so many records of all nodes, and so many nodes that did not answer in the end:
+    /// they keep their tombstones until a later round.
+    Done {
+        /// Records removed.
+        records: u64,
+        /// Nodes that did not say so.
+        missing: u32,
+    },
+    /// Nothing was removed; at which stage, and because of whom, if it was one node.
+    Broken {
+        /// The stage that did not come to its end.
+        stage: RoundStage,
+        /// The node that did not take part.
+        node: Option<NodeId>,
+    },
+}
+
+/// One round.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Round {
+    generation: Generation,
+    nodes: BTreeSet<NodeId>,
+    stage: RoundStage,
+    waiting: BTreeSet<NodeId>,
+    above: Epoch,
+    epoch: Epoch,
+    records: u64,
+    missing: u32,
+    until: u64,
+}
+
+impl Round {
+    /// Begins a round among all nodes of the cluster document of this generation.
+    pub fn start(
+        nodes: impl IntoIterator<Item = NodeId>,
+        generation: Generation,
+        now: Moment,
+        actions: &mut Vec<RoundAction>,
+    ) -> Self {
+        let nodes: BTreeSet<NodeId> = nodes.into_iter().collect();
+        let mut round = Round {
+            generation,
+            waiting: BTreeSet::new(),
+            nodes,
+            stage: RoundStage::Confirming,
+            above: Epoch(0),
+            epoch: Epoch(0),
+            records: 0,
+            missing: 0,
+            until: now.after(ROUND_TIME).nanos,
+        };
+        if planted(Bug::OpensEarly) {
+            round.stage = RoundStage::Opening;
+            actions.push(RoundAction::Open(Epoch(0)));
+            return round;
+        }
+        round.ask_all(RoundStage::Confirming, actions);
+        round
+    }
+
+    /// Takes in what happened.
+    pub fn step(&mut self, event: RoundEvent, actions: &mut Vec<RoundAction>) {
+        match event {
+            RoundEvent::Confirmed(node, epoch) if self.stage == RoundStage::Confirming => {
+                self.above = self.above.max(epoch);
+                self.answered(node, actions);
+            }
+            RoundEvent::Opened(epoch) if self.stage == RoundStage::Opening => {
+                self.epoch = epoch;
+                let next =
+                    if planted(Bug::OpensEarly) { RoundStage::Confirming } else { RoundStage::Fencing };
+                self.ask_all(next, actions);
+            }
+            RoundEvent::Fenced(node) if matches!(self.stage, RoundStage::Fencing | RoundStage::Checking) => {
+                self.answered(node, actions);
+            }
+            RoundEvent::Completed(generation) if self.stage == RoundStage::Completing => {
+                if generation != self.generation && !planted(Bug::IgnoresTheDocument) {
+                    return self.end(None, actions);
+                }
+                match planted(Bug::SkipsTheCheck) {
+                    true => self.ask_all(RoundStage::Collecting, actions),
+                    false => self.ask_all(RoundStage::Checking, actions),
+                }
+            }
+            RoundEvent::Collected(node, records) if self.stage == RoundStage::Collecting => {
+                if self.waiting.contains(&node) {
+                    self.records += records;
+                }
+                self.answered(node, actions);
+            }
+            RoundEvent::Failed(node) => self.failed(node, actions),
+            RoundEvent::ServiceFailed
+                if matches!(self.stage, RoundStage::Opening | RoundStage::Completing) =>
+            {
+                self.end(None, actions);
+            }
+            RoundEvent::Elapsed if self.stage == RoundStage::Collecting => {
+                self.missing += self.waiting.len() as u32;
+                self.waiting.clear();
+                self.advance(actions);
+            }
+            RoundEvent::Elapsed => self.end(self.waiting.first().copied(), actions),
+            _ => {}
+        }
+    }
+
+    /// When to wake it; `None` when it is over.
+    pub fn deadline(&self) -> Option<Moment> {
+        (self.stage != RoundStage::Ended).then_some(Moment { nanos: self.until })
+    }
+
+    /// How far it is.
+    pub fn stage(&self) -> RoundStage {
+        self.stage
+    }
+
+    fn ask_all(&mut self, stage: RoundStage, actions: &mut Vec<RoundAction>) {
+        self.stage = stage;
+        self.waiting = self.nodes.clone();
+        let ask = |&node: &NodeId| match stage {
+            RoundStage::Confirming => RoundAction::Confirm(node),
+            RoundStage::Collecting => RoundAction::Collect(node),
+            _ => RoundAction::Fence(node, self.epoch),
+        };
+        actions.extend(self.nodes.iter().map(ask));
+    }
+
+    fn answered(&mut self, node: NodeId, actions: &mut Vec<RoundAction>) {
+        if !self.waiting.remove(&node) {
+            return;
+        }
+        let enough = match self.stage {
+            RoundStage::Confirming if planted(Bug::SkipsAConfirm) => 1,
+            RoundStage::Fencing | RoundStage::Checking if planted(Bug::SkipsAFence) => 1,
+            _ => 0,
+        };
+        if self.waiting.len() <= enough {
+            self.advance(actions);
+        }
+    }
+
+    /// A node that does not take part ends the round, unless only removing is left, which a later round can do.
+    fn failed(&mut self, node: NodeId, actions: &mut Vec<RoundAction>) {
+        if !self.waiting.contains(&node) {
+            return;
+        }
+        if self.stage == RoundStage::Collecting {
+            self.missing += 1;
+            return self.answered(node, actions);
+        }
+        self.end(Some(node), actions);
+    }
+
+    fn advance(&mut self, actions: &mut Vec<RoundAction>) {
+        match self.stage {
+            RoundStage::Confirming if planted(Bug::OpensEarly) => self.ask_all(RoundStage::Fencing, actions),
+            RoundStage::Confirming => {
+                self.stage = RoundStage::Opening;
+                actions.push(RoundAction::Open(self.above));
+            }
+            RoundStage::Fencing => {
+                self.stage = RoundStage::Completing;
+                actions.push(RoundAction::Complete(self.epoch));
+            }
+            RoundStage::Checking => self.ask_all(RoundStage::Collecting, actions),
+            RoundStage::Collecting => {
+                self.stage = RoundStage::Ended;
+                let (records, missing) = (self.records, self.missing);
+                actions.push(RoundAction::End(RoundEnd::Done { records, missing }));
+            }
+            RoundStage::Opening | RoundStage::Completing | RoundStage::Ended => {}
+        }
+    }
+
+    fn end(&mut self, node: Option<NodeId>, actions: &mut Vec<RoundAction>) {
+        if self.stage == RoundStage::Ended {
+            return;
+        }
+        let stage = std::mem::replace(&mut self.stage, RoundStage::Ended);
+        actions.push(RoundAction::End(RoundEnd::Broken { stage, node }));
+    }
+}
