@@ -4,11 +4,14 @@
         await client.create("/a", b"1")
         async with client.lock("/lock"):
             ...
+        counter = await client.recipe("Counter", "/hits")
+        await counter.run(lambda c: c + 1)
 
-What: a front over a `ParKazooClient` of its own. Data operations are awaited without
-a thread of their own: they are Kazoo's `_async` forms, whose results come back to
-the event loop. What blocks, as recipes do, runs on a pool of threads. Watches and
-listeners are called on the event loop; a coroutine function becomes a task.
+What: a front over a `ParKazooClient` of its own (or a `PooledClient`). Data operations
+are awaited without a thread of their own: they are Kazoo's `_async` forms, whose
+results come back to the event loop. What blocks, as recipes do, runs on a pool of
+threads. Watches and listeners are called on the event loop; a coroutine function
+becomes a task.
 
 Must never: block the event loop, or call a user's function off it.
 """
@@ -20,19 +23,70 @@ import inspect
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from parkazoo.client import ParKazooClient
+from parkazoo.pool import PooledClient
 
 # Recipes that may wait at the same time, for instance for locks.
 THREADS_MAX = 64
 
 
-class Client:
-    """The client for one event loop. Takes what `ParKazooClient` takes."""
+def _takes(function: Any, count: int) -> bool:
+    """Can it be called with so many arguments?"""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    return True
 
-    def __init__(self, hosts: Any = "127.0.0.1:2181", **options: Any) -> None:
-        self.client = ParKazooClient(hosts, **options)
+
+def _without_event(function: Any) -> Any:
+    """Kazoo's DataWatch calls functions of two arguments and of three."""
+    return lambda data, stat, event: function(data, stat)
+
+
+class Recipe:
+    """One of Kazoo's recipes. Whatever it has is called, and awaited: methods, and
+    attributes, too, because some of them ask the servers.
+
+        queue = await client.recipe("Queue", "/jobs")
+        await queue.put(b"x")
+        party = await client.recipe("Party", "/members", "me")
+        print(await party.run(list))
+    """
+
+    def __init__(self, client: Client, made: Any) -> None:
+        self._client, self._made = client, made
+
+    async def run(self, function: Callable[[Any], Any]) -> Any:
+        """Call a function that blocks with Kazoo's own recipe object, on a thread."""
+        return await self._client.run(function, self._made)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def reach(made: Any, arguments: Any, named: Any) -> Any:
+            found = getattr(made, name)
+            return found(*arguments, **named) if callable(found) else found
+
+        async def call(*arguments: Any, **named: Any) -> Any:
+            return await self._client.run(reach, self._made, arguments, named)
+
+        return call
+
+
+class Client:
+    """The client for one event loop. Takes what `ParKazooClient` takes, and:
+
+    :param pooled: share sessions with other clients of the process that say so, too;
+        takes what `PooledClient` takes, then.
+    """
+
+    def __init__(
+        self, hosts: Any = "127.0.0.1:2181", pooled: bool = False, **options: Any
+    ) -> None:
+        kind: Any = PooledClient if pooled else ParKazooClient
+        self.client: Any = kind(hosts, **options)
         self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="parkazoo")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -46,6 +100,12 @@ class Client:
     async def stop(self) -> None:
         await self.run(self.client.stop)
         self.client.close()
+
+    async def restart(self) -> None:
+        await self.run(self.client.restart)
+
+    def close(self) -> None:
+        """Free the threads of a client that is stopped and will not start again."""
         self._pool.shutdown(wait=False)
 
     async def __aenter__(self) -> Client:
@@ -54,6 +114,7 @@ class Client:
 
     async def __aexit__(self, *error: Any) -> None:
         await self.stop()
+        self.close()
 
     @property
     def connected(self) -> bool:
@@ -69,12 +130,40 @@ class Client:
         self.client.add_listener(on_loop)
         return on_loop
 
+    def remove_listener(self, on_loop: Callable[[str], None]) -> None:
+        """Takes what `add_listener` returned."""
+        self.client.remove_listener(on_loop)
+
+    async def command(self, cmd: bytes = b"ruok") -> str:
+        return str(await self.run(self.client.command, cmd))
+
+    async def server_version(self) -> Any:
+        return await self.run(self.client.server_version)
+
     # -- running what blocks -------------------------------------------------------
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call something that blocks, such as a recipe's method, on a thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, function, *arguments)
+
+    async def recipe(self, name: str, *arguments: Any, **named: Any) -> Recipe:
+        """A recipe by the name of Kazoo's attribute, such as "Queue" or "Counter".
+
+        For "DataWatch" and "ChildrenWatch", which call a function, it is called on
+        the event loop; what it returns is not heard, so it cannot end the watch.
+        """
+        if name in ("DataWatch", "ChildrenWatch") and len(arguments) > 1:
+            path, function, *rest = arguments
+            if name == "DataWatch" and not _takes(function, 3):
+                function = _without_event(function)
+            arguments = (path, self._on_loop(function), *rest)
+        make = partial(getattr(self.client, name), *arguments, **named)
+        return Recipe(self, await self.run(make))
+
+    async def retry(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Kazoo's `retry`, for a function that blocks."""
+        return await self.run(self.client.retry, function, *arguments)
 
     @asynccontextmanager
     async def lock(
@@ -157,6 +246,13 @@ class Client:
 
     async def add_auth(self, scheme: str, credential: str) -> Any:
         return await self._result(self.client.add_auth_async(scheme, credential))
+
+    async def reconfig(
+        self, joining: Any, leaving: Any, new_members: Any, from_config: int = -1
+    ) -> Any:
+        return await self._result(
+            self.client.reconfig_async(joining, leaving, new_members, from_config)
+        )
 
     def transaction(self) -> Any:
         """Kazoo's transaction; hand it to `commit`."""
