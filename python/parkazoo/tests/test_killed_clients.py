@@ -22,7 +22,7 @@ import pytest
 from kazoo.exceptions import NoNodeError
 
 from conftest import EnsembleFactory
-from parkazoo import ParKazooClient
+from parkazoo import ParKazooClient, remove
 from parkazoo.errors import MoveFailed
 from parkazoo.failpoints import AFTER, BEFORE, LABELS
 from parkazoo.move import Mover
@@ -90,7 +90,9 @@ def hosts(ensembles: EnsembleFactory) -> str:
 
 
 @pytest.fixture
-def client(hosts: str) -> Iterator[Any]:
+def client(hosts: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Finishes what others left when it is told to, not when it happens to look."""
+    monkeypatch.setattr(remove, "LOOK_SECONDS", 3600.0)
     client = ParKazooClient(hosts, timeout=SESSION_SECONDS)
     client.start(60)
     prepare(client)
