@@ -57,6 +57,19 @@ pub enum Resolver {
     LastWriteWins,
 }
 
+/// What a get does when the replicas that answered it disagree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reads {
+    /// It answers what they hold together, and repairs those that are behind afterwards. Of a write that nobody
+    /// acknowledged, a later get may then know nothing.
+    #[default]
+    Fast,
+    /// It writes back what they hold together, until so many replicas hold it that no later get misses it, and
+    /// answers then. Reads never go backwards, and what was read is as safe as what was acknowledged.
+    Monotonic,
+}
+
 /// How many replicas a store has and how many must answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Consistency {
@@ -79,6 +92,9 @@ pub struct Store {
     pub resolver: Resolver,
     /// Whether fallbacks may acknowledge for replicas that are down.
     pub sloppy: bool,
+    /// What a get does when replicas disagree. Default: [`Reads::Fast`].
+    #[serde(default)]
+    pub reads: Reads,
     /// Largest value in bytes.
     pub value_bytes_max: usize,
     /// Most concurrent versions of one key.
@@ -115,9 +131,24 @@ impl Store {
             consistency,
             resolver: Resolver::LastWriteWins,
             sloppy: true,
+            reads: Reads::default(),
             value_bytes_max: VALUE_BYTES_MAX,
             siblings_max: SIBLINGS_MAX,
         })
+    }
+}
+
+impl Store {
+    /// Replicas that must hold what a get answers before it answers; 0 when none must.
+    ///
+    /// W of them make what was read as safe as what was written; N + 1 − R of them are met by every later get, also
+    /// where R and W are too small to meet each other.
+    pub fn read_holders(&self) -> u8 {
+        let Consistency { replicas, reads_required, writes_required } = self.consistency;
+        match self.reads {
+            Reads::Fast => 0,
+            Reads::Monotonic => writes_required.max(replicas + 1 - reads_required),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use model::{Moment, NodeId};
+use model::{Moment, NodeId, VersionSet};
 use protocol::quorum::{
     Candidates, Get, GetAction, GetActions, GetEvent, GetFailure, GetOutcome, ReplicaError,
 };
@@ -12,6 +12,7 @@ use wire::error::ErrorCode;
 use wire::messages::{Failure, Got, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response};
 
 use super::drive::{Desk, Drive, End, Job};
+use super::write::merged;
 use super::{Coordinator, Direction, Scope, code_error, common_refusal, describe};
 
 /// A get under way.
@@ -58,11 +59,32 @@ impl Coordinator {
     }
 }
 
+/// What a node was asked.
+#[derive(Clone, Copy)]
+enum Asked {
+    /// What it holds.
+    Fetch(NodeId),
+    /// To take what was read, in this round.
+    WriteBack(NodeId, u8),
+}
+
+impl GetJob {
+    fn merge(&self, mut set: VersionSet, desk: &Desk<Asked>) -> Request {
+        set.resolve(desk.scope.definition.resolver);
+        Request::ReplicaMerge(ReplicaMerge {
+            store: desk.scope.store.clone(),
+            generation: desk.scope.cluster.generation,
+            hint_for: None,
+            entries: smallvec![(self.key.clone(), set)],
+        })
+    }
+}
+
 impl Job for GetJob {
     type Machine = Get;
-    type Asked = NodeId;
+    type Asked = Asked;
 
-    fn act(&mut self, action: GetAction, desk: &mut Desk<NodeId>) {
+    fn act(&mut self, action: GetAction, desk: &mut Desk<Asked>) {
         match action {
             GetAction::Fetch { node } => {
                 let request = Request::ReplicaGet(ReplicaGet {
@@ -70,18 +92,13 @@ impl Job for GetJob {
                     generation: desk.scope.cluster.generation,
                     keys: smallvec![self.key.clone()],
                 });
-                desk.ask(node, node, request);
+                desk.ask(node, Asked::Fetch(node), request);
             }
-            GetAction::Repair { node, mut set } => {
-                set.resolve(desk.scope.definition.resolver);
-                let request = Request::ReplicaMerge(ReplicaMerge {
-                    store: desk.scope.store.clone(),
-                    generation: desk.scope.cluster.generation,
-                    hint_for: None,
-                    entries: smallvec![(self.key.clone(), set)],
-                });
-                desk.tell(node, request);
+            GetAction::WriteBack { node, round, set } => {
+                let request = self.merge(set, desk);
+                desk.ask(node, Asked::WriteBack(node, round), request);
             }
+            GetAction::Repair { node, set } => desk.tell(node, self.merge(set, desk)),
             GetAction::Answer(outcome) => self.end = Some(End::Answered(outcome)),
             GetAction::Refresh { .. } => self.end = Some(End::Refresh { possible: false }),
         }
@@ -89,11 +106,20 @@ impl Job for GetJob {
 
     fn event(
         &mut self,
-        node: NodeId,
+        asked: Asked,
         answer: Result<Response, ReplicaError>,
-        desk: &mut Desk<NodeId>,
+        desk: &mut Desk<Asked>,
     ) -> Option<GetEvent> {
         let generation = desk.scope.cluster.generation;
+        let node = match asked {
+            Asked::Fetch(node) => node,
+            Asked::WriteBack(node, round) => {
+                return Some(match answer.and_then(|response| merged(response, generation)) {
+                    Ok(_) => GetEvent::Stored { node, generation, round },
+                    Err(error) => GetEvent::NotStored { node, round, error },
+                });
+            }
+        };
         let error = match answer {
             Ok(Response::ReplicaGot(mut got)) => match got.sets.pop() {
                 Some(Ok(set)) => return Some(GetEvent::Answered { node, generation, set }),
@@ -112,13 +138,17 @@ pub(super) fn outcome_to_answer(outcome: GetOutcome) -> Result<Got, Failure> {
     match outcome {
         GetOutcome::Done { set, answered, sloppy } => Ok(Got { replicas_answered: answered, sloppy, set }),
         GetOutcome::Failed { reason, errors } => {
-            let (GetFailure::InsufficientReplicas { answered, required }
-            | GetFailure::DeadlinePassed { answered, required }) = reason;
+            let (done, required, what) = match reason {
+                GetFailure::InsufficientReplicas { answered, required }
+                | GetFailure::DeadlinePassed { answered, required } => {
+                    (answered, required, "required replicas answered")
+                }
+                GetFailure::NotHeld { holders, required } => {
+                    (holders, required, "replicas hold what was read")
+                }
+            };
             let code = common_refusal(&errors).unwrap_or(ErrorCode::InsufficientReplicas);
-            Err(Failure::new(
-                code,
-                format!("{answered} of {required} required replicas answered ({})", describe(&errors)),
-            ))
+            Err(Failure::new(code, format!("{done} of {required} {what} ({})", describe(&errors))))
         }
     }
 }

@@ -162,11 +162,13 @@ impl Coordinator {
             Direction::Read => consistency.reads_required,
             Direction::Write => consistency.writes_required,
         };
+        let held = if direction == Direction::Read { scope.definition.read_holders() } else { 0 };
         let required = options.required.unwrap_or(required);
         QuorumOptions {
             required,
             preferred: options.preferred.unwrap_or(required),
             sloppy: options.sloppy.unwrap_or(scope.definition.sloppy),
+            held,
             hedge_after: self.options.hedge_after,
             deadline,
             generation: scope.cluster.generation,

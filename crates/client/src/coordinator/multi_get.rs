@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use model::{Moment, NodeId, PreferenceList, VersionSet};
+use model::{Generation, Moment, NodeId, PreferenceList, VersionSet};
 use protocol::quorum::{GetOutcome, KeyIndex, MultiGet, MultiGetAction, MultiGetEvent, ReplicaError};
 use wire::messages::{Failure, Got, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response};
 
@@ -19,8 +19,13 @@ use crate::peers::{Call, CallError};
 /// Each key's answer, in the order of the keys.
 pub type MultiGot = Vec<Result<Got, Failure>>;
 
-/// Whom a message went to, and for which keys.
-type Asked = (NodeId, Vec<KeyIndex>);
+/// What a message asked a node.
+enum Asked {
+    /// What it holds of these keys.
+    Fetch(NodeId, Vec<KeyIndex>),
+    /// To take what was read of these keys, each in its round.
+    WriteBack(NodeId, Vec<(KeyIndex, u8)>),
+}
 
 struct MultiGetJob {
     keys: Vec<Bytes>,
@@ -86,7 +91,19 @@ impl Job for MultiGetJob {
     fn act(&mut self, action: MultiGetAction, desk: &mut Desk<Asked>) {
         match action {
             MultiGetAction::Fetch { node, keys } => self.fetch(node, keys, desk),
-            MultiGetAction::Repair { node, sets } => self.repair(node, sets, desk),
+            MultiGetAction::WriteBack { node, sets } => {
+                let (keys, sets): (Vec<_>, Vec<_>) =
+                    sets.into_iter().map(|(key, round, set)| ((key, round), (key, set))).unzip();
+                let mut keys = keys.into_iter();
+                for merge in self.merges(sets, desk) {
+                    let keys = keys.by_ref().take(merge.entries.len()).collect();
+                    desk.ask(node, Asked::WriteBack(node, keys), Request::ReplicaMerge(merge));
+                }
+            }
+            MultiGetAction::Repair { node, sets } => {
+                let merges = self.merges(sets, desk).into_iter();
+                merges.for_each(|merge| desk.tell(node, Request::ReplicaMerge(merge)));
+            }
             MultiGetAction::Answer { outcomes } => {
                 self.ends.answered.extend(outcomes.into_iter().map(|(key, end)| (key.position(), end)));
             }
@@ -98,11 +115,18 @@ impl Job for MultiGetJob {
 
     fn event(
         &mut self,
-        (node, mut keys): Asked,
+        asked: Asked,
         answer: Result<Response, ReplicaError>,
         desk: &mut Desk<Asked>,
     ) -> Option<MultiGetEvent> {
         let generation = desk.scope.cluster.generation;
+        let (node, mut keys) = match asked {
+            Asked::Fetch(node, keys) => (node, keys),
+            Asked::WriteBack(node, keys) => {
+                let answers = stored(keys, answer, generation);
+                return Some(MultiGetEvent::Stored { node, generation, answers });
+            }
+        };
         match answer {
             Ok(Response::ReplicaGot(got)) if !got.sets.is_empty() && got.sets.len() <= keys.len() => {
                 let rest = keys.split_off(got.sets.len());
@@ -137,30 +161,50 @@ impl MultiGetJob {
     fn fetch(&mut self, node: NodeId, keys: Vec<KeyIndex>, desk: &mut Desk<Asked>) {
         if self.bytes_left == 0 {
             let refused = Failure::new(wire::ErrorCode::FrameTooLong, "");
-            return desk.expect((node, keys), Call::Ready(Err(CallError::Refused(refused))));
+            return desk.expect(Asked::Fetch(node, keys), Call::Ready(Err(CallError::Refused(refused))));
         }
         let request = Request::ReplicaGet(ReplicaGet {
             store: desk.scope.store.clone(),
             generation: desk.scope.cluster.generation,
             keys: keys.iter().map(|key| self.keys[key.position()].clone()).collect(),
         });
-        desk.ask(node, (node, keys), request);
+        desk.ask(node, Asked::Fetch(node, keys), request);
     }
 
-    fn repair(&self, node: NodeId, sets: Vec<(KeyIndex, VersionSet)>, desk: &Desk<Asked>) {
+    /// Messages that merge the sets, in their order.
+    fn merges(&self, sets: Vec<(KeyIndex, VersionSet)>, desk: &Desk<Asked>) -> Vec<ReplicaMerge> {
         let resolver = desk.scope.definition.resolver;
         let entries = sets.into_iter().map(|(key, mut set)| {
             set.resolve(resolver);
             (self.keys[key.position()].clone(), set)
         });
-        for entries in parcels(entries, |(key, set)| entry_bytes(key, set)) {
-            let request = Request::ReplicaMerge(ReplicaMerge {
-                store: desk.scope.store.clone(),
-                generation: desk.scope.cluster.generation,
-                hint_for: None,
-                entries: entries.into(),
+        let merge = |entries: Vec<_>| ReplicaMerge {
+            store: desk.scope.store.clone(),
+            generation: desk.scope.cluster.generation,
+            hint_for: None,
+            entries: entries.into(),
+        };
+        parcels(entries, |(key, set)| entry_bytes(key, set)).into_iter().map(merge).collect()
+    }
+}
+
+/// What a node did with each key that was written back to it.
+fn stored(
+    keys: Vec<(KeyIndex, u8)>,
+    answer: Result<Response, ReplicaError>,
+    generation: Generation,
+) -> Vec<(KeyIndex, u8, Result<(), ReplicaError>)> {
+    match answer {
+        Ok(Response::ReplicaMerged(merged)) if merged.outcomes.len() == keys.len() => {
+            let outcomes = merged.outcomes.into_iter().map(|outcome| match outcome {
+                Ok(_) => Ok(()),
+                Err(code) => Err(code_error(code, generation)),
             });
-            desk.tell(node, request);
+            keys.into_iter().zip(outcomes).map(|((key, round), outcome)| (key, round, outcome)).collect()
+        }
+        other => {
+            let error = other.err().unwrap_or(ReplicaError::Lost);
+            keys.into_iter().map(|(key, round)| (key, round, Err(error))).collect()
         }
     }
 }

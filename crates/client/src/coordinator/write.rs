@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use model::{Moment, NodeId, VersionSet};
+use model::{Generation, Moment, NodeId, VersionSet};
 use protocol::quorum::{
     Candidates, Local, Origin, ReplicaError, Write, WriteAction, WriteActions, WriteEvent, WriteOutcome,
 };
@@ -115,19 +115,13 @@ impl Job for WriteJob {
         desk: &mut Desk<NodeId>,
     ) -> Option<WriteEvent> {
         let generation = desk.scope.cluster.generation;
-        let error = match answer {
-            Ok(Response::ReplicaMerged(merged)) => match merged.outcomes.first() {
-                Some(Ok(merged)) => {
-                    let superseded = *merged == Merged::Superseded;
-                    return Some(WriteEvent::Acknowledged { node, generation, superseded });
-                }
-                Some(Err(code)) => code_error(*code, generation),
-                None => ReplicaError::Lost,
-            },
-            Ok(_) => ReplicaError::Lost,
-            Err(error) => error,
-        };
-        Some(WriteEvent::Failed { node, error })
+        Some(match answer.and_then(|response| merged(response, generation)) {
+            Ok(merged) => {
+                let superseded = merged == Merged::Superseded;
+                WriteEvent::Acknowledged { node, generation, superseded }
+            }
+            Err(error) => WriteEvent::Failed { node, error },
+        })
     }
 }
 
@@ -140,6 +134,18 @@ impl WriteJob {
             entries: smallvec![(self.key.clone(), self.set.clone())],
         });
         desk.ask(node, node, request);
+    }
+}
+
+/// What a node did with the one key that it was sent.
+pub(super) fn merged(response: Response, generation: Generation) -> Result<Merged, ReplicaError> {
+    match response {
+        Response::ReplicaMerged(merged) => match merged.outcomes.first() {
+            Some(Ok(merged)) => Ok(*merged),
+            Some(Err(code)) => Err(code_error(*code, generation)),
+            None => Err(ReplicaError::Lost),
+        },
+        _ => Err(ReplicaError::Lost),
     }
 }
 

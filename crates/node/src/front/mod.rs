@@ -95,7 +95,8 @@ impl Front {
         visit: &mut dyn FnMut(&[u8]),
     ) -> Option<Result<bool, Failure>> {
         let route = view.route(store, key);
-        let required = store.definition().consistency.reads_required;
+        let definition = store.definition();
+        let required = definition.consistency.reads_required.max(definition.read_holders());
         if !protocol::quorum::own_record_suffices(self.replica.node(), &route.preference, required) {
             return None;
         }
@@ -322,6 +323,7 @@ fn may_go_on(failure: &Failure) -> bool {
                 | ErrorCode::ShuttingDown
                 | ErrorCode::DiskFull
                 | ErrorCode::Corrupt
+                | ErrorCode::Refilling
                 | ErrorCode::StaleGeneration
                 | ErrorCode::TooManyConnections
         )
