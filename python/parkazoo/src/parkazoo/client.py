@@ -70,7 +70,8 @@ class ParKazooClient(KazooClient):
     :param rules: the mapping rules of a namespace made by `auto_init`.
     :param lazy: connect to an ensemble when something on it is first needed.
     :param degraded: while one ensemble is not connected, go on using the others.
-        Listeners hear SUSPENDED all the same.
+        Listeners hear SUSPENDED all the same. `start` waits for all ensembles for as
+        long as it is told to, and then goes on with those that answered, if any did.
     :param session_order: a write waits until earlier writes of this client to
         other shards are acknowledged.
     :param strict_reads: every read sees all that was acknowledged to anybody before it
@@ -241,6 +242,8 @@ class ParKazooClient(KazooClient):
             self.stop()
             self.close()
             raise error
+        if not self.connected and self.degraded and self._sessions.go_on_without():
+            return
         super().start(0 if self.connected or deadline.is_set() else 0.01)
 
     def start_async(self) -> Any:

@@ -141,6 +141,10 @@ class Carrier(ParKazooClient):
             ):
                 member._session_callback(self._state)
 
+    def goes_on(self) -> bool:
+        """Is it degraded, or can it begin to be?"""
+        return self._may_send() or self._sessions.go_on_without()
+
     def part(self, member: PooledClient) -> None:
         with self.telling:
             self.members.discard(member)
@@ -422,6 +426,9 @@ class PooledClient(KazooClient):
                 self.stop()
                 raise error
             self._live.wait(min(LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
+        carrier = self._carrier
+        if not self.connected and carrier.degraded and carrier.goes_on():
+            return
         super().start(0)
 
     def start_async(self) -> Any:

@@ -290,6 +290,22 @@ class Sessions:
                 self.client._session_callback(state)
         self.client._flush()
 
+    def go_on_without(self) -> bool:
+        """Begin in the degraded state, if the table and some ensemble are there.
+
+        Listeners hear CONNECTED and SUSPENDED, as if an ensemble had gone just now.
+        """
+        with self.lock:
+            some = any(e.state == KazooState.CONNECTED for e in self.by_name.values())
+            if not self.running or self.lost or self.table is None or not some:
+                return False
+            if self.client.connected:
+                return True
+            self.client._session_callback(KeeperState.CONNECTED)
+            self.client._flush()
+            self.client._session_callback(KeeperState.CONNECTING)
+            return True
+
     def _lost(self, ensemble: EnsembleClient) -> None:
         """One session is gone: tell, end the others, and begin again with all."""
         with self.lock:

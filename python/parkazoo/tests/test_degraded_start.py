@@ -1,0 +1,53 @@
+"""A degraded client starts while one of its ensembles is down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState
+
+from conftest import EnsembleFactory
+from parkazoo import ParKazooClient, PooledClient
+from servers import PATIENCE_SECONDS, wait_until
+from test_degraded import DIRECTORIES, break_one
+
+
+@pytest.mark.parametrize("kind", [ParKazooClient, PooledClient])
+def test_a_degraded_client_starts_without_an_ensemble(
+    kind: Any, ensembles: EnsembleFactory
+) -> None:
+    taken = ensembles(3)
+    hosts = ";".join(ensemble.hosts for ensemble in taken)
+    first = ParKazooClient(hosts, timeout=40)
+    first.start(PATIENCE_SECONDS)
+    for path in DIRECTORIES:
+        first.create(f"{path}/x", b"old", makepath=True)
+    broken, well, gone = break_one(first, taken)
+
+    client = kind(hosts, timeout=40, degraded=True)
+    states: list[str] = []
+    client.add_listener(states.append)
+
+    def starts() -> bool:
+        try:
+            client.start(5)
+        except KazooTimeoutError:  # even the others were too slow
+            return False
+        return True
+
+    wait_until(starts, "it starts with the others")
+    for path in well:
+        assert client.get(f"{path}/x")[0] == b"old"
+        assert client.set(f"{path}/x", b"new").version == 1
+    waiting = [client.get_async(f"{path}/x") for path in gone]
+    assert client.state == KazooState.SUSPENDED
+    broken.start()
+    for result in waiting:
+        assert result.get(timeout=PATIENCE_SECONDS)[0] == b"old"
+    wait_until(lambda: client.state == KazooState.CONNECTED, "it is whole")
+    assert states[-3:] == ["CONNECTED", "SUSPENDED", "CONNECTED"]
+    for one in (client, first):
+        one.stop()
+        one.close()
