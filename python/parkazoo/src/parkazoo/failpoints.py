@@ -36,7 +36,6 @@ LABELS = (
     "intent.3.apply",
     "intent.4.finish",
     "intent.5.undo",
-    "seat.1.moved",
     "move.1.plan",
     "move.2.copy",
     "move.3.freeze",

@@ -480,7 +480,6 @@ class Mover:
         rest = {n: hosts for n, hosts in table.ensembles.items() if n != seat}
         ordered = table.with_ensembles({seat: table.ensembles[seat], **rest})
         self.publish(ordered, decides=table.seat)
-        failpoints.reached("seat.1.moved", failpoints.AFTER)
 
     def _await_intents(self, name: str) -> None:
         """No unfinished work may be recorded on an ensemble that goes.

@@ -33,20 +33,15 @@ from __future__ import annotations
 import os
 import threading
 import time
-from functools import partial
 from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
 from kazoo.client import CLOSED_STATES, KazooClient
 from kazoo.exceptions import (
     AuthFailedError,
-    BadVersionError,
     ConfigurationError,
     ConnectionClosedError,
     ConnectionLoss,
-    KazooException,
-    NoNodeError,
-    OperationTimeoutError,
     SessionExpiredError,
 )
 from kazoo.hosts import collect_hosts
@@ -56,26 +51,19 @@ from kazoo.protocol.serialization import (
     Create,
     Create2,
     Delete,
-    Exists,
-    Sync,
     Transaction,
 )
-from kazoo.protocol.states import Callback, EventType, KeeperState, WatchedEvent
+from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
 
 from parkazoo import hosts as hosts_string
 from parkazoo import remove
-from parkazoo.adopting import GetEphemerals
-from parkazoo.client import ParKazooClient
+from parkazoo.carrier import RETRY_SECONDS, Carrier
 from parkazoo.errors import SharedCredentials
-from parkazoo.estates import Doubt, Estate, Estates
-from parkazoo.layout import BASE, Layout
-from parkazoo.operation import Make, run
-from parkazoo.steps import EPHEMERAL, SEQUENCE, Call, Machine, Multi, MultiFailed
+from parkazoo.estates import Estate
+from parkazoo.noting import Creation, Deletion
+from parkazoo.pool_watching import MemberWatch, WatchersOf
+from parkazoo.steps import EPHEMERAL
 
-# Errors after which it is not known whether a node was created.
-_UNKNOWN = (ConnectionLoss, OperationTimeoutError)
-# Between two attempts to delete what a client left while an ensemble was away.
-RETRY_SECONDS = 0.2
 # How often a client that waits for its start looks whether that has failed.
 LOOK_SECONDS = 0.1
 _SHARED = (
@@ -99,151 +87,6 @@ _CONNECTION = (
     "verify_certs",
     "check_hostname",
 )
-
-
-class Carrier(ParKazooClient):
-    """The sessions that logical clients share. Its own state is told to all of them.
-
-    `gate` is held while it starts and stops; `members` are the clients that are
-    started, `count` those that have not yet let go.
-    """
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        self.members: set[PooledClient] = set()
-        self.count = 0
-        super().__init__(*args, **options)
-        self.gate = self.handler.rlock_object()
-        self.telling = self.handler.rlock_object()
-        self.estates = Estates(self.handler.lock_object())
-
-    def _session_callback(self, state: Any) -> None:
-        # Under one lock, so that every member hears the same states in one order.
-        with self.telling:
-            for member in list(self.members):
-                member._session_callback(state)
-            super()._session_callback(state)
-            if state in CLOSED_STATES:
-                self.estates.lost()
-
-    def join(self, member: PooledClient) -> None:
-        with self.gate:
-            self.count += 1
-            if self._stopped.is_set():
-                self._sessions.error = None
-                self.start_async()
-        with self.telling:
-            self.members.add(member)
-            member._session_callback(KeeperState.CONNECTING)
-            if self._state in (
-                KeeperState.CONNECTED,
-                KeeperState.CONNECTED_RO,
-                KeeperState.AUTH_FAILED,
-            ):
-                member._session_callback(self._state)
-
-    def goes_on(self) -> bool:
-        """Is it degraded, or can it begin to be?"""
-        return self._may_send() or self._sessions.go_on_without()
-
-    def part(self, member: PooledClient) -> None:
-        with self.telling:
-            self.members.discard(member)
-            member._session_callback(KeeperState.CLOSED)
-
-    def let_go(self, only_if_last: bool = False) -> bool:
-        """A member needs the sessions no more; the last one ends them. Was it that?"""
-        with self.gate:
-            last = self.count == 1
-            if only_if_last and not last:
-                return False
-            self.count -= 1
-            if last:
-                self.stop()
-                self.close()
-                # Who comes next may come to other servers, or to another namespace.
-                self._sessions.forget()
-            return last
-
-    # -- what members leave ----------------------------------------------------------
-
-    def bury(self, estate: Estate) -> None:
-        """Runs until nothing of the estate is left, or the sessions have ended."""
-        while not self._stopped.is_set():
-            try:
-                doubts = self.estates.doubtful(estate)
-                self._together([partial(self._find, d, estate) for d in doubts])
-                paths = self.estates.owned(estate)
-                self._together([partial(self._delete, p, estate) for p in paths])
-                return
-            except KazooException as error:
-                if self._state in CLOSED_STATES:
-                    return
-                self.logger.debug("ephemerals not deleted yet: %r", error)
-            self.handler.sleep_func(RETRY_SECONDS)
-
-    def _together(self, makes: list[Make]) -> None:
-        """Run operations side by side, and raise what one of them failed with."""
-        results = []
-        for make in makes:
-            result = self.handler.async_result()
-            run(self, make, result.set, result.set_exception)
-            results.append(result)
-        for result in results:
-            result.get()
-
-    def _ours(self) -> set[int]:
-        sessions = list(self._sessions.by_name.values())
-        return {e._session_id for e in sessions if e._session_id is not None}
-
-    def _delete(self, path: str, estate: Estate, layout: Layout) -> Machine:
-        """Delete a node if it is an ephemeral of these sessions, and the estate's."""
-        node = layout.node(path)
-        while True:
-            stat = yield Call(node.shard, Exists(node.path, None))
-            ours = stat is not None and stat.ephemeralOwner in self._ours()
-            if not ours or not self.estates.may_delete(estate, path):
-                break
-            away = Multi((Delete(node.path, stat.version),))
-            try:
-                yield Call(node.shard, away)
-                break
-            except MultiFailed as failed:
-                if isinstance(failed.error, NoNodeError):
-                    break
-                if not isinstance(failed.error, BadVersionError):
-                    raise failed.error from None
-        if self.estates.may_delete(estate, path):
-            self.estates.deleted(path)
-
-    def _find(self, doubt: Doubt, estate: Estate, layout: Layout) -> Machine:
-        """What did a creation make whose answer was lost? It becomes the estate's."""
-        node = layout.node(doubt.path)
-        yield Call(node.shard, Sync(node.path))
-        found = yield Call(node.shard, GetEphemerals(node.path))
-        for physical in found:
-            rest = physical[len(node.path) :]
-            numbered = doubt.sequence and rest.lstrip("-").isdigit() and len(rest) >= 10
-            if not (numbered or (not rest and not doubt.sequence)):
-                continue
-            path = layout.logical(node.bucket, physical)
-            if self.estates.may_delete(estate, path):
-                self.estates.created(estate, path)
-        self.estates.resolved(estate, doubt)
-
-    def prune(self, serial: int) -> None:
-        """Forget ephemerals that are noted and were deleted by others."""
-        present: set[str] = set()
-        try:
-            for ensemble in list(self._sessions.by_name.values()):
-                result = self.handler.async_result()
-                ensemble._call(GetEphemerals(BASE), result)
-                present |= set(result.get())
-        except KazooException as error:
-            self.logger.debug("ephemerals not counted: %r", error)
-            return
-        layout, noted = self._layout, list(self.estates.owners)
-        here = {path for path in noted if layout.node(path).path in present}
-        self.estates.prune(here, serial)
 
 
 class _Pool:
@@ -351,7 +194,7 @@ class PooledClient(KazooClient):
         self._life = 0
         self._estate = Estate(self.handler.event_object())
         self._stopping = self.handler.lock_object()
-        self._watching: WeakSet[_Watcher] = WeakSet()
+        self._watching: WeakSet[MemberWatch] = WeakSet()
 
     # -- what is shared, as Kazoo's attributes -----------------------------------
 
@@ -486,14 +329,14 @@ class PooledClient(KazooClient):
 
     @property
     def _data_watchers(self) -> Any:
-        return _WatchersOf(self, "_data_watchers")
+        return WatchersOf(self, "_data_watchers")
 
     @_data_watchers.setter
     def _data_watchers(self, watchers: Any) -> None: ...
 
     @property
     def _child_watchers(self) -> Any:
-        return _WatchersOf(self, "_child_watchers")
+        return WatchersOf(self, "_child_watchers")
 
     @_child_watchers.setter
     def _child_watchers(self, watchers: Any) -> None: ...
@@ -536,13 +379,13 @@ class PooledClient(KazooClient):
             return False
         kind = type(request)
         if kind is Delete:
-            async_object = _Deletion(self, request.path, async_object)
+            async_object = Deletion(self, request.path, async_object)
         elif (kind is Create or kind is Create2) and request.flags & EPHEMERAL:
             return self._create(request, [request], async_object)
         elif kind is Transaction:
             return self._create(request, request.operations, async_object)
         elif getattr(request, "watcher", None) is not None:
-            watcher = _Watcher(self, request.path, request.watcher)
+            watcher = MemberWatch(self, request.path, request.watcher)
             self._watching.add(watcher)
             request = request._replace(watcher=watcher)
         return self._carrier._call(request, async_object)
@@ -553,134 +396,9 @@ class PooledClient(KazooClient):
             closed = ConnectionClosedError("Connection has been closed")
             async_object.set_exception(closed)
             return False
-        creation = _Creation(self, estate, operations, async_object)
+        creation = Creation(self, estate, operations, async_object)
         creation.whole = type(request) is Transaction
         return self._carrier._call(request, creation)
-
-
-class _Deletion:
-    """Notes that a node is gone, then answers."""
-
-    __slots__ = ("async_object", "member", "path")
-
-    def __init__(self, member: PooledClient, path: str, async_object: Any) -> None:
-        self.member, self.path, self.async_object = member, path, async_object
-
-    def set(self, value: Any = None) -> None:
-        self.member._carrier.estates.deleted(self.path)
-        self.async_object.set(value)
-
-    def set_exception(self, error: Exception) -> None:
-        self.async_object.set_exception(error)
-
-
-class _Creation:
-    """Notes what a creation or a transaction made, or may have made, then answers."""
-
-    __slots__ = ("async_object", "estate", "member", "operations", "whole")
-
-    def __init__(
-        self,
-        member: PooledClient,
-        estate: Estate,
-        operations: list[Any],
-        async_object: Any,
-    ) -> None:
-        self.member, self.estate = member, estate
-        self.operations, self.async_object = operations, async_object
-        self.whole = False
-
-    def set(self, value: Any = None) -> None:
-        member, estates = self.member, self.member._carrier.estates
-        results = value if self.whole else [value]
-        if not any(isinstance(result, Exception) for result in results):
-            for operation, result in zip(self.operations, results, strict=True):
-                if isinstance(operation, Delete):
-                    estates.deleted(operation.path)
-                elif getattr(operation, "flags", 0) & EPHEMERAL:
-                    path = result[0] if isinstance(result, tuple) else result
-                    estates.created(self.estate, path)
-        estates.end(self.estate)
-        serial = estates.crowded()
-        if serial is not None:
-            member.handler.spawn(member._carrier.prune, serial)
-        if self.whole:
-            value = Transaction.unchroot(member, value)
-        self.async_object.set(value)
-
-    def set_exception(self, error: Exception) -> None:
-        estates = self.member._carrier.estates
-        if isinstance(error, _UNKNOWN):
-            for operation in self.operations:
-                if getattr(operation, "flags", 0) & EPHEMERAL:
-                    sequence = bool(operation.flags & SEQUENCE)
-                    estates.doubted(self.estate, Doubt(operation.path, sequence))
-        estates.end(self.estate)
-        self.async_object.set_exception(error)
-
-
-class _Watcher:
-    """One member's watch among the carrier's. Two alike are one."""
-
-    __slots__ = ("__weakref__", "life", "member", "path", "watcher")
-
-    def __init__(self, member: PooledClient, path: str, watcher: Any) -> None:
-        self.member, self.life = member, member._life
-        self.path, self.watcher = path, watcher
-
-    def _identity(self) -> Any:
-        return (id(self.member), self.life, self.path, self.watcher)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Watcher) and self._identity() == other._identity()
-
-    def __hash__(self) -> int:
-        return hash(self._identity())
-
-    def __call__(self, event: Any) -> None:
-        member = self.member
-        if self.life != member._life or member._stopped.is_set():
-            return
-        if event.path is not None:
-            event = event._replace(path=member.unchroot(self.path))
-        self.watcher(event)
-
-    def dispatch(self, event: Any) -> None:
-        told = Callback("watch", self.watcher, (event,))
-        self.member.handler.dispatch_callback(told)
-
-
-class _WatchersOf:
-    """A member's view of the carrier's watches: Kazoo's TreeCache takes some back."""
-
-    def __init__(self, member: PooledClient, kind: str) -> None:
-        self.member, self.kind = member, kind
-
-    def __getitem__(self, path: str) -> set[Any]:
-        carrier, member = self.member._carrier, self.member
-        with carrier._watches.lock:
-            told = list(getattr(carrier, self.kind).get(path, ()))
-        mine = [w for w in told if isinstance(w, _Watcher) and w.member is member]
-        return {watcher.watcher for watcher in mine if watcher.life == member._life}
-
-    def get(self, path: str, default: Any = None) -> _WatchersAt:
-        return _WatchersAt(self, path)
-
-    def values(self) -> list[Any]:
-        return []
-
-
-class _WatchersAt:
-    """A member's watches of one kind on one path."""
-
-    def __init__(self, view: _WatchersOf, path: str) -> None:
-        self.view, self.path = view, path
-
-    def discard(self, watcher: Any) -> None:
-        carrier = self.view.member._carrier
-        with carrier._watches.lock:
-            watchers = getattr(carrier, self.view.kind).get(self.path, set())
-            watchers.discard(_Watcher(self.view.member, self.path, watcher))
 
 
 __all__ = ["PooledClient"]
