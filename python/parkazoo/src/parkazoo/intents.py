@@ -39,6 +39,7 @@ from kazoo.exceptions import (
     KazooException,
     NodeExistsError,
     NoNodeError,
+    NotEmptyError,
     RolledBackError,
     RuntimeInconsistency,
     SessionExpiredError,
@@ -167,14 +168,14 @@ def _attempt(client: ParKazooClient, operations: list[Any]) -> list[Any]:
             for number, result in zip(numbers, found, strict=True):
                 results[number] = result
             failpoints.reached("intent.3.apply", failpoints.AFTER)
+        forget(seat, intent)
     except Refused:
         _undo(client, identity, parts, records)
-        _forget(seat, intent)
+        forget(seat, intent)
         raise
     except Exception:
         release(seat, intent)  # not known what is done; whoever comes by decides
         raise
-    _forget(seat, intent)
     failpoints.reached("intent.4.finish", failpoints.AFTER)
     _unmark(client, identity, parts)
     return results
@@ -356,12 +357,21 @@ def _unmark(client: ParKazooClient, identity: str, parts: list[Any]) -> None:
             pass  # a mark without an intent means nothing
 
 
-def _forget(ensemble: Any, intent: str) -> None:
-    for path in (f"{intent}/owner", intent):
-        try:
-            ensemble.delete(path)
-        except NoNodeError:
-            pass
+def forget(ensemble: Any, intent: str) -> bool:
+    """Take an intent away with its owner, at once: between the two others would take
+    it over. If they have, it is theirs to take away. False: it is not here."""
+    both = ensemble.transaction()
+    both.delete(f"{intent}/owner")
+    both.delete(intent)
+    if not any(isinstance(result, Exception) for result in both.commit()):
+        return True
+    try:
+        ensemble.delete(intent)
+    except NoNodeError:
+        return False
+    except NotEmptyError:
+        pass
+    return True
 
 
 def release(ensemble: Any, intent: str) -> None:
@@ -383,13 +393,13 @@ def roll(client: ParKazooClient, ensemble: Any, name: str) -> list[str]:
     parts, records = document["parts"], document["records"]
     try:
         if all(_mark_of(client, shard, identity) == b"" for shard, _ in parts):
-            _forget(ensemble, intent)
+            forget(ensemble, intent)
             _unmark(client, identity, parts)
         else:
             for shard, _ in parts:
                 _prevent(client, shard, identity)
             _undo(client, identity, parts, records)
-            _forget(ensemble, intent)
+            forget(ensemble, intent)
     except Exception:
         release(ensemble, intent)
         raise

@@ -83,7 +83,11 @@ def delete_recursive(client: ParKazooClient, path: str) -> Any:
         _release(client, identity)
         raise
     failpoints.reached("recursive.2.done", failpoints.BEFORE)
-    _finish(client, path, identity)
+    try:
+        _finish(client, path, identity)
+    except Exception:
+        _release(client, identity)
+        raise
     return None
 
 
@@ -163,6 +167,8 @@ def sweep(client: ParKazooClient, path: str, names: list[str]) -> None:
 
 def _finish(client: ParKazooClient, path: str, identity: str) -> None:
     """Take the intent away; the mark went with the node, or goes now."""
+    from parkazoo import intents
+
     intent = f"{INTENTS}/d-{identity}"
     node = client._layout.node(path)
 
@@ -174,12 +180,8 @@ def _finish(client: ParKazooClient, path: str, identity: str) -> None:
     except KazooException:
         pass
     for ensemble in list(client._sessions.by_name.values()):
-        try:
-            for gone in (f"{intent}/owner", intent):
-                ensemble.delete(gone)
+        if intents.forget(ensemble, intent):
             return
-        except NoNodeError:
-            continue
 
 
 def _release(client: ParKazooClient, identity: str) -> None:
@@ -236,11 +238,7 @@ def _take_over(client: ParKazooClient, ensemble: Any, name: str) -> str | None:
     except Exception:
         intents.release(ensemble, intent)
         raise
-    for gone in (f"{intent}/owner", intent):
-        try:
-            ensemble.delete(gone)
-        except NoNodeError:
-            pass
+    intents.forget(ensemble, intent)
     return path
 
 
