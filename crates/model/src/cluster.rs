@@ -6,7 +6,7 @@ use crate::key::Token;
 use crate::node::{Node, NodeId};
 use crate::ring::{Partition, Ring};
 use crate::routing::PreferenceList;
-use crate::store::{Store, StoreName};
+use crate::store::{FallbackOrder, Store, StoreName};
 
 /// Number of an agreed document: it only grows, and the older one always loses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -49,6 +49,11 @@ impl Cluster {
     /// The partition of a token and the preference list of a store for it.
     pub fn route(&self, store: &Store, token: Token) -> (&Partition, PreferenceList) {
         let partition = self.ring.partition(token);
-        (partition, PreferenceList::of(store, partition))
+        let list = match store.fallbacks {
+            FallbackOrder::Consistent => PreferenceList::of(store, partition),
+            FallbackOrder::Any => PreferenceList::of(store, partition).spread(&self.nodes, token),
+            FallbackOrder::Proximity => PreferenceList::of(store, partition).by_zone(&self.nodes),
+        };
+        (partition, list)
     }
 }

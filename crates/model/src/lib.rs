@@ -22,6 +22,6 @@ pub use key::{Key, KeyError, Token};
 pub use node::{Node, NodeId, Zone};
 pub use ring::{Partition, PartitionId, Ring, RingError};
 pub use routing::PreferenceList;
-pub use store::{Consistency, Reads, Resolver, Store, StoreError, StoreName};
+pub use store::{Consistency, FallbackOrder, Reads, Resolver, Store, StoreError, StoreName};
 pub use timestamp::{Moment, Timestamp, WallMillis};
 pub use versions::{Actor, Context, Dot, Value, Vector, Version, VersionSet};

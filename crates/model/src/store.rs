@@ -57,6 +57,20 @@ pub enum Resolver {
     LastWriteWins,
 }
 
+/// In which order a store turns to the nodes that are no replicas of a key, when replicas are down: who takes the
+/// hints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FallbackOrder {
+    /// As the partition lists them: the next on the ring. Hints of one partition gather at one node.
+    #[default]
+    Consistent,
+    /// Every key begins at another node, so that all nodes together stand in for one that is down.
+    Any,
+    /// Nodes in the zone of the replica that is down first, so that a copy stays in that zone.
+    Proximity,
+}
+
 /// What a get does when the replicas that answered it disagree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -92,6 +106,9 @@ pub struct Store {
     pub resolver: Resolver,
     /// Whether fallbacks may acknowledge for replicas that are down.
     pub sloppy: bool,
+    /// Who stands in for replicas that are down. Default: [`FallbackOrder::Consistent`].
+    #[serde(default)]
+    pub fallbacks: FallbackOrder,
     /// What a get does when replicas disagree. Default: [`Reads::Fast`].
     #[serde(default)]
     pub reads: Reads,
@@ -131,6 +148,7 @@ impl Store {
             consistency,
             resolver: Resolver::LastWriteWins,
             sloppy: true,
+            fallbacks: FallbackOrder::default(),
             reads: Reads::default(),
             value_bytes_max: VALUE_BYTES_MAX,
             siblings_max: SIBLINGS_MAX,

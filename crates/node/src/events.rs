@@ -100,6 +100,36 @@ events! {
         /// The evidence.
         why: String,
     } => "{peer} is alive: {why}",
+    /// Hints began to be held for a node: writes that it misses are parked here.
+    HintsParked "hints-parked" {
+        /// For whom.
+        target: NodeId,
+        /// How many by now.
+        hints: u64,
+    } => "holds {hints} hints for {target}",
+    /// All hints for a node have reached it.
+    HintsDrained "hints-drained" {
+        /// Whom.
+        target: NodeId,
+        /// How many it took.
+        hints: u64,
+        /// How long they were held, in seconds.
+        seconds: u64,
+    } => "delivered all {hints} hints for {target}, {seconds} s after the first was parked",
+    /// Hints grew too old and were given up. Another replica holds what they held; anti-entropy does the rest.
+    HintsExpired "hints-expired" {
+        /// For whom they were.
+        target: NodeId,
+        /// How many.
+        hints: u64,
+    } => "gave up {hints} hints for {target}: they are too old, and other replicas hold what they held",
+    /// Hints were refused at the byte limit. The writes themselves went to the replicas that are up.
+    HintsRefused "hints-refused" {
+        /// How many since the last such event.
+        hints: u64,
+        /// The limit in bytes.
+        bytes_max: u64,
+    } => "refused {hints} hints at the limit of {bytes_max} bytes",
 }
 
 /// An event with its place in this node's story.

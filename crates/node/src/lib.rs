@@ -15,6 +15,7 @@ pub mod doors;
 pub mod engines;
 pub mod events;
 pub mod front;
+pub mod handoff;
 pub mod metrics;
 pub mod replica;
 pub mod serve;

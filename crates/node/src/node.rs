@@ -10,7 +10,7 @@
 //! Workers share records, but neither links nor tasks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,6 +21,7 @@ use coordination::{CoordinationError, CoordinationService};
 use model::{Cluster, NodeId, Store};
 use parking_lot::Mutex;
 use protocol::admission::{Admission, AdmissionLimits};
+use protocol::handoff::HandoffOptions;
 use runtime::{Disk, Moment, Ports};
 use storage::StorageError;
 use thiserror::Error;
@@ -30,6 +31,7 @@ use crate::doors::resp;
 use crate::engines::Engines;
 use crate::events::{Event, Events};
 use crate::front::{Adopt, Front};
+use crate::handoff::{HandoffParts, Handoffs, Reachable};
 use crate::identity::{Identity, IdentityError};
 use crate::local_copy;
 use crate::metrics::{Kind, Metrics};
@@ -54,6 +56,8 @@ pub struct NodeConfig {
     pub cluster: String,
     /// Bytes of hints that it holds at most. Default: 1 GiB.
     pub hint_bytes_max: u64,
+    /// How it brings hints to their targets.
+    pub handoff: HandoffOptions,
     /// How much it takes in at once, over all its doors, before it answers *overloaded*.
     pub limits: AdmissionLimits,
     /// How it drives requests.
@@ -82,6 +86,7 @@ impl NodeConfig {
             id,
             cluster: cluster.to_owned(),
             hint_bytes_max: HINT_BYTES_MAX,
+            handoff: HandoffOptions::default(),
             limits: AdmissionLimits::default(),
             coordinator: CoordinatorOptions::default(),
             resp: resp::RespOptions::default(),
@@ -154,6 +159,8 @@ pub struct Node {
     metrics: Arc<Metrics>,
     started: Moment,
     stopping: AtomicBool,
+    /// Set once, when the node starts.
+    handoffs: OnceLock<Arc<Handoffs>>,
 }
 
 /// What one worker needs to serve.
@@ -202,6 +209,7 @@ impl Node {
             peers: Mutex::default(),
             started: ports.clock.now(),
             stopping: AtomicBool::new(false),
+            handoffs: OnceLock::new(),
             config,
             disk,
             engines,
@@ -213,6 +221,7 @@ impl Node {
             ports,
         });
         node.watch_numbers();
+        node.start_handoff();
         node.ports.tasks.spawn_background(Box::pin(follow(Arc::downgrade(&node), offers)));
         Ok(node)
     }
@@ -240,6 +249,32 @@ impl Node {
             admission: self.admission.clone(),
         };
         Worker { service, door: resp::Door::new(front, self.resp.clone()) }
+    }
+
+    /// What is done for other nodes when nobody asks: hints are delivered over links of their own, so that they do not
+    /// stand in line with requests.
+    fn start_handoff(self: &Arc<Self>) {
+        let me = Peer::Node { id: self.config.id, incarnation: self.stamper.incarnation() };
+        let peers = Peers::new(self.ports.clone(), me, Some(self.config.cluster.clone()));
+        peers.learn(self.replica.view().get().cluster());
+        self.peers.lock().push(Arc::downgrade(&peers));
+        let weak = Arc::downgrade(self);
+        let adopt: Adopt = Arc::new(move |cluster| {
+            if let Some(node) = weak.upgrade() {
+                node.offer(cluster);
+            }
+        });
+        let handoffs = Handoffs::new(HandoffParts {
+            replica: self.replica.clone(),
+            standings: Arc::new(Reachable(peers.clone())),
+            peers,
+            adopt,
+            events: self.events.clone(),
+            metrics: self.metrics.clone(),
+            options: self.config.handoff,
+        });
+        handoffs.start();
+        assert!(self.handoffs.set(handoffs).is_ok(), "a node starts its handoff once");
     }
 
     /// The node's own records, for tools inside the process.
@@ -282,11 +317,7 @@ impl Node {
         let view = self.replica.view().get();
         let stores: Vec<_> = view.stores().iter().map(|store| store_status(store)).collect();
         let hints = self.replica.hints();
-        let pending: Vec<_> = hints
-            .pending()
-            .into_iter()
-            .map(|(target, count)| serde_json::json!({ "target": target, "hints": count }))
-            .collect();
+        let pending = self.handoffs.get().map_or_else(Vec::new, |handoffs| handoffs.status());
         let uptime = self.ports.clock.now().since(self.started);
         let load = self.admission.load();
         let status = serde_json::json!({
@@ -306,6 +337,8 @@ impl Node {
             "disk_available_bytes": self.disk.available_bytes(),
             "hints": pending,
             "hint_bytes": hints.engine().stats().live_bytes,
+            "hint_bytes_max": hints.bytes_max(),
+            "hints_refused_total": hints.refused(),
             "stores": stores,
         });
         serde_json::to_vec(&status).expect("a status is plain data")
@@ -335,6 +368,9 @@ impl Node {
         });
         watch(Kind::Gauge, "tontine_handoff_hint_bytes", "Bytes of hints held for other nodes.", |node| {
             node.replica.hints().engine().stats().live_bytes
+        });
+        watch(Kind::Counter, "tontine_handoff_hints_refused_total", "Hints refused at the limit.", |node| {
+            node.replica.hints().refused()
         });
         watch(Kind::Counter, "tontine_node_events_total", "Events recorded.", |node| node.events.recorded());
     }
@@ -396,6 +432,9 @@ impl Node {
     /// When something could not be made durable; the next start then treats this one as a crash.
     pub async fn stop(&self) -> Result<(), StartError> {
         self.stopping.store(true, Ordering::Relaxed);
+        if let Some(handoffs) = self.handoffs.get() {
+            handoffs.stop();
+        }
         if let Err(error) = self.coordination.close().await {
             tracing::warn!(%error, "coordination session not closed");
         }

@@ -157,7 +157,8 @@ impl Replica {
         Ok((outcomes, waits))
     }
 
-    fn merge_one(
+    /// Merges into this node's own record of the key.
+    pub(crate) fn merge_one(
         &self,
         view: &View,
         store: &LocalStore,

@@ -2,7 +2,8 @@
 
 use model::limits::STORE_NAME_BYTES_MAX;
 use model::{
-    Cluster, Consistency, Generation, Key, Node, NodeId, Resolver, Ring, Store, StoreError, StoreName, Zone,
+    Cluster, Consistency, FallbackOrder, Generation, Key, Node, NodeId, Resolver, Ring, Store, StoreError,
+    StoreName, Zone,
 };
 use proptest::prelude::*;
 
@@ -87,4 +88,84 @@ fn a_key_is_routed_by_its_store_to_the_first_n_nodes_of_its_partition() {
     assert_eq!(cluster.store("baskets"), None);
     assert_eq!(cluster.node(NodeId(9)), None);
     assert_eq!(cluster.node(NodeId(2)).unwrap().native, "localhost:7002");
+}
+
+/// Six nodes in three zones, and a store of two replicas with this order of fallbacks.
+fn zoned(fallbacks: FallbackOrder) -> (Cluster, Store) {
+    let node = |id: u32| Node {
+        id: NodeId(id),
+        zone: Zone(format!("z{}", id % 3)),
+        native: format!("localhost:{}", 7000 + id),
+        resp: None,
+    };
+    let nodes: Vec<Node> = (1..=6).map(node).collect();
+    let zones: Vec<_> = nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
+    let store = Store::new(StoreName::new("carts").unwrap(), consistency(2, 1, 1)).unwrap();
+    let store = Store { fallbacks, ..store };
+    let ring = Ring::equal_slices(8, &zones);
+    (Cluster { nodes, ring, stores: vec![store.clone()], ..cluster() }, store)
+}
+
+const ORDERS: [FallbackOrder; 3] = [FallbackOrder::Consistent, FallbackOrder::Any, FallbackOrder::Proximity];
+
+#[test]
+fn whatever_the_order_of_fallbacks_replicas_stay_and_every_other_node_is_a_fallback_once() {
+    for order in ORDERS {
+        let (cluster, store) = zoned(order);
+        for number in 0..200 {
+            let key = Key::new(format!("k{number}")).unwrap();
+            let (partition, list) = cluster.route(&store, key.token());
+            assert_eq!(list.replicas(), &partition.nodes[..2]);
+            let mut all = [list.replicas(), list.fallbacks()].concat();
+            all.sort();
+            assert_eq!(all, (1..=6).map(NodeId).collect::<Vec<_>>(), "{order:?}");
+            assert_eq!(cluster.route(&store, key.token()).1, list, "everybody finds the same order");
+        }
+    }
+}
+
+#[test]
+fn any_spreads_the_keys_of_one_partition_over_all_other_nodes_and_consistent_does_not() {
+    let first_fallbacks = |order| {
+        let (cluster, store) = zoned(order);
+        let of_first = |key: &Key| cluster.ring.partition(key.token()).id.0 == 0;
+        let keys = (0..4000).map(|number| Key::new(format!("k{number}")).unwrap()).filter(of_first);
+        keys.map(|key| cluster.route(&store, key.token()).1.fallbacks()[0])
+            .collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(first_fallbacks(FallbackOrder::Any).len(), 4);
+    assert_eq!(first_fallbacks(FallbackOrder::Consistent).len(), 1);
+}
+
+#[test]
+fn proximity_keeps_a_stand_in_within_the_zone_of_the_replica() {
+    let (cluster, store) = zoned(FallbackOrder::Proximity);
+    let zone = |id: NodeId| cluster.node(id).unwrap().zone.clone();
+    for number in 0..200 {
+        let key = Key::new(format!("k{number}")).unwrap();
+        let list = cluster.route(&store, key.token()).1;
+        let [first, second] = list.replicas() else { panic!("two replicas") };
+        // Two nodes in each zone: one is the replica, the other its stand-in.
+        assert_eq!(zone(list.fallbacks()[0]), zone(*first));
+        assert_eq!(zone(list.fallbacks()[1]), zone(*second));
+        for &fallback in list.fallbacks() {
+            for &replica in list.replicas() {
+                assert_eq!(list.is_near(fallback, replica), zone(fallback) == zone(replica));
+            }
+        }
+    }
+    let (cluster, store) = zoned(FallbackOrder::Consistent);
+    let list = cluster.route(&store, Key::new("k").unwrap().token()).1;
+    assert!(!list.fallbacks().iter().any(|&fallback| list.is_near(fallback, list.replicas()[0])));
+}
+
+#[test]
+fn a_store_of_an_older_document_turns_to_the_next_on_the_ring() {
+    let document = serde_json::to_string(&cluster()).unwrap();
+    let older = document.replace("\"fallbacks\":\"consistent\",", "");
+    assert_ne!(older, document);
+    assert_eq!(serde_json::from_str::<Cluster>(&older).unwrap(), cluster());
+    let unknown = document.replace("\"fallbacks\":\"consistent\"", "\"fallbacks\":\"nearest\"");
+    let error = serde_json::from_str::<Cluster>(&unknown).unwrap_err().to_string();
+    assert!(error.contains("nearest") && error.contains("proximity"), "{error}");
 }

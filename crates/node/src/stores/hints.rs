@@ -4,12 +4,19 @@
 //! counted and dropped at once. Hints for the same key merge. A hint that this node stamped itself (because no
 //! replica could be reached) remembers its actor like any stored record does.
 //!
+//! A hint leaves in one of three ways, each of which ends with [`Hints::remove`]: its target has it, the replicas
+//! that took the target's place have hints of their own ([`Hints::readdress`]), or it is too old and another replica
+//! holds what it holds. `remove` spares a hint that has changed since it was read. A removal that a crash undoes is
+//! harmless: the hint is delivered again, and merging it changes nothing.
+//!
 //! **Architecture Invariant:** at the byte limit a hint is refused, never a healthy write.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use model::{NodeId, PartitionId, Resolver, Store, StoreName, Token, VersionSet, WallMillis};
+use parking_lot::RwLock;
 use storage::{Change, Commit, Durable, ScanCursor, ScanLimit, StorageEngine};
 use wire::error::ErrorCode;
 use wire::messages::Failure;
@@ -39,6 +46,15 @@ pub struct Hint {
     pub set: VersionSet,
     /// When the oldest of its writes was parked.
     pub parked: WallMillis,
+    /// What the engine holds: whoever removes the hint means this and nothing newer.
+    record: Bytes,
+}
+
+impl Hint {
+    /// Bytes that it takes to send, about.
+    pub fn bytes(&self) -> u64 {
+        (self.key.len() + self.record.len()) as u64
+    }
 }
 
 /// All hints that this node holds.
@@ -46,12 +62,16 @@ pub struct Hints {
     engine: Arc<dyn StorageEngine>,
     stamper: Arc<Stamper>,
     bytes_max: u64,
+    refused: AtomicU64,
+    /// Held for reading while content moves from one hint to another, so that whoever must see every hint for a key
+    /// (a fence of collection, which holds it for writing) meets it at one of its places.
+    moving: RwLock<()>,
 }
 
 impl Hints {
     /// Over an engine that holds nothing else; refuses hints when it holds `bytes_max` bytes.
     pub fn new(engine: Arc<dyn StorageEngine>, stamper: Arc<Stamper>, bytes_max: u64) -> Self {
-        Hints { engine, stamper, bytes_max }
+        Hints { engine, stamper, bytes_max, refused: AtomicU64::new(0), moving: RwLock::new(()) }
     }
 
     /// Parks what `target` misses, merged with what is parked already.
@@ -158,12 +178,54 @@ impl Hints {
     ) -> Result<(Vec<Hint>, Option<ScanCursor>), Failure> {
         let page = self.engine.scan(partition(target), after, limit).map_err(refuse)?;
         let mut hints = Vec::with_capacity(page.records.len());
-        for (name, record) in page.records {
-            let (parked, record) = unframe(&record, target)?;
+        for (name, whole) in page.records {
+            let (parked, record) = unframe(&whole, target)?;
             let (store, key) = split_key(&name).ok_or_else(|| broken(target))?;
-            hints.push(Hint { target, store, key, set: decode(&record, partition(target))?.1, parked });
+            let set = decode(&record, partition(target))?.1;
+            hints.push(Hint { target, store, key, set, parked, record: whole });
         }
         Ok((hints, page.next))
+    }
+
+    /// Removes a hint that has been taken care of, if it is what was read; false when it has changed since, or is gone.
+    ///
+    /// # Errors
+    /// When the engine refuses; the hint stays.
+    pub fn remove(&self, hint: &Hint) -> Result<bool, Failure> {
+        let name = hint_key(&hint.store, &hint.key);
+        let mut unchanged = false;
+        self.engine
+            .update(partition(hint.target), Token::of(&name), &name, &mut |record| {
+                unchanged = record.is_some_and(|record| *record == hint.record);
+                if unchanged { Change::Remove } else { Change::Keep }
+            })
+            .map_err(refuse)?;
+        Ok(unchanged)
+    }
+
+    /// Gives a hint, as it was read, to whoever holds its key by now, with `give`, which must put its content where a
+    /// fence would find it: into hints for others, or into this node's own record. Does nothing when the hint has
+    /// changed since it was read, or is gone; `None` then.
+    pub fn readdress<T>(&self, hint: &Hint, give: impl FnOnce() -> T) -> Result<Option<T>, Failure> {
+        let name = hint_key(&hint.store, &hint.key);
+        let _moving = self.moving.read();
+        let found = self.engine.get(partition(hint.target), Token::of(&name), &name).map_err(refuse)?;
+        Ok((found.as_ref() == Some(&hint.record)).then(give))
+    }
+
+    /// How many hints `target` has.
+    pub fn count(&self, target: NodeId) -> u64 {
+        self.pending().into_iter().find(|(id, _)| *id == target).map_or(0, |(_, count)| count)
+    }
+
+    /// Hints that were refused since the start, because the byte limit was reached.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of hints that are held before more are refused.
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
     }
 
     /// Targets with hints, and how many each has.
@@ -186,6 +248,7 @@ impl Hints {
         if bytes < self.bytes_max {
             return Ok(());
         }
+        self.refused.fetch_add(1, Ordering::Relaxed);
         Err(Failure::new(
             ErrorCode::Overloaded,
             format!("{bytes} bytes of hints wait for nodes that are down, the limit of this node"),

@@ -19,6 +19,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct RunningCluster {
     pub(crate) nodes: Vec<Arc<Node>>,
+    /// Where its cluster document is.
+    pub(crate) service: MemoryService,
     workers: Vec<Worker>,
     addresses: Vec<String>,
 }
@@ -57,7 +59,12 @@ impl RunningCluster {
         };
         let service = MemoryService::new();
         coordination::documents::publish_cluster(&service.open(), &cluster).await.unwrap();
-        let mut started = RunningCluster { nodes: Vec::new(), workers: Vec::new(), addresses: Vec::new() };
+        let mut started = RunningCluster {
+            nodes: Vec::new(),
+            service: service.clone(),
+            workers: Vec::new(),
+            addresses: Vec::new(),
+        };
         for (member, mut listener) in members.into_iter().zip(listeners) {
             if member.id.0 > running {
                 tokio::spawn(async move {

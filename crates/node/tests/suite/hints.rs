@@ -51,6 +51,32 @@ fn a_fallback_that_delivered_its_hint_does_not_repeat_a_dot() {
     assert_eq!(values(&replica.get(place(KEY), KEY).unwrap()), ["first", "second"]);
 }
 
+/// A write that arrives while a hint is being delivered must not be removed with it.
+#[test]
+fn a_hint_that_changed_since_it_was_read_is_not_removed() {
+    let (hints, carts) = (hints(u64::MAX), definition(Resolver::Siblings));
+    let replica = store(1, Resolver::Siblings);
+    let park = |value: &str| {
+        let stamped = replica.stamp(place(KEY), KEY, order(value, None)).unwrap();
+        hints.park(TARGET, &carts, KEY, &stamped.set).unwrap();
+    };
+    let read = || {
+        let limit = ScanLimit { records_max: 10, bytes_max: 1 << 20 };
+        hints.page(TARGET, None, limit).unwrap().0.remove(0)
+    };
+    park("early");
+    let early = read();
+    park("late");
+    assert!(!hints.remove(&early).unwrap());
+    assert_eq!(hints.readdress(&early, || ()).unwrap(), None, "nor given to others as it was");
+    let late = read();
+    assert_eq!(values(&late.set), ["late"]);
+    assert_eq!(hints.readdress(&late, || ()).unwrap(), Some(()));
+    assert!(hints.remove(&late).unwrap());
+    assert!(!hints.remove(&late).unwrap(), "a second removal finds nothing");
+    assert!(hints.pending().into_iter().all(|(_, count)| count == 0));
+}
+
 #[test]
 fn hints_are_refused_at_the_byte_limit() {
     let (hints, carts) = (hints(100), definition(Resolver::Siblings));
@@ -59,6 +85,7 @@ fn hints_are_refused_at_the_byte_limit() {
     hints.park(TARGET, &carts, KEY, &stamped.set).unwrap();
     let refused = hints.park(TARGET, &carts, b"another", &stamped.set).unwrap_err();
     assert_eq!(refused.code, ErrorCode::Overloaded);
+    assert_eq!(hints.refused(), 1);
 }
 
 /// A fallback once acknowledged what its target must refuse.

@@ -4,6 +4,7 @@
 
 mod cluster;
 mod door;
+mod handoff;
 mod hints;
 mod identity;
 mod overload;

@@ -1,0 +1,215 @@
+//! Handoff: brings the hints that this node holds to those who should have them, target by target.
+//!
+//! ```text
+//!   every second: a target with hints and no courier? ──▶ Courier ── protocol::handoff decides ──▶ merges, removals
+//! ```
+//!
+//! One courier serves one target as long as there are hints for it. What a courier does it decides with
+//! `protocol::handoff`; this module finds the hints, sends them and removes them.
+//!
+//! **Architecture Invariant:** a hint is removed only after whoever should hold its content has acknowledged it.
+
+mod courier;
+mod delivery;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use client::peers::Peers;
+use model::{Moment, NodeId};
+use parking_lot::Mutex;
+use protocol::handoff::HandoffOptions;
+
+use crate::events::{Event, Events};
+use crate::front::Adopt;
+use crate::metrics::{Counter, Metrics};
+use crate::replica::Replica;
+
+use courier::Courier;
+
+/// How often at most an event tells of refused hints.
+const REFUSED_EVENT_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How often the hints are looked over for targets that nobody serves yet.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Who is believed to be there.
+pub trait Standings: Send + Sync {
+    /// Whether the node can be sent hints.
+    fn is_alive(&self, node: NodeId) -> bool;
+}
+
+/// Goes by the links alone: a node is there unless it could not be reached a moment ago.
+pub struct Reachable(pub Arc<Peers>);
+
+impl Standings for Reachable {
+    fn is_alive(&self, node: NodeId) -> bool {
+        !self.0.is_down(node)
+    }
+}
+
+/// Everything that handoff works with.
+pub struct HandoffParts {
+    /// This node's records and hints.
+    pub replica: Arc<Replica>,
+    /// Links to the others.
+    pub peers: Arc<Peers>,
+    /// Who is believed to be there.
+    pub standings: Arc<dyn Standings>,
+    /// Takes in a newer cluster document.
+    pub adopt: Adopt,
+    /// Where what happened is told.
+    pub events: Arc<Events>,
+    /// Where it is counted.
+    pub metrics: Arc<Metrics>,
+    /// Settings of each target's handoff.
+    pub options: HandoffOptions,
+}
+
+/// The handoff of one node.
+pub struct Handoffs {
+    parts: HandoffParts,
+    couriers: Mutex<BTreeMap<NodeId, Account>>,
+    stopped: AtomicBool,
+    /// Refused hints that events have told of, and when the last one did.
+    refused_told: Mutex<(u64, Option<Moment>)>,
+    delivered: Counter,
+    readdressed: Counter,
+    expired: Counter,
+    failed: Counter,
+}
+
+/// How one target's handoff goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Account {
+    /// Whether a courier serves it now.
+    served: bool,
+    /// Whether hints flow, or would if they were not paused.
+    delivering: bool,
+    /// Failures in a row.
+    failures: u32,
+    /// Bytes per second that it may be sent.
+    rate: u64,
+    /// Hints that left within the last second or so.
+    hints_per_second: u64,
+    delivered: u64,
+    readdressed: u64,
+    expired: u64,
+}
+
+impl Handoffs {
+    /// Nothing is delivered before [`Handoffs::start`].
+    pub fn new(parts: HandoffParts) -> Arc<Self> {
+        let counter = |name, help| parts.metrics.counter(name, help, &[]);
+        let handoffs = Handoffs {
+            delivered: counter("tontine_handoff_hints_delivered_total", "Hints that their targets took."),
+            readdressed: counter(
+                "tontine_handoff_hints_readdressed_total",
+                "Hints that were parked for the present replicas instead.",
+            ),
+            expired: counter(
+                "tontine_handoff_hints_expired_total",
+                "Hints given up as too old, held by another replica.",
+            ),
+            failed: counter("tontine_handoff_batches_failed_total", "Batches of which hints stayed."),
+            couriers: Mutex::default(),
+            stopped: AtomicBool::new(false),
+            refused_told: Mutex::default(),
+            parts,
+        };
+        Arc::new(handoffs)
+    }
+
+    /// Serves targets from now on, in the background, until it is stopped or dropped.
+    pub fn start(self: &Arc<Self>) {
+        let tasks = self.parts.peers.ports().tasks.clone();
+        tasks.spawn_background(Box::pin(supervise(Arc::downgrade(self))));
+    }
+
+    /// Sends nothing more.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// Each target with hints, as JSON: how many, what happens with them, and how fast.
+    pub fn status(&self) -> Vec<serde_json::Value> {
+        let couriers = self.couriers.lock().clone();
+        let entry = |(target, hints): (NodeId, u64)| {
+            let account = couriers.get(&target).copied().unwrap_or_default();
+            let state = match account {
+                Account { delivering: false, .. } => "holding",
+                Account { failures: 0, .. } => "delivering",
+                _ => "pausing",
+            };
+            serde_json::json!({
+                "target": target,
+                "hints": hints,
+                "state": state,
+                "hints_per_second": account.hints_per_second,
+                "rate_bytes_per_second": account.rate,
+                "failures": account.failures,
+                "delivered_total": account.delivered,
+                "readdressed_total": account.readdressed,
+                "expired_total": account.expired,
+            })
+        };
+        self.parts.replica.hints().pending().into_iter().map(entry).collect()
+    }
+
+    /// Starts a courier for each target with hints that has none.
+    fn look(self: &Arc<Self>) {
+        for (target, hints) in self.parts.replica.hints().pending() {
+            let mut couriers = self.couriers.lock();
+            let account = couriers.entry(target).or_default();
+            if hints == 0 || std::mem::replace(&mut account.served, true) {
+                continue;
+            }
+            drop(couriers);
+            self.parts.events.record(Event::HintsParked { target, hints });
+            let courier = Courier::new(self, target);
+            self.parts.peers.ports().tasks.spawn(Box::pin(courier.run(Arc::downgrade(self))));
+        }
+    }
+
+    /// Tells of hints that were refused, now and then.
+    fn tell_refused(&self) {
+        let (hints, now) = (self.parts.replica.hints(), self.parts.peers.ports().clock.now());
+        let mut told = self.refused_told.lock();
+        let fresh = hints.refused() - told.0;
+        if fresh == 0 || told.1.is_some_and(|at| now.since(at) < REFUSED_EVENT_INTERVAL) {
+            return;
+        }
+        *told = (told.0 + fresh, Some(now));
+        drop(told);
+        self.parts.events.record(Event::HintsRefused { hints: fresh, bytes_max: hints.bytes_max() });
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Whether hints can be delivered to the node: it is a member, it is alive, and it is not this one.
+    fn is_alive(&self, node: NodeId) -> bool {
+        let known = self.parts.replica.view().get().cluster().node(node).is_some();
+        known && node != self.parts.replica.node() && self.parts.standings.is_alive(node)
+    }
+
+    /// Changes a target's account.
+    fn note(&self, target: NodeId, change: impl FnOnce(&mut Account)) {
+        change(self.couriers.lock().entry(target).or_default());
+    }
+}
+
+async fn supervise(handoffs: Weak<Handoffs>) {
+    loop {
+        let clock = {
+            let Some(handoffs) = handoffs.upgrade().filter(|handoffs| !handoffs.is_stopped()) else { return };
+            handoffs.look();
+            handoffs.tell_refused();
+            handoffs.parts.peers.ports().clock.clone()
+        };
+        clock.sleep(LOOK_INTERVAL).await;
+    }
+}

@@ -1,0 +1,143 @@
+//! Hints between nodes: to their targets, to whoever took a target's place, and at the limit.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use client::ClientOptions;
+use model::{Cluster, Generation, NodeId, Ring};
+use node::Node;
+use node::stores::Place;
+
+use crate::cluster::{PATIENCE, RunningCluster, store};
+use crate::support::{order, values};
+
+/// Waits until `holds`; `what` says what never came.
+async fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn hints(node: &Node) -> u64 {
+    node.replica().hints().pending().into_iter().map(|(_, count)| count).sum()
+}
+
+fn status(node: &Node) -> serde_json::Value {
+    serde_json::from_slice(&node.status()).unwrap()
+}
+
+fn kinds(node: &Node) -> Vec<&'static str> {
+    node.events().after(0, usize::MAX).into_iter().map(|recorded| recorded.event.kind()).collect()
+}
+
+/// Parks a write at `holder` for `target`, as a coordinator would that did not reach it.
+fn park(holder: &Node, target: NodeId, key: &str, value: &str) {
+    let scratch = crate::support::store(99, model::Resolver::LastWriteWins);
+    let stamped =
+        scratch.stamp(crate::support::place(key.as_bytes()), key.as_bytes(), order(value, None)).unwrap();
+    let view = holder.replica().view().get();
+    let local = view.store("default").unwrap();
+    holder.replica().park(target, local, key.as_bytes(), &stamped.set).0.unwrap();
+}
+
+/// What a node's own record of a key shows.
+fn shown(node: &Node, key: &str) -> Vec<String> {
+    let view = node.replica().view().get();
+    let local = view.store("default").unwrap();
+    let Place { partition, token } = view.route(local, key.as_bytes()).place;
+    values(&local.get(Place { partition, token }, key.as_bytes()).unwrap())
+}
+
+fn replicas(node: &Node, key: &str) -> Vec<NodeId> {
+    let view = node.replica().view().get();
+    let local = view.store("default").unwrap();
+    view.route(local, key.as_bytes()).preference.replicas().to_vec()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hints_reach_their_target_and_are_gone_then() {
+    let cluster = RunningCluster::start((3, 3), store(3, 2, 2), |_| {}).await;
+    let (holder, target) = (&cluster.nodes[0], &cluster.nodes[1]);
+    for number in 0..300 {
+        park(holder, NodeId(2), &format!("k{number}"), &format!("v{number}"));
+    }
+    wait_until("the hints are not delivered", || hints(holder) == 0).await;
+    for number in 0..300 {
+        assert_eq!(shown(target, &format!("k{number}")), [format!("v{number}")]);
+    }
+    wait_until("no event tells of it", || kinds(holder).contains(&"hints-drained")).await;
+    assert!(kinds(holder).contains(&"hints-parked"));
+    assert_eq!(status(holder)["hints"].as_array().unwrap().len(), 0);
+    assert!(holder.metrics().text().contains("tontine_handoff_hints_delivered_total 300"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hint_for_a_node_that_does_not_hold_the_key_reaches_those_that_do() {
+    let cluster = RunningCluster::start((3, 3), store(1, 1, 1), |_| {}).await;
+    let holder = &cluster.nodes[0];
+    for number in 0..60 {
+        let key = format!("k{number}");
+        let stranger = (1..=3).map(NodeId).find(|id| !replicas(holder, &key).contains(id)).unwrap();
+        park(holder, stranger, &key, "v");
+    }
+    wait_until("the hints find no new owner", || hints(holder) == 0).await;
+    for number in 0..60 {
+        let key = format!("k{number}");
+        let owner = replicas(holder, &key)[0];
+        assert_eq!(shown(&cluster.nodes[owner.0 as usize - 1], &key), ["v"], "{key} at {owner}");
+    }
+}
+
+/// The third node never answers, and leaves the cluster with hints outstanding.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hints_for_a_node_that_was_removed_reach_its_successors() {
+    let quick = |config: &mut node::NodeConfig| config.handoff.lost_after = Duration::from_millis(200);
+    let cluster = RunningCluster::start((3, 2), store(2, 1, 1), quick).await;
+    let (holder, other) = (&cluster.nodes[0], &cluster.nodes[1]);
+    let of_third = |key: &String| replicas(holder, key).contains(&NodeId(3));
+    let keys: Vec<String> = (0..100).map(|number| format!("k{number}")).filter(of_third).collect();
+    assert!(!keys.is_empty());
+    for key in &keys {
+        park(holder, NodeId(3), key, "v");
+    }
+    let view = holder.replica().view().get();
+    let nodes: Vec<_> = view.cluster().nodes[..2].to_vec();
+    let zones: Vec<_> = nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
+    let smaller = Cluster {
+        generation: Generation(2),
+        nodes,
+        ring: Ring::equal_slices(8, &zones),
+        ..view.cluster().as_ref().clone()
+    };
+    coordination::documents::publish_cluster(&cluster.service.open(), &smaller).await.unwrap();
+    wait_until("the hints do not reach the successors", || hints(holder) == 0).await;
+    for key in &keys {
+        assert_eq!(shown(holder, key), ["v"], "the holder itself is a replica now");
+        assert_eq!(shown(other, key), ["v"]);
+    }
+}
+
+/// A full hint store once made nodes refuse writes that needed no hint (seen in other stores of this family).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_the_limit_hints_are_refused_and_counted_and_writes_succeed() {
+    let full = |config: &mut node::NodeConfig| config.hint_bytes_max = 0;
+    let cluster = RunningCluster::start((3, 3), store(3, 2, 2), full).await;
+    cluster.nodes[2].stop().await.unwrap();
+    let options = ClientOptions { deadline: PATIENCE, hedge_after: PATIENCE, ..ClientOptions::default() };
+    let client = cluster.client(options).await;
+    let store = client.store("default").unwrap();
+    for number in 0..20 {
+        let written = store.put(format!("k{number}"), Bytes::from("v"), Default::default()).await.unwrap();
+        assert_eq!(written.acks, 2);
+    }
+    let holders = &cluster.nodes[..2];
+    let refused = || holders.iter().map(|node| node.replica().hints().refused()).sum::<u64>();
+    wait_until("no hint is refused", || refused() >= 20).await;
+    assert!(holders.iter().all(|node| hints(node) == 0));
+    let told = |node: &Node| kinds(node).contains(&"hints-refused");
+    wait_until("no event tells of it", || holders.iter().any(|node| told(node))).await;
+    let counted: u64 = holders.iter().map(|node| status(node)["hints_refused_total"].as_u64().unwrap()).sum();
+    assert!(counted >= 20);
+}
