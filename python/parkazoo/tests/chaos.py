@@ -35,6 +35,7 @@ from kazoo.exceptions import (
     NotEmptyError,
     OperationTimeoutError,
     SessionExpiredError,
+    WriterNotClosedException,
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
@@ -137,9 +138,11 @@ class Chaos:
             if thread.is_alive():
                 self.errors.append(f"{thread.name} hangs")
         for client in self._clients:
-            with contextlib.suppress(*INTERRUPTIONS):
+            # On a starved machine a connection may need longer to end than Kazoo
+            # waits for it; what was seen until here is what is judged.
+            with contextlib.suppress(*INTERRUPTIONS, WriterNotClosedException):
                 client.stop()
-            client.close()
+                client.close()
 
     # -- nodes ---------------------------------------------------------------------
 
@@ -281,7 +284,15 @@ class Chaos:
 
     def takes(self, client: Client, name: str, rng: random.Random, path: str) -> None:
         queue = client.LockingQueue(path)
-        item = queue.get(timeout=1)
+        sessions = client.client_ids
+        try:
+            item = queue.get(timeout=1)
+        except NoNodeError:
+            # Kazoo gives back what it took of an item that is gone; that went by
+            # itself if the session did.
+            if client.client_ids == sessions:
+                raise
+            return
         if item is None:
             return
         try:
