@@ -7,6 +7,7 @@ mod door;
 mod handoff;
 mod hints;
 mod identity;
+mod monotonic;
 mod overload;
 mod sizes;
 mod stores;
