@@ -110,12 +110,10 @@ def _ask(layout: Layout, path: str, call: Call) -> Machine:
     If the node had a link when last seen, the reads that complete its Stat go with
     the call, in one round trip. Should there be no link any more, they are ignored.
     """
-    if path not in layout.linked:
+    more = layout.linked.get(path)
+    if more is None:
         return (yield call), None
-    calls = [call]
-    for bucket in layout.buckets(path):
-        calls.append(Call(bucket.shard, Exists(bucket.path, None)))
-    reply, *found = yield calls
+    reply, *found = yield [call, *more]
     if isinstance(reply, Exception):
         raise reply
     return reply, found
@@ -131,8 +129,7 @@ def _completed(
     if not linked:
         return stat
     if found is None:
-        buckets = layout.buckets(path)
-        found = yield [Call(b.shard, Exists(b.path, None)) for b in buckets]
+        found = yield list(layout.bucket_stats(path))
     for reply in found:
         if isinstance(reply, Exception):
             raise reply
