@@ -1,4 +1,4 @@
-//! All commands.
+//! The table of all commands: which there are, what `--help` says of each, and where each is carried out.
 
 use std::process::ExitCode;
 

@@ -170,6 +170,28 @@ fn a_full_disk_refuses_writes_and_still_answers_gets() {
     drop(disk);
 }
 
+/// The table of conditions in the reference is worth as much as the tests that it names.
+#[test]
+fn each_condition_of_the_reference_names_a_test_that_exists() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read =
+        |file: &str| std::fs::read_to_string(root.join(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
+    let document = read("docs/reference/errors.md");
+    let (_, table) = document.split_once("## Bad input and limits").expect("the reference has the table");
+    let mut named = 0;
+    for row in table.lines().filter(|line| line.starts_with("| ")) {
+        let cell = row.rsplit('|').nth(1).unwrap();
+        let quoted: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
+        if let [test, file] = quoted[..]
+            && !test.starts_with("./")
+        {
+            assert!(read(file).contains(&format!(" {test}(")), "{file} has no {test}");
+            named += 1;
+        }
+    }
+    assert!(named >= 20, "{named} tests named");
+}
+
 /// A tmpfs of 320 MiB: the engine keeps a reserve of 128.
 struct SmallDisk(std::path::PathBuf);
 
