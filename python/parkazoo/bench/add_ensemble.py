@@ -14,6 +14,7 @@ There is no repeating here; a failed request is counted and shown.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import subprocess
 import sys
@@ -204,7 +205,8 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"Nodes before: {before}, after: {after}.")
     print(
         f"Moved {after[2]} of {total} nodes, {after[2] / total:.3f} of them;"
-        f" 1/N is {1 / 3:.3f}. Requests: {len(seen)}, failed: {len(failures)}.\n"
+        f" 1/N is {1 / 3:.3f}. Requests: {len(seen)}, failed: {len(failures)}."
+        f" Load average of the machine {os.getloadavg()[0]:.0f}.\n"
     )
     print("| phase | s | requests | per s | p50 ms | p99 ms | longest ms | kinds |")
     print("|---|---:|---:|---:|---:|---:|---:|---|")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import statistics
 import sys
@@ -54,6 +55,7 @@ class Point:
     client_cores: float
     server_cores: float
     directories: list[int]
+    load_average: float = 0.0
 
 
 def read_table(hosts: str) -> Table:
@@ -174,6 +176,7 @@ def measure(
         client_cores=own / whole,
         server_cores=servers / whole,
         directories=[owners[name] for name in table.ensembles],
+        load_average=os.getloadavg()[0],
     )
 
 
@@ -181,8 +184,8 @@ def report(points: list[Point], device: LogDevice) -> str:
     lines = [
         "| ensembles | directories on each | cap, writes/s | measured | of the cap |"
         " times one ensemble | p50 ms | p99 ms | failed | client cores |"
-        " server cores |",
-        "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        " server cores | machine load |",
+        "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     base = {p.spread: p.per_second for p in points if p.ensembles == 1}
     for p in points:
@@ -192,7 +195,7 @@ def report(points: list[Point], device: LogDevice) -> str:
             f"| {p.ensembles} | {p.spread}: {spread} | {p.cap:.0f} |"
             f" {p.per_second:.0f} | {p.per_second / p.cap:.2f} | {times:.2f} |"
             f" {p.latency_ms_p50:.0f} | {p.latency_ms_p99:.0f} | {p.failed} |"
-            f" {p.client_cores:.2f} | {p.server_cores:.2f} |"
+            f" {p.client_cores:.2f} | {p.server_cores:.2f} | {p.load_average:.0f} |"
         )
     return "\n".join([device.arithmetic() + ".", "", *lines])
 
