@@ -24,6 +24,7 @@ mod tree;
 mod watch;
 
 use std::fmt;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -122,6 +123,12 @@ pub enum Expected {
 pub trait CoordinationService: Send + Sync {
     /// This session's id.
     fn session(&self) -> SessionId;
+
+    /// Opens another session with the same service, for whoever lost this one. Nothing passes from one to the other.
+    ///
+    /// # Errors
+    /// `Unavailable` while the service cannot be reached.
+    async fn reopen(&self) -> Result<Arc<dyn CoordinationService>, CoordinationError>;
 
     /// Creates a document and returns its path, which differs from `path` when `mode` is sequential.
     ///

@@ -121,6 +121,13 @@ impl CoordinationService for MemorySession {
         self.id
     }
 
+    async fn reopen(&self) -> Result<Arc<dyn CoordinationService>, CoordinationError> {
+        if !self.shared.lock().available {
+            return Err(CoordinationError::Unavailable { reason: "the service is away".to_owned() });
+        }
+        Ok(Arc::new(MemoryService { shared: Arc::clone(&self.shared) }.open()))
+    }
+
     async fn create(
         &self,
         path: &DocumentPath,

@@ -146,7 +146,8 @@ pub struct Node {
     ports: Ports,
     disk: Arc<dyn Disk>,
     engines: Arc<dyn Engines>,
-    coordination: Arc<dyn CoordinationService>,
+    /// The session now; when it ends, [`follow`] puts another in its place.
+    coordination: Mutex<Arc<dyn CoordinationService>>,
     identity: Mutex<Option<Identity>>,
     stamper: Arc<Stamper>,
     replica: Arc<Replica>,
@@ -213,7 +214,7 @@ impl Node {
             config,
             disk,
             engines,
-            coordination,
+            coordination: Mutex::new(coordination),
             stamper,
             offered,
             events,
@@ -425,6 +426,39 @@ impl Node {
         self.replica.view().replace(View::new(Arc::new(cluster), stores));
     }
 
+    /// Waits for cluster documents newer than the one that the node goes by.
+    fn watch_cluster(&self) -> documents::ClusterWatch {
+        documents::watch_cluster(self.coordination.lock().clone(), Some(self.replica.view().generation()))
+    }
+
+    /// Opens another session in place of one that has ended, and registers the node under it. False when that was
+    /// not possible now; the data path goes on meanwhile.
+    async fn rejoin(&self) -> bool {
+        let ended = self.coordination.lock().clone();
+        let session = match ended.reopen().await {
+            Ok(session) => session,
+            Err(error) => {
+                tracing::warn!(%error, "coordination session not opened again");
+                return false;
+            }
+        };
+        if let Some(node) = self.replica.view().get().cluster().node(self.config.id).cloned() {
+            let active = ActiveNode { node, incarnation: self.stamper.incarnation() };
+            if let Err(error) = documents::register(&*session, &active).await {
+                // What stands in the way may be the old session, whose end takes its time.
+                tracing::warn!(%error, "node not registered again");
+                return false;
+            }
+        }
+        tracing::info!(session = %session.session(), "coordination session opened again");
+        *self.coordination.lock() = session.clone();
+        if self.stopping.load(Ordering::Relaxed) {
+            // It came too late for the stop to close it.
+            let _ = session.close().await;
+        }
+        true
+    }
+
     /// Leaves the cluster's list of active nodes, makes everything durable, and remembers a clean stop. Serving must
     /// have ended.
     ///
@@ -435,7 +469,8 @@ impl Node {
         if let Some(handoffs) = self.handoffs.get() {
             handoffs.stop();
         }
-        if let Err(error) = self.coordination.close().await {
+        let session = self.coordination.lock().clone();
+        if let Err(error) = session.close().await {
             tracing::warn!(%error, "coordination session not closed");
         }
         for peers in self.peers.lock().iter().filter_map(Weak::upgrade) {
@@ -553,32 +588,33 @@ async fn register(
 /// Follows the cluster document and the documents that peers hand over, as long as the node lives.
 async fn follow(node: Weak<Node>, mut offers: tokio::sync::mpsc::UnboundedReceiver<Cluster>) {
     let Some(started) = node.upgrade() else { return };
-    let known = started.replica.view().generation();
-    let mut watch = documents::watch_cluster(started.coordination.clone(), Some(known));
+    let mut watch = started.watch_cluster();
     let clock = started.ports.clock.clone();
     drop(started);
-    let mut lost = false;
     loop {
-        let cluster = if lost {
-            offers.recv().await
-        } else {
+        let heard = {
             let next = std::pin::pin!(watch.next());
             let offer = std::pin::pin!(offers.recv());
             match futures_util::future::select(next, offer).await {
-                futures_util::future::Either::Left((Ok(cluster), _)) => Some(cluster),
-                futures_util::future::Either::Left((Err(error), _)) => {
-                    if node.upgrade().is_none_or(|node| node.stopping.load(Ordering::Relaxed)) {
-                        return;
-                    }
-                    lost = matches!(error, ReadError::Coordination(CoordinationError::SessionLost));
-                    tracing::warn!(%error, "cluster document not read");
-                    clock.sleep(COORDINATION_RETRY).await;
-                    continue;
-                }
-                futures_util::future::Either::Right((offer, _)) => offer,
+                futures_util::future::Either::Left((found, _)) => found.map(Some),
+                futures_util::future::Either::Right((offer, _)) => Ok(offer),
             }
         };
-        let (Some(cluster), Some(node)) = (cluster, node.upgrade()) else { return };
-        node.learn(cluster).await;
+        let Some(node) = node.upgrade() else { return };
+        match heard {
+            Ok(Some(cluster)) => node.learn(cluster).await,
+            Ok(None) => return,
+            Err(_) if node.stopping.load(Ordering::Relaxed) => return,
+            Err(error) => {
+                tracing::warn!(%error, "cluster document not read");
+                let lost = matches!(error, ReadError::Coordination(CoordinationError::SessionLost));
+                if lost && node.rejoin().await {
+                    watch = node.watch_cluster();
+                    continue;
+                }
+                drop(node);
+                clock.sleep(COORDINATION_RETRY).await;
+            }
+        }
     }
 }

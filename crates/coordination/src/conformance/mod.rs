@@ -44,7 +44,7 @@ where
     O: Future<Output = Arc<dyn CoordinationService>> + Send,
 {
     let open = || -> BoxFuture<'_, Session> { Box::pin(open()) };
-    let checks: [(&str, Check); 18] = [
+    let checks: [(&str, Check); 19] = [
         ("reads", |service| Box::pin(documents::are_read_as_they_were_written(service))),
         ("refusals", |service| Box::pin(documents::wrong_wishes_are_refused_by_name(service))),
         ("sizes", |service| Box::pin(documents::sizes_up_to_the_limit_are_kept(service))),
@@ -58,6 +58,7 @@ where
         ("numbers", |service| Box::pin(races::sequence_numbers_are_not_used_again(service))),
         ("ephemerals", |service| Box::pin(sessions::ephemerals_end_with_their_session(service))),
         ("others", |service| Box::pin(sessions::ephemerals_of_other_sessions_stay(service))),
+        ("reopened", |service| Box::pin(sessions::a_session_that_ended_opens_another_one(service))),
         ("closed", |service| Box::pin(sessions::a_closed_session_does_nothing(service))),
         ("document-watch", |service| Box::pin(watches::documents_are_watched(service))),
         ("list-watch", |service| Box::pin(watches::lists_are_watched(service))),

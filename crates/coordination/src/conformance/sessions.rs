@@ -70,3 +70,17 @@ pub(super) async fn a_closed_session_does_nothing(service: Service<'_>) {
     assert_eq!(read(&observer, &path).await, None);
     close([observer]).await;
 }
+
+pub(super) async fn a_session_that_ended_opens_another_one(service: Service<'_>) {
+    let session = service.session().await;
+    let path = service.path("document");
+    create(&session, &path, CreateMode::Ephemeral).await;
+    session.close().await.expect("an open session can be closed");
+    session.lost().await;
+    let next = session.reopen().await.expect("the service is there");
+    assert_ne!(next.session(), session.session());
+    read_until(&next, &path, |found| found.is_none()).await;
+    create(&next, &path, CreateMode::Ephemeral).await;
+    assert_eq!(read(&next, &path).await.expect("just created").stat.owner, Some(next.session()));
+    close([next]).await;
+}

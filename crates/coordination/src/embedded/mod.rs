@@ -21,6 +21,7 @@ mod worker;
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 
 use async_trait::async_trait;
@@ -119,6 +120,7 @@ impl OpenError {
 /// Any number of sessions, of any number of processes on one machine, share a directory.
 pub struct EmbeddedSession {
     id: SessionId,
+    directory: PathBuf,
     requests: SyncSender<Request>,
     ended: watch::Receiver<bool>,
 }
@@ -147,7 +149,7 @@ impl EmbeddedSession {
         thread.map_err(|error| OpenError::failed(directory, &error))?;
         let gone = || OpenError::failed(directory, &io::Error::other("the session's thread ended"));
         let id = opening.await.map_err(|_| gone())??;
-        Ok(EmbeddedSession { id, requests, ended: is_ended })
+        Ok(EmbeddedSession { id, directory: directory.to_owned(), requests, ended: is_ended })
     }
 
     /// Hands a request to the session's thread and awaits the answer.
@@ -203,6 +205,13 @@ impl EmbeddedSession {
 impl CoordinationService for EmbeddedSession {
     fn session(&self) -> SessionId {
         self.id
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn CoordinationService>, CoordinationError> {
+        match EmbeddedSession::open(&self.directory).await {
+            Ok(session) => Ok(Arc::new(session)),
+            Err(error) => Err(CoordinationError::Unavailable { reason: error.to_string() }),
+        }
     }
 
     async fn create(

@@ -9,6 +9,7 @@ mod hints;
 mod identity;
 mod monotonic;
 mod overload;
+mod sessions;
 mod sizes;
 mod stores;
 mod support;
