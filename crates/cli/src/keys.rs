@@ -25,9 +25,9 @@ Examples:
   tontine put -s siblings cart milk --context C   after `tontine get -s siblings cart` showed context C
   tontine put -- -key -value                      what begins with a dash goes after --")]
 pub struct PutArguments {
-    /// The key.
+    /// The key: 1 to 4096 bytes.
     pub key: String,
-    /// The value; `-` reads it from standard input.
+    /// The value, of at most 16 MiB unless the store says otherwise; `-` reads it from standard input.
     pub value: String,
     /// Context of an earlier get or put: replace exactly what that one saw. Empty: replace nothing, become a sibling.
     /// Without it, the put replaces whatever its coordinator knows.
@@ -80,16 +80,16 @@ pub struct GetArguments {
 /// Some keys.
 #[derive(Clone, Debug, clap::Args)]
 pub struct KeysArguments {
-    /// The keys.
-    #[arg(required = true)]
+    /// The keys, each of 1 to 4096 bytes.
+    #[arg(required = true, value_name = "KEY")]
     pub keys: Vec<String>,
 }
 
 /// Keys to delete.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DeleteArguments {
-    /// The keys.
-    #[arg(required = true)]
+    /// The keys, each of 1 to 4096 bytes.
+    #[arg(required = true, value_name = "KEY")]
     pub keys: Vec<String>,
     /// Context of an earlier get of the one key: delete exactly what that get saw.
     #[arg(long)]

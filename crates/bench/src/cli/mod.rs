@@ -80,6 +80,14 @@ pub struct ScenarioArgs<S: clap::Args> {
 
 /// One target, one workload.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples, on the cluster of `tontine dev`:
+  tontine bench load --records 100000                      first, records to work on
+  tontine bench run --workload a --records 100000 -d 10    as fast as possible, for 10 seconds
+  tontine bench run --records 100000 --rate 5000           5000 operations a second, whether or not it keeps up
+  tontine bench run --records 100000 -t resp://127.0.0.1:7501 -P 16    through the Redis door, pipelined
+
+Exits with 1 if an operation failed, found nothing, or was not started in time.")]
 pub struct RunArgs {
     /// Where: `resp://HOST:PORT` of a Redis or of a node's Redis door, or `native://HOST:PORT[,HOST:PORT…]` of a
     /// Tontine cluster. Without it, the cluster that --connect names.

@@ -51,19 +51,19 @@ pub struct DriverOptions {
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
     /// Operations per second to aim at (an open loop); without it, as fast as possible (a closed loop).
-    #[arg(long)]
+    #[arg(long, value_name = "PER_SECOND")]
     pub rate: Option<f64>,
     /// How the arrivals of an open loop are spread.
     #[arg(long, value_enum, default_value = "poisson")]
     pub arrivals: Arrivals,
     /// Seconds of work before anything is measured.
-    #[arg(long, default_value_t = 2.0)]
+    #[arg(long, default_value_t = 2.0, value_name = "SECONDS")]
     pub warm_up: f64,
     /// Seconds to measure; 10 when neither this nor --operations is given.
-    #[arg(long, short = 'd')]
+    #[arg(long, short = 'd', value_name = "SECONDS")]
     pub duration: Option<f64>,
     /// Operations to measure.
-    #[arg(long, short = 'n')]
+    #[arg(long, short = 'n', value_name = "COUNT")]
     pub operations: Option<u64>,
     /// Seed of every random choice.
     #[arg(long, default_value_t = 1)]

@@ -37,6 +37,12 @@ const PARTITIONS_AHEAD: usize = 8;
 
 /// Where the records go, and how they are written.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tontine export people.jsonl                  one {\"key\": …, \"value\": …} a line, in the order of their tokens
+  tontine export people.csv                    a row key,value after a header
+  tontine export - --format tsv | sort | less
+  tontine load people.jsonl --key key --value value    brings an export back")]
 pub struct ExportArguments {
     /// The file; standard output when left out or `-`.
     pub file: Option<String>,
@@ -54,7 +60,7 @@ pub struct ExportArguments {
     #[arg(long)]
     pub with_siblings: bool,
     /// Seconds for which a partition without enough replicas is tried again before the export stops.
-    #[arg(long, default_value_t = 60)]
+    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     pub patience: u64,
 }
 
