@@ -17,7 +17,7 @@
 //!
 //! **What is done with a hint** is decided when it is sent, not when it was parked: it is delivered if the target is
 //! alive and still a replica; readdressed to the present replicas if the target no longer is one, whether or not it
-//! is alive; given up if it is too old and the target still away; otherwise it waits.
+//! is alive; given up if it is too old and the target still out of reach; otherwise it waits.
 //!
 //! **Architecture Invariant:** nothing is delivered while the target is not alive, and no more than the rate allows.
 //! Late, repeated and foreign events change nothing.
@@ -137,7 +137,7 @@ impl Handoff {
     /// When the machine must be told that time has passed; `None` while only an event can bring it further.
     pub fn deadline(&self) -> Option<Moment> {
         let next = match &self.walk {
-            Walk::Resting => self.walk_at.map(|begins_at| begins_at.max(self.pace.resume_at())),
+            Walk::Resting => self.begins_at(),
             Walk::Open { .. } if self.may_fly() => Some(self.pace.ready_at()),
             _ => None,
         };
@@ -172,6 +172,7 @@ impl Handoff {
         if !self.alive {
             self.alive = true;
             self.pace.begin_again(&self.options, self.now);
+            self.abandon();
             self.walk_within(self.options.rest);
         }
     }
@@ -183,6 +184,12 @@ impl Handoff {
                 self.walk_at = Some(self.now.after(self.options.sweep_every));
             }
         }
+    }
+
+    /// When the next walk begins. Looking over the hints of a target that is away need not wait for it.
+    fn begins_at(&self) -> Option<Moment> {
+        let pause = if self.alive { self.pace.resume_at() } else { Moment::default() };
+        self.walk_at.map(|begins_at| begins_at.max(pause))
     }
 
     /// Sees to it that a walk begins within this time.
@@ -291,8 +298,7 @@ impl Handoff {
         loop {
             match std::mem::replace(&mut self.walk, Walk::Resting) {
                 Walk::Resting => {
-                    let due = |begins_at: Moment| begins_at.max(self.pace.resume_at()) <= self.now;
-                    if self.walk_at.is_some_and(due) {
+                    if self.begins_at().is_some_and(|begins_at| begins_at <= self.now) {
                         self.walk_at = None;
                         self.read(true, Tally::default(), actions);
                     }
@@ -364,10 +370,16 @@ impl Handoff {
     fn errand(&self, hint: &HintFacts) -> Option<Errand> {
         match hint {
             HintFacts { moved: true, .. } => Some(Errand::Readdress),
-            _ if self.alive => Some(Errand::Deliver),
-            HintFacts { age, .. } if *age > self.options.age_max => Some(Errand::GiveUp),
-            _ => None,
+            // Whoever counts as alive and takes nothing is as good as away.
+            HintFacts { age, .. } if *age > self.options.age_max && self.is_out_of_reach() => {
+                Some(Errand::GiveUp)
+            }
+            _ => self.alive.then_some(Errand::Deliver),
         }
+    }
+
+    fn is_out_of_reach(&self) -> bool {
+        !self.alive || self.pace.failures() > 0
     }
 
     /// The hints from `position` on that travel together.

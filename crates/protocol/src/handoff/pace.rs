@@ -54,15 +54,15 @@ impl Pace {
         self.failures
     }
 
-    /// The first moment at which a batch may be sent.
+    /// The first moment at which the bucket lets a batch through.
     pub(super) fn ready_at(&self) -> Moment {
         let missing = u128::try_from(1 - self.tokens).unwrap_or(0);
         let wait = (missing * NANOS_PER_SECOND).div_ceil(u128::from(self.rate));
         let nanos = u64::try_from(wait).unwrap_or(u64::MAX);
-        self.refilled_at.after(Duration::from_nanos(nanos)).max(self.resume_at)
+        self.refilled_at.after(Duration::from_nanos(nanos))
     }
 
-    /// Nothing is sent before this.
+    /// The target is sent nothing before this.
     pub(super) fn resume_at(&self) -> Moment {
         self.resume_at
     }

@@ -75,18 +75,24 @@ impl Candidates<'_> {
         self.suspected.contains(&node)
     }
 
-    /// The fallbacks to turn to, best first: `own`, the unsuspected, the suspected; at most [`FALLBACKS_MAX`].
+    /// The fallbacks to turn to, best first: `own`, the unsuspected, the suspected; at most [`FALLBACKS_MAX`]. In a
+    /// store that goes by proximity, those in the zone of the first suspected replica come first among their like.
     pub(super) fn fallbacks(&self, own: Option<NodeId>) -> SmallVec<[NodeId; FALLBACKS_MAX]> {
         let all = self.preference.fallbacks();
         let mut fallbacks: SmallVec<[NodeId; FALLBACKS_MAX]> = SmallVec::new();
         let own = own.filter(|own| all.contains(own));
         fallbacks.extend(own);
-        for suspected in [false, true] {
+        let missing = self.preference.replicas().iter().copied().find(|&node| self.is_suspected(node));
+        let is_near = |node| missing.is_some_and(|missing| self.preference.is_near(node, missing));
+        for (suspected, near) in [(false, true), (false, false), (true, true), (true, false)] {
+            if near && missing.is_none() {
+                continue;
+            }
             for &node in all {
                 if fallbacks.len() == FALLBACKS_MAX {
                     return fallbacks;
                 }
-                if Some(node) != own && self.is_suspected(node) == suspected {
+                if Some(node) != own && self.is_suspected(node) == suspected && is_near(node) == near {
                     fallbacks.push(node);
                 }
             }
@@ -105,4 +111,59 @@ pub fn own_record_suffices(own: NodeId, preference: &PreferenceList, required: u
 /// for such a write would send nothing.
 pub fn own_write_suffices(own: NodeId, preference: &PreferenceList) -> bool {
     preference.replicas() == [own]
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Cluster, Consistency, FallbackOrder, Key, Node, Ring, Store, StoreName, Zone};
+
+    use super::*;
+
+    /// Six nodes in three zones, two in each; two replicas.
+    fn preference(fallbacks: FallbackOrder) -> PreferenceList {
+        let node = |id: u32| Node {
+            id: NodeId(id),
+            zone: Zone(format!("z{}", id % 3)),
+            native: format!("n{id}:1"),
+            resp: None,
+        };
+        let nodes: Vec<Node> = (1..=6).map(node).collect();
+        let zones: Vec<_> = nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
+        let consistency = Consistency { replicas: 2, reads_required: 1, writes_required: 1 };
+        let store = Store::new(StoreName::new("explored").unwrap(), consistency).unwrap();
+        let store = Store { fallbacks, ..store };
+        let cluster = Cluster {
+            name: "explored".to_owned(),
+            generation: Generation(1),
+            generation_accepted_min: Generation(1),
+            ring: Ring::equal_slices(1, &zones),
+            nodes,
+            stores: vec![store.clone()],
+        };
+        cluster.route(&store, Key::new("k").unwrap().token()).1
+    }
+
+    #[test]
+    fn by_proximity_a_node_of_the_missing_replicas_zone_stands_in_first() {
+        let preference = preference(FallbackOrder::Proximity);
+        for missing in 0..2 {
+            let suspected = [preference.replicas()[missing]];
+            let candidates = Candidates { preference: &preference, suspected: &suspected };
+            let fallbacks = candidates.fallbacks(None);
+            assert_eq!(fallbacks.len(), 4);
+            // Two nodes in each zone: ids that differ by three.
+            assert_eq!(fallbacks[0].0.abs_diff(suspected[0].0), 3, "{fallbacks:?} for {suspected:?}");
+            let both = [suspected[0], fallbacks[0]];
+            let candidates = Candidates { preference: &preference, suspected: &both };
+            assert_ne!(candidates.fallbacks(None)[0], fallbacks[0], "a suspected one does not come first");
+        }
+    }
+
+    #[test]
+    fn otherwise_suspicion_of_replicas_leaves_the_order_of_fallbacks_alone() {
+        let preference = preference(FallbackOrder::Consistent);
+        let suspected = [preference.replicas()[1]];
+        let candidates = Candidates { preference: &preference, suspected: &suspected };
+        assert_eq!(candidates.fallbacks(None).as_slice(), preference.fallbacks());
+    }
 }
