@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::coordinator::{Coordinator, CoordinatorOptions};
+use client::coordinator::{Coordinator, CoordinatorOptions, Repairs};
 use client::peers::Peers;
 use coordination::documents::{self, ActiveNode, ReadError, RegisterError};
 use coordination::{CoordinationError, CoordinationService};
@@ -160,6 +160,8 @@ pub struct Node {
     metrics: Arc<Metrics>,
     started: Moment,
     stopping: AtomicBool,
+    /// Read repairs of all workers.
+    repairs: Arc<Repairs>,
     /// Set once, when the node starts.
     handoffs: OnceLock<Arc<Handoffs>>,
 }
@@ -210,6 +212,7 @@ impl Node {
             peers: Mutex::default(),
             started: ports.clock.now(),
             stopping: AtomicBool::new(false),
+            repairs: Arc::default(),
             handoffs: OnceLock::new(),
             config,
             disk,
@@ -240,7 +243,8 @@ impl Node {
             }
         });
         let replicas = WorkerReplicas::new(self.replica.clone(), peers.clone(), adopt.clone());
-        let coordinator = Coordinator::new(Arc::new(replicas), ports.clone(), self.config.coordinator);
+        let (options, repairs) = (self.config.coordinator, self.repairs.clone());
+        let coordinator = Coordinator::sharing(Arc::new(replicas), ports.clone(), options, repairs);
         let front = Arc::new(Front::new(self.replica.clone(), peers, coordinator, adopt));
         let weak = Arc::downgrade(self);
         let service = Service {
@@ -372,6 +376,12 @@ impl Node {
         });
         watch(Kind::Counter, "tontine_handoff_hints_refused_total", "Hints refused at the limit.", |node| {
             node.replica.hints().refused()
+        });
+        watch(Kind::Counter, "tontine_repair_reads_total", "Stale replicas repaired by gets.", |node| {
+            node.repairs.begun()
+        });
+        watch(Kind::Counter, "tontine_repair_reads_refused_total", "Read repairs over the limit.", |node| {
+            node.repairs.refused()
         });
         watch(Kind::Counter, "tontine_node_events_total", "Events recorded.", |node| node.events.recorded());
     }

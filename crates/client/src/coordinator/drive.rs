@@ -11,8 +11,10 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::select;
 use model::NodeId;
 use protocol::quorum::{Machine, ReplicaError};
 use wire::error::ErrorCode;
@@ -21,6 +23,9 @@ use wire::messages::{Failure, Request, Response};
 use super::calls::{Calls, Came};
 use super::{Coordinator, REFRESHES_MAX, Scope, document_of, replica_error, too_many_refreshes};
 use crate::peers::{Call, CallError};
+
+/// How long a read repair counts as under way at most.
+const REPAIR_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// What one kind of request does with its machine's actions and its nodes' answers.
 pub(super) trait Job: Send + Sized + 'static {
@@ -83,12 +88,17 @@ impl<T: Unpin> Desk<T> {
         self.answered.extend(self.calls.add(asked, call));
     }
 
-    /// Sends a request whose answer nobody waits for.
-    pub(super) fn tell(&self, node: NodeId, request: Request) {
+    /// Sends a repair, whose answer nobody waits for, unless as many are under way as may be. What is not sent, or
+    /// fails, is found again by the next read or by anti-entropy.
+    pub(super) fn repair(&self, node: NodeId, request: Request) {
+        let Some(repairing) = self.coordinator.repairs.begin() else { return };
+        let ports = &self.coordinator.ports;
         if let Call::Pending(future) = self.coordinator.replicas.call(node, request) {
-            self.coordinator.ports.tasks.spawn(Box::pin(async move {
-                // What fails is found again by the next read or by anti-entropy.
-                let _ = future.await;
+            // A node that is silent must not keep its place for ever.
+            let timer = ports.clock.sleep(REPAIR_TIME_MAX);
+            ports.tasks.spawn(Box::pin(async move {
+                select(future, timer).await;
+                drop(repairing);
             }));
         }
     }

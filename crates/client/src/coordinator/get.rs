@@ -98,7 +98,7 @@ impl Job for GetJob {
                 let request = self.merge(set, desk);
                 desk.ask(node, Asked::WriteBack(node, round), request);
             }
-            GetAction::Repair { node, set } => desk.tell(node, self.merge(set, desk)),
+            GetAction::Repair { node, set } => desk.repair(node, self.merge(set, desk)),
             GetAction::Answer(outcome) => self.end = Some(End::Answered(outcome)),
             GetAction::Refresh { .. } => self.end = Some(End::Refresh { possible: false }),
         }

@@ -22,6 +22,7 @@ mod get;
 mod multi_get;
 mod multi_write;
 mod parcels;
+mod repairs;
 mod write;
 
 use std::sync::Arc;
@@ -40,6 +41,7 @@ use crate::peers::{Call, CallError};
 pub use multi_get::MultiGot;
 pub use multi_write::AllDurable;
 pub use parcels::{entry_bytes, parcels};
+pub use repairs::{REPAIRS_MAX, Repairs};
 pub use write::{Acked, OwnWrite};
 
 /// Deadline of a request that names none: long enough for a busy disk, short enough for a person to wait.
@@ -108,6 +110,7 @@ pub struct Coordinator {
     replicas: Arc<dyn Replicas>,
     ports: Ports,
     options: CoordinatorOptions,
+    repairs: Arc<Repairs>,
 }
 
 /// Which of a store's two numbers of required answers a request goes by.
@@ -120,7 +123,17 @@ enum Direction {
 impl Coordinator {
     /// Over these nodes.
     pub fn new(replicas: Arc<dyn Replicas>, ports: Ports, options: CoordinatorOptions) -> Arc<Self> {
-        Arc::new(Coordinator { replicas, ports, options })
+        Coordinator::sharing(replicas, ports, options, Arc::default())
+    }
+
+    /// As [`Self::new`], with an account of read repairs that other coordinators share.
+    pub fn sharing(
+        replicas: Arc<dyn Replicas>,
+        ports: Ports,
+        options: CoordinatorOptions,
+        repairs: Arc<Repairs>,
+    ) -> Arc<Self> {
+        Arc::new(Coordinator { replicas, ports, options, repairs })
     }
 
     /// The nodes that it reaches.

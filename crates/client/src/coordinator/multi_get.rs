@@ -102,7 +102,7 @@ impl Job for MultiGetJob {
             }
             MultiGetAction::Repair { node, sets } => {
                 let merges = self.merges(sets, desk).into_iter();
-                merges.for_each(|merge| desk.tell(node, Request::ReplicaMerge(merge)));
+                merges.for_each(|merge| desk.repair(node, Request::ReplicaMerge(merge)));
             }
             MultiGetAction::Answer { outcomes } => {
                 self.ends.answered.extend(outcomes.into_iter().map(|(key, end)| (key.position(), end)));

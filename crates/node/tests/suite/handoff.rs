@@ -1,4 +1,5 @@
-//! Hints between nodes: to their targets, to whoever took a target's place, and at the limit.
+//! How what one replica lacks reaches it: hints to their targets, to whoever took a target's place, and at the limit;
+//! and read repair.
 
 use std::time::{Duration, Instant};
 
@@ -140,4 +141,26 @@ async fn at_the_limit_hints_are_refused_and_counted_and_writes_succeed() {
     wait_until("no event tells of it", || holders.iter().any(|node| told(node))).await;
     let counted: u64 = holders.iter().map(|node| status(node)["hints_refused_total"].as_u64().unwrap()).sum();
     assert!(counted >= 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_get_that_saw_stale_or_missing_replicas_repairs_them_after_its_answer() {
+    let cluster = RunningCluster::start((3, 3), store(3, 3, 1), |_| {}).await;
+    let put_at = |node: &Node, value: &str, stamp: u32| {
+        let scratch = crate::support::store(stamp, model::Resolver::LastWriteWins);
+        let stamped = scratch.stamp(crate::support::place(b"k"), b"k", order(value, None)).unwrap();
+        let view = node.replica().view().get();
+        let local = view.store("default").unwrap();
+        local.merge(view.route(local, b"k").place, b"k", &stamped.set).unwrap();
+    };
+    put_at(&cluster.nodes[0], "old", 98);
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    put_at(&cluster.nodes[1], "new", 99);
+    let options = ClientOptions { deadline: PATIENCE, hedge_after: PATIENCE, ..ClientOptions::default() };
+    let client = cluster.client(options).await;
+    let found = client.store("default").unwrap().get("k").await.unwrap();
+    assert_eq!(found.value(), Some(Bytes::from("new")));
+    for node in &cluster.nodes {
+        wait_until("a replica is not repaired", || shown(node, "k") == ["new"]).await;
+    }
 }
