@@ -3,6 +3,7 @@
 //! ```text
 //! /active/<node>    ephemeral   who is alive: addresses and incarnation
 //! /config/cluster   persistent  the cluster document; its generation only grows
+//! /members/<node>   persistent  that a node existed: the last incarnation it took, the last clean stop it came back from
 //! /headmaster/...   ephemeral, sequential  candidates for the manager's office
 //! ```
 //!
@@ -34,6 +35,11 @@ pub fn cluster_path() -> DocumentPath {
     known("/config/cluster")
 }
 
+/// Where it is remembered that a node existed.
+pub fn member_path(node: NodeId) -> DocumentPath {
+    known("/members").child(&node.to_string()).expect("the names of nodes are short")
+}
+
 /// Below which candidates for the manager's office register, each as an ephemeral sequential document.
 pub fn headmaster_path() -> DocumentPath {
     known("/headmaster")
@@ -50,6 +56,16 @@ pub struct ActiveNode {
     pub node: Node,
     /// How often its data directory was begun anew; greater ones are later.
     pub incarnation: u64,
+}
+
+/// That a node existed, as it says itself at each start. What its disk knows less than this, the disk has lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// The greatest incarnation that it took.
+    pub incarnation: u64,
+    /// The token of the last clean stop that it came back from. A disk that offers it again is a copy.
+    #[serde(default)]
+    pub redeemed: Option<u64>,
 }
 
 /// Why a document could not be read.
@@ -203,6 +219,41 @@ pub async fn active_nodes(service: &dyn CoordinationService) -> Result<(Vec<Acti
     }
     nodes.sort_by_key(|active| active.node.id);
     Ok((nodes, watch))
+}
+
+/// What is remembered of a node; `None` when it never was.
+///
+/// # Errors
+/// When it is malformed or the service refuses.
+pub async fn read_member(
+    service: &dyn CoordinationService,
+    node: NodeId,
+) -> Result<Option<Member>, ReadError> {
+    let path = member_path(node);
+    match service.get(&path).await {
+        Ok(document) => decode(&path, &document.data).map(Some),
+        Err(CoordinationError::NoNode { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Remembers a node. Only the node itself does, while it is registered, so nobody else writes at the same time.
+///
+/// # Errors
+/// What the service refuses.
+pub async fn write_member(
+    service: &dyn CoordinationService,
+    node: NodeId,
+    member: &Member,
+) -> Result<(), CoordinationError> {
+    let path = member_path(node);
+    create_parents(service, &path).await?;
+    match service.create(&path, encode(member), CreateMode::Persistent).await {
+        Err(CoordinationError::NodeExists { .. }) => {
+            service.set(&path, encode(member), Expected::Any).await.map(|_| ())
+        }
+        created => created.map(|_| ()),
+    }
 }
 
 /// The stored cluster document, if there is one.

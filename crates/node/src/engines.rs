@@ -11,6 +11,11 @@ pub trait Engines: Send + Sync {
     /// What kind it opens, for people.
     fn kind(&self) -> &'static str;
 
+    /// Whether what they hold is gone when the process ends, however it ends.
+    fn forget(&self) -> bool {
+        false
+    }
+
     /// Opens the engine of this name, creating it if need be.
     fn open(&self, name: &str) -> BoxFuture<'static, Result<Arc<dyn StorageEngine>, StorageError>>;
 }
@@ -21,6 +26,10 @@ pub struct MemoryEngines;
 impl Engines for MemoryEngines {
     fn kind(&self) -> &'static str {
         "memory"
+    }
+
+    fn forget(&self) -> bool {
+        true
     }
 
     fn open(&self, _name: &str) -> BoxFuture<'static, Result<Arc<dyn StorageEngine>, StorageError>> {

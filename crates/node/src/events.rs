@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use model::{NodeId, WallMillis};
+use model::{NodeId, PartitionId, WallMillis};
 use parking_lot::Mutex;
 use runtime::Clock;
 use serde::Serialize;
@@ -100,6 +100,71 @@ events! {
         /// The evidence.
         why: String,
     } => "{peer} is alive: {why}",
+    /// A comparison with a peer found differences.
+    RepairEnded "repair-ended" {
+        /// With whom.
+        peer: NodeId,
+        /// Keys that differed.
+        keys: u64,
+        /// Sets that were merged here.
+        pulled: u64,
+        /// Sets that were sent there.
+        pushed: u64,
+        /// Whether all that was found was exchanged.
+        complete: bool,
+        /// How long it took, in milliseconds.
+        took_ms: u64,
+    } => "compared with {peer} in {took_ms} ms: {keys} keys differed, got {pulled}, sent {pushed}",
+    /// Hash trees that nobody could rely on, after a crash, are counted.
+    TreesCounted "trees-counted" {
+        /// Of which store.
+        store: String,
+        /// How many trees.
+        trees: u64,
+        /// Records read.
+        records: u64,
+    } => "counted {trees} hash trees of store {store}: {records} records",
+    /// The scrub found records whose checksum does not hold; their replicas are asked for them.
+    CorruptFound "corrupt-found" {
+        /// In which store.
+        store: String,
+        /// In which partition.
+        partition: PartitionId,
+        /// How many.
+        records: u64,
+    } => "{records} corrupt records in partition {partition} of store {store}; replicas are asked for them",
+    /// The scrub found leaves whose sum was not that of their records, and has put them right.
+    LeavesRecounted "leaves-recounted" {
+        /// In which store.
+        store: String,
+        /// In which partition.
+        partition: PartitionId,
+        /// How many.
+        leaves: u64,
+    } => "{leaves} leaves of partition {partition} of store {store} did not tell what is there; recounted",
+    /// The node has lost its records and fetches them from its peers.
+    RefillStarted "refill-started" {
+        /// How many partitions.
+        partitions: u64,
+    } => "{partitions} partitions were lost here and are being refilled",
+    /// Partitions became whole again.
+    RefillWent "refill-went" {
+        /// How many are left.
+        left: u64,
+        /// Of how many.
+        partitions: u64,
+    } => "refilling: {left} of {partitions} partitions are left",
+    /// All records are back.
+    RefillEnded "refill-ended" {
+        /// How many partitions.
+        partitions: u64,
+        /// Records that were merged.
+        records: u64,
+        /// Bytes that came.
+        bytes: u64,
+        /// How long it took, in seconds.
+        seconds: u64,
+    } => "refilled {partitions} partitions in {seconds} s: {records} records, {bytes} bytes",
     /// Hints began to be held for a node: writes that it misses are parked here.
     HintsParked "hints-parked" {
         /// For whom.

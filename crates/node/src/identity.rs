@@ -10,14 +10,32 @@
 //! cluster dev
 //! node 2
 //! incarnation 1763754000123
+//! contents since-17637/  (below which records lie, when those of before were set aside)
 //! births 5120            (only after a clean stop)
+//! token 3f81a9           (only after a clean stop)
 //! checksum 5f2c...       (XXH3-64 of all lines before)
 //! ```
+//!
+//! A directory cannot know by itself that it is new under a known name, or a copy of what it once was. So the
+//! coordination service remembers of each node the greatest incarnation and the last token that it came back with:
+//!
+//! | the directory | the service remembers | the node |
+//! |---|---|---|
+//! | is new | nothing | is new |
+//! | is new | anything | has lost its disk |
+//! | has an earlier incarnation | a later one | was rolled back |
+//! | has a clean stop's token | the same token | was rolled back |
+//! | has a clean stop's token | another, or none | goes on with its incarnation |
+//! | has no clean stop | anything else | was ended, and takes a new incarnation |
+//!
+//! A copy that was taken while the node ran and put back while it still remembered the same incarnation looks like a
+//! node that was ended; only what it acknowledged since is gone.
 
 use std::sync::Arc;
 
-use model::NodeId;
-use runtime::{Clock, Disk, DiskError};
+use coordination::documents::Member;
+use model::{NodeId, WallMillis};
+use runtime::{Disk, DiskError};
 use thiserror::Error;
 
 /// The file's name below the data directory.
@@ -72,26 +90,55 @@ pub(crate) struct Identity {
     disk: Arc<dyn Disk>,
     cluster: String,
     node: NodeId,
+    remembered: Option<Remembered>,
     incarnation: u64,
     births_used: u64,
+    contents: String,
     _lock: Box<dyn Send + Sync>,
 }
 
+#[derive(Clone)]
 struct Remembered {
     cluster: String,
     node: NodeId,
     incarnation: u64,
+    contents: String,
     births: Option<u64>,
+    token: Option<u64>,
+}
+
+/// What the coordination service remembers of this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// It cannot be asked.
+    Unavailable,
+    /// The node never was.
+    Nothing,
+    /// This.
+    Member(Member),
+}
+
+/// How the node comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It never was before.
+    New,
+    /// After a clean stop, with the token that it redeems.
+    Stopped {
+        /// To be remembered as redeemed.
+        token: Option<u64>,
+    },
+    /// After any other end.
+    Ended,
+    /// Its directory is new, but it was there before.
+    Lost,
+    /// Its directory is a copy of what it once was.
+    RolledBack,
 }
 
 impl Identity {
-    /// Locks the directory, checks whose it is, and settles the incarnation durably.
-    pub(crate) async fn open(
-        disk: Arc<dyn Disk>,
-        cluster: &str,
-        node: NodeId,
-        clock: &dyn Clock,
-    ) -> Result<Self, IdentityError> {
+    /// Locks the directory and reads whose it is. Nothing is written before [`Identity::begin`].
+    pub(crate) fn open(disk: Arc<dyn Disk>, cluster: &str, node: NodeId) -> Result<Self, IdentityError> {
         let lock = disk.lock("lock").map_err(|error| match error {
             DiskError::Locked { .. } => IdentityError::InUse,
             other => IdentityError::Disk(other),
@@ -107,15 +154,43 @@ impl Identity {
                 cluster: cluster.to_owned(),
             });
         }
-        let (incarnation, births_used) = match remembered {
-            Some(Remembered { incarnation, births: Some(births), .. }) => (incarnation, births),
-            Some(Remembered { incarnation, births: None, .. }) => (clock.wall().0.max(incarnation + 1), 0),
-            None => (clock.wall().0.max(1), 0),
+        let contents = remembered.as_ref().map(|found| found.contents.clone()).unwrap_or_default();
+        Ok(Identity {
+            disk,
+            cluster: cluster.to_owned(),
+            node,
+            remembered,
+            incarnation: 0,
+            births_used: 0,
+            contents,
+            _lock: lock,
+        })
+    }
+
+    /// Says how the node comes back, and settles incarnation and births accordingly.
+    pub(crate) fn settle(&mut self, known: Known, wall: WallMillis) -> Standing {
+        let standing = standing(self.remembered.as_ref(), known);
+        let own = self.remembered.as_ref().map_or(0, |found| found.incarnation);
+        let theirs = if let Known::Member(member) = known { member.incarnation } else { 0 };
+        let births = self.remembered.as_ref().and_then(|found| found.births);
+        (self.incarnation, self.births_used) = match standing {
+            Standing::Stopped { .. } => (own, births.unwrap_or(0)),
+            _ => (wall.0.max(own.max(theirs) + 1), 0),
         };
-        let identity =
-            Identity { disk, cluster: cluster.to_owned(), node, incarnation, births_used, _lock: lock };
-        identity.write(None).await?;
-        Ok(identity)
+        if standing == Standing::RolledBack {
+            self.contents = format!("since-{}/", self.incarnation);
+        }
+        standing
+    }
+
+    /// Makes the incarnation durable, as one that has not been stopped: before the first write is stamped.
+    pub(crate) async fn begin(&self) -> Result<(), IdentityError> {
+        self.write(None).await
+    }
+
+    /// Where below the data directory the records lie: a prefix of paths.
+    pub(crate) fn contents(&self) -> &str {
+        &self.contents
     }
 
     /// The incarnation to stamp under.
@@ -129,17 +204,21 @@ impl Identity {
     }
 
     /// Remembers a clean stop: call it after all stores are closed.
-    pub(crate) async fn close(self, births_used: u64) -> Result<(), IdentityError> {
-        self.write(Some(births_used)).await
+    /// `token` is a number that no other stop has.
+    pub(crate) async fn close(self, births_used: u64, token: u64) -> Result<(), IdentityError> {
+        self.write(Some((births_used, token))).await
     }
 
-    async fn write(&self, births: Option<u64>) -> Result<(), IdentityError> {
+    async fn write(&self, stopped: Option<(u64, u64)>) -> Result<(), IdentityError> {
         let mut text = format!(
             "tontine-identity {FORMAT}\ncluster {}\nnode {}\nincarnation {}\n",
             self.cluster, self.node.0, self.incarnation
         );
-        if let Some(births) = births {
-            text.push_str(&format!("births {births}\n"));
+        if !self.contents.is_empty() {
+            text.push_str(&format!("contents {}\n", self.contents));
+        }
+        if let Some((births, token)) = stopped {
+            text.push_str(&format!("births {births}\ntoken {token}\n"));
         }
         text.push_str(&format!("checksum {:016x}\n", model::Token::of(text.as_bytes()).0));
         let temporary = format!("{FILE}.new");
@@ -153,6 +232,25 @@ impl Identity {
         self.disk.rename(&temporary, FILE)?;
         self.disk.sync_directory("").await?;
         Ok(())
+    }
+}
+
+fn standing(remembered: Option<&Remembered>, known: Known) -> Standing {
+    match (remembered, known) {
+        (None, Known::Member(_)) => Standing::Lost,
+        // Without the service a node that never was has no cluster document either, and does not start.
+        (None, Known::Nothing | Known::Unavailable) => Standing::New,
+        (Some(found), Known::Member(member)) => {
+            let spent = found.births.is_some() && found.token.is_some() && found.token == member.redeemed;
+            match found.births {
+                _ if found.incarnation < member.incarnation || spent => Standing::RolledBack,
+                Some(_) => Standing::Stopped { token: found.token },
+                None => Standing::Ended,
+            }
+        }
+        (Some(found), Known::Nothing) if found.births.is_some() => Standing::Stopped { token: found.token },
+        // A token that cannot be redeemed now might have been redeemed before.
+        (Some(_), Known::Nothing | Known::Unavailable) => Standing::Ended,
     }
 }
 
@@ -197,10 +295,53 @@ fn parse(text: &str) -> Result<Remembered, IdentityError> {
             .map(NodeId)
             .ok_or_else(|| damaged("it names no node"))?,
         incarnation: number("incarnation").ok_or_else(|| damaged("it names no incarnation"))?,
+        contents: field("contents").unwrap_or_default(),
         births: number("births"),
+        token: number("token"),
     })
 }
 
 fn damaged(reason: &str) -> IdentityError {
     IdentityError::Damaged { reason: reason.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(incarnation: u64, stopped: Option<u64>) -> Option<Remembered> {
+        Some(Remembered {
+            cluster: "dev".to_owned(),
+            node: NodeId(1),
+            incarnation,
+            contents: String::new(),
+            births: stopped.map(|_| 5),
+            token: stopped,
+        })
+    }
+
+    fn member(incarnation: u64, redeemed: Option<u64>) -> Known {
+        Known::Member(Member { incarnation, redeemed })
+    }
+
+    #[test]
+    fn how_a_node_comes_back_follows_from_its_directory_and_what_is_remembered() {
+        let cases = [
+            (None, Known::Nothing, Standing::New),
+            (None, member(7, None), Standing::Lost),
+            (found(7, None), member(7, None), Standing::Ended),
+            (found(8, None), member(7, None), Standing::Ended),
+            (found(6, None), member(7, None), Standing::RolledBack),
+            (found(7, Some(9)), member(7, None), Standing::Stopped { token: Some(9) }),
+            (found(7, Some(9)), member(7, Some(4)), Standing::Stopped { token: Some(9) }),
+            (found(7, Some(9)), member(7, Some(9)), Standing::RolledBack),
+            (found(6, Some(9)), member(7, None), Standing::RolledBack),
+            (found(7, Some(9)), Known::Nothing, Standing::Stopped { token: Some(9) }),
+            (found(7, Some(9)), Known::Unavailable, Standing::Ended),
+            (found(7, None), Known::Unavailable, Standing::Ended),
+        ];
+        for (found, known, expected) in cases {
+            assert_eq!(standing(found.as_ref(), known), expected, "{known:?}");
+        }
+    }
 }

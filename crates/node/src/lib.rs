@@ -9,8 +9,10 @@
 mod identity;
 mod local_copy;
 mod node;
+mod refill;
 mod replicas;
 
+pub mod antientropy;
 pub mod doors;
 pub mod engines;
 pub mod events;

@@ -9,6 +9,7 @@
 //!
 //! Workers share records, but neither links nor tasks.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -18,23 +19,26 @@ use client::coordinator::{Coordinator, CoordinatorOptions, Repairs};
 use client::peers::Peers;
 use coordination::documents::{self, ActiveNode, ReadError, RegisterError};
 use coordination::{CoordinationError, CoordinationService};
-use model::{Cluster, NodeId, Store};
+use model::{Cluster, NodeId, PartitionId, Store};
 use parking_lot::Mutex;
 use protocol::admission::{Admission, AdmissionLimits};
 use protocol::handoff::HandoffOptions;
+use protocol::merkle::Tree;
 use runtime::{Disk, Moment, Ports};
 use storage::StorageError;
 use thiserror::Error;
 use wire::messages::Peer;
 
+use crate::antientropy::{self, Repair, RepairOptions};
 use crate::doors::resp;
 use crate::engines::Engines;
 use crate::events::{Event, Events};
 use crate::front::{Adopt, Front};
 use crate::handoff::{HandoffParts, Handoffs, Reachable};
-use crate::identity::{Identity, IdentityError};
+use crate::identity::{Identity, IdentityError, Known, Standing};
 use crate::local_copy;
 use crate::metrics::{Kind, Metrics};
+use crate::refill::Refill;
 use crate::replica::Replica;
 use crate::replicas::WorkerReplicas;
 use crate::serve::Service;
@@ -58,6 +62,8 @@ pub struct NodeConfig {
     pub hint_bytes_max: u64,
     /// How it brings hints to their targets.
     pub handoff: HandoffOptions,
+    /// How it compares with its peers and looks after its own records.
+    pub repair: RepairOptions,
     /// How much it takes in at once, over all its doors, before it answers *overloaded*.
     pub limits: AdmissionLimits,
     /// How it drives requests.
@@ -87,6 +93,7 @@ impl NodeConfig {
             cluster: cluster.to_owned(),
             hint_bytes_max: HINT_BYTES_MAX,
             handoff: HandoffOptions::default(),
+            repair: RepairOptions::default(),
             limits: AdmissionLimits::default(),
             coordinator: CoordinatorOptions::default(),
             resp: resp::RespOptions::default(),
@@ -158,6 +165,9 @@ pub struct Node {
     offered: tokio::sync::mpsc::UnboundedSender<Cluster>,
     events: Arc<Events>,
     metrics: Arc<Metrics>,
+    /// Where below the data directory the records lie.
+    contents: String,
+    repair: Arc<Repair>,
     started: Moment,
     stopping: AtomicBool,
     /// Read repairs of all workers.
@@ -183,33 +193,66 @@ impl Node {
         engines: Arc<dyn Engines>,
         coordination: Arc<dyn CoordinationService>,
     ) -> Result<Arc<Node>, StartError> {
-        let identity = Identity::open(disk.clone(), &config.cluster, config.id, &*ports.clock).await?;
+        let mut identity = Identity::open(disk.clone(), &config.cluster, config.id)?;
+        let cluster = find_cluster(&config, &*disk, &*coordination).await?;
+        let standing = identity.settle(known_of(&*coordination, config.id).await, ports.clock.wall());
+        register(&ports, &*coordination, &cluster, config.id, identity.incarnation()).await?;
+        // First what is lost, then who the node is, then that it was: whatever ends in between, nothing passes for whole.
+        let refill = missing(&disk, &*engines, &cluster, config.id, standing).await?;
+        identity.begin().await?;
+        remember_member(&*coordination, config.id, &identity, standing).await?;
         let stamper =
             Stamper::new(config.id, identity.incarnation(), identity.births_used(), ports.clock.clone());
         let stamper = Arc::new(stamper);
-        let cluster = find_cluster(&config, &*disk, &*coordination).await?;
-        register(&ports, &*coordination, &cluster, config.id, identity.incarnation()).await?;
-        let hints_engine = open(&*engines, "hints").await?;
+        let contents = identity.contents().to_owned();
+        let mut remembered = antientropy::recall(&*disk).await.map_err(IdentityError::Disk)?;
+        if standing == Standing::RolledBack {
+            remembered.clear();
+        }
+        let hints_engine = open(&*engines, &format!("{contents}hints")).await?;
         let hints = Arc::new(Hints::new(hints_engine, stamper.clone(), config.hint_bytes_max));
         let mut stores = Vec::new();
         for definition in &cluster.stores {
-            stores.push(open_store(&*engines, definition, &stamper).await?);
+            let trees = remembered.remove(definition.name.as_str()).unwrap_or_default();
+            stores.push(open_store(&*engines, &contents, definition, &stamper, trees).await?);
         }
         if let Err(error) = local_copy::write(disk.clone(), &cluster).await {
             tracing::warn!(%error, "local copy of the cluster document not written");
         }
         let view = Arc::new(CurrentView::new(View::new(Arc::new(cluster), stores)));
+        for store in view.get().stores() {
+            for partition in refill.incomplete(store.definition().name.as_str()) {
+                store.trees().set_incomplete(partition, true);
+            }
+        }
         let events = Events::new(config.id, ports.entropy.next_u64(), ports.clock.clone());
         let generation = view.generation().0;
         events.record(Event::NodeStarted { incarnation: stamper.incarnation(), generation });
         let (offered, offers) = tokio::sync::mpsc::unbounded_channel();
         let admission = Admission::new(config.limits);
+        let replica = Arc::new(Replica::new(config.id, view, hints));
+        let metrics = Metrics::new();
+        let me = Peer::Node { id: config.id, incarnation: stamper.incarnation() };
+        let peers = Peers::new(ports.clone(), me, Some(config.cluster.clone()));
+        peers.learn(replica.view().get().cluster());
+        let repair = Repair::start(antientropy::Parts {
+            options: config.repair,
+            ports: ports.clone(),
+            disk: disk.clone(),
+            replica: replica.clone(),
+            peers,
+            events: events.clone(),
+            metrics: metrics.clone(),
+            refill,
+        });
         let node = Arc::new(Node {
             resp: resp::Shared::new(config.resp.clone(), admission.clone()),
             admission,
-            replica: Arc::new(Replica::new(config.id, view, hints)),
+            replica,
             identity: Mutex::new(Some(identity)),
-            peers: Mutex::default(),
+            peers: Mutex::new(vec![Arc::downgrade(repair.peers())]),
+            contents,
+            repair,
             started: ports.clock.now(),
             stopping: AtomicBool::new(false),
             repairs: Arc::default(),
@@ -221,7 +264,7 @@ impl Node {
             stamper,
             offered,
             events,
-            metrics: Metrics::new(),
+            metrics,
             ports,
         });
         node.watch_numbers();
@@ -252,6 +295,7 @@ impl Node {
             ports,
             status: Arc::new(move || weak.upgrade().map_or_else(Bytes::new, |node| node.status().into())),
             admission: self.admission.clone(),
+            repair: self.repair.clone(),
         };
         Worker { service, door: resp::Door::new(front, self.resp.clone()) }
     }
@@ -280,6 +324,11 @@ impl Node {
         });
         handoffs.start();
         assert!(self.handoffs.set(handoffs).is_ok(), "a node starts its handoff once");
+    }
+
+    /// Comparing, scrubbing and refilling.
+    pub fn repair(&self) -> &Arc<Repair> {
+        &self.repair
     }
 
     /// The node's own records, for tools inside the process.
@@ -412,7 +461,15 @@ impl Node {
         for (definition, known) in cluster.stores.iter().zip(reuse(&current, &cluster)) {
             match known {
                 Some(store) => stores.push(store),
-                None => match open_store(&*self.engines, definition, &self.stamper).await {
+                None => match open_store(
+                    &*self.engines,
+                    &self.contents,
+                    definition,
+                    &self.stamper,
+                    BTreeMap::new(),
+                )
+                .await
+                {
                     Ok(store) => stores.push(store),
                     Err(error) => tracing::error!(store = %definition.name, %error, "store not opened"),
                 },
@@ -476,6 +533,7 @@ impl Node {
     /// When something could not be made durable; the next start then treats this one as a crash.
     pub async fn stop(&self) -> Result<(), StartError> {
         self.stopping.store(true, Ordering::Relaxed);
+        self.repair.close();
         if let Some(handoffs) = self.handoffs.get() {
             handoffs.stop();
         }
@@ -493,9 +551,13 @@ impl Node {
         for (name, engine) in stores.chain([hints]) {
             engine.close().await.map_err(|error| StartError::Storage { store: name.to_owned(), error })?;
         }
+        if let Err(error) = antientropy::remember(self.disk.clone(), view.stores()).await {
+            // They can be counted.
+            tracing::warn!(%error, "hash trees not remembered");
+        }
         let identity = self.identity.lock().take();
         if let Some(identity) = identity {
-            identity.close(self.stamper.births_used()).await?;
+            identity.close(self.stamper.births_used(), self.ports.entropy.next_u64()).await?;
         }
         Ok(())
     }
@@ -538,11 +600,67 @@ async fn open(engines: &dyn Engines, name: &str) -> Result<Arc<dyn storage::Stor
 
 async fn open_store(
     engines: &dyn Engines,
+    contents: &str,
     definition: &Store,
     stamper: &Arc<Stamper>,
+    trees: BTreeMap<PartitionId, Tree>,
 ) -> Result<Arc<LocalStore>, StartError> {
-    let engine = open(engines, &format!("stores/{}", definition.name)).await?;
-    Ok(Arc::new(LocalStore::new(definition.clone(), engine, stamper.clone())))
+    let engine = open(engines, &format!("{contents}stores/{}", definition.name)).await?;
+    Ok(Arc::new(LocalStore::new(definition.clone(), engine, stamper.clone()).remembering(trees)))
+}
+
+/// What the coordination service remembers of a node.
+async fn known_of(coordination: &dyn CoordinationService, id: NodeId) -> Known {
+    match documents::read_member(coordination, id).await {
+        Ok(Some(member)) => Known::Member(member),
+        Ok(None) => Known::Nothing,
+        Err(error) => {
+            tracing::warn!(%error, "coordination service not asked about this node's past");
+            Known::Unavailable
+        }
+    }
+}
+
+/// Remembers in the coordination service that the node is.
+async fn remember_member(
+    coordination: &dyn CoordinationService,
+    id: NodeId,
+    identity: &Identity,
+    standing: Standing,
+) -> Result<(), StartError> {
+    let redeemed = if let Standing::Stopped { token } = standing { token } else { None };
+    let member = documents::Member { incarnation: identity.incarnation(), redeemed };
+    match documents::write_member(coordination, id, &member).await {
+        Ok(()) => Ok(()),
+        // The service knows that the node was, with an earlier incarnation; this end is none that it must know of.
+        Err(error) if standing == Standing::Ended => {
+            tracing::warn!(%error, "coordination service not told of this start");
+            Ok(())
+        }
+        Err(error) => Err(StartError::Register(error.into())),
+    }
+}
+
+/// The partitions whose records this node has lost, remembered durably.
+async fn missing(
+    disk: &Arc<dyn Disk>,
+    engines: &dyn Engines,
+    cluster: &Cluster,
+    id: NodeId,
+    standing: Standing,
+) -> Result<Refill, StartError> {
+    let forgotten = engines.forget() && standing != Standing::New;
+    let refill = if forgotten || matches!(standing, Standing::Lost | Standing::RolledBack) {
+        Refill::everything(id, cluster)
+    } else {
+        match Refill::load(&**disk).map_err(IdentityError::Disk)? {
+            None => return Ok(Refill::default()),
+            Some(Some(refill)) => refill,
+            Some(None) => Refill::everything(id, cluster),
+        }
+    };
+    Refill::save(disk.clone(), refill.text()).await.map_err(IdentityError::Disk)?;
+    Ok(refill)
 }
 
 /// The newest cluster document: the service's, or this node's copy while the service is away.

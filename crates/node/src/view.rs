@@ -2,11 +2,12 @@
 //!
 //! A view never changes; a newer cluster document makes a new view. Requests hold the view that they started with.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use model::{Cluster, Generation, NodeId, PreferenceList, Token};
+use model::{Cluster, Generation, NodeId, PartitionId, PreferenceList, Token};
 use parking_lot::RwLock;
 
 use crate::stores::{LocalStore, Place};
@@ -31,6 +32,7 @@ impl View {
     /// The view of `cluster` with `stores` open at this node.
     pub fn new(cluster: Arc<Cluster>, stores: Vec<Arc<LocalStore>>) -> Self {
         let document = serde_json::to_vec(&*cluster).expect("a cluster is plain data").into();
+        stores.iter().for_each(|store| store.shape(&cluster.ring));
         View { cluster, document, stores }
     }
 
@@ -61,6 +63,20 @@ impl View {
         Route { place: Place { partition: partition.id, token }, preference }
     }
 
+    /// The partitions of a store of which `node` is a replica, each with its other replicas.
+    pub fn replicated_by(&self, node: NodeId, store: &LocalStore) -> BTreeMap<PartitionId, Vec<NodeId>> {
+        let partitions = self.cluster.ring.partitions().iter();
+        let all = partitions.map(|p| (p.id, PreferenceList::of(store.definition(), p)));
+        let mine = all.filter(|(_, preference)| preference.is_replica(node));
+        mine.map(|(id, preference)| (id, others(&preference, node))).collect()
+    }
+
+    /// The replicas of a partition of a store but for `node`.
+    pub fn replicas_of(&self, partition: PartitionId, store: &LocalStore, node: NodeId) -> Vec<NodeId> {
+        let found = self.cluster.ring.partitions().iter().find(|p| p.id == partition);
+        found.map_or_else(Vec::new, |p| others(&PreferenceList::of(store.definition(), p), node))
+    }
+
     /// The name of a node in messages to people.
     pub fn describe(&self, node: NodeId) -> String {
         match self.cluster.node(node) {
@@ -68,6 +84,10 @@ impl View {
             None => node.to_string(),
         }
     }
+}
+
+fn others(preference: &PreferenceList, node: NodeId) -> Vec<NodeId> {
+    preference.replicas().iter().copied().filter(|&other| other != node).collect()
 }
 
 /// The current view; cheap to read, replaced when the cluster document changes.

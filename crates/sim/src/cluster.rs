@@ -15,6 +15,7 @@ use bytes::Bytes;
 use control::bootstrap::{self, Blueprint};
 use coordination::documents;
 use coordination::memory::{MemoryService, MemorySession};
+use coordination::{CoordinationService, Expected};
 use model::{Consistency, Generation, Node as Member, NodeId, Resolver, Store, StoreName, Zone};
 use node::engines::{Engines, LogEngines, MemoryEngines};
 use node::{Node, NodeConfig};
@@ -41,6 +42,10 @@ pub const STORES: [&str; 2] = [LAST_WRITE, siblings::STORE];
 const CLUSTER: &str = "sim";
 /// Few, so that documents stay small; several, so that keys have different replicas.
 const PARTITIONS: usize = 8;
+/// Within this time every pair of nodes compares: a short run shall see it often.
+const REPAIR_PERIOD: Duration = Duration::from_secs(2);
+/// Within this time every record is read.
+const SCRUB_PERIOD: Duration = Duration::from_secs(20);
 /// Pause before a node that did not start is started again.
 const START_AGAIN: Duration = Duration::from_millis(250);
 
@@ -229,6 +234,13 @@ impl World {
         let engines = self.engines(disk.clone(), ports);
         let mut config = NodeConfig::new(machine.id, CLUSTER);
         config.coordinator.deadline = self.setup.deadline;
+        config.repair.period = REPAIR_PERIOD;
+        config.repair.scrub_period = SCRUB_PERIOD;
+        config.repair.patience = Duration::from_secs(1);
+        if self.setup.plant == Some(Plant::RewoundIdentity) {
+            // What would give it away.
+            let _ = self.service.open().delete(&documents::member_path(machine.id), Expected::Any).await;
+        }
         let starting = Node::start(config, ports.clone(), disk, engines, session);
         Box::pin(starting).await.map_err(|error| error.to_string())
     }
@@ -248,7 +260,7 @@ impl World {
             }
         };
         match self.setup.plant {
-            Some(plant @ (Plant::ForgetfulEngine | Plant::StaleEngine)) => {
+            Some(plant @ (Plant::ForgetfulEngine | Plant::StaleEngine | Plant::RewoundIdentity)) => {
                 let dice = Dice::new(ports.entropy.next_u64());
                 Arc::new(PlantedEngines::new(engines, plant, dice))
             }
@@ -344,6 +356,55 @@ impl World {
             }
         }
         Ok(remains)
+    }
+
+    /// Puts an empty disk into a machine whose node does not run.
+    pub fn wipe(&self, position: usize) {
+        self.machines[position].disk.wipe();
+    }
+
+    /// A copy of a machine's disk.
+    pub fn copy(&self, position: usize) -> Vec<(String, Vec<u8>)> {
+        self.machines[position].disk.files()
+    }
+
+    /// Puts a copy in the place of the disk of a machine whose node does not run.
+    pub fn restore(&self, position: usize, copy: &[(String, Vec<u8>)]) {
+        self.wipe(position);
+        copy.iter().for_each(|(path, contents)| self.machines[position].disk.plant(path, contents));
+    }
+
+    /// Flips a bit of the last copy of these bytes on a machine's disk; false when they are not there.
+    pub fn flip(&self, position: usize, bytes: &[u8]) -> bool {
+        let disk = &self.machines[position].disk;
+        let found = disk.files().into_iter().rev().find_map(|(path, contents)| {
+            let at = contents.windows(bytes.len()).rposition(|window| window == bytes)?;
+            Some((path, at as u64))
+        });
+        found.is_some_and(|(path, at)| disk.flip_bit(&path, at, 3))
+    }
+
+    /// Why the replicas are not equal yet; `None` when every key is held alike by all its replicas and all trees agree
+    /// with each other. All nodes must be up.
+    pub fn difference(&self, keys: &[Bytes]) -> Option<String> {
+        for store in STORES {
+            for key in keys {
+                let remains = match self.remains(store, key) {
+                    Ok(remains) => remains,
+                    Err(reason) => return Some(reason),
+                };
+                if let Some(pair) = remains.replicas.windows(2).find(|pair| pair[0].1 != pair[1].1) {
+                    let (name, key) = (&pair[0].0, String::from_utf8_lossy(key));
+                    return Some(format!("{store}/{key}: {name} and {} hold different versions", pair[1].0));
+                }
+            }
+        }
+        None
+    }
+
+    /// The node on a machine, while it runs.
+    pub fn node(&self, position: usize) -> Option<Arc<Node>> {
+        self.machines[position].life.lock().node.clone()
     }
 
     /// Ends everything, so that nothing keeps anything alive.

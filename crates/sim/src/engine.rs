@@ -37,6 +37,11 @@ impl Engines for PlantedEngines {
         self.inner.kind()
     }
 
+    fn forget(&self) -> bool {
+        // A node that goes on under an old identity does not know what it lost either.
+        self.plant != Plant::RewoundIdentity && self.inner.forget()
+    }
+
     fn open(&self, name: &str) -> BoxFuture<'static, Result<Arc<dyn StorageEngine>, StorageError>> {
         let (opening, plant) = (self.inner.open(name), self.plant);
         let dice = Mutex::new(Dice::new(self.dice.lock().roll()));

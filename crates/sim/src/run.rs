@@ -23,6 +23,8 @@ const LIMIT: Duration = Duration::from_secs(600);
 const RECOVERY: Duration = Duration::from_secs(60);
 /// How long what is under way has to settle before the nodes are read.
 const SETTLE: Duration = Duration::from_secs(4);
+/// How long replicas have to become equal after that.
+const CONVERGENCE: Duration = Duration::from_secs(60);
 /// Where planted tampering begins in a frame.
 const TAMPERED: &[u8] = b"value-c";
 
@@ -67,6 +69,8 @@ impl Report {
 struct Found {
     remains: Vec<Remains>,
     wrong: Vec<String>,
+    /// Why the replicas are not equal although nothing has disturbed them for long.
+    unequal: Option<String>,
 }
 
 /// Plays a run.
@@ -84,8 +88,9 @@ pub fn play(setup: Setup) -> Report {
     let ended = world.executor.run(&done, Moment::default().after(LIMIT));
 
     let history = recorder.history();
-    let Found { remains, wrong } = std::mem::take(&mut *found.lock());
+    let Found { remains, wrong, unequal } = std::mem::take(&mut *found.lock());
     let mut violations = check::all(&history, &remains, setup.rules());
+    violations.extend(unequal.map(|detail| Violation { invariant: 2, detail }));
     violations.extend(wrong.into_iter().map(|detail| Violation { invariant: 0, detail }));
     if let Err(halt) = ended {
         violations.push(Violation { invariant: 0, detail: describe(&halt) });
@@ -167,6 +172,7 @@ async fn last_words(
     let reader = Worker::new(world.clone(), recorder, world.setup.clients + 1, clients);
     reader.read_all(give_up.after(SETTLE)).await?;
     world.executor.sleep(SETTLE).await;
+    found.lock().unequal = become_equal(world).await;
     world.tell("reading what is left");
     for store in STORES {
         for number in 0..world.setup.keys {
@@ -175,6 +181,22 @@ async fn last_words(
         }
     }
     Ok(())
+}
+
+/// Waits until every replica of every key holds the same; says why not, if they never do.
+async fn become_equal(world: &Arc<World>) -> Option<String> {
+    if !world.setup.equal_at_the_end() {
+        return None;
+    }
+    let keys: Vec<_> = (0..world.setup.keys).map(workload::key).collect();
+    let give_up = world.executor.now().after(CONVERGENCE);
+    loop {
+        let difference = world.difference(&keys)?;
+        if world.executor.now() > give_up {
+            return Some(difference);
+        }
+        world.executor.sleep(Duration::from_millis(200)).await;
+    }
 }
 
 /// Planted: now and then a digit of a value becomes another on its way.

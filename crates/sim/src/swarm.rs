@@ -232,6 +232,19 @@ impl Setup {
         }
     }
 
+    /// Whether all replicas must be equal in the end: not under a bug that changes records behind everybody's back.
+    pub fn equal_at_the_end(&self) -> bool {
+        !matches!(
+            self.plant,
+            Some(
+                Plant::ForgetfulEngine
+                    | Plant::StaleEngine
+                    | Plant::RewoundIdentity
+                    | Plant::TamperingNetwork
+            )
+        )
+    }
+
     /// The promises that stand.
     pub fn rules(&self) -> Rules {
         let losses = self.losses != Losses::None;

@@ -24,6 +24,7 @@ use wire::messages::{
     StatusDocument, Welcome, decode_request, encode_response, negotiate, request_id,
 };
 
+use crate::antientropy::Repair;
 use crate::front::{Entry, Front};
 use crate::stores::WriteOrder;
 
@@ -49,6 +50,8 @@ pub struct Service {
     pub ports: Ports,
     /// The node's account of itself.
     pub status: Status,
+    /// Compares with other nodes and looks after the records.
+    pub repair: Arc<Repair>,
     /// How much the node may take in, over all workers and doors.
     pub admission: Arc<Admission>,
 }
@@ -210,6 +213,16 @@ impl Served {
             Request::StatusGet(_) => {
                 let json = (self.service.status)();
                 self.answer(id, Ok(Response::StatusDocument(StatusDocument { json })));
+            }
+            Request::TreeSums(_)
+            | Request::TreeNodes(_)
+            | Request::KeyDigests(_)
+            | Request::RecordsGet(_)
+            | Request::RecordsPage(_)
+            | Request::RepairGet(_)
+            | Request::RepairControl(_) => {
+                let Some(permit) = self.admit(id, bytes) else { return true };
+                self.run(id, permit, self.service.repair.clone().answer(request));
             }
             Request::Hello(_) => {
                 let detail = "hello comes once, as the first request on a connection";

@@ -1,5 +1,6 @@
 //! One store at this node.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -9,12 +10,15 @@ use model::{
     Actor, Context, Dot, PartitionId, Resolver, Store, Timestamp, Token, Value, Vector, VersionSet,
     WallMillis,
 };
+use parking_lot::Mutex;
+use protocol::merkle::Tree;
 use storage::{Change, Commit, Durable, ScanCursor, ScanLimit, StorageEngine, StorageError};
 use wire::error::ErrorCode;
 use wire::messages::{Condition, Failure, Merged, StoreRef};
 use wire::versions::Single;
 
 use super::stamper::Stamper;
+use super::trees::{self, Trees};
 
 /// Bytes of a key's concurrent versions together: half a frame, because replicas exchange them in one, and a frame
 /// holds more than them.
@@ -64,6 +68,9 @@ pub struct LocalStore {
     reference: StoreRef,
     engine: Arc<dyn StorageEngine>,
     stamper: Arc<Stamper>,
+    trees: Arc<Trees>,
+    /// Trees of a clean stop, until the ring says which partitions there are.
+    remembered: Arc<Mutex<BTreeMap<PartitionId, Tree>>>,
 }
 
 /// What is known of a key that is about to be written.
@@ -87,12 +94,82 @@ impl LocalStore {
     /// Puts a store in front of an engine.
     pub fn new(definition: Store, engine: Arc<dyn StorageEngine>, stamper: Arc<Stamper>) -> Self {
         let reference = StoreRef::from(&definition.name);
-        LocalStore { definition: Arc::new(definition), reference, engine, stamper }
+        let (trees, remembered) = (Arc::default(), Arc::default());
+        LocalStore { definition: Arc::new(definition), reference, engine, stamper, trees, remembered }
+    }
+
+    /// With trees that were remembered at a clean stop; call it before the store has seen a ring.
+    pub(crate) fn remembering(self, trees: BTreeMap<PartitionId, Tree>) -> Self {
+        *self.remembered.lock() = trees;
+        self
     }
 
     /// The same records under another definition of the store.
     pub fn redefined(&self, definition: Store) -> Self {
-        LocalStore::new(definition, self.engine.clone(), self.stamper.clone())
+        LocalStore {
+            definition: Arc::new(definition),
+            reference: self.reference.clone(),
+            engine: self.engine.clone(),
+            stamper: self.stamper.clone(),
+            trees: self.trees.clone(),
+            remembered: self.remembered.clone(),
+        }
+    }
+
+    pub(super) fn shared_trees(&self) -> &Trees {
+        &self.trees
+    }
+
+    pub(super) fn take_remembered(&self) -> BTreeMap<PartitionId, Tree> {
+        std::mem::take(&mut *self.remembered.lock())
+    }
+
+    /// Refuses while the partition's records are lost here: what is there must not pass for all there is.
+    fn check_complete(&self, partition: PartitionId) -> Result<(), Failure> {
+        match self.trees.is_incomplete(partition) {
+            false => Ok(()),
+            true => Err(Failure::new(
+                ErrorCode::Refilling,
+                format!(
+                    "partition {partition} of store {} was lost here and is being refilled",
+                    self.definition.name
+                ),
+            )),
+        }
+    }
+
+    /// Updates a record and its hash tree, under the tree's lock. **Every change of a record goes through here.**
+    pub(super) fn update(
+        &self,
+        place: Place,
+        key: &[u8],
+        change: &mut dyn FnMut(Option<&Bytes>) -> Change,
+    ) -> Result<Option<Commit>, StorageError> {
+        let mut locked = self.trees.lock(place.partition);
+        let Some(tree) = locked.as_mut().and_then(|locked| locked.tree()) else {
+            return self.engine.update(place.partition, place.token, key, change);
+        };
+        let mut difference = Some(Default::default());
+        let updated = self.engine.update(place.partition, place.token, key, &mut |record| {
+            let change = change(record);
+            difference = match &change {
+                Change::Keep => Some(Default::default()),
+                Change::Put(new) => trees::difference(key, record, Some(new)),
+                Change::Remove => trees::difference(key, record, None),
+            };
+            change
+        });
+        match (&updated, difference) {
+            (Ok(None), _) => {}
+            (Ok(Some(_)), Some(difference)) => tree.apply(place.token, difference),
+            // Refused before anything was done.
+            (Err(StorageError::Full), _) => {}
+            // A record that nobody can read was replaced, or nobody knows what the engine has done.
+            (Ok(Some(_)), None) | (Err(_), None) => tree.doubt(),
+            (Err(_), Some(difference)) if difference != Default::default() => tree.doubt(),
+            (Err(_), Some(_)) => {}
+        }
+        updated
     }
 
     /// As the cluster defines it.
@@ -116,7 +193,11 @@ impl LocalStore {
     }
 
     /// The key's state here; an empty set when it was never written.
+    ///
+    /// # Errors
+    /// `Refilling` while the partition's records are lost here, or what the engine refuses.
     pub fn get(&self, place: Place, key: &[u8]) -> Result<VersionSet, Failure> {
+        self.check_complete(place.partition)?;
         match self.engine.get(place.partition, place.token, key).map_err(refuse)? {
             None => Ok(VersionSet::default()),
             Some(record) => Ok(decode(&record, place.partition)?.1),
@@ -126,6 +207,7 @@ impl LocalStore {
     /// Shows the value that last-write-wins shows here, if there is one, to `visit`, without building the set or
     /// sharing the value: the fast path of plain gets. `visit` must be quick.
     pub fn winner(&self, place: Place, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<bool, Failure> {
+        self.check_complete(place.partition)?;
         let now = self.stamper.clock().wall();
         let mut shown = Ok(false);
         self.engine
@@ -146,14 +228,15 @@ impl LocalStore {
     /// `ValueTooLarge`, `TooManySiblings`, `ConditionFailed`, `Obsolete` (the writer's context is behind and the
     /// store keeps no siblings), or what the engine refuses. Nothing is stored then.
     pub fn stamp(&self, place: Place, key: &[u8], order: WriteOrder) -> Result<Stamped, Failure> {
+        // Another replica knows what the write replaces and whether its condition holds.
+        self.check_complete(place.partition)?;
         check_size(&self.definition, &order.value)?;
         self.stamper.check_context(order.context.as_ref())?;
         let own_context = order.context.clone();
         let mut order = Some(order);
         let mut answer = Err(Failure::new(ErrorCode::Internal, "the engine did not call back"));
         let commit = self
-            .engine
-            .update(place.partition, place.token, key, &mut |record| {
+            .update(place, key, &mut |record| {
                 let order = order.take().expect("an engine calls back at most once");
                 match self.stamp_record(place, record, order) {
                     Ok((own, set, dot)) => {
@@ -187,13 +270,25 @@ impl LocalStore {
             Err(failure) if failure.code == ErrorCode::Corrupt && !incoming.is_empty() => {
                 // The damaged copy is lost in any case; another replica's takes its place. It comes without a
                 // stamping actor, so that no dot can be repeated.
-                self.engine.discard_corrupt(place.partition, place.token, key).map_err(refuse)?;
+                self.discard_corrupt(place, key).map_err(refuse)?;
                 let (store, partition) = (&self.definition.name, place.partition);
                 tracing::warn!(%store, %partition, "corrupt record replaced");
-                self.merge_once(place, key, incoming)
+                let merged = self.merge_once(place, key, incoming)?;
+                self.trees.note_repaired();
+                Ok(merged)
             }
             answer => answer,
         }
+    }
+
+    /// Forgets a record that cannot be read. What it added to the sums is not known any more.
+    fn discard_corrupt(&self, place: Place, key: &[u8]) -> Result<bool, StorageError> {
+        let mut locked = self.trees.lock(place.partition);
+        let discarded = self.engine.discard_corrupt(place.partition, place.token, key)?;
+        if discarded && let Some(tree) = locked.as_mut().and_then(|locked| locked.tree()) {
+            tree.doubt();
+        }
+        Ok(discarded)
     }
 
     fn merge_once(
@@ -204,10 +299,7 @@ impl LocalStore {
     ) -> Result<(Merged, Option<Commit>), Failure> {
         let mut answer = Ok(Merged::Known);
         let commit = self
-            .engine
-            .update(place.partition, place.token, key, &mut |record| match self
-                .merge_record(place, record, incoming)
-            {
+            .update(place, key, &mut |record| match self.merge_record(place, record, incoming) {
                 Ok((merged, change)) => {
                     answer = Ok(merged);
                     change

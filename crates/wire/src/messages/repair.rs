@@ -51,6 +51,8 @@ tags! {
         Start = 0,
         /// Compare with nobody until started again.
         Stop = 1,
+        /// Read all records now, and compare where something is wrong.
+        Scrub = 2,
     }
 }
 

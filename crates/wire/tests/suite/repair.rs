@@ -23,15 +23,24 @@ pub fn requests() -> Vec<u8> {
     };
     let (a, b, c, d) = (store.clone(), store.clone(), store.clone(), store.clone());
     vec![
-        request(RepairGet {}, expect![[r#"
+        request(
+            RepairGet {},
+            expect![[r#"
             08 ac 02                                         ...
-        "#]]),
-        request(RepairControl { order: RepairOrder::Start, store: None, partition: None }, expect![[r#"
+        "#]],
+        ),
+        request(
+            RepairControl { order: RepairOrder::Start, store: None, partition: None },
+            expect![[r#"
             09 ac 02 00 00 00                                ......
-        "#]]),
-        request(some, expect![[r#"
+        "#]],
+        ),
+        request(
+            some,
+            expect![[r#"
             09 ac 02 01 01 05 63 61 72 74 73 01 81 04        ......carts...
-        "#]]),
+        "#]],
+        ),
         request(
             TreeSums { store, generation, sums: vec![(partition, Some((SUM, 14))), (PartitionId(2), None)] },
             expect![[r#"
@@ -40,17 +49,26 @@ pub fn requests() -> Vec<u8> {
                 00                                               .
             "#]],
         ),
-        request(TreeNodes { store: a, generation, spans: vec![(partition, (SPAN, 14))] }, expect![[r#"
+        request(
+            TreeNodes { store: a, generation, spans: vec![(partition, (SPAN, 14))] },
+            expect![[r#"
             32 ac 02 05 63 61 72 74 73 07 01 81 04 0a 81 04  2...carts.......
             0e                                               .
-        "#]]),
-        request(KeyDigests { store: b, generation, spans: vec![(partition, SPAN)] }, expect![[r#"
+        "#]],
+        ),
+        request(
+            KeyDigests { store: b, generation, spans: vec![(partition, SPAN)] },
+            expect![[r#"
             33 ac 02 05 63 61 72 74 73 07 01 81 04 0a 81 04  3...carts.......
-        "#]]),
-        request(RecordsGet { store: c, generation, keys: vec![key] }, expect![[r#"
+        "#]],
+        ),
+        request(
+            RecordsGet { store: c, generation, keys: vec![key] },
+            expect![[r#"
             34 ac 02 05 63 61 72 74 73 07 01 06 63 61 72 74  4...carts...cart
             3a 31                                            :1
-        "#]]),
+        "#]],
+        ),
         request(
             RecordsPage { store: d, generation, partition, from: Token(0x1122_3344_5566_7788) },
             expect![[r#"
@@ -65,9 +83,12 @@ pub fn responses() -> Vec<u8> {
     let (epoch, partition) = (Epoch(5), PartitionId(513));
     let key = Bytes::from_static(b"cart:1");
     vec![
-        response(RepairDocument { json: Bytes::from_static(b"{}") }, expect![[r#"
+        response(
+            RepairDocument { json: Bytes::from_static(b"{}") },
+            expect![[r#"
             88 01 02 7b 7d                                   ...{}
-        "#]]),
+        "#]],
+        ),
         response(
             TreeSummed {
                 differing: vec![(partition, 14)],
@@ -78,19 +99,28 @@ pub fn responses() -> Vec<u8> {
                 b1 01 01 81 04 0e 01 02 01 03                    ..........
             "#]],
         ),
-        response(TreeNoded { sums: vec![Some(vec![SUM, Digest(0)]), None] }, expect![[r#"
+        response(
+            TreeNoded { sums: vec![Some(vec![SUM, Digest(0)]), None] },
+            expect![[r#"
             b2 01 02 01 02 10 0f 0e 0d 0c 0b 0a 09 08 07 06  ................
             05 04 03 02 01 00 00 00 00 00 00 00 00 00 00 00  ................
             00 00 00 00 00 00                                ......
-        "#]]),
-        response(KeyDigested { keys: vec![vec![(key.clone(), SUM)], vec![]] }, expect![[r#"
+        "#]],
+        ),
+        response(
+            KeyDigested { keys: vec![vec![(key.clone(), SUM)], vec![]] },
+            expect![[r#"
             b3 01 02 01 06 63 61 72 74 3a 31 10 0f 0e 0d 0c  .....cart:1.....
             0b 0a 09 08 07 06 05 04 03 02 01 00              ............
-        "#]]),
-        response(RecordsGot { epoch, sets: vec![Ok(single()), Err(ErrorCode::Corrupt)] }, expect![[r#"
+        "#]],
+        ),
+        response(
+            RecordsGot { epoch, sets: vec![Ok(single()), Err(ErrorCode::Corrupt)] },
+            expect![[r#"
             b4 01 05 02 00 61 03 07 06 05 04 03 02 01 01 80  .....a..........
             80 80 80 f0 31 07 03 04 6d 69 6c 6b 01 92 01     ....1...milk...
-        "#]]),
+        "#]],
+        ),
         response(
             RecordsPaged { epoch, records: vec![(key, single())], next: Some(Token(0x1122_3344_5566_7788)) },
             expect![[r#"
@@ -99,8 +129,11 @@ pub fn responses() -> Vec<u8> {
                 6c 6b 01 88 77 66 55 44 33 22 11                 lk..wfUD3".
             "#]],
         ),
-        response(RecordsPaged { epoch, records: vec![], next: None }, expect![[r#"
+        response(
+            RecordsPaged { epoch, records: vec![], next: None },
+            expect![[r#"
             b5 01 05 00 00                                   .....
-        "#]]),
+        "#]],
+        ),
     ]
 }

@@ -293,7 +293,7 @@ fn partition() -> impl Strategy<Value = PartitionId> {
 }
 
 fn repair_request() -> impl Strategy<Value = Request> {
-    let order = select(vec![RepairOrder::Start, RepairOrder::Stop]);
+    let order = select(vec![RepairOrder::Start, RepairOrder::Stop, RepairOrder::Scrub]);
     prop_oneof![
         Just(RepairGet {}.into()),
         (order, option::of(text()), option::of(partition()))

@@ -102,6 +102,29 @@ impl SimulatedDisk {
         state.faults.power_on();
     }
 
+    /// Puts an empty disk in its place; locks are free, open handles dead.
+    pub fn wipe(&self) {
+        let mut state = self.state.lock();
+        state.end_life();
+        state.platter = Platter::default();
+    }
+
+    /// Every file with what a process would read from it.
+    pub fn files(&self) -> Vec<(String, Vec<u8>)> {
+        let mut state = self.state.lock();
+        let (mut files, mut directories) = (Vec::new(), vec![String::new()]);
+        while let Some(directory) = directories.pop() {
+            for name in state.platter.list(&directory) {
+                let path = if directory.is_empty() { name } else { format!("{directory}/{name}") };
+                match state.platter.named(&path) {
+                    Some(inode) => files.push((path, inode.data.clone())),
+                    None => directories.push(path),
+                }
+            }
+        }
+        files
+    }
+
     /// The power goes off at the operation after the next `operations` that change something (that one may happen
     /// in part); everything fails from there until [`SimulatedDisk::crash`]. `None` takes it back.
     pub fn power_off_after(&self, operations: Option<u64>) {

@@ -1,0 +1,279 @@
+//! Carrying out one session.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::peers::{Call, CallError};
+use futures_util::future::{Either, select};
+use model::limits::MESSAGE_BYTES_MAX;
+use model::{NodeId, PartitionId, Token, VersionSet};
+use protocol::antientropy::session::Listing;
+use protocol::antientropy::{Action, Event, Goal, Options, Outcome, Pace, RequestId, Session};
+use protocol::merkle::Span;
+use smallvec::SmallVec;
+use wire::messages::{
+    KeyDigests, Ping, RecordsGet, RecordsPage, ReplicaMerge, Request, Response, TreeNodes, TreeSums,
+};
+
+use super::{Repair, breathe, respond};
+use crate::stores::LocalStore;
+use crate::view::View;
+
+/// Most bytes of sets in one message to a peer, about.
+const PUSH_BYTES_MAX: usize = 1 << 20;
+const _: () = assert!(PUSH_BYTES_MAX < MESSAGE_BYTES_MAX);
+
+/// One session: with whom, about what, to which end.
+pub(crate) struct Drive<'a> {
+    pub(crate) repair: &'a Repair,
+    pub(crate) peer: NodeId,
+    pub(crate) view: Arc<View>,
+    pub(crate) store: Arc<LocalStore>,
+    pub(crate) goal: Goal,
+}
+
+/// What the driver learns on the way.
+#[derive(Default)]
+struct Heard {
+    /// Partitions that the peer itself has lost.
+    incomplete: BTreeSet<PartitionId>,
+    /// The shortest time that a ping has taken.
+    usual: Option<Duration>,
+}
+
+impl Drive<'_> {
+    /// Runs the session to its end. `settle` hears of each partition that was merged with all the peer had, and
+    /// whether the peer is complete there.
+    pub(crate) async fn run(
+        &self,
+        partitions: Vec<(PartitionId, Span)>,
+        settle: &mut (dyn FnMut(PartitionId, bool) + Send),
+    ) -> Outcome {
+        let options = &self.repair.options;
+        let pace = Pace::new(options.bytes_per_second);
+        let mut session =
+            Session::new(Options { goal: self.goal, patience: options.patience, pace }, partitions);
+        let (mut actions, mut heard) = (Vec::new(), Heard::default());
+        session.start(self.repair.ports.clock.now(), &mut actions);
+        let mut waiting: VecDeque<Action> = actions.drain(..).collect();
+        loop {
+            let mut request = None;
+            while let Some(action) = waiting.pop_front() {
+                match action {
+                    Action::Settle { partition } => settle(partition, !heard.incomplete.contains(&partition)),
+                    Action::End(outcome) => return outcome,
+                    other => request = Some(other),
+                }
+            }
+            match (request, session.deadline()) {
+                (Some(request), Some(deadline)) => {
+                    self.observe(&request, &mut session, &mut heard).await;
+                    let clock = &self.repair.ports.clock;
+                    let answer = Box::pin(self.carry_out(request, &mut heard));
+                    match select(answer, clock.sleep_until(deadline)).await {
+                        Either::Left(((id, event), _)) => session.step(id, event, clock.now(), &mut actions),
+                        Either::Right(_) => session.elapsed(clock.now(), &mut actions),
+                    }
+                }
+                (None, Some(deadline)) => {
+                    self.repair.ports.clock.sleep_until(deadline).await;
+                    session.elapsed(self.repair.ports.clock.now(), &mut actions);
+                }
+                (_, None) => unreachable!("a session that waits for nothing has ended"),
+            }
+            if self.is_unwanted() {
+                session.abort(&mut actions);
+            }
+            self.show(session.progress());
+            waiting.extend(actions.drain(..));
+        }
+    }
+
+    /// Whether somebody has stopped comparing, or the cluster has another document by now.
+    fn is_unwanted(&self) -> bool {
+        let stopped = self.goal == Goal::Equal && self.repair.state.lock().abort;
+        let accepted = self.repair.replica.view().get().cluster().generation_accepted_min;
+        stopped || self.repair.is_stopping() || self.view.cluster().generation < accepted
+    }
+
+    fn show(&self, progress: Outcome) {
+        if let Some(running) = self.repair.state.lock().running.as_mut().filter(|r| r.peer == self.peer) {
+            running.progress = progress;
+        }
+    }
+
+    /// Before a batch of records: how long does the peer take for the least of requests?
+    async fn observe(&self, request: &Action, session: &mut Session, heard: &mut Heard) {
+        if matches!(request, Action::CompareSums { .. } | Action::Descend { .. }) {
+            return;
+        }
+        let clock = &self.repair.ports.clock;
+        let asked = clock.now();
+        if self.call(Ping {}).await.is_ok() {
+            let took = clock.now().since(asked);
+            let usual = heard.usual.map_or(took, |usual| usual.min(took));
+            heard.usual = Some(usual);
+            session.observe(took, usual);
+        }
+    }
+
+    async fn call(&self, request: impl Into<Request>) -> Result<Response, CallError> {
+        match self.repair.peers.call(self.peer, request.into()) {
+            Call::Ready(answer) => answer,
+            Call::Pending(future) => future.await,
+        }
+    }
+
+    async fn carry_out(&self, action: Action, heard: &mut Heard) -> (RequestId, Event) {
+        let (request, event) = match action {
+            Action::CompareSums { request, partitions } => (request, self.sums(partitions, heard).await),
+            Action::Descend { request, spans } => (request, self.descend(spans).await),
+            Action::List { request, spans } => (request, self.list(spans).await),
+            Action::Pull { request, keys } => (request, self.pull(keys).await),
+            Action::Push { request, keys } => (request, self.push(keys).await),
+            Action::Page { request, partition, from } => (request, self.page(partition, from).await),
+            Action::Settle { .. } | Action::End(_) => unreachable!("it asks for nothing"),
+        };
+        (request, event.unwrap_or(Event::Failed))
+    }
+
+    async fn sums(&self, partitions: Vec<PartitionId>, heard: &mut Heard) -> Option<Event> {
+        let own = |id: PartitionId| self.store.trees().look(id, |tree| tree.sum().zip(tree.bits())).flatten();
+        let sums = partitions.into_iter().map(|id| (id, own(id))).collect();
+        let (store, generation) = self.address();
+        match self.call(TreeSums { store, generation, sums }).await {
+            Ok(Response::TreeSummed(summed)) => {
+                heard.incomplete.extend(summed.incomplete);
+                Some(Event::Summed { differing: summed.differing, unready: summed.unready })
+            }
+            _ => None,
+        }
+    }
+
+    async fn descend(&self, spans: Vec<(PartitionId, Span, u8)>) -> Option<Event> {
+        let (store, generation) = self.address();
+        let asked = spans.iter().map(|&(id, span, bits)| (id, (span, bits))).collect();
+        let Ok(Response::TreeNoded(noded)) = self.call(TreeNodes { store, generation, spans: asked }).await
+        else {
+            return None;
+        };
+        let parts = spans.into_iter().zip(noded.sums).map(|((id, span, bits), theirs)| {
+            let mine = self.store.trees().look(id, |tree| tree.sums(span, bits)).flatten();
+            mine.zip(theirs)
+        });
+        Some(Event::Descended { parts: parts.collect() })
+    }
+
+    async fn list(&self, spans: Vec<(PartitionId, Span)>) -> Option<Event> {
+        let (store, generation) = self.address();
+        let Ok(Response::KeyDigested(digested)) =
+            self.call(KeyDigests { store, generation, spans: spans.clone() }).await
+        else {
+            return None;
+        };
+        let (mut keys, mut bytes) = (Vec::new(), 0);
+        for ((partition, span), theirs) in spans.into_iter().zip(digested.keys) {
+            bytes += theirs.iter().map(|(key, _)| key.len() as u64 + 18).sum::<u64>();
+            let mine = self.store.keys(partition, span).ok()?;
+            keys.push(Some(Listing { mine, theirs }));
+            breathe().await;
+        }
+        Some(Event::Listed { keys, bytes })
+    }
+
+    async fn pull(&self, keys: Vec<Bytes>) -> Option<Event> {
+        let (store, generation) = self.address();
+        let Ok(Response::RecordsGot(got)) =
+            self.call(RecordsGet { store, generation, keys: keys.clone() }).await
+        else {
+            return None;
+        };
+        if got.epoch < respond::epoch(&self.repair.replica) {
+            // Read before a deletion was forgotten: it must be read again.
+            return None;
+        }
+        let (mut push, mut failed, mut bytes, done) = (Vec::new(), 0, 0, got.sets.len());
+        for (key, set) in keys.into_iter().zip(got.sets) {
+            let Ok(set) = set else {
+                failed += 1;
+                continue;
+            };
+            bytes += wire::versions::record_bytes(None, &set) as u64;
+            match self.merge(&key, &set) {
+                Some(mine) if set.includes(&mine) => {}
+                Some(_) => push.push(key),
+                None => failed += 1,
+            }
+        }
+        breathe().await;
+        Some(Event::Pulled { done, push, failed, bytes })
+    }
+
+    /// Merges here, and says what is here now; `None` when it cannot be merged.
+    fn merge(&self, key: &Bytes, set: &VersionSet) -> Option<VersionSet> {
+        let place = self.view.route(&self.store, key).place;
+        if !set.is_empty() {
+            self.store.merge(place, key, set).ok()?;
+        }
+        self.store.content(place, key).ok()
+    }
+
+    async fn push(&self, keys: Vec<Bytes>) -> Option<Event> {
+        let (mut entries, mut bytes, mut done, mut failed) = (SmallVec::new(), 0, 0, 0);
+        for key in keys {
+            let place = self.view.route(&self.store, &key).place;
+            match self.store.content(place, &key) {
+                Ok(set) if set.is_empty() => {}
+                Ok(set) => {
+                    bytes += key.len() + wire::versions::record_bytes(None, &set);
+                    if bytes > PUSH_BYTES_MAX && !entries.is_empty() {
+                        break;
+                    }
+                    entries.push((key, set));
+                }
+                Err(_) => failed += 1,
+            }
+            done += 1;
+        }
+        if !entries.is_empty() {
+            let (store, generation) = self.address();
+            let merge = ReplicaMerge { store, generation, hint_for: None, entries };
+            let Ok(Response::ReplicaMerged(merged)) = self.call(merge).await else { return None };
+            failed += merged.outcomes.iter().filter(|outcome| outcome.is_err()).count();
+        }
+        Some(Event::Pushed { done, failed, bytes: bytes as u64 })
+    }
+
+    async fn page(&self, partition: PartitionId, from: Token) -> Option<Event> {
+        let (store, generation) = self.address();
+        let Ok(Response::RecordsPaged(paged)) =
+            self.call(RecordsPage { store, generation, partition, from }).await
+        else {
+            return None;
+        };
+        if paged.epoch < respond::epoch(&self.repair.replica) || paged.next.is_some_and(|next| next <= from) {
+            return None;
+        }
+        let (mut merged, mut failed, mut bytes) = (0, 0, 0);
+        for (position, (key, set)) in paged.records.iter().enumerate() {
+            bytes += (key.len() + wire::versions::record_bytes(None, set)) as u64;
+            let place = self.view.route(&self.store, key).place;
+            match self.store.merge(place, key, set) {
+                Ok((_, changed)) => merged += usize::from(changed.is_some()),
+                Err(_) => failed += 1,
+            }
+            if position % 64 == 63 {
+                breathe().await;
+            }
+        }
+        // Whoever counts this partition as complete relies on what was merged.
+        self.store.durable(self.store.engine().position()).wait().await.ok()?;
+        Some(Event::Paged { next: paged.next, merged, failed, bytes })
+    }
+
+    fn address(&self) -> (wire::messages::StoreRef, model::Generation) {
+        (self.store.reference().clone(), self.view.cluster().generation)
+    }
+}

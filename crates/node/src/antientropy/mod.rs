@@ -1,0 +1,238 @@
+//! Anti-entropy at one node: comparing with peers, counting trees, scrubbing, refilling, and telling how it stands.
+//!
+//! ```text
+//!   sessions ── protocol::antientropy::Session ── tree-sums … ──▶ respond (at the peer)
+//!   keeper   ── counts doubtful trees, reads every record now and then
+//!   refill   ── sessions of another goal, until no partition is incomplete
+//! ```
+//!
+//! All of it runs on the background thread, one piece at a time, and lets requests go first: by a rate of bytes, and
+//! slower while a peer's workers are late to answer a ping.
+//!
+//! Must never: keep the node alive. Each task holds on to it only while it does something.
+
+mod drive;
+mod keeper;
+mod numbers;
+mod remembered;
+mod respond;
+mod sessions;
+mod status;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use client::peers::Peers;
+use model::{Moment, NodeId, PartitionId};
+use parking_lot::Mutex;
+use protocol::antientropy::{Outcome, Schedule};
+use runtime::{Disk, Ports};
+use tokio::sync::Notify;
+
+use crate::events::Events;
+use crate::metrics::Metrics;
+use crate::refill::Refill;
+use crate::replica::Replica;
+
+pub(crate) use drive::Drive;
+pub(crate) use remembered::{recall, remember};
+
+use numbers::Numbers;
+
+/// How a node repairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RepairOptions {
+    /// Within this time every pair of nodes has compared what it shares. Default: 10 minutes.
+    pub period: Duration,
+    /// Within this time every record has been read and its checksum looked at. Default: 7 days.
+    pub scrub_period: Duration,
+    /// Bytes of records that one comparison moves in a second at most; 0 is no limit. Default: 64 MiB.
+    pub bytes_per_second: u64,
+    /// How long a peer may take to answer. Default: 10 seconds.
+    pub patience: Duration,
+}
+
+impl Default for RepairOptions {
+    fn default() -> Self {
+        RepairOptions {
+            period: Duration::from_secs(600),
+            scrub_period: Duration::from_secs(7 * 24 * 3600),
+            bytes_per_second: 64 << 20,
+            patience: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What repair is made of.
+pub(crate) struct Parts {
+    pub(crate) options: RepairOptions,
+    pub(crate) ports: Ports,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) replica: Arc<Replica>,
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) refill: Refill,
+}
+
+/// Repair at one node.
+pub struct Repair {
+    options: RepairOptions,
+    ports: Ports,
+    disk: Arc<dyn Disk>,
+    replica: Arc<Replica>,
+    peers: Arc<Peers>,
+    events: Arc<Events>,
+    numbers: Numbers,
+    refill: Mutex<Refill>,
+    state: Mutex<State>,
+    wake: Notify,
+    stopping: AtomicBool,
+}
+
+struct State {
+    schedule: Schedule,
+    /// Only these, in comparisons that were asked for.
+    only: Only,
+    running: Option<Running>,
+    /// Breaks off the comparison that runs.
+    abort: bool,
+    ended: BTreeMap<NodeId, Ended>,
+    scrub: Scrub,
+}
+
+/// What a comparison that was asked for is limited to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Only {
+    store: Option<String>,
+    partition: Option<PartitionId>,
+}
+
+struct Running {
+    peer: NodeId,
+    store: String,
+    since: Moment,
+    progress: Outcome,
+}
+
+#[derive(Clone, Copy)]
+struct Ended {
+    at: Moment,
+    took: Duration,
+    outcome: Outcome,
+}
+
+/// How far the scrub is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Scrub {
+    /// Passes over all records.
+    passes: u64,
+    /// Partitions of this pass, and how many of them are done.
+    partitions: usize,
+    done: usize,
+}
+
+impl Repair {
+    /// Begins. Tasks end when the result is dropped or closed.
+    pub(crate) fn start(parts: Parts) -> Arc<Repair> {
+        let Parts { options, ports, disk, replica, peers, events, metrics, refill } = parts;
+        let schedule = Schedule::new(replica.node(), options.period);
+        let state = State {
+            schedule,
+            only: Only::default(),
+            running: None,
+            abort: false,
+            ended: BTreeMap::new(),
+            scrub: Scrub::default(),
+        };
+        let repair = Arc::new(Repair {
+            numbers: Numbers::new(&metrics),
+            options,
+            disk,
+            replica,
+            peers,
+            events,
+            refill: Mutex::new(refill),
+            state: Mutex::new(state),
+            wake: Notify::new(),
+            stopping: AtomicBool::new(false),
+            ports,
+        });
+        numbers::watch(&repair, &metrics);
+        let tasks = repair.ports.tasks.clone();
+        tasks.spawn_background(Box::pin(sessions::run(Arc::downgrade(&repair))));
+        tasks.spawn_background(Box::pin(keeper::count(Arc::downgrade(&repair))));
+        tasks.spawn_background(Box::pin(keeper::scrub(Arc::downgrade(&repair))));
+        tasks.spawn_background(Box::pin(crate::refill::run(Arc::downgrade(&repair))));
+        repair
+    }
+
+    /// Ends all tasks at their next step.
+    pub(crate) fn close(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        self.state.lock().abort = true;
+        self.wake.notify_waiters();
+        self.peers.close();
+    }
+
+    /// Its links, for whoever tells them of newer documents.
+    pub(crate) fn peers(&self) -> &Arc<Peers> {
+        &self.peers
+    }
+
+    pub(crate) fn replica(&self) -> &Arc<Replica> {
+        &self.replica
+    }
+
+    pub(crate) fn ports(&self) -> &Ports {
+        &self.ports
+    }
+
+    pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
+        &self.disk
+    }
+
+    pub(crate) fn events(&self) -> &Arc<Events> {
+        &self.events
+    }
+
+    /// What is being refilled.
+    pub(crate) fn refill(&self) -> &Mutex<Refill> {
+        &self.refill
+    }
+
+    /// Compares with this peer soon.
+    pub fn ask_for(&self, peer: NodeId) {
+        self.state.lock().schedule.ask_for(peer);
+        self.wake.notify_one();
+    }
+
+    /// Whether the node stops.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_stopping()
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+}
+
+/// Holds on to the node for one step.
+pub(crate) fn living(weak: &Weak<Repair>) -> Option<Arc<Repair>> {
+    weak.upgrade().filter(|repair| !repair.is_stopping())
+}
+
+/// Lets other tasks of the thread go first.
+pub(crate) async fn breathe() {
+    let mut breathed = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut breathed, true) {
+            return std::task::Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+    .await;
+}

@@ -1,0 +1,105 @@
+//! What repair counts.
+
+use std::sync::Arc;
+
+use protocol::antientropy::Outcome;
+
+use super::Repair;
+use crate::metrics::{Counter, Kind, Metrics};
+
+/// Handles of the counters.
+pub(super) struct Numbers {
+    complete: Counter,
+    incomplete: Counter,
+    keys: Counter,
+    pulled: Counter,
+    pushed: Counter,
+    bytes: Counter,
+    pub(super) counted_records: Counter,
+    pub(super) scrubbed_records: Counter,
+    pub(super) scrubbed_bytes: Counter,
+    pub(super) corrupt_records: Counter,
+    pub(super) wrong_leaves: Counter,
+}
+
+impl Numbers {
+    pub(super) fn new(metrics: &Metrics) -> Numbers {
+        let counter = |name, help| metrics.counter(name, help, &[]);
+        let sessions = |outcome| {
+            let help = "Comparisons with a peer.";
+            metrics.counter("tontine_antientropy_sessions_total", help, &[("outcome", outcome)])
+        };
+        let sets = |way| {
+            let help = "Sets exchanged by comparisons.";
+            metrics.counter("tontine_antientropy_sets_total", help, &[("way", way)])
+        };
+        Numbers {
+            complete: sessions("complete"),
+            incomplete: sessions("incomplete"),
+            keys: counter("tontine_antientropy_keys_differing_total", "Keys found to differ."),
+            pulled: sets("pulled"),
+            pushed: sets("pushed"),
+            bytes: counter("tontine_antientropy_bytes_total", "Bytes exchanged by comparisons."),
+            counted_records: counter(
+                "tontine_antientropy_counted_records_total",
+                "Records read to count hash trees.",
+            ),
+            scrubbed_records: counter("tontine_scrub_records_total", "Records read by the scrub."),
+            scrubbed_bytes: counter("tontine_scrub_bytes_total", "Bytes read by the scrub."),
+            corrupt_records: counter(
+                "tontine_scrub_corrupt_records_total",
+                "Records that the scrub found corrupt.",
+            ),
+            wrong_leaves: counter(
+                "tontine_scrub_wrong_leaves_total",
+                "Leaves whose sum was not that of their records.",
+            ),
+        }
+    }
+
+    pub(super) fn ended(&self, outcome: &Outcome) {
+        if outcome.complete {
+            self.complete.increment()
+        } else {
+            self.incomplete.increment()
+        }
+        self.keys.add(outcome.keys as u64);
+        self.pulled.add(outcome.pulled as u64);
+        self.pushed.add(outcome.pushed as u64);
+        self.bytes.add(outcome.bytes);
+    }
+}
+
+/// Shows what others count.
+pub(super) fn watch(repair: &Arc<Repair>, metrics: &Metrics) {
+    let watch = |kind, name, help, read: fn(&Repair) -> u64| {
+        let weak = Arc::downgrade(repair);
+        metrics
+            .watch(kind, name, help, &[], move || weak.upgrade().map_or(0.0, |repair| read(&repair) as f64));
+    };
+    watch(
+        Kind::Gauge,
+        "tontine_antientropy_doubtful_trees",
+        "Hash trees that wait to be counted.",
+        |repair| {
+            let view = repair.replica().view().get();
+            view.stores().iter().map(|store| store.trees().summary().1 as u64).sum()
+        },
+    );
+    watch(Kind::Gauge, "tontine_antientropy_tree_bytes", "Memory of the leaves of hash trees.", |repair| {
+        let view = repair.replica().view().get();
+        view.stores().iter().map(|store| store.trees().summary().2 as u64).sum()
+    });
+    watch(
+        Kind::Counter,
+        "tontine_antientropy_repaired_records_total",
+        "Corrupt records replaced.",
+        |repair| {
+            let view = repair.replica().view().get();
+            view.stores().iter().map(|store| store.trees().repaired()).sum()
+        },
+    );
+    watch(Kind::Gauge, "tontine_refill_incomplete_partitions", "Partitions being refilled.", |repair| {
+        repair.refill().lock().progress().0 as u64
+    });
+}

@@ -1,0 +1,126 @@
+//! Comparing with every peer in its turn.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::future::select;
+use model::{NodeId, PartitionId};
+use protocol::antientropy::{Goal, Outcome};
+use protocol::merkle::Span;
+
+use super::drive::Drive;
+use super::{Ended, Only, Repair, Running, living};
+use crate::events::Event;
+use crate::stores::{LocalStore, bounds};
+use crate::view::View;
+
+/// How often the turns are looked at without being woken: nodes come and go.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Compares as the schedule says, as long as the node lives.
+pub(super) async fn run(weak: Weak<Repair>) {
+    loop {
+        let Some(repair) = living(&weak) else { return };
+        let now = repair.ports.clock.now();
+        let (next, deadline) = {
+            let mut state = repair.state.lock();
+            let view = repair.replica.view().get();
+            state.schedule.learn(view.cluster().nodes.iter().map(|node| node.id), now);
+            (state.schedule.next(now), state.schedule.deadline())
+        };
+        match next {
+            Some(peer) => compare(&repair, peer).await,
+            None => {
+                let until = now.after(LOOK_INTERVAL);
+                let until = deadline.map_or(until, |due| due.min(until)).max(now);
+                let pause = repair.ports.clock.sleep_until(until);
+                // Woken, or time for another look.
+                let _ = select(pause, Box::pin(repair.wake.notified())).await;
+            }
+        }
+    }
+}
+
+/// One comparison with one peer: all stores, one after the other.
+async fn compare(repair: &Arc<Repair>, peer: NodeId) {
+    let clock = repair.ports.clock.clone();
+    let (began, view) = (clock.now(), repair.replica.view().get());
+    let only = {
+        let mut state = repair.state.lock();
+        state.abort = false;
+        state.only.clone()
+    };
+    let mut total = Outcome { complete: true, ..Outcome::default() };
+    for store in view.stores() {
+        let partitions = shared(&view, store, repair.replica.node(), peer, &only);
+        if partitions.is_empty() {
+            continue;
+        }
+        repair.state.lock().running = Some(Running {
+            peer,
+            store: store.definition().name.to_string(),
+            since: began,
+            progress: Outcome::default(),
+        });
+        let drive = Drive { repair, peer, view: view.clone(), store: store.clone(), goal: Goal::Equal };
+        let outcome = Box::pin(drive.run(partitions, &mut |_, _| {})).await;
+        add(&mut total, outcome);
+        if !outcome.complete {
+            tracing::debug!(%peer, store = %store.definition().name, ?outcome, "comparison not complete");
+        }
+    }
+    let now = clock.now();
+    let took = now.since(began);
+    repair.numbers.ended(&total);
+    if total.keys > 0 {
+        let (keys, pulled, pushed) = (total.keys as u64, total.pulled as u64, total.pushed as u64);
+        let took_ms = took.as_millis() as u64;
+        repair.events.record(Event::RepairEnded {
+            peer,
+            keys,
+            pulled,
+            pushed,
+            complete: total.complete,
+            took_ms,
+        });
+    }
+    let mut state = repair.state.lock();
+    state.running = None;
+    state.ended.insert(peer, Ended { at: now, took, outcome: total });
+    state.schedule.ended(total.complete, now);
+    if state.schedule.asked() == 0 {
+        state.only = Only::default();
+    }
+}
+
+/// The partitions that both hold.
+fn shared(
+    view: &View,
+    store: &LocalStore,
+    own: NodeId,
+    peer: NodeId,
+    only: &Only,
+) -> Vec<(PartitionId, Span)> {
+    if only.store.as_deref().is_some_and(|name| name != store.definition().name.as_str()) {
+        return Vec::new();
+    }
+    let replicas = view.replicated_by(own, store);
+    let both = |id: PartitionId| replicas.get(&id).is_some_and(|others| others.contains(&peer));
+    let wanted = |id: PartitionId| only.partition.is_none_or(|partition| partition == id);
+    let all = bounds(&view.cluster().ring);
+    let chosen = all.into_iter().filter(|(id, _)| both(*id) && wanted(*id));
+    chosen.map(|(id, tokens)| (id, Span::around(&tokens))).collect()
+}
+
+fn add(total: &mut Outcome, more: Outcome) {
+    total.complete &= more.complete;
+    total.partitions += more.partitions;
+    total.differing += more.differing;
+    total.unready += more.unready;
+    total.keys += more.keys;
+    total.pulled += more.pulled;
+    total.pushed += more.pushed;
+    total.failed += more.failed;
+    total.requests += more.requests;
+    total.bytes += more.bytes;
+}

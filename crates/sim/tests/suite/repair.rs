@@ -1,0 +1,352 @@
+//! Anti-entropy, scrub and refilling, each in a cluster of its own where nothing else heals.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::{Client, ClientOptions, PutOptions};
+use model::{Moment, VersionSet};
+use node::stores::{LocalStore, Place};
+use runtime::disk::simulated::{Fault as DiskFault, Operation};
+use sim::cluster::{LAST_WRITE, World};
+use sim::executor::WallClock;
+use sim::network::{Conditions, Host};
+use sim::swarm::{EngineKind, Losses, Setup};
+use storage::{Change, Durability};
+
+/// Three nodes that hold everything, a calm network, and nobody who does harm.
+fn setup(seed: u64) -> Setup {
+    let mut setup = Setup::of_seed(seed);
+    (setup.nodes, setup.replicas, setup.reads, setup.writes, setup.sloppy) = (3, 3, 2, 2, false);
+    (setup.engine, setup.losses) = (EngineKind::Log(Durability::Always), Losses::None);
+    (setup.conditions, setup.deadline) = (Conditions::calm(), Duration::from_secs(1));
+    (setup.faults, setup.harms) = (Vec::new(), 0);
+    setup
+}
+
+/// Plays a story with a client.
+fn play<F>(setup: Setup, story: impl FnOnce(Arc<World>, Client) -> F + Send + 'static)
+where
+    F: Future<Output = ()> + Send,
+{
+    let world = World::new(setup);
+    let done = Arc::new(AtomicBool::new(false));
+    let process = world.executor.process();
+    let (stage, ended) = (world.clone(), done.clone());
+    let body = async move {
+        stage.found().await;
+        for position in 0..stage.machines().len() {
+            stage.start(position);
+        }
+        until(&stage, "all nodes stand", || stage.all_up()).await;
+        let ports = stage.ports(Host(101), process, Arc::new(WallClock::default()));
+        let client = Client::connect(&stage.addresses(), ports, ClientOptions::default()).await;
+        Box::pin(story(stage, client.expect("nothing is in the way"))).await;
+        ended.store(true, Ordering::Relaxed);
+    };
+    world.executor.spawn(process, Box::pin(body));
+    let ran = world.executor.run(&done, Moment::default().after(Duration::from_secs(600)));
+    let log = world.log().join("\n");
+    world.end();
+    ran.unwrap_or_else(|halt| panic!("{halt:?}\n{log}"));
+}
+
+async fn until(world: &World, what: &str, mut holds: impl FnMut() -> bool) {
+    let give_up = world.executor.now().after(Duration::from_secs(120));
+    while !holds() {
+        assert!(world.executor.now() < give_up, "never: {what}");
+        world.executor.sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn keys(count: u32) -> Vec<Bytes> {
+    (0..count).map(|number| Bytes::from(format!("key {number}"))).collect()
+}
+
+async fn put_all(client: &Client, keys: &[Bytes], value: &'static str) {
+    let store = client.store(LAST_WRITE).expect("the cluster has it");
+    for key in keys {
+        let mut attempts = 0;
+        // A write whose node has just died is made again.
+        while let Err(error) =
+            store.put(key.clone(), Bytes::from_static(value.as_bytes()), PutOptions::default()).await
+        {
+            attempts += 1;
+            assert!(attempts < 100, "{error}");
+        }
+    }
+}
+
+fn local(world: &World, position: usize) -> Arc<LocalStore> {
+    let node = world.node(position).expect("it runs");
+    node.replica().view().get().store(LAST_WRITE).expect("the cluster has it").clone()
+}
+
+fn place(world: &World, position: usize, key: &Bytes) -> Place {
+    let node = world.node(position).expect("it runs");
+    let view = node.replica().view().get();
+    view.route(&local(world, position), key).place
+}
+
+fn held(world: &World, position: usize, key: &Bytes) -> VersionSet {
+    local(world, position).get(place(world, position, key), key).unwrap_or_default()
+}
+
+/// Takes a record away behind the back of its hash tree.
+fn lose(world: &World, position: usize, key: &Bytes) {
+    let place = place(world, position, key);
+    let engine = local(world, position).engine().clone();
+    engine.update(place.partition, place.token, key, &mut |_| Change::Remove).expect("the engine is open");
+}
+
+async fn equal(world: &World, keys: &[Bytes]) {
+    let whole = || keys.iter().all(|key| !held(world, 0, key).is_empty());
+    until(world, "equal replicas", || whole() && world.difference(keys).is_none()).await;
+}
+
+fn progress(world: &World, position: usize) -> serde_json::Value {
+    world.node(position).expect("it runs").repair().status()
+}
+
+#[test]
+fn a_replica_that_missed_writes_becomes_equal_by_itself() {
+    play(setup(1), |world, client| async move {
+        let keys = keys(60);
+        put_all(&client, &keys, "before").await;
+        world.kill(2, Duration::ZERO, Duration::ZERO);
+        put_all(&client, &keys[..40], "while it was away").await;
+        world.start(2);
+        until(&world, "all nodes stand", || world.all_up()).await;
+        equal(&world, &keys).await;
+    });
+}
+
+#[test]
+fn the_trees_claim_equality_while_a_record_is_missing_and_the_scrub_finds_it() {
+    play(setup(2), |world, client| async move {
+        let keys = keys(30);
+        put_all(&client, &keys, "v").await;
+        equal(&world, &keys).await;
+        lose(&world, 1, &keys[7]);
+        assert!(held(&world, 1, &keys[7]).is_empty());
+        // Comparing cannot see it: the tree says what was there.
+        let node = world.node(1).expect("it runs");
+        let wrong = || progress(&world, 1)["scrub"]["wrong_leaves_total"].as_u64();
+        assert_eq!(wrong(), Some(0));
+        let read = node.repair().scrub_now().await;
+        assert!(read >= 29, "{read} records read");
+        assert_eq!(wrong(), Some(1));
+        equal(&world, &keys).await;
+        let kinds: Vec<_> = node.events().after(0, 1000).into_iter().map(|e| e.event.kind()).collect();
+        assert!(kinds.contains(&"leaves-recounted"), "{kinds:?}");
+    });
+}
+
+#[test]
+fn equal_replicas_exchange_nothing_again_however_many_wrote() {
+    play(setup(3), |world, client| async move {
+        let keys = keys(20);
+        // Every node writes every key, so vectors have several entries, and one node is missing now and then.
+        for round in 0..6 {
+            let victim = round % 3;
+            world.kill(victim, Duration::ZERO, Duration::ZERO);
+            put_all(&client, &keys, "v").await;
+            world.start(victim);
+            until(&world, "all nodes stand", || world.all_up()).await;
+        }
+        equal(&world, &keys).await;
+        let entries = held(&world, 0, &keys[0]).vector().entries().len();
+        assert!(entries >= 2, "{entries} actors wrote the first key");
+        let compared = |position: usize| progress(&world, position)["peers"].clone();
+        // A whole period later everybody has compared with everybody, and found nothing.
+        world.executor.sleep(Duration::from_secs(10)).await;
+        for position in 0..2 {
+            let peers = compared(position);
+            let ended = peers.as_array().expect("a list");
+            assert_eq!(ended.len(), 2 - position, "{peers}");
+            for peer in ended {
+                assert_eq!(peer["outcome"]["keys_differing"], 0, "{peers}");
+                assert_eq!(peer["outcome"]["complete"], true, "{peers}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_node_that_lost_its_disk_refuses_gets_until_it_is_refilled_and_reuses_no_dot() {
+    play(setup(4), |world, client| async move {
+        let keys = keys(60);
+        put_all(&client, &keys, "old").await;
+        equal(&world, &keys).await;
+        let before = world.node(2).expect("it runs").incarnation();
+        let dots: Vec<_> = keys.iter().map(|key| held(&world, 2, key)).collect();
+        world.kill(2, Duration::ZERO, Duration::ZERO);
+        world.wipe(2);
+        // Its peers can be reached by nobody but clients: nothing can be refilled.
+        for other in [1, 2] {
+            world.wires.block(Host(3), Host(other));
+        }
+        world.start(2);
+        until(&world, "all nodes stand", || world.all_up()).await;
+        assert!(world.node(2).expect("it runs").incarnation() > before, "an incarnation of its own");
+        for key in &keys {
+            let refused = local(&world, 2).get(place(&world, 2, key), key).expect_err("it has nothing");
+            assert_eq!(refused.code, wire::ErrorCode::Refilling);
+        }
+        let store = client.store(LAST_WRITE).expect("the cluster has it");
+        for key in &keys {
+            let found = store.get(key.clone()).await.expect("two others have it");
+            assert_eq!(found.set().versions().len(), 1, "no false absence");
+        }
+        for other in [1, 2] {
+            world.wires.unblock(Host(3), Host(other));
+        }
+        equal(&world, &keys).await;
+        for (key, before) in keys.iter().zip(dots) {
+            assert_eq!(held(&world, 2, key), before);
+        }
+        let status = progress(&world, 2)["refill"].clone();
+        assert_eq!(status["partitions_left"], 0, "{status}");
+        // Whatever it stamps now, no dot was there before.
+        put_all(&client, &keys, "new").await;
+        let kinds: Vec<_> = world
+            .node(2)
+            .expect("it runs")
+            .events()
+            .after(0, 1000)
+            .into_iter()
+            .map(|e| e.event.kind())
+            .collect();
+        assert!(kinds.contains(&"refill-started") && kinds.contains(&"refill-ended"), "{kinds:?}");
+    });
+}
+
+#[test]
+fn a_disk_that_is_lost_again_while_it_is_refilled_does_not_pass_for_whole() {
+    play(setup(5), |world, client| async move {
+        let keys = keys(40);
+        put_all(&client, &keys, "v").await;
+        equal(&world, &keys).await;
+        world.kill(2, Duration::ZERO, Duration::ZERO);
+        world.wipe(2);
+        for other in [1, 2] {
+            world.wires.block(Host(3), Host(other));
+        }
+        for _ in 0..3 {
+            world.start(2);
+            until(&world, "all nodes stand", || world.all_up()).await;
+            assert!(local(&world, 2).get(place(&world, 2, &keys[0]), &keys[0]).is_err());
+            world.cut_power(2, 7, Duration::ZERO, Duration::ZERO);
+        }
+        for other in [1, 2] {
+            world.wires.unblock(Host(3), Host(other));
+        }
+        world.start(2);
+        until(&world, "all nodes stand", || world.all_up()).await;
+        equal(&world, &keys).await;
+    });
+}
+
+#[test]
+fn a_copy_of_a_cleanly_stopped_directory_is_noticed_and_set_aside() {
+    play(setup(6), |world, client| async move {
+        let keys = keys(20);
+        put_all(&client, &keys, "first").await;
+        equal(&world, &keys).await;
+        world.stop(2).await;
+        let copy = world.copy(2);
+        world.start(2);
+        until(&world, "all nodes stand", || world.all_up()).await;
+        let before = world.node(2).expect("it runs").incarnation();
+        put_all(&client, &keys, "second").await;
+        world.kill(2, Duration::ZERO, Duration::ZERO);
+        world.restore(2, &copy);
+        world.start(2);
+        until(&world, "all nodes stand", || world.all_up()).await;
+        assert!(world.node(2).expect("it runs").incarnation() > before);
+        equal(&world, &keys).await;
+        assert_eq!(progress(&world, 2)["refill"]["partitions_left"], 0);
+    });
+}
+
+#[test]
+fn a_sloppy_quorum_is_read_through_its_fallback_and_then_by_the_replica_itself() {
+    let mut setup = setup(7);
+    (setup.nodes, setup.sloppy) = (5, true);
+    play(setup, |world, client| async move {
+        let keys = keys(30);
+        world.kill(0, Duration::ZERO, Duration::ZERO);
+        world.kill(1, Duration::ZERO, Duration::ZERO);
+        put_all(&client, &keys, "v").await;
+        let store = client.store(LAST_WRITE).expect("the cluster has it");
+        for key in &keys {
+            let found = store.get(key.clone()).await.expect("fallbacks answer");
+            assert_eq!(found.set().versions().len(), 1);
+        }
+        world.start(0);
+        world.start(1);
+        until(&world, "all nodes stand", || world.all_up()).await;
+        until(&world, "equal replicas", || world.difference(&keys).is_none()).await;
+    });
+}
+
+#[test]
+fn a_failing_sync_costs_nothing_once_the_node_is_back() {
+    play(setup(8), |world, client| async move {
+        let keys = keys(30);
+        put_all(&client, &keys[..10], "v").await;
+        world.machines()[1].disk().inject(DiskFault::next(Operation::Sync, 1));
+        let store = client.store(LAST_WRITE).expect("the cluster has it");
+        let mut failed = 0;
+        for key in &keys {
+            // What that node stamps is in doubt from now on, and nobody claims anything else.
+            let answer = store.put(key.clone(), Bytes::from_static(b"w"), PutOptions::default()).await;
+            failed += usize::from(answer.is_err());
+        }
+        assert!(failed > 0, "the node has stopped");
+        world.cut_power(1, 3, Duration::ZERO, Duration::ZERO);
+        world.machines()[1].disk().clear_faults();
+        world.start(1);
+        until(&world, "all nodes stand", || world.all_up()).await;
+        equal(&world, &keys).await;
+    });
+}
+
+#[test]
+fn a_replica_whose_disk_was_full_catches_up_when_there_is_room() {
+    play(setup(9), |world, client| async move {
+        let keys = keys(40);
+        put_all(&client, &keys[..5], "v").await;
+        let disk = world.machines()[2].disk().clone();
+        disk.set_capacity(Some(disk.used_bytes()));
+        put_all(&client, &keys, "while it was full").await;
+        disk.set_capacity(None);
+        equal(&world, &keys).await;
+    });
+}
+
+#[test]
+fn a_flipped_bit_is_found_by_the_scrub_and_repaired_from_a_replica() {
+    play(setup(10), |world, client| async move {
+        let keys = keys(30);
+        put_all(&client, &keys, "a value long enough to be found again").await;
+        equal(&world, &keys).await;
+        let flipped = world.flip(1, b"long enough to be found");
+        assert!(flipped, "the value is on the disk");
+        let node = world.node(1).expect("it runs");
+        node.repair().scrub_now().await;
+        assert_eq!(progress(&world, 1)["scrub"]["corrupt_records_total"], 1);
+        equal(&world, &keys).await;
+        let repaired = || {
+            let trees = progress(&world, 1)["trees"].clone();
+            trees
+                .as_array()
+                .expect("a list")
+                .iter()
+                .map(|t| t["repaired_records_total"].as_u64().unwrap_or(0))
+                .sum::<u64>()
+        };
+        until(&world, "the repair is counted", || repaired() == 1).await;
+    });
+}
