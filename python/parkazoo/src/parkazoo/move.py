@@ -196,10 +196,15 @@ class Mover:
         """
         following = table.next()
         seat = decides or following.seat
-        for name in [seat, *(n for n in following.ensembles if n != seat)]:
+
+        def write(name: str) -> None:
             shards = frozen.get(name, [])
             self._write_copy(self._at(name), table, following, shards, name == seat)
-            self.client._sessions.adopt(following)
+
+        write(seat)
+        self.client._sessions.adopt(following)
+        others = [name for name in following.ensembles if name != seat]
+        self.client._sessions.in_parallel([partial(write, name) for name in others])
         return following
 
     def _write_copy(
@@ -290,9 +295,10 @@ class Mover:
             begun = time.monotonic()
             table = self._freeze(table, batch)
             failpoints.reached("move.3.freeze", failpoints.AFTER)
-            self._each(copiers, lambda copier: copier.copy(frozen=True))
-            self._await_ephemerals(copiers)
-            self._each(copiers, Copier.settle)
+            used = self._used(copiers)
+            self._each(used, lambda copier: copier.copy(frozen=True))
+            self._await_ephemerals(used)
+            self._each(used, Copier.settle)
             failpoints.reached("move.4.copy", failpoints.AFTER)
         except Exception:
             self._give_up(list(batch))
@@ -310,6 +316,23 @@ class Mover:
     def _each(self, copiers: list[Copier], work: Callable[[Copier], Any]) -> None:
         """The same for several shards at once: most of it is waiting for servers."""
         self.client._sessions.in_parallel([partial(work, copier) for copier in copiers])
+
+    @staticmethod
+    def _used(copiers: list[Copier]) -> list[Copier]:
+        """Those that are not empty on either side, looked up all at once.
+
+        This and the switch are in the pause, so nothing in them is done in turn.
+        """
+        asked = [
+            (c, c.source.sync_async(c.root), c.source.get_children_async(c.root))
+            for c in copiers
+        ]
+        used = []
+        for copier, synced, names in asked:
+            synced.get()
+            if names.get() or copier.seen:
+                used.append(copier)
+        return used
 
     @staticmethod
     def _copy_in_use(copier: Copier) -> None:
@@ -349,9 +372,12 @@ class Mover:
         self, table: Table, batch: dict[int, str], copiers: list[Copier]
     ) -> None:
         switched = table
-        for copier in copiers:
-            version = copier.target.set(copier.root, ACTIVE, copier.fence).version
-            switched = switched.with_owner(copier.shard, batch[copier.shard], version)
+        asked = [
+            (c.shard, c.target.set_async(c.root, ACTIVE, c.fence)) for c in copiers
+        ]
+        for shard, result in asked:
+            version = result.get().version
+            switched = switched.with_owner(shard, batch[shard], version)
         self.publish(switched)
 
     # -- giving up, and after a crash ----------------------------------------------
