@@ -16,7 +16,7 @@ use control::bootstrap::{self, Blueprint};
 use coordination::documents;
 use coordination::memory::{MemoryService, MemorySession};
 use coordination::{CoordinationService, Expected};
-use model::{Consistency, Generation, Node as Member, NodeId, Resolver, Store, StoreName, Zone};
+use model::{Consistency, Generation, Node as Member, NodeId, Reads, Resolver, Store, StoreName, Zone};
 use node::engines::{Engines, LogEngines, MemoryEngines};
 use node::{Node, NodeConfig};
 use parking_lot::Mutex;
@@ -167,7 +167,9 @@ impl World {
             let resolver = if name == LAST_WRITE { Resolver::LastWriteWins } else { Resolver::Siblings };
             let name = StoreName::new(name).expect("the name is well formed");
             let store = Store::new(name, consistency).expect("the swarm draws numbers that fit each other");
-            Store { resolver, sloppy: setup.sloppy, ..store }
+            let settles = setup.monotonic && setup.plant != Some(Plant::HastyReads);
+            let reads = if settles { Reads::Monotonic } else { Reads::Fast };
+            Store { resolver, sloppy: setup.sloppy, reads, ..store }
         };
         let blueprint = Blueprint {
             name: CLUSTER.to_owned(),

@@ -19,11 +19,13 @@ pub enum Plant {
     DroppedContext,
     /// A client that overwrites blindly where it says that it read before.
     ForgottenRead,
+    /// Stores that promise monotonic reads and answer without writing back.
+    HastyReads,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 7] = [
+    pub const ALL: [Plant; 8] = [
         Plant::LyingDisk,
         Plant::ForgetfulEngine,
         Plant::StaleEngine,
@@ -31,6 +33,7 @@ impl Plant {
         Plant::RewoundIdentity,
         Plant::DroppedContext,
         Plant::ForgottenRead,
+        Plant::HastyReads,
     ];
 
     /// The invariant whose judge must convict it.
@@ -39,7 +42,7 @@ impl Plant {
             Plant::LyingDisk | Plant::ForgetfulEngine => 1,
             Plant::DroppedContext | Plant::ForgottenRead => 4,
             Plant::TamperingNetwork | Plant::RewoundIdentity => 5,
-            Plant::StaleEngine => 7,
+            Plant::StaleEngine | Plant::HastyReads => 7,
         }
     }
 

@@ -95,6 +95,8 @@ pub struct Setup {
     pub writes: u8,
     /// Whether fallbacks may stand in.
     pub sloppy: bool,
+    /// Whether the stores promise reads that never go backwards.
+    pub monotonic: bool,
     /// Where records rest.
     pub engine: EngineKind,
     /// What faults may take away.
@@ -157,6 +159,7 @@ impl Setup {
             reads,
             writes,
             sloppy: dice.chance(500),
+            monotonic: false,
             engine,
             losses,
             shuffle: dice.chance(500),
@@ -174,13 +177,29 @@ impl Setup {
             plant: None,
         };
         setup.draw_faults(&mut dice);
+        setup.draw_reads(&mut Dice::apart(seed, 9));
         setup
+    }
+
+    /// Monotonic reads in some runs, and in most of those nothing that excuses them.
+    fn draw_reads(&mut self, dice: &mut Dice) {
+        self.monotonic = dice.chance(350);
+        if self.monotonic && dice.chance(700) {
+            self.faults.retain(|&fault| !Setup::takes_unacknowledged(fault));
+            self.harms = if self.faults.is_empty() { 0 } else { self.harms };
+        }
+    }
+
+    /// Whether this kind of harm may take from a node what it has shown, but not yet acknowledged as kept.
+    fn takes_unacknowledged(fault: Fault) -> bool {
+        matches!(fault, Fault::Kill | Fault::PowerCut | Fault::FailingSync)
     }
 
     /// A run in which a planted bug has its chance: the faults that bring it out, and nothing that excuses it.
     pub fn planted(seed: u64, plant: Plant) -> Setup {
         let mut setup = Setup::of_seed(seed);
         (setup.nodes, setup.replicas, setup.reads, setup.writes, setup.sloppy) = (3, 3, 2, 2, false);
+        setup.monotonic = false;
         (setup.engine, setup.losses) = (EngineKind::Log(Durability::Always), Losses::None);
         setup.conditions = Conditions::calm();
         (setup.clients, setup.keys, setup.span) = (4, 3, Duration::from_secs(8));
@@ -191,6 +210,11 @@ impl Setup {
             Plant::RewoundIdentity => {
                 (setup.engine, setup.losses) = (EngineKind::Memory, Losses::Nodes(1));
                 (vec![Fault::Kill], 3)
+            }
+            Plant::HastyReads => {
+                (setup.reads, setup.writes, setup.monotonic) = (1, 3, true);
+                setup.deadline = Duration::from_millis(300);
+                (vec![Fault::Isolate, Fault::OneWay], 20)
             }
             _ => (Vec::new(), 0),
         };
@@ -252,6 +276,9 @@ impl Setup {
             writes_required: usize::from(self.writes),
             copies_kept: !losses,
             quorums_meet: !losses && !self.sloppy && self.reads + self.writes > self.replicas,
+            reads_monotonic: self.monotonic
+                && !losses
+                && !self.faults.iter().any(|&fault| Setup::takes_unacknowledged(fault)),
         }
     }
 }

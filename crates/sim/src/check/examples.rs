@@ -8,7 +8,7 @@ use crate::history::{Action, Basis, History, Operation, OperationId, Outcome, Re
 
 /// N=3, R=2, W=2, no losses.
 pub(crate) fn rules() -> Rules {
-    Rules { writes_required: 2, copies_kept: true, quorums_meet: true }
+    Rules { writes_required: 2, copies_kept: true, quorums_meet: true, reads_monotonic: false }
 }
 
 /// One client, one key.

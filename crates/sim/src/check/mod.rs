@@ -42,6 +42,8 @@ pub struct Rules {
     pub copies_kept: bool,
     /// Whether read and write quorums meet, none is sloppy, and no copy was taken away.
     pub quorums_meet: bool,
+    /// Whether the stores promise reads that never go backwards, and no fault took away what was shown.
+    pub reads_monotonic: bool,
 }
 
 /// All invariants.

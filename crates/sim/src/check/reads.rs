@@ -2,19 +2,25 @@
 //! whoever wrote it; so a client reads its own writes, and what was acknowledged never disappears from its sight.
 //!
 //! Of a write that is under way, or whose outcome is unknown, one get may see a trace and the next one none: read
-//! repair comes after the answer. [`backwards`] counts how often; it judges nothing.
+//! repair comes after the answer. [`backwards`] counts how often; it judges nothing. Where stores promise monotonic
+//! reads this must not be: every get knows all that any get knew which was answered before it was asked.
+
+use std::collections::BTreeMap;
 
 use model::{Dot, VersionSet};
 
-use super::{Rules, Violation, name};
+use super::{Place, Rules, Violation, name};
 use crate::history::{History, Operation, OperationId, Outcome};
 
 /// Checks every get against the writes acknowledged before it.
 pub fn check(history: &History, rules: Rules) -> Vec<Violation> {
-    if !rules.quorums_meet {
-        return Vec::new();
-    }
     let mut violations = Vec::new();
+    if rules.reads_monotonic {
+        monotonic(history, &mut violations);
+    }
+    if !rules.quorums_meet {
+        return violations;
+    }
     for (id, get) in history.all() {
         let Outcome::Got(set) = &get.outcome else { continue };
         let place = (get.store, get.key.clone());
@@ -27,6 +33,27 @@ pub fn check(history: &History, rules: Rules) -> Vec<Violation> {
         }
     }
     violations
+}
+
+/// Checks every get against all gets answered before it, whoever asked.
+fn monotonic(history: &History, violations: &mut Vec<Violation>) {
+    let mut gets: BTreeMap<Place, Vec<(OperationId, &Operation, &VersionSet)>> = BTreeMap::new();
+    for (id, get) in history.all() {
+        if let Outcome::Got(set) = &get.outcome {
+            gets.entry((get.store, get.key.clone())).or_default().push((id, get, set));
+        }
+    }
+    for (place, gets) in &gets {
+        for (id, get, set) in gets {
+            let before = |(_, earlier, known): &&(OperationId, &Operation, &VersionSet)| {
+                earlier.returned < Some(get.invoked) && !set.vector().descends(known.vector())
+            };
+            if let Some((earlier, ..)) = gets.iter().find(before) {
+                let detail = format!("{}: {id:?} knows less than {earlier:?} before it", name(place));
+                violations.push(Violation { invariant: 7, detail });
+            }
+        }
+    }
 }
 
 /// Gets that know less than the get of the same client and key before them.
@@ -81,6 +108,7 @@ fn sees(set: &VersionSet, dot: Dot) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Rules;
     use super::super::examples::{Story, rules};
     use super::{backwards, check};
 
@@ -124,5 +152,18 @@ mod tests {
         story.indeterminate(put);
         assert_eq!(backwards(&story.history), [(first, second)]);
         assert_eq!(check(&story.history, rules()), [], "but nothing was promised");
+        let rules = Rules { reads_monotonic: true, ..rules() };
+        assert!(check(&story.history, rules)[0].detail.contains("knows less"));
+    }
+
+    #[test]
+    fn gets_at_the_same_time_may_know_what_they_like_also_where_reads_are_monotonic() {
+        let mut story = Story::default();
+        let put = story.put_blind("a");
+        let (first, second) = (story.get(), story.get());
+        story.got(first, &[(Story::dot(1, 1), "a")]);
+        story.got(second, &[]);
+        story.indeterminate(put);
+        assert_eq!(check(&story.history, Rules { reads_monotonic: true, ..rules() }), []);
     }
 }

@@ -49,6 +49,11 @@ fn a_client_that_drops_its_context_leaves_phantom_siblings() {
 }
 
 #[test]
+fn gets_that_answer_without_writing_back_go_backwards() {
+    convicts(Plant::HastyReads);
+}
+
+#[test]
 fn a_client_that_overwrites_what_it_has_not_read_makes_siblings_vanish() {
     convicts(Plant::ForgottenRead);
 }
