@@ -309,6 +309,7 @@ fn a_failing_sync_costs_nothing_once_the_node_is_back() {
         world.machines()[1].disk().clear_faults();
         world.start(1);
         until(&world, "all nodes stand", || world.all_up()).await;
+        put_all(&client, &keys, "x").await;
         equal(&world, &keys).await;
     });
 }
