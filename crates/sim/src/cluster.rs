@@ -236,6 +236,7 @@ impl World {
         let engines = self.engines(disk.clone(), ports);
         let mut config = NodeConfig::new(machine.id, CLUSTER);
         config.coordinator.deadline = self.setup.deadline;
+        config.handoff = self.setup.handoff;
         config.repair.period = REPAIR_PERIOD;
         config.repair.scrub_period = SCRUB_PERIOD;
         config.repair.patience = Duration::from_secs(1);
@@ -262,7 +263,12 @@ impl World {
             }
         };
         match self.setup.plant {
-            Some(plant @ (Plant::ForgetfulEngine | Plant::StaleEngine | Plant::RewoundIdentity)) => {
+            Some(
+                plant @ (Plant::HoardedHints
+                | Plant::ForgetfulEngine
+                | Plant::StaleEngine
+                | Plant::RewoundIdentity),
+            ) => {
                 let dice = Dice::new(ports.entropy.next_u64());
                 Arc::new(PlantedEngines::new(engines, plant, dice))
             }
@@ -326,6 +332,20 @@ impl World {
     /// Whether every node stands.
     pub fn all_up(&self) -> bool {
         self.machines.iter().all(|machine| machine.life.lock().node.is_some())
+    }
+
+    /// Hints that the nodes hold that are up: holder, target, how many.
+    pub fn hints(&self) -> Vec<(NodeId, NodeId, u64)> {
+        let of_machine = |machine: &Machine| {
+            let node = machine.life.lock().node.clone();
+            let pending = node.map(|node| node.replica().hints().pending()).unwrap_or_default();
+            let holder = machine.id;
+            pending
+                .into_iter()
+                .filter(|(_, count)| *count > 0)
+                .map(move |(target, count)| (holder, target, count))
+        };
+        self.machines.iter().flat_map(of_machine).collect()
     }
 
     /// What all nodes hold of a key, read past all quorums. All must be up.

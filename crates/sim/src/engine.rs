@@ -1,6 +1,7 @@
 //! Engines with planted bugs.
 //!
-//! Must never: be used but for [`Plant::ForgetfulEngine`] and [`Plant::StaleEngine`].
+//! Must never: be used but for [`Plant::ForgetfulEngine`], [`Plant::StaleEngine`], [`Plant::RewoundIdentity`] and
+//! [`Plant::HoardedHints`].
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, RangeInclusive};
@@ -44,10 +45,11 @@ impl Engines for PlantedEngines {
 
     fn open(&self, name: &str) -> BoxFuture<'static, Result<Arc<dyn StorageEngine>, StorageError>> {
         let (opening, plant) = (self.inner.open(name), self.plant);
+        let hoards = plant == Plant::HoardedHints && name == "hints";
         let dice = Mutex::new(Dice::new(self.dice.lock().roll()));
         Box::pin(async move {
             let inner = opening.await?;
-            Ok(Arc::new(PlantedEngine { inner, plant, dice, before: Mutex::default() })
+            Ok(Arc::new(PlantedEngine { inner, plant, hoards, dice, before: Mutex::default() })
                 as Arc<dyn StorageEngine>)
         })
     }
@@ -56,6 +58,8 @@ impl Engines for PlantedEngines {
 struct PlantedEngine {
     inner: Arc<dyn StorageEngine>,
     plant: Plant,
+    /// Whether it keeps what it is told to remove.
+    hoards: bool,
     dice: Mutex<Dice>,
     /// The record before the last of each key.
     before: Mutex<BTreeMap<Bytes, Option<Bytes>>>,
@@ -85,7 +89,10 @@ impl StorageEngine for PlantedEngine {
         let mut before = None;
         let commit = self.inner.update(partition, token, key, &mut |record| {
             before = record.cloned();
-            change(record)
+            match change(record) {
+                Change::Remove if self.hoards => Change::Keep,
+                change => change,
+            }
         })?;
         if commit.is_some() {
             self.before.lock().insert(Bytes::copy_from_slice(key), before);

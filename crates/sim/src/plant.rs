@@ -19,13 +19,15 @@ pub enum Plant {
     DroppedContext,
     /// A client that overwrites blindly where it says that it read before.
     ForgottenRead,
+    /// An engine of hints that says a hint is removed and keeps it.
+    HoardedHints,
     /// Stores that promise monotonic reads and answer without writing back.
     HastyReads,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 8] = [
+    pub const ALL: [Plant; 9] = [
         Plant::LyingDisk,
         Plant::ForgetfulEngine,
         Plant::StaleEngine,
@@ -33,6 +35,7 @@ impl Plant {
         Plant::RewoundIdentity,
         Plant::DroppedContext,
         Plant::ForgottenRead,
+        Plant::HoardedHints,
         Plant::HastyReads,
     ];
 
@@ -40,6 +43,7 @@ impl Plant {
     pub fn breaks(self) -> u8 {
         match self {
             Plant::LyingDisk | Plant::ForgetfulEngine => 1,
+            Plant::HoardedHints => 2,
             Plant::DroppedContext | Plant::ForgottenRead => 4,
             Plant::TamperingNetwork | Plant::RewoundIdentity => 5,
             Plant::StaleEngine | Plant::HastyReads => 7,

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use model::Moment;
+use model::{Moment, NodeId};
 use parking_lot::Mutex;
+use runtime::BoxFuture;
 
 use crate::check::{self, Violation};
 use crate::cluster::{STORES, World};
@@ -18,9 +19,12 @@ use crate::swarm::Setup;
 use crate::workload::{self, Worker};
 
 /// Virtual time after which a run counts as hanging.
-const LIMIT: Duration = Duration::from_secs(600);
+const LIMIT: Duration = Duration::from_secs(1200);
 /// How long a healed cluster has until it must stand and answer.
 const RECOVERY: Duration = Duration::from_secs(60);
+/// How long hints have to reach their targets once everything stands. Where frames are lost, a batch may need several
+/// attempts, with pauses that grow.
+const DRAIN: Duration = Duration::from_secs(600);
 /// How long what is under way has to settle before the nodes are read.
 const SETTLE: Duration = Duration::from_secs(4);
 /// How long replicas have to become equal after that.
@@ -68,13 +72,23 @@ impl Report {
 #[derive(Default)]
 struct Found {
     remains: Vec<Remains>,
+    /// Hints that did not reach their targets: holder, target, how many.
+    hints: Vec<(NodeId, NodeId, u64)>,
     wrong: Vec<String>,
     /// Why the replicas are not equal although nothing has disturbed them for long.
     unequal: Option<String>,
 }
 
-/// Plays a run.
+/// What happens to a cluster while clients work: given the world, and the process in which it may run tasks.
+pub type Story = Box<dyn FnOnce(Arc<World>, ProcessId) -> BoxFuture<'static, ()> + Send>;
+
+/// Plays a run with the harm that its setup has drawn.
 pub fn play(setup: Setup) -> Report {
+    play_story(setup, Box::new(|world, process| Box::pin(nemesis::harm(world, process))))
+}
+
+/// Plays a run in which `story` happens, instead of harm that was drawn. Healing and judging are the same.
+pub fn play_story(setup: Setup, story: Story) -> Report {
     let world = World::new(setup.clone());
     let recorder = Recorder::default();
     let found = Arc::new(Mutex::new(Found::default()));
@@ -83,14 +97,15 @@ pub fn play(setup: Setup) -> Report {
     if setup.plant == Some(Plant::TamperingNetwork) {
         plant_tampering(&world);
     }
-    let conductor = conduct(world.clone(), recorder.clone(), found.clone(), operator, done.clone());
+    let conductor = conduct(world.clone(), recorder.clone(), found.clone(), (operator, story), done.clone());
     world.executor.spawn(operator, Box::pin(conductor));
     let ended = world.executor.run(&done, Moment::default().after(LIMIT));
 
     let history = recorder.history();
-    let Found { remains, wrong, unequal } = std::mem::take(&mut *found.lock());
+    let Found { remains, hints, wrong, unequal } = std::mem::take(&mut *found.lock());
     let mut violations = check::all(&history, &remains, setup.rules());
     violations.extend(unequal.map(|detail| Violation { invariant: 2, detail }));
+    violations.extend(check::drained::check(&hints));
     violations.extend(wrong.into_iter().map(|detail| Violation { invariant: 0, detail }));
     if let Err(halt) = ended {
         violations.push(Violation { invariant: 0, detail: describe(&halt) });
@@ -122,7 +137,7 @@ async fn conduct(
     world: Arc<World>,
     recorder: Recorder,
     found: Arc<Mutex<Found>>,
-    operator: ProcessId,
+    (operator, story): (ProcessId, Story),
     done: Arc<AtomicBool>,
 ) {
     world.found().await;
@@ -143,7 +158,7 @@ async fn conduct(
             }),
         );
     }
-    nemesis::harm(world.clone(), operator).await;
+    story(world.clone(), operator).await;
     let mut dice = Dice::apart(world.setup.seed, 6);
     nemesis::heal(&world, &mut dice).await;
     let all = working.acquire_many(world.setup.clients).await;
@@ -172,6 +187,13 @@ async fn last_words(
     let reader = Worker::new(world.clone(), recorder, world.setup.clients + 1, clients);
     reader.read_all(give_up.after(SETTLE)).await?;
     world.executor.sleep(SETTLE).await;
+    // A planted bug that keeps hints need not be waited for so long.
+    let patience = if world.setup.plant.is_some() { DRAIN / 20 } else { DRAIN };
+    let give_up = world.executor.now().after(patience);
+    while !world.hints().is_empty() && world.executor.now() < give_up {
+        world.executor.sleep(Duration::from_millis(500)).await;
+    }
+    found.lock().hints = world.hints();
     found.lock().unequal = become_equal(world).await;
     world.tell("reading what is left");
     for store in STORES {

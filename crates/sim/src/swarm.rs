@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use protocol::handoff::HandoffOptions;
 use storage::Durability;
 
 use crate::check::Rules;
@@ -115,6 +116,8 @@ pub struct Setup {
     pub think: Duration,
     /// Deadline of requests.
     pub deadline: Duration,
+    /// How hints are delivered.
+    pub handoff: HandoffOptions,
     /// Puts in a thousand operations.
     pub puts: u64,
     /// Deletes in a thousand operations.
@@ -169,6 +172,7 @@ impl Setup {
             span: Duration::from_secs(dice.between(3, 12)),
             think: Duration::from_millis(*dice.pick(&[5, 30, 100, 300])),
             deadline: Duration::from_millis(*dice.pick(&[300, 1000, 2000])),
+            handoff: HandoffOptions::default(),
             puts: dice.between(200, 700),
             deletes: *dice.pick(&[0, 30, 100]),
             blind: *dice.pick(&[0, 100, 400]),
@@ -211,6 +215,7 @@ impl Setup {
                 (setup.engine, setup.losses) = (EngineKind::Memory, Losses::Nodes(1));
                 (vec![Fault::Kill], 3)
             }
+            Plant::HoardedHints => (vec![Fault::Kill], 8),
             Plant::HastyReads => {
                 (setup.reads, setup.writes, setup.monotonic) = (1, 3, true);
                 setup.deadline = Duration::from_millis(300);

@@ -49,6 +49,11 @@ fn a_client_that_drops_its_context_leaves_phantom_siblings() {
 }
 
 #[test]
+fn an_engine_that_keeps_removed_hints_never_drains() {
+    convicts(Plant::HoardedHints);
+}
+
+#[test]
 fn gets_that_answer_without_writing_back_go_backwards() {
     convicts(Plant::HastyReads);
 }
