@@ -64,6 +64,7 @@ class Copier:
         self.seen: dict[str, Seen] = {}
         self.copied = 0
         self.ephemerals: set[str] = set()
+        self.buckets: dict[str, ZnodeStat] = {}
         self.fence = 0
         self.before: int | None = None
 
@@ -93,7 +94,7 @@ class Copier:
         the next. That is left to the next pass; the last one finds it all at rest.
         """
         self.source.sync(self.root)
-        self.ephemerals = set()
+        self.ephemerals, self.buckets = set(), {}
         before = self.copied
         present: set[str] = set()
         for path, data, stat in self._walk(self.root):
@@ -103,6 +104,8 @@ class Copier:
             if stat.ephemeralOwner:
                 self.ephemerals.add(path)
                 continue
+            if self._is_bucket(path):
+                self.buckets[path] = stat
             try:
                 self._bring(path, data, stat)
             except (NoNodeError, MultiFailed):
@@ -115,10 +118,13 @@ class Copier:
         return self.copied - before
 
     def settle(self) -> None:
-        """Last, when ephemerals have arrived: the counters of numbered nodes."""
-        for path, _, stat in self._walk(self.root):
-            if self._is_bucket(path):
-                self._count(path, stat)
+        """Last, when ephemerals have arrived: the counters of numbered nodes.
+
+        The buckets are as the last copy saw them, frozen: a session that ends takes
+        ephemerals away, which changes nothing in how many were ever created.
+        """
+        for path, stat in self.buckets.items():
+            self._count(path, stat)
 
     def _walk(self, top: str) -> Iterator[tuple[str, bytes, ZnodeStat]]:
         """Every node but claims, parents first, reads pipelined level by level."""
@@ -127,14 +133,9 @@ class Copier:
             below: list[str] = []
             for start in range(0, len(level), WINDOW):
                 paths = level[start : start + WINDOW]
-                asked = [
-                    (p, self.source.get_async(p), self.source.get_children_async(p))
-                    for p in paths
-                ]
-                for path, value, names in asked:
+                for path, data, stat, names in self._read(paths):
                     try:
-                        data, stat = value.get()
-                        listed = names.get()
+                        listed = names.get() if names is not None else []
                     except NoNodeError:
                         continue
                     yield path, data, stat
@@ -143,6 +144,21 @@ class Copier:
                         if not (anchor and name.startswith(CLAIM[1:])):
                             below.append(f"{path}/{name}")
             level = below
+
+    def _read(self, paths: list[str]) -> list[tuple[str, bytes, ZnodeStat, Any]]:
+        """The nodes that are there; for those with children, a listing on its way."""
+        asked = [(path, self.source.get_async(path)) for path in paths]
+        found: list[tuple[str, bytes, ZnodeStat, Any]] = []
+        for path, value in asked:
+            try:
+                data, stat = value.get()
+            except NoNodeError:
+                continue
+            names = None
+            if stat.numChildren:
+                names = self.source.get_children_async(path)
+            found.append((path, data, stat, names))
+        return found
 
     def _bring(self, path: str, data: bytes, stat: ZnodeStat) -> None:
         now = Seen(stat.mzxid, stat.cversion, stat.aversion)
