@@ -16,6 +16,9 @@ pub struct Digest(pub u128);
 /// A key, two entries and two dots fit.
 type Canonical = SmallVec<[u8; 256]>;
 
+/// A single version under a key of up to 64 bytes.
+const SINGLE_BYTES: usize = 128;
+
 impl Digest {
     /// Of a key and what is known of it. A key of which nothing is known has the digest of nothing.
     pub fn of(key: &[u8], set: &VersionSet) -> Digest {
@@ -31,7 +34,25 @@ impl Digest {
     }
 
     /// Of a key whose vector is one entry and whose only version is that entry's event: nearly every record.
+    #[inline]
     pub fn of_single(key: &[u8], dot: Dot) -> Digest {
+        let mut bytes = [0; SINGLE_BYTES];
+        let length = 4 + key.len() + 4 + 28 + 28;
+        if length <= SINGLE_BYTES {
+            let (head, rest) = bytes.split_at_mut(4 + key.len());
+            head[..4].copy_from_slice(&(key.len() as u32).to_le_bytes());
+            head[4..].copy_from_slice(key);
+            rest[..4].copy_from_slice(&1u32.to_le_bytes());
+            let dot = dot_bytes(dot);
+            rest[4..32].copy_from_slice(&dot);
+            rest[32..60].copy_from_slice(&dot);
+            return finish(&bytes[..length]);
+        }
+        Digest::of_single_with_a_long_key(key, dot)
+    }
+
+    #[cold]
+    fn of_single_with_a_long_key(key: &[u8], dot: Dot) -> Digest {
         let mut bytes = begin(key);
         bytes.extend_from_slice(&1u32.to_le_bytes());
         put_dot(dot, &mut bytes);
@@ -80,12 +101,16 @@ fn put_vector(vector: &Vector, bytes: &mut Canonical) {
 }
 
 fn put_dot(dot: Dot, bytes: &mut Canonical) {
+    bytes.extend_from_slice(&dot_bytes(dot));
+}
+
+fn dot_bytes(dot: Dot) -> [u8; 28] {
     let mut fixed = [0; 28];
     fixed[..4].copy_from_slice(&dot.actor.node.0.to_le_bytes());
     fixed[4..12].copy_from_slice(&dot.actor.incarnation.to_le_bytes());
     fixed[12..20].copy_from_slice(&dot.actor.birth.to_le_bytes());
     fixed[20..].copy_from_slice(&dot.count.to_le_bytes());
-    bytes.extend_from_slice(&fixed);
+    fixed
 }
 
 fn finish(bytes: &[u8]) -> Digest {
@@ -120,7 +145,9 @@ mod tests {
         let mut set = VersionSet::default();
         for count in 1..4 {
             put(&mut set, "v", count);
-            assert_eq!(Digest::of(b"k", &set), Digest::of_single(b"k", dot(count)));
+            for key in [&b"k"[..], &[7; 64], &[7; 65], &[7; 300]] {
+                assert_eq!(Digest::of(key, &set), Digest::of_single(key, dot(count)));
+            }
         }
         let mut other = VersionSet::default();
         put(&mut other, "another value that the same dot cannot name twice", 9);

@@ -78,7 +78,8 @@ pub struct Tree {
     first: u64,
     last: u64,
     counted: Option<Leaves>,
-    count: Option<Count>,
+    /// Apart, so that a write touches as little memory as it can.
+    count: Option<Box<Count>>,
 }
 
 #[derive(Clone, Debug)]
@@ -251,7 +252,8 @@ impl Tree {
         let count = self.count.get_or_insert_with(|| {
             let leaves = records.div_ceil(LEAF_RECORDS).next_power_of_two();
             let depth = (leaves.trailing_zeros() as u8).max(DEPTH_MIN);
-            Count { leaves: Leaves::none(first, last, root.saturating_add(depth).min(bits_max)), frontier: 0 }
+            let leaves = Leaves::none(first, last, root.saturating_add(depth).min(bits_max));
+            Box::new(Count { leaves, frontier: 0 })
         });
         let each = (records / count.leaves.sums.len() as u64).max(1);
         let more = (records_max / each).max(1) as usize;
