@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 START_SECONDS_MAX = 60.0
-STOP_SECONDS_MAX = 20.0
+STOP_SECONDS_MAX = 60.0
 
 Address = tuple[str, int]
 

@@ -10,7 +10,7 @@ import redis
 from raw import Raw
 
 OK = b"+OK\r\n"
-GONE_SECONDS_MAX = 20.0
+GONE_SECONDS_MAX = 120.0
 
 
 def await_gone(client: redis.Redis, key: str) -> None:
@@ -125,4 +125,4 @@ def test_setex_refuses_what_is_no_time(raw: Raw, key: str, null: bytes) -> None:
 
 def test_ttl_rounds_to_the_nearest_second(client: redis.Redis, key: str) -> None:
     assert client.set(key, b"v", px=1_000_400)
-    assert client.ttl(key) in (999, 1000), "1000.4 s round down; slow machines may see a little less"
+    assert 900 < client.ttl(key) <= 1000, "1000.4 s round down; slow machines may see less, none sees 1001"
