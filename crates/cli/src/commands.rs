@@ -5,15 +5,16 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::dev::DevArguments;
+use crate::events::{EventsArguments, MetricsArguments};
 use crate::export::ExportArguments;
 use crate::failure::CliError;
 use crate::keys::{
     DeleteArguments, GetArguments, KeysArguments, PutArguments, ResolveArguments, SiblingsArguments,
 };
 use crate::load::LoadArguments;
-use crate::node_command::NodeArguments;
+use crate::node_command::NodeCommand;
 use crate::shared::Shared;
-use crate::{dev, export, keys, load, node_command, status};
+use crate::{dev, events, export, keys, load, node_command, status};
 
 /// A key-value store that looks after itself.
 #[derive(Debug, Parser)]
@@ -46,8 +47,12 @@ pub struct Arguments {
 pub enum Command {
     /// Run a whole cluster on this machine, until Ctrl-C.
     Dev(DevArguments),
-    /// Run one node of a cluster, until Ctrl-C.
-    Node(NodeArguments),
+    /// Run one node of a cluster, until Ctrl-C; or list the nodes.
+    Node(Box<NodeCommand>),
+    /// Show what happened to the nodes.
+    Events(EventsArguments),
+    /// Print a node's numbers for Prometheus.
+    Metrics(MetricsArguments),
     /// Write a key.
     Put(PutArguments),
     /// Read a key: its value, or its siblings with the context that a merging put needs. Exits with 1 if there is none.
@@ -80,7 +85,9 @@ pub(crate) fn carry_out(arguments: Arguments) -> Result<ExitCode, CliError> {
     let shared = arguments.shared;
     match arguments.command {
         Command::Dev(arguments) => dev::run(&shared, arguments),
-        Command::Node(arguments) => node_command::run(&shared, arguments),
+        Command::Node(command) => node_command::node(shared, *command),
+        Command::Events(arguments) => block_on(events::events(shared, arguments)),
+        Command::Metrics(arguments) => block_on(events::metrics(shared, arguments)),
         Command::Bench(command) => run_bench(&shared, &command),
         Command::Put(arguments) => block_on(keys::put(shared, arguments)),
         Command::Get(arguments) => block_on(keys::get(shared, arguments)),

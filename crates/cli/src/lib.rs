@@ -8,12 +8,14 @@
 
 mod commands;
 mod dev;
+mod events;
 mod export;
 mod failure;
 mod holder;
 mod keys;
 mod load;
 mod node_command;
+mod node_list;
 mod output;
 mod progress;
 mod server;

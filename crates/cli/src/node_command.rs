@@ -13,6 +13,7 @@ use storage::Durability;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::CliError;
+use crate::node_list::NodeListArguments;
 use crate::output::print;
 use crate::server::{EngineKind, NodeSpec, RunningNode};
 use crate::shared::Shared;
@@ -55,6 +56,36 @@ pub struct NodeSettings {
         value_name = "MS"
     )]
     pub hedge_after_ms: u64,
+}
+
+/// `tontine node` runs one; `tontine node list` looks at all.
+#[derive(Clone, Debug, clap::Args)]
+#[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
+pub struct NodeCommand {
+    /// What to do with nodes, unless one shall run.
+    #[command(subcommand)]
+    pub verb: Option<NodeVerb>,
+    /// The node to run.
+    #[command(flatten)]
+    pub run: Option<NodeArguments>,
+}
+
+/// What can be done with nodes beside running one.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum NodeVerb {
+    /// Show the nodes' states as they see each other.
+    List(NodeListArguments),
+}
+
+/// `tontine node` with or without a verb.
+pub(crate) fn node(shared: Shared, command: NodeCommand) -> Result<ExitCode, CliError> {
+    match (command.verb, command.run) {
+        (Some(NodeVerb::List(arguments)), _) => {
+            crate::commands::block_on(crate::node_list::list(shared, arguments))
+        }
+        (None, Some(arguments)) => run(&shared, arguments),
+        (None, None) => Err(CliError::Usage("say which node to run, or `tontine node list`".to_owned())),
+    }
 }
 
 /// Runs one node of a cluster on this machine.

@@ -175,7 +175,7 @@ impl Replicas for Nodes {
     }
 
     fn is_suspected(&self, node: NodeId) -> bool {
-        self.peers.is_down(node)
+        self.peers.is_suspected(node)
     }
 
     fn park(&self, _scope: &Scope, _target: NodeId, _key: &Bytes, _set: &VersionSet) {

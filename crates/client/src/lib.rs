@@ -31,6 +31,7 @@ mod connect;
 mod error;
 mod found;
 mod store;
+mod telling;
 
 pub use bulk::{ScanAfter, ScanPage};
 pub use connect::{Client, ClientOptions};

@@ -269,7 +269,8 @@ impl StoreHandle {
     pub(crate) fn candidates(&self, scope: &crate::coordinator::Scope, key: &Key) -> Vec<NodeId> {
         let preference = scope.preference(key.as_bytes());
         let all = preference.replicas().iter().chain(preference.fallbacks()).copied();
-        let (mut up, down): (Vec<_>, Vec<_>) = all.partition(|&node| !self.client.inner.peers.is_down(node));
+        let (mut up, down): (Vec<_>, Vec<_>) =
+            all.partition(|&node| !self.client.inner.peers.is_suspected(node));
         up.extend(down);
         up
     }

@@ -17,6 +17,7 @@ pub mod doors;
 pub mod engines;
 pub mod events;
 pub mod front;
+pub mod gossip;
 pub mod handoff;
 pub mod metrics;
 pub mod replica;

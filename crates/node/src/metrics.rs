@@ -126,6 +126,9 @@ struct Family {
     series: BTreeMap<String, Series>,
 }
 
+/// Name, help, kind and series of a family, as they were when somebody read them.
+type Shown = (&'static str, &'static str, &'static str, Vec<(String, Series)>);
+
 /// The numbers of one node.
 #[derive(Default)]
 pub struct Metrics {
@@ -221,7 +224,7 @@ impl Metrics {
 
     /// All numbers as Prometheus text (version 0.0.4).
     pub fn text(&self) -> String {
-        let families: Vec<(&str, &str, &str, Vec<(String, Series)>)> = {
+        let families: Vec<Shown> = {
             let families = self.families.lock();
             let listed = families.iter().map(|(name, family)| {
                 let series = family.series.iter().map(|(labels, series)| (labels.clone(), series.clone()));

@@ -9,6 +9,9 @@
 //!
 //! Workers share records, but neither links nor tasks.
 
+mod liveness;
+mod numbers;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -34,19 +37,22 @@ use crate::doors::resp;
 use crate::engines::Engines;
 use crate::events::{Event, Events};
 use crate::front::{Adopt, Front};
-use crate::handoff::{HandoffParts, Handoffs, Reachable};
+use crate::gossip::Gossip;
+use crate::handoff::{HandoffParts, Handoffs};
 use crate::identity::{Identity, IdentityError, Known, Standing};
 use crate::local_copy;
-use crate::metrics::{Kind, Metrics};
+use crate::metrics::{Counter, Metrics};
 use crate::refill::Refill;
 use crate::replica::Replica;
 use crate::replicas::WorkerReplicas;
-use crate::serve::Service;
+use crate::serve::{Service, Telling};
 use crate::stores::{HINT_BYTES_MAX, Hints, LocalStore, Stamper};
 use crate::view::{CurrentView, View};
 
 /// Pause before the coordination service is asked again after it could not be reached.
 const COORDINATION_RETRY: Duration = Duration::from_secs(1);
+/// Longest pause before requests try a node again that they could not reach; gossip ends it when the node is back.
+const BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// How long a registration under this node's id and address may stand in the way: a predecessor's session that has
 /// not ended yet.
 const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(10);
@@ -165,6 +171,11 @@ pub struct Node {
     offered: tokio::sync::mpsc::UnboundedSender<Cluster>,
     events: Arc<Events>,
     metrics: Arc<Metrics>,
+    gossip: Arc<Gossip>,
+    /// Whether a worker plays the rounds of gossip.
+    gossips: AtomicBool,
+    /// Each worker's requests.
+    requests: Mutex<Vec<Counter>>,
     /// Where below the data directory the records lie.
     contents: String,
     repair: Arc<Repair>,
@@ -228,12 +239,16 @@ impl Node {
         let events = Events::new(config.id, ports.entropy.next_u64(), ports.clock.clone());
         let generation = view.generation().0;
         events.record(Event::NodeStarted { incarnation: stamper.incarnation(), generation });
+        let metrics = Metrics::new();
+        let incarnation = stamper.incarnation();
+        let (clock, seen) = (ports.clock.clone(), view.clone());
+        let gossip = Gossip::new(config.id, incarnation, clock, seen, events.clone(), &metrics);
         let (offered, offers) = tokio::sync::mpsc::unbounded_channel();
         let admission = Admission::new(config.limits);
         let replica = Arc::new(Replica::new(config.id, view, hints));
-        let metrics = Metrics::new();
-        let me = Peer::Node { id: config.id, incarnation: stamper.incarnation() };
-        let peers = Peers::new(ports.clone(), me, Some(config.cluster.clone()));
+        let me = Peer::Node { id: config.id, incarnation };
+        let (cluster, witness) = (Some(config.cluster.clone()), gossip.clone());
+        let peers = Peers::witnessed(ports.clone(), me, cluster, witness, BACKOFF_MAX);
         peers.learn(replica.view().get().cluster());
         let repair = Repair::start(antientropy::Parts {
             options: config.repair,
@@ -265,9 +280,13 @@ impl Node {
             offered,
             events,
             metrics,
+            gossip,
+            gossips: AtomicBool::new(false),
+            requests: Mutex::default(),
             ports,
         });
         node.watch_numbers();
+        node.try_again_when_alive();
         node.start_handoff();
         node.ports.tasks.spawn_background(Box::pin(follow(Arc::downgrade(&node), offers)));
         Ok(node)
@@ -275,8 +294,9 @@ impl Node {
 
     /// What a worker with these ports needs to serve.
     pub fn worker(self: &Arc<Self>, ports: Ports) -> Worker {
-        let me = Peer::Node { id: self.config.id, incarnation: self.stamper.incarnation() };
-        let peers = Peers::new(ports.clone(), me, Some(self.config.cluster.clone()));
+        let cluster = Some(self.config.cluster.clone());
+        let witness = self.gossip.clone();
+        let peers = Peers::witnessed(ports.clone(), self.as_peer(), cluster, witness, BACKOFF_MAX);
         peers.learn(self.replica.view().get().cluster());
         self.peers.lock().push(Arc::downgrade(&peers));
         let weak = Arc::downgrade(self);
@@ -285,6 +305,11 @@ impl Node {
                 node.offer(cluster);
             }
         });
+        if !self.gossips.swap(true, Ordering::Relaxed) {
+            self.start_gossip(ports.clone(), adopt.clone());
+        }
+        let requests = Counter::default();
+        self.requests.lock().push(requests.clone());
         let replicas = WorkerReplicas::new(self.replica.clone(), peers.clone(), adopt.clone());
         let (options, repairs) = (self.config.coordinator, self.repairs.clone());
         let coordinator = Coordinator::sharing(Arc::new(replicas), ports.clone(), options, repairs);
@@ -295,6 +320,12 @@ impl Node {
             ports,
             status: Arc::new(move || weak.upgrade().map_or_else(Bytes::new, |node| node.status().into())),
             admission: self.admission.clone(),
+            telling: Telling {
+                gossip: self.gossip.clone(),
+                events: self.events.clone(),
+                metrics: self.metrics.clone(),
+            },
+            requests,
             repair: self.repair.clone(),
         };
         Worker { service, door: resp::Door::new(front, self.resp.clone()) }
@@ -303,8 +334,9 @@ impl Node {
     /// What is done for other nodes when nobody asks: hints are delivered over links of their own, so that they do not
     /// stand in line with requests.
     fn start_handoff(self: &Arc<Self>) {
-        let me = Peer::Node { id: self.config.id, incarnation: self.stamper.incarnation() };
-        let peers = Peers::new(self.ports.clone(), me, Some(self.config.cluster.clone()));
+        let cluster = Some(self.config.cluster.clone());
+        let witness = self.gossip.clone();
+        let peers = Peers::witnessed(self.ports.clone(), self.as_peer(), cluster, witness, BACKOFF_MAX);
         peers.learn(self.replica.view().get().cluster());
         self.peers.lock().push(Arc::downgrade(&peers));
         let weak = Arc::downgrade(self);
@@ -315,7 +347,7 @@ impl Node {
         });
         let handoffs = Handoffs::new(HandoffParts {
             replica: self.replica.clone(),
-            standings: Arc::new(Reachable(peers.clone())),
+            standings: self.gossip.clone(),
             peers,
             adopt,
             events: self.events.clone(),
@@ -324,6 +356,10 @@ impl Node {
         });
         handoffs.start();
         assert!(self.handoffs.set(handoffs).is_ok(), "a node starts its handoff once");
+    }
+
+    fn as_peer(&self) -> Peer {
+        Peer::Node { id: self.config.id, incarnation: self.stamper.incarnation() }
     }
 
     /// Comparing, scrubbing and refilling.
@@ -396,43 +432,6 @@ impl Node {
             "stores": stores,
         });
         serde_json::to_vec(&status).expect("a status is plain data")
-    }
-
-    /// Shows what the node's parts count anyway.
-    fn watch_numbers(self: &Arc<Self>) {
-        let watch = |kind, name, help, read: fn(&Node) -> u64| {
-            let weak = Arc::downgrade(self);
-            self.metrics
-                .watch(kind, name, help, &[], move || weak.upgrade().map_or(0.0, |node| read(&node) as f64));
-        };
-        watch(Kind::Gauge, "tontine_node_uptime_seconds", "Since the node started.", |node| {
-            node.ports.clock.now().since(node.started).as_secs()
-        });
-        watch(Kind::Gauge, "tontine_node_generation", "Of the cluster document it goes by.", |node| {
-            node.replica.view().generation().0
-        });
-        watch(Kind::Gauge, "tontine_node_links", "Links of the native protocol now.", |node| {
-            node.links() as u64
-        });
-        watch(Kind::Counter, "tontine_resp_commands_total", "Commands of Redis clients.", |node| {
-            node.resp.commands()
-        });
-        watch(Kind::Gauge, "tontine_handoff_hints_pending", "Hints held for other nodes.", |node| {
-            node.replica.hints().pending().into_iter().map(|(_, count)| count as u64).sum()
-        });
-        watch(Kind::Gauge, "tontine_handoff_hint_bytes", "Bytes of hints held for other nodes.", |node| {
-            node.replica.hints().engine().stats().live_bytes
-        });
-        watch(Kind::Counter, "tontine_handoff_hints_refused_total", "Hints refused at the limit.", |node| {
-            node.replica.hints().refused()
-        });
-        watch(Kind::Counter, "tontine_repair_reads_total", "Stale replicas repaired by gets.", |node| {
-            node.repairs.begun()
-        });
-        watch(Kind::Counter, "tontine_repair_reads_refused_total", "Read repairs over the limit.", |node| {
-            node.repairs.refused()
-        });
-        watch(Kind::Counter, "tontine_node_events_total", "Events recorded.", |node| node.events.recorded());
     }
 
     /// Takes in a document that a peer handed over: at once when its stores are open, soon otherwise.

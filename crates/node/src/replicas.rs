@@ -36,7 +36,7 @@ impl Replicas for WorkerReplicas {
     }
 
     fn is_suspected(&self, node: NodeId) -> bool {
-        node != self.replica.node() && self.peers.is_down(node)
+        node != self.replica.node() && self.peers.is_suspected(node)
     }
 
     fn park(&self, scope: &Scope, target: NodeId, key: &Bytes, set: &VersionSet) {

@@ -291,6 +291,15 @@ impl World {
         self.rewind_identity(machine);
     }
 
+    /// Lets a node's process stand still for so long, as SIGSTOP and SIGCONT do.
+    pub async fn pause(&self, position: usize, length: Duration) {
+        let Some(process) = self.machines[position].life.lock().process else { return };
+        self.tell(format!("{} pauses for {length:?}", self.machines[position].id));
+        self.executor.pause(process);
+        self.executor.sleep(length).await;
+        self.executor.resume(process);
+    }
+
     /// Cuts a machine's power: as [`World::kill`], and unsynced data is lost or torn as `seed` says.
     pub fn cut_power(&self, position: usize, seed: u64, silence: Duration, linger: Duration) {
         self.kill(position, silence, linger);
@@ -305,6 +314,7 @@ impl World {
             (life.process, life.node.clone())
         };
         if let (Some(process), Some(node)) = (process, node) {
+            node.leave().await;
             self.wires.end_process(process, Duration::ZERO);
             self.executor.sleep(Duration::from_millis(20)).await;
             if let Err(error) = node.stop().await {

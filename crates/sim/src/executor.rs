@@ -63,6 +63,8 @@ struct State {
     tasks: BTreeMap<u64, Task>,
     task_next: u64,
     living: BTreeSet<ProcessId>,
+    /// Processes that stand still, with those of their tasks that were woken meanwhile.
+    paused: BTreeMap<ProcessId, Vec<Arc<TaskWaker>>>,
     process_next: u64,
     timers: BTreeMap<(Moment, u64), Timer>,
     timer_next: u64,
@@ -111,6 +113,7 @@ impl Executor {
             tasks: BTreeMap::new(),
             task_next: 0,
             living: BTreeSet::new(),
+            paused: BTreeMap::new(),
             process_next: 1,
             timers: BTreeMap::new(),
             timer_next: 0,
@@ -132,7 +135,12 @@ impl Executor {
 
     /// Ends a process: its tasks are dropped, and it can start no more.
     pub fn kill(&self, process: ProcessId) {
-        self.state.lock().living.remove(&process);
+        let woken = {
+            let mut state = self.state.lock();
+            state.living.remove(&process);
+            state.paused.remove(&process)
+        };
+        drop(woken);
         loop {
             // Destructors may reach into the executor, so they run without its lock.
             let dropped: Vec<Task> = {
@@ -146,6 +154,17 @@ impl Executor {
                 return;
             }
         }
+    }
+
+    /// Lets a process stand still, as SIGSTOP does: its sockets stay open, its timers pass, nothing of it runs.
+    pub fn pause(&self, process: ProcessId) {
+        self.state.lock().paused.entry(process).or_default();
+    }
+
+    /// Lets it go on where it was.
+    pub fn resume(&self, process: ProcessId) {
+        let woken = self.state.lock().paused.remove(&process).unwrap_or_default();
+        self.ready.queue.lock().extend(woken);
     }
 
     /// Ends all processes and forgets all timers, so that nothing keeps anything alive.
@@ -271,9 +290,15 @@ impl Executor {
     }
 
     fn poll(&self, waker: &Arc<TaskWaker>) -> Result<(), Halt> {
-        waker.queued.store(false, Ordering::Relaxed);
         let future = {
             let mut state = self.state.lock();
+            let process = state.tasks.get(&waker.task).map(|task| task.process);
+            if let Some(woken) = process.and_then(|process| state.paused.get_mut(&process)) {
+                // Still queued, here instead of there.
+                woken.push(waker.clone());
+                return Ok(());
+            }
+            waker.queued.store(false, Ordering::Relaxed);
             state.steps += 1;
             state.tasks.get_mut(&waker.task).and_then(|task| task.future.take())
         };

@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
-use runtime::{LinkReceiver, LinkSender, NetworkError, Ports};
+use protocol::gossip::Experience;
+use runtime::{Clock, LinkReceiver, LinkSender, Moment, NetworkError, Ports};
 use tokio::sync::oneshot::Receiver;
 use wire::messages::{Hello, Peer, Request, Response};
 
 use super::calls::Calls;
+use super::witness::Standing;
 use super::{Call, CallError};
 
 /// Most calls that wait for an answer on one link; more are refused, so that a stuck node cannot hold all memory.
@@ -21,24 +23,72 @@ const CALLS_MAX: usize = 16 * 1024;
 /// A link whose handshake is done.
 pub(super) struct PeerLink {
     sender: Arc<dyn LinkSender>,
-    calls: Arc<Mutex<Calls>>,
-    broken: Arc<AtomicBool>,
+    shared: Arc<Shared>,
 }
 
-/// Opens a link and shakes hands.
+/// What a link shares with its calls and with the task that hands out answers.
+struct Shared {
+    calls: Mutex<Calls>,
+    broken: AtomicBool,
+    /// This side ended it, so its end says nothing about the node.
+    closing: AtomicBool,
+    clock: Arc<dyn Clock>,
+    /// Absent when nobody wants to know about the node.
+    standing: Option<Arc<Standing>>,
+}
+
+impl Shared {
+    fn met(&self, experience: Experience) {
+        if let Some(standing) = &self.standing
+            && !self.closing.load(Ordering::Acquire)
+        {
+            standing.met(experience);
+        }
+    }
+
+    /// Frames that came from the node so far.
+    fn frames(&self) -> u64 {
+        self.standing.as_ref().map_or(0, |standing| standing.frames())
+    }
+}
+
+/// Why a link did not open, for the caller and for whoever judges the node.
+pub(super) struct NotOpened {
+    pub(super) error: CallError,
+    pub(super) experience: Experience,
+}
+
+impl NotOpened {
+    fn unreachable(reason: String) -> NotOpened {
+        NotOpened { error: CallError::Unreachable { reason }, experience: Experience::Unreachable }
+    }
+}
+
+impl From<NetworkError> for NotOpened {
+    fn from(error: NetworkError) -> NotOpened {
+        let experience = match error {
+            NetworkError::Refused { .. } => Experience::Refused,
+            _ => Experience::Unreachable,
+        };
+        NotOpened { error: CallError::Unreachable { reason: error.to_string() }, experience }
+    }
+}
+
+/// Opens a link and shakes hands. `standing` hears of everything that calls over it experience.
 pub(super) async fn open(
     ports: &Ports,
     address: &str,
     me: &Peer,
     cluster: Option<&str>,
     timeout: Duration,
-) -> Result<Arc<PeerLink>, CallError> {
+    standing: Option<Arc<Standing>>,
+) -> Result<Arc<PeerLink>, NotOpened> {
     let deadline = ports.clock.sleep(timeout);
-    let opening = Box::pin(shake_hands(ports, address, me, cluster));
+    let opening = Box::pin(shake_hands(ports, address, me, cluster, standing));
     match select(opening, deadline).await {
         Either::Left((opened, _)) => opened,
         Either::Right(_) => {
-            Err(CallError::Unreachable { reason: format!("{address} did not answer within {timeout:?}") })
+            Err(NotOpened::unreachable(format!("{address} did not answer within {timeout:?}")))
         }
     }
 }
@@ -48,44 +98,52 @@ async fn shake_hands(
     address: &str,
     me: &Peer,
     cluster: Option<&str>,
-) -> Result<Arc<PeerLink>, CallError> {
-    let unreachable = |error: NetworkError| CallError::Unreachable { reason: error.to_string() };
-    let mut link = ports.network.connect(address).await.map_err(unreachable)?;
+    standing: Option<Arc<Standing>>,
+) -> Result<Arc<PeerLink>, NotOpened> {
+    let mut link = ports.network.connect(address).await?;
     let hello = Request::Hello(Hello {
         version_min: wire::messages::VERSION_MIN,
         version_max: wire::messages::VERSION_MAX,
         cluster: cluster.map(str::to_owned),
         peer: me.clone(),
     });
-    link.sender.send(&mut |frame| wire::messages::encode_request(0, &hello, frame)).map_err(unreachable)?;
-    let answer = link.receiver.receive().await.map_err(unreachable)?;
+    link.sender.send(&mut |frame| wire::messages::encode_request(0, &hello, frame))?;
+    let answer = link.receiver.receive().await?;
     let Some(answer) = answer else {
-        return Err(CallError::Unreachable { reason: format!("{address} closed the connection") });
+        return Err(NotOpened::unreachable(format!("{address} closed the connection")));
     };
     match wire::messages::decode_response(answer) {
         Ok((_, Response::Welcome(_))) => {}
-        Ok((_, Response::Failure(failure))) => return Err(CallError::Refused(failure)),
+        Ok((_, Response::Failure(failure))) => {
+            return Err(NotOpened { error: CallError::Refused(failure), experience: Experience::Replied });
+        }
         _ => {
-            return Err(CallError::Unreachable {
-                reason: format!("{address} did not answer the handshake as a node does"),
-            });
+            let reason = format!("{address} did not answer the handshake as a node does");
+            return Err(NotOpened::unreachable(reason));
         }
     }
-    let calls = Arc::new(Mutex::new(Calls::default()));
-    let broken = Arc::new(AtomicBool::new(false));
-    let opened = PeerLink { sender: link.sender.clone(), calls: calls.clone(), broken: broken.clone() };
-    ports.tasks.spawn(Box::pin(hand_out_answers(link.receiver, link.sender, calls, broken)));
+    let shared = Arc::new(Shared {
+        calls: Mutex::default(),
+        broken: AtomicBool::new(false),
+        closing: AtomicBool::new(false),
+        clock: ports.clock.clone(),
+        standing,
+    });
+    shared.met(Experience::Replied);
+    let opened = PeerLink { sender: link.sender.clone(), shared: shared.clone() };
+    ports.tasks.spawn(Box::pin(hand_out_answers(link.receiver, link.sender, shared)));
     Ok(Arc::new(opened))
 }
 
 impl PeerLink {
     /// Whether calls would fail at once.
     pub(super) fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::Acquire)
+        self.shared.broken.load(Ordering::Acquire)
     }
 
     /// Closes it; waiting calls fail as broken.
     pub(super) fn close(&self) {
+        self.shared.closing.store(true, Ordering::Release);
         self.sender.close();
     }
 
@@ -93,7 +151,7 @@ impl PeerLink {
     pub(super) fn call(&self, request: Request) -> Call {
         let (waiter, answer) = tokio::sync::oneshot::channel();
         let id = {
-            let mut calls = self.calls.lock();
+            let mut calls = self.shared.calls.lock();
             // Read under the lock: whoever drains the calls has set it before.
             if self.is_broken() {
                 return Call::Ready(Err(CallError::Unreachable {
@@ -108,46 +166,63 @@ impl PeerLink {
         };
         let sent = self.sender.send(&mut |frame| wire::messages::encode_request(id, &request, frame));
         if let Err(error) = sent {
-            self.calls.lock().remove(id);
+            self.shared.calls.lock().remove(id);
             return Call::Ready(Err(CallError::Unreachable { reason: error.to_string() }));
         }
-        Call::Pending(Box::pin(Answer { id, answer, calls: self.calls.clone() }))
+        let shared = self.shared.clone();
+        let (sent_at, frames) = (shared.clock.now(), shared.frames());
+        Call::Pending(Box::pin(Answer { id, answer, shared, sent_at, frames, answered: false }))
     }
 }
 
-/// Waits for one answer; forgets the call when dropped.
+/// Waits for one answer; forgets the call when dropped, and says so when nothing came from the node since it left.
 struct Answer {
     id: u64,
     answer: Receiver<Result<Response, CallError>>,
-    calls: Arc<Mutex<Calls>>,
+    shared: Arc<Shared>,
+    sent_at: Moment,
+    /// Frames that had come from the node when the request was sent.
+    frames: u64,
+    answered: bool,
 }
 
 impl Future for Answer {
     type Output = Result<Response, CallError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.answer).poll(context).map(|answer| answer.unwrap_or(Err(CallError::Broken)))
+        let polled = Pin::new(&mut self.answer).poll(context);
+        self.answered |= polled.is_ready();
+        polled.map(|answer| answer.unwrap_or(Err(CallError::Broken)))
     }
 }
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        self.calls.lock().remove(self.id);
+        if self.answered {
+            return;
+        }
+        self.shared.calls.lock().remove(self.id);
+        if self.shared.frames() == self.frames {
+            let waited = self.shared.clock.now().since(self.sent_at);
+            self.shared.met(Experience::Unanswered { waited });
+        }
     }
 }
 
 async fn hand_out_answers(
     mut receiver: Box<dyn LinkReceiver>,
     sender: Arc<dyn LinkSender>,
-    calls: Arc<Mutex<Calls>>,
-    broken: Arc<AtomicBool>,
+    shared: Arc<Shared>,
 ) {
     while let Ok(Some(frame)) = receiver.receive().await {
         let Ok((id, response)) = wire::messages::decode_response(frame) else {
             tracing::warn!("answer cannot be decoded, connection closed");
             break;
         };
-        let waiter = calls.lock().remove(id);
+        if let Some(standing) = &shared.standing {
+            standing.replied();
+        }
+        let waiter = shared.calls.lock().remove(id);
         if let Some(waiter) = waiter {
             let answer = match response {
                 Response::Failure(failure) => Err(CallError::Refused(failure)),
@@ -157,9 +232,11 @@ async fn hand_out_answers(
             let _ = waiter.send(answer);
         }
     }
-    broken.store(true, Ordering::Release);
+    shared.broken.store(true, Ordering::Release);
+    // Before the callers hear of it: whoever tries again at once shall know better where.
+    shared.met(Experience::LinkBroke);
     sender.close();
-    let waiting = calls.lock().drain();
+    let waiting = shared.calls.lock().drain();
     for waiter in waiting {
         let _ = waiter.send(Err(CallError::Broken));
     }

@@ -3,13 +3,16 @@
 //! A call is encoded at once into the link's outbox, so calls made together leave together; answers come back in
 //! any order and find their caller by request id. A link that breaks fails its calls as *broken*: they may have been
 //! carried out. A node that cannot be reached is not tried again before its backoff has passed; until then its calls
-//! fail at once as *unreachable*: they have certainly not been carried out.
+//! fail at once as *unreachable*: they have certainly not been carried out. What calls experience is told to a
+//! [`Witness`]: a node's failure detector, or a client's own memory of who answered badly, which asks such nodes again
+//! beside the requests so that none of these has to.
 //!
 //! **Architecture Invariant:** no call is ever sent twice here. Whether to try again is decided by callers, who know
 //! whether that is safe.
 
 mod calls;
 mod link;
+mod witness;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,6 +25,9 @@ use runtime::{BoxFuture, Moment, Ports};
 use wire::messages::{Failure, Peer, Request, Response};
 
 use link::PeerLink;
+use witness::{OwnBelief, Standing};
+
+pub use witness::Witness;
 
 /// Longest wait for a connection with its handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -67,6 +73,10 @@ pub struct Peers {
     ports: Ports,
     me: Peer,
     cluster: Option<String>,
+    backoff_max: Duration,
+    /// What is believed about nodes, here or by the node that these calls belong to.
+    witness: Arc<dyn Witness>,
+    own: Option<Arc<OwnBelief>>,
     state: Mutex<State>,
 }
 
@@ -74,6 +84,7 @@ pub struct Peers {
 struct State {
     addresses: BTreeMap<NodeId, String>,
     slots: BTreeMap<NodeId, Slot>,
+    standings: BTreeMap<NodeId, Arc<Standing>>,
 }
 
 enum Slot {
@@ -88,9 +99,26 @@ enum Slot {
 }
 
 impl Peers {
-    /// For calls by `me`; `cluster` is the cluster that nodes must belong to, if known.
+    /// For calls by `me`; `cluster` is the cluster that nodes must belong to, if known. What is believed about nodes
+    /// rests on these calls alone.
     pub fn new(ports: Ports, me: Peer, cluster: Option<String>) -> Arc<Self> {
-        Arc::new(Peers { ports, me, cluster, state: Mutex::default() })
+        Arc::new_cyclic(|peers| {
+            let own = OwnBelief::new(peers.clone());
+            let (witness, backoff_max) = (own.clone(), BACKOFF_MAX);
+            Peers { ports, me, cluster, backoff_max, witness, own: Some(own), state: Mutex::default() }
+        })
+    }
+
+    /// For calls by a node, which knows more about the others than its calls: `witness` is told what these experience.
+    /// A node that cannot be reached is tried again after `backoff_max` at the latest.
+    pub fn witnessed(
+        ports: Ports,
+        me: Peer,
+        cluster: Option<String>,
+        witness: Arc<dyn Witness>,
+        backoff_max: Duration,
+    ) -> Arc<Self> {
+        Arc::new(Peers { ports, me, cluster, backoff_max, witness, own: None, state: Mutex::default() })
     }
 
     /// The doors that calls go through.
@@ -104,6 +132,7 @@ impl Peers {
         let addresses: BTreeMap<NodeId, String> =
             cluster.nodes.iter().map(|node| (node.id, node.native.clone())).collect();
         let old = std::mem::replace(&mut state.addresses, addresses);
+        state.standings.retain(|id, _| cluster.node(*id).is_some());
         for (id, address) in old {
             if state.addresses.get(&id) != Some(&address)
                 && let Some(Slot::Up(link)) = state.slots.remove(&id)
@@ -111,16 +140,35 @@ impl Peers {
                 link.close();
             }
         }
+        drop(state);
+        self.witness.learn(cluster);
     }
 
-    /// Whether calls to `node` fail at once for now, because it could not be reached.
-    pub fn is_down(&self, node: NodeId) -> bool {
+    /// Whether calls to `node` are better avoided for now: it could not be reached, its link broke, or it left a call
+    /// unanswered, and has answered nothing since; for a node's calls, also because the others do not hear it.
+    pub fn is_suspected(&self, node: NodeId) -> bool {
+        self.witness.is_suspected(node)
+    }
+
+    /// The nodes that something came from since this was asked last.
+    pub fn heard(&self) -> Vec<NodeId> {
         let state = self.state.lock();
-        matches!(state.slots.get(&node), Some(Slot::Down { retry_at, .. }) if *retry_at > self.ports.clock.now())
+        state.standings.iter().filter(|(_, standing)| standing.was_heard()).map(|(&node, _)| node).collect()
+    }
+
+    /// Tries `node` again with the next call, whatever happened before.
+    pub fn forgive(&self, node: NodeId) {
+        let mut state = self.state.lock();
+        if matches!(state.slots.get(&node), Some(Slot::Down { .. })) {
+            state.slots.remove(&node);
+        }
     }
 
     /// Sends a request, opening the link if need be.
     pub fn call(self: &Arc<Self>, node: NodeId, request: Request) -> Call {
+        if let Some(own) = &self.own {
+            own.attend(&*self.ports.tasks);
+        }
         let mut state = self.state.lock();
         match state.slots.get_mut(&node) {
             Some(Slot::Up(link)) if !link.is_broken() => {
@@ -147,8 +195,10 @@ impl Peers {
                 };
                 let (sender, receiver) = tokio::sync::oneshot::channel();
                 state.slots.insert(node, Slot::Opening(vec![sender]));
+                let fresh = || Standing::new(node, self.witness.clone());
+                let standing = state.standings.entry(node).or_insert_with(fresh).clone();
                 drop(state);
-                self.ports.tasks.spawn(Box::pin(self.clone().open(node, address, pause)));
+                self.ports.tasks.spawn(Box::pin(self.clone().open(node, address, pause, standing)));
                 Call::Pending(Box::pin(call_when_open(receiver, request)))
             }
         }
@@ -156,8 +206,9 @@ impl Peers {
 
     /// Opens a link of its own to an address, asks one thing and closes it again: for learning the cluster.
     pub async fn ask_address(&self, address: &str, request: Request) -> Result<Response, CallError> {
-        let link =
-            link::open(&self.ports, address, &self.me, self.cluster.as_deref(), CONNECT_TIMEOUT).await?;
+        let link = link::open(&self.ports, address, &self.me, self.cluster.as_deref(), CONNECT_TIMEOUT, None)
+            .await
+            .map_err(|refused| refused.error)?;
         let answer = match link.call(request) {
             Call::Ready(answer) => answer,
             Call::Pending(future) => {
@@ -183,12 +234,15 @@ impl Peers {
         }
     }
 
-    async fn open(self: Arc<Self>, node: NodeId, address: String, pause: Duration) {
-        let opened =
-            link::open(&self.ports, &address, &self.me, self.cluster.as_deref(), CONNECT_TIMEOUT).await;
-        let opened = opened.map_err(|error| match error {
-            CallError::Refused(failure) => CallError::Unreachable { reason: failure.detail },
-            other => other,
+    async fn open(self: Arc<Self>, node: NodeId, address: String, pause: Duration, standing: Arc<Standing>) {
+        let (cluster, heard) = (self.cluster.as_deref(), Some(standing.clone()));
+        let opened = link::open(&self.ports, &address, &self.me, cluster, CONNECT_TIMEOUT, heard).await;
+        let opened = opened.map_err(|refused| {
+            standing.met(refused.experience);
+            match refused.error {
+                CallError::Refused(failure) => CallError::Unreachable { reason: failure.detail },
+                other => other,
+            }
         });
         let mut state = self.state.lock();
         let waiting = match state.slots.remove(&node) {
@@ -206,7 +260,7 @@ impl Peers {
                 state.slots.insert(node, Slot::Up(link.clone()));
             }
             Err(error) => {
-                let pause = (pause * 2).clamp(BACKOFF_MIN, BACKOFF_MAX);
+                let pause = (pause * 2).clamp(BACKOFF_MIN, self.backoff_max);
                 let jitter = Duration::from_nanos(self.ports.entropy.below(pause.as_nanos() as u64 / 4 + 1));
                 let retry_at = self.ports.clock.now().after(pause + jitter);
                 tracing::debug!(%node, %address, %error, "node unreachable");

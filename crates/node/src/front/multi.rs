@@ -78,7 +78,7 @@ impl Front {
             } else if entry == Entry::Passed {
                 answers[position] = Some(Err(self.not_here(&view)));
             } else {
-                let up = preference.replicas().iter().find(|&&node| !self.peers.is_down(node));
+                let up = preference.replicas().iter().find(|&&node| !self.peers.is_suspected(node));
                 elsewhere.entry(*up.unwrap_or(&preference.replicas()[0])).or_default().push(position);
             }
         }

@@ -24,6 +24,7 @@ use protocol::handoff::HandoffOptions;
 
 use crate::events::{Event, Events};
 use crate::front::Adopt;
+use crate::gossip::Gossip;
 use crate::metrics::{Counter, Metrics};
 use crate::replica::Replica;
 
@@ -41,12 +42,9 @@ pub trait Standings: Send + Sync {
     fn is_alive(&self, node: NodeId) -> bool;
 }
 
-/// Goes by the links alone: a node is there unless it could not be reached a moment ago.
-pub struct Reachable(pub Arc<Peers>);
-
-impl Standings for Reachable {
+impl Standings for Gossip {
     fn is_alive(&self, node: NodeId) -> bool {
-        !self.0.is_down(node)
+        !self.is_avoided(node)
     }
 }
 

@@ -6,6 +6,7 @@
 //!
 //! **Architecture Invariant:** every request that was decoded is answered exactly once, also when it is refused.
 
+mod telling;
 mod window;
 
 use std::sync::Arc;
@@ -26,7 +27,10 @@ use wire::messages::{
 
 use crate::antientropy::Repair;
 use crate::front::{Entry, Front};
+use crate::metrics::Counter;
 use crate::stores::WriteOrder;
+
+pub use telling::Telling;
 
 /// Bytes of answers that may wait on one link before no more of its requests are read: whoever does not read its
 /// answers must not fill this node's memory, and whoever merely asked for much shall get it.
@@ -54,6 +58,10 @@ pub struct Service {
     pub repair: Arc<Repair>,
     /// How much the node may take in, over all workers and doors.
     pub admission: Arc<Admission>,
+    /// What it tells about itself and the others.
+    pub telling: Telling,
+    /// Requests of this worker.
+    pub requests: Counter,
 }
 
 /// One link under service.
@@ -192,6 +200,7 @@ impl Served {
                 return false;
             }
         };
+        self.service.requests.increment();
         match request {
             Request::ReplicaGet(_) | Request::Scan(_) => match self.service.front.replica().call(request) {
                 Call::Ready(answer) => self.answer(id, refusal(answer)),
@@ -227,6 +236,17 @@ impl Served {
             Request::Hello(_) => {
                 let detail = "hello comes once, as the first request on a connection";
                 self.answer(id, Err(Failure::new(ErrorCode::Malformed, detail)));
+            }
+            Request::Gossip(gossip) => {
+                let gossiped = self.service.telling.gossip.receive(gossip);
+                self.answer(id, Ok(Response::Gossiped(gossiped)));
+            }
+            Request::NodesGet(_) => self.answer(id, Ok(self.service.telling.nodes())),
+            Request::MetricsGet(_) => self.answer(id, Ok(self.service.telling.metrics())),
+            Request::EventsGet(get) => {
+                let Some(permit) = self.admit(id, bytes) else { return true };
+                let (telling, clock) = (self.service.telling.clone(), self.service.ports.clock.clone());
+                self.run(id, permit, async move { Ok(telling.events(get, clock).await) });
             }
             coordinated => {
                 let Some(permit) = self.admit(id, bytes) else { return true };

@@ -21,6 +21,7 @@
 mod member;
 mod phi;
 mod row;
+mod suspects;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,6 +35,7 @@ pub use member::{
 };
 pub use phi::{PHI_MAX, Window};
 pub use row::{Load, Row};
+pub use suspects::{Probe, Suspects};
 
 /// Time between two rounds. Five tables a second are 100 KB/s for 500 nodes and nothing for eight.
 pub const ROUND: Duration = Duration::from_millis(200);

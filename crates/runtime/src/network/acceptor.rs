@@ -94,6 +94,9 @@ pub(super) fn listen(address: &str, shares: usize) -> Result<Vec<Share>, Network
 
 /// The error of an address that cannot be used.
 pub(super) fn unreachable(address: &str, error: &io::Error) -> NetworkError {
+    if error.kind() == io::ErrorKind::ConnectionRefused {
+        return NetworkError::Refused { address: address.to_owned() };
+    }
     NetworkError::Unreachable { address: address.to_owned(), reason: error.to_string() }
 }
 

@@ -21,7 +21,13 @@ use crate::BoxFuture;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum NetworkError {
-    /// Nobody listens at the address, or the address is malformed.
+    /// Nobody listens at the address: its machine answered and said so. The process that listened there is gone, where
+    /// one that is merely stuck would have kept the connection waiting.
+    Refused {
+        /// The address.
+        address: String,
+    },
+    /// No connection for another reason: no answer, no way, or the address is malformed.
     Unreachable {
         /// The address.
         address: String,
@@ -52,6 +58,9 @@ pub enum NetworkError {
 impl fmt::Display for NetworkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            NetworkError::Refused { address } => {
+                write!(f, "cannot reach {address}: connection refused, nobody listens there")
+            }
             NetworkError::Unreachable { address, reason } => write!(f, "cannot reach {address}: {reason}"),
             NetworkError::AddressInUse { address } => {
                 write!(

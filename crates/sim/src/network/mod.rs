@@ -233,7 +233,7 @@ impl Wires {
         let near = self.arrive(host, process, &address);
         let back = self.state.lock().delay(target, host);
         self.executor.sleep(back).await;
-        near.ok_or_else(|| unreachable("connection refused"))
+        near.ok_or_else(|| NetworkError::Refused { address: address.clone() })
     }
 
     /// A connection request reaches its target: the link exists from now on if somebody listens.

@@ -1,0 +1,159 @@
+//! `tontine node list`: who is alive, as the nodes themselves see it.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use client::Client;
+use model::NodeId;
+use serde_json::{Value as Json, json};
+
+use crate::failure::CliError;
+use crate::output::{Format, print, size, table};
+use crate::shared::Shared;
+
+/// Pause between two looks with `--watch`.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Shows the nodes as one of them sees them.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+States: alive; suspected (requests avoid it, hints are written for it); down (gone, or silent for ten seconds);
+left (it said so when it stopped). Exits with 1 unless all are alive or left.")]
+pub struct NodeListArguments {
+    /// The node whose view is shown; by default the first that answers.
+    #[arg(long, value_name = "NUMBER")]
+    pub from: Option<u32>,
+    /// Show what every node believes about every other, so that a partition in one direction is seen.
+    #[arg(long, conflicts_with = "from")]
+    pub all_views: bool,
+    /// Look again every second until Ctrl-C.
+    #[arg(long)]
+    pub watch: bool,
+}
+
+/// `tontine node list`.
+pub(crate) async fn list(shared: Shared, arguments: NodeListArguments) -> Result<ExitCode, CliError> {
+    let client = shared.client().await?;
+    loop {
+        let (document, text) = if arguments.all_views {
+            all_views(&client).await
+        } else {
+            one_view(&client, arguments.from).await?
+        };
+        if arguments.watch && shared.format() == Format::Text {
+            // Home, and clear to the end: a watch shows the present.
+            let _ = write!(std::io::stdout(), "\x1b[H\x1b[2J");
+        }
+        print(shared.format(), &document, || text);
+        if !arguments.watch {
+            return Ok(if is_calm(&document) { ExitCode::SUCCESS } else { ExitCode::from(1) });
+        }
+        tokio::time::sleep(WATCH_INTERVAL).await;
+    }
+}
+
+/// Whether nobody is suspected or down in any view that the document holds.
+fn is_calm(document: &Json) -> bool {
+    let mut views: Vec<&Json> = document["views"].as_array().into_iter().flatten().collect();
+    views.push(document);
+    let mut seen = views.iter().filter_map(|view| view["nodes"].as_array()).flatten();
+    seen.all(|node| matches!(node["state"].as_str(), Some("alive" | "left")))
+        && views.iter().all(|view| view["error"].is_null())
+}
+
+async fn ask(client: &Client, node: NodeId) -> Result<Json, String> {
+    let answer = client.nodes_seen_by(node).await.map_err(|error| error.to_string())?;
+    serde_json::from_slice(&answer).map_err(|error| error.to_string())
+}
+
+async fn one_view(client: &Client, from: Option<u32>) -> Result<(Json, String), CliError> {
+    let cluster = client.cluster();
+    let asked = cluster.nodes.iter().map(|node| node.id).filter(|id| from.is_none_or(|from| from == id.0));
+    let mut reasons = Vec::new();
+    for node in asked {
+        match ask(client, node).await {
+            Ok(view) => {
+                let text = format!("as {node} sees it\n\n{}", view_table(&view));
+                return Ok((view, text));
+            }
+            Err(reason) => reasons.push(format!("{node}: {reason}")),
+        }
+    }
+    Err(match reasons.is_empty() {
+        true => CliError::Other(format!("the cluster has no node {}", from.unwrap_or_default())),
+        false => CliError::Other(format!("no node answers; {}", reasons.join("; "))),
+    })
+}
+
+fn view_table(view: &Json) -> String {
+    let heading = ["NODE", "ZONE", "STATE", "PHI", "HEARD", "INCARNATION", "GEN", "OPS/S", "DATA", "WHY"];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    for node in view["nodes"].as_array().into_iter().flatten() {
+        let text = |field: &str| node[field].as_str().unwrap_or("-").to_owned();
+        let number = |field: &str| node[field].as_u64().map_or("-".to_owned(), |number| number.to_string());
+        rows.push(vec![
+            format!("n{}", number("id")),
+            text("zone"),
+            text("state"),
+            format!("{:.1}", node["phi"].as_f64().unwrap_or(0.0)),
+            format!("{:.1} s ago", node["heard_ms_ago"].as_u64().unwrap_or(0) as f64 / 1000.0),
+            number("incarnation"),
+            number("generation"),
+            number("operations_per_second"),
+            node["data_bytes"].as_u64().map_or("-".to_owned(), size),
+            text("why"),
+        ]);
+    }
+    table(&rows)
+}
+
+async fn all_views(client: &Client) -> (Json, String) {
+    let cluster = client.cluster();
+    let asks = cluster.nodes.iter().map(|node| async move { (node.id, ask(client, node.id).await) });
+    let views = futures_util::future::join_all(asks).await;
+    let document = json!({
+        "views": views
+            .iter()
+            .map(|(node, view)| match view {
+                Ok(view) => view.clone(),
+                Err(reason) => json!({ "node": node, "error": reason }),
+            })
+            .collect::<Vec<_>>(),
+    });
+    let mut heading = vec!["SEEN BY".to_owned()];
+    heading.extend(cluster.nodes.iter().map(|node| node.id.to_string()));
+    let mut rows = vec![heading];
+    for (viewer, view) in &views {
+        let mut row = vec![viewer.to_string()];
+        row.extend(cluster.nodes.iter().map(|node| match view {
+            Ok(_) if node.id == *viewer => "-".to_owned(),
+            Ok(view) => state_of(view, node.id),
+            Err(_) => "?".to_owned(),
+        }));
+        rows.push(row);
+    }
+    let disputed: Vec<String> = cluster
+        .nodes
+        .iter()
+        .filter(|node| {
+            let mut states = views.iter().filter(|(viewer, _)| *viewer != node.id);
+            let mut states =
+                states.by_ref().filter_map(|(_, view)| Some(state_of(view.as_ref().ok()?, node.id)));
+            let first = states.next();
+            states.any(|state| Some(&state) != first.as_ref())
+        })
+        .map(|node| node.id.to_string())
+        .collect();
+    let verdict = match disputed.is_empty() {
+        true => "all views agree".to_owned(),
+        false => format!("views differ about {}", disputed.join(", ")),
+    };
+    (document, format!("{}\n{verdict}", table(&rows)))
+}
+
+fn state_of(view: &Json, node: NodeId) -> String {
+    let nodes = view["nodes"].as_array().into_iter().flatten();
+    let found = nodes.into_iter().find(|seen| seen["id"].as_u64() == Some(u64::from(node.0)));
+    found.and_then(|seen| seen["state"].as_str()).unwrap_or("-").to_owned()
+}

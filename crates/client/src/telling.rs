@@ -1,0 +1,53 @@
+//! What nodes tell about themselves and each other: beliefs, events, numbers.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::{Either, select};
+use model::NodeId;
+use wire::messages::{EventsGet, MetricsGet, NodesGet, Request, Response};
+
+use crate::connect::Client;
+use crate::error::ClientError;
+use crate::peers::{Call, CallError};
+
+/// How much longer than the node is told to wait for an event its answer may take.
+const EVENTS_GRACE: Duration = Duration::from_secs(5);
+
+impl Client {
+    /// What a node believes about all nodes, as JSON.
+    pub async fn nodes_seen_by(&self, node: NodeId) -> Result<Bytes, ClientError> {
+        match self.inner.call(node, Request::NodesGet(NodesGet {})).await? {
+            Response::NodesDocument(document) => Ok(document.json),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// A node's numbers as Prometheus text.
+    pub async fn metrics(&self, node: NodeId) -> Result<Bytes, ClientError> {
+        match self.inner.call(node, Request::MetricsGet(MetricsGet {})).await? {
+            Response::MetricsText(metrics) => Ok(metrics.text),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// A page of a node's events as JSON. With `wait_ms` the node waits for one when there is none yet.
+    pub async fn events(&self, node: NodeId, get: EventsGet) -> Result<Bytes, ClientError> {
+        let patience = Duration::from_millis(u64::from(get.wait_ms)) + EVENTS_GRACE;
+        let answer = match self.inner.peers.call(node, Request::EventsGet(get)) {
+            Call::Ready(answer) => answer,
+            Call::Pending(future) => match select(future, self.inner.ports.clock.sleep(patience)).await {
+                Either::Left((answer, _)) => answer,
+                Either::Right(_) => Err(CallError::Broken),
+            },
+        };
+        match answer? {
+            Response::EventsDocument(document) => Ok(document.json),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+fn unexpected(answer: &Response) -> ClientError {
+    ClientError::Indeterminate { detail: format!("unexpected answer {}", answer.name()) }
+}

@@ -1,0 +1,452 @@
+//! What this node believes about the others, and the rounds in which it finds out.
+//!
+//! ```text
+//!   worker 0 ── round ──▶ protocol::gossip ──▶ exchanges ──▶ peers
+//!   every worker's calls ── what they met ──▶      │
+//!                                                  ├──▶ states: routing, handoff, collection ask here
+//!                                                  └──▶ events, numbers
+//! ```
+//!
+//! The machine decides; this carries out. Its rounds run on the executor of the node's first worker, over links of
+//! their own: a link that is full of data does not look like a dead node, and every pair of nodes has a link whose end
+//! is noticed.
+//!
+//! **Architecture Invariant:** asking for a state takes no lock while all nodes are alive.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::peers::{Call, Peers, Witness};
+use futures_util::future::{Either, join_all, select};
+use model::{Cluster, Moment, NodeId};
+use parking_lot::{Mutex, RwLock};
+use protocol::gossip::{Action, EXCHANGE_PATIENCE, Experience, Load, Row, Seen, State, Why};
+use protocol::gossip::{Event as Happened, Gossip as Machine};
+use runtime::{Clock, Ports};
+use wire::messages::{self, Gossiped, Peer, Request, Response};
+
+use crate::events::{Event, Events};
+use crate::front::Adopt;
+use crate::metrics::{Counter, Kind, Metrics};
+use crate::view::CurrentView;
+
+/// Longest pause before gossip tries a node again that it cannot reach: short, because a second of refused
+/// connections is what tells a dead process from a busy one.
+const BACKOFF_MAX: Duration = Duration::from_millis(200);
+/// How long saying goodbye may take altogether.
+const GOODBYE_PATIENCE: Duration = Duration::from_millis(1_500);
+/// Rounds between two measurements of the own load.
+const ROUNDS_PER_LOAD: u64 = 5;
+
+/// Where collection epochs come from and go to.
+pub trait Epochs: Send + Sync {
+    /// The epoch that this node has reached; spread with its next round.
+    fn current(&self) -> u64;
+
+    /// Another node has reached a greater one. Called again with each round until `current` has caught up.
+    fn heard(&self, epoch: u64);
+}
+
+/// A node without collection: it goes by the greatest epoch that it hears of.
+#[derive(Default)]
+struct HeardEpochs(AtomicU64);
+
+impl Epochs for HeardEpochs {
+    fn current(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn heard(&self, epoch: u64) {
+        self.0.fetch_max(epoch, Ordering::Relaxed);
+    }
+}
+
+/// A belief that changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// About whom.
+    pub node: NodeId,
+    /// What was believed.
+    pub from: State,
+    /// What is believed now.
+    pub to: State,
+}
+
+/// Is told of changed beliefs, from whatever thread they are found on: must not wait.
+pub type Listener = Box<dyn Fn(Change) + Send + Sync>;
+
+/// Measures this node's load.
+pub(crate) type Measure = Box<dyn Fn() -> Load + Send + Sync>;
+
+/// What this node believes about all nodes. One for each node, shared by its workers.
+pub struct Gossip {
+    node: NodeId,
+    clock: Arc<dyn Clock>,
+    view: Arc<CurrentView>,
+    events: Arc<Events>,
+    machine: Mutex<Machine>,
+    /// Whoever is not alive.
+    troubled: RwLock<BTreeMap<NodeId, State>>,
+    /// As many; so that asking costs a load while all is well.
+    troubled_count: AtomicUsize,
+    epochs: RwLock<Arc<dyn Epochs>>,
+    listeners: RwLock<Vec<Listener>>,
+    /// The links of the rounds, once a worker plays them.
+    links: OnceLock<Weak<Peers>>,
+    counts: Counts,
+}
+
+struct Counts {
+    exchanges: Counter,
+    failures: Counter,
+    suspicions: Counter,
+    downs: Counter,
+}
+
+impl Counts {
+    fn register(metrics: &Metrics) -> Counts {
+        let counter = |name, help| metrics.counter(name, help, &[]);
+        Counts {
+            exchanges: counter("tontine_gossip_exchanges_total", "Tables sent to a peer."),
+            failures: counter("tontine_gossip_exchanges_failed_total", "Tables that were not answered."),
+            suspicions: counter("tontine_gossip_suspicions_total", "Times that a peer became suspected."),
+            downs: counter("tontine_gossip_downs_total", "Times that a peer was believed down."),
+        }
+    }
+}
+
+impl Gossip {
+    pub(crate) fn new(
+        node: NodeId,
+        incarnation: u64,
+        clock: Arc<dyn Clock>,
+        view: Arc<CurrentView>,
+        events: Arc<Events>,
+        metrics: &Metrics,
+    ) -> Arc<Gossip> {
+        let machine = Mutex::new(Machine::start(node, incarnation, clock.now()));
+        let gossip = Arc::new(Gossip {
+            node,
+            clock,
+            view,
+            events,
+            machine,
+            troubled: RwLock::default(),
+            troubled_count: AtomicUsize::new(0),
+            epochs: RwLock::new(Arc::new(HeardEpochs::default())),
+            listeners: RwLock::default(),
+            links: OnceLock::new(),
+            counts: Counts::register(metrics),
+        });
+        let cluster = gossip.view.get().cluster().clone();
+        gossip.learn(&cluster);
+        for state in [State::Alive, State::Suspected, State::Down, State::Left] {
+            let weak = Arc::downgrade(&gossip);
+            let count = move || weak.upgrade().map_or(0, |gossip| gossip.count(state)) as f64;
+            let help = "Other nodes by what is believed about them.";
+            metrics.watch(Kind::Gauge, "tontine_gossip_nodes", help, &[("state", state.name())], count);
+        }
+        gossip
+    }
+
+    /// What is believed about a node. This node is alive to itself; one that the cluster document does not name has
+    /// left.
+    pub fn state(&self, node: NodeId) -> State {
+        if self.troubled_count.load(Ordering::Acquire) == 0 && self.view.get().cluster().node(node).is_some()
+        {
+            return State::Alive;
+        }
+        self.machine.lock().state(node).unwrap_or(State::Left)
+    }
+
+    /// Whether requests are better sent elsewhere: everybody who is not alive.
+    pub fn is_avoided(&self, node: NodeId) -> bool {
+        self.troubled_count.load(Ordering::Acquire) > 0 && self.troubled.read().contains_key(&node)
+    }
+
+    /// All other nodes and what is believed about them, by id.
+    pub fn seen(&self) -> Vec<Seen> {
+        let now = self.clock.now();
+        self.machine.lock().seen(now).collect()
+    }
+
+    /// Calls `listener` with every change of belief from now on.
+    pub fn listen(&self, listener: impl Fn(Change) + Send + Sync + 'static) {
+        self.listeners.write().push(Box::new(listener));
+    }
+
+    /// Takes epochs from, and tells them to, the collection module from now on.
+    pub fn connect_epochs(&self, epochs: Arc<dyn Epochs>) {
+        *self.epochs.write() = epochs;
+    }
+
+    /// Answers a peer's table.
+    pub(crate) fn receive(&self, gossip: messages::Gossip) -> Gossiped {
+        let older = gossip.generation < self.view.generation();
+        let cluster = older.then(|| self.view.get().document().clone());
+        let actions = self.step(Happened::TableReceived { from: gossip.from, rows: gossip.rows });
+        let answer = actions.into_iter().find_map(|action| match action {
+            Action::Answer { rows } => Some(rows),
+            _ => None,
+        });
+        Gossiped { rows: answer.unwrap_or_default(), cluster }
+    }
+
+    /// What this node believes about all nodes, as JSON.
+    pub fn document(&self) -> Bytes {
+        let (seen, own) = {
+            let machine = self.machine.lock();
+            (machine.seen(self.clock.now()).collect::<Vec<_>>(), *machine.own())
+        };
+        let cluster = self.view.get().cluster().clone();
+        let mut nodes: Vec<_> = seen.iter().map(|seen| node_json(&cluster, seen)).collect();
+        let itself = Seen {
+            node: self.node,
+            state: State::Alive,
+            why: Why::Beats,
+            phi: 0.0,
+            silence: Duration::ZERO,
+            row: Some(own),
+        };
+        let mut itself = node_json(&cluster, &itself);
+        itself["why"] = "this node".into();
+        nodes.push(itself);
+        nodes.sort_by_key(|node| node["id"].as_u64());
+        let document = serde_json::json!({ "node": self.node, "at_ms": self.clock.wall(), "nodes": nodes });
+        serde_json::to_vec(&document).expect("a document is plain data").into()
+    }
+
+    fn count(&self, state: State) -> usize {
+        self.seen().iter().filter(|seen| seen.state == state).count()
+    }
+
+    fn deadline(&self) -> Moment {
+        self.machine.lock().deadline()
+    }
+
+    /// Takes an event to the machine, tells everybody what follows, and returns what must be sent.
+    fn step(&self, event: Happened) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let mut changes = Vec::new();
+        {
+            let mut machine = self.machine.lock();
+            machine.step(event, self.clock.now(), &mut actions);
+            // Under the machine's lock, so that two threads cannot leave the older belief behind.
+            for action in &actions {
+                if let Action::Announce { node, from, to, why } = *action {
+                    self.believe(node, to);
+                    changes.push((Change { node, from, to }, why));
+                }
+            }
+        }
+        for action in &actions {
+            if let Action::HearEpoch { epoch } = *action {
+                let epochs = self.epochs.read().clone();
+                epochs.heard(epoch);
+            }
+        }
+        for (change, why) in changes {
+            self.tell(change, why);
+        }
+        actions
+    }
+
+    fn believe(&self, node: NodeId, state: State) {
+        let mut troubled = self.troubled.write();
+        match state {
+            State::Alive => troubled.remove(&node),
+            state => troubled.insert(node, state),
+        };
+        self.troubled_count.store(troubled.len(), Ordering::Release);
+    }
+
+    fn tell(&self, change: Change, why: Why) {
+        let (peer, why) = (change.node, why.to_string());
+        match change.to {
+            State::Suspected => self.counts.suspicions.increment(),
+            State::Down => self.counts.downs.increment(),
+            State::Alive | State::Left => {}
+        }
+        self.events.record(match change.to {
+            State::Alive => Event::PeerAlive { peer, why },
+            State::Suspected => Event::PeerSuspected { peer, why },
+            State::Down => Event::PeerDown { peer, why },
+            State::Left => Event::PeerLeft { peer },
+        });
+        self.listeners.read().iter().for_each(|listener| listener(change));
+    }
+}
+
+impl Witness for Gossip {
+    fn experienced(&self, node: NodeId, experience: Experience) {
+        self.step(Happened::Experienced { node, experience });
+    }
+
+    fn is_suspected(&self, node: NodeId) -> bool {
+        self.is_avoided(node)
+    }
+
+    fn learn(&self, cluster: &Cluster) {
+        let nodes = cluster.nodes.iter().map(|node| node.id).collect();
+        self.step(Happened::MembersNamed { nodes, generation: cluster.generation });
+        let mut troubled = self.troubled.write();
+        troubled.retain(|node, _| cluster.node(*node).is_some());
+        self.troubled_count.store(troubled.len(), Ordering::Release);
+    }
+}
+
+/// What gossip's own exchanges meet: that one was lost is the machine's to weigh, not evidence of a request.
+struct Exchanges(Weak<Gossip>);
+
+impl Witness for Exchanges {
+    fn experienced(&self, node: NodeId, experience: Experience) {
+        if let Some(gossip) = self.0.upgrade()
+            && !matches!(experience, Experience::Unanswered { .. })
+        {
+            gossip.experienced(node, experience);
+        }
+    }
+
+    fn is_suspected(&self, node: NodeId) -> bool {
+        self.0.upgrade().is_some_and(|gossip| gossip.is_avoided(node))
+    }
+}
+
+fn node_json(cluster: &Cluster, seen: &Seen) -> serde_json::Value {
+    let known = cluster.node(seen.node);
+    let row = seen.row.as_ref();
+    serde_json::json!({
+        "id": seen.node,
+        "zone": known.map(|node| node.zone.to_string()),
+        "native": known.map(|node| node.native.clone()),
+        "state": seen.state.name(),
+        "why": seen.why.to_string(),
+        "phi": (seen.phi * 100.0).round() / 100.0,
+        "heard_ms_ago": seen.silence.as_millis() as u64,
+        "incarnation": row.map(|row| row.incarnation),
+        "heartbeat": row.map(|row| row.heartbeat),
+        "generation": row.map(|row| row.generation),
+        "epoch": row.map(|row| row.epoch),
+        "operations_per_second": row.map(|row| row.load.operations_per_second),
+        "data_bytes": row.map(|row| row.load.data_bytes),
+        "links": row.map(|row| row.load.links),
+    })
+}
+
+/// What the rounds need beside the beliefs.
+pub(crate) struct Rounds {
+    gossip: Weak<Gossip>,
+    ports: Ports,
+    peers: Arc<Peers>,
+    adopt: Adopt,
+    measure: Measure,
+    /// All links of the node, to hear who answers requests.
+    links: Box<dyn Fn() -> Vec<Arc<Peers>> + Send + Sync>,
+}
+
+impl Rounds {
+    /// Rounds of `gossip` over links of their own; `links` are those of the node's workers.
+    pub(crate) fn new(
+        gossip: &Arc<Gossip>,
+        ports: Ports,
+        me: Peer,
+        adopt: Adopt,
+        measure: Measure,
+        links: impl Fn() -> Vec<Arc<Peers>> + Send + Sync + 'static,
+    ) -> Rounds {
+        let peers = own_links(gossip, ports.clone(), me);
+        // A second call would be a second worker with rounds; the first one's links do.
+        let _ = gossip.links.set(Arc::downgrade(&peers));
+        Rounds { gossip: Arc::downgrade(gossip), ports, peers, adopt, measure, links: Box::new(links) }
+    }
+
+    /// The links that the rounds use.
+    pub(crate) fn peers(&self) -> &Arc<Peers> {
+        &self.peers
+    }
+
+    /// Plays rounds until the node is gone.
+    pub(crate) async fn run(self) {
+        let mut rounds = 0_u64;
+        loop {
+            let Some(due) = self.gossip.upgrade().map(|gossip| gossip.deadline()) else { return };
+            self.ports.clock.sleep_until(due).await;
+            let Some(gossip) = self.gossip.upgrade() else { return };
+            if rounds.is_multiple_of(ROUNDS_PER_LOAD) {
+                gossip.step(Happened::LoadMeasured { load: (self.measure)() });
+            }
+            rounds += 1;
+            for node in (self.links)().iter().flat_map(|peers| peers.heard()) {
+                gossip.step(Happened::Experienced { node, experience: Experience::Heard });
+            }
+            let epoch = gossip.epochs.read().current();
+            gossip.step(Happened::EpochReached { epoch });
+            for action in gossip.step(Happened::Elapsed { roll: self.ports.entropy.next_u64() }) {
+                if let Action::Exchange { with, rows } = action {
+                    let (gossip, adopt) = (gossip.clone(), self.adopt.clone());
+                    let exchange = exchange(gossip, self.ports.clone(), self.peers.clone(), with, rows);
+                    self.ports.tasks.spawn(Box::pin(async move {
+                        if let Some(document) = exchange.await
+                            && let Ok(cluster) = serde_json::from_slice::<Cluster>(&document)
+                        {
+                            adopt(cluster);
+                        }
+                    }));
+                }
+            }
+        }
+    }
+}
+
+fn own_links(gossip: &Arc<Gossip>, ports: Ports, me: Peer) -> Arc<Peers> {
+    let cluster = gossip.view.get().cluster().clone();
+    let witness = Arc::new(Exchanges(Arc::downgrade(gossip)));
+    let peers = Peers::witnessed(ports, me, Some(cluster.name.clone()), witness, BACKOFF_MAX);
+    peers.learn(&cluster);
+    peers
+}
+
+/// One exchange; returns the newer cluster document that the peer handed over, if it did.
+async fn exchange(
+    gossip: Arc<Gossip>,
+    ports: Ports,
+    peers: Arc<Peers>,
+    with: NodeId,
+    rows: Vec<Row>,
+) -> Option<Bytes> {
+    gossip.counts.exchanges.increment();
+    let generation = gossip.view.generation();
+    let request = Request::Gossip(messages::Gossip { from: gossip.node, generation, rows });
+    let answer = match peers.call(with, request) {
+        Call::Ready(answer) => answer.ok(),
+        Call::Pending(future) => match select(future, ports.clock.sleep(EXCHANGE_PATIENCE)).await {
+            Either::Left((answer, _)) => answer.ok(),
+            Either::Right(_) => None,
+        },
+    };
+    let Some(Response::Gossiped(Gossiped { rows, cluster })) = answer else {
+        gossip.counts.failures.increment();
+        gossip.step(Happened::ExchangeFailed { with });
+        return None;
+    };
+    gossip.step(Happened::AnswerReceived { from: with, rows });
+    cluster
+}
+
+/// Tells every peer that can hear it that this node stops, within [`GOODBYE_PATIENCE`]. Runs where it is called.
+pub(crate) async fn say_goodbye(gossip: &Arc<Gossip>, ports: &Ports, me: Peer) {
+    let peers = gossip.links.get().and_then(Weak::upgrade);
+    let peers = peers.unwrap_or_else(|| own_links(gossip, ports.clone(), me));
+    let goodbyes = gossip.step(Happened::StopRequested).into_iter().filter_map(|action| match action {
+        Action::Exchange { with, rows } => {
+            Some(exchange(gossip.clone(), ports.clone(), peers.clone(), with, rows))
+        }
+        _ => None,
+    });
+    let all = Box::pin(join_all(goodbyes));
+    select(all, ports.clock.sleep(GOODBYE_PATIENCE)).await;
+    gossip.events.record(Event::NodeLeft {});
+}
