@@ -9,6 +9,8 @@
 //!
 //! Workers share records, but neither links nor tasks.
 
+mod joining;
+mod status;
 mod liveness;
 mod numbers;
 
@@ -22,11 +24,10 @@ use client::coordinator::{Coordinator, CoordinatorOptions, Repairs};
 use client::peers::Peers;
 use coordination::documents::{self, ActiveNode, ReadError, RegisterError};
 use coordination::{CoordinationError, CoordinationService};
-use model::{Cluster, NodeId, PartitionId, Store};
+use model::{Cluster, NodeId};
 use parking_lot::Mutex;
 use protocol::admission::{Admission, AdmissionLimits};
 use protocol::handoff::HandoffOptions;
-use protocol::merkle::Tree;
 use runtime::{Disk, Moment, Ports};
 use storage::StorageError;
 use thiserror::Error;
@@ -39,10 +40,9 @@ use crate::events::{Event, Events};
 use crate::front::{Adopt, Front};
 use crate::gossip::Gossip;
 use crate::handoff::{HandoffParts, Handoffs};
-use crate::identity::{Identity, IdentityError, Known, Standing};
+use crate::identity::{Identity, IdentityError, Standing};
 use crate::local_copy;
 use crate::metrics::{Counter, Metrics};
-use crate::refill::Refill;
 use crate::replica::Replica;
 use crate::replicas::WorkerReplicas;
 use crate::serve::{Service, Telling};
@@ -205,13 +205,14 @@ impl Node {
         coordination: Arc<dyn CoordinationService>,
     ) -> Result<Arc<Node>, StartError> {
         let mut identity = Identity::open(disk.clone(), &config.cluster, config.id)?;
-        let cluster = find_cluster(&config, &*disk, &*coordination).await?;
-        let standing = identity.settle(known_of(&*coordination, config.id).await, ports.clock.wall());
-        register(&ports, &*coordination, &cluster, config.id, identity.incarnation()).await?;
+        let cluster = joining::find_cluster(&config, &*disk, &*coordination).await?;
+        let standing =
+            identity.settle(joining::known_of(&*coordination, config.id).await, ports.clock.wall());
+        joining::register(&ports, &*coordination, &cluster, config.id, identity.incarnation()).await?;
         // First what is lost, then who the node is, then that it was: whatever ends in between, nothing passes for whole.
-        let refill = missing(&disk, &*engines, &cluster, config.id, standing).await?;
+        let refill = joining::missing(&disk, &*engines, &cluster, config.id, standing).await?;
         identity.begin().await?;
-        remember_member(&*coordination, config.id, &identity, standing).await?;
+        joining::remember_member(&*coordination, config.id, &identity, standing).await?;
         let stamper =
             Stamper::new(config.id, identity.incarnation(), identity.births_used(), ports.clock.clone());
         let stamper = Arc::new(stamper);
@@ -220,12 +221,12 @@ impl Node {
         if standing == Standing::RolledBack {
             remembered.clear();
         }
-        let hints_engine = open(&*engines, &format!("{contents}hints")).await?;
+        let hints_engine = joining::open(&*engines, &format!("{contents}hints")).await?;
         let hints = Arc::new(Hints::new(hints_engine, stamper.clone(), config.hint_bytes_max));
         let mut stores = Vec::new();
         for definition in &cluster.stores {
             let trees = remembered.remove(definition.name.as_str()).unwrap_or_default();
-            stores.push(open_store(&*engines, &contents, definition, &stamper, trees).await?);
+            stores.push(joining::open_store(&*engines, &contents, definition, &stamper, trees).await?);
         }
         if let Err(error) = local_copy::write(disk.clone(), &cluster).await {
             tracing::warn!(%error, "local copy of the cluster document not written");
@@ -405,7 +406,7 @@ impl Node {
     /// The node's account of itself, as JSON.
     pub fn status(&self) -> Vec<u8> {
         let view = self.replica.view().get();
-        let stores: Vec<_> = view.stores().iter().map(|store| store_status(store)).collect();
+        let stores: Vec<_> = view.stores().iter().map(|store| status::store_status(store)).collect();
         let hints = self.replica.hints();
         let pending = self.handoffs.get().map_or_else(Vec::new, |handoffs| handoffs.status());
         let uptime = self.ports.clock.now().since(self.started);
@@ -442,7 +443,7 @@ impl Node {
         }
         let all_open = cluster.stores.iter().all(|store| current.store(store.name.as_str()).is_some());
         if all_open {
-            let stores = reuse(&current, &cluster);
+            let stores = joining::reuse(&current, &cluster);
             self.take(cluster, stores.into_iter().flatten().collect());
         } else {
             // The receiver lives as long as the node.
@@ -457,10 +458,10 @@ impl Node {
             return;
         }
         let mut stores = Vec::new();
-        for (definition, known) in cluster.stores.iter().zip(reuse(&current, &cluster)) {
+        for (definition, known) in cluster.stores.iter().zip(joining::reuse(&current, &cluster)) {
             match known {
                 Some(store) => stores.push(store),
-                None => match open_store(
+                None => match joining::open_store(
                     &*self.engines,
                     &self.contents,
                     definition,
@@ -559,156 +560,6 @@ impl Node {
             identity.close(self.stamper.births_used(), self.ports.entropy.next_u64()).await?;
         }
         Ok(())
-    }
-}
-
-/// The stores of `cluster` that are open already, each under its new definition.
-fn reuse(current: &View, cluster: &Cluster) -> Vec<Option<Arc<LocalStore>>> {
-    let known = |definition: &Store| {
-        let open = current.store(definition.name.as_str())?;
-        if open.definition() == definition {
-            return Some(open.clone());
-        }
-        Some(Arc::new(open.redefined(definition.clone())))
-    };
-    cluster.stores.iter().map(known).collect()
-}
-
-fn store_status(store: &LocalStore) -> serde_json::Value {
-    let stats = store.engine().stats();
-    let definition = store.definition();
-    serde_json::json!({
-        "store": definition.name,
-        "replicas": definition.consistency.replicas,
-        "reads_required": definition.consistency.reads_required,
-        "writes_required": definition.consistency.writes_required,
-        "resolver": definition.resolver,
-        "records": stats.records,
-        "live_bytes": stats.live_bytes,
-        "disk_bytes": stats.disk_bytes,
-        "memory_bytes": stats.memory_bytes,
-        "corrupt_records_total": stats.corrupt_records,
-        "syncs_total": stats.syncs,
-        "compacted_bytes_total": stats.compacted_bytes,
-    })
-}
-
-async fn open(engines: &dyn Engines, name: &str) -> Result<Arc<dyn storage::StorageEngine>, StartError> {
-    engines.open(name).await.map_err(|error| StartError::Storage { store: name.to_owned(), error })
-}
-
-async fn open_store(
-    engines: &dyn Engines,
-    contents: &str,
-    definition: &Store,
-    stamper: &Arc<Stamper>,
-    trees: BTreeMap<PartitionId, Tree>,
-) -> Result<Arc<LocalStore>, StartError> {
-    let engine = open(engines, &format!("{contents}stores/{}", definition.name)).await?;
-    Ok(Arc::new(LocalStore::new(definition.clone(), engine, stamper.clone()).remembering(trees)))
-}
-
-/// What the coordination service remembers of a node.
-async fn known_of(coordination: &dyn CoordinationService, id: NodeId) -> Known {
-    match documents::read_member(coordination, id).await {
-        Ok(Some(member)) => Known::Member(member),
-        Ok(None) => Known::Nothing,
-        Err(error) => {
-            tracing::warn!(%error, "coordination service not asked about this node's past");
-            Known::Unavailable
-        }
-    }
-}
-
-/// Remembers in the coordination service that the node is.
-async fn remember_member(
-    coordination: &dyn CoordinationService,
-    id: NodeId,
-    identity: &Identity,
-    standing: Standing,
-) -> Result<(), StartError> {
-    let redeemed = if let Standing::Stopped { token } = standing { token } else { None };
-    let member = documents::Member { incarnation: identity.incarnation(), redeemed };
-    match documents::write_member(coordination, id, &member).await {
-        Ok(()) => Ok(()),
-        // The service knows that the node was, with an earlier incarnation; this end is none that it must know of.
-        Err(error) if standing == Standing::Ended => {
-            tracing::warn!(%error, "coordination service not told of this start");
-            Ok(())
-        }
-        Err(error) => Err(StartError::Register(error.into())),
-    }
-}
-
-/// The partitions whose records this node has lost, remembered durably.
-async fn missing(
-    disk: &Arc<dyn Disk>,
-    engines: &dyn Engines,
-    cluster: &Cluster,
-    id: NodeId,
-    standing: Standing,
-) -> Result<Refill, StartError> {
-    let forgotten = engines.forget() && standing != Standing::New;
-    let refill = if forgotten || matches!(standing, Standing::Lost | Standing::RolledBack) {
-        Refill::everything(id, cluster)
-    } else {
-        match Refill::load(&**disk).map_err(IdentityError::Disk)? {
-            None => return Ok(Refill::default()),
-            Some(Some(refill)) => refill,
-            Some(None) => Refill::everything(id, cluster),
-        }
-    };
-    Refill::save(disk.clone(), refill.text()).await.map_err(IdentityError::Disk)?;
-    Ok(refill)
-}
-
-/// The newest cluster document: the service's, or this node's copy while the service is away.
-async fn find_cluster(
-    config: &NodeConfig,
-    disk: &dyn Disk,
-    coordination: &dyn CoordinationService,
-) -> Result<Cluster, StartError> {
-    let (served, detail) = match documents::read_cluster(coordination).await {
-        Ok(Some(cluster)) => (Some(cluster), String::new()),
-        Ok(None) => (None, "there is none".to_owned()),
-        Err(error) => (None, error.to_string()),
-    };
-    let cluster = served.or_else(|| local_copy::read(disk)).ok_or(StartError::NoCluster { detail })?;
-    if cluster.name != config.cluster {
-        return Err(StartError::OtherCluster { found: cluster.name, wanted: config.cluster.clone() });
-    }
-    if cluster.node(config.id).is_none() {
-        return Err(StartError::NotMember { node: config.id, cluster: cluster.name });
-    }
-    Ok(cluster)
-}
-
-/// Registers the node; waits for a predecessor with the same address to be gone.
-async fn register(
-    ports: &Ports,
-    coordination: &dyn CoordinationService,
-    cluster: &Cluster,
-    id: NodeId,
-    incarnation: u64,
-) -> Result<(), StartError> {
-    let node = cluster.node(id).expect("membership was checked").clone();
-    let active = ActiveNode { node, incarnation };
-    let give_up = ports.clock.now().after(PREDECESSOR_PATIENCE);
-    loop {
-        match documents::register(coordination, &active).await {
-            Ok(()) => return Ok(()),
-            Err(RegisterError::AlreadyActive { other: Some(other), .. })
-                if other.node == active.node && ports.clock.now() < give_up =>
-            {
-                ports.clock.sleep(Duration::from_millis(100)).await;
-            }
-            Err(RegisterError::Coordination(CoordinationError::Unavailable { .. })) => {
-                // The data path does not need the service; whoever watches the list sees the node later.
-                tracing::warn!("coordination service unavailable, starting from the local copy");
-                return Ok(());
-            }
-            Err(error) => return Err(error.into()),
-        }
     }
 }
 

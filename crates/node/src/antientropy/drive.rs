@@ -190,7 +190,7 @@ impl Drive<'_> {
         else {
             return None;
         };
-        if got.epoch < respond::epoch(&self.repair.replica) {
+        if got.epoch < respond::collected(&self.repair.replica) {
             // Read before a deletion was forgotten: it must be read again.
             return None;
         }
@@ -253,7 +253,9 @@ impl Drive<'_> {
         else {
             return None;
         };
-        if paged.epoch < respond::epoch(&self.repair.replica) || paged.next.is_some_and(|next| next <= from) {
+        if paged.epoch < respond::collected(&self.repair.replica)
+            || paged.next.is_some_and(|next| next <= from)
+        {
             return None;
         }
         let (mut merged, mut failed, mut bytes) = (0, 0, 0);

@@ -1,4 +1,4 @@
-//! What repair counts.
+//! What repair counts, for whoever scrapes the node. Must never: decide anything by these numbers.
 
 use std::sync::Arc;
 

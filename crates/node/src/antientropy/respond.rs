@@ -83,7 +83,7 @@ async fn key_digests(replica: &Replica, request: &KeyDigests) -> Result<KeyDiges
 async fn records_get(replica: &Replica, request: &RecordsGet) -> Result<RecordsGot, Failure> {
     let (view, store) = replica.admit(&request.store, request.generation)?;
     // Before the first is read: what is read later is at least as new.
-    let epoch = epoch(replica);
+    let epoch = collected(replica);
     let (mut sets, mut bytes) = (Vec::new(), 0);
     for (position, key) in request.keys.iter().enumerate() {
         let set = store.content(view.route(&store, key).place, key).map_err(|failure| failure.code);
@@ -109,13 +109,13 @@ fn records_page(replica: &Replica, request: &RecordsPage) -> Result<RecordsPaged
             cluster: Some(view.document().clone()),
         });
     }
-    let epoch = epoch(replica);
+    let epoch = collected(replica);
     let from = Token(request.from.0);
     let (records, next) = store.page(request.partition, from, RECORDS_BYTES_MAX)?;
     Ok(RecordsPaged { epoch, records, next })
 }
 
 /// The collection epoch now. What is read after this is at least as new.
-pub(super) fn epoch(_replica: &Replica) -> Epoch {
+pub(super) fn collected(_replica: &Replica) -> Epoch {
     Epoch::default()
 }

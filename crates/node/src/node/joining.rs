@@ -1,0 +1,159 @@
+//! How a node joins its cluster: what it finds, what it has lost, and that it is there.
+//!
+//! Must never: let a node pass for whole, or for one that never was, because it ended half way through joining.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use coordination::documents::{self, ActiveNode, RegisterError};
+use coordination::{CoordinationError, CoordinationService};
+use model::{Cluster, NodeId, PartitionId, Store};
+use protocol::merkle::Tree;
+use runtime::{Disk, Ports};
+
+use super::{NodeConfig, StartError};
+use crate::engines::Engines;
+use crate::identity::{Identity, IdentityError, Known, Standing};
+use crate::local_copy;
+use crate::refill::Refill;
+use crate::stores::{LocalStore, Stamper};
+use crate::view::View;
+
+/// How long a registration under this node's id and address may stand in the way: a predecessor's session that has
+/// not ended yet.
+const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(10);
+
+pub(super) async fn open(
+    engines: &dyn Engines,
+    name: &str,
+) -> Result<Arc<dyn storage::StorageEngine>, StartError> {
+    engines.open(name).await.map_err(|error| StartError::Storage { store: name.to_owned(), error })
+}
+
+pub(super) async fn open_store(
+    engines: &dyn Engines,
+    contents: &str,
+    definition: &Store,
+    stamper: &Arc<Stamper>,
+    trees: BTreeMap<PartitionId, Tree>,
+) -> Result<Arc<LocalStore>, StartError> {
+    let engine = open(engines, &format!("{contents}stores/{}", definition.name)).await?;
+    Ok(Arc::new(LocalStore::new(definition.clone(), engine, stamper.clone()).remembering(trees)))
+}
+
+/// What the coordination service remembers of a node.
+pub(super) async fn known_of(coordination: &dyn CoordinationService, id: NodeId) -> Known {
+    match documents::read_member(coordination, id).await {
+        Ok(Some(member)) => Known::Member(member),
+        Ok(None) => Known::Nothing,
+        Err(error) => {
+            tracing::warn!(%error, "coordination service not asked about this node's past");
+            Known::Unavailable
+        }
+    }
+}
+
+/// Remembers in the coordination service that the node is.
+pub(super) async fn remember_member(
+    coordination: &dyn CoordinationService,
+    id: NodeId,
+    identity: &Identity,
+    standing: Standing,
+) -> Result<(), StartError> {
+    let redeemed = if let Standing::Stopped { token } = standing { token } else { None };
+    let member = documents::Member { incarnation: identity.incarnation(), redeemed };
+    match documents::write_member(coordination, id, &member).await {
+        Ok(()) => Ok(()),
+        // The service knows that the node was, with an earlier incarnation; this end is none that it must know of.
+        Err(error) if standing == Standing::Ended => {
+            tracing::warn!(%error, "coordination service not told of this start");
+            Ok(())
+        }
+        Err(error) => Err(StartError::Register(error.into())),
+    }
+}
+
+/// The partitions whose records this node has lost, remembered durably.
+pub(super) async fn missing(
+    disk: &Arc<dyn Disk>,
+    engines: &dyn Engines,
+    cluster: &Cluster,
+    id: NodeId,
+    standing: Standing,
+) -> Result<Refill, StartError> {
+    let forgotten = engines.forget() && standing != Standing::New;
+    let refill = if forgotten || matches!(standing, Standing::Lost | Standing::RolledBack) {
+        Refill::everything(id, cluster)
+    } else {
+        match Refill::load(&**disk).map_err(IdentityError::Disk)? {
+            None => return Ok(Refill::default()),
+            Some(Some(refill)) => refill,
+            Some(None) => Refill::everything(id, cluster),
+        }
+    };
+    Refill::save(disk.clone(), refill.text()).await.map_err(IdentityError::Disk)?;
+    Ok(refill)
+}
+
+/// The newest cluster document: the service's, or this node's copy while the service is away.
+pub(super) async fn find_cluster(
+    config: &NodeConfig,
+    disk: &dyn Disk,
+    coordination: &dyn CoordinationService,
+) -> Result<Cluster, StartError> {
+    let (served, detail) = match documents::read_cluster(coordination).await {
+        Ok(Some(cluster)) => (Some(cluster), String::new()),
+        Ok(None) => (None, "there is none".to_owned()),
+        Err(error) => (None, error.to_string()),
+    };
+    let cluster = served.or_else(|| local_copy::read(disk)).ok_or(StartError::NoCluster { detail })?;
+    if cluster.name != config.cluster {
+        return Err(StartError::OtherCluster { found: cluster.name, wanted: config.cluster.clone() });
+    }
+    if cluster.node(config.id).is_none() {
+        return Err(StartError::NotMember { node: config.id, cluster: cluster.name });
+    }
+    Ok(cluster)
+}
+
+/// Registers the node; waits for a predecessor with the same address to be gone.
+pub(super) async fn register(
+    ports: &Ports,
+    coordination: &dyn CoordinationService,
+    cluster: &Cluster,
+    id: NodeId,
+    incarnation: u64,
+) -> Result<(), StartError> {
+    let node = cluster.node(id).expect("membership was checked").clone();
+    let active = ActiveNode { node, incarnation };
+    let give_up = ports.clock.now().after(PREDECESSOR_PATIENCE);
+    loop {
+        match documents::register(coordination, &active).await {
+            Ok(()) => return Ok(()),
+            Err(RegisterError::AlreadyActive { other: Some(other), .. })
+                if other.node == active.node && ports.clock.now() < give_up =>
+            {
+                ports.clock.sleep(Duration::from_millis(100)).await;
+            }
+            Err(RegisterError::Coordination(CoordinationError::Unavailable { .. })) => {
+                // The data path does not need the service; whoever watches the list sees the node later.
+                tracing::warn!("coordination service unavailable, starting from the local copy");
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The stores of `cluster` that are open already, each under its new definition.
+pub(super) fn reuse(current: &View, cluster: &Cluster) -> Vec<Option<Arc<LocalStore>>> {
+    let known = |definition: &Store| {
+        let open = current.store(definition.name.as_str())?;
+        if open.definition() == definition {
+            return Some(open.clone());
+        }
+        Some(Arc::new(open.redefined(definition.clone())))
+    };
+    cluster.stores.iter().map(known).collect()
+}
