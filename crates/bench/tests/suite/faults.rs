@@ -24,8 +24,15 @@ fn driver() -> DriverOptions {
     }
 }
 
+/// Longer than any machine takes to answer what is answered at all.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 fn run(address: String, preset: Preset, driver: &DriverOptions) -> RunReport {
-    let target = RespTarget { timeout: Duration::from_millis(200), ..RespTarget::new(address) };
+    run_within(PATIENCE, address, preset, driver)
+}
+
+fn run_within(timeout: Duration, address: String, preset: Preset, driver: &DriverOptions) -> RunReport {
+    let target = RespTarget { timeout, ..RespTarget::new(address) };
     let contestant = Contestant::running("test", Arc::new(target), Vec::new());
     contestant.measure(&WorkloadOptions::preset(preset, 100), driver, Phase::Run).unwrap()
 }
@@ -87,7 +94,7 @@ fn a_lost_connection_leaves_writes_in_doubt_and_reads_failed_and_is_opened_again
 fn silence_is_a_timeout_and_a_write_in_silence_is_in_doubt() {
     let address = start(|_| Act::Ignore);
     let driver = DriverOptions { operations: Some(4), depth: 2, ..driver() };
-    let outcomes = run(address, Preset::Set, &driver).outcomes;
+    let outcomes = run_within(Duration::from_millis(200), address, Preset::Set, &driver).outcomes;
     assert_eq!(outcomes.indeterminate["no answer in time"], 4);
     assert_eq!(outcomes.done, 0);
 }
@@ -125,9 +132,7 @@ fn an_open_loop_sees_everybody_who_waited_behind_a_stall() {
         operations: Some(300),
         ..driver()
     };
-    let target = Arc::new(RespTarget::new(address));
-    let contestant = Contestant::running("test", target, Vec::new());
-    let run = contestant.measure(&WorkloadOptions::preset(Preset::Set, 100), &driver, Phase::Run).unwrap();
+    let run = run(address, Preset::Set, &driver);
     assert_eq!((run.operations, run.outcomes.unstarted), (300, 0));
     let update = &run.kinds[&Kind::Update];
     // Half of the operations were due in the first 150 ms: each waited for at least the other 150.
@@ -171,8 +176,7 @@ fn an_open_loop_carries_out_what_was_due_before_its_end() {
         duration: Some(0.3),
         ..driver()
     };
-    let contestant = Contestant::running("test", Arc::new(RespTarget::new(address)), Vec::new());
-    let run = contestant.measure(&WorkloadOptions::preset(Preset::Set, 100), &driver, Phase::Run).unwrap();
+    let run = run(address, Preset::Set, &driver);
     // What is due is settled by the schedule, however slow the machine: 60, give or take the ends.
     assert_eq!(run.outcomes.unstarted, 0);
     assert!((58..=61).contains(&run.operations), "{}", run.operations);
