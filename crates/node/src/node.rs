@@ -53,9 +53,6 @@ use crate::view::{CurrentView, View};
 const COORDINATION_RETRY: Duration = Duration::from_secs(1);
 /// Longest pause before requests try a node again that they could not reach; gossip ends it when the node is back.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
-/// How long a registration under this node's id and address may stand in the way: a predecessor's session that has
-/// not ended yet.
-const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Settings of a node.
 #[derive(Clone, Debug)]
