@@ -148,7 +148,7 @@ impl Inner {
             return Err(ClientError::UnknownStore { store: store.to_owned(), known: known.join(", ") });
         };
         let (definition, store) = (Arc::new(definition.clone()), (&definition.name).into());
-        Ok(Scope { cluster, definition, store })
+        Ok(Scope { cluster, definition, store, epoch: model::Epoch(0) })
     }
 
     /// Calls a node and waits.

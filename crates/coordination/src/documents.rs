@@ -4,6 +4,7 @@
 //! /active/<node>    ephemeral   who is alive: addresses and incarnation
 //! /config/cluster   persistent  the cluster document; its generation only grows
 //! /members/<node>   persistent  that a node existed: the last incarnation it took, the last clean stop it came back from
+//! /config/epochs    persistent  collection epochs given out and completed; both only grow
 //! /headmaster/...   ephemeral, sequential  candidates for the manager's office
 //! ```
 //!
@@ -13,7 +14,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use model::{Cluster, Generation, Node, NodeId};
+use model::{Cluster, Epoch, Generation, Node, NodeId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -38,6 +39,11 @@ pub fn cluster_path() -> DocumentPath {
 /// Where it is remembered that a node existed.
 pub fn member_path(node: NodeId) -> DocumentPath {
     known("/members").child(&node.to_string()).expect("the names of nodes are short")
+}
+
+/// Where the collection epochs are.
+pub fn epochs_path() -> DocumentPath {
+    known("/config/epochs")
 }
 
 /// Below which candidates for the manager's office register, each as an ephemeral sequential document.
@@ -317,6 +323,80 @@ fn check_newer(stored: &Cluster, offered: &Cluster) -> Result<(), PublishError> 
         return Err(PublishError::Superseded { stored: stored.generation, offered: offered.generation });
     }
     Ok(())
+}
+
+/// How far the cluster's collection rounds are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Epochs {
+    /// The greatest epoch that was given out to a round.
+    pub opened: Epoch,
+    /// The greatest epoch whose round was carried out by all nodes: each of them remembers at least this one.
+    pub completed: Epoch,
+}
+
+/// The collection epochs; zeros when there was no round yet.
+///
+/// # Errors
+/// When the document is malformed or the service refuses.
+pub async fn read_epochs(service: &dyn CoordinationService) -> Result<Epochs, ReadError> {
+    let path = epochs_path();
+    match service.get(&path).await {
+        Ok(document) => decode(&path, &document.data),
+        Err(CoordinationError::NoNode { .. }) => Ok(Epochs::default()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Takes a new epoch for a round: greater than `above` and than every one taken before.
+///
+/// # Errors
+/// As [`read_epochs`]. After [`CoordinationError::Indeterminate`] an epoch may have been taken for nobody, which does
+/// no harm.
+pub async fn open_epoch(service: &dyn CoordinationService, above: Epoch) -> Result<Epoch, ReadError> {
+    let open = |epochs: Epochs| Epochs { opened: Epoch(epochs.opened.max(above).0 + 1), ..epochs };
+    Ok(change_epochs(service, open).await?.opened)
+}
+
+/// Writes down that an epoch is completed, unless a greater one is.
+///
+/// # Errors
+/// As [`read_epochs`]; after [`CoordinationError::Indeterminate`] it may be written.
+pub async fn complete_epoch(service: &dyn CoordinationService, epoch: Epoch) -> Result<(), ReadError> {
+    let complete = |epochs: Epochs| Epochs { completed: epochs.completed.max(epoch), ..epochs };
+    change_epochs(service, complete).await.map(|_| ())
+}
+
+async fn change_epochs(
+    service: &dyn CoordinationService,
+    change: impl Fn(Epochs) -> Epochs,
+) -> Result<Epochs, ReadError> {
+    let path = epochs_path();
+    create_parents(service, &path).await?;
+    loop {
+        let (epochs, written) = match service.get(&path).await {
+            Ok(document) => {
+                let epochs = change(decode(&path, &document.data)?);
+                let expected = Expected::Version(document.stat.version);
+                (epochs, service.set(&path, encode(&epochs), expected).await.map(|_| ()))
+            }
+            Err(CoordinationError::NoNode { .. }) => {
+                let epochs = change(Epochs::default());
+                let created = service.create(&path, encode(&epochs), CreateMode::Persistent).await;
+                (epochs, created.map(|_| ()))
+            }
+            Err(error) => return Err(error.into()),
+        };
+        match written {
+            Ok(()) => return Ok(epochs),
+            // Somebody was faster: change what they stored.
+            Err(
+                CoordinationError::BadVersion { .. }
+                | CoordinationError::NodeExists { .. }
+                | CoordinationError::NoNode { .. },
+            ) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Follows the cluster document.

@@ -188,6 +188,11 @@ events! {
         /// How many.
         hints: u64,
     } => "gave up {hints} hints for {target}: they are too old, and other replicas hold what they held",
+    /// A collection round cannot go on.
+    CollectionWaits "collection-waits" {
+        /// Without whom.
+        peer: NodeId,
+    } => "tombstones wait for {peer}: nothing is forgotten before every node has confirmed it",
     /// Hints were refused at the byte limit. The writes themselves went to the replicas that are up.
     HintsRefused "hints-refused" {
         /// How many since the last such event.

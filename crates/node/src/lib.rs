@@ -13,6 +13,7 @@ mod refill;
 mod replicas;
 
 pub mod antientropy;
+pub mod collection;
 pub mod doors;
 pub mod engines;
 pub mod events;

@@ -10,9 +10,9 @@
 //! Workers share records, but neither links nor tasks.
 
 mod joining;
-mod status;
 mod liveness;
 mod numbers;
+mod status;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ use client::coordinator::{Coordinator, CoordinatorOptions, Repairs};
 use client::peers::Peers;
 use coordination::documents::{self, ActiveNode, ReadError, RegisterError};
 use coordination::{CoordinationError, CoordinationService};
-use model::{Cluster, NodeId};
+use model::{Cluster, Epoch, NodeId};
 use parking_lot::Mutex;
 use protocol::admission::{Admission, AdmissionLimits};
 use protocol::handoff::HandoffOptions;
@@ -34,6 +34,7 @@ use thiserror::Error;
 use wire::messages::Peer;
 
 use crate::antientropy::{self, Repair, RepairOptions};
+use crate::collection::{Answers, Collection, CollectionOptions, Epochs};
 use crate::doors::resp;
 use crate::engines::Engines;
 use crate::events::{Event, Events};
@@ -67,6 +68,8 @@ pub struct NodeConfig {
     pub handoff: HandoffOptions,
     /// How it compares with its peers and looks after its own records.
     pub repair: RepairOptions,
+    /// How it collects tombstones.
+    pub collection: CollectionOptions,
     /// How much it takes in at once, over all its doors, before it answers *overloaded*.
     pub limits: AdmissionLimits,
     /// How it drives requests.
@@ -97,6 +100,7 @@ impl NodeConfig {
             hint_bytes_max: HINT_BYTES_MAX,
             handoff: HandoffOptions::default(),
             repair: RepairOptions::default(),
+            collection: CollectionOptions::default(),
             limits: AdmissionLimits::default(),
             coordinator: CoordinatorOptions::default(),
             resp: resp::RespOptions::default(),
@@ -140,6 +144,17 @@ pub enum StartError {
         /// The name here.
         wanted: String,
     },
+    /// The data directory is a copy of earlier days: what it holds may have been deleted and forgotten since.
+    #[error(
+        "the data directory remembers collection epoch {found}, the cluster has completed {completed}: it was restored \
+             from an older copy and may hold what was deleted since; start with an empty directory"
+    )]
+    RolledBack {
+        /// What the directory remembers.
+        found: Epoch,
+        /// What all members have carried out.
+        completed: Epoch,
+    },
     /// The cluster document does not name this node.
     #[error("{node} is not a node of cluster {cluster:?}; add it to the cluster first")]
     NotMember {
@@ -182,6 +197,8 @@ pub struct Node {
     repairs: Arc<Repairs>,
     /// Set once, when the node starts.
     handoffs: OnceLock<Arc<Handoffs>>,
+    /// Set once, when the node starts.
+    collection: OnceLock<Arc<Collection>>,
 }
 
 /// What one worker needs to serve.
@@ -208,11 +225,16 @@ impl Node {
         joining::register(&ports, &*coordination, &cluster, config.id, identity.incarnation()).await?;
         // First what is lost, then who the node is, then that it was: whatever ends in between, nothing passes for whole.
         let refill = joining::missing(&disk, &*engines, &cluster, config.id, standing).await?;
+        // The epoch comes before the identity, so that a directory that was begun has one.
+        let fresh = matches!(standing, Standing::New | Standing::Lost | Standing::RolledBack);
+        let epochs = Arc::new(Epochs::open(disk.clone()).map_err(IdentityError::Disk)?);
+        joining::compare(&epochs, &*coordination, fresh).await?;
         identity.begin().await?;
         joining::remember_member(&*coordination, config.id, &identity, standing).await?;
         let stamper =
             Stamper::new(config.id, identity.incarnation(), identity.births_used(), ports.clock.clone());
         let stamper = Arc::new(stamper);
+        stamper.rise_above(epochs.known().floor);
         let contents = identity.contents().to_owned();
         let mut remembered = antientropy::recall(&*disk).await.map_err(IdentityError::Disk)?;
         if standing == Standing::RolledBack {
@@ -243,7 +265,7 @@ impl Node {
         let gossip = Gossip::new(config.id, incarnation, clock, seen, events.clone(), &metrics);
         let (offered, offers) = tokio::sync::mpsc::unbounded_channel();
         let admission = Admission::new(config.limits);
-        let replica = Arc::new(Replica::new(config.id, view, hints));
+        let replica = Arc::new(Replica::new(config.id, view, hints, epochs));
         let me = Peer::Node { id: config.id, incarnation };
         let (cluster, witness) = (Some(config.cluster.clone()), gossip.clone());
         let peers = Peers::witnessed(ports.clone(), me, cluster, witness, BACKOFF_MAX);
@@ -270,6 +292,7 @@ impl Node {
             stopping: AtomicBool::new(false),
             repairs: Arc::default(),
             handoffs: OnceLock::new(),
+            collection: OnceLock::new(),
             config,
             disk,
             engines,
@@ -286,6 +309,7 @@ impl Node {
         node.watch_numbers();
         node.try_again_when_alive();
         node.start_handoff();
+        node.start_collection();
         node.ports.tasks.spawn_background(Box::pin(follow(Arc::downgrade(&node), offers)));
         Ok(node)
     }
@@ -315,6 +339,7 @@ impl Node {
         let weak = Arc::downgrade(self);
         let service = Service {
             front: front.clone(),
+            collection: self.collection.get().expect("a started node collects").clone(),
             ports,
             status: Arc::new(move || weak.upgrade().map_or_else(Bytes::new, |node| node.status().into())),
             admission: self.admission.clone(),
@@ -363,6 +388,27 @@ impl Node {
     /// Comparing, scrubbing and refilling.
     pub fn repair(&self) -> &Arc<Repair> {
         &self.repair
+    }
+
+    /// Takes part in collection rounds, and starts them.
+    fn start_collection(self: &Arc<Self>) {
+        let (cluster, witness) = (Some(self.config.cluster.clone()), self.gossip.clone());
+        let peers = Peers::witnessed(self.ports.clone(), self.as_peer(), cluster, witness, BACKOFF_MAX);
+        peers.learn(self.replica.view().get().cluster());
+        self.peers.lock().push(Arc::downgrade(&peers));
+        let answers = Answers {
+            replica: self.replica.clone(),
+            stamper: self.stamper.clone(),
+            disk: self.disk.clone(),
+            clock: self.ports.clock.clone(),
+        };
+        let weak = Arc::downgrade(self);
+        let service: crate::collection::Service =
+            Arc::new(move || weak.upgrade().map(|node| node.coordination.lock().clone()));
+        let (events, metrics) = (self.events.clone(), &self.metrics);
+        let collection = Collection::new(answers, peers, service, events, metrics, self.config.collection);
+        collection.start();
+        assert!(self.collection.set(collection).is_ok(), "a node starts collecting once");
     }
 
     /// The node's own records, for tools inside the process.
@@ -427,6 +473,7 @@ impl Node {
             "hint_bytes": hints.engine().stats().live_bytes,
             "hint_bytes_max": hints.bytes_max(),
             "hints_refused_total": hints.refused(),
+            "collection": self.collection.get().map(|collection| collection.status()),
             "stores": stores,
         });
         serde_json::to_vec(&status).expect("a status is plain data")

@@ -7,15 +7,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 use client::peers::{Call, CallError};
 use model::limits::MESSAGE_BYTES_MAX;
-use model::{Generation, NodeId, VersionSet};
+use model::{Epoch, Generation, NodeId, VersionSet};
+use protocol::collection::Refusal;
 use runtime::BoxFuture;
 use smallvec::{SmallVec, smallvec};
 use storage::{Durable, ScanCursor, ScanLimit};
 use wire::error::ErrorCode;
 use wire::messages::{
     Failure, Merged, ReplicaGet, ReplicaGot, ReplicaMerge, ReplicaMerged, Request, Response, Scan, Scanned,
+    StaleEpoch,
 };
 
+use crate::collection::{Admitted, Epochs};
 use crate::stores::{Hints, LocalStore};
 use crate::view::{CurrentView, View};
 
@@ -24,17 +27,21 @@ const SCAN_RECORDS_MAX: usize = 10_000;
 /// Most bytes of one scan page, whatever the caller asks.
 const SCAN_BYTES_MAX: usize = 4 * 1024 * 1024;
 
+/// An answer that is there at once.
+pub type Answered = Result<Response, CallError>;
+
 /// This node's own answers.
 pub struct Replica {
     node: NodeId,
     view: Arc<CurrentView>,
     hints: Arc<Hints>,
+    epochs: Arc<Epochs>,
 }
 
 impl Replica {
-    /// Answers from the view's stores and these hints.
-    pub fn new(node: NodeId, view: Arc<CurrentView>, hints: Arc<Hints>) -> Self {
-        Replica { node, view, hints }
+    /// Answers from the view's stores and these hints, as far as `epochs` admits.
+    pub fn new(node: NodeId, view: Arc<CurrentView>, hints: Arc<Hints>, epochs: Arc<Epochs>) -> Self {
+        Replica { node, view, hints, epochs }
     }
 
     /// The node that answers.
@@ -52,6 +59,49 @@ impl Replica {
         &self.hints
     }
 
+    /// What this node goes by in collection rounds.
+    pub fn epochs(&self) -> &Arc<Epochs> {
+        &self.epochs
+    }
+
+    /// The generation that this node goes by, when its cluster document names it.
+    pub fn standing(&self) -> Option<Generation> {
+        let view = self.view.get();
+        view.cluster().node(self.node).map(|_| view.cluster().generation)
+    }
+
+    /// Leave to store contents that were read at `tag` and came in a message formed under `generation`.
+    ///
+    /// # Errors
+    /// What to answer: [`StaleEpoch`] with this node's epoch, or a failure with the newer cluster document.
+    pub fn admit_contents(&self, tag: Epoch, generation: Generation) -> Result<Admitted<'_>, Answered> {
+        self.epochs.admit(tag, generation, || self.standing()).map_err(|refusal| match refusal {
+            Refusal::StaleEpoch(epoch) => Ok(Response::StaleEpoch(StaleEpoch { epoch })),
+            _ => Err(CallError::Refused(Failure {
+                code: ErrorCode::StaleGeneration,
+                detail: "the cluster has forgotten deletions since the request's cluster document".to_owned(),
+                cluster: Some(self.view.get().document().clone()),
+            })),
+        })
+    }
+
+    /// What this node holds of a key that it is about to send `set` for, read anew, and when. `None` when what it holds
+    /// does not stand for `set` any more: it was read elsewhere, or was deleted and forgotten meanwhile.
+    pub(crate) fn renewed(
+        &self,
+        store: &LocalStore,
+        key: &Bytes,
+        set: &VersionSet,
+    ) -> Option<(Epoch, VersionSet)> {
+        let epoch = self.epochs.tag();
+        let mut held = self.get_one(&self.view.get(), store, key).ok()?;
+        if set.is_deleted() {
+            // A deletion brings nothing back, whenever it was read.
+            held.merge(set);
+        }
+        held.includes(set).then_some((epoch, held))
+    }
+
     /// Answers a replica operation; other requests are not for it.
     pub fn call(&self, request: Request) -> Call {
         let refused = |failure| Call::Ready(Err(CallError::Refused(failure)));
@@ -65,7 +115,7 @@ impl Replica {
                     Call::Ready(Ok(Response::ReplicaMerged(ReplicaMerged { outcomes: merged })))
                 }
                 Ok((merged, waits)) => Call::Pending(Box::pin(when_durable(merged, waits))),
-                Err(failure) => refused(failure),
+                Err(answer) => Call::Ready(answer),
             },
             Request::Scan(scan) => match self.scan(scan) {
                 Ok(scanned) => Call::Ready(Ok(Response::Scanned(scanned))),
@@ -109,8 +159,9 @@ impl Replica {
 
     fn get(&self, request: ReplicaGet) -> Result<ReplicaGot, Failure> {
         let (view, store) = self.admit(&request.store, request.generation)?;
+        let epoch = self.epochs.tag();
         if let [key] = &request.keys[..] {
-            return Ok(ReplicaGot { sets: smallvec![self.get_one(&view, &store, key)] });
+            return Ok(ReplicaGot { epoch, sets: smallvec![self.get_one(&view, &store, key)] });
         }
         // As many as fit a message; the caller asks again for the rest.
         let (mut sets, mut bytes) = (SmallVec::new(), 0);
@@ -122,7 +173,7 @@ impl Replica {
             }
             sets.push(found);
         }
-        Ok(ReplicaGot { sets })
+        Ok(ReplicaGot { epoch, sets })
     }
 
     fn get_one(&self, view: &View, store: &LocalStore, key: &Bytes) -> Result<VersionSet, ErrorCode> {
@@ -140,11 +191,14 @@ impl Replica {
     fn merge(
         &self,
         request: ReplicaMerge,
-    ) -> Result<(SmallVec<[Result<Merged, ErrorCode>; 1]>, Vec<Wait>), Failure> {
-        let (view, store) = self.admit(&request.store, request.generation)?;
+    ) -> Result<(SmallVec<[Result<Merged, ErrorCode>; 1]>, Vec<Wait>), Answered> {
+        let refused = |failure| Err(CallError::Refused(failure));
+        let (view, store) = self.admit(&request.store, request.generation).map_err(refused)?;
+        let admitted = self.admit_contents(request.epoch, request.generation)?;
         let mut outcomes = SmallVec::new();
         let mut waits = Vec::new();
         for (key, set) in &request.entries {
+            let set = &*admitted.clean(&store.definition().name, key, set);
             let (outcome, durable) = match request.hint_for {
                 Some(target) => self.park(target, &store, key, set),
                 None => self.merge_one(&view, &store, key, set),

@@ -1,55 +1,82 @@
 //! The nodes as one worker of this node reaches them: itself without a link, the others over its links.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use client::coordinator::{Replicas, Scope};
-use client::peers::{Call, Peers};
-use model::{Cluster, NodeId, VersionSet};
+use client::peers::{Call, CallError, Peers};
+use model::{Cluster, Epoch, NodeId, VersionSet};
+use smallvec::SmallVec;
 use storage::Durable;
-use wire::messages::Request;
+use wire::messages::{ReplicaMerge, Request, Response, StaleEpoch};
 
 use crate::front::Adopt;
 use crate::replica::Replica;
 
+/// How often contents are read again for one message. Each time takes another collection round, and they are rare.
+const STALE_MAX: usize = 4;
+
 /// One worker's way to all nodes.
 pub(crate) struct WorkerReplicas {
+    reach: Reach,
+    adopt: Adopt,
+}
+
+/// This node and its links.
+#[derive(Clone)]
+struct Reach {
     replica: Arc<Replica>,
     peers: Arc<Peers>,
-    adopt: Adopt,
 }
 
 impl WorkerReplicas {
     /// This node's own records, and its links to the others.
     pub(crate) fn new(replica: Arc<Replica>, peers: Arc<Peers>, adopt: Adopt) -> Self {
-        WorkerReplicas { replica, peers, adopt }
+        WorkerReplicas { reach: Reach { replica, peers }, adopt }
     }
 }
 
 impl Replicas for WorkerReplicas {
     fn own(&self) -> Option<NodeId> {
-        Some(self.replica.node())
+        Some(self.reach.replica.node())
     }
 
     fn call(&self, node: NodeId, request: Request) -> Call {
-        if node == self.replica.node() { self.replica.call(request) } else { self.peers.call(node, request) }
+        match request {
+            Request::ReplicaMerge(merge) => self.reach.merge(node, merge),
+            other => self.reach.call(node, other),
+        }
     }
 
     fn is_suspected(&self, node: NodeId) -> bool {
-        node != self.replica.node() && self.peers.is_suspected(node)
+        node != self.reach.replica.node() && self.reach.peers.is_suspected(node)
     }
 
     fn park(&self, scope: &Scope, target: NodeId, key: &Bytes, set: &VersionSet) {
-        let Ok((_, store)) = self.replica.admit(scope.store.as_str(), scope.cluster.generation) else {
+        let replica = &self.reach.replica;
+        let generation = scope.cluster.generation;
+        let Ok((_, store)) = replica.admit(scope.store.as_str(), generation) else {
             return;
         };
-        let (outcome, durable) = self.replica.park(target, &store, key, set);
+        // Read again when a round has come in between; what cannot be is left to anti-entropy.
+        let (epoch, set) = match replica.epochs().tag() > scope.epoch {
+            false => (scope.epoch, Cow::Borrowed(set)),
+            true => match replica.renewed(&store, key, set) {
+                Some((epoch, set)) => (epoch, Cow::Owned(set)),
+                None => return,
+            },
+        };
+        let Ok(admitted) = replica.admit_contents(epoch, generation) else { return };
+        let set = admitted.clean(&store.definition().name, key, &set);
+        let (outcome, durable) = replica.park(target, &store, key, &set);
+        drop(admitted);
         if let Err(error) = outcome {
             // The write is done or indeterminate without it; anti-entropy finds the target's gap.
             tracing::warn!(%target, %error, "hint refused");
         }
         if let Durable::Waits(future) = durable {
-            self.peers.ports().tasks.spawn(Box::pin(async move {
+            self.reach.peers.ports().tasks.spawn(Box::pin(async move {
                 // A failed sync stops the engine, which tells everybody.
                 let _ = future.await;
             }));
@@ -60,6 +87,70 @@ impl Replicas for WorkerReplicas {
         if let Ok(cluster) = serde_json::from_slice::<Cluster>(document) {
             (self.adopt)(cluster);
         }
-        self.replica.view().get().cluster().clone()
+        self.reach.replica.view().get().cluster().clone()
+    }
+}
+
+impl Reach {
+    fn call(&self, node: NodeId, request: Request) -> Call {
+        if node == self.replica.node() { self.replica.call(request) } else { self.peers.call(node, request) }
+    }
+
+    /// Sends contents. When the node has come further in collection rounds than they have, they are read again here
+    /// and sent again: no write fails because of a round.
+    fn merge(&self, node: NodeId, merge: ReplicaMerge) -> Call {
+        let kept = merge.clone();
+        match self.call(node, Request::ReplicaMerge(merge)) {
+            Call::Ready(Ok(Response::StaleEpoch(stale))) => {
+                let reach = self.clone();
+                Call::Pending(Box::pin(async move { reach.merge_again(node, kept, stale).await }))
+            }
+            Call::Ready(answer) => Call::Ready(answer),
+            Call::Pending(answer) => {
+                let reach = self.clone();
+                Call::Pending(Box::pin(async move {
+                    match answer.await {
+                        Ok(Response::StaleEpoch(stale)) => reach.merge_again(node, kept, stale).await,
+                        answer => answer,
+                    }
+                }))
+            }
+        }
+    }
+
+    async fn merge_again(
+        &self,
+        node: NodeId,
+        mut merge: ReplicaMerge,
+        mut stale: StaleEpoch,
+    ) -> Result<Response, CallError> {
+        for _ in 0..STALE_MAX {
+            let replica = &self.replica;
+            replica.epochs().hear(stale.epoch, merge.generation, replica.standing());
+            let renewed = self.renew(&merge).filter(|renewed| renewed.epoch >= stale.epoch);
+            merge = renewed.ok_or(CallError::Broken)?;
+            let answer = match self.call(node, Request::ReplicaMerge(merge.clone())) {
+                Call::Ready(answer) => answer,
+                Call::Pending(answer) => answer.await,
+            };
+            match answer {
+                Ok(Response::StaleEpoch(again)) => stale = again,
+                answer => return answer,
+            }
+        }
+        Err(CallError::Broken)
+    }
+
+    /// The same contents, read again.
+    fn renew(&self, merge: &ReplicaMerge) -> Option<ReplicaMerge> {
+        let (_, store) = self.replica.admit(merge.store.as_str(), merge.generation).ok()?;
+        let mut epoch = Epoch(u64::MAX);
+        let mut entries = SmallVec::with_capacity(merge.entries.len());
+        for (key, set) in &merge.entries {
+            let (read, set) = self.replica.renewed(&store, key, set)?;
+            epoch = epoch.min(read);
+            entries.push((key.clone(), set));
+        }
+        Some(ReplicaMerge { epoch, entries, ..merge.clone() })
     }
 }

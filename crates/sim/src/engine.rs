@@ -113,6 +113,10 @@ impl StorageEngine for PlantedEngine {
         self.inner.discard_corrupt(partition, token, key)
     }
 
+    fn sync(&self) -> BoxFuture<'static, Result<(), StorageError>> {
+        self.inner.sync()
+    }
+
     fn durable(&self, commit: Commit) -> Durable {
         self.inner.durable(commit)
     }

@@ -190,6 +190,9 @@ impl StorageEngine for Nothing {
     fn acknowledges_at_once(&self) -> bool {
         true
     }
+    fn sync(&self) -> runtime::BoxFuture<'static, Result<(), storage::StorageError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
     fn durable(&self, _: storage::Commit) -> Durable {
         Durable::Already
     }

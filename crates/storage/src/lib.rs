@@ -223,6 +223,9 @@ pub trait StorageEngine: Send + Sync {
     /// Waits until the write at `commit` is as durable as the engine's setting promises to whoever acknowledges it.
     fn durable(&self, commit: Commit) -> Durable;
 
+    /// Makes everything that was written before durable on the device, whatever the engine's setting promises.
+    fn sync(&self) -> BoxFuture<'static, Result<(), StorageError>>;
+
     /// The position of the newest write: whoever found a record in place and wants to acknowledge it waits for this.
     fn position(&self) -> Commit;
 

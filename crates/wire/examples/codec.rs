@@ -76,7 +76,8 @@ fn messages(store: &StoreRef) {
     let get = Get { store: store.clone(), generation, options, key: key.clone() };
     let replica_get = ReplicaGet { store: store.clone(), generation, keys: smallvec![key.clone()] };
     let entries = smallvec![(key, set(1, 1024))];
-    let merge = ReplicaMerge { store: store.clone(), generation, hint_for: None, entries };
+    let merge =
+        ReplicaMerge { store: store.clone(), generation, epoch: model::Epoch(1), hint_for: None, entries };
     let got = Got { replicas_answered: 2, sloppy: false, set: set(1, 1024) };
     for request in [Request::from(get), replica_get.into(), merge.into()] {
         let mut out = BytesMut::with_capacity(64 * 1024);

@@ -301,6 +301,7 @@ impl Coordinator {
             definition: Arc::new(definition.clone()),
             store: scope.store.clone(),
             cluster: cluster.clone(),
+            epoch: scope.epoch,
         })
     }
 }

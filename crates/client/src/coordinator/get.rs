@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use model::{Moment, NodeId, VersionSet};
+use model::{Epoch, Moment, NodeId, VersionSet};
 use protocol::quorum::{
     Candidates, Get, GetAction, GetActions, GetEvent, GetFailure, GetOutcome, ReplicaError,
 };
@@ -18,6 +18,8 @@ use super::{Coordinator, Direction, Scope, code_error, common_refusal, describe}
 /// A get under way.
 struct GetJob {
     key: Bytes,
+    /// The earliest collection epoch of the answers: that of what is merged from them.
+    epoch: Epoch,
     end: Option<End<GetOutcome>>,
 }
 
@@ -55,7 +57,12 @@ impl Coordinator {
         let mut actions = GetActions::new();
         let now = self.ports.clock.now();
         let machine = Get::start(candidates, self.replicas.own(), quorum, now, &mut actions);
-        Drive::start(GetJob { key, end: None }, machine, actions, Desk::new(self.clone(), scope))
+        Drive::start(
+            GetJob { key, epoch: Epoch(u64::MAX), end: None },
+            machine,
+            actions,
+            Desk::new(self.clone(), scope),
+        )
     }
 }
 
@@ -74,6 +81,7 @@ impl GetJob {
         Request::ReplicaMerge(ReplicaMerge {
             store: desk.scope.store.clone(),
             generation: desk.scope.cluster.generation,
+            epoch: self.epoch,
             hint_for: None,
             entries: smallvec![(self.key.clone(), set)],
         })
@@ -122,7 +130,10 @@ impl Job for GetJob {
         };
         let error = match answer {
             Ok(Response::ReplicaGot(mut got)) => match got.sets.pop() {
-                Some(Ok(set)) => return Some(GetEvent::Answered { node, generation, set }),
+                Some(Ok(set)) => {
+                    self.epoch = self.epoch.min(got.epoch);
+                    return Some(GetEvent::Answered { node, generation, set });
+                }
                 Some(Err(code)) => code_error(code, generation),
                 None => ReplicaError::Lost,
             },

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::{Cluster, Moment, NodeId, PreferenceList, Store, Token, VersionSet};
+use model::{Cluster, Epoch, Moment, NodeId, PreferenceList, Store, Token, VersionSet};
 use protocol::quorum::{Errors, QuorumOptions, ReplicaError};
 use runtime::{BoxFuture, Ports};
 use smallvec::SmallVec;
@@ -81,6 +81,8 @@ pub struct Scope {
     pub definition: Arc<Store>,
     /// The store's name, as messages carry it.
     pub store: StoreRef,
+    /// Of a write: the collection epoch of its node before the write was stamped. A get's contents have their own.
+    pub epoch: Epoch,
 }
 
 impl Scope {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use model::{Generation, Moment, NodeId, PreferenceList, VersionSet};
+use model::{Epoch, Generation, Moment, NodeId, PreferenceList, VersionSet};
 use protocol::quorum::{GetOutcome, KeyIndex, MultiGet, MultiGetAction, MultiGetEvent, ReplicaError};
 use wire::messages::{Failure, Got, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response};
 
@@ -30,6 +30,8 @@ enum Asked {
 struct MultiGetJob {
     keys: Vec<Bytes>,
     ends: Ends<GetOutcome>,
+    /// The earliest collection epoch of the answers: that of what is merged from them.
+    epoch: Epoch,
     /// Bytes of the longest answer for each key so far.
     key_bytes: Vec<usize>,
     /// Bytes of all of them that may still come.
@@ -79,7 +81,13 @@ impl Coordinator {
         let mut actions = Vec::new();
         let machine = MultiGet::start(&preferences, &suspected, own, quorum, now, &mut actions);
         let key_bytes = vec![0; keys.len()];
-        let job = MultiGetJob { keys, ends: Ends::default(), key_bytes, bytes_left: bytes_max };
+        let job = MultiGetJob {
+            keys,
+            ends: Ends::default(),
+            epoch: Epoch(u64::MAX),
+            key_bytes,
+            bytes_left: bytes_max,
+        };
         Drive::start(job, machine, actions, Desk::new(self.clone(), scope))
     }
 }
@@ -129,6 +137,7 @@ impl Job for MultiGetJob {
         };
         match answer {
             Ok(Response::ReplicaGot(got)) if !got.sets.is_empty() && got.sets.len() <= keys.len() => {
+                self.epoch = self.epoch.min(got.epoch);
                 let rest = keys.split_off(got.sets.len());
                 for (key, set) in keys.iter().zip(&got.sets) {
                     self.count(*key, set.as_ref().ok());
@@ -181,6 +190,7 @@ impl MultiGetJob {
         let merge = |entries: Vec<_>| ReplicaMerge {
             store: desk.scope.store.clone(),
             generation: desk.scope.cluster.generation,
+            epoch: self.epoch,
             hint_for: None,
             entries: entries.into(),
         };

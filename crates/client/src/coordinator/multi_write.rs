@@ -166,6 +166,7 @@ impl MultiWriteJob {
             let request = Request::ReplicaMerge(ReplicaMerge {
                 store: desk.scope.store.clone(),
                 generation: desk.scope.cluster.generation,
+                epoch: desk.scope.epoch,
                 hint_for,
                 entries: keys.iter().map(|key| entry(key).clone()).collect(),
             });

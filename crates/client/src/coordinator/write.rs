@@ -130,6 +130,7 @@ impl WriteJob {
         let request = Request::ReplicaMerge(ReplicaMerge {
             store: desk.scope.store.clone(),
             generation: desk.scope.cluster.generation,
+            epoch: desk.scope.epoch,
             hint_for,
             entries: smallvec![(self.key.clone(), self.set.clone())],
         });

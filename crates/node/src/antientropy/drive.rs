@@ -8,7 +8,7 @@ use bytes::Bytes;
 use client::peers::{Call, CallError};
 use futures_util::future::{Either, select};
 use model::limits::MESSAGE_BYTES_MAX;
-use model::{NodeId, PartitionId, Token, VersionSet};
+use model::{Epoch, NodeId, PartitionId, Token, VersionSet};
 use protocol::antientropy::session::Listing;
 use protocol::antientropy::{Action, Event, Goal, Options, Outcome, Pace, RequestId, Session};
 use protocol::merkle::Span;
@@ -191,7 +191,8 @@ impl Drive<'_> {
             return None;
         };
         if got.epoch < respond::collected(&self.repair.replica) {
-            // Read before a deletion was forgotten: it must be read again.
+            // Read before a deletion was forgotten: it must be read again, by a peer that knows.
+            self.tell_epoch().await;
             return None;
         }
         let (mut push, mut failed, mut bytes, done) = (Vec::new(), 0, 0, got.sets.len());
@@ -201,7 +202,7 @@ impl Drive<'_> {
                 continue;
             };
             bytes += wire::versions::record_bytes(None, &set) as u64;
-            match self.merge(&key, &set) {
+            match self.merge(got.epoch, &key, &set) {
                 Some(mine) if set.includes(&mine) => {}
                 Some(_) => push.push(key),
                 None => failed += 1,
@@ -212,15 +213,33 @@ impl Drive<'_> {
     }
 
     /// Merges here, and says what is here now; `None` when it cannot be merged.
-    fn merge(&self, key: &Bytes, set: &VersionSet) -> Option<VersionSet> {
+    fn merge(&self, epoch: Epoch, key: &Bytes, set: &VersionSet) -> Option<VersionSet> {
         let place = self.view.route(&self.store, key).place;
         if !set.is_empty() {
-            self.store.merge(place, key, set).ok()?;
+            self.take(epoch, key, set)?;
         }
         self.store.content(place, key).ok()
     }
 
+    /// Merges what a peer read at `epoch`, unless a collection round came in between; whether anything changed.
+    fn take(&self, epoch: Epoch, key: &Bytes, set: &VersionSet) -> Option<bool> {
+        let place = self.view.route(&self.store, key).place;
+        let admitted = self.repair.replica.admit_contents(epoch, self.view.cluster().generation).ok()?;
+        let set = admitted.clean(&self.store.definition().name, key, set);
+        self.store.merge(place, key, &set).ok().map(|(_, changed)| changed.is_some())
+    }
+
+    /// Tells the peer this node's collection epoch, by a merge of nothing.
+    async fn tell_epoch(&self) {
+        let (store, generation) = self.address();
+        let epoch = respond::collected(&self.repair.replica);
+        let _ = self
+            .call(ReplicaMerge { store, generation, epoch, hint_for: None, entries: SmallVec::new() })
+            .await;
+    }
+
     async fn push(&self, keys: Vec<Bytes>) -> Option<Event> {
+        let epoch = respond::collected(&self.repair.replica);
         let (mut entries, mut bytes, mut done, mut failed) = (SmallVec::new(), 0, 0, 0);
         for key in keys {
             let place = self.view.route(&self.store, &key).place;
@@ -239,8 +258,16 @@ impl Drive<'_> {
         }
         if !entries.is_empty() {
             let (store, generation) = self.address();
-            let merge = ReplicaMerge { store, generation, hint_for: None, entries };
-            let Ok(Response::ReplicaMerged(merged)) = self.call(merge).await else { return None };
+            let merge = ReplicaMerge { store, generation, epoch, hint_for: None, entries };
+            let merged = match self.call(merge).await {
+                Ok(Response::ReplicaMerged(merged)) => merged,
+                Ok(Response::StaleEpoch(stale)) => {
+                    let replica = &self.repair.replica;
+                    replica.epochs().hear(stale.epoch, generation, replica.standing());
+                    return None;
+                }
+                _ => return None,
+            };
             failed += merged.outcomes.iter().filter(|outcome| outcome.is_err()).count();
         }
         Some(Event::Pushed { done, failed, bytes: bytes as u64 })
@@ -253,18 +280,19 @@ impl Drive<'_> {
         else {
             return None;
         };
-        if paged.epoch < respond::collected(&self.repair.replica)
-            || paged.next.is_some_and(|next| next <= from)
-        {
+        if paged.epoch < respond::collected(&self.repair.replica) {
+            self.tell_epoch().await;
+            return None;
+        }
+        if paged.next.is_some_and(|next| next <= from) {
             return None;
         }
         let (mut merged, mut failed, mut bytes) = (0, 0, 0);
         for (position, (key, set)) in paged.records.iter().enumerate() {
             bytes += (key.len() + wire::versions::record_bytes(None, set)) as u64;
-            let place = self.view.route(&self.store, key).place;
-            match self.store.merge(place, key, set) {
-                Ok((_, changed)) => merged += usize::from(changed.is_some()),
-                Err(_) => failed += 1,
+            match self.take(paged.epoch, key, set) {
+                Some(changed) => merged += usize::from(changed),
+                None => failed += 1,
             }
             if position % 64 == 63 {
                 breathe().await;

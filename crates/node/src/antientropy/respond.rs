@@ -116,6 +116,6 @@ fn records_page(replica: &Replica, request: &RecordsPage) -> Result<RecordsPaged
 }
 
 /// The collection epoch now. What is read after this is at least as new.
-pub(super) fn collected(_replica: &Replica) -> Epoch {
-    Epoch::default()
+pub(super) fn collected(replica: &Replica) -> Epoch {
+    replica.epochs().tag()
 }

@@ -210,9 +210,9 @@ impl Front {
         order: WriteOrder,
         options: &RequestOptions,
     ) -> Result<Written, Failure> {
+        let scope = self.scope(view, store);
         let Stamped { set, dot, context, commit } = store.stamp(route.place, key, order)?;
         let durable = into_future(store.durable(commit));
-        let scope = self.scope(view, store);
         let acked =
             self.coordinator.write(&scope, key.clone(), set, OwnWrite::Replica(durable), options).await?;
         Ok(Written { dot, acks: acked.acks, sloppy: acked.sloppy, context })
@@ -230,9 +230,9 @@ impl Front {
     ) -> Result<Written, Failure> {
         let target = route.preference.replicas()[0];
         let hints = self.replica.hints();
+        let scope = self.scope(view, store);
         let Stamped { set, dot, context, commit } = hints.stamp(target, store.definition(), key, order)?;
         let durable = into_future(hints.durable(commit));
-        let scope = self.scope(view, store);
         let own = OwnWrite::Hint(durable);
         let acked = self.coordinator.write(&scope, key.clone(), set, own, options).await?;
         Ok(Written { dot, acks: acked.acks, sloppy: acked.sloppy, context })
@@ -274,12 +274,14 @@ impl Front {
         self.replica.admit(store, model::Generation(u64::MAX))
     }
 
-    /// What the coordinator needs to know for a request of `store` under `view`.
+    /// What the coordinator needs to know for a request of `store` under `view`. Of a write it is taken before the
+    /// write is stamped.
     pub fn scope(&self, view: &View, store: &LocalStore) -> Scope {
         Scope {
             cluster: view.cluster().clone(),
             definition: store.shared_definition().clone(),
             store: store.reference().clone(),
+            epoch: self.replica.epochs().tag(),
         }
     }
 

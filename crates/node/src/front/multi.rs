@@ -134,6 +134,7 @@ impl Front {
         positions: &[usize],
         options: &RequestOptions,
     ) -> MultiWritten {
+        let scope = self.scope(view, store);
         let mut stamped: Vec<Result<Stamped, Failure>> = Vec::with_capacity(positions.len());
         let mut sets: Vec<(Bytes, VersionSet)> = Vec::with_capacity(positions.len());
         let mut newest = Commit::default();
@@ -150,7 +151,7 @@ impl Front {
             Vec::new()
         } else {
             let durable = into_future(store.durable(newest));
-            self.coordinator.multi_write(&self.scope(view, store), sets, durable, options).await
+            self.coordinator.multi_write(&scope, sets, durable, options).await
         };
         let mut acked = acked.into_iter();
         let settle = |stamped: Result<Stamped, Failure>| {

@@ -202,9 +202,11 @@ impl Courier {
         if first {
             self.cursor = None;
         }
+        let epoch = handoffs.parts.replica.epochs().tag();
         let hints = handoffs.parts.replica.hints();
         match hints.page(self.target, self.cursor.as_ref(), PAGE) {
-            Ok((read, next)) => {
+            Ok((mut read, next)) => {
+                read.iter_mut().for_each(|hint| hint.epoch = epoch);
                 let facts = read.iter().map(|hint| self.facts(handoffs, hint)).collect();
                 let more = next.is_some();
                 (self.page, self.cursor) = (read, next);

@@ -69,11 +69,10 @@ async fn send(handoffs: &Handoffs, node: NodeId, hints: Vec<Hint>) -> Settled {
             continue;
         };
         let entries: SmallVec<_> = group.iter().map(|hint| (hint.key.clone(), hint.set.clone())).collect();
-        // Collection rounds: these sets carry the epoch of the last fence that was carried out here when they were
-        // read, not one that was merely heard of since.
         let request = Request::ReplicaMerge(ReplicaMerge {
             store: store.reference().clone(),
             generation: view.cluster().generation,
+            epoch: group.iter().map(|hint| hint.epoch).min().unwrap_or_default(),
             hint_for: None,
             entries,
         });
@@ -89,6 +88,12 @@ async fn send(handoffs: &Handoffs, node: NodeId, hints: Vec<Hint>) -> Settled {
                 for (hint, outcome) in group.iter().zip(&merged.outcomes) {
                     settled.take_in(handoffs, hint, *outcome);
                 }
+            }
+            Ok(Response::StaleEpoch(stale)) => {
+                // A collection round came in between: the hints are read again.
+                let replica = &handoffs.parts.replica;
+                replica.epochs().hear(stale.epoch, view.cluster().generation, replica.standing());
+                settled.stay(group.len(), Fault::Refused);
             }
             Ok(_) => settled.stay(group.len(), Fault::Refused),
             Err(error) => settled.stay(group.len(), fault_of(handoffs, &error)),
@@ -151,12 +156,16 @@ async fn readdress(handoffs: &Handoffs, hints: Vec<Hint>) -> Settled {
 fn give(replica: &Replica, view: &View, hint: &Hint) -> Result<Vec<Durable>, ErrorCode> {
     let store = view.store(hint.store.as_str()).ok_or(ErrorCode::UnknownStore)?;
     let route = view.route(store, &hint.key);
+    let admitted = replica.admit_contents(hint.epoch, view.cluster().generation);
+    // Read before a collection round: the next walk reads it again.
+    let admitted = admitted.map_err(|_| ErrorCode::StaleGeneration)?;
+    let set = &*admitted.clean(&hint.store, &hint.key, &hint.set);
     let mut waits = Vec::new();
     for &node in route.preference.replicas() {
         let (outcome, durable) = if node == replica.node() {
-            replica.merge_one(view, store, &hint.key, &hint.set)
+            replica.merge_one(view, store, &hint.key, set)
         } else {
-            replica.park(node, store, &hint.key, &hint.set)
+            replica.park(node, store, &hint.key, set)
         };
         outcome?;
         waits.push(durable);

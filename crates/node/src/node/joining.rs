@@ -9,10 +9,12 @@ use std::time::Duration;
 use coordination::documents::{self, ActiveNode, RegisterError};
 use coordination::{CoordinationError, CoordinationService};
 use model::{Cluster, NodeId, PartitionId, Store};
+use protocol::collection::{Remembered, Start, judge_start};
 use protocol::merkle::Tree;
 use runtime::{Disk, Ports};
 
 use super::{NodeConfig, StartError};
+use crate::collection::Epochs;
 use crate::engines::Engines;
 use crate::identity::{Identity, IdentityError, Known, Standing};
 use crate::local_copy;
@@ -156,4 +158,31 @@ pub(super) fn reuse(current: &View, cluster: &Cluster) -> Vec<Option<Arc<LocalSt
         Some(Arc::new(open.redefined(definition.clone())))
     };
     cluster.stores.iter().map(known).collect()
+}
+/// Compares the disk's collection epoch with the completed one; `fresh` when the disk holds no contents.
+pub(super) async fn compare(
+    epochs: &Epochs,
+    coordination: &dyn CoordinationService,
+    fresh: bool,
+) -> Result<(), StartError> {
+    let completed = match documents::read_epochs(coordination).await {
+        Ok(epochs) => epochs.completed,
+        Err(error) => {
+            tracing::warn!(%error, "collection epochs not read; this node takes over none until they are");
+            return Ok(());
+        }
+    };
+    let remembered = epochs.known();
+    match judge_start(fresh, remembered, completed) {
+        Start::Sound => epochs.compare(remembered.epoch),
+        Start::Fresh(epoch) => {
+            let begun = Remembered { epoch, ..remembered };
+            epochs.remember(begun).await.map_err(IdentityError::Disk)?;
+            epochs.compare(epoch);
+        }
+        Start::RolledBack(epoch) => {
+            return Err(StartError::RolledBack { found: remembered.epoch, completed: epoch });
+        }
+    }
+    Ok(())
 }

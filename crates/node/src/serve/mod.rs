@@ -26,6 +26,7 @@ use wire::messages::{
 };
 
 use crate::antientropy::Repair;
+use crate::collection::Collection;
 use crate::front::{Entry, Front};
 use crate::metrics::Counter;
 use crate::stores::WriteOrder;
@@ -62,6 +63,8 @@ pub struct Service {
     pub telling: Telling,
     /// Requests of this worker.
     pub requests: Counter,
+    /// This node's part in collection rounds.
+    pub(crate) collection: Arc<Collection>,
 }
 
 /// One link under service.
@@ -247,6 +250,16 @@ impl Served {
                 let Some(permit) = self.admit(id, bytes) else { return true };
                 let (telling, clock) = (self.service.telling.clone(), self.service.ports.clock.clone());
                 self.run(id, permit, async move { Ok(telling.events(get, clock).await) });
+            }
+            Request::CollectCandidates(_)
+            | Request::CollectConfirm(_)
+            | Request::CollectFence(_)
+            | Request::Collect(_)
+                if self.entry == Entry::Passed =>
+            {
+                let Some(permit) = self.admit(id, bytes) else { return true };
+                let collection = self.service.collection.clone();
+                self.run(id, permit, async move { collection.answers.answer(request).await });
             }
             coordinated => {
                 let Some(permit) = self.admit(id, bytes) else { return true };

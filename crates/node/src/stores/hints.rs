@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use model::{NodeId, PartitionId, Resolver, Store, StoreName, Token, VersionSet, WallMillis};
+use model::{Epoch, NodeId, PartitionId, Resolver, Store, StoreName, Token, VersionSet, WallMillis};
 use parking_lot::RwLock;
 use storage::{Change, Commit, Durable, ScanCursor, ScanLimit, StorageEngine};
 use wire::error::ErrorCode;
@@ -46,6 +46,8 @@ pub struct Hint {
     pub set: VersionSet,
     /// When the oldest of its writes was parked.
     pub parked: WallMillis,
+    /// The collection epoch before it was read; whoever reads a page says it.
+    pub epoch: Epoch,
     /// What the engine holds: whoever removes the hint means this and nothing newer.
     record: Bytes,
 }
@@ -182,7 +184,7 @@ impl Hints {
             let (parked, record) = unframe(&whole, target)?;
             let (store, key) = split_key(&name).ok_or_else(|| broken(target))?;
             let set = decode(&record, partition(target))?.1;
-            hints.push(Hint { target, store, key, set, parked, record: whole });
+            hints.push(Hint { target, store, key, set, parked, epoch: Epoch(0), record: whole });
         }
         Ok((hints, page.next))
     }
@@ -211,6 +213,77 @@ impl Hints {
         let _moving = self.moving.read();
         let found = self.engine.get(partition(hint.target), Token::of(&name), &name).map_err(refuse)?;
         Ok((found.as_ref() == Some(&hint.record)).then(give))
+    }
+
+    /// Merges tombstones into every hint for the key that is not clean of them.
+    ///
+    /// # Errors
+    /// When a hint cannot be read or written.
+    pub(crate) fn cleanse(
+        &self,
+        store: &StoreName,
+        key: &[u8],
+        tombstones: &VersionSet,
+    ) -> Result<(), Failure> {
+        let _no_hint_moves = self.moving.write();
+        for (target, _) in self.pending() {
+            self.change(target, store, key, &mut |set| match set.is_clean_of(tombstones) {
+                true => None,
+                false => {
+                    let mut set = set.clone();
+                    set.merge(tombstones);
+                    Some(Some(set))
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Removes every hint for the key that says nothing but these tombstones; how many there were.
+    ///
+    /// # Errors
+    /// When a hint cannot be read or removed.
+    pub(crate) fn forget(
+        &self,
+        store: &StoreName,
+        key: &[u8],
+        tombstones: &VersionSet,
+    ) -> Result<u64, Failure> {
+        let mut forgotten = 0;
+        for (target, _) in self.pending() {
+            self.change(target, store, key, &mut |set| {
+                let covered = tombstones.includes(set);
+                forgotten += u64::from(covered);
+                covered.then_some(None)
+            })?;
+        }
+        Ok(forgotten)
+    }
+
+    /// Changes a hint that is there: `Some(Some(set))` to another one, `Some(None)` removes it.
+    fn change(
+        &self,
+        target: NodeId,
+        store: &StoreName,
+        key: &[u8],
+        change: &mut dyn FnMut(&VersionSet) -> Option<Option<VersionSet>>,
+    ) -> Result<(), Failure> {
+        let mut answer = Ok(());
+        self.update(target, store, key, &mut |parked, record| {
+            let Some(record) = record else { return Change::Keep };
+            match decode(&record, partition(target)) {
+                Ok((own, set)) => match change(&set) {
+                    None => Change::Keep,
+                    Some(None) => Change::Remove,
+                    Some(Some(set)) => Change::Put(frame(parked, &encode(own, &set))),
+                },
+                Err(failure) => {
+                    answer = Err(failure);
+                    Change::Keep
+                }
+            }
+        })?;
+        answer
     }
 
     /// How many hints `target` has.

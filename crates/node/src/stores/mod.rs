@@ -10,6 +10,7 @@ mod compare;
 mod hints;
 mod stamper;
 mod store;
+mod tombstones;
 mod trees;
 
 pub use hints::{HINT_BYTES_MAX, Hint, Hints};

@@ -107,6 +107,11 @@ impl Stamper {
         }
     }
 
+    /// Stamps nothing up to this any more, however far ahead it is: a tombstone with it has been forgotten.
+    pub(crate) fn rise_above(&self, floor: Timestamp) {
+        self.latest.fetch_max(floor.0, Ordering::Relaxed);
+    }
+
     /// Sees a timestamp that a peer stamped, so that later stamps here are greater.
     pub(super) fn see(&self, timestamp: Timestamp) {
         if timestamp.0 <= self.latest.load(Ordering::Relaxed) {

@@ -18,6 +18,7 @@ use wire::messages::{Condition, Failure, Merged, StoreRef};
 use wire::versions::Single;
 
 use super::stamper::Stamper;
+use super::tombstones::Tombstones;
 use super::trees::{self, Trees};
 
 /// Bytes of a key's concurrent versions together: half a frame, because replicas exchange them in one, and a frame
@@ -68,6 +69,7 @@ pub struct LocalStore {
     reference: StoreRef,
     engine: Arc<dyn StorageEngine>,
     stamper: Arc<Stamper>,
+    tombstones: Arc<Tombstones>,
     trees: Arc<Trees>,
     /// Trees of a clean stop, until the ring says which partitions there are.
     remembered: Arc<Mutex<BTreeMap<PartitionId, Tree>>>,
@@ -95,7 +97,16 @@ impl LocalStore {
     pub fn new(definition: Store, engine: Arc<dyn StorageEngine>, stamper: Arc<Stamper>) -> Self {
         let reference = StoreRef::from(&definition.name);
         let (trees, remembered) = (Arc::default(), Arc::default());
-        LocalStore { definition: Arc::new(definition), reference, engine, stamper, trees, remembered }
+        let tombstones = Arc::default();
+        LocalStore {
+            definition: Arc::new(definition),
+            reference,
+            engine,
+            stamper,
+            tombstones,
+            trees,
+            remembered,
+        }
     }
 
     /// With trees that were remembered at a clean stop; call it before the store has seen a ring.
@@ -111,6 +122,7 @@ impl LocalStore {
             reference: self.reference.clone(),
             engine: self.engine.clone(),
             stamper: self.stamper.clone(),
+            tombstones: self.tombstones.clone(),
             trees: self.trees.clone(),
             remembered: self.remembered.clone(),
         }
@@ -240,6 +252,7 @@ impl LocalStore {
                 let order = order.take().expect("an engine calls back at most once");
                 match self.stamp_record(place, record, order) {
                     Ok((own, set, dot)) => {
+                        self.note(place, key, &set);
                         let bytes = encode(Some(own), &set);
                         answer = Ok((set, dot));
                         Change::Put(bytes)
@@ -299,7 +312,7 @@ impl LocalStore {
     ) -> Result<(Merged, Option<Commit>), Failure> {
         let mut answer = Ok(Merged::Known);
         let commit = self
-            .update(place, key, &mut |record| match self.merge_record(place, record, incoming) {
+            .update(place, key, &mut |record| match self.merge_record(place, key, record, incoming) {
                 Ok((merged, change)) => {
                     answer = Ok(merged);
                     change
@@ -339,6 +352,99 @@ impl LocalStore {
         self.engine.durable(commit)
     }
 
+    /// Remembers a key that is about to be nothing but tombstones.
+    fn note(&self, place: Place, key: &[u8], set: &VersionSet) {
+        if set.is_deleted() {
+            self.tombstones.add(place.token, key);
+        }
+    }
+
+    /// Keys that may be nothing but tombstones here, in the order of their tokens.
+    pub(crate) fn tombstones_after(
+        &self,
+        after: Option<&(Token, Bytes)>,
+        keys_max: usize,
+    ) -> Vec<(Token, Bytes)> {
+        self.tombstones.after(after, keys_max)
+    }
+
+    /// How many such keys are known.
+    pub(crate) fn tombstones_known(&self) -> usize {
+        self.tombstones.len()
+    }
+
+    /// Whether some were not remembered for want of room since this was last asked.
+    pub(crate) fn tombstones_overflowed(&self) -> bool {
+        self.tombstones.take_overflowed()
+    }
+
+    /// The key turned out not to be one.
+    pub(crate) fn tombstone_gone(&self, place: &(Token, Bytes)) {
+        self.tombstones.remove(place.0, &place.1);
+    }
+
+    /// The key's tombstones, if it is nothing else: `Some(None)` while one of them is from the future, and must not be
+    /// forgotten before that is there, because no later stamp may be smaller.
+    pub(crate) fn tombstone(&self, place: Place, key: &[u8], now: WallMillis) -> Option<Option<VersionSet>> {
+        let record = self.engine.get(place.partition, place.token, key).ok()??;
+        let (_, set) = decode(&record, place.partition).ok()?;
+        set.is_deleted().then(|| (set.timestamp_max().wall() <= now).then_some(set))
+    }
+
+    /// Merges tombstones into the record if it is not clean of them. One that cannot be read brings nothing back.
+    ///
+    /// # Errors
+    /// What the engine refuses.
+    pub(crate) fn cleanse(&self, place: Place, key: &[u8], tombstones: &VersionSet) -> Result<(), Failure> {
+        let held = match self.engine.get(place.partition, place.token, key) {
+            Ok(None) | Err(StorageError::Corrupt { .. }) => return Ok(()),
+            Ok(Some(record)) => decode(&record, place.partition)?.1,
+            Err(error) => return Err(refuse(error)),
+        };
+        match held.is_clean_of(tombstones) {
+            true => Ok(()),
+            false => self.merge(place, key, tombstones).map(|_| ()),
+        }
+    }
+
+    /// Removes the record if it says nothing but these tombstones; whether it did.
+    ///
+    /// # Errors
+    /// What the engine refuses.
+    pub(crate) fn forget(&self, place: Place, key: &Bytes, tombstones: &VersionSet) -> Result<bool, Failure> {
+        let removed = self
+            .update(place, key, &mut |record| {
+                let set = record.and_then(|record| decode(record, place.partition).ok()).map(|(_, set)| set);
+                // What covers no more than the tombstones is worth no more than they are.
+                let covered = set.is_some_and(|set| set.is_deleted() && tombstones.includes(&set));
+                if covered { Change::Remove } else { Change::Keep }
+            })
+            .map_err(refuse)?
+            .is_some();
+        if removed {
+            self.tombstones.remove(place.token, key);
+        }
+        Ok(removed)
+    }
+
+    /// Remembers the tombstones of one page of a partition; where the next one begins.
+    ///
+    /// # Errors
+    /// What the engine refuses.
+    pub(crate) fn note_tombstones(
+        &self,
+        partition: PartitionId,
+        after: Option<&ScanCursor>,
+        records_max: usize,
+    ) -> Result<Option<ScanCursor>, Failure> {
+        let limit = ScanLimit { records_max, bytes_max: FRAME_BYTES_MAX };
+        let (records, next) = self.scan(partition, after, limit)?;
+        for (key, set) in records {
+            self.note(Place { partition, token: Token::of(&key) }, &key, &set);
+        }
+        Ok(next)
+    }
+
     fn stamp_record(
         &self,
         place: Place,
@@ -371,10 +477,12 @@ impl LocalStore {
     fn merge_record(
         &self,
         place: Place,
+        key: &[u8],
         record: Option<&Bytes>,
         incoming: &VersionSet,
     ) -> Result<(Merged, Change), Failure> {
         let Some(record) = record else {
+            self.note(place, key, incoming);
             return Ok(match incoming.is_empty() {
                 true => (Merged::Known, Change::Keep),
                 false => (Merged::Changed, Change::Put(encode(None, incoming))),
@@ -385,6 +493,7 @@ impl LocalStore {
             && !incoming.holds(dot)
         {
             // Everything known here is behind the incoming set.
+            self.note(place, key, incoming);
             return Ok((Merged::Changed, Change::Put(encode(own, incoming))));
         }
         let (own, mut set) = decode(record, place.partition)?;
@@ -395,6 +504,7 @@ impl LocalStore {
         }
         set.merge(incoming);
         set.resolve(self.definition.resolver);
+        self.note(place, key, &set);
         let kept = incoming.versions().iter().all(|version| set.holds(version.dot));
         let merged = if kept { Merged::Changed } else { Merged::Superseded };
         Ok((merged, Change::Put(encode(own, &set))))

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed, as it should")]
 
 mod cluster;
+mod collection;
 mod door;
 mod handoff;
 mod hints;

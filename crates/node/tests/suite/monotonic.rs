@@ -39,7 +39,13 @@ async fn what_a_monotonic_get_has_shown_no_later_get_misses() {
     let merge = |key: &str| {
         let entries = [(Bytes::copy_from_slice(key.as_bytes()), written("v"))].into_iter().collect();
         let (store, generation) = ((&name).into(), Generation(1));
-        Request::ReplicaMerge(ReplicaMerge { store, generation, hint_for: None, entries })
+        Request::ReplicaMerge(ReplicaMerge {
+            store,
+            generation,
+            epoch: model::Epoch(0),
+            hint_for: None,
+            entries,
+        })
     };
     for (number, key) in ["a", "b", "c"].into_iter().enumerate() {
         ask(&peers, number as u32 + 1, merge(key)).await;

@@ -124,7 +124,13 @@ async fn a_merge_over_the_limit_is_refused_before_it_is_done() {
     set.put(Stamp { actor, timestamp: Timestamp(1), expires: None, value: Value::Tombstone }, None);
     let (store, generation) = ((&name).into(), Generation(1));
     let entries = [(key.clone(), set)].into_iter().collect();
-    let merge = Request::ReplicaMerge(ReplicaMerge { store, generation, hint_for: None, entries });
+    let merge = Request::ReplicaMerge(ReplicaMerge {
+        store,
+        generation,
+        epoch: model::Epoch(0),
+        hint_for: None,
+        entries,
+    });
     let answers = flood(&peers, vec![merge]).await;
     assert_eq!(code(&answers[0]), Some(ErrorCode::Overloaded), "{answers:?}");
     let (store, keys) = ((&name).into(), [key].into_iter().collect());

@@ -281,6 +281,14 @@ impl StorageEngine for LogEngine {
         Commit(self.core.tail.end().position)
     }
 
+    fn sync(&self) -> BoxFuture<'static, Result<(), StorageError>> {
+        let core = self.core.clone();
+        Box::pin(async move {
+            core.check()?;
+            core.commit(true).await
+        })
+    }
+
     fn durable(&self, commit: Commit) -> Durable {
         self.core.durable(commit)
     }

@@ -36,6 +36,10 @@ impl StorageEngine for Hasty {
         true
     }
 
+    fn sync(&self) -> BoxFuture<'static, Result<(), StorageError>> {
+        self.0.sync()
+    }
+
     fn durable(&self, _commit: Commit) -> Durable {
         Durable::Already
     }

@@ -15,12 +15,17 @@
 //! **Architecture Invariant:** unknown kinds, unknown tags and trailing bytes are errors; nothing is skipped that is
 //! not understood.
 
+mod collection;
 mod gossip;
 mod repair;
 mod request;
 mod response;
 mod store_ref;
 
+pub use collection::{
+    Collect, CollectCandidated, CollectCandidates, CollectConfirm, CollectConfirmed, CollectFence,
+    CollectFenced, Collectable, Collected, StaleEpoch,
+};
 pub use gossip::{Gossip, Gossiped};
 pub use repair::{
     KeyDigested, KeyDigests, RecordsGet, RecordsGot, RecordsPage, RecordsPaged, RepairControl,

@@ -1,9 +1,10 @@
 //! What can be asked of a node.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use model::{Context, Generation, NodeId, PartitionId, Token, VersionSet, WallMillis};
+use model::{Context, Epoch, Generation, NodeId, PartitionId, Token, VersionSet, WallMillis};
 use smallvec::SmallVec;
 
+use super::collection::{Collect, CollectCandidates, CollectConfirm, CollectFence};
 use super::gossip::Gossip;
 use super::repair::{KeyDigests, RecordsGet, RecordsPage, RepairControl, RepairGet, TreeNodes, TreeSums};
 use super::{StoreRef, messages};
@@ -35,6 +36,10 @@ messages! {
         0x33 KeyDigests "key-digests",
         0x34 RecordsGet "records-get",
         0x35 RecordsPage "records-page",
+        0x38 CollectCandidates "collect-candidates",
+        0x39 CollectConfirm "collect-confirm",
+        0x3a CollectFence "collect-fence",
+        0x3b Collect "collect",
     }
 }
 
@@ -289,6 +294,8 @@ fields! {
         pub store: StoreRef,
         /// The generation under which the quorum is formed.
         pub generation: Generation,
+        /// The collection epoch at which the sets were read, taken before reading them.
+        pub epoch: Epoch,
         /// The replica that is down and for which the receiver shall keep a hint.
         pub hint_for: Option<NodeId>,
         /// Keys and what to merge; answered in this order.

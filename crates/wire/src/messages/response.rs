@@ -1,9 +1,10 @@
 //! What a node answers.
 
 use bytes::Bytes;
-use model::{Context, Dot, Generation, NodeId, VersionSet};
+use model::{Context, Dot, Epoch, Generation, NodeId, VersionSet};
 use smallvec::SmallVec;
 
+use super::collection::{CollectCandidated, CollectConfirmed, CollectFenced, Collected, StaleEpoch};
 use super::gossip::Gossiped;
 use super::messages;
 use super::repair::{KeyDigested, RecordsGot, RecordsPaged, RepairDocument, TreeNoded, TreeSummed};
@@ -35,6 +36,11 @@ messages! {
         0xb3 KeyDigested "key-digested",
         0xb4 RecordsGot "records-got",
         0xb5 RecordsPaged "records-paged",
+        0xb8 CollectCandidated "collect-candidated",
+        0xb9 CollectConfirmed "collect-confirmed",
+        0xba CollectFenced "collect-fenced",
+        0xbb Collected "collected",
+        0xbc StaleEpoch "stale-epoch",
         0xff Failure "failure",
     }
 }
@@ -149,6 +155,8 @@ fields! {
 fields! {
     /// What one replica holds, in the order of the keys.
     pub struct ReplicaGot {
+        /// The collection epoch before the sets were read.
+        pub epoch: Epoch,
         /// Each key's state, empty when never written, or why the replica cannot tell. Fewer than were asked for, but
         /// at least one, when all would be too long for one message: ask again for the rest.
         pub sets: SmallVec<[Result<VersionSet, ErrorCode>; 1]>,

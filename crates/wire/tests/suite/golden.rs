@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use expect_test::{Expect, expect};
-use model::{Generation, NodeId, PartitionId, Token, WallMillis};
+use model::{Epoch, Generation, NodeId, PartitionId, Token, WallMillis};
 use smallvec::smallvec;
 use wire::ErrorCode;
 use wire::messages::*;
@@ -41,6 +41,7 @@ fn requests_are_pinned() {
     kinds.extend(replica_requests());
     kinds.extend(scan_requests());
     kinds.extend(super::repair::requests());
+    kinds.extend(super::collection::requests());
     kinds.extend(account_requests());
     kinds.push(request(
         Gossip { from: NodeId(2), generation: Generation(7), rows: vec![row(), row()] },
@@ -234,6 +235,7 @@ fn replica_requests() -> Vec<u8> {
     let merge = ReplicaMerge {
         store: store.clone(),
         generation,
+        epoch: Epoch(9),
         hint_for: None,
         entries: smallvec![(key.clone(), single())],
     };
@@ -257,24 +259,24 @@ fn replica_requests() -> Vec<u8> {
         request(
             merge,
             expect![[r#"
-            21 ac 02 05 63 61 72 74 73 07 00 01 06 63 61 72  !...carts....car
-            74 3a 31 61 03 07 06 05 04 03 02 01 01 80 80 80  t:1a............
-            80 f0 31 07 03 04 6d 69 6c 6b                    ..1...milk
-        "#]],
+                21 ac 02 05 63 61 72 74 73 07 09 00 01 06 63 61  !...carts.....ca
+                72 74 3a 31 61 03 07 06 05 04 03 02 01 01 80 80  rt:1a...........
+                80 80 f0 31 07 03 04 6d 69 6c 6b                 ...1...milk
+            "#]],
         ),
         request(
             hint,
             expect![[r#"
-            21 ac 02 05 63 61 72 74 73 07 01 03 03 06 63 61  !...carts.....ca
-            72 74 3a 31 01 02 01 80 80 80 80 f0 31 07 03 02  rt:1........1...
-            80 80 80 80 f0 31 01 02 03 00 02 02 07 06 05 04  .....1..........
-            03 02 01 01 04 01 01 01 07 06 05 04 03 02 01 03  ................
-            80 d0 95 ff bc 31 04 01 02 02 07 06 05 04 03 02  .....1..........
-            01 00 6d 69 6c 6b 65 67 67 73 01 62 21 03 07 06  ..milkeggs.b!...
-            05 04 03 02 01 01 80 80 80 80 f0 31 07 03 01 63  ...........1...c
-            e1 03 07 06 05 04 03 02 01 80 d0 95 ff bc 31 01  ..............1.
-            80 80 80 80 f0 31 07 03 04 6d 69 6c 6b           .....1...milk
-        "#]],
+                21 ac 02 05 63 61 72 74 73 07 09 01 03 03 06 63  !...carts......c
+                61 72 74 3a 31 01 02 01 80 80 80 80 f0 31 07 03  art:1........1..
+                02 80 80 80 80 f0 31 01 02 03 00 02 02 07 06 05  ......1.........
+                04 03 02 01 01 04 01 01 01 07 06 05 04 03 02 01  ................
+                03 80 d0 95 ff bc 31 04 01 02 02 07 06 05 04 03  ......1.........
+                02 01 00 6d 69 6c 6b 65 67 67 73 01 62 21 03 07  ...milkeggs.b!..
+                06 05 04 03 02 01 01 80 80 80 80 f0 31 07 03 01  ............1...
+                63 e1 03 07 06 05 04 03 02 01 80 d0 95 ff bc 31  c..............1
+                01 80 80 80 80 f0 31 07 03 04 6d 69 6c 6b        ......1...milk
+            "#]],
         ),
     ]
 }
@@ -315,6 +317,7 @@ fn responses_are_pinned() {
     kinds.extend(coordinated_responses());
     kinds.extend(replica_responses());
     kinds.extend(super::repair::responses());
+    kinds.extend(super::collection::responses());
     let json = Bytes::from_static(b"{}");
     kinds.extend([
         response(
@@ -456,11 +459,14 @@ fn replica_responses() -> Vec<u8> {
     let next = (Token(0x1122_3344_5566_7788), Bytes::from_static(b"cart:1"));
     vec![
         response(
-            ReplicaGot { sets: smallvec![Ok(single()), Ok(Default::default()), Err(ErrorCode::Corrupt)] },
+            ReplicaGot {
+                epoch: Epoch(9),
+                sets: smallvec![Ok(single()), Ok(Default::default()), Err(ErrorCode::Corrupt)],
+            },
             expect![[r#"
-                a0 01 03 00 61 03 07 06 05 04 03 02 01 01 80 80  ....a...........
-                80 80 f0 31 07 03 04 6d 69 6c 6b 00 01 00 00 01  ...1...milk.....
-                92 01                                            ..
+                a0 01 09 03 00 61 03 07 06 05 04 03 02 01 01 80  .....a..........
+                80 80 80 f0 31 07 03 04 6d 69 6c 6b 00 01 00 00  ....1...milk....
+                01 92 01                                         ...
             "#]],
         ),
         response(

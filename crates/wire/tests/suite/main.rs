@@ -3,6 +3,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 mod allocations;
+mod collection;
 mod error_codes;
 mod golden;
 mod hostile;

@@ -169,13 +169,15 @@ fn scan() -> impl Strategy<Value = Scan> {
 }
 
 pub fn request() -> impl Strategy<Value = Request> {
-    let replica_merge = (store(), generation(), option::of(any::<u32>()), vec((bytes(), set()), 0..4))
-        .prop_map(|(store, generation, hint_for, entries)| ReplicaMerge {
-            store,
-            generation,
-            hint_for: hint_for.map(NodeId),
-            entries: entries.into(),
-        });
+    let replica_merge =
+        (store(), generation(), any::<u64>(), option::of(any::<u32>()), vec((bytes(), set()), 0..4))
+            .prop_map(|(store, generation, epoch, hint_for, entries)| ReplicaMerge {
+                store,
+                generation,
+                epoch: Epoch(epoch),
+                hint_for: hint_for.map(NodeId),
+                entries: entries.into(),
+            });
     let put = (head(), put_entry()).prop_map(|((store, generation, options), entry)| {
         let PutEntry { key, context, expires, condition, value } = entry;
         Put { store, generation, options, key, context, expires, condition, value }
@@ -266,8 +268,8 @@ pub fn response() -> impl Strategy<Value = Response> {
         vec(prop::result::maybe_err(set(), failure()), 0..4).prop_map(|results| MultiGot { results }.into()),
         vec(prop::result::maybe_err(written(), failure()), 0..4)
             .prop_map(|results| MultiWritten { results }.into()),
-        vec(prop::result::maybe_err(set(), code()), 0..4)
-            .prop_map(|sets| ReplicaGot { sets: sets.into() }.into()),
+        (any::<u64>(), vec(prop::result::maybe_err(set(), code()), 0..4))
+            .prop_map(|(epoch, sets)| ReplicaGot { epoch: Epoch(epoch), sets: sets.into() }.into()),
         vec(prop::result::maybe_err(merged, code()), 0..4)
             .prop_map(|outcomes| ReplicaMerged { outcomes: outcomes.into() }.into()),
         (vec((bytes(), set()), 0..4), after()).prop_map(|(records, next)| Scanned { records, next }.into()),

@@ -1,0 +1,103 @@
+//! What nodes say to each other in a collection round, and to whoever comes with contents from before one.
+
+use bytes::{Bytes, BytesMut};
+use model::{Epoch, Generation, Timestamp, VersionSet};
+use protocol::collection::RoundId;
+
+use super::StoreRef;
+use crate::codec::{DecodeError, Field, Reader, fields};
+
+impl Field for RoundId {
+    const BYTES_MIN: usize = 8;
+    fn bytes_bound(&self) -> usize {
+        8
+    }
+    fn write(&self, out: &mut BytesMut) {
+        bytes::BufMut::put_u64_le(out, self.0);
+    }
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        reader.u64_fixed().map(RoundId)
+    }
+}
+
+/// A key with the tombstones that shall be forgotten, and its store.
+pub type Collectable = (StoreRef, (Bytes, VersionSet));
+
+fields! {
+    /// Asks which tombstones wait at the node.
+    pub struct CollectCandidates {
+        /// How many it shall name at most.
+        pub keys_max: u32,
+        /// Bytes of keys and tombstones after which it shall end.
+        pub bytes_max: u32,
+    }
+}
+
+fields! {
+    /// Some of the tombstones that wait at the node.
+    pub struct CollectCandidated {
+        /// Keys and tombstones.
+        pub keys: Vec<Collectable>,
+    }
+}
+
+fields! {
+    /// The first step of a round: keep these keys clean from now on, and make them so.
+    pub struct CollectConfirm {
+        /// Which round.
+        pub round: RoundId,
+        /// The cluster document of the round.
+        pub generation: Generation,
+        /// Keys and tombstones.
+        pub keys: Vec<Collectable>,
+    }
+}
+
+fields! {
+    /// The keys are clean, on the device, and guarded.
+    pub struct CollectConfirmed {
+        /// The node's epoch when it began to guard them.
+        pub epoch: Epoch,
+    }
+}
+
+fields! {
+    /// Turns a node to a round's epoch; asked a second time, whether it has done so.
+    pub struct CollectFence {
+        /// Which round.
+        pub round: RoundId,
+        /// Its epoch.
+        pub epoch: Epoch,
+        /// The greatest timestamp of the round's tombstones.
+        pub floor: Timestamp,
+    }
+}
+
+fields! {
+    /// The epoch is remembered, and nothing older is accepted any more.
+    pub struct CollectFenced {}
+}
+
+fields! {
+    /// Removes what is nothing but these tombstones.
+    pub struct Collect {
+        /// Keys and tombstones.
+        pub keys: Vec<Collectable>,
+    }
+}
+
+fields! {
+    /// What was removed.
+    pub struct Collected {
+        /// Records and hints.
+        pub records: u64,
+    }
+}
+
+fields! {
+    /// Answers contents that were read before the node's epoch: nothing was stored.
+    pub struct StaleEpoch {
+        /// The node's epoch: what is read from now on may carry it.
+        pub epoch: Epoch,
+    }
+}
