@@ -287,6 +287,8 @@ impl Cluster {
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(TONTINE);
         command.args(arguments).env("TONTINE_CONNECT", self.connect()).stdin(Stdio::null());
+        // A test machine may stand still for longer than an application would wait.
+        command.env("TONTINE_DEADLINE_MS", "60000");
         command
     }
 

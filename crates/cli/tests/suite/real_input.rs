@@ -145,7 +145,8 @@ fn check_through_native(cluster: &Cluster, expected: &BTreeMap<&[u8], &[u8]>) {
     let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     executor.block_on(async {
         let ports = runtime::Ports::os().unwrap();
-        let client = Client::connect(&[cluster.native(3)], ports, ClientOptions::default()).await.unwrap();
+        let options = ClientOptions { deadline: Duration::from_secs(60), ..ClientOptions::default() };
+        let client = Client::connect(&[cluster.native(3)], ports, options).await.unwrap();
         let store = client.store("default").unwrap();
         for batch in records.chunks(READ_BATCH) {
             let keys: Vec<Vec<u8>> = batch.iter().map(|(key, _)| key.to_vec()).collect();
