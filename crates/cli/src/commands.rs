@@ -13,8 +13,9 @@ use crate::keys::{
 };
 use crate::load::LoadArguments;
 use crate::node_command::NodeCommand;
+use crate::repair::RepairCommand;
 use crate::shared::Shared;
-use crate::{dev, events, export, keys, load, node_command, status};
+use crate::{dev, events, export, keys, load, node_command, repair, status};
 
 /// A key-value store that looks after itself.
 #[derive(Debug, Parser)]
@@ -71,6 +72,9 @@ pub enum Command {
     Status,
     /// Look for what is wrong and say what to do about it. Exits with 1 if something is.
     Doctor,
+    /// How replicas keep each other equal: how it stands, begin now, stop.
+    #[command(subcommand)]
+    Repair(RepairCommand),
     /// Write the records of a file: tsv, csv, JSON lines or Debian control files.
     Load(LoadArguments),
     /// Write all records of a store to a file.
@@ -98,6 +102,7 @@ pub(crate) fn carry_out(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Route(arguments) => block_on(keys::route(shared, arguments)),
         Command::Status => block_on(status::status(shared)),
         Command::Doctor => block_on(status::doctor(shared)),
+        Command::Repair(command) => block_on(repair::run(shared, command)),
         Command::Load(arguments) => block_on(load::run(shared, arguments)),
         Command::Export(arguments) => block_on(export::run(shared, arguments)),
     }

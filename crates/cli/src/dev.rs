@@ -247,6 +247,7 @@ fn spec(arguments: &DevArguments, node: &Node, cluster: &Cluster, coordination_d
         password: settings.password.clone(),
         connections_max: settings.connections_max as usize,
         hedge_after: Duration::from_millis(settings.hedge_after_ms),
+        repair_period: Duration::from_secs(settings.repair_period_s),
     }
 }
 

@@ -18,6 +18,7 @@ mod node_command;
 mod node_list;
 mod output;
 mod progress;
+mod repair;
 mod server;
 mod shared;
 mod status;

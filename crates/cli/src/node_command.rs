@@ -56,6 +56,14 @@ pub struct NodeSettings {
         value_name = "MS"
     )]
     pub hedge_after_ms: u64,
+    /// Seconds within which every pair of nodes compares what it shares, 1 to 604800.
+    #[arg(
+        long,
+        default_value_t = 600,
+        value_parser = clap::value_parser!(u64).range(1..=604_800),
+        value_name = "SECONDS"
+    )]
+    pub repair_period_s: u64,
 }
 
 /// `tontine node` runs one; `tontine node list` looks at all.
@@ -136,6 +144,9 @@ impl NodeSettings {
         if self.hedge_after_ms != 50 {
             arguments.push(format!("--hedge-after-ms={}", self.hedge_after_ms));
         }
+        if self.repair_period_s != 600 {
+            arguments.push(format!("--repair-period-s={}", self.repair_period_s));
+        }
         arguments
     }
 }
@@ -167,6 +178,7 @@ pub(crate) fn run(shared: &Shared, arguments: NodeArguments) -> Result<ExitCode,
             password: settings.password.clone(),
             connections_max: settings.connections_max as usize,
             hedge_after: Duration::from_millis(settings.hedge_after_ms),
+            repair_period: Duration::from_secs(settings.repair_period_s),
         };
         let mut signals = StopSignals::listen()?;
         let running = RunningNode::start(&spec, &cluster).await?;

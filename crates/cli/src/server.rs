@@ -42,6 +42,7 @@ pub(crate) struct NodeSpec {
     pub(crate) password: Option<String>,
     pub(crate) connections_max: usize,
     pub(crate) hedge_after: Duration,
+    pub(crate) repair_period: Duration,
 }
 
 /// A node that serves.
@@ -132,6 +133,7 @@ async fn open(spec: &NodeSpec, ports: &Ports, port: u16) -> Result<Arc<Node>, Cl
         ..RespOptions::default()
     };
     config.coordinator.hedge_after = spec.hedge_after;
+    config.repair.period = spec.repair_period;
     config.place = Place {
         process_id: std::process::id(),
         data_directory: absolute(&spec.data_dir),

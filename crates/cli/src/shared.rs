@@ -40,6 +40,9 @@ pub struct Shared {
         value_name = "NAME"
     )]
     pub store: String,
+    /// Whether a store was named: some commands are about all of them otherwise.
+    #[arg(skip)]
+    pub store_named: bool,
     /// How answers and errors are shown: for people, or as JSON (one document on standard output; an error is one on
     /// standard error).
     #[arg(long, short = 'o', global = true, value_enum, default_value = "text", value_name = "FORMAT")]
@@ -51,6 +54,7 @@ pub struct Shared {
     #[arg(
         long,
         global = true,
+        env = "TONTINE_DEADLINE_MS",
         default_value_t = 5000,
         value_parser = clap::value_parser!(u32).range(1..=3_600_000),
         value_name = "MS"
@@ -89,11 +93,21 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Argumen
         failure::report(Format::Json, &CliError::Usage(message.trim_end().to_owned()))
     };
     let matches = Arguments::command().try_get_matches_from(&words).map_err(refused)?;
-    let arguments = Arguments::from_arg_matches(&matches).map_err(refused)?;
+    let mut arguments = Arguments::from_arg_matches(&matches).map_err(refused)?;
+    arguments.shared.store_named = store_named(&matches);
     match ignored(&matches) {
         None => Ok(arguments),
         Some(error) => Err(failure::report(arguments.shared.format(), &error)),
     }
+}
+
+/// Whether the store is named on the command line or in the environment.
+fn store_named(matches: &ArgMatches) -> bool {
+    let mut deepest = matches;
+    while let Some((_, below)) = deepest.subcommand() {
+        deepest = below;
+    }
+    !matches!(deepest.value_source("store"), None | Some(ValueSource::DefaultValue))
 }
 
 /// Whether JSON was asked for, on a command line that cannot be read otherwise.
@@ -114,7 +128,8 @@ fn useless(path: &str) -> &'static [(&'static str, &'static str)] {
     const DEADLINE_SCENARIO: (&str, &str) = ("deadline_ms", "the deadline is part of what it measures");
     match path {
         "dev" | "node" => &[CONNECT_NODE, STORE_NODE, DEADLINE_NODE],
-        "status" | "doctor" => &[("store", "it shows all stores")],
+        "status" | "doctor" | "repair status" => &[("store", "it shows all stores")],
+        "repair stop" => &[("store", "it stops all comparing")],
         "bench load" | "bench run" => &[DEADLINE_BENCH],
         "bench compare" => &[("connect", "name the systems with --a and --b"), DEADLINE_BENCH],
         "bench resp" => &[CONNECT_BENCH, ("store", "Redis clients use the default store"), DEADLINE_SCENARIO],

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use model::{Cluster, NodeId, VersionSet};
 use parking_lot::RwLock;
 use runtime::Ports;
-use wire::messages::{ClusterGet, Peer, Request, Response, StatusGet};
+use wire::messages::{ClusterGet, Peer, RepairControl, RepairGet, Request, Response, StatusGet};
 
 use crate::coordinator::{Coordinator, CoordinatorOptions, Replicas, Scope};
 use crate::error::ClientError;
@@ -114,6 +114,25 @@ impl Client {
     pub async fn status(&self, node: NodeId) -> Result<Bytes, ClientError> {
         match self.inner.call(node, Request::StatusGet(StatusGet {})).await? {
             Response::StatusDocument(document) => Ok(document.json),
+            other => {
+                Err(ClientError::Indeterminate { detail: format!("unexpected answer {}", other.name()) })
+            }
+        }
+    }
+
+    /// How repair stands at a node, as JSON.
+    pub async fn repair_status(&self, node: NodeId) -> Result<Bytes, ClientError> {
+        self.repair(node, Request::RepairGet(RepairGet {})).await
+    }
+
+    /// Orders a node to start or stop comparing, or to scrub; answers how repair stands there, as JSON.
+    pub async fn repair_control(&self, node: NodeId, control: RepairControl) -> Result<Bytes, ClientError> {
+        self.repair(node, Request::RepairControl(control)).await
+    }
+
+    async fn repair(&self, node: NodeId, request: Request) -> Result<Bytes, ClientError> {
+        match self.inner.call(node, request).await? {
+            Response::RepairDocument(document) => Ok(document.json),
             other => {
                 Err(ClientError::Indeterminate { detail: format!("unexpected answer {}", other.name()) })
             }

@@ -13,4 +13,5 @@ mod load;
 mod protocols;
 mod real_input;
 mod refusals;
+mod repair;
 mod resp;
