@@ -269,7 +269,11 @@ fn sizes(plot: Option<&str>) {
     println!("|---:|---:|---:|---:|---:|");
     let mut measured = Vec::new();
     for nodes in [8, 16, 32, 64, 128, 256, 512] {
-        let runs = if nodes <= 64 { 20 } else { 5 };
+        let runs = match nodes {
+            0..=64 => 20,
+            65..=128 => 5,
+            _ => 1,
+        };
         let (mut all, mut lasts) = (Vec::new(), Vec::new());
         for seed in 0..runs {
             let mut each = silence(nodes, 1000 * nodes as u64 + seed);
