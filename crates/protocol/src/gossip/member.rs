@@ -167,7 +167,12 @@ impl Member {
         }
         self.row = Some(known.join(row));
         if row.is_later_than(&known) {
-            if row.incarnation == known.incarnation {
+            if row.incarnation != known.incarnation || (known.left && !row.left) {
+                // Another process: what was held against the one before does not bear on it.
+                self.doubt = None;
+                self.refusals = None;
+                self.missed = 0;
+            } else {
                 self.intervals.record(now.since(self.advanced));
             }
             self.advanced = now;

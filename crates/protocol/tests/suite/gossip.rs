@@ -330,6 +330,17 @@ fn what_requests_experience_counts_at_once_and_only_an_answer_takes_it_back() {
 }
 
 #[test]
+fn a_new_process_is_not_blamed_for_what_the_one_before_did() {
+    let mut room = Room::new(3);
+    room.run(Duration::from_secs(3));
+    room.tell(NodeId(1), Event::Experienced { node: NodeId(2), experience: Experience::Refused });
+    assert_eq!(room.state(1, 2), State::Suspected);
+    let row = Row::new(NodeId(2), 2, Generation(1));
+    room.tell(NodeId(1), Event::TableReceived { from: NodeId(3), rows: vec![row] });
+    assert_eq!(room.state(1, 2), State::Alive);
+}
+
+#[test]
 fn loss_alone_makes_nobody_down() {
     let mut room = Room::new(8);
     let mut seed = 99_u64;

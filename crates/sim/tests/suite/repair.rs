@@ -19,6 +19,8 @@ use storage::{Change, Durability};
 fn setup(seed: u64) -> Setup {
     let mut setup = Setup::of_seed(seed);
     (setup.nodes, setup.replicas, setup.reads, setup.writes, setup.sloppy) = (3, 3, 2, 2, false);
+    // Fallbacks answer for replicas only where reads may go backwards.
+    setup.monotonic = false;
     (setup.engine, setup.losses) = (EngineKind::Log(Durability::Always), Losses::None);
     (setup.conditions, setup.deadline) = (Conditions::calm(), Duration::from_secs(1));
     (setup.faults, setup.harms) = (Vec::new(), 0);
@@ -64,7 +66,7 @@ fn keys(count: u32) -> Vec<Bytes> {
     (0..count).map(|number| Bytes::from(format!("key {number}"))).collect()
 }
 
-async fn put_all(client: &Client, keys: &[Bytes], value: &'static str) {
+async fn put_all(world: &World, client: &Client, keys: &[Bytes], value: &'static str) {
     let store = client.store(LAST_WRITE).expect("the cluster has it");
     for key in keys {
         let mut attempts = 0;
@@ -74,6 +76,7 @@ async fn put_all(client: &Client, keys: &[Bytes], value: &'static str) {
         {
             attempts += 1;
             assert!(attempts < 100, "{error}");
+            world.executor.sleep(Duration::from_millis(20)).await;
         }
     }
 }
@@ -113,9 +116,9 @@ fn progress(world: &World, position: usize) -> serde_json::Value {
 fn a_replica_that_missed_writes_becomes_equal_by_itself() {
     play(setup(1), |world, client| async move {
         let keys = keys(60);
-        put_all(&client, &keys, "before").await;
+        put_all(&world, &client, &keys, "before").await;
         world.kill(2, Duration::ZERO, Duration::ZERO);
-        put_all(&client, &keys[..40], "while it was away").await;
+        put_all(&world, &client, &keys[..40], "while it was away").await;
         world.start(2);
         until(&world, "all nodes stand", || world.all_up()).await;
         equal(&world, &keys).await;
@@ -126,7 +129,7 @@ fn a_replica_that_missed_writes_becomes_equal_by_itself() {
 fn the_trees_claim_equality_while_a_record_is_missing_and_the_scrub_finds_it() {
     play(setup(2), |world, client| async move {
         let keys = keys(30);
-        put_all(&client, &keys, "v").await;
+        put_all(&world, &client, &keys, "v").await;
         equal(&world, &keys).await;
         lose(&world, 1, &keys[7]);
         assert!(held(&world, 1, &keys[7]).is_empty());
@@ -151,7 +154,7 @@ fn equal_replicas_exchange_nothing_again_however_many_wrote() {
         for round in 0..6 {
             let victim = round % 3;
             world.kill(victim, Duration::ZERO, Duration::ZERO);
-            put_all(&client, &keys, "v").await;
+            put_all(&world, &client, &keys, "v").await;
             world.start(victim);
             until(&world, "all nodes stand", || world.all_up()).await;
         }
@@ -177,7 +180,7 @@ fn equal_replicas_exchange_nothing_again_however_many_wrote() {
 fn a_node_that_lost_its_disk_refuses_gets_until_it_is_refilled_and_reuses_no_dot() {
     play(setup(4), |world, client| async move {
         let keys = keys(60);
-        put_all(&client, &keys, "old").await;
+        put_all(&world, &client, &keys, "old").await;
         equal(&world, &keys).await;
         let before = world.node(2).expect("it runs").incarnation();
         let dots: Vec<_> = keys.iter().map(|key| held(&world, 2, key)).collect();
@@ -209,7 +212,7 @@ fn a_node_that_lost_its_disk_refuses_gets_until_it_is_refilled_and_reuses_no_dot
         let status = progress(&world, 2)["refill"].clone();
         assert_eq!(status["partitions_left"], 0, "{status}");
         // Whatever it stamps now, no dot was there before.
-        put_all(&client, &keys, "new").await;
+        put_all(&world, &client, &keys, "new").await;
         let kinds: Vec<_> = world
             .node(2)
             .expect("it runs")
@@ -226,7 +229,7 @@ fn a_node_that_lost_its_disk_refuses_gets_until_it_is_refilled_and_reuses_no_dot
 fn a_disk_that_is_lost_again_while_it_is_refilled_does_not_pass_for_whole() {
     play(setup(5), |world, client| async move {
         let keys = keys(40);
-        put_all(&client, &keys, "v").await;
+        put_all(&world, &client, &keys, "v").await;
         equal(&world, &keys).await;
         world.kill(2, Duration::ZERO, Duration::ZERO);
         world.wipe(2);
@@ -252,14 +255,14 @@ fn a_disk_that_is_lost_again_while_it_is_refilled_does_not_pass_for_whole() {
 fn a_copy_of_a_cleanly_stopped_directory_is_noticed_and_set_aside() {
     play(setup(6), |world, client| async move {
         let keys = keys(20);
-        put_all(&client, &keys, "first").await;
+        put_all(&world, &client, &keys, "first").await;
         equal(&world, &keys).await;
         world.stop(2).await;
         let copy = world.copy(2);
         world.start(2);
         until(&world, "all nodes stand", || world.all_up()).await;
         let before = world.node(2).expect("it runs").incarnation();
-        put_all(&client, &keys, "second").await;
+        put_all(&world, &client, &keys, "second").await;
         world.kill(2, Duration::ZERO, Duration::ZERO);
         world.restore(2, &copy);
         world.start(2);
@@ -278,7 +281,7 @@ fn a_sloppy_quorum_is_read_through_its_fallback_and_then_by_the_replica_itself()
         let keys = keys(30);
         world.kill(0, Duration::ZERO, Duration::ZERO);
         world.kill(1, Duration::ZERO, Duration::ZERO);
-        put_all(&client, &keys, "v").await;
+        put_all(&world, &client, &keys, "v").await;
         let store = client.store(LAST_WRITE).expect("the cluster has it");
         for key in &keys {
             let found = store.get(key.clone()).await.expect("fallbacks answer");
@@ -295,7 +298,7 @@ fn a_sloppy_quorum_is_read_through_its_fallback_and_then_by_the_replica_itself()
 fn a_failing_sync_costs_nothing_once_the_node_is_back() {
     play(setup(8), |world, client| async move {
         let keys = keys(30);
-        put_all(&client, &keys[..10], "v").await;
+        put_all(&world, &client, &keys[..10], "v").await;
         world.machines()[1].disk().inject(DiskFault::next(Operation::Sync, 1));
         let store = client.store(LAST_WRITE).expect("the cluster has it");
         let mut failed = 0;
@@ -309,7 +312,7 @@ fn a_failing_sync_costs_nothing_once_the_node_is_back() {
         world.machines()[1].disk().clear_faults();
         world.start(1);
         until(&world, "all nodes stand", || world.all_up()).await;
-        put_all(&client, &keys, "x").await;
+        put_all(&world, &client, &keys, "x").await;
         equal(&world, &keys).await;
     });
 }
@@ -318,10 +321,10 @@ fn a_failing_sync_costs_nothing_once_the_node_is_back() {
 fn a_replica_whose_disk_was_full_catches_up_when_there_is_room() {
     play(setup(9), |world, client| async move {
         let keys = keys(40);
-        put_all(&client, &keys[..5], "v").await;
+        put_all(&world, &client, &keys[..5], "v").await;
         let disk = world.machines()[2].disk().clone();
         disk.set_capacity(Some(disk.used_bytes()));
-        put_all(&client, &keys, "while it was full").await;
+        put_all(&world, &client, &keys, "while it was full").await;
         disk.set_capacity(None);
         equal(&world, &keys).await;
     });
@@ -331,7 +334,7 @@ fn a_replica_whose_disk_was_full_catches_up_when_there_is_room() {
 fn a_flipped_bit_is_found_by_the_scrub_and_repaired_from_a_replica() {
     play(setup(10), |world, client| async move {
         let keys = keys(30);
-        put_all(&client, &keys, "a value long enough to be found again").await;
+        put_all(&world, &client, &keys, "a value long enough to be found again").await;
         equal(&world, &keys).await;
         let flipped = world.flip(1, b"long enough to be found");
         assert!(flipped, "the value is on the disk");
