@@ -12,7 +12,7 @@ use crate::keys::{
     DeleteArguments, GetArguments, KeysArguments, PutArguments, ResolveArguments, SiblingsArguments,
 };
 use crate::load::LoadArguments;
-use crate::node_command::NodeCommand;
+use crate::node_command::NodeArguments;
 use crate::repair::RepairCommand;
 use crate::shared::Shared;
 use crate::{dev, events, export, keys, load, node_command, repair, status};
@@ -49,7 +49,7 @@ pub enum Command {
     /// Run a whole cluster on this machine, until Ctrl-C.
     Dev(DevArguments),
     /// Run one node of a cluster, until Ctrl-C; or list the nodes.
-    Node(Box<NodeCommand>),
+    Node(Box<NodeArguments>),
     /// Show what happened to the nodes.
     Events(EventsArguments),
     /// Print a node's numbers for Prometheus.

@@ -66,18 +66,6 @@ pub struct NodeSettings {
     pub repair_period_s: u64,
 }
 
-/// `tontine node` runs one; `tontine node list` looks at all.
-#[derive(Clone, Debug, clap::Args)]
-#[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
-pub struct NodeCommand {
-    /// What to do with nodes, unless one shall run.
-    #[command(subcommand)]
-    pub verb: Option<NodeVerb>,
-    /// The node to run.
-    #[command(flatten)]
-    pub run: Option<NodeArguments>,
-}
-
 /// What can be done with nodes beside running one.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum NodeVerb {
@@ -86,35 +74,38 @@ pub enum NodeVerb {
 }
 
 /// `tontine node` with or without a verb.
-pub(crate) fn node(shared: Shared, command: NodeCommand) -> Result<ExitCode, CliError> {
-    match (command.verb, command.run) {
-        (Some(NodeVerb::List(arguments)), _) => {
+pub(crate) fn node(shared: Shared, mut arguments: NodeArguments) -> Result<ExitCode, CliError> {
+    match arguments.verb.take() {
+        Some(NodeVerb::List(arguments)) => {
             crate::commands::block_on(crate::node_list::list(shared, arguments))
         }
-        (None, Some(arguments)) => run(&shared, arguments),
-        (None, None) => Err(CliError::Usage("say which node to run, or `tontine node list`".to_owned())),
+        None => run(&shared, arguments),
     }
 }
 
 /// Runs one node of a cluster on this machine.
 #[derive(Clone, Debug, clap::Args)]
+#[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 #[command(after_help = "\
 Example: start node 2 of a cluster that `tontine dev` made, after it died
   tontine node --id 2 --data-dir tontine-data/node-2 --coordination tontine-data/coordination")]
 pub struct NodeArguments {
+    /// What to do with nodes, unless one shall run.
+    #[command(subcommand)]
+    pub verb: Option<NodeVerb>,
     /// The node's id in the cluster document: a number from 1.
-    #[arg(long, value_name = "NUMBER")]
-    pub id: u32,
+    #[arg(long, value_name = "NUMBER", required = true)]
+    pub id: Option<u32>,
     /// The cluster's name.
     #[arg(long, default_value = "dev", value_name = "NAME")]
     pub cluster: String,
     /// Where the node keeps its data; made if need be. It belongs to this node from then on.
-    #[arg(long, value_name = "DIR")]
-    pub data_dir: PathBuf,
+    #[arg(long, value_name = "DIR", required = true)]
+    pub data_dir: Option<PathBuf>,
     /// Directory of the embedded coordination service, shared by the nodes of this machine; for `tontine dev` it is
     /// `coordination` below its data directory.
-    #[arg(long, value_name = "DIR")]
-    pub coordination: PathBuf,
+    #[arg(long, value_name = "DIR", required = true)]
+    pub coordination: Option<PathBuf>,
     /// Stop when the standard input ends, as for a child whose parent is gone.
     #[arg(long, hide = true)]
     pub stop_with_stdin: bool,
@@ -153,25 +144,29 @@ impl NodeSettings {
 
 /// Runs the node until it is told to stop.
 pub(crate) fn run(shared: &Shared, arguments: NodeArguments) -> Result<ExitCode, CliError> {
+    let (Some(id), Some(data_dir), Some(coordination_dir)) =
+        (arguments.id, arguments.data_dir.clone(), arguments.coordination.clone())
+    else {
+        return Err(CliError::Usage("say which node to run, or `tontine node list`".to_owned()));
+    };
     crate::commands::block_on(async move {
         let refused = |error: &dyn std::fmt::Display| CliError::Other(error.to_string());
-        let session =
-            EmbeddedSession::open(&arguments.coordination).await.map_err(|error| refused(&error))?;
+        let session = EmbeddedSession::open(&coordination_dir).await.map_err(|error| refused(&error))?;
         let cluster = documents::read_cluster(&session).await.map_err(|error| refused(&error))?;
         session.close().await.map_err(|error| refused(&error))?;
         let Some(cluster) = cluster else {
             return Err(format!(
                 "{} holds no cluster; create one first, for example with `tontine dev`",
-                arguments.coordination.display()
+                coordination_dir.display()
             )
             .into());
         };
         let settings = &arguments.settings;
         let spec = NodeSpec {
-            id: NodeId(arguments.id),
+            id: NodeId(id),
             cluster: arguments.cluster.clone(),
-            data_dir: arguments.data_dir.clone(),
-            coordination_dir: arguments.coordination.clone(),
+            data_dir,
+            coordination_dir,
             engine: settings.engine,
             durability: settings.durability,
             workers: settings.workers_each(1),

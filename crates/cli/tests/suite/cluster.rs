@@ -222,7 +222,12 @@ impl Cluster {
 
     /// Kills a node's process outright. Node ids begin with 1.
     pub(crate) fn kill_node(&self, node: usize) {
-        kill_process(pid(self.pids[node - 1]), Signal::KILL).unwrap();
+        self.signal_node(node, Signal::KILL);
+    }
+
+    /// Sends a signal to a node's process.
+    pub(crate) fn signal_node(&self, node: usize, signal: Signal) {
+        kill_process(pid(self.pids[node - 1]), signal).unwrap();
     }
 
     /// The command that `dev` printed for starting a killed node again.

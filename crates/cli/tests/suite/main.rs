@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed, as it should")]
 
 mod cluster;
+mod detection;
 mod export;
 mod keys;
 mod lifecycle;

@@ -1,0 +1,93 @@
+//! Who is alive, in real processes: killed, paused, stopped.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value as Json;
+
+use crate::cluster::{Cluster, PATIENCE};
+
+/// What each node believes about `of`, by viewer; nodes that do not answer are left out.
+fn views(cluster: &Cluster, of: u64) -> Vec<(u64, String)> {
+    let answer = cluster.run(&["node", "list", "--all-views", "--json", "--deadline-ms=2000"]).json();
+    let state = |view: &Json| {
+        let seen = view["nodes"].as_array()?.iter().find(|node| node["id"] == of)?;
+        Some((view["node"].as_u64()?, seen["state"].as_str()?.to_owned()))
+    };
+    answer["views"].as_array().unwrap().iter().filter_map(state).filter(|(viewer, _)| *viewer != of).collect()
+}
+
+/// Waits until `viewers` others say one of `states` about a node, and all of them do.
+#[track_caller]
+fn await_views(cluster: &Cluster, of: u64, states: &[&str], viewers: usize) {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let views = views(cluster, of);
+        if views.len() == viewers && views.iter().all(|(_, state)| states.contains(&state.as_str())) {
+            return;
+        }
+        assert!(Instant::now() < end, "not all say {states:?} about n{of}: {views:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn await_calm(cluster: &Cluster) {
+    for node in 1..=u64::from(cluster.nodes) {
+        await_views(cluster, node, &["alive"], usize::from(cluster.nodes) - 1);
+    }
+}
+
+/// Kinds of all events about a peer.
+fn kinds_about(cluster: &Cluster, peer: u64) -> Vec<String> {
+    let events = cluster.run(&["events", "--json"]).json();
+    let about = events["events"].as_array().unwrap().iter().filter(|event| event["fields"]["peer"] == peer);
+    about.map(|event| event["kind"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_killed_node_is_down_to_every_survivor_and_alive_again_after_its_restart() {
+    let mut cluster = Cluster::with(4, &["--separate-processes", "--engine=memory"]);
+    await_calm(&cluster);
+    cluster.kill_node(2);
+    await_views(&cluster, 2, &["down"], 3);
+    let listed = cluster.run(&["node", "list", "--from=1"]).exits(1).text();
+    assert!(listed.contains("nobody listens at its address"), "{listed}");
+    assert!(kinds_about(&cluster, 2).contains(&"peer-down".to_owned()));
+    cluster.start_node_again(2);
+    await_calm(&cluster);
+    cluster.run(&["node", "list"]).exits(0);
+    let metrics = cluster.run(&["metrics", "--from=1"]).exits(0).text();
+    assert!(metrics.contains("tontine_gossip_nodes{state=\"alive\"} 3"), "{metrics}");
+}
+
+#[test]
+fn a_five_second_pause_causes_no_replacement_and_no_lost_write() {
+    let cluster = Cluster::with(3, &["--separate-processes", "--engine=memory"]);
+    await_calm(&cluster);
+    cluster.run(&["put", "before", "1"]).exits(0);
+    cluster.signal_node(3, Signal::STOP);
+    let paused = Instant::now();
+    let mut written = 0;
+    while paused.elapsed() < Duration::from_secs(5) {
+        cluster.run(&["put", &format!("meanwhile-{written}"), "2"]).exits(0);
+        written += 1;
+    }
+    cluster.signal_node(3, Signal::CONT);
+    await_calm(&cluster);
+    assert_eq!(cluster.run(&["get", "before"]).exits(0).text(), "1\n");
+    for number in 0..written {
+        assert_eq!(cluster.run(&["get", &format!("meanwhile-{number}")]).exits(0).text(), "2\n");
+    }
+    let generation = cluster.json(&["status"])["generation"].clone();
+    assert_eq!(generation, 1, "nobody was replaced, no partition moved");
+}
+
+#[test]
+fn a_node_that_is_stopped_has_left() {
+    let cluster = Cluster::with(3, &["--separate-processes", "--engine=memory"]);
+    await_calm(&cluster);
+    cluster.signal_node(1, Signal::TERM);
+    await_views(&cluster, 1, &["left"], 2);
+    assert!(kinds_about(&cluster, 1).contains(&"peer-left".to_owned()));
+    cluster.run(&["node", "list"]).exits(0);
+}
