@@ -186,7 +186,11 @@ fn the_densest_lists_stay_below_the_promised_amplification() {
         (0x94, &[0x01, 100, 0x00, 0x00, 0x00]),   // MultiWritten: a failure.
     ] {
         let count = 60_000_usize;
-        let mut body = BytesMut::from(&[kind, 1, 0xe0, 0xd4, 0x03][..]);
+        let mut body = BytesMut::from(&[kind, 1][..]);
+        if kind == 0xa0 {
+            body.extend_from_slice(&[0]);
+        }
+        body.extend_from_slice(&[0xe0, 0xd4, 0x03]);
         (0..count).for_each(|_| body.extend_from_slice(element));
         if kind == 0xa2 {
             body.extend_from_slice(&[0]);
