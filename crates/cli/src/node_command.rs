@@ -66,18 +66,6 @@ pub struct NodeSettings {
     pub repair_period_s: u64,
 }
 
-/// `tontine node` runs one; `tontine node list` looks at all.
-#[derive(Clone, Debug, clap::Args)]
-#[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
-pub struct NodeCommand {
-    /// What to do with nodes, unless one shall run.
-    #[command(subcommand)]
-    pub verb: Option<NodeVerb>,
-    /// The node to run.
-    #[command(flatten)]
-    pub run: NodeArguments,
-}
-
 /// What can be done with nodes beside running one.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum NodeVerb {
@@ -86,12 +74,6 @@ pub enum NodeVerb {
 }
 
 /// `tontine node` with or without a verb.
-pub(crate) fn node(shared: Shared, command: NodeCommand) -> Result<ExitCode, CliError> {
-    match command.verb {
-        Some(NodeVerb::List(arguments)) => {
-            crate::commands::block_on(crate::node_list::list(shared, arguments))
-        }
-        None => run(&shared, command.run),
 pub(crate) fn node(shared: Shared, mut arguments: NodeArguments) -> Result<ExitCode, CliError> {
     match arguments.verb.take() {
         Some(NodeVerb::List(arguments)) => {
@@ -101,7 +83,7 @@ pub(crate) fn node(shared: Shared, mut arguments: NodeArguments) -> Result<ExitC
     }
 }
 
-/// Runs one node of a cluster on this machine. What is required is there unless a verb took its place.
+/// Runs one node of a cluster on this machine.
 #[derive(Clone, Debug, clap::Args)]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 #[command(after_help = "\
@@ -112,18 +94,12 @@ pub struct NodeArguments {
     #[command(subcommand)]
     pub verb: Option<NodeVerb>,
     /// The node's id in the cluster document: a number from 1.
-    #[arg(long, required = true, value_name = "NUMBER")]
     #[arg(long, value_name = "NUMBER", required = true)]
     pub id: Option<u32>,
     /// The cluster's name.
     #[arg(long, default_value = "dev", value_name = "NAME")]
     pub cluster: String,
     /// Where the node keeps its data; made if need be. It belongs to this node from then on.
-    #[arg(long, required = true, value_name = "DIR")]
-    pub data_dir: Option<PathBuf>,
-    /// Directory of the embedded coordination service, shared by the nodes of this machine; for `tontine dev` it is
-    /// `coordination` below its data directory.
-    #[arg(long, required = true, value_name = "DIR")]
     #[arg(long, value_name = "DIR", required = true)]
     pub data_dir: Option<PathBuf>,
     /// Directory of the embedded coordination service, shared by the nodes of this machine; for `tontine dev` it is
@@ -168,8 +144,6 @@ impl NodeSettings {
 
 /// Runs the node until it is told to stop.
 pub(crate) fn run(shared: &Shared, arguments: NodeArguments) -> Result<ExitCode, CliError> {
-    let (Some(id), Some(data_dir), Some(coordination)) =
-        (arguments.id, arguments.data_dir, arguments.coordination)
     let (Some(id), Some(data_dir), Some(coordination_dir)) =
         (arguments.id, arguments.data_dir.clone(), arguments.coordination.clone())
     else {
@@ -177,14 +151,12 @@ pub(crate) fn run(shared: &Shared, arguments: NodeArguments) -> Result<ExitCode,
     };
     crate::commands::block_on(async move {
         let refused = |error: &dyn std::fmt::Display| CliError::Other(error.to_string());
-        let session = EmbeddedSession::open(&coordination).await.map_err(|error| refused(&error))?;
         let session = EmbeddedSession::open(&coordination_dir).await.map_err(|error| refused(&error))?;
         let cluster = documents::read_cluster(&session).await.map_err(|error| refused(&error))?;
         session.close().await.map_err(|error| refused(&error))?;
         let Some(cluster) = cluster else {
             return Err(format!(
                 "{} holds no cluster; create one first, for example with `tontine dev`",
-                coordination.display()
                 coordination_dir.display()
             )
             .into());
@@ -194,7 +166,6 @@ pub(crate) fn run(shared: &Shared, arguments: NodeArguments) -> Result<ExitCode,
             id: NodeId(id),
             cluster: arguments.cluster.clone(),
             data_dir,
-            coordination_dir: coordination,
             coordination_dir,
             engine: settings.engine,
             durability: settings.durability,
