@@ -9,6 +9,7 @@
 //!
 //! Workers share records, but neither links nor tasks.
 
+mod collecting;
 mod joining;
 mod liveness;
 mod numbers;
@@ -34,21 +35,21 @@ use thiserror::Error;
 use wire::messages::Peer;
 
 use crate::antientropy::{self, Repair, RepairOptions};
-use crate::collection::{Answers, Collection, CollectionOptions, Epochs};
+use crate::collection::{Collection, CollectionOptions};
 use crate::doors::resp;
 use crate::engines::Engines;
 use crate::events::{Event, Events};
 use crate::front::{Adopt, Front};
 use crate::gossip::Gossip;
 use crate::handoff::{HandoffParts, Handoffs};
-use crate::identity::{Identity, IdentityError, Standing};
+use crate::identity::{Identity, IdentityError};
 use crate::local_copy;
 use crate::metrics::{Counter, Metrics};
 use crate::replica::Replica;
 use crate::replicas::WorkerReplicas;
 use crate::serve::{Service, Telling};
-use crate::stores::{HINT_BYTES_MAX, Hints, LocalStore, Stamper};
-use crate::view::{CurrentView, View};
+use crate::stores::{HINT_BYTES_MAX, LocalStore, Stamper};
+use crate::view::View;
 
 /// Pause before the coordination service is asked again after it could not be reached.
 const COORDINATION_RETRY: Duration = Duration::from_secs(1);
@@ -218,44 +219,9 @@ impl Node {
         engines: Arc<dyn Engines>,
         coordination: Arc<dyn CoordinationService>,
     ) -> Result<Arc<Node>, StartError> {
-        let mut identity = Identity::open(disk.clone(), &config.cluster, config.id)?;
-        let cluster = joining::find_cluster(&config, &*disk, &*coordination).await?;
-        let standing =
-            identity.settle(joining::known_of(&*coordination, config.id).await, ports.clock.wall());
-        joining::register(&ports, &*coordination, &cluster, config.id, identity.incarnation()).await?;
-        // First what is lost, then who the node is, then that it was: whatever ends in between, nothing passes for whole.
-        let refill = joining::missing(&disk, &*engines, &cluster, config.id, standing).await?;
-        // The epoch comes before the identity, so that a directory that was begun has one.
-        let fresh = matches!(standing, Standing::New | Standing::Lost | Standing::RolledBack);
-        let epochs = Arc::new(Epochs::open(disk.clone()).map_err(IdentityError::Disk)?);
-        joining::compare(&epochs, &*coordination, fresh).await?;
-        identity.begin().await?;
-        joining::remember_member(&*coordination, config.id, &identity, standing).await?;
-        let stamper =
-            Stamper::new(config.id, identity.incarnation(), identity.births_used(), ports.clock.clone());
-        let stamper = Arc::new(stamper);
-        stamper.rise_above(epochs.known().floor);
-        let contents = identity.contents().to_owned();
-        let mut remembered = antientropy::recall(&*disk).await.map_err(IdentityError::Disk)?;
-        if standing == Standing::RolledBack {
-            remembered.clear();
-        }
-        let hints_engine = joining::open(&*engines, &format!("{contents}hints")).await?;
-        let hints = Arc::new(Hints::new(hints_engine, stamper.clone(), config.hint_bytes_max));
-        let mut stores = Vec::new();
-        for definition in &cluster.stores {
-            let trees = remembered.remove(definition.name.as_str()).unwrap_or_default();
-            stores.push(joining::open_store(&*engines, &contents, definition, &stamper, trees).await?);
-        }
-        if let Err(error) = local_copy::write(disk.clone(), &cluster).await {
-            tracing::warn!(%error, "local copy of the cluster document not written");
-        }
-        let view = Arc::new(CurrentView::new(View::new(Arc::new(cluster), stores)));
-        for store in view.get().stores() {
-            for partition in refill.incomplete(store.definition().name.as_str()) {
-                store.trees().set_incomplete(partition, true);
-            }
-        }
+        let joining::Joined { identity, stamper, contents, replica, refill } =
+            joining::join(&config, &ports, &disk, &*engines, &*coordination).await?;
+        let view = replica.view().clone();
         let events = Events::new(config.id, ports.entropy.next_u64(), ports.clock.clone());
         let generation = view.generation().0;
         events.record(Event::NodeStarted { incarnation: stamper.incarnation(), generation });
@@ -265,7 +231,6 @@ impl Node {
         let gossip = Gossip::new(config.id, incarnation, clock, seen, events.clone(), &metrics);
         let (offered, offers) = tokio::sync::mpsc::unbounded_channel();
         let admission = Admission::new(config.limits);
-        let replica = Arc::new(Replica::new(config.id, view, hints, epochs));
         let me = Peer::Node { id: config.id, incarnation };
         let (cluster, witness) = (Some(config.cluster.clone()), gossip.clone());
         let peers = Peers::witnessed(ports.clone(), me, cluster, witness, BACKOFF_MAX);
@@ -388,27 +353,6 @@ impl Node {
     /// Comparing, scrubbing and refilling.
     pub fn repair(&self) -> &Arc<Repair> {
         &self.repair
-    }
-
-    /// Takes part in collection rounds, and starts them.
-    fn start_collection(self: &Arc<Self>) {
-        let (cluster, witness) = (Some(self.config.cluster.clone()), self.gossip.clone());
-        let peers = Peers::witnessed(self.ports.clone(), self.as_peer(), cluster, witness, BACKOFF_MAX);
-        peers.learn(self.replica.view().get().cluster());
-        self.peers.lock().push(Arc::downgrade(&peers));
-        let answers = Answers {
-            replica: self.replica.clone(),
-            stamper: self.stamper.clone(),
-            disk: self.disk.clone(),
-            clock: self.ports.clock.clone(),
-        };
-        let weak = Arc::downgrade(self);
-        let service: crate::collection::Service =
-            Arc::new(move || weak.upgrade().map(|node| node.coordination.lock().clone()));
-        let (events, metrics) = (self.events.clone(), &self.metrics);
-        let collection = Collection::new(answers, peers, service, events, metrics, self.config.collection);
-        collection.start();
-        assert!(self.collection.set(collection).is_ok(), "a node starts collecting once");
     }
 
     /// The node's own records, for tools inside the process.

@@ -27,8 +27,8 @@ const SCAN_RECORDS_MAX: usize = 10_000;
 /// Most bytes of one scan page, whatever the caller asks.
 const SCAN_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// An answer that is there at once.
-pub type Answered = Result<Response, CallError>;
+/// An answer that is there at once, in a box because it is rare.
+pub type Answered = Box<Result<Response, CallError>>;
 
 /// This node's own answers.
 pub struct Replica {
@@ -75,13 +75,16 @@ impl Replica {
     /// # Errors
     /// What to answer: [`StaleEpoch`] with this node's epoch, or a failure with the newer cluster document.
     pub fn admit_contents(&self, tag: Epoch, generation: Generation) -> Result<Admitted<'_>, Answered> {
-        self.epochs.admit(tag, generation, || self.standing()).map_err(|refusal| match refusal {
-            Refusal::StaleEpoch(epoch) => Ok(Response::StaleEpoch(StaleEpoch { epoch })),
-            _ => Err(CallError::Refused(Failure {
-                code: ErrorCode::StaleGeneration,
-                detail: "the cluster has forgotten deletions since the request's cluster document".to_owned(),
-                cluster: Some(self.view.get().document().clone()),
-            })),
+        self.epochs.admit(tag, generation, || self.standing()).map_err(|refusal| {
+            Box::new(match refusal {
+                Refusal::StaleEpoch(epoch) => Ok(Response::StaleEpoch(StaleEpoch { epoch })),
+                _ => Err(CallError::Refused(Failure {
+                    code: ErrorCode::StaleGeneration,
+                    detail: "the cluster has forgotten deletions since the request's cluster document"
+                        .to_owned(),
+                    cluster: Some(self.view.get().document().clone()),
+                })),
+            })
         })
     }
 
@@ -115,7 +118,7 @@ impl Replica {
                     Call::Ready(Ok(Response::ReplicaMerged(ReplicaMerged { outcomes: merged })))
                 }
                 Ok((merged, waits)) => Call::Pending(Box::pin(when_durable(merged, waits))),
-                Err(answer) => Call::Ready(answer),
+                Err(answer) => Call::Ready(*answer),
             },
             Request::Scan(scan) => match self.scan(scan) {
                 Ok(scanned) => Call::Ready(Ok(Response::Scanned(scanned))),
@@ -192,7 +195,7 @@ impl Replica {
         &self,
         request: ReplicaMerge,
     ) -> Result<(SmallVec<[Result<Merged, ErrorCode>; 1]>, Vec<Wait>), Answered> {
-        let refused = |failure| Err(CallError::Refused(failure));
+        let refused = |failure| Box::new(Err(CallError::Refused(failure)));
         let (view, store) = self.admit(&request.store, request.generation).map_err(refused)?;
         let admitted = self.admit_contents(request.epoch, request.generation)?;
         let mut outcomes = SmallVec::new();

@@ -19,12 +19,70 @@ use crate::engines::Engines;
 use crate::identity::{Identity, IdentityError, Known, Standing};
 use crate::local_copy;
 use crate::refill::Refill;
-use crate::stores::{LocalStore, Stamper};
-use crate::view::View;
+use crate::replica::Replica;
+use crate::stores::{Hints, LocalStore, Stamper};
+use crate::view::{CurrentView, View};
 
 /// How long a registration under this node's id and address may stand in the way: a predecessor's session that has
 /// not ended yet.
 const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a node is once it has joined.
+pub(super) struct Joined {
+    pub(super) identity: Identity,
+    pub(super) stamper: Arc<Stamper>,
+    /// Where below the data directory the records lie.
+    pub(super) contents: String,
+    pub(super) replica: Arc<Replica>,
+    /// What it has lost.
+    pub(super) refill: Refill,
+}
+
+/// Settles who the node is, and opens what it holds.
+pub(super) async fn join(
+    config: &NodeConfig,
+    ports: &Ports,
+    disk: &Arc<dyn Disk>,
+    engines: &dyn Engines,
+    coordination: &dyn CoordinationService,
+) -> Result<Joined, StartError> {
+    let mut identity = Identity::open(disk.clone(), &config.cluster, config.id)?;
+    let cluster = find_cluster(config, &**disk, coordination).await?;
+    let standing = identity.settle(known_of(coordination, config.id).await, ports.clock.wall());
+    register(ports, coordination, &cluster, config.id, identity.incarnation()).await?;
+    // First what is lost, then who the node is, then that it was: whatever ends in between, nothing passes for whole.
+    let refill = missing(disk, engines, &cluster, config.id, standing).await?;
+    let epochs = settle_epochs(disk, coordination, standing).await?;
+    identity.begin().await?;
+    remember_member(coordination, config.id, &identity, standing).await?;
+    let stamper =
+        Stamper::new(config.id, identity.incarnation(), identity.births_used(), ports.clock.clone());
+    let stamper = Arc::new(stamper);
+    stamper.rise_above(epochs.known().floor);
+    let contents = identity.contents().to_owned();
+    let mut remembered = crate::antientropy::recall(&**disk).await.map_err(IdentityError::Disk)?;
+    if standing == Standing::RolledBack {
+        remembered.clear();
+    }
+    let hints_engine = open(engines, &format!("{contents}hints")).await?;
+    let hints = Arc::new(Hints::new(hints_engine, stamper.clone(), config.hint_bytes_max));
+    let mut stores = Vec::new();
+    for definition in &cluster.stores {
+        let trees = remembered.remove(definition.name.as_str()).unwrap_or_default();
+        stores.push(open_store(engines, &contents, definition, &stamper, trees).await?);
+    }
+    if let Err(error) = local_copy::write(disk.clone(), &cluster).await {
+        tracing::warn!(%error, "local copy of the cluster document not written");
+    }
+    let view = Arc::new(CurrentView::new(View::new(Arc::new(cluster), stores)));
+    for store in view.get().stores() {
+        for partition in refill.incomplete(store.definition().name.as_str()) {
+            store.trees().set_incomplete(partition, true);
+        }
+    }
+    let replica = Arc::new(Replica::new(config.id, view, hints, epochs));
+    Ok(Joined { identity, stamper, contents, replica, refill })
+}
 
 pub(super) async fn open(
     engines: &dyn Engines,
@@ -160,7 +218,7 @@ pub(super) fn reuse(current: &View, cluster: &Cluster) -> Vec<Option<Arc<LocalSt
     cluster.stores.iter().map(known).collect()
 }
 /// Compares the disk's collection epoch with the completed one; `fresh` when the disk holds no contents.
-pub(super) async fn compare(
+async fn compare(
     epochs: &Epochs,
     coordination: &dyn CoordinationService,
     fresh: bool,
@@ -185,4 +243,17 @@ pub(super) async fn compare(
         }
     }
     Ok(())
+}
+
+/// The collection epoch of the directory, compared with the service's. It comes before the identity, so that a directory
+/// that was begun has one.
+async fn settle_epochs(
+    disk: &Arc<dyn Disk>,
+    coordination: &dyn CoordinationService,
+    standing: Standing,
+) -> Result<Arc<Epochs>, StartError> {
+    let fresh = matches!(standing, Standing::New | Standing::Lost | Standing::RolledBack);
+    let epochs = Arc::new(Epochs::open(disk.clone()).map_err(IdentityError::Disk)?);
+    compare(&epochs, coordination, fresh).await?;
+    Ok(epochs)
 }

@@ -251,21 +251,23 @@ impl Served {
                 let (telling, clock) = (self.service.telling.clone(), self.service.ports.clock.clone());
                 self.run(id, permit, async move { Ok(telling.events(get, clock).await) });
             }
-            Request::CollectCandidates(_)
-            | Request::CollectConfirm(_)
-            | Request::CollectFence(_)
-            | Request::Collect(_)
-                if self.entry == Entry::Passed =>
-            {
-                let Some(permit) = self.admit(id, bytes) else { return true };
-                let collection = self.service.collection.clone();
-                self.run(id, permit, async move { collection.answers.answer(request).await });
+            step if self.entry == Entry::Passed && is_round_step(&step) => {
+                return self.take_step(id, bytes, step);
             }
             coordinated => {
                 let Some(permit) = self.admit(id, bytes) else { return true };
                 let (front, entry) = (self.service.front.clone(), self.entry);
                 self.run(id, permit, async move { coordinate(&front, coordinated, entry).await });
             }
+        }
+        true
+    }
+
+    /// A step of a collection round, which only nodes ask for.
+    fn take_step(&self, id: u64, bytes: usize, step: Request) -> bool {
+        if let Some(permit) = self.admit(id, bytes) {
+            let collection = self.service.collection.clone();
+            self.run(id, permit, async move { collection.answers.answer(step).await });
         }
         true
     }
@@ -372,4 +374,14 @@ fn check_key(key: &Bytes) -> Result<(), Failure> {
         let code = if key.is_empty() { ErrorCode::KeyEmpty } else { ErrorCode::KeyTooLong };
         Failure::new(code, error.to_string())
     })
+}
+
+fn is_round_step(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::CollectCandidates(_)
+            | Request::CollectConfirm(_)
+            | Request::CollectFence(_)
+            | Request::Collect(_)
+    )
 }

@@ -10,8 +10,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use model::Token;
+use model::limits::FRAME_BYTES_MAX;
+use model::{PartitionId, Token, VersionSet, WallMillis};
 use parking_lot::Mutex;
+use storage::{Change, ScanCursor, ScanLimit, StorageError};
+use wire::messages::Failure;
+
+use super::store::{LocalStore, Place, decode, refuse};
 
 /// Keys that one store remembers at most: 16 MiB with keys of 100 bytes.
 const KEYS_MAX: usize = 100_000;
@@ -57,5 +62,93 @@ impl Tombstones {
     /// Whether some were not remembered since this was last asked, so that a walk is due.
     pub(crate) fn take_overflowed(&self) -> bool {
         self.overflowed.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl LocalStore {
+    /// Keys that may be nothing but tombstones here, in the order of their tokens.
+    pub(crate) fn tombstones_after(
+        &self,
+        after: Option<&(Token, Bytes)>,
+        keys_max: usize,
+    ) -> Vec<(Token, Bytes)> {
+        self.tombstones.after(after, keys_max)
+    }
+
+    /// How many such keys are known.
+    pub(crate) fn tombstones_known(&self) -> usize {
+        self.tombstones.len()
+    }
+
+    /// Whether some were not remembered for want of room since this was last asked.
+    pub(crate) fn tombstones_overflowed(&self) -> bool {
+        self.tombstones.take_overflowed()
+    }
+
+    /// The key turned out not to be one.
+    pub(crate) fn tombstone_gone(&self, place: &(Token, Bytes)) {
+        self.tombstones.remove(place.0, &place.1);
+    }
+
+    /// The key's tombstones, if it is nothing else: `Some(None)` while one of them is from the future, and must not be
+    /// forgotten before that is there, because no later stamp may be smaller.
+    pub(crate) fn tombstone(&self, place: Place, key: &[u8], now: WallMillis) -> Option<Option<VersionSet>> {
+        let record = self.engine().get(place.partition, place.token, key).ok()??;
+        let (_, set) = decode(&record, place.partition).ok()?;
+        set.is_deleted().then(|| (set.timestamp_max().wall() <= now).then_some(set))
+    }
+
+    /// Merges tombstones into the record if it is not clean of them. One that cannot be read brings nothing back.
+    ///
+    /// # Errors
+    /// What the engine refuses.
+    pub(crate) fn cleanse(&self, place: Place, key: &[u8], tombstones: &VersionSet) -> Result<(), Failure> {
+        let held = match self.engine().get(place.partition, place.token, key) {
+            Ok(None) | Err(StorageError::Corrupt { .. }) => return Ok(()),
+            Ok(Some(record)) => decode(&record, place.partition)?.1,
+            Err(error) => return Err(refuse(error)),
+        };
+        match held.is_clean_of(tombstones) {
+            true => Ok(()),
+            false => self.merge(place, key, tombstones).map(|_| ()),
+        }
+    }
+
+    /// Removes the record if it says nothing but these tombstones; whether it did.
+    ///
+    /// # Errors
+    /// What the engine refuses.
+    pub(crate) fn forget(&self, place: Place, key: &Bytes, tombstones: &VersionSet) -> Result<bool, Failure> {
+        let removed = self
+            .update(place, key, &mut |record| {
+                let set = record.and_then(|record| decode(record, place.partition).ok()).map(|(_, set)| set);
+                // What covers no more than the tombstones is worth no more than they are.
+                let covered = set.is_some_and(|set| set.is_deleted() && tombstones.includes(&set));
+                if covered { Change::Remove } else { Change::Keep }
+            })
+            .map_err(refuse)?
+            .is_some();
+        if removed {
+            self.tombstones.remove(place.token, key);
+        }
+        Ok(removed)
+    }
+
+    /// Remembers the tombstones of one page of a partition; where the next one begins.
+    ///
+    /// # Errors
+    /// What the engine refuses.
+    pub(crate) fn note_tombstones(
+        &self,
+        partition: PartitionId,
+        after: Option<&ScanCursor>,
+        records_max: usize,
+    ) -> Result<Option<ScanCursor>, Failure> {
+        let limit = ScanLimit { records_max, bytes_max: FRAME_BYTES_MAX };
+        let (records, next) = self.scan(partition, after, limit)?;
+        for (key, set) in records {
+            self.note(Place { partition, token: Token::of(&key) }, &key, &set);
+        }
+        Ok(next)
     }
 }

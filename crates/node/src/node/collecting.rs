@@ -1,0 +1,30 @@
+//! What ties the node's parts to its collection rounds.
+
+use std::sync::Arc;
+
+use client::peers::Peers;
+
+use super::{BACKOFF_MAX, Node};
+use crate::collection::{Answers, Collection, Service};
+
+impl Node {
+    /// Takes part in collection rounds, and starts them.
+    pub(super) fn start_collection(self: &Arc<Self>) {
+        let (cluster, witness) = (Some(self.config.cluster.clone()), self.gossip.clone());
+        let peers = Peers::witnessed(self.ports.clone(), self.as_peer(), cluster, witness, BACKOFF_MAX);
+        peers.learn(self.replica.view().get().cluster());
+        self.peers.lock().push(Arc::downgrade(&peers));
+        let answers = Answers {
+            replica: self.replica.clone(),
+            stamper: self.stamper.clone(),
+            disk: self.disk.clone(),
+            clock: self.ports.clock.clone(),
+        };
+        let weak = Arc::downgrade(self);
+        let service: Service = Arc::new(move || weak.upgrade().map(|node| node.coordination.lock().clone()));
+        let (events, metrics) = (self.events.clone(), &self.metrics);
+        let collection = Collection::new(answers, peers, service, events, metrics, self.config.collection);
+        collection.start();
+        assert!(self.collection.set(collection).is_ok(), "a node starts collecting once");
+    }
+}

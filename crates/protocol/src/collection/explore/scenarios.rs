@@ -1,0 +1,149 @@
+//! What is explored, and that each planted bug is found by it.
+
+use std::hash::{DefaultHasher, Hasher};
+
+use super::*;
+use crate::collection::planted::with;
+
+/// Worlds of one exploration; far more than any scenario here has.
+const WORLDS_MAX: usize = 3_000_000;
+
+/// Visits every world of a scenario; how many there are, or how the first wrong one came about.
+fn explore(scenario: Scenario) -> Result<usize, String> {
+    let mut sets = Sets::default();
+    let mut seen = BTreeSet::new();
+    let mut origins: Vec<(usize, Option<Move>)> = vec![(0, None)];
+    let mut stack = vec![(World::new(scenario, &mut sets), 0)];
+    while let Some((world, number)) = stack.pop() {
+        for step in world.moves(scenario) {
+            let mut next = world.clone();
+            let judged = next.apply(step, scenario, &mut sets).and_then(|()| next.judge(scenario));
+            if let Err(reason) = judged {
+                let mut story = vec![step];
+                let mut at = number;
+                while let (before, Some(step)) = origins[at] {
+                    story.push(step);
+                    at = before;
+                }
+                story.reverse();
+                let story: String = story.iter().map(|step| format!("\n  {step:?}")).collect();
+                return Err(format!("{reason}, after {story}\n{next:?}"));
+            }
+            let mut hasher = DefaultHasher::new();
+            next.hash(&mut hasher);
+            if seen.insert(hasher.finish()) {
+                origins.push((number, Some(step)));
+                stack.push((next, origins.len() - 1));
+            }
+        }
+        assert!(seen.len() < WORLDS_MAX, "the scenario is too large");
+    }
+    Ok(seen.len())
+}
+
+const PLAIN: Scenario = Scenario {
+    sends: 1,
+    crashes: 1,
+    service_away: false,
+    restores: 0,
+    rounds_beside: 0,
+    lost: 0,
+    writes: false,
+    old_hint: false,
+    joins: None,
+    leaves: None,
+};
+
+/// Duplicates, crashes, and a second write.
+const WRITES: Scenario = Scenario { crashes: 1, sends: 1, writes: true, ..PLAIN };
+/// A hint of before the delete is still held.
+const HINTED: Scenario = Scenario { old_hint: true, ..PLAIN };
+/// Answers are lost while contents are under way.
+const LOSSES: Scenario = Scenario { crashes: 0, sends: 2, lost: 1, ..PLAIN };
+/// A disk is replaced by its copy.
+const RESTORED: Scenario = Scenario { crashes: 0, restores: 1, service_away: true, ..PLAIN };
+/// The service is away when a process starts.
+const AWAY: Scenario = Scenario { service_away: true, ..PLAIN };
+/// A round of somebody else raises the epoch in between.
+const TWO: Scenario = Scenario { crashes: 0, rounds_beside: 1, joins: Some(2), ..PLAIN };
+/// A third node joins.
+const JOINS: Scenario = Scenario { crashes: 0, sends: 2, joins: Some(2), ..PLAIN };
+/// The second node is removed while it is away.
+const LEAVES: Scenario = Scenario { crashes: 0, sends: 2, leaves: Some(1), ..PLAIN };
+
+fn holds(scenario: Scenario) {
+    let worlds = explore(scenario).unwrap_or_else(|story| panic!("{story}"));
+    assert!(worlds > 1000, "a scenario in which something happens");
+}
+
+fn catches(bug: Bug, scenario: Scenario) {
+    let verdict = with(bug, || explore(scenario));
+    assert!(verdict.is_err(), "{bug:?} must be found");
+}
+
+#[test]
+fn a_late_duplicate_and_a_crash_bring_nothing_back_and_lose_no_write() {
+    holds(WRITES);
+}
+
+#[test]
+fn a_hint_written_before_the_delete_brings_nothing_back() {
+    holds(HINTED);
+}
+
+#[test]
+fn an_initiator_that_hears_no_answer_leaves_nothing_half_done() {
+    holds(LOSSES);
+}
+
+#[test]
+fn a_restored_disk_brings_nothing_back() {
+    holds(RESTORED);
+}
+
+#[test]
+fn a_node_that_starts_without_the_service_brings_nothing_back() {
+    holds(AWAY);
+}
+
+#[test]
+fn two_rounds_at_once_do_not_harm_each_other() {
+    holds(TWO);
+}
+
+#[test]
+fn a_node_that_joins_during_a_round_gets_nothing_deleted() {
+    holds(JOINS);
+}
+
+#[test]
+fn a_node_that_was_removed_brings_nothing_back() {
+    holds(LEAVES);
+}
+
+#[test]
+fn every_planted_bug_is_found() {
+    for (bug, scenario) in [
+        (Bug::OpensEarly, TWO),
+        (Bug::SkipsAConfirm, LOSSES),
+        (Bug::SkipsAFence, AWAY),
+        (Bug::SkipsTheCheck, RESTORED),
+        (Bug::IgnoresTheDocument, JOINS),
+        (Bug::FencesWithoutGuard, PLAIN),
+        (Bug::GuardsNothing, PLAIN),
+        (Bug::AcceptsStaleTags, PLAIN),
+        (Bug::HearsUnderAnyDocument, LEAVES),
+        (Bug::AcceptsOldDocuments, LEAVES),
+        (Bug::TrustsEveryDisk, RESTORED),
+        (Bug::HearsBeforeComparing, RESTORED),
+        (Bug::SkipsSync, PLAIN),
+        (Bug::ForgetsTheEpoch, AWAY),
+        (Bug::LeavesHints, HINTED),
+        (Bug::DropsHintsEarly, PLAIN),
+        (Bug::CollectsAnything, WRITES),
+        (Bug::ForgetsTheFloor, WRITES),
+        (Bug::TagsLate, PLAIN),
+    ] {
+        catches(bug, scenario);
+    }
+}
