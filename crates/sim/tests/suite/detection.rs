@@ -62,7 +62,8 @@ fn play(seed: u64, loss_per_mille: u64, scenario: impl FnOnce(Arc<World>) -> Box
         await_states(&acting, |_, _, state| state == State::Alive).await;
         for store in STORES {
             for number in 0..acting.setup.keys {
-                left.lock().push(acting.remains(store, &workload::key(number)).unwrap());
+                left.lock()
+                    .push(acting.remains(store, &workload::key(number)).expect("what remains can be read"));
             }
         }
         ended.store(true, Ordering::Relaxed);
