@@ -155,6 +155,7 @@ fn error(word: &str) -> ReplicaError {
     }
 }
 
+#[allow(clippy::large_enum_variant, reason = "one per script")]
 enum Machine {
     Get(Get),
     Write(Write),
