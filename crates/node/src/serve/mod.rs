@@ -240,12 +240,9 @@ impl Served {
                 let detail = "hello comes once, as the first request on a connection";
                 self.answer(id, Err(Failure::new(ErrorCode::Malformed, detail)));
             }
-            Request::Gossip(gossip) => {
-                let gossiped = self.service.telling.gossip.receive(gossip);
-                self.answer(id, Ok(Response::Gossiped(gossiped)));
+            Request::Gossip(_) | Request::NodesGet(_) | Request::MetricsGet(_) => {
+                self.answer(id, self.service.telling.answer(request));
             }
-            Request::NodesGet(_) => self.answer(id, Ok(self.service.telling.nodes())),
-            Request::MetricsGet(_) => self.answer(id, Ok(self.service.telling.metrics())),
             Request::EventsGet(get) => {
                 let Some(permit) = self.admit(id, bytes) else { return true };
                 let (telling, clock) = (self.service.telling.clone(), self.service.ports.clock.clone());

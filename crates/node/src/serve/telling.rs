@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use futures_util::future::select;
 use runtime::Clock;
-use wire::messages::{EventsDocument, EventsGet, MetricsText, NodesDocument, Response};
+use wire::error::ErrorCode;
+use wire::messages::{EventsDocument, EventsGet, Failure, MetricsText, NodesDocument, Request, Response};
 
 use crate::events::Events;
 use crate::gossip::Gossip;
@@ -28,12 +29,16 @@ pub struct Telling {
 }
 
 impl Telling {
-    pub(super) fn nodes(&self) -> Response {
-        NodesDocument { json: self.gossip.document() }.into()
-    }
-
-    pub(super) fn metrics(&self) -> Response {
-        MetricsText { text: self.metrics.text().into() }.into()
+    /// Answers what can be told at once.
+    pub(super) fn answer(&self, request: Request) -> Result<Response, Failure> {
+        match request {
+            Request::Gossip(gossip) => Ok(self.gossip.receive(gossip).into()),
+            Request::NodesGet(_) => Ok(NodesDocument { json: self.gossip.document() }.into()),
+            Request::MetricsGet(_) => Ok(MetricsText { text: self.metrics.text().into() }.into()),
+            other => {
+                Err(Failure::new(ErrorCode::UnknownRequest, format!("{} is not told at once", other.name())))
+            }
+        }
     }
 
     /// The page that is asked for; waits for its first event as long as the caller wants to.

@@ -135,6 +135,8 @@ pub(super) struct Member {
     /// The exchange that is out.
     pub(super) exchange: Option<Moment>,
     missed: u32,
+    /// It has answered this node, so there was a link whose end will be noticed.
+    pub(super) met: bool,
     /// As announced last.
     pub(super) state: State,
 }
@@ -150,6 +152,7 @@ impl Member {
             refusals: None,
             exchange: None,
             missed: 0,
+            met: false,
             state: State::Alive,
         }
     }
@@ -188,6 +191,7 @@ impl Member {
                 self.doubt = None;
                 self.refusals = None;
                 self.missed = 0;
+                self.met = true;
             }
             Experience::Heard => self.heard = now,
             Experience::LinkBroke => self.doubt = Some(Why::LinkBroke),

@@ -235,19 +235,21 @@ impl Gossip {
         let suspected = |state| state == State::Suspected;
         let gone = |state| matches!(state, State::Down | State::Left);
         let revive = self.rounds.is_multiple_of(ROUNDS_BETWEEN_REVIVALS);
+        // First whoever never answered: soon there is a link to everybody, whose end is noticed at once.
+        let stranger = self.partner(|member| alive(member.state) && !member.met, &mut dice);
         let partners = [
-            self.partner(alive, &mut dice),
-            self.partner(suspected, &mut dice),
-            if revive { self.partner(gone, &mut dice) } else { None },
+            stranger.or_else(|| self.partner(|member| alive(member.state), &mut dice)),
+            self.partner(|member| suspected(member.state), &mut dice),
+            if revive { self.partner(|member| gone(member.state), &mut dice) } else { None },
         ];
         for with in partners.into_iter().flatten() {
             self.exchange(with, now, actions);
         }
     }
 
-    /// A random member in one of these states that no exchange is out to.
-    fn partner(&self, wanted: impl Fn(State) -> bool, dice: &mut Dice) -> Option<NodeId> {
-        let fits = |member: &Member| wanted(member.state) && member.exchange.is_none();
+    /// A random one of the wanted members that no exchange is out to.
+    fn partner(&self, wanted: impl Fn(&Member) -> bool, dice: &mut Dice) -> Option<NodeId> {
+        let fits = |member: &Member| wanted(member) && member.exchange.is_none();
         let count = self.members.values().filter(|member| fits(member)).count();
         let drawn = if count == 0 { return None } else { dice.below(count as u64) as usize };
         self.members.iter().filter(|(_, member)| fits(member)).map(|(&node, _)| node).nth(drawn)
