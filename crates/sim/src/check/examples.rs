@@ -31,6 +31,10 @@ impl Story {
         self.begin(Action::Put(Bytes::from(value)), basis)
     }
 
+    pub(crate) fn delete(&mut self, basis: Basis) -> OperationId {
+        self.begin(Action::Delete, basis)
+    }
+
     pub(crate) fn get(&mut self) -> OperationId {
         self.begin(Action::Get, Basis::Blind)
     }

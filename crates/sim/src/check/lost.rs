@@ -2,11 +2,11 @@
 //!
 //! At the end every acknowledged write is held, or something that replaced it is, by as many replicas as the
 //! acknowledgement promised (a hint counts for the replica that it will be delivered to); by one, where the run's
-//! faults may have taken copies away.
+//! faults may have taken copies away. A write that a deletion may have taken along is let go: see [`deleted`].
 
 use model::{Dot, VersionSet};
 
-use super::{Rules, Violation, name};
+use super::{Rules, Violation, deleted, name};
 use crate::history::{History, Outcome, Remains};
 
 /// Checks what the nodes hold against what clients were told.
@@ -14,6 +14,9 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violat
     let mut violations = Vec::new();
     for (id, operation) in history.all() {
         let Outcome::Written { dot, .. } = operation.outcome else { continue };
+        if deleted::may_be_forgotten(history, operation) {
+            continue;
+        }
         let Some(held) =
             remains.iter().find(|held| held.store == operation.store && held.key == operation.key)
         else {

@@ -1,11 +1,12 @@
 //! The judges: pure functions from what happened to what must not have happened.
 //!
-//! [`lost`] is invariant 1, [`drained`] is 2 as far as hints go, [`siblings`] is 4, [`values`] is 5, [`reads`] is 7.
+//! [`lost`] is invariant 1, [`drained`] is 2 as far as hints go, [`deleted`] is 3, [`siblings`] is 4, [`values`] is 5, [`reads`] is 7.
 //! Each knows only the history, what the nodes hold at the end, and the promises that this run's settings and faults
 //! leave standing ([`Rules`]).
 //!
 //! Must never: look at how the cluster works inside; a judge that shares the defendant's code shares its bugs.
 
+pub mod deleted;
 pub mod drained;
 pub mod lost;
 pub mod reads;
@@ -52,6 +53,7 @@ pub struct Rules {
 pub fn all(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violation> {
     let mut violations = values::check(history, remains);
     violations.extend(lost::check(history, remains, rules));
+    violations.extend(deleted::check(history, remains, rules));
     violations.extend(siblings::check(history, remains));
     violations.extend(reads::check(history, rules));
     violations

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use model::{Dot, VersionSet};
 
-use super::{Place, Rules, Violation, name};
+use super::{Place, Rules, Violation, deleted, name};
 use crate::history::{History, Operation, OperationId, Outcome};
 
 /// Checks every get against the writes acknowledged before it.
@@ -25,7 +25,7 @@ pub fn check(history: &History, rules: Rules) -> Vec<Violation> {
         let Outcome::Got(set) = &get.outcome else { continue };
         let place = (get.store, get.key.clone());
         for (write, dot) in acknowledged_before(history, get) {
-            if !sees(set, dot) {
+            if !sees(set, dot) && !deleted::may_be_forgotten(history, history.operation(write)) {
                 let detail =
                     format!("{}: {id:?} misses {write:?} ({dot}), acknowledged before", name(&place));
                 violations.push(Violation { invariant: 7, detail });
@@ -45,6 +45,9 @@ fn monotonic(history: &History, violations: &mut Vec<Violation>) {
     }
     for (place, gets) in &gets {
         for (id, get, set) in gets {
+            if deleted::may_be_deleted(history, get) {
+                continue;
+            }
             let before = |(_, earlier, known): &&(OperationId, &Operation, &VersionSet)| {
                 earlier.returned < Some(get.invoked) && !set.vector().descends(known.vector())
             };
