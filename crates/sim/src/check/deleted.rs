@@ -53,7 +53,7 @@ pub fn may_be_forgotten(history: &History, write: &Operation) -> bool {
         other.action == Action::Delete
             && same_key(other.store, &other.key, write)
             && !matches!(other.outcome, Outcome::Failed(_))
-            && !other.returned.is_some_and(|returned| returned < write.invoked)
+            && other.returned.is_none_or(|returned| returned >= write.invoked)
     })
 }
 
