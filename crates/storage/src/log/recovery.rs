@@ -102,14 +102,20 @@ pub(super) fn recover(disk: &dyn Disk, directory: &str, engine: u64) -> Result<R
             segments.insert(segment);
         }
     }
+    let next = (highest.checked_add(1), reading.sequence_max.checked_add(1));
+    let (Some(segment_after), Some(sequence_after)) = next else {
+        let reason = "it holds the last segment or record number that there is, which no engine lives to use"
+            .to_owned();
+        return Err(StorageError::Foreign { directory: directory.to_owned(), reason });
+    };
     cut_torn_ends(disk, &segments, &reading)?;
     count_live(&index, &segments);
     let known = snapshot.as_ref();
     Ok(Recovered {
         index,
         segments,
-        segment_next: known.map_or(0, |snapshot| snapshot.segment_next).max(highest + 1),
-        sequence_next: known.map_or(1, |snapshot| snapshot.sequence_next).max(reading.sequence_max + 1),
+        segment_next: known.map_or(0, |snapshot| snapshot.segment_next).max(segment_after),
+        sequence_next: known.map_or(1, |snapshot| snapshot.sequence_next).max(sequence_after),
         unsynced_from: from,
         read_bytes: reading.bytes,
         snapshot_bytes: known.map_or(0, |snapshot| snapshot.bytes),
