@@ -129,7 +129,9 @@ impl Courier {
         }
         let interval = now.since(self.look_at) + LOOK_INTERVAL;
         self.look_at = now.after(LOOK_INTERVAL);
-        let alive = handoffs.is_alive(self.target);
+        // What this node keeps for itself (its disk was full) only waits for itself.
+        let own = self.target == handoffs.parts.replica.node();
+        let alive = own || handoffs.is_alive(self.target);
         if alive != self.alive {
             self.alive = alive;
             self.events.push_back(if alive { HandoffEvent::TargetRose } else { HandoffEvent::TargetFell });
