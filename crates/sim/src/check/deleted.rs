@@ -9,7 +9,7 @@
 
 use model::{Value, Vector, VersionSet};
 
-use super::{Rules, Violation, name};
+use super::{Rules, Violation, name, siblings};
 use crate::history::{Action, Basis, History, Operation, Outcome, Remains};
 
 /// Checks what is left, and what was read, against the deletes that named what they replace.
@@ -47,13 +47,15 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violat
 }
 
 /// Whether a deletion may have been forgotten together with this write: one of its key that may have happened and did
-/// not end before the write was asked.
+/// not end before the write was asked. Where the last write wins, an earlier deletion counts as well: its node's clock
+/// may have been ahead, and the write's coordinator need not have known of it (seed 540).
 pub fn may_be_forgotten(history: &History, write: &Operation) -> bool {
     history.all().any(|(_, other)| {
         other.action == Action::Delete
             && same_key(other.store, &other.key, write)
             && !matches!(other.outcome, Outcome::Failed(_))
-            && other.returned.is_none_or(|returned| returned >= write.invoked)
+            && (write.store != siblings::STORE
+                || other.returned.is_none_or(|returned| returned >= write.invoked))
     })
 }
 
