@@ -47,16 +47,26 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violat
 }
 
 /// Whether a deletion may have been forgotten together with this write: one of its key that may have happened and did
-/// not end before the write was asked. Where the last write wins, an earlier deletion counts as well: its node's clock
-/// may have been ahead, and the write's coordinator need not have known of it (seed 540).
+/// not end before the write was asked. Where the last write wins, an earlier deletion counts as well if its timestamp is
+/// greater (its node's clock was ahead, and the write's coordinator need not have known of it: seed 540) or unknown.
 pub fn may_be_forgotten(history: &History, write: &Operation) -> bool {
     history.all().any(|(_, other)| {
         other.action == Action::Delete
             && same_key(other.store, &other.key, write)
             && !matches!(other.outcome, Outcome::Failed(_))
-            && (write.store != siblings::STORE
-                || other.returned.is_none_or(|returned| returned >= write.invoked))
+            && (other.returned.is_none_or(|returned| returned >= write.invoked)
+                || (write.store != siblings::STORE && may_outrank(other, write)))
     })
+}
+
+/// Whether last-write-wins may prefer the deletion to the write.
+fn may_outrank(delete: &Operation, write: &Operation) -> bool {
+    match (&delete.outcome, &write.outcome) {
+        (Outcome::Written { context: deleted, .. }, Outcome::Written { context: written, .. }) => {
+            deleted.timestamp >= written.timestamp
+        }
+        _ => true,
+    }
 }
 
 /// Whether any deletion of the key may have happened before `get` was answered.
