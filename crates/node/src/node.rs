@@ -13,6 +13,7 @@ mod collecting;
 mod joining;
 mod liveness;
 mod numbers;
+mod offers;
 mod status;
 
 use std::collections::BTreeMap;
@@ -50,6 +51,8 @@ use crate::replicas::WorkerReplicas;
 use crate::serve::{Service, Telling};
 use crate::stores::{HINT_BYTES_MAX, LocalStore, Stamper};
 use crate::view::View;
+
+use self::offers::{Listening, Offers};
 
 /// Pause before the coordination service is asked again after it could not be reached.
 const COORDINATION_RETRY: Duration = Duration::from_secs(1);
@@ -181,7 +184,7 @@ pub struct Node {
     admission: Arc<Admission>,
     peers: Mutex<Vec<Weak<Peers>>>,
     /// Documents handed over by peers that need stores opened first.
-    offered: tokio::sync::mpsc::UnboundedSender<Cluster>,
+    offered: Offers,
     events: Arc<Events>,
     metrics: Arc<Metrics>,
     gossip: Arc<Gossip>,
@@ -229,7 +232,7 @@ impl Node {
         let incarnation = stamper.incarnation();
         let (clock, seen) = (ports.clock.clone(), view.clone());
         let gossip = Gossip::new(config.id, incarnation, clock, seen, events.clone(), &metrics);
-        let (offered, offers) = tokio::sync::mpsc::unbounded_channel();
+        let (offered, offers) = Offers::new();
         let admission = Admission::new(config.limits);
         let me = Peer::Node { id: config.id, incarnation };
         let (cluster, witness) = (Some(config.cluster.clone()), gossip.clone());
@@ -434,8 +437,7 @@ impl Node {
             let stores = joining::reuse(&current, &cluster);
             self.take(cluster, stores.into_iter().flatten().collect());
         } else {
-            // The receiver lives as long as the node.
-            let _ = self.offered.send(cluster);
+            self.offered.offer(cluster);
         }
     }
 
@@ -552,7 +554,7 @@ impl Node {
 }
 
 /// Follows the cluster document and the documents that peers hand over, as long as the node lives.
-async fn follow(node: Weak<Node>, mut offers: tokio::sync::mpsc::UnboundedReceiver<Cluster>) {
+async fn follow(node: Weak<Node>, mut offers: Listening) {
     let Some(started) = node.upgrade() else { return };
     let mut watch = started.watch_cluster();
     let clock = started.ports.clock.clone();
@@ -560,16 +562,21 @@ async fn follow(node: Weak<Node>, mut offers: tokio::sync::mpsc::UnboundedReceiv
     loop {
         let heard = {
             let next = std::pin::pin!(watch.next());
-            let offer = std::pin::pin!(offers.recv());
+            let offer = std::pin::pin!(offers.heard());
             match futures_util::future::select(next, offer).await {
                 futures_util::future::Either::Left((found, _)) => found.map(Some),
-                futures_util::future::Either::Right((offer, _)) => Ok(offer),
+                futures_util::future::Either::Right((true, _)) => Ok(None),
+                futures_util::future::Either::Right((false, _)) => return,
             }
         };
         let Some(node) = node.upgrade() else { return };
         match heard {
             Ok(Some(cluster)) => node.learn(cluster).await,
-            Ok(None) => return,
+            Ok(None) => {
+                if let Some(cluster) = node.offered.take() {
+                    node.learn(cluster).await;
+                }
+            }
             Err(_) if node.stopping.load(Ordering::Relaxed) => return,
             Err(error) => {
                 tracing::warn!(%error, "cluster document not read");
