@@ -23,6 +23,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use model::limits::FRAME_BYTES_MAX;
 
@@ -46,6 +47,13 @@ pub const NODES_ONLY_PART: usize = 4;
 
 /// Places beside those of clients: for other nodes, and for whoever has not yet said who it is.
 const OTHER_CONNECTIONS_MIN: usize = 64;
+
+/// Most refused connections that are kept open until they have read why. Beyond it they just close, so that a crowd
+/// that cannot be served does not use up what it was refused for.
+pub const FAREWELLS_MAX: usize = 64;
+
+/// Longest time that a refused connection is kept open so that its other end can read why.
+pub const FAREWELL_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// The limits of one node's front doors, all doors together. What can be answered at once is not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +125,16 @@ pub struct Admission {
     connections: AtomicUsize,
     /// Those of them that are clients'.
     clients: AtomicUsize,
+    /// Refused connections that are being told why.
+    farewells: AtomicUsize,
     gauge: Gauge,
+}
+
+/// Leave to keep a refused connection open until it has read why; drop it when the connection is closed.
+#[derive(Debug)]
+#[must_use = "the connection counts as closed when this is dropped"]
+pub struct Farewell {
+    admission: Arc<Admission>,
 }
 
 /// The accounts of one connection; dropping the last reference to it and its permits disconnects it.
@@ -165,6 +182,7 @@ impl Admission {
             limits,
             connections: AtomicUsize::new(0),
             clients: AtomicUsize::new(0),
+            farewells: AtomicUsize::new(0),
             gauge: Gauge::default(),
         })
     }
@@ -184,6 +202,12 @@ impl Admission {
             }
             false => Err(Overloaded::Connections { max }),
         }
+    }
+
+    /// Leave to keep a connection that was refused open for at most [`FAREWELL_TIME_MAX`]: closing a connection with
+    /// unread bytes destroys the answer on its way. `None` when [`FAREWELLS_MAX`] are kept so already.
+    pub fn farewell(self: &Arc<Self>) -> Option<Farewell> {
+        take_place(&self.farewells, FAREWELLS_MAX).then(|| Farewell { admission: Arc::clone(self) })
     }
 
     /// Connections now.
@@ -271,6 +295,12 @@ impl Drop for Connection {
             self.admission.clients.fetch_sub(1, Ordering::Relaxed);
         }
         self.admission.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        self.admission.farewells.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

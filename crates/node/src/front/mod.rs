@@ -18,6 +18,7 @@ use bytes::Bytes;
 use client::coordinator::{Coordinator, OwnWrite, Scope};
 use client::peers::{Call, CallError, Peers};
 use model::{Cluster, Moment, NodeId, Value, WallMillis};
+use runtime::Clock;
 use storage::Durable;
 use wire::error::{ErrorCode, Outcome};
 use wire::messages::{Condition, Delete, Failure, Got, Put, Request, RequestOptions, Response, Written};
@@ -73,6 +74,11 @@ impl Front {
     /// What drives requests here.
     pub fn coordinator(&self) -> &Arc<Coordinator> {
         &self.coordinator
+    }
+
+    /// The clock of its worker.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.peers.ports().clock
     }
 
     /// Since when it takes requests.

@@ -83,8 +83,19 @@ impl Service {
             Err(full) => {
                 let failure = Failure::new(ErrorCode::TooManyConnections, full.to_string());
                 send(&*link.sender, 0, &Response::Failure(failure));
+                self.part(link).await;
             }
         }
+    }
+
+    /// Waits until a refused peer has closed the link, so that it can read why.
+    async fn part(self, link: Link) {
+        let Some(_farewell) = self.admission.farewell() else { return };
+        let Link { sender, mut receiver, .. } = link;
+        // Nothing more will be said.
+        drop(sender);
+        let reading = async { while let Ok(Some(_)) = receiver.receive().await {} };
+        select(std::pin::pin!(reading), self.ports.clock.sleep(admission::FAREWELL_TIME_MAX)).await;
     }
 
     async fn serve_admitted(self, mut link: Link, mut connection: Arc<Connection>) {

@@ -12,7 +12,10 @@ use node::NodeConfig;
 use protocol::admission::Load;
 use runtime::Ports;
 use wire::error::ErrorCode;
-use wire::messages::{Condition, Peer, Put, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response};
+use wire::messages::{
+    Condition, Hello, Peer, Put, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response,
+    decode_response, encode_request,
+};
 
 use crate::cluster::{PATIENCE, RunningCluster, store};
 
@@ -108,6 +111,69 @@ async fn a_flooded_node_refuses_what_is_over_its_limits_and_recovers() {
     let one = RequestOptions { required: Some(1), ..RequestOptions::default() };
     let answers = flood(&peers, vec![put("after".to_owned(), 1, one)]).await;
     assert!(matches!(answers[..], [Ok(Response::Written(_))]), "{answers:?}");
+}
+
+/// Says who it is and tells what the node made of that.
+async fn greet(address: &str, peer: Peer) -> (Response, runtime::Link) {
+    let mut link = Ports::os().unwrap().network.connect(address).await.unwrap();
+    let (version_min, version_max) = (wire::messages::VERSION_MIN, wire::messages::VERSION_MAX);
+    let hello = Request::Hello(Hello { version_min, version_max, cluster: None, peer });
+    link.sender.send(&mut |frame| encode_request(0, &hello, frame)).unwrap();
+    let answer = link.receiver.receive().await.unwrap().expect("an answer before the end");
+    (decode_response(answer).unwrap().1, link)
+}
+
+fn refused(answer: &Response) -> Option<(ErrorCode, &str)> {
+    match answer {
+        Response::Failure(failure) => Some((failure.code, failure.detail.as_str())),
+        _ => None,
+    }
+}
+
+/// A client over the limit of clients has said who it is; what connects when all places beside those are taken too is
+/// refused before it could. Both hear why, on both doors, and there is a place again when somebody leaves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_over_the_limit_is_told_so_and_a_later_one_finds_the_place_that_became_free() {
+    let cluster =
+        RunningCluster::start((1, 1), store(1, 1, 1), |config| config.limits.connections_max = 1).await;
+    let address = cluster.nodes[0].replica().view().get().cluster().nodes[0].native.clone();
+    let expected = Some((ErrorCode::TooManyConnections, "this node serves at most 1 connections of clients"));
+
+    let only: Client = cluster.client(ClientOptions::default()).await;
+    only.store("default").unwrap().put("k", "v", client::PutOptions::default()).await.unwrap();
+    let second = Client::connect(&[&address], Ports::os().unwrap(), ClientOptions::default()).await;
+    let Err(client::ClientError::NotConnected { detail }) = second else { panic!("a second client") };
+    assert!(detail.contains("this node serves at most 1 connections of clients"), "{detail}");
+    cluster.redis(0).expect("-ERR max number of clients reached\r\n").await;
+
+    let mut nodes = Vec::new();
+    while cluster.nodes[0].admission().connections() < 65 {
+        let (answer, link) = greet(&address, Peer::Node { id: NodeId(2), incarnation: 1 }).await;
+        assert!(matches!(answer, Response::Welcome(_)), "{answer:?}");
+        nodes.push(link);
+    }
+    // More than are kept open to be told at the same time, one after the other.
+    for _ in 0..100 {
+        let (answer, _) = greet(&address, Peer::Client { name: "one more".to_owned() }).await;
+        assert_eq!(refused(&answer), expected, "{answer:?}");
+    }
+    let mut redis = cluster.redis(0);
+    redis.send(b"PING\r\nCLIENT SETINFO LIB-NAME x\r\n").await;
+    redis.expect("-ERR max number of clients reached\r\n").await;
+    assert!(redis.is_closed().await);
+
+    drop(nodes);
+    only.close();
+    loop {
+        let again = Client::connect(&[&address], Ports::os().unwrap(), ClientOptions::default()).await;
+        let Ok(again) = again else {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            continue;
+        };
+        let found = again.store("default").unwrap().get("k").await.unwrap();
+        assert_eq!(found.value().as_deref(), Some(&b"v"[..]));
+        break;
+    }
 }
 
 /// A merge used to be carried out first and then refused, which promises that nothing was done.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use protocol::admission::{
-    Admission, AdmissionLimits, CONNECTION_BYTES_MAX, CONNECTION_REQUESTS_MAX, Connection, Load, Overloaded,
-    Peer, Permit,
+    Admission, AdmissionLimits, CONNECTION_BYTES_MAX, CONNECTION_REQUESTS_MAX, Connection, FAREWELLS_MAX,
+    Load, Overloaded, Peer, Permit,
 };
 
 fn limits() -> AdmissionLimits {
@@ -45,6 +45,15 @@ fn a_client_beyond_the_limit_is_refused_until_another_one_ends_and_a_node_is_not
     connections.pop();
     assert_eq!(admission.connections(), 3);
     connect(&admission, Peer::Client);
+}
+
+#[test]
+fn only_so_many_refused_connections_are_kept_to_be_told_why() {
+    let admission = Admission::new(limits());
+    let kept: Vec<_> = std::iter::from_fn(|| admission.farewell()).take(1_000).collect();
+    assert_eq!(kept.len(), FAREWELLS_MAX);
+    drop(kept);
+    assert!(admission.farewell().is_some(), "places are given back");
 }
 
 #[test]

@@ -19,9 +19,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use futures_util::future::select;
 use parking_lot::Mutex;
-use protocol::admission::{Admission, Peer};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use protocol::admission::{Admission, FAREWELL_TIME_MAX, Peer};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::front::Front;
 
@@ -92,7 +93,7 @@ impl Door {
     }
 
     /// Serves one connection until either side closes it.
-    pub async fn serve<S>(&self, mut stream: S, peer: String, local: String)
+    pub async fn serve<S>(&self, stream: S, peer: String, local: String)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
@@ -101,9 +102,7 @@ impl Door {
             Ok(connection)
         });
         let Ok(admitted) = admitted else {
-            // The refusal is a courtesy; the connection closes either way.
-            let _ = stream.write_all(b"-ERR max number of clients reached\r\n").await;
-            return;
+            return self.refuse(stream).await;
         };
         self.shared.connections.fetch_add(1, Ordering::Relaxed);
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
@@ -111,5 +110,23 @@ impl Door {
         connection::serve(self, stream, session, admitted).await;
         self.shared.clients.lock().remove(&id);
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Tells a client that there is no place for it, in Redis's words, and waits until it has closed the connection:
+    /// most clients send their first commands before they read anything.
+    async fn refuse<S>(&self, mut stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send,
+    {
+        let Some(_farewell) = self.shared.admission.farewell() else { return };
+        let telling = async {
+            stream.write_all(b"-ERR max number of clients reached\r\n").await?;
+            stream.shutdown().await?;
+            let mut unread = [0_u8; 512];
+            while stream.read(&mut unread).await? > 0 {}
+            std::io::Result::Ok(())
+        };
+        // The refusal is a courtesy; the connection closes either way.
+        select(std::pin::pin!(telling), self.front.clock().sleep(FAREWELL_TIME_MAX)).await;
     }
 }
