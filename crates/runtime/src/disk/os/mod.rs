@@ -222,7 +222,8 @@ fn translate(path: &str, error: &std::io::Error) -> DiskError {
     match error.kind() {
         ErrorKind::NotFound => DiskError::NotFound { path: path.to_owned() },
         ErrorKind::AlreadyExists => DiskError::Exists { path: path.to_owned() },
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => DiskError::Full,
+        // A file that may not grow (`ulimit -f`) is as full as a disk, and may have room again later.
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => DiskError::Full,
         _ => DiskError::Failed { path: path.to_owned(), reason: error.to_string() },
     }
 }
