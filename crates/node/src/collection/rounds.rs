@@ -144,6 +144,8 @@ impl Collection {
             return;
         }
         if !self.is_first() {
+            // Whoever is first knows for whom tombstones wait now.
+            *self.waits_for.lock() = None;
             return;
         }
         let keys = self.candidates().await;
