@@ -15,7 +15,7 @@ use crate::load::LoadArguments;
 use crate::node_command::NodeArguments;
 use crate::repair::RepairCommand;
 use crate::shared::Shared;
-use crate::{dev, events, export, keys, load, node_command, repair, status};
+use crate::{dev, doctor, events, export, keys, load, node_command, repair, status};
 
 /// A key-value store that looks after itself.
 #[derive(Debug, Parser)]
@@ -101,7 +101,7 @@ pub(crate) fn carry_out(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Resolve(arguments) => block_on(keys::resolve(shared, arguments)),
         Command::Route(arguments) => block_on(keys::route(shared, arguments)),
         Command::Status => block_on(status::status(shared)),
-        Command::Doctor => block_on(status::doctor(shared)),
+        Command::Doctor => block_on(doctor::doctor(shared)),
         Command::Repair(command) => block_on(repair::run(shared, command)),
         Command::Load(arguments) => block_on(load::run(shared, arguments)),
         Command::Export(arguments) => block_on(export::run(shared, arguments)),

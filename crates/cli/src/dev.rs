@@ -165,7 +165,10 @@ async fn run_children(
     eprintln!("stopping");
     let mut clean = true;
     for process in &mut children {
-        clean &= stop_child(process).await;
+        // Its end was told when it came. Whoever has started it again by hand stops it by hand.
+        if !matches!(process.child.try_wait(), Ok(Some(_))) {
+            clean &= stop_child(process).await;
+        }
     }
     if clean {
         eprintln!("stopped cleanly; the data is in {}", arguments.data_dir.display());

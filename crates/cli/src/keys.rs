@@ -429,7 +429,10 @@ pub(crate) async fn route(shared: Shared, arguments: KeysArguments) -> Result<Ex
     client.store(&shared.store)?;
     let store = cluster.store(&shared.store).expect("the store was found above");
     let mut documents = Vec::new();
-    let mut rows = vec![["KEY", "TOKEN", "PARTITION", "REPLICAS", "FALLBACKS"].map(str::to_owned).to_vec()];
+    let order = json!(store.fallbacks);
+    let fallbacks_title = format!("FALLBACKS ({})", order.as_str().unwrap_or_default());
+    let titles = ["KEY", "TOKEN", "PARTITION", "REPLICAS", &fallbacks_title];
+    let mut rows = vec![titles.map(str::to_owned).to_vec()];
     for key in &arguments.keys {
         let key = Key::new(key.clone()).map_err(client::ClientError::from)?;
         let (partition, preference) = cluster.route(store, key.token());
@@ -447,6 +450,7 @@ pub(crate) async fn route(shared: Shared, arguments: KeysArguments) -> Result<Ex
             "generation": cluster.generation,
             "replicas": preference.replicas(),
             "fallbacks": preference.fallbacks(),
+            "fallback_order": order,
         }));
         rows.push(vec![
             shown(key.as_bytes()),

@@ -8,6 +8,7 @@
 
 mod commands;
 mod dev;
+mod doctor;
 mod events;
 mod export;
 mod failure;

@@ -148,9 +148,15 @@ fn refill((node, answer): &(NodeId, Result<Json, ClientError>)) -> Option<String
     let refill = &answer.as_ref().ok()?["refill"];
     let (total, left) = (refill["partitions"].as_u64()?, refill["partitions_left"].as_u64()?);
     let (records, bytes) = (refill["records"].as_u64()?, refill["bytes"].as_u64()?);
-    let done = total - left;
-    Some(format!(
-        "{node} refills what its disk has lost: {done} of {total} partitions are whole, {records} records, {}\n",
-        size(bytes)
-    ))
+    let gotten = format!("{records} records, {}", size(bytes));
+    Some(match total - left {
+        done if done == total => {
+            format!("{node} has refilled what its disk had lost: {total} partitions, {gotten}\n")
+        }
+        done => {
+            format!(
+                "{node} refills what its disk has lost: {done} of {total} partitions are whole, {gotten}\n"
+            )
+        }
+    })
 }

@@ -76,7 +76,9 @@ fn route_status_and_doctor_describe_the_cluster() {
     let route = cluster.json(&["route", "a", "b"]);
     assert_eq!(route.as_array().unwrap().len(), 2);
     assert_eq!(route[0]["replicas"].as_array().unwrap().len(), 3);
-    assert!(cluster.run(&["route", "a"]).exits(0).text().starts_with("KEY"));
+    assert_eq!(route[0]["fallback_order"], "consistent");
+    let routed = cluster.run(&["route", "a"]).exits(0).text();
+    assert!(routed.starts_with("KEY") && routed.contains("FALLBACKS (consistent)"), "{routed}");
 
     let status = cluster.json(&["status"]);
     assert_eq!(status["cluster"], "dev");

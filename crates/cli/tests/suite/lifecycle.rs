@@ -33,10 +33,13 @@ fn a_killed_node_starts_again_with_the_command_that_dev_prints() {
     let command = cluster.start_command(2);
     let advice = cluster.run(&["doctor"]).exits(1).text();
     assert!(advice.contains(&command), "{command:?} is not in: {advice}");
-    assert!(advice.contains("hints wait for n2"), "{advice}");
+    assert!(advice.contains("1 hint waits for n2"), "{advice}");
     cluster.start_node_again(2);
     assert_eq!(cluster.json(&["status"])["nodes"][1]["up"], true);
     assert_eq!(cluster.run(&["get", "meanwhile"]).exits(0).text(), "2\n");
+    cluster.stop();
+    let said = cluster.dev.stderr();
+    assert_eq!(said.matches("signal: 9").count(), 1, "an end is told once, when it comes: {said}");
 }
 
 #[test]

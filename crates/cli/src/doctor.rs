@@ -1,0 +1,248 @@
+//! `tontine doctor`: what is wrong, who waits for whom, and what to do about it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use model::Node;
+use serde_json::{Value as Json, json};
+
+use crate::failure::CliError;
+use crate::output::{print, size};
+use crate::shared::Shared;
+use crate::status::{NodeStatus, ask_all, sum, tombstones};
+
+/// Free disk below which the doctor warns: writes stop at the engine's reserve of 128 MiB.
+const DISK_LOW_BYTES: u64 = 1 << 30;
+
+/// One thing that the doctor found.
+struct Finding {
+    bad: bool,
+    what: String,
+    next: String,
+}
+
+/// `tontine doctor`.
+pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
+    let client = shared.client().await?;
+    let nodes = ask_all(&client).await;
+    let mut findings = Vec::new();
+    let cluster = client.cluster();
+    for store in &cluster.stores {
+        let numbers = store.consistency;
+        if !numbers.quorums_intersect() {
+            findings.push(Finding {
+                bad: false,
+                what: format!(
+                    "store {}: R + W is not above N, so a get may miss an acknowledged put",
+                    store.name
+                ),
+                next: "raise R or W if clients must read their own writes".to_owned(),
+            });
+        }
+        if usize::from(numbers.replicas) > cluster.nodes.len() {
+            findings.push(Finding {
+                bad: true,
+                what: format!(
+                    "store {} wants {} replicas, there are fewer nodes",
+                    store.name, numbers.replicas
+                ),
+                next: "add nodes".to_owned(),
+            });
+        }
+    }
+    for status in &nodes {
+        examine(status, cluster.generation.0, &nodes, &mut findings);
+    }
+    findings.extend(waiting_hints(&nodes));
+    findings.extend(waiting_tombstones(&nodes));
+    let healthy = !findings.iter().any(|finding| finding.bad);
+    let document = json!({
+        "healthy": healthy,
+        "findings": findings
+            .iter()
+            .map(|finding| json!({ "bad": finding.bad, "what": finding.what, "next": finding.next }))
+            .collect::<Vec<_>>(),
+    });
+    print(shared.format(), &document, || describe(&findings, nodes.len()));
+    Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn describe(findings: &[Finding], nodes: usize) -> String {
+    if findings.is_empty() {
+        return format!("healthy: all {nodes} nodes answer, and nothing waits");
+    }
+    let mut text = String::new();
+    for finding in findings {
+        let mark = if finding.bad { "bad " } else { "note" };
+        text.push_str(&format!("{mark}  {}\n      next: {}\n", finding.what, finding.next));
+    }
+    text
+}
+
+fn is_up(nodes: &[NodeStatus], id: u64) -> bool {
+    nodes.iter().any(|status| u64::from(status.node.id.0) == id && status.answer.is_ok())
+}
+
+/// What one node holds for another.
+struct Parcel {
+    hints: u64,
+    state: String,
+    text: String,
+}
+
+/// What the nodes hold for each other, one finding for each node that waits for something.
+fn waiting_hints(nodes: &[NodeStatus]) -> Vec<Finding> {
+    let mut waiting: BTreeMap<u64, Vec<Parcel>> = BTreeMap::new();
+    for status in nodes {
+        let Ok(answer) = &status.answer else { continue };
+        for hint in answer["hints"].as_array().into_iter().flatten() {
+            let (Some(target), Some(hints)) = (hint["target"].as_u64(), hint["hints"].as_u64()) else {
+                continue;
+            };
+            if hints > 0 {
+                let state = hint["state"].as_str().unwrap_or("holding").to_owned();
+                let speed = match hint["hints_per_second"].as_u64() {
+                    Some(rate) if rate > 0 => format!(", {rate} a second"),
+                    _ => String::new(),
+                };
+                let text = format!("{hints} at {} ({state}{speed})", status.node.id);
+                waiting.entry(target).or_default().push(Parcel { hints, state, text });
+            }
+        }
+    }
+    let finding = |(target, parcels): (u64, Vec<Parcel>)| {
+        let waits = match parcels.iter().map(|parcel| parcel.hints).sum() {
+            1 => "1 hint waits".to_owned(),
+            hints => format!("{hints} hints wait"),
+        };
+        let held: Vec<&str> = parcels.iter().map(|parcel| parcel.text.as_str()).collect();
+        let next = if !is_up(nodes, target) {
+            format!(
+                "start node {target} again; the writes are safe where they are until then, and follow by themselves"
+            )
+        } else if parcels.iter().any(|parcel| parcel.state == "pausing") {
+            format!(
+                "nothing yet: n{target} did not take them, which is tried again; if it stays, look at what n{target} says"
+            )
+        } else {
+            "nothing: the writes are safe where they are, and on their way".to_owned()
+        };
+        Finding { bad: false, what: format!("{waits} for n{target}: {}", held.join(", ")), next }
+    };
+    waiting.into_iter().map(finding).collect()
+}
+
+/// What nodes have refused to hold.
+fn refused_hints(status: &NodeStatus, answer: &Json) -> Option<Finding> {
+    let refused = answer["hints_refused_total"].as_u64().filter(|&refused| refused > 0)?;
+    let limit = size(answer["hint_bytes_max"].as_u64().unwrap_or(0));
+    Some(Finding {
+        bad: false,
+        what: format!(
+            "{} has refused {refused} hint{} since it started, at its limit of {limit}",
+            status.node.id,
+            if refused == 1 { "" } else { "s" },
+        ),
+        next: "nothing: no acknowledged write depends on them, and replicas that were away are brought up to date by \
+               comparing; `tontine repair start` does it now"
+            .to_owned(),
+    })
+}
+
+/// For whom the collection of tombstones waits, if for anybody.
+fn waiting_tombstones(nodes: &[NodeStatus]) -> Option<Finding> {
+    let answers = || nodes.iter().filter_map(|status| status.answer.as_ref().ok());
+    let missed = answers().find_map(|answer| answer["collection"]["waits_for"].as_u64())?;
+    // Every replica holds its own: the most that one node holds is nearest to the number of deletions.
+    let count = answers().map(tombstones).max().filter(|&count| count > 0)?;
+    let waits = if count == 1 { "1 tombstone waits".to_owned() } else { format!("{count} tombstones wait") };
+    Some(Finding {
+        bad: false,
+        what: format!("{waits} for n{missed}: a deletion is forgotten when every node has confirmed it"),
+        next: if is_up(nodes, missed) {
+            format!("nothing yet: n{missed} is asked again every few seconds")
+        } else {
+            format!("start node {missed} again; until then deletions take up space, and stay deleted")
+        },
+    })
+}
+
+/// How to start a node again: as it was started, or as its neighbours' directories suggest.
+fn start_again(dead: &Node, nodes: &[NodeStatus]) -> String {
+    let places = nodes.iter().filter_map(|status| Some(&status.answer.as_ref().ok()?["place"]));
+    let text =
+        |place: &Json, field: &str| place[field].as_str().filter(|text| !text.is_empty()).map(PathBuf::from);
+    let mut guess = None;
+    for place in places {
+        let Some(coordination) = text(place, "coordination_directory") else { continue };
+        if let Some(launch) = crate::holder::noted_launch(&coordination, dead.id) {
+            let password = if launch.needs_password { " (with its TONTINE_PASSWORD)" } else { "" };
+            return format!(
+                "start it again{password}, from the folder {}, and look at what it says:\n        {}",
+                launch.directory, launch.command
+            );
+        }
+        let data = text(place, "data_directory")
+            .and_then(|data| Some(data.parent()?.join(format!("node-{}", dead.id.0))));
+        guess = guess.or_else(|| Some((data?, coordination)));
+    }
+    match guess {
+        Some((data, coordination)) if data.is_dir() => {
+            let words = [
+                crate::output::program(),
+                "node".to_owned(),
+                format!("--id={}", dead.id.0),
+                format!("--data-dir={}", data.display()),
+                format!("--coordination={}", coordination.display()),
+            ];
+            format!("start it again, and look at what it says:\n        {}", crate::holder::shell(&words))
+        }
+        _ => format!(
+            "start it again on its machine, and look at what it says:\n        tontine node --id={} --data-dir=DIR \
+             --coordination=DIR",
+            dead.id.0
+        ),
+    }
+}
+
+fn examine(status: &NodeStatus, generation: u64, nodes: &[NodeStatus], findings: &mut Vec<Finding>) {
+    let id = status.node.id;
+    let answer = match &status.answer {
+        Ok(answer) => answer,
+        Err(error) => {
+            findings.push(Finding {
+                bad: true,
+                what: format!("{id} at {} does not answer: {error}", status.node.native),
+                next: start_again(&status.node, nodes),
+            });
+            return;
+        }
+    };
+    if answer["generation"].as_u64() != Some(generation) {
+        findings.push(Finding {
+            bad: true,
+            what: format!("{id} is at generation {}, this client at {generation}", answer["generation"]),
+            next: "wait a moment; if it stays, the node cannot reach the coordination service".to_owned(),
+        });
+    }
+    findings.extend(refused_hints(status, answer));
+    let corrupt = sum(answer, "corrupt_records_total");
+    if corrupt > 0 {
+        findings.push(Finding {
+            bad: true,
+            what: format!("{id} found {corrupt} records that fail their checksum since it started"),
+            next: "check the disk; the other replicas answer for them, and bring them back".to_owned(),
+        });
+    }
+    if answer["engine"] == "log"
+        && let Some(free) = answer["disk_available_bytes"].as_u64()
+        && free < DISK_LOW_BYTES
+    {
+        findings.push(Finding {
+            bad: true,
+            what: format!("{id} has {} of disk left", size(free)),
+            next: "make room; writes are refused when the reserve of 128 MiB is reached".to_owned(),
+        });
+    }
+}
