@@ -11,10 +11,6 @@ use crate::target::{Answer, Outcome, Session};
 use crate::workload::values::{self, Verdict as ValueVerdict};
 use crate::workload::{Kind, Operation, OperationStream, Step, Workload};
 
-/// How long an open loop goes on after its end with operations that were due before it. A stall near the end is then
-/// measured like any other; a target that has fallen behind by more than this has not kept up with the rate.
-const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
-
 /// When a run is over; shared by all lanes.
 #[derive(Debug)]
 pub(super) struct Limits {
@@ -22,6 +18,8 @@ pub(super) struct Limits {
     pub measured_from: Instant,
     /// No operation is due after this. In a closed loop none starts after it either.
     pub end: Option<Instant>,
+    /// How long after the end operations that were due before it may still start.
+    pub drain_time_max: Duration,
     /// Measured operations that may still start.
     pub remaining: AtomicU64,
 }
@@ -114,7 +112,8 @@ impl Lane {
         let depth = self.shared.depth;
         match &self.shared.queue {
             Some(queue) => {
-                let over = self.shared.limits.end.is_some_and(|end| Instant::now() >= end + DRAIN_TIME_MAX);
+                let Limits { end, drain_time_max, .. } = *self.shared.limits;
+                let over = end.is_some_and(|end| Instant::now() >= end + drain_time_max);
                 if !over {
                     queue.take(depth, &mut self.intended).await;
                 }
@@ -247,7 +246,15 @@ mod tests {
     fn limits(operations: u64) -> (Limits, Instant) {
         let from = Instant::now();
         let end = Some(from + Duration::from_secs(10));
-        (Limits { measured_from: from, end, remaining: AtomicU64::new(operations) }, from)
+        (
+            Limits {
+                measured_from: from,
+                end,
+                drain_time_max: Duration::ZERO,
+                remaining: AtomicU64::new(operations),
+            },
+            from,
+        )
     }
 
     #[test]

@@ -71,6 +71,11 @@ pub struct DriverOptions {
     /// Show no progress.
     #[arg(long, short = 'q')]
     pub quiet: bool,
+    /// How long an open loop goes on after its end with operations that were due before it. A stall near the end is
+    /// then measured like any other; a target that has fallen behind by more than this has not kept up with the rate.
+    /// Always [`DRAIN_TIME_MAX`] but for tests, which must not depend on how fast the machine is.
+    #[arg(skip = DRAIN_TIME_MAX)]
+    pub drain_time_max: Duration,
 }
 
 impl Default for DriverOptions {
@@ -86,9 +91,13 @@ impl Default for DriverOptions {
             operations: None,
             seed: 1,
             quiet: false,
+            drain_time_max: DRAIN_TIME_MAX,
         }
     }
 }
+
+/// Longest time that a run goes on after its end with what was due before it.
+pub const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Seconds measured when nothing bounds a run.
 const DURATION_DEFAULT: f64 = 10.0;
@@ -278,10 +287,14 @@ impl StartLine {
             Phase::Run => Duration::from_secs_f64(job.options.warm_up),
         };
         let measured_from = Instant::now() + warm_up;
+        let drain_time_max = job.options.drain_time_max;
         let limits = match job.phase {
-            Phase::Load => Limits { measured_from, end: None, remaining: AtomicU64::new(u64::MAX) },
+            Phase::Load => {
+                Limits { measured_from, end: None, drain_time_max, remaining: AtomicU64::new(u64::MAX) }
+            }
             Phase::Run => Limits {
                 measured_from,
+                drain_time_max,
                 end: job.options.bounded_duration().map(|duration| measured_from + duration),
                 remaining: AtomicU64::new(job.options.operations.unwrap_or(u64::MAX)),
             },
