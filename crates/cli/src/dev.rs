@@ -1,14 +1,12 @@
 //! `tontine dev`: a whole cluster on this machine, from one command.
 
-use std::net::TcpListener;
+mod creation;
+
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
-use control::bootstrap::{self, Blueprint};
-use coordination::CoordinationService;
-use coordination::embedded::EmbeddedSession;
-use model::{Cluster, Consistency, Node, NodeId, Zone};
+use model::{Cluster, Consistency, Node, NodeId};
 use serde_json::{Value as Json, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
@@ -19,12 +17,6 @@ use crate::output::Format;
 use crate::server::{NodeSpec, RunningNode};
 use crate::shared::Shared;
 
-/// First port of the native protocol that a new cluster tries; node 1 takes the next one.
-const NATIVE_PORT_BASE: u16 = 7400;
-/// First port of the Redis door that a new cluster tries; node 1 takes the next one.
-const RESP_PORT_BASE: u16 = 7500;
-/// From a node's native port to its Redis port, when the base is given.
-const RESP_PORT_OFFSET: u16 = 100;
 /// Longest wait for a child to serve.
 const CHILD_START_TIME_MAX: Duration = Duration::from_secs(60);
 /// Longest wait for a child to stop cleanly.
@@ -49,7 +41,7 @@ pub struct DevArguments {
     pub zones: u32,
     /// N, R and W of a new cluster's stores, for example `3,2,2`: replicas of each key, replicas that a get and that a
     /// put waits for. By default three replicas (or as many as there are nodes) and majorities.
-    #[arg(long, value_parser = parse_consistency, value_name = "N,R,W")]
+    #[arg(long, value_parser = creation::parse_consistency, value_name = "N,R,W")]
     pub consistency: Option<Consistency>,
     /// Replicas of a new cluster's stores, with majorities for R and W; 3 by default.
     #[arg(long, conflicts_with = "consistency", value_name = "COUNT")]
@@ -73,9 +65,13 @@ pub struct DevArguments {
 pub(crate) fn run(shared: &Shared, arguments: DevArguments) -> Result<ExitCode, CliError> {
     let format = shared.format();
     crate::commands::block_on(async move {
-        let _held = crate::holder::hold(&arguments.data_dir)?;
         let coordination_dir = arguments.data_dir.join("coordination");
-        let cluster = create_or_find(&arguments, &coordination_dir).await?;
+        if !coordination_dir.exists() {
+            // Before anything is made: what cannot be shall leave no trace.
+            creation::check(&arguments)?;
+        }
+        let _held = crate::holder::hold(&arguments.data_dir)?;
+        let cluster = creation::create_or_find(&arguments, &coordination_dir).await?;
         let specs: Vec<NodeSpec> =
             cluster.nodes.iter().map(|node| spec(&arguments, node, &cluster, &coordination_dir)).collect();
         if arguments.separate_processes {
@@ -112,7 +108,16 @@ async fn run_here(
     let mut signals = StopSignals::listen()?;
     let mut running = Vec::new();
     for spec in specs {
-        running.push(RunningNode::start(spec, cluster).await?);
+        match RunningNode::start(spec, cluster).await {
+            Ok(node) => running.push(node),
+            Err(error) => {
+                for node in running {
+                    // What matters is why the other one did not start.
+                    let _ = node.stop().await;
+                }
+                return Err(error);
+            }
+        }
     }
     let process = Some(std::process::id());
     greet(arguments, format, cluster, &vec![process; cluster.nodes.len()]);
@@ -143,7 +148,16 @@ async fn run_children(
     let mut signals = StopSignals::listen()?;
     let mut children = Vec::new();
     for spec in specs {
-        children.push(start_child(arguments, spec).await?);
+        match start_child(arguments, spec).await {
+            Ok(child) => children.push(child),
+            Err(error) => {
+                // They hold their directories until they have ended, which must not meet the next start.
+                for process in &mut children {
+                    stop_child(process).await;
+                }
+                return Err(error);
+            }
+        }
     }
     let processes: Vec<Option<u32>> = children.iter().map(|process| process.child.id()).collect();
     greet(arguments, format, cluster, &processes);
@@ -254,96 +268,6 @@ fn spec(arguments: &DevArguments, node: &Node, cluster: &Cluster, coordination_d
     }
 }
 
-async fn create_or_find(arguments: &DevArguments, coordination_dir: &Path) -> Result<Cluster, CliError> {
-    let refused = |error: &dyn std::fmt::Display| CliError::Other(error.to_string());
-    let session = EmbeddedSession::open(coordination_dir).await.map_err(|error| refused(&error))?;
-    let found = coordination::documents::read_cluster(&session).await.map_err(|error| refused(&error))?;
-    let cluster = match found {
-        Some(cluster) => {
-            if cluster.nodes.len() != arguments.nodes as usize {
-                eprintln!(
-                    "the cluster in {} has {} nodes and goes on with them (--nodes is for a new one)",
-                    arguments.data_dir.display(),
-                    cluster.nodes.len()
-                );
-            }
-            cluster
-        }
-        None => {
-            let nodes = place_nodes(arguments)?;
-            let consistency = consistency(arguments)?;
-            let blueprint = Blueprint::new("dev", nodes, consistency).map_err(|error| refused(&error))?;
-            bootstrap::create(&session, &blueprint).await.map_err(|error| refused(&error))?
-        }
-    };
-    session.close().await.map_err(|error| refused(&error))?;
-    Ok(cluster)
-}
-
-fn consistency(arguments: &DevArguments) -> Result<Consistency, CliError> {
-    if let Some(consistency) = arguments.consistency {
-        if u32::from(consistency.replicas) > arguments.nodes {
-            return Err(too_few(consistency.replicas, arguments.nodes));
-        }
-        return Ok(consistency);
-    }
-    let most = u8::try_from(arguments.nodes.min(3)).expect("at most three");
-    let replicas = arguments.replicas.unwrap_or(most);
-    if replicas == 0 || u32::from(replicas) > arguments.nodes {
-        return Err(too_few(replicas, arguments.nodes));
-    }
-    let majority = replicas / 2 + 1;
-    Ok(Consistency { replicas, reads_required: majority, writes_required: majority })
-}
-
-fn too_few(replicas: u8, nodes: u32) -> CliError {
-    CliError::Other(format!("{replicas} replicas need 1 to {nodes}, the number of nodes; raise --nodes"))
-}
-
-/// Nodes with their zones and free ports.
-fn place_nodes(arguments: &DevArguments) -> Result<Vec<Node>, CliError> {
-    let mut nodes = Vec::new();
-    let native_base = arguments.port_base.unwrap_or(NATIVE_PORT_BASE);
-    let resp_base = arguments.port_base.map_or(RESP_PORT_BASE, |base| base + RESP_PORT_OFFSET);
-    let may_differ = arguments.port_base.is_none();
-    let mut wanted = Vec::new();
-    // Held until all are found, so that none is handed out twice.
-    let mut held = Vec::new();
-    for index in 1..=arguments.nodes {
-        let offset = u16::try_from(index).expect("at most 64 nodes");
-        let native = free_address(native_base + offset, may_differ, &mut held)?;
-        let resp = free_address(resp_base + offset, may_differ, &mut held)?;
-        wanted.extend([(native_base + offset, native.clone()), (resp_base + offset, resp.clone())]);
-        let zone = Zone(format!("zone-{}", (index - 1) % arguments.zones + 1));
-        nodes.push(Node { id: NodeId(index), zone, native, resp: Some(resp) });
-    }
-    warn_of_other_ports(&wanted);
-    Ok(nodes)
-}
-
-/// Says which of the usual ports were taken.
-fn warn_of_other_ports(wanted: &[(u16, String)]) {
-    let is_other = |(port, address): &&(u16, String)| !address.ends_with(&format!(":{port}"));
-    let taken: Vec<String> = wanted.iter().filter(is_other).map(|(port, _)| port.to_string()).collect();
-    if !taken.is_empty() {
-        eprintln!(
-            "warning: of the usual ports, {} are taken; this cluster has chosen others and keeps them (--port-base \
-             chooses, with a new --data-dir)",
-            taken.join(", ")
-        );
-    }
-}
-
-/// The wanted port if it is free; otherwise any, if it may differ.
-fn free_address(port: u16, may_differ: bool, held: &mut Vec<TcpListener>) -> Result<String, CliError> {
-    let listener = TcpListener::bind(("127.0.0.1", port))
-        .or_else(|error| if may_differ { TcpListener::bind(("127.0.0.1", 0)) } else { Err(error) })
-        .map_err(CliError::io(format!("cannot take port {port} on 127.0.0.1")))?;
-    let address = listener.local_addr().map_err(CliError::io("no free port on 127.0.0.1"))?;
-    held.push(listener);
-    Ok(address.to_string())
-}
-
 fn greet(arguments: &DevArguments, format: Format, cluster: &Cluster, processes: &[Option<u32>]) {
     if format == Format::Json {
         let nodes: Vec<Json> =
@@ -386,14 +310,4 @@ fn greet(arguments: &DevArguments, format: Format, cluster: &Cluster, processes:
     }
     println!("  redis-cli -h {host} -p {port} set greeting hello");
     println!("\nCtrl-C stops the cluster cleanly; the same command starts it again with its data.\n");
-}
-
-fn parse_consistency(text: &str) -> Result<Consistency, String> {
-    let numbers: Vec<u8> = text.split(',').map_while(|part| part.trim().parse().ok()).collect();
-    let [replicas, reads_required, writes_required] = numbers[..] else {
-        return Err("expected N,R,W, for example 3,2,2".to_owned());
-    };
-    let consistency = Consistency { replicas, reads_required, writes_required };
-    consistency.validate().map_err(|error| error.to_string())?;
-    Ok(consistency)
 }

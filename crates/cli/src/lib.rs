@@ -18,6 +18,7 @@ mod load;
 mod node_command;
 mod node_list;
 mod output;
+mod port_holder;
 mod progress;
 mod repair;
 mod server;

@@ -77,7 +77,7 @@ impl RunningNode {
             Err(error) => {
                 // What matters is why it did not start.
                 let _ = node.stop().await;
-                return Err(CliError::Other(format!("node {}: {error}", spec.id.0)));
+                return Err(not_listening(spec.id, error));
             }
         };
         crate::holder::note_process(&spec.data_dir);
@@ -97,6 +97,20 @@ impl RunningNode {
         self.workers.join().await.map_err(|error| CliError::Other(error.to_string()))?;
         self.node.stop().await.map_err(|error| CliError::Other(format!("not stopped cleanly: {error}")))
     }
+}
+
+/// Says why a node of a cluster that exists cannot take its addresses. They stand in the cluster's document, so there
+/// is nothing to choose.
+fn not_listening(node: NodeId, error: NetworkError) -> CliError {
+    let NetworkError::AddressInUse { address } = error else {
+        return CliError::Other(format!("node {}: {error}", node.0));
+    };
+    let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+    CliError::Other(format!(
+        "node {}: address {address} is in use{}; stop that process: a cluster keeps the ports that it was created with",
+        node.0,
+        port.map_or_else(String::new, crate::port_holder::shown)
+    ))
 }
 
 /// Takes the node's addresses, for each of its workers.

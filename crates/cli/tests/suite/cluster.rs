@@ -309,9 +309,16 @@ impl Cluster {
     }
 }
 
+/// A `tontine` command without a cluster.
+pub(crate) fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(TONTINE);
+    command.args(arguments);
+    command
+}
+
 /// Runs `tontine` without a cluster.
 pub(crate) fn tontine(arguments: &[&str]) -> Answer {
-    Answer::of(Command::new(TONTINE).args(arguments).stdin(Stdio::null()).output().unwrap())
+    Answer::of(command(arguments).stdin(Stdio::null()).output().unwrap())
 }
 
 fn start_dev(arguments: &[String], folder: &TempDir, nodes: u16) -> (Process, Vec<u32>) {

@@ -2,7 +2,9 @@
 
 use std::net::TcpListener;
 
-use crate::cluster::{Cluster, tontine};
+use rustix::process::Signal;
+
+use crate::cluster::{Cluster, Process, command, free_port_base, tontine};
 use crate::resp::{Redis, Reply};
 
 #[test]
@@ -73,16 +75,67 @@ fn a_data_directory_of_a_newer_version_is_left_alone() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), newer);
 }
 
+/// For a cluster that exists: its ports are settled, so the message names who has them.
 #[test]
 fn a_port_in_use_is_named() {
-    let mut cluster = Cluster::start();
-    cluster.stop();
-    let words: Vec<&str> = cluster.arguments.iter().map(String::as_str).collect();
-    for address in [cluster.native(2), cluster.resp(3)] {
-        let _held = TcpListener::bind(&address).unwrap();
-        tontine(&words).fails_with(&format!("address {address} is in use"));
+    for further in [&[][..], &["--separate-processes"]] {
+        let mut cluster = Cluster::with(3, further);
+        cluster.stop();
+        let words: Vec<&str> = cluster.arguments.iter().map(String::as_str).collect();
+        for address in [cluster.native(2), cluster.resp(3)] {
+            let _held = TcpListener::bind(&address).unwrap();
+            let holder = format!("address {address} is in use by process {} (", std::process::id());
+            tontine(&words).fails_with(&holder);
+        }
+        cluster.start_again();
     }
-    cluster.start_again();
+}
+
+#[test]
+fn a_new_cluster_on_a_taken_port_says_who_has_it_and_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let (base, data) = (free_port_base(), folder.path().join("data"));
+    let (data_dir, port_base) = (format!("--data-dir={}", data.display()), format!("--port-base={base}"));
+    let dev = ["dev", &data_dir, &port_base];
+    for (port, door) in [(base + 2, "the native protocol at node 2"), (base + 101, "Redis clients at node 1")]
+    {
+        let held = TcpListener::bind(("127.0.0.1", port)).unwrap();
+        let refused = tontine(&dev);
+        let who = std::process::id();
+        refused.fails_with(&format!("port {port} on 127.0.0.1, for {door}, is in use by process {who} ("));
+        refused.fails_with(&format!(
+            "choose another --port-base PORT (this one needs {} to {} and {} to {})",
+            base + 1,
+            base + 3,
+            base + 101,
+            base + 103
+        ));
+        assert!(!data.exists(), "a refused cluster leaves no directory");
+        drop(held);
+    }
+    let mut process = Process::start(&mut command(&dev), folder.path().join("stderr"));
+    process.await_line("Ctrl-C stops the cluster");
+    assert_eq!(process.stop(Signal::INT), Some(0), "{}", process.stderr());
+}
+
+#[test]
+fn a_cluster_that_cannot_be_is_refused_before_anything_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let data_dir = format!("--data-dir={}", data.display());
+    for (arguments, words) in [
+        (&["--nodes=3", "--zones=5"][..], "5 zones need at least 5 nodes, and there are 3"),
+        (&["--zones=4"], "raise --nodes or lower --zones"),
+        (&["--nodes=2", "--consistency=3,2,2"], "3 replicas need 1 to 2, the number of nodes; raise --nodes"),
+        (&["--replicas=4"], "4 replicas need 1 to 3, the number of nodes; raise --nodes"),
+        (&["--replicas=0"], "0 replicas need 1 to 3"),
+        (&["--nodes=65"], "65 is not in 1..=64"),
+        (&["--zones=0"], "0 is not in 1..=64"),
+        (&["--consistency=3,4,2"], "--consistency"),
+    ] {
+        tontine(&[&["dev", &data_dir], arguments].concat()).fails_with(words);
+        assert!(!data.exists(), "{arguments:?} left a directory");
+    }
 }
 
 #[test]

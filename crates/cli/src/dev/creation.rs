@@ -1,0 +1,170 @@
+//! What a new cluster on this machine shall be: its nodes, zones, ports and numbers; and where one is already.
+//!
+//! **Architecture Invariant:** a cluster that cannot be is refused before anything is written, and whatever is written
+//! before a failure lets the next start go on.
+
+use std::io::ErrorKind;
+use std::net::TcpListener;
+use std::path::Path;
+
+use control::bootstrap::{self, Blueprint};
+use coordination::CoordinationService;
+use coordination::embedded::EmbeddedSession;
+use model::{Cluster, Consistency, Node, NodeId, Zone};
+
+use super::DevArguments;
+use crate::failure::CliError;
+
+/// First port of the native protocol that a new cluster tries; node 1 takes the next one.
+const NATIVE_PORT_BASE: u16 = 7400;
+/// First port of the Redis door that a new cluster tries; node 1 takes the next one.
+const RESP_PORT_BASE: u16 = 7500;
+/// From a node's native port to its Redis port, when the base is given.
+const RESP_PORT_OFFSET: u16 = 100;
+
+/// Whether a new cluster can be as it is asked for.
+///
+/// # Errors
+/// What cannot be, and what to ask for instead.
+pub(super) fn check(arguments: &DevArguments) -> Result<(), CliError> {
+    let DevArguments { nodes, zones, .. } = *arguments;
+    if zones > nodes {
+        return Err(CliError::Usage(format!(
+            "{zones} zones need at least {zones} nodes, and there are {nodes}: a zone without a node cannot fail and \
+             keeps no copy; raise --nodes or lower --zones"
+        )));
+    }
+    consistency(arguments)?;
+    if arguments.port_base.is_some() {
+        place_nodes(arguments)?;
+    }
+    Ok(())
+}
+
+/// The cluster of a coordination directory; a new one when there is none yet.
+pub(super) async fn create_or_find(
+    arguments: &DevArguments,
+    coordination_dir: &Path,
+) -> Result<Cluster, CliError> {
+    let refused = |error: &dyn std::fmt::Display| CliError::Other(error.to_string());
+    let session = EmbeddedSession::open(coordination_dir).await.map_err(|error| refused(&error))?;
+    let found = coordination::documents::read_cluster(&session).await.map_err(|error| refused(&error))?;
+    let cluster = match found {
+        Some(cluster) => {
+            if cluster.nodes.len() != arguments.nodes as usize {
+                eprintln!(
+                    "the cluster in {} has {} nodes and goes on with them (--nodes is for a new one)",
+                    arguments.data_dir.display(),
+                    cluster.nodes.len()
+                );
+            }
+            cluster
+        }
+        None => {
+            check(arguments)?;
+            let nodes = place_nodes(arguments)?;
+            let consistency = consistency(arguments)?;
+            let blueprint = Blueprint::new("dev", nodes, consistency).map_err(|error| refused(&error))?;
+            bootstrap::create(&session, &blueprint).await.map_err(|error| refused(&error))?
+        }
+    };
+    session.close().await.map_err(|error| refused(&error))?;
+    Ok(cluster)
+}
+
+fn consistency(arguments: &DevArguments) -> Result<Consistency, CliError> {
+    if let Some(consistency) = arguments.consistency {
+        if u32::from(consistency.replicas) > arguments.nodes {
+            return Err(too_few(consistency.replicas, arguments.nodes));
+        }
+        return Ok(consistency);
+    }
+    let most = u8::try_from(arguments.nodes.min(3)).expect("at most three");
+    let replicas = arguments.replicas.unwrap_or(most);
+    if replicas == 0 || u32::from(replicas) > arguments.nodes {
+        return Err(too_few(replicas, arguments.nodes));
+    }
+    let majority = replicas / 2 + 1;
+    Ok(Consistency { replicas, reads_required: majority, writes_required: majority })
+}
+
+fn too_few(replicas: u8, nodes: u32) -> CliError {
+    CliError::Other(format!("{replicas} replicas need 1 to {nodes}, the number of nodes; raise --nodes"))
+}
+
+/// Nodes with their zones and free ports.
+fn place_nodes(arguments: &DevArguments) -> Result<Vec<Node>, CliError> {
+    let mut nodes = Vec::new();
+    let native_base = arguments.port_base.unwrap_or(NATIVE_PORT_BASE);
+    let resp_base = arguments.port_base.map_or(RESP_PORT_BASE, |base| base + RESP_PORT_OFFSET);
+    let may_differ = arguments.port_base.is_none();
+    let mut wanted = Vec::new();
+    // Held until all are found, so that none is handed out twice.
+    let mut held = Vec::new();
+    for index in 1..=arguments.nodes {
+        let offset = u16::try_from(index).expect("at most 64 nodes");
+        let mut find = |port, door| {
+            free_address(port, may_differ, &mut held)
+                .map_err(|error| not_free(arguments, index, port, door, error))
+        };
+        let native = find(native_base + offset, "the native protocol")?;
+        let resp = find(resp_base + offset, "Redis clients")?;
+        wanted.extend([(native_base + offset, native.clone()), (resp_base + offset, resp.clone())]);
+        let zone = Zone(format!("zone-{}", (index - 1) % arguments.zones + 1));
+        nodes.push(Node { id: NodeId(index), zone, native, resp: Some(resp) });
+    }
+    warn_of_other_ports(&wanted);
+    Ok(nodes)
+}
+
+/// Says which of the usual ports were taken.
+fn warn_of_other_ports(wanted: &[(u16, String)]) {
+    let is_other = |(port, address): &&(u16, String)| !address.ends_with(&format!(":{port}"));
+    let taken: Vec<String> = wanted.iter().filter(is_other).map(|(port, _)| port.to_string()).collect();
+    if !taken.is_empty() {
+        eprintln!(
+            "warning: of the usual ports, {} are taken; this cluster has chosen others and keeps them (--port-base \
+             chooses, with a new --data-dir)",
+            taken.join(", ")
+        );
+    }
+}
+
+/// The wanted port if it is free; otherwise any, if it may differ.
+fn free_address(port: u16, may_differ: bool, held: &mut Vec<TcpListener>) -> std::io::Result<String> {
+    let listener = TcpListener::bind(("127.0.0.1", port))
+        .or_else(|error| if may_differ { TcpListener::bind(("127.0.0.1", 0)) } else { Err(error) })?;
+    let address = listener.local_addr()?;
+    held.push(listener);
+    Ok(address.to_string())
+}
+
+/// Says that a port cannot be taken, who has it as far as that can be told, and what to do.
+fn not_free(arguments: &DevArguments, node: u32, port: u16, door: &str, error: std::io::Error) -> CliError {
+    let Some(base) = arguments.port_base else {
+        return CliError::io("no free port on 127.0.0.1")(error);
+    };
+    let reason = match error.kind() {
+        ErrorKind::AddrInUse => format!("is in use{}", crate::port_holder::shown(port)),
+        _ => format!("cannot be taken ({error})"),
+    };
+    let (last, resp) = (u32::from(base) + arguments.nodes, u32::from(base + RESP_PORT_OFFSET));
+    CliError::Other(format!(
+        "port {port} on 127.0.0.1, for {door} at node {node}, {reason}; choose another --port-base PORT (this one needs \
+         {} to {last} and {} to {}), or leave it out and any free ports are taken; no cluster was created",
+        base + 1,
+        resp + 1,
+        resp + arguments.nodes,
+    ))
+}
+
+/// Reads `N,R,W`.
+pub(super) fn parse_consistency(text: &str) -> Result<Consistency, String> {
+    let numbers: Vec<u8> = text.split(',').map_while(|part| part.trim().parse().ok()).collect();
+    let [replicas, reads_required, writes_required] = numbers[..] else {
+        return Err("expected N,R,W, for example 3,2,2".to_owned());
+    };
+    let consistency = Consistency { replicas, reads_required, writes_required };
+    consistency.validate().map_err(|error| error.to_string())?;
+    Ok(consistency)
+}
