@@ -35,10 +35,10 @@ from parkazoo import intents, remove
 from parkazoo.adopting import Adopting
 from parkazoo.ensemble import EnsembleClient
 from parkazoo.fencing import READS, Fencing, StrictReply
-from parkazoo.layout import Layout, fence
+from parkazoo.layout import SYSTEM, Layout, fence
 from parkazoo.mapping import Rules, Table
 from parkazoo.ordering import Ordering
-from parkazoo.requests import passed_through
+from parkazoo.requests import ON_ONE_PATH, passed_through
 from parkazoo.sessions import Sessions
 from parkazoo.steps import Call, Multi
 from parkazoo.watching import Watches
@@ -368,7 +368,9 @@ class ParKazooClient(KazooClient):
 
     def _dispatch(self, request: Any, async_object: Any) -> None:
         kind = type(request)
-        if kind is Auth:
+        if kind in ON_ONE_PATH and not request.path.startswith(SYSTEM):
+            self._ordering.submit(request, async_object)
+        elif kind is Auth:
             self._everywhere(request, async_object)
         elif passed_through(request):
             table = self._sessions.table
@@ -404,10 +406,10 @@ class ParKazooClient(KazooClient):
         reply.ensemble = ensemble
         reply.fence = table.fences[shard]
         if type(request) is Multi:
-            fences = [(fence(shard), reply.fence)]
+            fences: tuple[tuple[str, int], ...] = ((fence(shard), reply.fence),)
             for other in request.also:
-                fences.append((fence(other), table.fences[other]))
-            request = Fenced(tuple(fences), request.operations)
+                fences += ((fence(other), table.fences[other]),)
+            request = Fenced(fences, request.operations)
         elif getattr(request, "watcher", None) is not None:
             request = request._replace(watcher=request.watcher.at(ensemble))
         if self.strict_reads and type(request) in READS:

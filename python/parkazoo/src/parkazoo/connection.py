@@ -64,8 +64,10 @@ from kazoo.protocol.connection import (
 )
 from kazoo.protocol.serialization import (
     Auth,
+    Close,
     Connect,
     ReplyHeader,
+    Transaction,
     int_int_struct,
     int_struct,
     reply_header_struct,
@@ -88,6 +90,10 @@ HANDSHAKE_SECONDS_MIN = 5.0
 _HEADER_BYTES = reply_header_struct.size
 _LENGTH_BYTES = int_struct.size
 _length_xid_type = struct.Struct("!iii")
+_length_and_header = struct.Struct("!iiqi")
+_FRAME_BYTES_MIN = _length_and_header.size
+# Replies to these mean something to Kazoo beside being somebody's result.
+_MORE_THAN_A_RESULT = (Close, Transaction)
 
 
 class _Handler:
@@ -234,10 +240,10 @@ class BatchingConnection(ConnectionHandler):
 
     def _send_queued(self, read_timeout: float, connect_timeout: float) -> None:
         """Send everything that is queued, in order, in as few sends as possible."""
-        client = self.client
-        if client._pending and time.monotonic() - self._heard_at > read_timeout:
+        queue, pending = self.client._queue, self.client._pending
+        if pending and time.monotonic() - self._heard_at > read_timeout:
             raise ConnectionDropped("no reply within the read timeout")
-        queue = client._queue
+        logged = self.logger.isEnabledFor(logging.DEBUG)
         frames = bytearray()
         try:
             while queue and len(frames) < SEND_BYTES_MAX:
@@ -246,12 +252,21 @@ class BatchingConnection(ConnectionHandler):
                     raise SessionExpiredError("Session expired: Testing")
                 if request is _CONNECTION_DROP:
                     raise ConnectionDropped("Connection dropped: Testing")
-                xid = AUTH_XID if request.type == Auth.type else self._next_xid()
-                self._append_frame(frames, request, xid)
-                if not client._pending:
+                kind = request.type
+                xid = AUTH_XID if kind == Auth.type else self._next_xid()
+                body = request.serialize()
+                if kind:
+                    length = 2 * _LENGTH_BYTES + len(body)
+                    frames += _length_xid_type.pack(length, xid, kind)
+                else:
+                    frames += int_int_struct.pack(_LENGTH_BYTES + len(body), xid)
+                frames += body
+                if logged:
+                    self.logger.debug("Sending request(xid=%s): %s", xid, request)
+                if not pending:
                     # Silence only counts from when something was asked.
                     self._heard_at = time.monotonic()
-                client._pending.append((request, async_object, xid))
+                pending.append((request, async_object, xid))
                 queue.popleft()
         except BaseException:
             # What came before the request that could not be sent is sent.
@@ -300,16 +315,6 @@ class BatchingConnection(ConnectionHandler):
         xid = ((self._xid or 0) % XID_MAX) + 1
         self._xid = xid
         return xid
-
-    def _append_frame(self, frames: bytearray, request: Any, xid: int) -> None:
-        body = request.serialize()
-        if request.type:
-            length = 2 * _LENGTH_BYTES + len(body)
-            frames += _length_xid_type.pack(length, xid, request.type)
-        else:
-            frames += int_int_struct.pack(_LENGTH_BYTES + len(body), xid)
-        frames += body
-        self.logger.debug("Sending request(xid=%s): %s", xid, request)
 
     def _write_now(self, frames: bytearray, timeout: float) -> None:
         """One send without asking first; Kazoo's patient loop takes what is left."""
@@ -367,21 +372,57 @@ class BatchingConnection(ConnectionHandler):
             chunk = b"".join([*self._parts, chunk])
             self._parts = []
         self._missing = 0
+        logged = self.logger.isEnabledFor(logging.DEBUG)
         start, end = 0, len(chunk)
-        while end - start >= _LENGTH_BYTES:
-            length = int_struct.unpack_from(chunk, start)[0]
+        while end - start >= _FRAME_BYTES_MIN:
+            length, xid, zxid, error = _length_and_header.unpack_from(chunk, start)
             after = start + _LENGTH_BYTES + length
             if after > end:
                 self._missing = after - end
                 break
-            outcome = self._deal_with(chunk, start + _LENGTH_BYTES)
-            if outcome == CLOSE_RESPONSE:
-                return outcome
+            if (
+                logged
+                or error
+                or xid <= 0
+                or not self._answered(xid, zxid, chunk, start + _FRAME_BYTES_MIN)
+            ) and self._deal_with(chunk, start + _LENGTH_BYTES) == CLOSE_RESPONSE:
+                return CLOSE_RESPONSE
             start = after
         if start < end:
             self._parts.append(chunk[start:])
-            self._missing = self._missing or _LENGTH_BYTES - (end - start)
+            self._missing = self._missing or _FRAME_BYTES_MIN - (end - start)
         return None
+
+    def _answered(self, xid: int, zxid: int, buffer: bytes, offset: int) -> bool:
+        """The reply to a request that only wants its result, as most do.
+
+        It is what `_read_response` of Kazoo does with such a one. False: there is
+        more to it (a watch, the end of the session, a reply nobody asked for), and
+        nothing was done.
+        """
+        client = self.client
+        pending = client._pending
+        if not pending:
+            return False
+        request, async_object, expected = pending[0]
+        if (
+            xid != expected
+            or getattr(request, "watcher", None) is not None
+            or type(request) in _MORE_THAN_A_RESULT
+            or not async_object
+        ):
+            return False
+        pending.popleft()
+        if zxid > 0:
+            client.last_zxid = zxid
+        try:
+            response = request.deserialize(buffer, offset)
+        except Exception as error:
+            self.logger.exception("reply to %s not understood", request)
+            async_object.set_exception(error)
+        else:
+            async_object.set(response)
+        return True
 
     def _deal_with(self, buffer: bytes, offset: int) -> Any:
         """One reply: a heartbeat's, an authentication's, an event, or a request's."""

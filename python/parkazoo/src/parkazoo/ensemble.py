@@ -13,7 +13,7 @@ the real handler), start or stop the handler it shares, or outlive its owner.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from kazoo.client import CLOSED_STATES
@@ -123,6 +123,10 @@ class EnsembleClient(BatchingClient):
 
     def submit(self, request: Any, reply: Any) -> None:
         """Send a request, now or when the connection that is being made stands."""
+        if self._state not in CLOSED_STATES:
+            self._queue.append((request, reply))
+            self.send_queued((reply,))
+            return
         if self.opened and self._state == KeeperState.CLOSED and not self.closing:
             self._queue.append((request, reply))
             try:
@@ -140,7 +144,7 @@ class EnsembleClient(BatchingClient):
         self._queue.append((request, reply))
         return True
 
-    def send_queued(self, replies: list[Any]) -> None:
+    def send_queued(self, replies: Sequence[Any]) -> None:
         """Have sent what was queued, to be answered to `replies`."""
         try:
             self._connection.wake()

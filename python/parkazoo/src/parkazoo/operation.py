@@ -23,7 +23,7 @@ from kazoo.protocol.serialization import SetACL
 from parkazoo import failpoints
 from parkazoo.layout import Layout
 from parkazoo.steps import Call, Machine, Multi, MultiFailed
-from parkazoo.wire import ShardMoved, results_of
+from parkazoo.wire import ShardMoved
 
 if TYPE_CHECKING:
     from parkazoo.client import ParKazooClient
@@ -55,27 +55,30 @@ class _Part:
         self.fence = 0
 
     def set(self, value: Any = None) -> None:
-        call, fencing = self.call, self.operation.client._fencing
+        call = self.call
         if call.label:
             failpoints.reached(call.label, failpoints.AFTER)
         if type(call.request) is Multi:
-            try:
-                value = results_of(value, 1 + len(call.request.also))
-            except ShardMoved:
+            if type(value) is ShardMoved:
+                fencing = self.operation.client._fencing
                 fencing.refused(call, self, self.ensemble.name, self.fence)
                 return
-            except MultiFailed as failed:
-                value = failed
         elif self.ensemble.suspect:
-            fencing.hold(self.ensemble, call, self)
+            self.operation.client._fencing.hold(self.ensemble, call, self)
             return
-        self.operation.part(self.index, value)
+        operation = self.operation
+        operation.parts[self.index] = value
+        if not operation.missing.pop():
+            operation.together()
 
     def set_exception(self, error: Exception) -> None:
         if _doubtful(self.ensemble, self.call, error):
             self.operation.client._fencing.hold(self.ensemble, self.call, self)
         else:
-            self.operation.part(self.index, error)
+            operation = self.operation
+            operation.parts[self.index] = error
+            if not operation.missing.pop():
+                operation.together()
 
 
 def _doubtful(ensemble: EnsembleClient | None, call: Call, error: Exception) -> bool:
@@ -99,14 +102,16 @@ class Driven:
 
     __slots__ = ("call", "client", "ensemble", "fence", "machine", "missing", "parts")
 
+    # Set when first used, not before: an operation is made for every request.
+    call: Call
+    fence: int
+    parts: list[Any]
+    missing: list[bool]
+
     def __init__(self, client: ParKazooClient, machine: Machine) -> None:
         self.client: Any = client
         self.machine = machine
-        self.call: Call = None  # type: ignore[assignment]
         self.ensemble: EnsembleClient = None  # type: ignore[assignment]
-        self.fence = 0
-        self.parts: list[Any] = []
-        self.missing = 0
 
     def done(self, value: Any) -> None:
         raise NotImplementedError
@@ -152,7 +157,9 @@ class Driven:
             self.resume([], None)
             return
         self.parts = [None] * len(calls)
-        self.missing = len(calls)
+        # Each reply takes one out; replies come on the threads of several
+        # connections, and taking from a list is indivisible. The last finds False.
+        self.missing = [False] + [True] * (len(calls) - 1)
         later: dict[EnsembleClient, list[Any]] = {}
         submit = self.client._submit
         for index, call in enumerate(calls):
@@ -175,18 +182,16 @@ class Driven:
             else:
                 self.resume(value, None)
             return
-        try:
-            results = results_of(value, 1 + len(call.request.also))
-        except ShardMoved:
+        if type(value) is ShardMoved:
             self.client._fencing.refused(call, self, self.ensemble.name, self.fence)
-        except MultiFailed as failed:
+        elif type(value) is MultiFailed:
             machine = self.machine
-            if self.behind(call, failed.error):
+            if self.behind(call, value.error):
                 machine.close()
             else:
-                self.resume(None, failed)
+                self.resume(None, value)
         else:
-            self.resume(results, None)
+            self.resume(value, None)
 
     def set_exception(self, error: Exception) -> None:
         if _doubtful(self.ensemble, self.call, error):
@@ -194,13 +199,8 @@ class Driven:
         else:
             self.resume(None, error)
 
-    def part(self, index: int, value: Any) -> None:
-        """One of several replies; the last of them resumes the machine."""
-        with self.client._parts_lock:
-            self.parts[index] = value
-            self.missing -= 1
-            if self.missing:
-                return
+    def together(self) -> None:
+        """The last of several replies has come: resume the machine."""
         machine = self.machine
         if self.too_early(self.parts):
             machine.close()  # by now this operation may have another one

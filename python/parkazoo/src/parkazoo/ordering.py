@@ -60,9 +60,13 @@ class Task(Driven):
     def __init__(
         self, ordering: Ordering, request: Any, async_object: Any, sequence: int
     ) -> None:
-        super().__init__(ordering.client, None)  # type: ignore[arg-type]
-        self.ordering, self.request = ordering, request
-        self.async_object, self.sequence = async_object, sequence
+        # What `super().__init__` does, without a call: there is one per request.
+        self.client = ordering.client
+        self.ensemble = None  # type: ignore[assignment]
+        self.ordering = ordering
+        self.request = request
+        self.async_object = async_object
+        self.sequence = sequence
         self.path: str = getattr(request, "path", "")
         self.gate: str | None = None
 

@@ -41,7 +41,7 @@ def passed_through(request: Any) -> bool:
     if type(request) is Reconfig:
         return True
     path = getattr(request, "path", None)
-    return path is not None and path.startswith(SYSTEM) and is_system(path)
+    return path is not None and is_system(path)
 
 
 def machine_for(client: ParKazooClient, request: Any) -> Machine:
@@ -108,3 +108,6 @@ _MACHINES: dict[type, Any] = {
     Sync: _sync,
     Transaction: lambda c, r: transaction.commit(c, r.operations),
 }
+
+# Requests that go to ZooKeeper's own subtree only if their path does.
+ON_ONE_PATH = frozenset(_MACHINES) - {Transaction}

@@ -7,14 +7,15 @@ Why: a shard may move to another ensemble at any time. Whoever moves it first
 changes the fence's version, so from then on no write of a client that has not
 heard of the move can have an effect.
 
-Must never: let an operation's result pass for another's: the reply has one entry
-per operation, errors included, which Kazoo's own transaction does not promise.
+Must never: let an operation's result pass for another's: the reply has one result
+per operation, or names the one that was refused, which Kazoo's own transaction does
+not promise.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from kazoo.exceptions import EXCEPTIONS, RolledBackError, RuntimeInconsistency
 from kazoo.protocol.serialization import (
@@ -36,6 +37,9 @@ from parkazoo.steps import MultiFailed
 
 MULTI = 14
 ERROR = -1
+_HEADER_BYTES = multiheader_struct.size
+_NOT_THE_REASON = (0, RolledBackError.code, RuntimeInconsistency.code)
+_stat = ZnodeStat._make
 _END = multiheader_struct.pack(-1, True, -1)
 _HEADERS = {
     kind: multiheader_struct.pack(kind, False, -1)
@@ -60,15 +64,23 @@ class ShardMoved(Exception):
     """The fence refused: the shard is frozen or lives elsewhere. Nothing happened."""
 
 
-class Fenced(NamedTuple):
-    """`operations`, if every fence (path, version) still has that version."""
+class Fenced:
+    """`operations`, if every fence (path, version) still has that version.
 
-    fences: tuple[tuple[str, int], ...]
-    operations: tuple[Any, ...]
+    The reply is the list of the operations' results; or, as a value, the
+    `ShardMoved` or `MultiFailed` that says why nothing happened.
+    """
 
-    @property
-    def type(self) -> int:
-        return MULTI
+    __slots__ = ("fences", "operations")
+    type = MULTI
+
+    def __init__(
+        self, fences: tuple[tuple[str, int], ...], operations: tuple[Any, ...]
+    ) -> None:
+        self.fences, self.operations = fences, operations
+
+    def __repr__(self) -> str:
+        return f"Fenced(fences={self.fences!r}, operations={self.operations!r})"
 
     def serialize(self) -> bytes:
         parts = [_check(path, version) for path, version in self.fences]
@@ -78,46 +90,51 @@ class Fenced(NamedTuple):
         parts.append(_END)
         return b"".join(parts)
 
-    @classmethod
-    def deserialize(cls, buffer: bytes, offset: int) -> list[Any]:
-        """One result or exception for the check and for each operation."""
+    def deserialize(self, buffer: bytes, offset: int) -> Any:
+        """The results, as servers give them: of all operations, or all errors."""
+        if multiheader_struct.unpack_from(buffer, offset)[0] == ERROR:
+            return self._refused(buffer, offset)
+        offset += len(self.fences) * _HEADER_BYTES
         results: list[Any] = []
-        while True:
-            kind, done, _ = multiheader_struct.unpack_from(buffer, offset)
-            offset += multiheader_struct.size
-            if done:
-                return results
+        for operation in self.operations:
+            kind = operation.type
+            offset += _HEADER_BYTES
             result: Any = True
-            if kind == ERROR:
-                code = int_struct.unpack_from(buffer, offset)[0]
-                offset += int_struct.size
-                result = EXCEPTIONS[code]()
+            if kind == SetData.type:
+                result = _stat(stat_struct.unpack_from(buffer, offset))
+                offset += stat_struct.size
             elif kind == Create.type:
                 result, offset = read_string(buffer, offset)
             elif kind == Create2.type:
                 path, offset = read_string(buffer, offset)
-                result = (
-                    path,
-                    ZnodeStat._make(stat_struct.unpack_from(buffer, offset)),
-                )
-                offset += stat_struct.size
-            elif kind == SetData.type:
-                result = ZnodeStat._make(stat_struct.unpack_from(buffer, offset))
+                result = path, _stat(stat_struct.unpack_from(buffer, offset))
                 offset += stat_struct.size
             results.append(result)
+        return results
+
+    def _refused(self, buffer: bytes, offset: int) -> ShardMoved | MultiFailed:
+        """Which entry is the reason; the others only say that it was not theirs."""
+        for index in range(len(self.fences) + len(self.operations)):
+            code = int_struct.unpack_from(buffer, offset + _HEADER_BYTES)[0]
+            offset += _HEADER_BYTES + int_struct.size
+            if code in _NOT_THE_REASON:
+                continue
+            error = EXCEPTIONS[code]()
+            if index >= len(self.fences):
+                return MultiFailed(index - len(self.fences), error)
+            moved = ShardMoved()
+            moved.__cause__ = error
+            return moved
+        raise ValueError("a multi was refused and no operation is the reason")
 
 
-def results_of(reply: list[Any], fences: int = 1) -> list[Any]:
-    """The operations' results; the first `fences` entries are the fences'.
+def results_of(reply: Any) -> list[Any]:
+    """The operations' results.
 
     :raises ShardMoved: the fence refused.
     :raises MultiFailed: an operation was refused; none had an effect.
     """
-    for index, result in enumerate(reply):
-        if isinstance(result, Exception) and not isinstance(
-            result, (RolledBackError, RuntimeInconsistency)
-        ):
-            if index < fences:
-                raise ShardMoved from result
-            raise MultiFailed(index - fences, result)
-    return reply[fences:]
+    if isinstance(reply, Exception):
+        raise reply
+    results: list[Any] = reply
+    return results
