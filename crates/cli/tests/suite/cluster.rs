@@ -1,5 +1,6 @@
 //! A cluster that `tontine dev` runs, and commands against it.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::Value as Json;
 use tempfile::TempDir;
 
@@ -115,20 +116,26 @@ impl Drop for Process {
     }
 }
 
+/// The files of a process may not grow over so many bytes from now on; `None` makes room again.
+pub(crate) fn limit_files(process: u32, bytes: Option<u64>) {
+    let limit = |current| prlimit(Some(pid(process)), Resource::Fsize, Rlimit { current, maximum: None });
+    limit(bytes).expect("the process lives, and is ours");
+}
+
 fn pid(id: u32) -> Pid {
     Pid::from_raw(i32::try_from(id).unwrap()).unwrap()
 }
 
 /// A cluster in a folder of its own.
 pub(crate) struct Cluster {
-    /// Nodes that were started again by hand. Before `dev`, so that they end first.
-    restarted: Vec<Process>,
+    /// Nodes that were started again by hand, by id. Before `dev`, so that they end first.
+    restarted: BTreeMap<usize, Process>,
     pub(crate) dev: Process,
     pub(crate) base: u16,
     pub(crate) nodes: u16,
     pub(crate) arguments: Vec<String>,
     pub(crate) folder: TempDir,
-    /// Process ids of the nodes that `dev` started, if they are processes.
+    /// Process ids of the nodes, if they are processes of their own.
     pids: Vec<u32>,
 }
 
@@ -200,7 +207,7 @@ impl Cluster {
         }
         arguments.extend(further.iter().map(|&word| word.to_owned()));
         let (dev, pids) = start_dev(&arguments, &folder, nodes);
-        Cluster { restarted: Vec::new(), dev, base, nodes, arguments, folder, pids }
+        Cluster { restarted: BTreeMap::new(), dev, base, nodes, arguments, folder, pids }
     }
 
     /// Stops the cluster cleanly and starts it again.
@@ -246,15 +253,31 @@ impl Cluster {
         }
     }
 
-    /// Starts a killed node again with the command that `dev` printed.
+    /// Asks a node that `dev` started to stop, or kills it, and waits for its end.
+    pub(crate) fn end_node(&self, node: usize, signal: Signal) {
+        self.signal_node(node, signal);
+        let _ = self.start_command(node);
+    }
+
+    /// The files of a node's process may not grow over so many bytes from now on, as if its disk were full; `None`
+    /// makes room again.
+    pub(crate) fn limit_files(&self, node: usize, bytes: Option<u64>) {
+        limit_files(self.pids[node - 1], bytes);
+    }
+
+    /// Starts a node that has ended again, with the command that `dev` printed.
     pub(crate) fn start_node_again(&mut self, node: usize) {
         let command_line = self.start_command(node);
+        if let Some(mut before) = self.restarted.remove(&node) {
+            before.wait();
+        }
         let mut words = command_line.split(' ');
         let mut command = Command::new(words.next().unwrap());
         let process =
             Process::start(command.args(words), self.folder.path().join(format!("node-{node}.stderr")));
         process.await_line(&format!("node {node}"));
-        self.restarted.push(process);
+        self.pids[node - 1] = process.id();
+        self.restarted.insert(node, process);
     }
 
     /// Native address of a node.

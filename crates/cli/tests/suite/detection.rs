@@ -3,39 +3,9 @@
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use serde_json::Value as Json;
 
-use crate::cluster::{Cluster, PATIENCE};
-
-/// What each node believes about `of`, by viewer; nodes that do not answer are left out.
-fn views(cluster: &Cluster, of: u64) -> Vec<(u64, String)> {
-    let answer = cluster.run(&["node", "list", "--all-views", "--json", "--deadline-ms=2000"]).json();
-    let state = |view: &Json| {
-        let seen = view["nodes"].as_array()?.iter().find(|node| node["id"] == of)?;
-        Some((view["node"].as_u64()?, seen["state"].as_str()?.to_owned()))
-    };
-    answer["views"].as_array().unwrap().iter().filter_map(state).filter(|(viewer, _)| *viewer != of).collect()
-}
-
-/// Waits until `viewers` others say one of `states` about a node, and all of them do.
-#[track_caller]
-fn await_views(cluster: &Cluster, of: u64, states: &[&str], viewers: usize) {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        let views = views(cluster, of);
-        if views.len() == viewers && views.iter().all(|(_, state)| states.contains(&state.as_str())) {
-            return;
-        }
-        assert!(Instant::now() < end, "not all say {states:?} about n{of}: {views:?}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-fn await_calm(cluster: &Cluster) {
-    for node in 1..=u64::from(cluster.nodes) {
-        await_views(cluster, node, &["alive"], usize::from(cluster.nodes) - 1);
-    }
-}
+use crate::cluster::Cluster;
+use crate::observe::{await_calm, await_views};
 
 /// Kinds of all events about a peer.
 fn kinds_about(cluster: &Cluster, peer: u64) -> Vec<String> {

@@ -7,12 +7,16 @@
 
 mod cluster;
 mod detection;
+mod disks;
 mod export;
+mod handoff;
 mod keys;
 mod lifecycle;
 mod load;
+mod observe;
 mod protocols;
 mod real_input;
 mod refusals;
 mod repair;
 mod resp;
+mod traffic;

@@ -1,0 +1,177 @@
+//! Disks that lose, damage or refuse what they should keep, under real processes: the replicas become equal again.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+use serde_json::Value as Json;
+
+use crate::cluster::Cluster;
+use crate::observe::{
+    Dots, await_no_hints, await_records, hints, metric, put, records, repair, status, statuses, tree_sum,
+    until,
+};
+use crate::resp::{Redis, Reply};
+
+/// Three processes that sync each write.
+fn cluster(further: &[&str]) -> Cluster {
+    Cluster::with(3, &[&["--separate-processes", "--durability=always"], further].concat())
+}
+
+/// Three processes that also compare every second.
+fn comparing_cluster() -> Cluster {
+    cluster(&["--repair-period-s=1"])
+}
+
+/// Files of a node's default store that hold records, oldest first.
+fn segments(cluster: &Cluster, node: usize) -> Vec<PathBuf> {
+    let store = cluster.data().join(format!("node-{node}/stores/default"));
+    let files = std::fs::read_dir(&store).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = files
+        .filter(|path| path.extension().is_some_and(|kind| kind == "log" || kind == "compacted"))
+        .collect();
+    files.sort();
+    files
+}
+
+fn keys(count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("key-{number}")).collect()
+}
+
+fn set(door: &mut Redis, key: &str, value: &str) {
+    assert_eq!(door.call(&[b"SET", key.as_bytes(), value.as_bytes()]), Reply::Status("OK".to_owned()));
+}
+
+fn events(cluster: &Cluster, node: usize) -> Vec<String> {
+    let events = cluster.run(&["events", "--json", &format!("--from={node}")]).exits(0).json();
+    let kind = |event: &Json| event["kind"].as_str().unwrap().to_owned();
+    events["events"].as_array().unwrap().iter().map(kind).collect()
+}
+
+/// An empty directory under a known id: what it stamped before is out there, and it knows nothing of it.
+#[test]
+fn a_node_whose_disk_is_lost_reuses_no_dot_and_denies_no_key_while_it_refills() {
+    let mut cluster = cluster(&[]);
+    let keys = keys(300);
+    let mut door = Redis::connect(&cluster.resp(3));
+    keys.iter().for_each(|key| set(&mut door, key, "before"));
+    await_records(&cluster, 300);
+    let mut dots = Dots::default();
+    dots.look(&cluster, &keys);
+    let incarnation = status(&cluster, 3)["incarnation"].as_u64().unwrap();
+    assert_eq!(dots.incarnations(3), [incarnation].into(), "the third node has stamped");
+
+    cluster.end_node(3, Signal::KILL);
+    std::fs::remove_dir_all(cluster.data().join("node-3")).unwrap();
+    cluster.start_node_again(3);
+    let mut door = Redis::connect(&cluster.resp(3));
+    let mut first_pass = true;
+    let mut refill = Json::Null;
+    while first_pass || refill["partitions_left"].as_u64() != Some(0) {
+        for (number, key) in keys.iter().enumerate() {
+            if number % 3 == 0 {
+                set(&mut door, key, if first_pass { "while it refills" } else { "later" });
+            }
+            let reply = door.call(&[b"GET", key.as_bytes()]);
+            assert!(matches!(&reply, Reply::Bulk(Some(_))), "{key} through the third node: {reply:?}");
+        }
+        first_pass = false;
+        refill = repair(&cluster, 3)["refill"].clone();
+    }
+    assert!(refill["partitions"].as_u64() > Some(0) && refill["records"].as_u64() > Some(0), "{refill}");
+    assert!(status(&cluster, 3)["incarnation"].as_u64() > Some(incarnation));
+    let kinds = events(&cluster, 3);
+    assert!(
+        kinds.contains(&"refill-started".to_owned()) && kinds.contains(&"refill-ended".to_owned()),
+        "{kinds:?}"
+    );
+    keys.iter().for_each(|key| set(&mut door, key, "after"));
+    await_no_hints(&cluster);
+    await_records(&cluster, 300);
+    dots.look(&cluster, &keys);
+    assert!(dots.incarnations(3).len() > 1, "it has stamped again, as somebody else");
+    let text = cluster.run(&["repair", "status"]).exits(0).text();
+    assert!(text.contains("n3 has refilled what its disk had lost: "), "{text}");
+}
+
+#[test]
+fn a_flipped_bit_in_a_data_file_is_found_and_repaired_from_a_replica() {
+    let cluster = comparing_cluster();
+    put(&cluster, 0..100, "a value that is long enough to be found");
+    await_records(&cluster, 100);
+    let file = segments(&cluster, 2).pop().unwrap();
+    let mut bytes = std::fs::read(&file).unwrap();
+    let wanted = b"long enough";
+    let at = bytes.windows(wanted.len()).position(|window| window == wanted).unwrap();
+    bytes[at] ^= 4;
+    // In place: the node has the file open.
+    let open = OpenOptions::new().write(true).open(&file).unwrap();
+    open.write_all_at(&bytes[at..=at], at as u64).unwrap();
+    cluster.run(&["repair", "start", "--scrub"]).exits(0);
+    let repaired = || tree_sum(&cluster, 2, "repaired_records_total");
+    until("the record is repaired", repaired, |&count| count == Some(1));
+    assert_eq!(repair(&cluster, 2)["scrub"]["corrupt_records_total"], 1);
+    let scrubbed = || metric(&cluster, 2, "tontine_scrub_records_total");
+    cluster.run(&["repair", "start", "--scrub"]).exits(0);
+    until("a second look at everything", scrubbed, |&records| records >= 199.0);
+    assert_eq!(repair(&cluster, 2)["scrub"]["corrupt_records_total"], 1, "it finds nothing");
+    assert_eq!(records(&cluster), [Some(100); 3]);
+}
+
+/// As after a power cut in the middle of a write, but of a write that was acknowledged.
+#[test]
+fn a_torn_last_record_is_repaired_from_the_replicas_and_counted() {
+    let mut cluster = comparing_cluster();
+    put(&cluster, 0..100, "v");
+    await_records(&cluster, 100);
+    let keys = keys(100);
+    let mut dots = Dots::default();
+    dots.look(&cluster, &keys);
+    cluster.end_node(2, Signal::KILL);
+    let file = OpenOptions::new().write(true).open(segments(&cluster, 2).pop().unwrap()).unwrap();
+    // Records are padded to a multiple of eight bytes: nine reach into the last one.
+    file.set_len(file.metadata().unwrap().len() - 9).unwrap();
+    file.sync_all().unwrap();
+    cluster.start_node_again(2);
+    await_records(&cluster, 100);
+    let counted =
+        || (1..=3).map(|node| metric(&cluster, node, "tontine_antientropy_keys_differing_total")).sum();
+    until("the difference is counted", counted, |&keys: &f64| keys >= 1.0);
+    // Whatever it stamps now, it has not stamped before.
+    let mut door = Redis::connect(&cluster.resp(2));
+    keys.iter().for_each(|key| set(&mut door, key, "after"));
+    dots.look(&cluster, &keys);
+    for key in &keys {
+        assert_eq!(cluster.run(&["get", key]).exits(0).text(), "after\n");
+    }
+}
+
+#[test]
+fn a_full_disk_at_one_replica_fails_no_write_and_is_made_up_for_when_there_is_room() {
+    let cluster = cluster(&[]);
+    put(&cluster, 0..10, "small");
+    await_records(&cluster, 10);
+    let live_bytes = |node: usize| -> u64 {
+        let stores = statuses(&cluster)[node - 1]["stores"].clone();
+        stores.as_array().unwrap().iter().filter_map(|store| store["live_bytes"].as_u64()).sum()
+    };
+    cluster.limit_files(2, Some(256 << 10));
+    let value = "v".repeat(32 << 10);
+    let mut door = Redis::connect(&cluster.resp(1));
+    for number in 0..64 {
+        set(&mut door, &format!("large-{number}"), &value);
+    }
+    let waiting = |found: &Option<Vec<(u64, u64, u64)>>| found.iter().flatten().any(|hint| hint.1 == 2);
+    until("hints wait for the full node", || hints(&cluster), waiting);
+    // It still answers what it has, and what it has not comes from the others.
+    let mut full = Redis::connect(&cluster.resp(2));
+    assert_eq!(full.call(&[b"GET", b"key-1"]), Reply::Bulk(Some(b"small".to_vec())));
+    assert_eq!(full.call(&[b"GET", b"large-63"]), Reply::Bulk(Some(value.clone().into_bytes())));
+    assert!(segments(&cluster, 2).iter().all(|file| file.metadata().unwrap().len() <= 256 << 10));
+
+    cluster.limit_files(2, None);
+    await_no_hints(&cluster);
+    await_records(&cluster, 74);
+    assert_eq!(live_bytes(2), live_bytes(1));
+}

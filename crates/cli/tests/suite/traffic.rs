@@ -1,0 +1,128 @@
+//! Clients that work without a pause while nodes come and go, and remember what they were told.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use client::StoreHandle;
+
+use crate::cluster::{Cluster, PATIENCE};
+use crate::observe::{addresses, connect};
+
+/// Clients.
+pub(crate) const CLIENTS: usize = 4;
+/// Keys of each.
+const KEYS: usize = 50;
+
+/// Clients that put and get, in a thread of their own.
+pub(crate) struct Traffic {
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicUsize>,
+    thread: JoinHandle<Heard>,
+}
+
+/// What the clients heard.
+#[derive(Default)]
+pub(crate) struct Heard {
+    /// Requests that certainly failed, with the reason.
+    pub(crate) failed: Vec<String>,
+    /// Puts of which nobody can know.
+    pub(crate) unknown: usize,
+    /// How each key was left.
+    keys: BTreeMap<String, Left>,
+}
+
+/// What a key may be.
+#[derive(Default)]
+struct Left {
+    /// What was acknowledged last.
+    acknowledged: Option<String>,
+    /// Every put of unknown outcome: the clock of the node that stamped it may have been a little ahead.
+    unknown: Vec<String>,
+}
+
+impl Traffic {
+    pub(crate) fn start(cluster: &Cluster) -> Traffic {
+        let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (addresses, stopped, counted) = (addresses(cluster), stop.clone(), done.clone());
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let store = connect(addresses).await;
+                let clients = (0..CLIENTS).map(|client| work(client, store.clone(), &stopped, &counted));
+                let mut heard = Heard::default();
+                for each in futures_util::future::join_all(clients).await {
+                    heard.failed.extend(each.failed);
+                    heard.unknown += each.unknown;
+                    heard.keys.extend(each.keys);
+                }
+                heard
+            })
+        });
+        Traffic { stop, done, thread }
+    }
+
+    /// Waits until so many further requests were answered.
+    #[track_caller]
+    pub(crate) fn await_more(&self, requests: usize) {
+        let (target, deadline) = (self.done.load(Ordering::Relaxed) + requests, Instant::now() + PATIENCE);
+        while self.done.load(Ordering::Relaxed) < target {
+            assert!(Instant::now() < deadline, "the clients do not get on");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Ends the clients.
+    pub(crate) fn end(self) -> Heard {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+async fn work(client: usize, store: StoreHandle, stop: &AtomicBool, done: &AtomicUsize) -> Heard {
+    let mut heard = Heard::default();
+    for number in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let (key, value) = (format!("c{client}-k{}", number % KEYS), format!("v{number}"));
+        let left = heard.keys.entry(key.clone()).or_default();
+        match store.put(key.clone(), value.clone(), Default::default()).await {
+            Ok(_) => left.acknowledged = Some(value),
+            Err(error) if error.is_indeterminate() => {
+                heard.unknown += 1;
+                left.unknown.push(value);
+            }
+            Err(error) => heard.failed.push(format!("put: {error}")),
+        }
+        if let Err(error) = store.get(key).await {
+            heard.failed.push(format!("get: {error}"));
+        }
+        done.fetch_add(2, Ordering::Relaxed);
+    }
+    heard
+}
+
+impl Heard {
+    /// Checks that every key is what it was left as.
+    #[track_caller]
+    pub(crate) fn check(&self, cluster: &Cluster) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let store = connect(addresses(cluster)).await;
+            for (key, left) in &self.keys {
+                let found = store.get(key.clone()).await.unwrap();
+                let found = found.value().map(|value| String::from_utf8_lossy(&value).into_owned());
+                let (known, unknown) = (&left.acknowledged, &left.unknown);
+                let is_expected =
+                    found == *known || found.as_ref().is_some_and(|value| unknown.contains(value));
+                assert!(
+                    is_expected,
+                    "{key} is {found:?}; acknowledged last was {known:?}, unknown are {unknown:?}"
+                );
+            }
+        });
+    }
+}
