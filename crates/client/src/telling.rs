@@ -3,13 +3,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::{Either, select};
 use model::NodeId;
 use wire::messages::{EventsGet, MetricsGet, NodesGet, Request, Response};
 
 use crate::connect::Client;
 use crate::error::ClientError;
-use crate::peers::{Call, CallError};
 
 /// How much longer than the node is told to wait for an event its answer may take.
 const EVENTS_GRACE: Duration = Duration::from_secs(5);
@@ -34,13 +32,8 @@ impl Client {
     /// A page of a node's events as JSON. With `wait_ms` the node waits for one when there is none yet.
     pub async fn events(&self, node: NodeId, get: EventsGet) -> Result<Bytes, ClientError> {
         let patience = Duration::from_millis(u64::from(get.wait_ms)) + EVENTS_GRACE;
-        let answer = match self.inner.peers.call(node, Request::EventsGet(get)) {
-            Call::Ready(answer) => answer,
-            Call::Pending(future) => match select(future, self.inner.ports.clock.sleep(patience)).await {
-                Either::Left((answer, _)) => answer,
-                Either::Right(_) => Err(CallError::Broken),
-            },
-        };
+        let call = self.inner.peers.call(node, Request::EventsGet(get));
+        let answer = call.within(&self.inner.ports.clock, patience).await;
         match answer? {
             Response::EventsDocument(document) => Ok(document.json),
             other => Err(unexpected(&other)),

@@ -19,8 +19,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::peers::{Call, Peers, Witness};
-use futures_util::future::{Either, join_all, select};
+use client::peers::{Peers, Witness};
+use futures_util::future::{join_all, select};
 use model::{Cluster, Moment, NodeId};
 use parking_lot::{Mutex, RwLock};
 use protocol::gossip::{Action, EXCHANGE_PATIENCE, Experience, Load, Row, Seen, State, Why};
@@ -420,14 +420,8 @@ async fn exchange(
     gossip.counts.exchanges.increment();
     let generation = gossip.view.generation();
     let request = Request::Gossip(messages::Gossip { from: gossip.node, generation, rows });
-    let answer = match peers.call(with, request) {
-        Call::Ready(answer) => answer.ok(),
-        Call::Pending(future) => match select(future, ports.clock.sleep(EXCHANGE_PATIENCE)).await {
-            Either::Left((answer, _)) => answer.ok(),
-            Either::Right(_) => None,
-        },
-    };
-    let Some(Response::Gossiped(Gossiped { rows, cluster })) = answer else {
+    let answer = peers.call(with, request).within(&ports.clock, EXCHANGE_PATIENCE).await;
+    let Ok(Response::Gossiped(Gossiped { rows, cluster })) = answer else {
         gossip.counts.failures.increment();
         gossip.step(Happened::ExchangeFailed { with });
         return None;

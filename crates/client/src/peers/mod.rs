@@ -19,9 +19,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use model::{Cluster, NodeId};
 use parking_lot::Mutex;
-use runtime::{BoxFuture, Moment, Ports};
+use runtime::{BoxFuture, Clock, Moment, Ports};
 use wire::messages::{Failure, Peer, Request, Response};
 
 use link::PeerLink;
@@ -66,6 +67,20 @@ pub enum Call {
     Ready(Result<Response, CallError>),
     /// Will be answered. Dropping it forgets the call; the node may still carry it out.
     Pending(BoxFuture<'static, Result<Response, CallError>>),
+}
+
+impl Call {
+    /// The answer, or *broken* when none came within `patience`: whoever waits for a node waits for it no longer than
+    /// this, because a node that has fallen silent breaks no connection.
+    pub async fn within(self, clock: &Arc<dyn Clock>, patience: Duration) -> Result<Response, CallError> {
+        match self {
+            Call::Ready(answer) => answer,
+            Call::Pending(answer) => match select(answer, clock.sleep(patience)).await {
+                Either::Left((answer, _)) => answer,
+                Either::Right(_) => Err(CallError::Broken),
+            },
+        }
+    }
 }
 
 /// The links of one worker (or of one client) to all nodes.

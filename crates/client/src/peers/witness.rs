@@ -3,14 +3,13 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use futures_util::future::{Either, select};
 use model::{Cluster, NodeId};
 use parking_lot::Mutex;
 use protocol::gossip::{Experience, Probe, Suspects};
 use runtime::Tasks;
 use wire::messages::{Ping, Request};
 
-use super::{CONNECT_TIMEOUT, Call, CallError, Peers};
+use super::{CONNECT_TIMEOUT, CallError, Peers};
 
 /// Is told what calls and attempts to connect experience, from whatever thread they run on: must not wait.
 pub trait Witness: Send + Sync {
@@ -128,14 +127,7 @@ async fn ask_again(belief: Arc<OwnBelief>, first: Probe) {
         let Some(peers) = belief.peers.upgrade().filter(|_| belief.is_suspected(probe.node)) else { return };
         let call = peers.call(probe.node, Request::Ping(Ping {}));
         drop(peers);
-        let answered = match call {
-            Call::Ready(answer) => is_answer(&answer),
-            Call::Pending(future) => match select(future, clock.sleep(CONNECT_TIMEOUT)).await {
-                Either::Left((answer, _)) => is_answer(&answer),
-                Either::Right(_) => false,
-            },
-        };
-        if answered {
+        if matches!(call.within(&clock, CONNECT_TIMEOUT).await, Ok(_) | Err(CallError::Refused(_))) {
             return belief.experienced(probe.node, Experience::Replied);
         }
         match belief.change(|suspects| suspects.probe_failed(probe.node)) {
@@ -143,8 +135,4 @@ async fn ask_again(belief: Arc<OwnBelief>, first: Probe) {
             None => return,
         }
     }
-}
-
-fn is_answer<T>(answer: &Result<T, CallError>) -> bool {
-    matches!(answer, Ok(_) | Err(CallError::Refused(_)))
 }

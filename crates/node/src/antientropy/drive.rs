@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::peers::{Call, CallError};
+use client::peers::CallError;
 use futures_util::future::{Either, select};
 use model::limits::MESSAGE_BYTES_MAX;
 use model::{Epoch, NodeId, PartitionId, Token, VersionSet};
@@ -104,7 +104,8 @@ impl Drive<'_> {
         }
     }
 
-    /// Before a batch of records: how long does the peer take for the least of requests?
+    /// Before a batch of records: how long does the peer take for the least of requests? A peer that has fallen silent
+    /// is waited for no longer than for any other answer.
     async fn observe(&self, request: &Action, session: &mut Session, heard: &mut Heard) {
         if matches!(request, Action::CompareSums { .. } | Action::Descend { .. }) {
             return;
@@ -120,10 +121,8 @@ impl Drive<'_> {
     }
 
     async fn call(&self, request: impl Into<Request>) -> Result<Response, CallError> {
-        match self.repair.peers.call(self.peer, request.into()) {
-            Call::Ready(answer) => answer,
-            Call::Pending(future) => future.await,
-        }
+        let Repair { peers, ports, options, .. } = self.repair;
+        peers.call(self.peer, request.into()).within(&ports.clock, options.patience).await
     }
 
     async fn carry_out(&self, action: Action, heard: &mut Heard) -> (RequestId, Event) {

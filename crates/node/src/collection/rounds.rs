@@ -9,14 +9,14 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use client::peers::{Call, CallError, Peers};
+use client::peers::{CallError, Peers};
 use coordination::CoordinationService;
 use coordination::documents;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use model::limits::MESSAGE_BYTES_MAX;
 use model::{Epoch, Generation, NodeId, Timestamp};
 use parking_lot::Mutex;
-use protocol::collection::{Round, RoundAction, RoundEnd, RoundEvent, RoundId};
+use protocol::collection::{ROUND_TIME, Round, RoundAction, RoundEnd, RoundEvent, RoundId};
 use runtime::BoxFuture;
 use serde_json::{Value as Json, json};
 use wire::messages::{
@@ -302,10 +302,7 @@ impl Collection {
             let answer = if node == self.answers.replica.node() {
                 self.answers.answer(request).await.map_err(CallError::Refused)
             } else {
-                match self.peers.call(node, request) {
-                    Call::Ready(answer) => answer,
-                    Call::Pending(answer) => answer.await,
-                }
+                self.peers.call(node, request).within(&self.peers.ports().clock, ROUND_TIME).await
             };
             (node, answer)
         })

@@ -1,6 +1,7 @@
 //! What becomes of one batch: merged at its target, readdressed, or given up; then removed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use client::peers::{Call, CallError, Peers};
 use model::{Cluster, NodeId};
@@ -14,6 +15,9 @@ use super::Handoffs;
 use crate::replica::Replica;
 use crate::stores::Hint;
 use crate::view::View;
+
+/// Longest wait for a batch to be merged; then the target counts as unreachable, and the batch is sent again later.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How a batch ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -79,11 +83,8 @@ async fn send(handoffs: &Handoffs, node: NodeId, hints: Vec<Hint>) -> Settled {
         calls.push((group, call(&handoffs.parts.replica, &handoffs.parts.peers, node, request)));
     }
     for (group, call) in calls {
-        let answer = match call {
-            Call::Ready(answer) => answer,
-            Call::Pending(answer) => answer.await,
-        };
-        match answer {
+        let clock = &handoffs.parts.peers.ports().clock;
+        match call.within(clock, PATIENCE).await {
             Ok(Response::ReplicaMerged(merged)) if merged.outcomes.len() == group.len() => {
                 for (hint, outcome) in group.iter().zip(&merged.outcomes) {
                     settled.take_in(handoffs, hint, *outcome);

@@ -16,3 +16,12 @@ fn a_seed_played_twice_gives_one_trace() {
 fn different_seeds_give_different_traces() {
     assert_ne!(play(Setup::of_seed(1)).trace, play(Setup::of_seed(2)).trace);
 }
+
+/// What a seed plays changes with the code; these have found bugs, and are played for ever.
+#[test]
+fn seeds_that_once_found_a_bug_hold() {
+    for seed in [79, 540, 863_440_606_809] {
+        let played = play(Setup::of_seed(seed));
+        assert!(played.violations.is_empty(), "seed {seed}: {:?}", played.violations);
+    }
+}
