@@ -408,9 +408,11 @@ pub(crate) async fn resolve(shared: Shared, arguments: ResolveArguments) -> Resu
     }
     let merge = |values: &[Bytes]| fixed.clone().unwrap_or_else(|| union_of_lines(values));
     let found = store.resolve(arguments.key.clone(), merge).await?;
-    let document = found_json(&arguments.key, &found);
+    let mut document = found_json(&arguments.key, &found);
+    document["written"] = json!(found.is_merged());
     print(shared.format(), &document, || match found.value() {
-        Some(value) => format!("one value now: {}", shown(&value)),
+        Some(value) if found.is_merged() => format!("one value now: {}", shown(&value)),
+        Some(value) => format!("nothing to merge, nothing written; the one value is: {}", shown(&value)),
         None => format!("{}: not found", arguments.key),
     });
     Ok(if found.value().is_some() { ExitCode::SUCCESS } else { ExitCode::from(1) })

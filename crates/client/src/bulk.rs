@@ -68,7 +68,13 @@ impl StoreHandle {
             }
         }
         let now = inner.ports.clock.wall();
-        let found = |Got { set, replicas_answered, sloppy }| Found { set, now, replicas_answered, sloppy };
+        let found = |Got { set, replicas_answered, sloppy }| Found {
+            set,
+            now,
+            replicas_answered,
+            sloppy,
+            merged: false,
+        };
         let answers = answers.into_iter().map(|answer| answer.expect("every key was asked for"));
         Ok(answers.map(|answer| answer.map(found).map_err(ClientError::from)).collect())
     }

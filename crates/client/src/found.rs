@@ -10,6 +10,7 @@ pub struct Found {
     pub(crate) now: WallMillis,
     pub(crate) replicas_answered: u8,
     pub(crate) sloppy: bool,
+    pub(crate) merged: bool,
 }
 
 impl Found {
@@ -41,6 +42,11 @@ impl Found {
     /// How many nodes answered.
     pub fn replicas_answered(&self) -> u8 {
         self.replicas_answered
+    }
+
+    /// Whether siblings were found, and their merge was written before this was read.
+    pub fn is_merged(&self) -> bool {
+        self.merged
     }
 
     /// Whether fallbacks had to answer for replicas, so that an acknowledged write may have been missed.

@@ -179,6 +179,7 @@ impl StoreHandle {
                         now: inner.ports.clock.wall(),
                         replicas_answered: got.replicas_answered,
                         sloppy: got.sloppy,
+                        merged: false,
                     });
                 }
                 Err(failure)
@@ -201,16 +202,19 @@ impl StoreHandle {
         options: &RequestOptions,
         merge: impl Fn(&[Bytes]) -> Bytes,
     ) -> Result<Found, ClientError> {
+        let mut merged = false;
         for _ in 0..MERGE_ATTEMPTS_MAX {
             let values: Vec<Bytes> = found.values().cloned().collect();
             if values.len() < 2 {
-                return Ok(found);
+                return Ok(Found { merged, ..found });
             }
             let put = PutOptions { request: options.clone(), ..PutOptions::after(&found) };
             match self.put(key.bytes().clone(), merge(&values), put).await {
-                Err(error) if !error.is_obsolete() => return Err(error),
-                _ => found = self.get_once_more(&key, options).await?,
+                Ok(_) => merged = true,
+                Err(error) if error.is_obsolete() => {}
+                Err(error) => return Err(error),
             }
+            found = self.get_once_more(&key, options).await?;
         }
         Err(ClientError::Contended { attempts: MERGE_ATTEMPTS_MAX })
     }

@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use crate::failure::CliError;
 use crate::load::FileFormat;
-use crate::output::{print, size};
+use crate::output::{Format, print, size};
 use crate::progress::Progress;
 use crate::shared::Shared;
 use form::{Form, RowWriter};
@@ -107,7 +107,8 @@ pub(crate) async fn run(shared: Shared, arguments: ExportArguments) -> Result<Ex
     };
     match path {
         Some(_) => print(shared.format(), &report, text),
-        // Standard output holds the records.
+        // Standard output holds the records, so the report goes beside it, in the form that was asked for.
+        None if shared.format() == Format::Json => eprintln!("{report}"),
         None => eprintln!("{}", text()),
     }
     Ok(ExitCode::SUCCESS)

@@ -92,6 +92,11 @@ fn deleted_keys_are_left_out_and_siblings_come_when_asked() {
     let plain = on_siblings(&["export"]).exits(0);
     assert_eq!(plain.text(), "{\"key\":\"cart\",\"value\":\"2\"}\n");
     assert!(plain.stderr.contains("1 of them have siblings"), "{}", plain.stderr);
+    // The records have standard output to themselves, so the report is the last line beside it.
+    let told = on_siblings(&["export", "-", "-o", "json"]).exits(0);
+    assert_eq!(told.text(), plain.text());
+    let report: Json = serde_json::from_str(told.stderr.lines().last().unwrap()).unwrap();
+    assert_eq!((&report["records"], &report["records_with_siblings"]), (&Json::from(1), &Json::from(1)));
     let all: Json = on_siblings(&["export", "--with-siblings"]).exits(0).json();
     let mut values: Vec<&str> =
         all["values"].as_array().unwrap().iter().map(|v| v.as_str().unwrap()).collect();

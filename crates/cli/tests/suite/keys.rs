@@ -56,9 +56,16 @@ fn siblings_are_shown_and_merged() {
     assert_eq!(shown["versions"].as_array().unwrap().len(), 2);
 
     on_siblings(&["resolve", "cart"]).fails_with("--lines");
-    on_siblings(&["resolve", "cart", "--lines"]).exits(0);
+    let resolved = on_siblings(&["resolve", "cart", "--lines", "-o", "json"]).exits(0).json();
+    assert_eq!((&resolved["written"], &resolved["value"]), (&json!(true), &json!("eggs\nmilk\nsalt")));
     assert_eq!(on_siblings(&["get", "cart"]).exits(0).text(), "eggs\nmilk\nsalt\n");
-    on_siblings(&["resolve", "nothing", "--lines"]).exits(1);
+
+    // Nothing to merge: nothing is written, and whoever asks is told so.
+    let again = on_siblings(&["resolve", "cart", "--lines", "-o", "json"]).exits(0).json();
+    assert_eq!((&again["written"], &again["context"]), (&json!(false), &resolved["context"]));
+    assert!(on_siblings(&["resolve", "cart", "--lines"]).exits(0).text().starts_with("nothing to merge"));
+    let missing = on_siblings(&["resolve", "nothing", "--lines", "-o", "json"]).exits(1).json();
+    assert_eq!((&missing["written"], &missing["found"]), (&json!(false), &json!(false)));
 }
 
 #[test]
