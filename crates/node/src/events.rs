@@ -193,6 +193,15 @@ events! {
         /// Without whom.
         peer: NodeId,
     } => "tombstones wait for {peer}: nothing is forgotten before every node has confirmed it",
+    /// Values that have expired were reaped: their bytes are gone, their tombstones wait for a collection round.
+    ExpiredReaped "expired-reaped" {
+        /// In which store.
+        store: String,
+        /// How many since the last such event.
+        values: u64,
+        /// Bytes of these values.
+        bytes: u64,
+    } => "reaped {values} expired values of store {store}, {bytes} bytes",
     /// Hints were refused at the byte limit. The writes themselves went to the replicas that are up.
     HintsRefused "hints-refused" {
         /// How many since the last such event.

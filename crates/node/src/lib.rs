@@ -17,6 +17,7 @@ pub mod collection;
 pub mod doors;
 pub mod engines;
 pub mod events;
+pub mod expiry;
 pub mod front;
 pub mod gossip;
 pub mod handoff;

@@ -40,6 +40,7 @@ use crate::collection::{Collection, CollectionOptions};
 use crate::doors::resp;
 use crate::engines::Engines;
 use crate::events::{Event, Events};
+use crate::expiry::ExpiryOptions;
 use crate::front::{Adopt, Front};
 use crate::gossip::Gossip;
 use crate::handoff::{HandoffParts, Handoffs};
@@ -74,6 +75,8 @@ pub struct NodeConfig {
     pub repair: RepairOptions,
     /// How it collects tombstones.
     pub collection: CollectionOptions,
+    /// How it reaps values that have expired.
+    pub expiry: ExpiryOptions,
     /// How much it takes in at once, over all its doors, before it answers *overloaded*.
     pub limits: AdmissionLimits,
     /// How it drives requests.
@@ -105,6 +108,7 @@ impl NodeConfig {
             handoff: HandoffOptions::default(),
             repair: RepairOptions::default(),
             collection: CollectionOptions::default(),
+            expiry: ExpiryOptions::default(),
             limits: AdmissionLimits::default(),
             coordinator: CoordinatorOptions::default(),
             resp: resp::RespOptions::default(),
@@ -278,6 +282,7 @@ impl Node {
         node.try_again_when_alive();
         node.start_handoff();
         node.start_collection();
+        node.start_reaping();
         node.ports.tasks.spawn_background(Box::pin(follow(Arc::downgrade(&node), offers)));
         Ok(node)
     }
@@ -456,7 +461,7 @@ impl Node {
                     &self.contents,
                     definition,
                     &self.stamper,
-                    BTreeMap::new(),
+                    (BTreeMap::new(), self.config.expiry.margin),
                 )
                 .await
                 {

@@ -143,6 +143,15 @@ impl StorageEngine for PlantedEngine {
         self.inner.walk(partition, tokens, visit)
     }
 
+    fn find(
+        &self,
+        partition: PartitionId,
+        token: Token,
+        fingerprint: u32,
+    ) -> Result<Vec<(Bytes, Bytes)>, StorageError> {
+        self.inner.find(partition, token, fingerprint)
+    }
+
     fn partitions(&self) -> Vec<(PartitionId, u64)> {
         self.inner.partitions()
     }

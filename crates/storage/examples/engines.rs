@@ -215,6 +215,14 @@ impl StorageEngine for Nothing {
     ) -> Result<(), storage::StorageError> {
         self.0.walk(partition, tokens, visit)
     }
+    fn find(
+        &self,
+        partition: PartitionId,
+        token: Token,
+        fingerprint: u32,
+    ) -> Result<Vec<(Bytes, Bytes)>, storage::StorageError> {
+        self.0.find(partition, token, fingerprint)
+    }
     fn partitions(&self) -> Vec<(PartitionId, u64)> {
         Vec::new()
     }

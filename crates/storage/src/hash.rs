@@ -10,8 +10,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// Makes fingerprints independent of tokens, which use seed 0. Snapshots on disk depend on it; it never changes.
 const FINGERPRINT_SEED: u64 = 0x746f_6e74_696e_6531;
 
-/// 32 bits of the key's own hash.
-pub(crate) fn fingerprint(key: &[u8]) -> u32 {
+/// 32 bits of the key's own hash, independent of its token: together they name a key (see [`crate::StorageEngine::find`]).
+pub fn fingerprint(key: &[u8]) -> u32 {
     (xxh3_64_with_seed(key, FINGERPRINT_SEED) >> 32) as u32
 }
 

@@ -18,6 +18,7 @@ use bytes::Bytes;
 use model::{PartitionId, Token};
 use runtime::{BoxFuture, DiskError};
 
+pub use hash::fingerprint;
 pub use log::{Durability, EnginePorts, LogEngine, LogOptions};
 pub use memory::MemoryEngine;
 pub use partitions::Partitions;
@@ -250,6 +251,15 @@ pub trait StorageEngine: Send + Sync {
         tokens: RangeInclusive<Token>,
         visit: &mut dyn FnMut(Token, Met<'_>) -> ControlFlow<()>,
     ) -> Result<(), StorageError>;
+
+    /// The records of a partition whose keys have this token and this [`fingerprint`]: nearly always one at most. For
+    /// whoever remembers of a key only these 12 bytes. Damaged records are left out.
+    fn find(
+        &self,
+        partition: PartitionId,
+        token: Token,
+        fingerprint: u32,
+    ) -> Result<Vec<(Bytes, Bytes)>, StorageError>;
 
     /// Partitions that hold records, sorted, each with the number of its records.
     fn partitions(&self) -> Vec<(PartitionId, u64)>;

@@ -238,6 +238,18 @@ impl StorageEngine for MemoryEngine {
         crate::walk::walk(self, partition, tokens, visit)
     }
 
+    fn find(
+        &self,
+        partition: PartitionId,
+        token: Token,
+        fingerprint: u32,
+    ) -> Result<Vec<(Bytes, Bytes)>, StorageError> {
+        self.check_open()?;
+        let mut records = Vec::new();
+        self.records_at(partition, (token, fingerprint), &mut records)?;
+        Ok(records)
+    }
+
     fn partitions(&self) -> Vec<(PartitionId, u64)> {
         let counted = self.partitions.iter().map(|(id, p)| (id, p.records.load(Ordering::Relaxed)));
         counted.filter(|&(_, records)| records > 0).collect()

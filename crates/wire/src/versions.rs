@@ -156,6 +156,33 @@ pub fn peek_single(record: &Bytes) -> Result<Option<Single>, DecodeError> {
     Ok(Some(Single { own: (header & OWN != 0).then_some(dot.actor), dot, timestamp }))
 }
 
+/// When the first value of a record expires; `None` when none does, all were deleted or have been reaped, or the record
+/// is damaged. Allocates nothing and looks at no value.
+pub fn peek_expiry(record: &Bytes) -> Option<WallMillis> {
+    let mut reader = Reader::new(record);
+    let header = reader.u8().ok()?;
+    if header & (FORMAT_MASK | SINGLE) == FORMAT | SINGLE {
+        let expires = header & (PRESENT | EXPIRES) == PRESENT | EXPIRES;
+        reader.skip(8).ok()?;
+        return expires.then(|| reader.varint().ok().map(WallMillis))?;
+    }
+    check_general(header).ok()?;
+    if header & OWN != 0 {
+        reader.skip_varint().ok()?;
+    }
+    for _ in 0..reader.count(ENTRY_BYTES_MIN).ok()? {
+        reader.skip_dot().ok()?;
+    }
+    let mut first = None;
+    for _ in 0..reader.count(VERSION_BYTES_MIN).ok()? {
+        let head = VersionHead::read(&mut reader).ok()?;
+        if let (Some(expires), Some(_)) = (head.expires, head.length) {
+            first = Some(first.map_or(expires, |first: WallMillis| first.min(expires)));
+        }
+    }
+    first
+}
+
 #[cold]
 fn peek_general(
     header: u8,

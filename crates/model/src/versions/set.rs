@@ -39,6 +39,16 @@ impl Version {
         }
     }
 
+    /// Whether it is a value whose time was over at `now`.
+    pub fn is_over(&self, now: WallMillis) -> bool {
+        matches!(self.value, Value::Present(_)) && self.expires.is_some_and(|expires| expires <= now)
+    }
+
+    /// Whether it is what reaping has left of an expired value: no deletion keeps a time.
+    pub fn is_reaped(&self) -> bool {
+        self.value == Value::Tombstone && self.expires.is_some()
+    }
+
     /// Order under last-write-wins: timestamp, ties by dot. Total, the same everywhere.
     fn rank(&self) -> (Timestamp, Dot) {
         (self.timestamp, self.dot)
@@ -120,6 +130,30 @@ impl VersionSet {
         !self.versions.is_empty() && self.versions.iter().all(|version| version.value == Value::Tombstone)
     }
 
+    /// When the first value here expires, if any does.
+    pub fn expires_min(&self) -> Option<WallMillis> {
+        let present = self.versions.iter().filter(|version| matches!(version.value, Value::Present(_)));
+        present.filter_map(|version| version.expires).min()
+    }
+
+    /// Forgets the bytes of all values whose time was over at `now`; how many bytes, and of how many values. Each
+    /// stays as a tombstone with the same dot and timestamp, which nobody who compares dots can tell from the value,
+    /// and keeps its time, which tells it from a deletion.
+    pub fn reap(&mut self, now: WallMillis) -> (usize, u64) {
+        let (mut values, mut bytes) = (0, 0);
+        for version in self.versions.iter_mut().filter(|version| version.is_over(now)) {
+            if let Value::Present(value) = std::mem::replace(&mut version.value, Value::Tombstone) {
+                (values, bytes) = (values + 1, bytes + value.len() as u64);
+            }
+        }
+        (values, bytes)
+    }
+
+    /// Whether a value here was reaped whose time is not over at `now`: by a clock that is ahead of the one that asks.
+    pub fn is_reaped_before(&self, now: WallMillis) -> bool {
+        self.versions.iter().any(|version| version.is_reaped() && version.expires > Some(now))
+    }
+
     /// Whether none of the versions here is one that `deleted`, whose versions are tombstones, has replaced. Stays
     /// so when clean sets are merged and when clean sets are written to.
     pub fn is_clean_of(&self, deleted: &VersionSet) -> bool {
@@ -129,7 +163,11 @@ impl VersionSet {
 
     /// Whether the set still holds this write.
     pub fn holds(&self, dot: Dot) -> bool {
-        self.versions.iter().any(|version| version.dot == dot)
+        self.version(dot).is_some()
+    }
+
+    fn version(&self, dot: Dot) -> Option<&Version> {
+        self.versions.iter().find(|version| version.dot == dot)
     }
 
     /// Adds a write that replaces what `context` covers, or everything here when there is none, and returns its dot.
@@ -153,7 +191,8 @@ impl VersionSet {
         dot
     }
 
-    /// Merges what another replica holds: associative, commutative, idempotent.
+    /// Merges what another replica holds: associative, commutative, idempotent. Of a value that one side has reaped the
+    /// bytes are kept: a clock that ran ahead must not take a value away that others still show.
     pub fn merge(&mut self, other: &VersionSet) {
         if other.vector.descends(&self.vector) && other.vector != self.vector && self.versions.is_empty() {
             self.clone_from(other);
@@ -162,8 +201,10 @@ impl VersionSet {
         let (mine, theirs) = (&self.vector, &other.vector);
         let mut merged: SmallVec<[Version; 1]> = SmallVec::new();
         for version in &self.versions {
-            if other.holds(version.dot) || !theirs.covers(version.dot) {
-                merged.push(version.clone());
+            match other.version(version.dot) {
+                Some(unreaped) if version.is_reaped() => merged.push(unreaped.clone()),
+                None if theirs.covers(version.dot) => {}
+                _ => merged.push(version.clone()),
             }
         }
         for version in &other.versions {
@@ -185,7 +226,8 @@ impl VersionSet {
         }
     }
 
-    /// Whether `other` holds nothing that is unknown here: merging it would change nothing.
+    /// Whether `other` holds no event that is unknown here: merging it would change nothing, but for the bytes of a value
+    /// that was reaped here.
     pub fn includes(&self, other: &VersionSet) -> bool {
         self.vector.descends(&other.vector)
             && self.versions.iter().all(|mine| other.holds(mine.dot) || !other.vector.covers(mine.dot))

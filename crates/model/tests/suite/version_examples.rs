@@ -84,6 +84,22 @@ fn an_expired_value_is_a_version_that_reads_as_absent() {
 }
 
 #[test]
+fn a_reaped_value_is_the_same_event_without_its_bytes() {
+    let mut set = VersionSet::default();
+    set.put(Stamp { expires: Some(WallMillis(100)), ..stamp(1, 1, 1) }, None);
+    set.put(stamp(2, 1, 2), Some(&Vector::default()));
+    let mut reaped = set.clone();
+    assert_eq!((set.expires_min(), reaped.reap(WallMillis(99)).0), (Some(WallMillis(100)), 0));
+    assert_eq!(reaped.reap(WallMillis(100)), (1, 3));
+    assert!(reaped.versions()[0].is_reaped() && reaped.expires_min().is_none());
+    assert!(reaped.includes(&set) && set.includes(&reaped) && !reaped.is_deleted());
+    assert_eq!(reaped.vector(), set.vector());
+    // Deleting keeps no time.
+    set.put(Stamp { value: Value::Tombstone, ..stamp(2, 1, 3) }, None);
+    assert!(set.is_deleted() && !set.versions()[0].is_reaped());
+}
+
+#[test]
 fn ties_of_timestamps_go_to_the_greater_dot() {
     let (mut one, mut two) = (VersionSet::default(), VersionSet::default());
     one.put(stamp(1, 1, 5), None);

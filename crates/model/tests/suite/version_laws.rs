@@ -1,6 +1,6 @@
 //! The laws of version sets, over reachable histories.
 
-use model::{Resolver, VersionSet};
+use model::{Resolver, Value, Version, VersionSet, WallMillis};
 use proptest::prelude::*;
 
 use super::histories::{Knowing, World, steps};
@@ -28,8 +28,49 @@ fn any_three(
     Ok(picks.map(|pick| pick.get(&world.seen).clone()))
 }
 
+/// The same versions, some of which expire: every third event does, wherever it is.
+fn expiring(set: &VersionSet) -> VersionSet {
+    let expires = |mut version: Version| {
+        let present = version.value != Value::Tombstone;
+        let chosen = (u64::from(version.dot.actor.node.0) + version.dot.count).is_multiple_of(3);
+        version.expires = (present && chosen).then_some(WallMillis(version.dot.count * 10));
+        version
+    };
+    let versions = set.versions().iter().cloned().map(expires).collect();
+    VersionSet::from_parts(set.vector().clone(), versions).expect("nothing but times has changed")
+}
+
+fn reaped(set: &VersionSet, now: u64) -> VersionSet {
+    let mut reaped = expiring(set);
+    reaped.reap(WallMillis(now));
+    reaped
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn replicas_that_reap_at_different_times_end_with_the_same(
+        steps in steps(),
+        picks in any::<[prop::sample::Index; 3]>(),
+        times in any::<[u8; 3]>(),
+    ) {
+        let states = any_three(&steps, picks)?.map(|knowing| knowing.state.full);
+        let [a, b, c] = [0, 1, 2].map(|at| reaped(&states[at], u64::from(times[at])));
+        prop_assert_eq!(merged(&a, &b), merged(&b, &a));
+        prop_assert_eq!(merged(&merged(&a, &b), &c), merged(&a, &merged(&b, &c)));
+        prop_assert_eq!(merged(&a, &a), a.clone());
+        // What is known does not depend on who has reaped, so comparing by dots finds nothing to exchange.
+        for (mine, theirs, plain) in [(&a, &b, (&states[0], &states[1])), (&b, &c, (&states[1], &states[2]))] {
+            prop_assert_eq!(mine.includes(theirs), plain.0.includes(plain.1));
+            let dots = |set: &VersionSet| set.versions().iter().map(|version| version.dot).collect::<Vec<_>>();
+            prop_assert_eq!(dots(&merged(mine, theirs)), dots(&merged(plain.0, plain.1)));
+        }
+        // Reaped in the end, all is as if nobody had reaped before.
+        let mut late = merged(&merged(&a, &b), &c);
+        late.reap(WallMillis(u64::MAX));
+        prop_assert_eq!(late, reaped(&merged(&merged(&states[0], &states[1]), &states[2]), u64::MAX));
+    }
 
     #[test]
     fn siblings_are_exactly_the_concurrent_writes_and_last_write_wins_may_resolve_at_any_time(steps in steps()) {

@@ -72,6 +72,12 @@ impl Answers {
     async fn confirm(&self, ask: CollectConfirm) -> Result<CollectConfirmed, Failure> {
         let CollectConfirm { round, generation, keys } = ask;
         let keys = Arc::new(named(keys)?);
+        let wall = self.clock.wall();
+        if keys.values().any(|set| set.is_reaped_before(wall)) {
+            let detail =
+                "a value of the round has not expired by this node's clock: clocks differ by minutes";
+            return Err(Failure::new(ErrorCode::ConditionFailed, detail));
+        }
         let view = self.replica.view().get();
         let own = view.cluster().generation;
         let confirm = Confirm { round, generation, keys: keys.clone() };

@@ -202,7 +202,9 @@ impl Collection {
                 }
             }
         }
-        keys.into_values().filter(|key| key.1.1.is_deleted()).collect()
+        let now = self.answers.clock.wall();
+        let ready = |key: &Collectable| key.1.1.is_deleted() && !key.1.1.is_reaped_before(now);
+        keys.into_values().filter(ready).collect()
     }
 
     fn members(&self) -> Vec<NodeId> {
@@ -326,7 +328,12 @@ async fn run(collection: Weak<Collection>) {
         let Some(collection) = collection.upgrade() else { return };
         collection.collect().await;
         let view = collection.answers.replica.view().get();
-        if view.stores().iter().any(|store| store.tombstones_overflowed()) {
+        let now = clock.wall();
+        let overflowed = |store: &Arc<LocalStore>| {
+            let (tombstones, expiring) = (store.tombstones_overflowed(), store.expiring_overflowed(now));
+            tombstones || expiring
+        };
+        if view.stores().iter().filter(|store| overflowed(store)).count() > 0 {
             walk(Arc::downgrade(&collection)).await;
         }
         let waits_for = *collection.waits_for.lock();
@@ -339,7 +346,7 @@ async fn run(collection: Weak<Collection>) {
     }
 }
 
-/// Finds the tombstones that were there before this process.
+/// Finds the tombstones, and the values that expire, that were there before this process or had no room.
 async fn walk(collection: Weak<Collection>) {
     let stores: Vec<Arc<LocalStore>> = match collection.upgrade() {
         Some(collection) => collection.answers.replica.view().get().stores().to_vec(),

@@ -1,4 +1,4 @@
-//! What ties the node's parts to its collection rounds.
+//! What ties the node's parts to reaping and to its collection rounds.
 
 use std::sync::Arc;
 
@@ -6,6 +6,7 @@ use client::peers::Peers;
 
 use super::{BACKOFF_MAX, Node};
 use crate::collection::{Answers, Collection, Service};
+use crate::expiry;
 
 impl Node {
     /// Takes part in collection rounds, and starts them.
@@ -26,5 +27,12 @@ impl Node {
         let collection = Collection::new(answers, peers, service, events, metrics, self.config.collection);
         collection.start();
         assert!(self.collection.set(collection).is_ok(), "a node starts collecting once");
+    }
+    /// Reaps what has expired, as long as the node lives.
+    pub(super) fn start_reaping(self: &Arc<Self>) {
+        let view = Arc::downgrade(self.replica.view());
+        let (clock, options) = (self.ports.clock.clone(), self.config.expiry);
+        let reaping = expiry::reap(view, clock, self.events.clone(), options);
+        self.ports.tasks.spawn_background(Box::pin(reaping));
     }
 }

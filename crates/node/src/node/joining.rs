@@ -69,7 +69,8 @@ pub(super) async fn join(
     let mut stores = Vec::new();
     for definition in &cluster.stores {
         let trees = remembered.remove(definition.name.as_str()).unwrap_or_default();
-        stores.push(open_store(engines, &contents, definition, &stamper, trees).await?);
+        let margin = config.expiry.margin;
+        stores.push(open_store(engines, &contents, definition, &stamper, (trees, margin)).await?);
     }
     if let Err(error) = local_copy::write(disk.clone(), &cluster).await {
         tracing::warn!(%error, "local copy of the cluster document not written");
@@ -96,10 +97,11 @@ pub(super) async fn open_store(
     contents: &str,
     definition: &Store,
     stamper: &Arc<Stamper>,
-    trees: BTreeMap<PartitionId, Tree>,
+    (trees, margin): (BTreeMap<PartitionId, Tree>, Duration),
 ) -> Result<Arc<LocalStore>, StartError> {
     let engine = open(engines, &format!("{contents}stores/{}", definition.name)).await?;
-    Ok(Arc::new(LocalStore::new(definition.clone(), engine, stamper.clone()).remembering(trees)))
+    let store = LocalStore::new(definition.clone(), engine, stamper.clone());
+    Ok(Arc::new(store.keeping_expired(margin).remembering(trees)))
 }
 
 /// What the coordination service remembers of a node.

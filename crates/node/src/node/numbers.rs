@@ -43,6 +43,21 @@ impl Node {
         watch(Kind::Counter, "tontine_repair_reads_refused_total", "Read repairs over the limit.", |node| {
             node.repairs.refused()
         });
+        watch(
+            Kind::Gauge,
+            "tontine_expiry_keys_pending",
+            "Keys that wait for their time to be over.",
+            |node| node.replica.view().get().stores().iter().map(|store| store.expiring_known() as u64).sum(),
+        );
+        watch(Kind::Counter, "tontine_expiry_values_reaped_total", "Expired values reaped.", |node| {
+            node.replica.view().get().stores().iter().map(|store| store.reaped().values).sum()
+        });
+        watch(
+            Kind::Counter,
+            "tontine_expiry_bytes_reaped_total",
+            "Bytes of expired values reaped.",
+            |node| node.replica.view().get().stores().iter().map(|store| store.reaped().bytes).sum(),
+        );
         watch(Kind::Counter, "tontine_node_events_total", "Events recorded.", |node| node.events.recorded());
         watch(
             Kind::Counter,

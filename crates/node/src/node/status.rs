@@ -5,7 +5,7 @@ use crate::stores::LocalStore;
 /// One store, as JSON.
 pub(super) fn store_status(store: &LocalStore) -> serde_json::Value {
     let stats = store.engine().stats();
-    let definition = store.definition();
+    let (definition, reaped) = (store.definition(), store.reaped());
     serde_json::json!({
         "store": definition.name,
         "replicas": definition.consistency.replicas,
@@ -19,5 +19,8 @@ pub(super) fn store_status(store: &LocalStore) -> serde_json::Value {
         "corrupt_records_total": stats.corrupt_records,
         "syncs_total": stats.syncs,
         "compacted_bytes_total": stats.compacted_bytes,
+        "expiring_keys": store.expiring_known(),
+        "expired_values_reaped_total": reaped.values,
+        "expired_bytes_reaped_total": reaped.bytes,
     })
 }

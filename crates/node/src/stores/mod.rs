@@ -7,12 +7,14 @@
 //! that came from elsewhere has none, so the next stamp here mints a new one (see `model::versions`).
 
 mod compare;
+mod expiry;
 mod hints;
 mod stamper;
 mod store;
 mod tombstones;
 mod trees;
 
+pub use expiry::EXPIRY_MARGIN;
 pub use hints::{HINT_BYTES_MAX, Hint, Hints};
 pub use stamper::Stamper;
 pub use store::{LocalStore, Place, Stamped, WriteOrder};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use model::limits::FRAME_BYTES_MAX;
@@ -12,11 +13,13 @@ use model::{
 };
 use parking_lot::Mutex;
 use protocol::merkle::Tree;
+use runtime::Clock;
 use storage::{Change, Commit, Durable, ScanCursor, ScanLimit, StorageEngine, StorageError};
 use wire::error::ErrorCode;
 use wire::messages::{Condition, Failure, Merged, StoreRef};
 use wire::versions::Single;
 
+use super::expiry::{EXPIRY_MARGIN, Expiring};
 use super::stamper::Stamper;
 use super::tombstones::Tombstones;
 use super::trees::{self, Trees};
@@ -70,6 +73,7 @@ pub struct LocalStore {
     engine: Arc<dyn StorageEngine>,
     stamper: Arc<Stamper>,
     pub(super) tombstones: Arc<Tombstones>,
+    pub(super) expiring: Arc<Expiring>,
     trees: Arc<Trees>,
     /// Trees of a clean stop, until the ring says which partitions there are.
     remembered: Arc<Mutex<BTreeMap<PartitionId, Tree>>>,
@@ -97,13 +101,14 @@ impl LocalStore {
     pub fn new(definition: Store, engine: Arc<dyn StorageEngine>, stamper: Arc<Stamper>) -> Self {
         let reference = StoreRef::from(&definition.name);
         let (trees, remembered) = (Arc::default(), Arc::default());
-        let tombstones = Arc::default();
+        let (tombstones, expiring) = (Arc::default(), Arc::new(Expiring::new(EXPIRY_MARGIN)));
         LocalStore {
             definition: Arc::new(definition),
             reference,
             engine,
             stamper,
             tombstones,
+            expiring,
             trees,
             remembered,
         }
@@ -115,6 +120,12 @@ impl LocalStore {
         self
     }
 
+    /// Keeping values for so long after they have expired, instead of [`EXPIRY_MARGIN`]; call it before the store has
+    /// seen a record.
+    pub fn keeping_expired(self, margin: Duration) -> Self {
+        LocalStore { expiring: Arc::new(Expiring::new(margin)), ..self }
+    }
+
     /// The same records under another definition of the store.
     pub fn redefined(&self, definition: Store) -> Self {
         LocalStore {
@@ -123,6 +134,7 @@ impl LocalStore {
             engine: self.engine.clone(),
             stamper: self.stamper.clone(),
             tombstones: self.tombstones.clone(),
+            expiring: self.expiring.clone(),
             trees: self.trees.clone(),
             remembered: self.remembered.clone(),
         }
@@ -252,7 +264,7 @@ impl LocalStore {
                 let order = order.take().expect("an engine calls back at most once");
                 match self.stamp_record(place, record, order) {
                     Ok((own, set, dot)) => {
-                        self.note(place, key, &set);
+                        self.note(place, key, record, &set);
                         let bytes = encode(Some(own), &set);
                         answer = Ok((set, dot));
                         Change::Put(bytes)
@@ -279,6 +291,7 @@ impl LocalStore {
             check_size(&self.definition, &version.value)?;
         }
         self.stamper.see(incoming.timestamp_max());
+        let incoming = &*self.without_expired(incoming);
         match self.merge_once(place, key, incoming) {
             Err(failure) if failure.code == ErrorCode::Corrupt && !incoming.is_empty() => {
                 // The damaged copy is lost in any case; another replica's takes its place. It comes without a
@@ -352,11 +365,18 @@ impl LocalStore {
         self.engine.durable(commit)
     }
 
-    /// Remembers a key that is about to be nothing but tombstones.
-    pub(super) fn note(&self, place: Place, key: &[u8], set: &VersionSet) {
+    /// Remembers a key of which something is about to be forgotten later: it is nothing but tombstones, or expires.
+    pub(super) fn note(&self, place: Place, key: &[u8], replaced: Option<&Bytes>, set: &VersionSet) {
         if set.is_deleted() {
             self.tombstones.add(place.token, key);
+        } else if let Some(expires) = set.expires_min() {
+            self.note_expiry(place, key, replaced, expires);
         }
+    }
+
+    /// The clock that says what has expired.
+    pub(super) fn clock(&self) -> &dyn Clock {
+        &**self.stamper.clock()
     }
 
     fn stamp_record(
@@ -396,7 +416,7 @@ impl LocalStore {
         incoming: &VersionSet,
     ) -> Result<(Merged, Change), Failure> {
         let Some(record) = record else {
-            self.note(place, key, incoming);
+            self.note(place, key, None, incoming);
             return Ok(match incoming.is_empty() {
                 true => (Merged::Known, Change::Keep),
                 false => (Merged::Changed, Change::Put(encode(None, incoming))),
@@ -407,7 +427,7 @@ impl LocalStore {
             && !incoming.holds(dot)
         {
             // Everything known here is behind the incoming set.
-            self.note(place, key, incoming);
+            self.note(place, key, Some(record), incoming);
             return Ok((Merged::Changed, Change::Put(encode(own, incoming))));
         }
         let (own, mut set) = decode(record, place.partition)?;
@@ -418,7 +438,7 @@ impl LocalStore {
         }
         set.merge(incoming);
         set.resolve(self.definition.resolver);
-        self.note(place, key, &set);
+        self.note(place, key, Some(record), &set);
         let kept = incoming.versions().iter().all(|version| set.holds(version.dot));
         let merged = if kept { Merged::Changed } else { Merged::Superseded };
         Ok((merged, Change::Put(encode(own, &set))))

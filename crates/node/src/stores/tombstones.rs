@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use model::limits::FRAME_BYTES_MAX;
-use model::{PartitionId, Token, VersionSet, WallMillis};
+use model::{PartitionId, Token, Value, Version, VersionSet, WallMillis};
 use parking_lot::Mutex;
 use storage::{Change, ScanCursor, ScanLimit, StorageError};
 use wire::messages::Failure;
@@ -91,11 +91,12 @@ impl LocalStore {
     }
 
     /// The key's tombstones, if it is nothing else: `Some(None)` while one of them is from the future, and must not be
-    /// forgotten before that is there, because no later stamp may be smaller.
+    /// forgotten before that is there, because no later stamp may be smaller, or because others still show the value.
     pub(crate) fn tombstone(&self, place: Place, key: &[u8], now: WallMillis) -> Option<Option<VersionSet>> {
         let record = self.engine().get(place.partition, place.token, key).ok()??;
         let (_, set) = decode(&record, place.partition).ok()?;
-        set.is_deleted().then(|| (set.timestamp_max().wall() <= now).then_some(set))
+        let past = || set.timestamp_max().wall() <= now && !set.is_reaped_before(now);
+        set.is_deleted().then(|| past().then_some(set.clone()))
     }
 
     /// Merges tombstones into the record if it is not clean of them. One that cannot be read brings nothing back.
@@ -122,8 +123,14 @@ impl LocalStore {
         let removed = self
             .update(place, key, &mut |record| {
                 let set = record.and_then(|record| decode(record, place.partition).ok()).map(|(_, set)| set);
-                // What covers no more than the tombstones is worth no more than they are.
-                let covered = set.is_some_and(|set| set.is_deleted() && tombstones.includes(&set));
+                // What covers no more than the tombstones is worth no more than they are. A value under the dot of a
+                // tombstone has expired, and was not reaped here yet.
+                let dead =
+                    |version: &Version| version.value == Value::Tombstone || tombstones.holds(version.dot);
+                let covered = set.is_some_and(|set| {
+                    let versions = set.versions();
+                    !versions.is_empty() && versions.iter().all(dead) && tombstones.includes(&set)
+                });
                 if covered { Change::Remove } else { Change::Keep }
             })
             .map_err(refuse)?
@@ -134,7 +141,7 @@ impl LocalStore {
         Ok(removed)
     }
 
-    /// Remembers the tombstones of one page of a partition; where the next one begins.
+    /// Remembers the tombstones, and the values that expire, of one page of a partition; where the next one begins.
     ///
     /// # Errors
     /// What the engine refuses.
@@ -147,7 +154,7 @@ impl LocalStore {
         let limit = ScanLimit { records_max, bytes_max: FRAME_BYTES_MAX };
         let (records, next) = self.scan(partition, after, limit)?;
         for (key, set) in records {
-            self.note(Place { partition, token: Token::of(&key) }, &key, &set);
+            self.note(Place { partition, token: Token::of(&key) }, &key, None, &set);
         }
         Ok(next)
     }

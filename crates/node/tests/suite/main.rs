@@ -5,6 +5,7 @@
 mod cluster;
 mod collection;
 mod door;
+mod expiry;
 mod handoff;
 mod hints;
 mod identity;

@@ -50,7 +50,7 @@ use self::format::SegmentKind;
 use self::recovery::Recovered;
 use self::segment::Segment;
 use self::tail::Tail;
-use crate::walk::Walks;
+use crate::walk::{Walkable, Walks};
 use crate::{
     Change, Commit, Durable, EngineStats, Met, ScanCursor, ScanLimit, ScanPage, StorageEngine, StorageError,
 };
@@ -311,6 +311,18 @@ impl StorageEngine for LogEngine {
     ) -> Result<(), StorageError> {
         self.core.check()?;
         crate::walk::walk(&*self.core, partition, tokens, visit)
+    }
+
+    fn find(
+        &self,
+        partition: PartitionId,
+        token: Token,
+        fingerprint: u32,
+    ) -> Result<Vec<(Bytes, Bytes)>, StorageError> {
+        self.core.check()?;
+        let mut records = Vec::new();
+        self.core.records_at(partition, (token, fingerprint), &mut records)?;
+        Ok(records)
     }
 
     fn partitions(&self) -> Vec<(PartitionId, u64)> {

@@ -94,6 +94,24 @@ fn keys_that_share_a_token_are_told_apart() {
 }
 
 #[test]
+fn a_record_is_found_by_the_token_and_the_fingerprint_of_its_key() {
+    on_each(|setup| {
+        let engine = setup.open();
+        for number in 0..50 {
+            setup.put(&*engine, 1, &format!("k{number}"), format!("v{number}"));
+        }
+        let find = |key: &str| {
+            let (token, fingerprint) = (Token::of(key.as_bytes()), storage::fingerprint(key.as_bytes()));
+            engine.find(PartitionId(1), token, fingerprint).unwrap()
+        };
+        assert_eq!(find("k7"), [(Bytes::from("k7"), Bytes::from("v7"))]);
+        write(&*engine, 1, b"k7", None).unwrap();
+        assert_eq!((find("k7"), find("never written")), (vec![], vec![]));
+        assert_eq!(engine.find(PartitionId(2), Token::of(b"k8"), storage::fingerprint(b"k8")), Ok(vec![]));
+    });
+}
+
+#[test]
 fn updates_of_one_key_by_many_threads_follow_each_other() {
     on_each(|setup| {
         let engine = setup.open();

@@ -66,6 +66,15 @@ impl StorageEngine for Hasty {
         self.0.walk(partition, tokens, visit)
     }
 
+    fn find(
+        &self,
+        partition: PartitionId,
+        token: Token,
+        fingerprint: u32,
+    ) -> Result<Vec<(Bytes, Bytes)>, StorageError> {
+        self.0.find(partition, token, fingerprint)
+    }
+
     fn partitions(&self) -> Vec<(PartitionId, u64)> {
         self.0.partitions()
     }

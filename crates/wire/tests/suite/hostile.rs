@@ -44,7 +44,7 @@ fn decode_all(bytes: &Bytes) {
         encode_context(&context, &mut again);
         assert_eq!(again.split(), bytes);
     }
-    let _ = peek_winner(bytes, WallMillis(0));
+    let _ = (peek_winner(bytes, WallMillis(0)), peek_expiry(bytes));
 }
 
 /// Bytes that get past the first checks: a known kind or header, then small numbers.

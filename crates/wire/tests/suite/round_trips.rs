@@ -52,6 +52,7 @@ proptest! {
             let winner = set.winner().and_then(|version| version.live(now)).cloned();
             prop_assert_eq!(peek_winner(&bytes.clone().freeze(), now), Ok(winner));
         }
+        prop_assert_eq!(peek_expiry(&bytes.freeze()), set.expires_min());
     }
 
     #[test]

@@ -1,0 +1,90 @@
+//! Reaping values that have expired (`docs/design/healing.md`, *Expiry*): at this node, whatever the others do.
+//!
+//! `stores::expiry` knows what is due and what reaping a key means; here is when and how fast.
+//!
+//! Must never: hold up requests. A step is short, and a rest follows it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use model::Moment;
+use runtime::Clock;
+
+use crate::events::{Event, Events};
+use crate::stores::{EXPIRY_MARGIN, LocalStore};
+use crate::view::{CurrentView, View};
+
+/// Pause between looks at what is due. Default of [`ExpiryOptions::interval`].
+pub const INTERVAL: Duration = Duration::from_secs(10);
+/// Keys of one step: a few milliseconds of the background thread.
+const STEP_KEYS: usize = 64;
+/// Rest after a step; together a bound of about 12,000 keys a second.
+const STEP_REST: Duration = Duration::from_millis(5);
+/// How often at most an event tells of each store's reaped values.
+const EVENT_INTERVAL: Duration = Duration::from_secs(600);
+
+/// How a node reaps.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpiryOptions {
+    /// How long a value keeps its space after it has expired: longer than clocks of nodes ever differ. Default:
+    /// [`EXPIRY_MARGIN`].
+    pub margin: Duration,
+    /// Pause between looks at what is due. Default: [`INTERVAL`].
+    pub interval: Duration,
+}
+
+impl Default for ExpiryOptions {
+    fn default() -> Self {
+        ExpiryOptions { margin: EXPIRY_MARGIN, interval: INTERVAL }
+    }
+}
+
+/// What was told of a store's reaped values: when, how many, how many bytes.
+type Told = (Moment, u64, u64);
+
+/// Reaps as long as the node lives.
+pub(crate) async fn reap(
+    view: Weak<CurrentView>,
+    clock: Arc<dyn Clock>,
+    events: Arc<Events>,
+    options: ExpiryOptions,
+) {
+    let mut told: BTreeMap<String, Told> = BTreeMap::new();
+    loop {
+        clock.sleep(options.interval).await;
+        let Some(current) = view.upgrade() else { return };
+        for store in current.get().stores() {
+            while step(&current.get(), store, &*clock) == STEP_KEYS {
+                clock.sleep(STEP_REST).await;
+            }
+            tell(store, &events, clock.now(), &mut told);
+        }
+    }
+}
+
+/// Reaps a few keys; how many were looked at.
+fn step(view: &View, store: &LocalStore, clock: &dyn Clock) -> usize {
+    let now = clock.wall();
+    let due = store.take_due(now, STEP_KEYS);
+    for &key in &due {
+        let (partition, _) = view.cluster().route(store.definition(), key.token);
+        if let Err(failure) = store.reap(partition.id, key, now) {
+            tracing::debug!(store = %store.definition().name, error = %failure, "expired value not reaped yet");
+        }
+    }
+    due.len()
+}
+
+fn tell(store: &LocalStore, events: &Events, now: Moment, told: &mut BTreeMap<String, Told>) {
+    let (name, reaped) = (store.definition().name.to_string(), store.reaped());
+    let before = told.get(&name).copied();
+    let (values, bytes) = before.map_or((0, 0), |(_, values, bytes)| (values, bytes));
+    let early = before.is_some_and(|(at, ..)| now.since(at) < EVENT_INTERVAL);
+    if reaped.values == values || early {
+        return;
+    }
+    let (values, bytes) = (reaped.values - values, reaped.bytes - bytes);
+    events.record(Event::ExpiredReaped { store: name.clone(), values, bytes });
+    told.insert(name, (now, reaped.values, reaped.bytes));
+}

@@ -1,0 +1,61 @@
+//! Values that expire: gone from every node after their time, index and bytes, and not back with a late message.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use client::{ClientOptions, PutOptions};
+use node::Node;
+
+use crate::cluster::{PATIENCE, RunningCluster, store};
+
+async fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn records(node: &Node) -> u64 {
+    node.replica().view().get().stores()[0].engine().stats().records
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn expired_keys_leave_nothing_behind_on_any_node() {
+    let cluster = RunningCluster::start((3, 3), store(3, 2, 2), |config| {
+        config.collection.interval = Duration::from_millis(20);
+        (config.expiry.interval, config.expiry.margin) =
+            (Duration::from_millis(20), Duration::from_millis(200));
+    })
+    .await;
+    let client = cluster.client(ClientOptions::default()).await.store("default").unwrap();
+    let brief = PutOptions { ttl: Some(Duration::from_millis(300)), ..PutOptions::default() };
+    for number in 0..60 {
+        let key = Bytes::from(format!("k{number}"));
+        let options = if number % 6 == 0 { PutOptions::default() } else { brief.clone() };
+        client.put(key, "value", options).await.unwrap();
+    }
+    // Their time is over, and they are written anew: these stay.
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    for number in [1, 2] {
+        client.put(format!("k{number}"), "again", PutOptions::default()).await.unwrap();
+    }
+    wait_until("expired values stay", || cluster.nodes.iter().all(|node| records(node) == 12)).await;
+    for number in 0..60 {
+        let found = client.get(format!("k{number}")).await.unwrap();
+        assert_eq!(found.value().is_some(), number % 6 == 0 || number == 1 || number == 2, "k{number}");
+    }
+    for node in &cluster.nodes {
+        let status: serde_json::Value = serde_json::from_slice(&node.status()).unwrap();
+        let store = &status["stores"][0];
+        assert_eq!(store["expiring_keys"], 0, "{store}");
+        let reaped = (&store["expired_values_reaped_total"], &store["expired_bytes_reaped_total"]);
+        assert_eq!(reaped.0.as_u64().unwrap() * 5, reaped.1.as_u64().unwrap());
+        let text = node.metrics().text();
+        for name in ["keys_pending", "values_reaped_total", "bytes_reaped_total"] {
+            assert!(text.contains(&format!("tontine_expiry_{name}")), "{name}");
+        }
+    }
+    let kinds = cluster.nodes.iter().flat_map(|node| node.events().after(0, 1000));
+    assert!(kinds.map(|event| event.event.kind()).any(|kind| kind == "expired-reaped"));
+}
