@@ -1,13 +1,14 @@
 """Runs Kazoo's own test suite, unmodified, on our code.
 
-    kazoo_suite.py kazoo|connection|single|parkazoo|all [--fast] [-- pytest args]
+    kazoo_suite.py kazoo|connection|single|parkazoo|pooled|all [--fast] [-- pytest args]
 
 What: fetches Kazoo's source distribution from PyPI, unpacks it beside the other
 downloads, and runs its tests there with `kazoo_suite_plugin` loaded, which swaps
 the client class and, for ParKazooClient, makes every server of Kazoo's harness an
 ensemble of its own. `kazoo` is the baseline: plain Kazoo, one three-server
 ensemble. `connection` is Kazoo's client on our connection, same ensemble, and
-`single` ParKazooClient on that ensemble; `parkazoo` is ParKazooClient on three.
+`single` ParKazooClient on that ensemble; `parkazoo` is ParKazooClient on three, and
+`pooled` PooledClient on those.
 
 Why: the suite was written by people who did not know us.
 
@@ -37,7 +38,7 @@ from servers import HERE, cache_directory, class_path
 KAZOO_VERSION = "2.11.0"
 # What plain Kazoo collects; fewer means part of the suite did not even load.
 TESTS_EXPECTED = 493
-MODES = ("kazoo", "connection", "single", "parkazoo")
+MODES = ("kazoo", "connection", "single", "parkazoo", "pooled")
 STATUS = HERE / "SUITE_STATUS.md"
 SERVER_FLAGS = "-Xmx160m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k"
 # Modules that need no server or that repeat test_client on green threads.

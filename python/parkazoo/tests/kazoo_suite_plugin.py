@@ -20,6 +20,7 @@ import kazoo.client
 import pytest
 
 MODE = os.environ["PARKAZOO_SUITE_MODE"]
+SEVERAL_ENSEMBLES = ("parkazoo", "pooled")
 EXCEPTIONS = Path(__file__).resolve().parent / "kazoo_suite_exceptions.txt"
 
 
@@ -31,13 +32,14 @@ def client_class() -> type:
         from parkazoo.connection import BatchingClient
 
         return BatchingClient
-    from parkazoo import ParKazooClient
+    from parkazoo import ParKazooClient, PooledClient
 
     if MODE == "single":
         return ParKazooClient
+    ours: Any = PooledClient if MODE == "pooled" else ParKazooClient
 
-    class SuiteClient(ParKazooClient):
-        """ParKazooClient that reads the harness's host lists as ensembles.
+    class SuiteClient(ours):  # type: ignore[misc]
+        """Our client, which reads the harness's host lists as ensembles.
 
         The harness joins its servers with commas, which is how one ensemble is
         written; here each of them is an ensemble, which is written with
@@ -85,7 +87,7 @@ def listed_exceptions() -> dict[str, str]:
 def pytest_configure(config: Any) -> None:
     chosen = client_class()
     kazoo.client.KazooClient = chosen
-    if MODE == "parkazoo":
+    if MODE in SEVERAL_ENSEMBLES:
         let_every_server_stand_alone()
 
 

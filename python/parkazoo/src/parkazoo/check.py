@@ -32,7 +32,7 @@ from parkazoo.copying import GONE, clear, erase, version_of
 from parkazoo.errors import MoveFailed
 from parkazoo.layout import CLAIM, CONFIG, DONE, INTENTS, Layout, decode, fence
 from parkazoo.mapping import SHARDS, Table
-from parkazoo.move import Mover
+from parkazoo.move import FAREWELL, Mover
 
 if TYPE_CHECKING:
     from parkazoo.client import ParKazooClient
@@ -92,6 +92,12 @@ class Checker:
                 finding.repaired = True
             yield finding
             table = mover.table
+        if self._at(table.seat).exists(FAREWELL) is not None:
+            finding = Finding("unfinished", "table", "an ensemble's removal")
+            if repair:
+                mover.abort()
+                finding.repaired = True
+            yield finding
         for name in table.ensembles:
             session = self._at(name)
             try:

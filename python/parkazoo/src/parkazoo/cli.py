@@ -32,6 +32,8 @@ from parkazoo.mapping import ConfigurationInvalid, Rules, Table, balanced, join
 from parkazoo.move import Mover, State
 
 DONE, WRONG, FAILED = 0, 1, 2
+# For so long after a command was killed, nobody else may change the table.
+SESSION_SECONDS = 10.0
 
 
 class Usage(Exception):
@@ -140,7 +142,10 @@ def _auth(options: Any) -> list[tuple[str, str]]:
 @contextmanager
 def _client(options: Any) -> Iterator[ParKazooClient]:
     client = ParKazooClient(
-        options.hosts, auth_data=_auth(options), auto_init=False, timeout=10
+        options.hosts,
+        auth_data=_auth(options),
+        auto_init=False,
+        timeout=SESSION_SECONDS,
     )
     client.start(options.timeout)
     try:

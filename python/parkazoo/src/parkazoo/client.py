@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kazoo.client import CLOSED_STATES, KazooClient
+from kazoo.client import CLOSED_STATES
 from kazoo.exceptions import (
     AuthFailedError,
     ConfigurationError,
@@ -24,9 +24,8 @@ from kazoo.exceptions import (
     ConnectionLoss,
     SessionExpiredError,
 )
-from kazoo.hosts import collect_hosts
 from kazoo.protocol.connection import _CONNECTION_DROP, _SESSION_EXPIRED
-from kazoo.protocol.paths import _prefix_root, normpath
+from kazoo.protocol.paths import _prefix_root
 from kazoo.protocol.serialization import Auth, Transaction
 from kazoo.protocol.states import KazooState, KeeperState
 
@@ -34,6 +33,7 @@ from parkazoo import hosts as hosts_string
 from parkazoo import intents, remove
 from parkazoo.adopting import Adopting
 from parkazoo.ensemble import EnsembleClient
+from parkazoo.facade import Facade
 from parkazoo.fencing import READS, Fencing, StrictReply
 from parkazoo.layout import SYSTEM, Layout, fence
 from parkazoo.mapping import Rules, Table
@@ -44,20 +44,8 @@ from parkazoo.steps import Call, Multi
 from parkazoo.watching import Watches
 from parkazoo.wire import Fenced
 
-_PASSED_ON = (
-    "randomize_hosts",
-    "read_only",
-    "keyfile",
-    "keyfile_password",
-    "certfile",
-    "ca",
-    "use_ssl",
-    "verify_certs",
-    "check_hostname",
-)
 
-
-class ParKazooClient(KazooClient):
+class ParKazooClient(Facade):
     """A drop-in for `KazooClient` over one namespace on many ensembles.
 
     Takes everything `KazooClient` takes, and:
@@ -127,10 +115,11 @@ class ParKazooClient(KazooClient):
         self._fencing = Fencing(self)
         self._adopting = Adopting(self)
         self._ordering = Ordering(self, session_order)
-        options = {name: getattr(self, name, None) for name in _PASSED_ON}
-        options["timeout"] = timeout
-        options["logger"] = self.logger
-        options["sasl_options"] = self._null_connection.sasl_options
+        options = {
+            **self._connection_options(),
+            "timeout": timeout,
+            "logger": self.logger,
+        }
         self._sessions = Sessions(self, options)
         if client_id is not None:
             self._remember(client_id)
@@ -143,18 +132,10 @@ class ParKazooClient(KazooClient):
         """As Kazoo's; the servers of ensembles already in use are taken over."""
         if randomize_hosts is not None:
             self.randomize_hosts = randomize_hosts
-        ensembles, chroot = hosts_string.split(hosts)
-        new_chroot = normpath(chroot) if chroot else ""
-        if self.chroot is not None and new_chroot != self.chroot:
-            raise ConfigurationError(
-                "Changing chroot at runtime is not currently supported"
-            )
-        self.chroot = new_chroot
-        self.bootstrap = ensembles
-        self.hosts = [server for part in ensembles for server in collect_hosts(part)[0]]
+        self._use_hosts(hosts)
         if self._sessions is None:
             return
-        for part in ensembles:
+        for part in self.bootstrap:
             servers = hosts_string.servers(part)
             for ensemble in self._sessions.by_name.values():
                 if servers & frozenset(ensemble.hosts):
@@ -170,34 +151,11 @@ class ParKazooClient(KazooClient):
         return sessions.by_name.get(sessions.table.owners[bucket.shard])
 
     @property
-    def _connection(self) -> Any:
-        home = self._home
-        return self._null_connection if home is None else home._connection
+    def _shown(self) -> EnsembleClient | None:
+        return self._home
 
-    @_connection.setter
-    def _connection(self, connection: Any) -> None:
-        self._null_connection = connection
-
-    @property
-    def _session_id(self) -> Any:
-        home = self._home
-        return self.__dict__.get("_own_id") if home is None else home._session_id
-
-    @_session_id.setter
-    def _session_id(self, session_id: Any) -> None:
-        self.__dict__["_own_id"] = session_id
-
-    @property
-    def _session_passwd(self) -> Any:
-        home = self._home
-        if home is None:
-            return self.__dict__.get("_own_passwd")
-        return home._session_passwd
-
-    @_session_passwd.setter
-    def _session_passwd(self, password: Any) -> None:
-        """Kazoo resets it with the session; a test mangles it to lose the session."""
-        self.__dict__["_own_passwd"] = password
+    def _password_given(self, password: Any) -> None:
+        """A test mangles it to lose the session."""
         if self._sessions is not None and any(password):
             for ensemble in self._sessions.by_name.values():
                 ensemble._session_passwd = password

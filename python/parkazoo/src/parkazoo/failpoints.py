@@ -43,6 +43,25 @@ LABELS = (
     "move.5.switch",
     "move.6.clean",
 )
+# Steps of the command line's own work, announced after they are done. `table` is any
+# new table: written where it is decided, then on the other ensembles.
+COMMAND_LABELS = (
+    "init.1.fences",
+    "init.2.root",
+    "init.3.names",
+    "init.4.table",
+    "import.1.node",
+    "import.2.acl",
+    "table.1.decided",
+    "table.2.told",
+    "add.1.furnish",
+    "remove.1.handover",
+    "remove.2.empty",
+    "remove.3.noted",
+    "remove.4.farewell",
+    "abort.1.clear",
+    "abort.2.thaw",
+)
 
 hook: Callable[[str, str], None] | None = None
 _wanted = os.environ.get("PARKAZOO_FAILPOINT", "")

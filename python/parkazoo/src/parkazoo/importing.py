@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError
 from kazoo.security import make_acl
 
+from parkazoo import failpoints
 from parkazoo.client import ParKazooClient
 from parkazoo.layout import BASE, is_system
 from parkazoo.mapping import join
@@ -54,9 +55,24 @@ def _copy(source: Any, client: ParKazooClient, path: str) -> int:
         try:
             client.create(child, data, acl=first)
             count += 1
-        except NodeExistsError:
-            first = acls
+        except (NodeExistsError, NoAuthError):
+            # An import that was killed had got here; it closes a directory last.
+            if client.exists(child) is None:
+                raise
+            if first is not acls and not _left_open(client, child, first):
+                first = acls
+        failpoints.reached("import.1.node", failpoints.AFTER)
         count += _copy(source, client, child)
         if first is not acls:
             client.set_acls(child, acls)
+            failpoints.reached("import.2.acl", failpoints.AFTER)
     return count
+
+
+def _left_open(client: ParKazooClient, path: str, open_acls: list[Any]) -> bool:
+    """Did an import that was killed leave this directory open to everybody?"""
+    try:
+        found, _ = client.get_acls(path)
+    except (NoNodeError, NoAuthError):
+        return False
+    return _OURS in found and sorted(found) == sorted(set(open_acls))

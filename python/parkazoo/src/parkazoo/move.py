@@ -21,22 +21,19 @@ ensemble's copy of the table is written, or run twice at once in a namespace.
 
 from __future__ import annotations
 
+import json
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import (
     BadVersionError,
-    ConnectionClosedError,
     ConnectionLoss,
     KazooException,
-    NodeExistsError,
     NoNodeError,
-    SessionExpiredError,
 )
 from kazoo.security import OPEN_ACL_UNSAFE
 
@@ -44,7 +41,6 @@ from parkazoo import failpoints, namespace
 from parkazoo import hosts as hosts_string
 from parkazoo.copying import (
     ACTIVE,
-    FROZEN,
     GONE,
     Copier,
     clear,
@@ -55,6 +51,7 @@ from parkazoo.copying import (
 from parkazoo.errors import MoveFailed, NamespaceMismatch
 from parkazoo.layout import BASE, CONFIG, IDENTITY, INTENTS, fence
 from parkazoo.mapping import EnsembleRemoved, Table, balanced
+from parkazoo.seat import Seat
 
 if TYPE_CHECKING:
     from parkazoo.client import ParKazooClient
@@ -69,9 +66,8 @@ PASSES = 3
 EPHEMERAL_SECONDS = 20.0
 # How long work recorded on an ensemble that is to go may take to its end.
 INTENT_SECONDS = 15.0
-# How long the seat may be away when we have ended and want to say so.
-LEAVE_ATTEMPTS, LEAVE_PAUSE = 120, 0.5
-ADMIN = BASE + "/admin"
+# On the seat: the name and hosts of an ensemble that goes, until it has been told.
+FAREWELL = BASE + "/farewell"
 
 Progress = Callable[["State"], None]
 
@@ -86,7 +82,7 @@ class State:
     pause_max: float = 0.0
 
 
-class Mover:
+class Mover(Seat):
     """Changes who holds what. `client` is started; one at a time per namespace."""
 
     def __init__(
@@ -95,147 +91,13 @@ class Mover:
         progress: Progress | None = None,
         ephemeral_seconds: float = EPHEMERAL_SECONDS,
     ) -> None:
-        self.client = client
+        super().__init__(client)
         self.progress = progress or (lambda state: None)
         self.ephemeral_seconds = ephemeral_seconds
         self.state = State()
         self.stopped = False
-        self.identity = uuid.uuid4().hex.encode()
-
-    # -- the table ---------------------------------------------------------------
-
-    @property
-    def table(self) -> Table:
-        """The table as the seat has it now."""
-        known = self.client.table
-        assert known is not None
-        while True:
-            seat = self._at(known.seat)
-            seat.sync(CONFIG)
-            table = Table.deserialize(seat.get(CONFIG)[0])
-            if table.generation < known.generation:
-                return known  # it became the seat and was not told; see `_recover`
-            # Our own client would hear of it a moment later; we are about to need it.
-            self.client._sessions.adopt(table)
-            if table.seat == seat.name:
-                return table
-            known = table
-
-    def _at(self, name: str) -> Any:
-        session = self.client._sessions.session(name)
-        if not self.client._sessions.wait(lambda: session.connected, 15):
-            raise MoveFailed(
-                f"ensemble {name} cannot be reached; nothing moves while one of the"
-                " ensembles is away"
-            )
-        return session
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Be the only one who changes the table; ends with the session, too."""
-        with self._alone_at(self._at(self.table.seat)):
-            yield
-
-    @contextmanager
-    def _alone_at(self, seat: Any) -> Iterator[None]:
-        while True:
-            try:
-                seat.create(ADMIN, self.identity, ephemeral=True)
-                break
-            except ConnectionLoss:
-                # Done or not: if it was, the next attempt finds it to be ours.
-                seat = self._at(seat.name)
-            except NodeExistsError:
-                if self._mine(seat):
-                    break
-                raise MoveFailed(
-                    "somebody else is changing this namespace; wait until they are done"
-                ) from None
-        try:
-            yield
-        finally:
-            self._leave(seat)
-
-    def _mine(self, seat: Any) -> bool:
-        """Is it we who are recorded as changing the table, in this very session?"""
-        try:
-            identity, stat = seat.get(ADMIN)
-        except NoNodeError:
-            return False
-        return bool(
-            identity == self.identity and stat.ephemeralOwner == seat._session_id
-        )
-
-    def _leave(self, seat: Any) -> None:
-        """Let others change the table. Whatever made us stop is the news, not this.
-
-        A connection that is lost here must not leave our record behind for as long
-        as the session lives, so it is tried again until the session is lost, too.
-        """
-        for _ in range(LEAVE_ATTEMPTS):
-            try:
-                if self._mine(seat):
-                    seat.delete(ADMIN)
-                return
-            except (ConnectionClosedError, SessionExpiredError):
-                return  # it went with the session
-            except KazooException as error:
-                self.client.logger.warning("not yet left to others: %r", error)
-                self.client.handler.sleep_func(LEAVE_PAUSE)
-
-    def publish(
-        self,
-        table: Table,
-        frozen: Mapping[str, list[int]] = {},
-        decides: str | None = None,
-    ) -> Table:
-        """Write the next table: the seat's copy decides, then all others.
-
-        `frozen`: by ensemble, shards whose fences change in the same transaction
-        as that ensemble's copy. `decides`: the seat so far, if there is a new one.
-        """
-        following = table.next()
-        seat = decides or following.seat
-
-        def write(name: str) -> None:
-            shards = frozen.get(name, [])
-            self._write_copy(self._at(name), table, following, shards, name == seat)
-
-        write(seat)
-        self.client._sessions.adopt(following)
-        others = [name for name in following.ensembles if name != seat]
-        self.client._sessions.in_parallel([partial(write, name) for name in others])
-        return following
-
-    def _write_copy(
-        self,
-        ensemble: Any,
-        before: Table,
-        table: Table,
-        frozen: list[int],
-        deciding: bool,
-    ) -> None:
-        while True:
-            data, stat = ensemble.get(CONFIG)
-            found = Table.deserialize(data)
-            if deciding and found.generation != before.generation:
-                raise MoveFailed("the table was changed by somebody else; try again")
-            if data == table.serialize() and not (deciding or frozen):
-                return  # one that joins was given it before
-            if found.generation >= table.generation:
-                raise MoveFailed("somebody else is ahead with the table; try again")
-            change = ensemble.transaction()
-            change.set_data(CONFIG, table.serialize(), stat.version)
-            for shard in frozen:
-                change.set_data(fence(shard), FROZEN, table.fences[shard])
-            results = change.commit()
-            failed = [r for r in results if isinstance(r, Exception)]
-            if not failed:
-                return
-            if not isinstance(failed[0], BadVersionError) or frozen:
-                raise MoveFailed(f"{ensemble.name} refused the new table: {results}")
-            if deciding:
-                raise MoveFailed("the table was changed by somebody else; try again")
+        # Whose removal, which somebody else had not ended, we have ended.
+        self.farewell_said: str | None = None
 
     # -- moving ------------------------------------------------------------------
 
@@ -401,7 +263,20 @@ class Mover:
         unfinished = sorted({*table.planned, *table.moving})
         if unfinished:
             self._give_up(unfinished)
+        else:
+            self._tell_the_others(table)
+        self._end_farewell()
         return unfinished
+
+    def _tell_the_others(self, table: Table) -> None:
+        """Who decided this table may have died before every ensemble had it."""
+        for name in table.ensembles:
+            session = self._at(name)
+            if namespace._create(session, CONFIG, table.serialize()):
+                continue
+            data, stat = session.get(CONFIG)
+            if Table.deserialize(data).generation < table.generation:
+                session.set(CONFIG, table.serialize(), stat.version)
 
     def _give_up(self, shards: list[int]) -> None:
         """Thaw what is frozen, forget what is staged; the owner stays the same.
@@ -428,11 +303,13 @@ class Mover:
         for shard, target, staged, owned in going:
             if staged is not None:
                 clear(self._at(target), shard, GONE, staged)
+                failpoints.reached("abort.1.clear", failpoints.AFTER)
             owner = self._at(table.owners[shard])
             try:
                 version = owner.set(fence(shard), ACTIVE, owned).version
             except BadVersionError:
                 raise MoveFailed(overtaken(fence(shard))) from None
+            failpoints.reached("abort.2.thaw", failpoints.AFTER)
             undone = undone.with_owner(shard, table.owners[shard], version)
         self.publish(undone)
 
@@ -452,9 +329,10 @@ class Mover:
                 )
             if name in table.ensembles:
                 raise MoveFailed(f"there is an ensemble named {name} already")
-            wider = table.with_ensembles({**table.ensembles, name: hosts})
-            self._furnish(wider.next(), name, hosts)
-            self.publish(wider)
+            # It is given the table without it: none that was not decided may be seen.
+            self._furnish(table, name, hosts)
+            failpoints.reached("add.1.furnish", failpoints.AFTER)
+            self.publish(table.with_ensembles({**table.ensembles, name: hosts}))
             return name
 
     def _furnish(self, table: Table, name: str, hosts: str) -> None:
@@ -479,6 +357,8 @@ class Mover:
         """Move everything away from an ensemble, then let it go."""
         with self.alone(), ExitStack() as also:
             self._recover()
+            if name == self.farewell_said:
+                return self.state  # only this was missing
             table = self.table
             others = [other for other in table.ensembles if other != name]
             if name not in table.ensembles or not others:
@@ -486,14 +366,18 @@ class Mover:
             if name == table.seat:
                 also.enter_context(self._alone_at(self._at(others[0])))
                 self._hand_over(table, others[0])
+                failpoints.reached("remove.1.handover", failpoints.AFTER)
             state = self._move(balanced(self.table, others))
             table = self.table
             if self.stopped or table.shards(name):
                 return state
             self._await_intents(name)
+            failpoints.reached("remove.2.empty", failpoints.AFTER)
+            self._note_farewell(table, name)
+            failpoints.reached("remove.3.noted", failpoints.AFTER)
             smaller = {n: h for n, h in table.ensembles.items() if n != name}
-            after = self.publish(table.with_ensembles(smaller))
-            self._say_farewell(table.ensembles[name], after)
+            self.publish(table.with_ensembles(smaller))
+            self._end_farewell()
             return state
 
     def _hand_over(self, table: Table, seat: str) -> None:
@@ -522,12 +406,38 @@ class Mover:
                 " finished; run `parkazoo check --repair` and try again"
             )
 
+    def _note_farewell(self, table: Table, name: str) -> None:
+        """Note on the seat whom word must be left with, should we die meanwhile."""
+        note = json.dumps([name, table.ensembles[name]]).encode()
+        seat = self._at(table.seat)
+        if not namespace._create(seat, FAREWELL, note):
+            seat.set(FAREWELL, note)
+
+    def _end_farewell(self) -> None:
+        """Leave word on an ensemble that was taken out, if that is still to be done.
+
+        It is tried once: an ensemble that does not answer may be gone for good.
+        """
+        table = self.table
+        seat = self._at(table.seat)
+        try:
+            name, hosts = json.loads(seat.get(FAREWELL)[0])
+        except NoNodeError:
+            return
+        if table.ensembles.get(name) != hosts:
+            self._say_farewell(hosts, table)
+            self.farewell_said = name
+            failpoints.reached("remove.4.farewell", failpoints.AFTER)
+        with suppress(NoNodeError):
+            seat.delete(FAREWELL)
+
     def _say_farewell(self, hosts: str, table: Table) -> None:
         """Leave word on an ensemble that nobody may take for a fresh one."""
         session = self.client._sessions.visit(hosts)
         try:
-            if self.client._sessions.wait(lambda: session.connected, 15):
-                session.set(CONFIG, table.tombstone())
+            if not self.client._sessions.wait(lambda: session.connected, 15):
+                raise ConnectionLoss("no connection")
+            session.set(CONFIG, table.tombstone())
         except KazooException as error:
             self.client.logger.warning("no word left on %s: %r", hosts, error)
         finally:

@@ -21,6 +21,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError
 from kazoo.security import OPEN_ACL_UNSAFE
 
+from parkazoo import failpoints
 from parkazoo.errors import NamespaceMismatch, NotInitialized
 from parkazoo.layout import BASE, CONFIG, IDENTITY, INTENTS, Layout, fence
 from parkazoo.mapping import Rules, Table
@@ -55,11 +56,17 @@ def initialize(
             _refuse_foreign(table.ensembles[name], client)
     for name, client in clients.items():
         make_fences(client, table.shards(name))
+        failpoints.reached("init.1.fences", failpoints.AFTER)
     _make_root(clients, table)
+    failpoints.reached("init.2.root", failpoints.AFTER)
     for name, client in clients.items():
         _create(client, INTENTS, b"")
         _create(client, IDENTITY, name.encode())
+        failpoints.reached("init.3.names", failpoints.AFTER)
+    # Whoever finds a table uses the namespace, so nothing else may be missing then.
+    for client in clients.values():
         _write_first(client, table)
+        failpoints.reached("init.4.table", failpoints.AFTER)
     return table
 
 

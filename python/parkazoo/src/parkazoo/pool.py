@@ -36,7 +36,7 @@ import time
 from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
-from kazoo.client import CLOSED_STATES, KazooClient
+from kazoo.client import CLOSED_STATES
 from kazoo.exceptions import (
     AuthFailedError,
     ConfigurationError,
@@ -44,9 +44,8 @@ from kazoo.exceptions import (
     ConnectionLoss,
     SessionExpiredError,
 )
-from kazoo.hosts import collect_hosts
 from kazoo.protocol.connection import _CONNECTION_DROP, _SESSION_EXPIRED
-from kazoo.protocol.paths import _prefix_root, normpath
+from kazoo.protocol.paths import _prefix_root
 from kazoo.protocol.serialization import (
     Create,
     Create2,
@@ -60,6 +59,7 @@ from parkazoo import remove
 from parkazoo.carrier import RETRY_SECONDS, Carrier
 from parkazoo.errors import SharedCredentials
 from parkazoo.estates import Estate
+from parkazoo.facade import Facade
 from parkazoo.noting import Creation, Deletion
 from parkazoo.pool_watching import MemberWatch, WatchersOf
 from parkazoo.steps import EPHEMERAL
@@ -74,18 +74,6 @@ _SHARED = (
     "session_order",
     "strict_reads",
     "cross_shard",
-)
-_CONNECTION = (
-    "sasl_options",
-    "read_only",
-    "randomize_hosts",
-    "keyfile",
-    "keyfile_password",
-    "certfile",
-    "ca",
-    "use_ssl",
-    "verify_certs",
-    "check_hostname",
 )
 
 
@@ -111,7 +99,7 @@ class _Pool:
 _POOL = _Pool()
 
 
-class PooledClient(KazooClient):
+class PooledClient(Facade):
     """A logical client that shares its sessions with others of this process.
 
     Takes what `ParKazooClient` takes. Clients share their sessions if they agree in
@@ -164,8 +152,7 @@ class PooledClient(KazooClient):
             *rest,
             **named,
         )
-        options = {name: getattr(self, name, None) for name in _CONNECTION}
-        options["sasl_options"] = self._null_connection.sasl_options
+        options = self._connection_options()
         key = (
             pool,
             tuple(self.bootstrap),
@@ -202,39 +189,13 @@ class PooledClient(KazooClient):
         self, hosts: hosts_string.Hosts, randomize_hosts: bool | None = None
     ) -> None:
         """As Kazoo's. The servers' new addresses count for all who share."""
-        ensembles, chroot = hosts_string.split(hosts)
-        new_chroot = normpath(chroot) if chroot else ""
-        if self.chroot is not None and new_chroot != self.chroot:
-            raise ConfigurationError(
-                "Changing chroot at runtime is not currently supported"
-            )
-        self.chroot, self.bootstrap = new_chroot, ensembles
-        self.hosts = [s for part in ensembles for s in collect_hosts(part)[0]]
+        self._use_hosts(hosts)
         if self._carrier is not None:
-            self._carrier.set_hosts(";".join(ensembles), randomize_hosts)
+            self._carrier.set_hosts(";".join(self.bootstrap), randomize_hosts)
 
     @property
-    def _connection(self) -> Any:
-        carrier = self._carrier
-        return self._null_connection if carrier is None else carrier._connection
-
-    @_connection.setter
-    def _connection(self, connection: Any) -> None:
-        self._null_connection = connection
-
-    @property
-    def _session_id(self) -> Any:
-        return None if self._carrier is None else self._carrier._session_id
-
-    @_session_id.setter
-    def _session_id(self, session_id: Any) -> None: ...
-
-    @property
-    def _session_passwd(self) -> Any:
-        return None if self._carrier is None else self._carrier._session_passwd
-
-    @_session_passwd.setter
-    def _session_passwd(self, password: Any) -> None: ...
+    def _shown(self) -> Carrier | None:
+        return self._carrier
 
     @property
     def client_ids(self) -> dict[str, tuple[int, bytes]]:

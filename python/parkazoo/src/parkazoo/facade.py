@@ -1,0 +1,99 @@
+"""What `ParKazooClient` and `PooledClient` have in common: no connection of their own.
+
+What: both are `KazooClient`s, so code of Kazoo, its recipes and its users look for
+a connection, a session and hosts on them. Here these are shown as another client's:
+that of the ensemble that serves the root, or that which a pool shares.
+
+Must never: keep a copy of what the other client has, which would grow old.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConfigurationError
+from kazoo.hosts import collect_hosts
+from kazoo.protocol.paths import normpath
+
+from parkazoo import hosts as hosts_string
+
+# How a client connects: options of `KazooClient` that are handed on as they are.
+CONNECTION_OPTIONS = (
+    "randomize_hosts",
+    "read_only",
+    "keyfile",
+    "keyfile_password",
+    "certfile",
+    "ca",
+    "use_ssl",
+    "verify_certs",
+    "check_hostname",
+)
+
+
+class Facade(KazooClient):
+    """A client whose connection and session are another's."""
+
+    chroot: str | None
+    bootstrap: list[str]
+
+    @property
+    def _shown(self) -> Any:
+        """The client whose connection and session this one shows, once there is one."""
+        raise NotImplementedError
+
+    def _connection_options(self) -> dict[str, Any]:
+        """What the clients that do connect are made with."""
+        options = {name: getattr(self, name, None) for name in CONNECTION_OPTIONS}
+        options["sasl_options"] = self._null_connection.sasl_options
+        return options
+
+    def _use_hosts(self, hosts: hosts_string.Hosts) -> None:
+        """Take in a hosts string.
+
+        :raises ConfigurationError: it has another chroot than the one before.
+        """
+        ensembles, chroot = hosts_string.split(hosts)
+        new_chroot = normpath(chroot) if chroot else ""
+        if self.chroot is not None and new_chroot != self.chroot:
+            raise ConfigurationError(
+                "Changing chroot at runtime is not currently supported"
+            )
+        self.chroot, self.bootstrap = new_chroot, ensembles
+        self.hosts = [server for part in ensembles for server in collect_hosts(part)[0]]
+
+    # What Kazoo itself assigns is kept beside, and shown until there is more.
+
+    @property
+    def _connection(self) -> Any:
+        shown = self._shown
+        return self._null_connection if shown is None else shown._connection
+
+    @_connection.setter
+    def _connection(self, connection: Any) -> None:
+        self._null_connection = connection
+
+    @property
+    def _session_id(self) -> Any:
+        shown = self._shown
+        return self.__dict__.get("_own_id") if shown is None else shown._session_id
+
+    @_session_id.setter
+    def _session_id(self, session_id: Any) -> None:
+        self.__dict__["_own_id"] = session_id
+
+    @property
+    def _session_passwd(self) -> Any:
+        shown = self._shown
+        if shown is None:
+            return self.__dict__.get("_own_passwd")
+        return shown._session_passwd
+
+    @_session_passwd.setter
+    def _session_passwd(self, password: Any) -> None:
+        self.__dict__["_own_passwd"] = password
+        self._password_given(password)
+
+    def _password_given(self, password: Any) -> None:
+        """Somebody assigned a session's password."""

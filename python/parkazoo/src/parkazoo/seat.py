@@ -1,0 +1,190 @@
+"""The table, and being the only one who changes it.
+
+What: reads the table where it is decided, at the *seat*; keeps everybody else from
+changing it, with an ephemeral there; writes a new one, first at the seat, then on
+every other ensemble.
+
+Why the seat decides: ensembles do not know each other, so of two who change the
+table at once one must be refused by a single server.
+
+Must never: change a fence without the copy of the table on the same ensemble, or
+leave the record of who is at work behind when its session lives on.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    SessionExpiredError,
+)
+
+from parkazoo import failpoints, namespace
+from parkazoo.copying import FROZEN
+from parkazoo.errors import MoveFailed
+from parkazoo.layout import BASE, CONFIG, fence
+from parkazoo.mapping import Table
+
+if TYPE_CHECKING:
+    from parkazoo.client import ParKazooClient
+
+# How long the seat may be away when we have ended and want to say so.
+LEAVE_ATTEMPTS, LEAVE_PAUSE = 120, 0.5
+ADMIN = BASE + "/admin"
+
+
+class Seat:
+    """Reads and writes the table for `client`, which is started."""
+
+    def __init__(self, client: ParKazooClient) -> None:
+        self.client = client
+        self.identity = uuid.uuid4().hex.encode()
+
+    @property
+    def table(self) -> Table:
+        """The table as the seat has it now."""
+        known = self.client.table
+        assert known is not None
+        while True:
+            seat = self._at(known.seat)
+            seat.sync(CONFIG)
+            table = Table.deserialize(seat.get(CONFIG)[0])
+            if table.generation < known.generation:
+                return known  # it became the seat and was not told; see `_recover`
+            # Our own client would hear of it a moment later; we are about to need it.
+            self.client._sessions.adopt(table)
+            if table.seat == seat.name:
+                return table
+            known = table
+
+    def _at(self, name: str) -> Any:
+        session = self.client._sessions.session(name)
+        if not self.client._sessions.wait(lambda: session.connected, 15):
+            raise MoveFailed(
+                f"ensemble {name} cannot be reached; nothing moves while one of the"
+                " ensembles is away"
+            )
+        return session
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Be the only one who changes the table; ends with the session, too."""
+        with self._alone_at(self._at(self.table.seat)):
+            yield
+
+    @contextmanager
+    def _alone_at(self, seat: Any) -> Iterator[None]:
+        while True:
+            try:
+                seat.create(ADMIN, self.identity, ephemeral=True)
+                break
+            except ConnectionLoss:
+                # Done or not: if it was, the next attempt finds it to be ours.
+                seat = self._at(seat.name)
+            except NodeExistsError:
+                if self._mine(seat):
+                    break
+                raise MoveFailed(
+                    "somebody else is changing this namespace; wait until they are done"
+                ) from None
+        try:
+            yield
+        finally:
+            self._leave(seat)
+
+    def _mine(self, seat: Any) -> bool:
+        """Is it we who are recorded as changing the table, in this very session?"""
+        try:
+            identity, stat = seat.get(ADMIN)
+        except NoNodeError:
+            return False
+        return bool(
+            identity == self.identity and stat.ephemeralOwner == seat._session_id
+        )
+
+    def _leave(self, seat: Any) -> None:
+        """Let others change the table. Whatever made us stop is the news, not this.
+
+        A connection that is lost here must not leave our record behind for as long
+        as the session lives, so it is tried again until the session is lost, too.
+        """
+        for _ in range(LEAVE_ATTEMPTS):
+            try:
+                if self._mine(seat):
+                    seat.delete(ADMIN)
+                return
+            except (ConnectionClosedError, SessionExpiredError):
+                return  # it went with the session
+            except KazooException as error:
+                self.client.logger.warning("not yet left to others: %r", error)
+                self.client.handler.sleep_func(LEAVE_PAUSE)
+
+    def publish(
+        self,
+        table: Table,
+        frozen: Mapping[str, list[int]] = {},
+        decides: str | None = None,
+    ) -> Table:
+        """Write the next table: the seat's copy decides, then all others.
+
+        `frozen`: by ensemble, shards whose fences change in the same transaction
+        as that ensemble's copy. `decides`: the seat so far, if there is a new one.
+        """
+        following = table.next()
+        seat = decides or following.seat
+
+        def write(name: str) -> None:
+            shards = frozen.get(name, [])
+            self._write_copy(self._at(name), table, following, shards, name == seat)
+            step = "table.1.decided" if name == seat else "table.2.told"
+            failpoints.reached(step, failpoints.AFTER)
+
+        write(seat)
+        self.client._sessions.adopt(following)
+        others = [name for name in following.ensembles if name != seat]
+        self.client._sessions.in_parallel([partial(write, name) for name in others])
+        return following
+
+    def _write_copy(
+        self,
+        ensemble: Any,
+        before: Table,
+        table: Table,
+        frozen: list[int],
+        deciding: bool,
+    ) -> None:
+        while True:
+            try:
+                data, stat = ensemble.get(CONFIG)
+            except NoNodeError:  # whoever made the namespace died before this one
+                namespace._create(ensemble, CONFIG, before.serialize())
+                continue
+            found = Table.deserialize(data)
+            if deciding and found.generation != before.generation:
+                raise MoveFailed("the table was changed by somebody else; try again")
+            if data == table.serialize() and not (deciding or frozen):
+                return  # we lost the connection, and it had been done
+            if found.generation >= table.generation:
+                raise MoveFailed("somebody else is ahead with the table; try again")
+            change = ensemble.transaction()
+            change.set_data(CONFIG, table.serialize(), stat.version)
+            for shard in frozen:
+                change.set_data(fence(shard), FROZEN, table.fences[shard])
+            results = change.commit()
+            failed = [r for r in results if isinstance(r, Exception)]
+            if not failed:
+                return
+            if not isinstance(failed[0], BadVersionError) or frozen:
+                raise MoveFailed(f"{ensemble.name} refused the new table: {results}")
+            if deciding:
+                raise MoveFailed("the table was changed by somebody else; try again")
