@@ -59,7 +59,7 @@ impl StoreHandle {
                 self.pause(attempt - 1).await;
             }
             attempt += 1;
-            let scope = inner.scope(&self.name)?;
+            let scope = inner.scope_for(&self.name, options)?;
             let keys = left.iter().map(|&position| keys[position].clone()).collect();
             let options = &self.until(end, options);
             let got = inner.coordinator.multi_get(&scope, keys, options, usize::MAX).await;
@@ -114,7 +114,7 @@ impl StoreHandle {
                 puts.tried.iter_mut().for_each(Vec::clear);
                 continue;
             }
-            let scope = self.client.inner.scope(&self.name)?;
+            let scope = self.client.inner.scope_for(&self.name, options)?;
             let sent = groups
                 .into_iter()
                 .map(|(node, positions)| self.put_group(&scope, node, &keyed, positions, options, end));

@@ -7,7 +7,9 @@ use bytes::Bytes;
 use model::{Cluster, NodeId, VersionSet};
 use parking_lot::RwLock;
 use runtime::Ports;
-use wire::messages::{ClusterGet, Peer, RepairControl, RepairGet, Request, Response, StatusGet};
+use wire::messages::{
+    ClusterGet, Peer, RepairControl, RepairGet, Request, RequestOptions, Response, StatusGet,
+};
 
 use crate::coordinator::{Coordinator, CoordinatorOptions, Replicas, Scope};
 use crate::error::ClientError;
@@ -168,6 +170,16 @@ impl Inner {
         };
         let (definition, store) = (Arc::new(definition.clone()), (&definition.name).into());
         Ok(Scope { cluster, definition, store, epoch: model::Epoch(0) })
+    }
+
+    /// The same, for a request with these options.
+    pub(crate) fn scope_for(&self, store: &str, options: &RequestOptions) -> Result<Scope, ClientError> {
+        let scope = self.scope(store)?;
+        let replicas = scope.definition.consistency.replicas;
+        match options.required {
+            Some(required) if required > replicas => Err(ClientError::TooFewReplicas { required, replicas }),
+            _ => Ok(scope),
+        }
     }
 
     /// Calls a node and waits.

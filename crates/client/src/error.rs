@@ -28,6 +28,14 @@ pub enum ClientError {
         /// The names that exist.
         known: String,
     },
+    /// The request asks for more replicas than the store keeps of a key. Nothing was done.
+    #[error("{required} replicas are asked for, and the store keeps {replicas} of each key")]
+    TooFewReplicas {
+        /// The R or W of the request.
+        required: u8,
+        /// N.
+        replicas: u8,
+    },
     /// The request was refused. Nothing was done; the code says why.
     #[error("{code}: {detail}")]
     Failed {

@@ -170,7 +170,7 @@ impl StoreHandle {
         let end = inner.coordinator.deadline(options);
         let mut attempt = 0;
         loop {
-            let scope = inner.scope(&self.name)?;
+            let scope = inner.scope_for(&self.name, options)?;
             let options = &self.until(end, options);
             match inner.coordinator.get(&scope, key.bytes().clone(), options).await {
                 Ok(got) => {
@@ -231,7 +231,7 @@ impl StoreHandle {
         let end = inner.coordinator.deadline(options);
         let mut attempt = 0;
         loop {
-            let scope = inner.scope(&self.name)?;
+            let scope = inner.scope_for(&self.name, options)?;
             let options = &self.until(end, options);
             let mut last = None;
             for node in self.candidates(&scope, key) {

@@ -7,9 +7,10 @@ use client::{Client, ClientOptions};
 use coordination::memory::MemoryService;
 use model::{Cluster, Consistency, Generation, Node as Member, NodeId, Ring, Store, StoreName, Zone};
 use node::engines::MemoryEngines;
+use node::serve::Service;
 use node::{Node, NodeConfig, Worker};
 use runtime::disk::simulated::SimulatedDisk;
-use runtime::{Listener, Ports};
+use runtime::{BoxFuture, Link, Listener, Network, NetworkError, Ports};
 use wire::messages::{Response, Welcome, encode_response, request_id};
 
 use crate::support::Connection;
@@ -23,6 +24,29 @@ pub(crate) struct RunningCluster {
     pub(crate) service: MemoryService,
     workers: Vec<Worker>,
     addresses: Vec<String>,
+    /// What serves each node, and what it starts from again.
+    homes: Vec<Home>,
+}
+
+/// What stays of a node while it is away.
+struct Home {
+    config: NodeConfig,
+    disk: Arc<SimulatedDisk>,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+/// A network over which nothing is reached; whoever uses it can still be reached.
+struct NoWayOut(Arc<dyn Network>);
+
+impl Network for NoWayOut {
+    fn connect(&self, address: &str) -> BoxFuture<'static, Result<Link, NetworkError>> {
+        let error = NetworkError::Unreachable { address: address.to_owned(), reason: "no way".to_owned() };
+        Box::pin(std::future::ready(Err(error)))
+    }
+
+    fn listen(&self, address: &str) -> BoxFuture<'static, Result<Box<dyn Listener>, NetworkError>> {
+        self.0.listen(address)
+    }
 }
 
 /// A store named `default` with these numbers.
@@ -35,11 +59,26 @@ impl RunningCluster {
     /// Starts the first `running` of `count` nodes and serves their native protocol. The others say welcome to whoever
     /// connects, and nothing after that.
     pub(crate) async fn start(
+        counts: (u32, u32),
+        store: Store,
+        configure: impl Fn(&mut NodeConfig),
+    ) -> RunningCluster {
+        RunningCluster::start_over(Ports::os().unwrap(), counts, store, configure).await
+    }
+
+    /// Starts nodes that clients reach and that do not reach each other.
+    pub(crate) async fn start_apart(count: u32, store: Store) -> RunningCluster {
+        let mut ports = Ports::os().unwrap();
+        ports.network = Arc::new(NoWayOut(ports.network.clone()));
+        RunningCluster::start_over(ports, (count, count), store, |_| {}).await
+    }
+
+    async fn start_over(
+        ports: Ports,
         (count, running): (u32, u32),
         store: Store,
         configure: impl Fn(&mut NodeConfig),
     ) -> RunningCluster {
-        let ports = Ports::os().unwrap();
         let mut listeners: Vec<Box<dyn Listener>> = Vec::new();
         let mut members = Vec::new();
         for id in 1..=count {
@@ -64,9 +103,11 @@ impl RunningCluster {
             service: service.clone(),
             workers: Vec::new(),
             addresses: Vec::new(),
+            homes: Vec::new(),
         };
-        for (member, mut listener) in members.into_iter().zip(listeners) {
+        for (member, listener) in members.into_iter().zip(listeners) {
             if member.id.0 > running {
+                let mut listener = listener;
                 tokio::spawn(async move {
                     while let Ok(link) = listener.accept().await {
                         tokio::spawn(welcome(member.id, link));
@@ -78,18 +119,11 @@ impl RunningCluster {
             config.coordinator.deadline = PATIENCE;
             configure(&mut config);
             let disk = Arc::new(SimulatedDisk::new(u64::from(member.id.0)));
-            let session = Arc::new(service.open());
-            let node =
-                Node::start(config, ports.clone(), disk, Arc::new(MemoryEngines), session).await.unwrap();
-            let worker = node.worker(ports.clone());
-            let service = worker.service.clone();
-            tokio::spawn(async move {
-                while let Ok(link) = listener.accept().await {
-                    tokio::spawn(service.clone().serve(link));
-                }
-            });
+            let (node, worker) = run(&config, &disk, &service, &ports).await;
+            let serving = tokio::spawn(serve(listener, worker.service.clone()));
             started.nodes.push(node);
             started.workers.push(worker);
+            started.homes.push(Home { config, disk, serving });
             started.addresses.push(member.native);
         }
         started
@@ -100,14 +134,54 @@ impl RunningCluster {
         Client::connect(&self.addresses, Ports::os().unwrap(), options).await.unwrap()
     }
 
+    /// Stops a node cleanly: its address refuses whoever comes, and its links end.
+    pub(crate) async fn stop(&mut self, position: usize) {
+        self.homes[position].serving.abort();
+        let _ = (&mut self.homes[position].serving).await;
+        self.nodes[position].stop().await.unwrap();
+    }
+
+    /// Starts a stopped node again, at its address and from its disk.
+    pub(crate) async fn start_again(&mut self, position: usize) {
+        let ports = Ports::os().unwrap();
+        let listener = ports.network.listen(&self.addresses[position]).await.unwrap();
+        let home = &mut self.homes[position];
+        let (node, worker) = run(&home.config, &home.disk, &self.service, &ports).await;
+        home.serving = tokio::spawn(serve(listener, worker.service.clone()));
+        self.nodes[position] = node;
+        self.workers[position] = worker;
+    }
+
     /// A Redis connection to one of the nodes.
     pub(crate) fn redis(&self, position: usize) -> Connection {
         Connection::to(self.nodes[position].clone(), &self.workers[position])
     }
 }
 
+async fn run(
+    config: &NodeConfig,
+    disk: &Arc<SimulatedDisk>,
+    service: &MemoryService,
+    ports: &Ports,
+) -> (Arc<Node>, Worker) {
+    let session = Arc::new(service.open());
+    let engines = Arc::new(MemoryEngines);
+    let node = Node::start(config.clone(), ports.clone(), disk.clone(), engines, session).await.unwrap();
+    let worker = node.worker(ports.clone());
+    (node, worker)
+}
+
+/// Serves until it is aborted; its links end with it.
+async fn serve(mut listener: Box<dyn Listener>, service: Service) {
+    let mut links = tokio::task::JoinSet::new();
+    while let Ok(link) = listener.accept().await {
+        while links.try_join_next().is_some() {}
+        links.spawn(service.clone().serve(link));
+    }
+}
+
 /// Greets as a node does, then takes everything and answers nothing.
-async fn welcome(node: NodeId, mut link: runtime::Link) {
+async fn welcome(node: NodeId, mut link: Link) {
     let Ok(Some(hello)) = link.receiver.receive().await else { return };
     let id = request_id(&hello).unwrap();
     let welcome = Response::Welcome(Welcome {
