@@ -122,7 +122,7 @@ impl LocalStore {
         let Some(mut locked) = self.trees().lock(partition) else {
             return Ok(Counted { done: true, ..Counted::default() });
         };
-        let Some(tree) = locked.tree() else { return Ok(Counted { done: true, ..Counted::default() }) };
+        let tree = locked.tree();
         let Some(tokens) = tree.next_to_count(records, RECORDS_AT_ONCE) else {
             return Ok(Counted { done: true, ..Counted::default() });
         };
@@ -136,7 +136,7 @@ impl LocalStore {
     /// it is about to be counted.
     pub(crate) fn scrub_step(&self, partition: PartitionId, from: Token) -> Result<Scrubbed, StorageError> {
         let Some(mut locked) = self.trees().lock(partition) else { return Ok(Scrubbed::default()) };
-        let Some(tree) = locked.tree() else { return Ok(Scrubbed::default()) };
+        let tree = locked.tree();
         let Some(tokens) = tree.leaves_from(from, RECORDS_AT_ONCE) else { return Ok(Scrubbed::default()) };
         let walked = self.walk_digests(partition, &tokens)?;
         let wrong_leaves = tree.verify(&tokens, &walked.digests);

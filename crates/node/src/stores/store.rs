@@ -162,17 +162,17 @@ impl LocalStore {
         }
     }
 
-    /// Updates a record and its hash tree, under the tree's lock. **Every change of a record goes through here.**
+    /// Updates a record and notes it for its hash tree. **Every change of a record goes through here.**
     pub(super) fn update(
         &self,
         place: Place,
         key: &[u8],
         change: &mut dyn FnMut(Option<&Bytes>) -> Change,
     ) -> Result<Option<Commit>, StorageError> {
-        let mut locked = self.trees.lock(place.partition);
-        let Some(tree) = locked.as_mut().and_then(|locked| locked.tree()) else {
+        let mut writing = self.trees.writing(place.partition);
+        if !writing.is_noted() {
             return self.engine.update(place.partition, place.token, key, change);
-        };
+        }
         let mut difference = Some(Default::default());
         let updated = self.engine.update(place.partition, place.token, key, &mut |record| {
             let change = change(record);
@@ -185,12 +185,12 @@ impl LocalStore {
         });
         match (&updated, difference) {
             (Ok(None), _) => {}
-            (Ok(Some(_)), Some(difference)) => tree.apply(place.token, difference),
+            (Ok(Some(_)), Some(difference)) => writing.note(place.token, difference),
             // Refused before anything was done.
             (Err(StorageError::Full), _) => {}
             // A record that nobody can read was replaced, or nobody knows what the engine has done.
-            (Ok(Some(_)), None) | (Err(_), None) => tree.doubt(),
-            (Err(_), Some(difference)) if difference != Default::default() => tree.doubt(),
+            (Ok(Some(_)), None) | (Err(_), None) => writing.doubt(),
+            (Err(_), Some(difference)) if difference != Default::default() => writing.doubt(),
             (Err(_), Some(_)) => {}
         }
         updated
@@ -309,10 +309,10 @@ impl LocalStore {
 
     /// Forgets a record that cannot be read. What it added to the sums is not known any more.
     fn discard_corrupt(&self, place: Place, key: &[u8]) -> Result<bool, StorageError> {
-        let mut locked = self.trees.lock(place.partition);
+        let mut writing = self.trees.writing(place.partition);
         let discarded = self.engine.discard_corrupt(place.partition, place.token, key)?;
-        if discarded && let Some(tree) = locked.as_mut().and_then(|locked| locked.tree()) {
-            tree.doubt();
+        if discarded {
+            writing.doubt();
         }
         Ok(discarded)
     }

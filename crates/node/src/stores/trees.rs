@@ -1,5 +1,9 @@
-//! The hash trees of one store at this node: one for each partition, under a lock that writes of the partition hold
-//! from before the engine's update until the tree has taken it in.
+//! The hash trees of one store at this node, one for each partition.
+//!
+//! Partitions share a lock by *stripes*. A write holds its stripe from before the engine's update until it has noted
+//! there what it did to the sums; the notes of a stripe are carried over into its trees when there are many, and
+//! before anybody looks at one. So a write touches a few lines of memory that are always near, and those of its tree,
+//! which are far, are fetched for many writes at once.
 //!
 //! A tree is remembered from a clean stop to the next start, in a file that is removed before anything is written:
 //! so a file that is there belongs to the records that are there. Without one, trees of partitions with records are
@@ -17,22 +21,77 @@ use parking_lot::{Mutex, MutexGuard};
 use protocol::merkle::{Change, Digest, Tree};
 use storage::Partitions;
 
+/// Stripes of a store: so many that workers rarely meet, so few that all of them stay near.
+const STRIPES: usize = 64;
+
+/// Notes that a stripe gathers: 1 KiB.
+const NOTES_MAX: usize = 32;
+
 /// The trees of one store.
-#[derive(Default)]
 pub struct Trees {
-    slots: Partitions<Slot>,
-    /// Partitions that are incomplete; while there are none, nobody looks for them.
+    stripes: Box<[Stripe]>,
+    /// The records of these partitions were lost here and are being fetched.
+    lost: Partitions<AtomicBool>,
+    /// How many; while there are none, nobody looks for them.
     incomplete: AtomicUsize,
     /// Corrupt records that were replaced.
     repaired: AtomicU64,
 }
 
+/// On lines of its own, so that workers do not share what they do not both use.
 #[derive(Default)]
-struct Slot {
-    /// `None` until the ring has said which tokens the partition has.
-    tree: Mutex<Option<Tree>>,
-    /// The records of the partition were lost here and are being fetched.
-    incomplete: AtomicBool,
+#[repr(align(128))]
+struct Stripe(Mutex<Kept>);
+
+/// What a stripe keeps.
+#[derive(Default)]
+struct Kept {
+    /// Partitions whose tokens the ring has said, in order.
+    ids: Vec<PartitionId>,
+    /// Their trees.
+    trees: Vec<Tree>,
+    notes: Vec<Note>,
+}
+
+/// What a write did, not yet in its tree. Halves, because the whole would be aligned to waste a third.
+struct Note {
+    token: Token,
+    difference: [u64; 2],
+    partition: PartitionId,
+    records: i32,
+}
+
+impl Kept {
+    fn place(&self, partition: PartitionId) -> Option<usize> {
+        self.ids.binary_search(&partition).ok()
+    }
+
+    fn tree(&mut self, partition: PartitionId) -> Option<&mut Tree> {
+        let place = self.place(partition)?;
+        self.trees.get_mut(place)
+    }
+
+    /// Carries the notes over.
+    fn settle(&mut self) {
+        let Kept { ids, trees, notes } = self;
+        for Note { token, difference: [low, high], partition, records } in notes.drain(..) {
+            let difference = Digest(u128::from(low) | u128::from(high) << 64);
+            // A partition that the ring does not have has no sums.
+            if let Ok(place) = ids.binary_search(&partition) {
+                trees[place].apply(token, Change { difference, records });
+            }
+        }
+    }
+
+    fn insert(&mut self, partition: PartitionId, tree: Tree) {
+        match self.ids.binary_search(&partition) {
+            Ok(place) => self.trees[place] = tree,
+            Err(place) => {
+                self.ids.insert(place, partition);
+                self.trees.insert(place, tree);
+            }
+        }
+    }
 }
 
 /// What is known of the records before anybody has counted them.
@@ -44,12 +103,57 @@ pub(crate) struct Beginning {
     pub(crate) records: BTreeMap<PartitionId, u64>,
 }
 
-/// A partition's tree while nobody else can change its records.
-pub(super) struct Locked<'a>(MutexGuard<'a, Option<Tree>>);
+/// A partition's tree, with all that its records have had, while nobody can change them.
+pub(super) struct Locked<'a>(MutexGuard<'a, Kept>, usize);
 
 impl Locked<'_> {
-    pub(super) fn tree(&mut self) -> Option<&mut Tree> {
-        self.0.as_mut()
+    pub(super) fn tree(&mut self) -> &mut Tree {
+        &mut self.0.trees[self.1]
+    }
+}
+
+/// The right to change records of a partition.
+pub(super) struct Writing<'a> {
+    kept: MutexGuard<'a, Kept>,
+    partition: PartitionId,
+}
+
+impl Writing<'_> {
+    /// Whether anybody wants to know of changes: nobody does before there is a ring.
+    pub(super) fn is_noted(&self) -> bool {
+        !self.kept.ids.is_empty()
+    }
+
+    /// A record with this token has changed.
+    pub(super) fn note(&mut self, token: Token, change: Change) {
+        if change == Change::default() {
+            return;
+        }
+        let Change { difference: Digest(sum), records } = change;
+        let difference = [sum as u64, (sum >> 64) as u64];
+        self.kept.notes.push(Note { token, difference, partition: self.partition, records });
+        if self.kept.notes.len() >= NOTES_MAX {
+            self.kept.settle();
+        }
+    }
+
+    /// Nobody knows any more what the records are.
+    pub(super) fn doubt(&mut self) {
+        self.kept.settle();
+        if let Some(tree) = self.kept.tree(self.partition) {
+            tree.doubt();
+        }
+    }
+}
+
+impl Default for Trees {
+    fn default() -> Self {
+        Trees {
+            stripes: (0..STRIPES).map(|_| Stripe::default()).collect(),
+            lost: Partitions::default(),
+            incomplete: AtomicUsize::new(0),
+            repaired: AtomicU64::new(0),
+        }
     }
 }
 
@@ -57,58 +161,81 @@ impl Trees {
     /// Gives each partition of the ring its tree. One that has other tokens than before begins as it would at a start.
     pub(super) fn shape(&self, ring: &Ring, beginning: impl FnOnce() -> Beginning) {
         let bounds = bounds(ring);
-        let differs = |(id, tokens): &&(PartitionId, RangeInclusive<Token>)| {
-            let slot = self.slots.get(*id);
-            slot.is_none_or(|slot| slot.tree.lock().as_ref().is_none_or(|tree| tree.tokens() != *tokens))
+        let fits = |id: PartitionId, tokens: &RangeInclusive<Token>| {
+            self.stripe(id).lock().tree(id).map(|tree| tree.tokens() == *tokens)
         };
-        if bounds.iter().find(differs).is_none() {
+        if bounds.iter().all(|(id, tokens)| fits(*id, tokens) == Some(true)) {
             return;
         }
         let Beginning { mut remembered, records } = beginning();
         for (id, tokens) in bounds {
-            let mut tree = self.slots.get_or_create(id).tree.lock();
-            if tree.as_ref().is_some_and(|tree| tree.tokens() == tokens) {
+            let mut kept = self.stripe(id).lock();
+            let before = kept.tree(id).map(|tree| tree.tokens());
+            if before.as_ref() == Some(&tokens) {
                 continue;
             }
             let found = records.get(&id).copied().unwrap_or(0);
-            let known = remembered.remove(&id);
-            *tree = Some(match known {
+            let tree = match remembered.remove(&id) {
                 Some(known) if known.tokens() == tokens && known.records() == Some(found) => known,
-                _ if found == 0 => Tree::empty(&tokens),
+                // Nobody has written to a partition that was not there.
+                _ if found == 0 && before.is_none() => Tree::empty(&tokens),
                 _ => Tree::doubtful(&tokens),
-            });
+            };
+            kept.settle();
+            kept.insert(id, tree);
         }
+    }
+
+    fn stripe(&self, partition: PartitionId) -> &Mutex<Kept> {
+        &self.stripes[partition.0 as usize % STRIPES].0
+    }
+
+    /// Keeps other writers of a partition away while its records change.
+    pub(super) fn writing(&self, partition: PartitionId) -> Writing<'_> {
+        Writing { kept: self.stripe(partition).lock(), partition }
     }
 
     /// Keeps writers of a partition away; `None` for one that the ring does not have.
     pub(super) fn lock(&self, partition: PartitionId) -> Option<Locked<'_>> {
-        self.slots.get(partition).map(|slot| Locked(slot.tree.lock()))
+        let mut kept = self.stripe(partition).lock();
+        kept.settle();
+        let place = kept.place(partition)?;
+        Some(Locked(kept, place))
     }
 
     /// Looks at a partition's tree.
     pub(crate) fn look<T>(&self, partition: PartitionId, look: impl FnOnce(&Tree) -> T) -> Option<T> {
-        self.slots.get(partition)?.tree.lock().as_ref().map(look)
+        self.lock(partition).map(|mut locked| look(locked.tree()))
+    }
+
+    /// What `look` finds of interest in the trees, by partition.
+    fn survey<T>(&self, look: impl Fn(&Tree) -> Option<T>) -> BTreeMap<PartitionId, T> {
+        let mut found = BTreeMap::new();
+        for stripe in &self.stripes {
+            let mut kept = stripe.0.lock();
+            kept.settle();
+            let all = kept.ids.iter().zip(&kept.trees);
+            found.extend(all.filter_map(|(id, tree)| Some((*id, look(tree)?))));
+        }
+        found
     }
 
     /// Partitions whose tree must be counted.
     pub(crate) fn uncounted(&self) -> Vec<PartitionId> {
-        let wants = |slot: &Slot| slot.tree.lock().as_ref().is_some_and(Tree::wants_count);
-        self.slots.iter().filter(|(_, slot)| wants(slot)).map(|(id, _)| id).collect()
+        self.survey(|tree| tree.wants_count().then_some(())).into_keys().collect()
     }
 
     /// Trees, how many of them are doubtful, and bytes of memory for leaves.
     pub(crate) fn summary(&self) -> (usize, usize, usize) {
-        self.slots.iter().fold((0, 0, 0), |(trees, doubtful, bytes), (_, slot)| {
-            let tree = slot.tree.lock();
-            let Some(tree) = tree.as_ref() else { return (trees, doubtful, bytes) };
-            (trees + 1, doubtful + usize::from(tree.sum().is_none()), bytes + tree.bytes())
+        let all = self.survey(|tree| Some((usize::from(tree.sum().is_none()), tree.bytes())));
+        all.values().fold((0, 0, 0), |(trees, doubtful, bytes), (doubt, more)| {
+            (trees + 1, doubtful + doubt, bytes + more)
         })
     }
 
     /// All trees that are counted, to be remembered.
     pub(crate) fn counted(&self) -> Vec<(PartitionId, Tree)> {
-        let counted = |slot: &Slot| slot.tree.lock().as_ref().filter(|tree| tree.sum().is_some()).cloned();
-        self.slots.iter().filter_map(|(id, slot)| Some((id, counted(slot)?))).collect()
+        self.survey(|tree| tree.sum().map(|_| tree.clone())).into_iter().collect()
     }
 
     /// Corrupt records that were replaced since the start.
@@ -123,13 +250,13 @@ impl Trees {
     /// Whether the partition's records were lost here and are not back yet.
     pub(crate) fn is_incomplete(&self, partition: PartitionId) -> bool {
         self.incomplete.load(Ordering::Acquire) > 0
-            && self.slots.get(partition).is_some_and(|slot| slot.incomplete.load(Ordering::Acquire))
+            && self.lost.get(partition).is_some_and(|lost| lost.load(Ordering::Acquire))
     }
 
     /// Says that the partition's records are lost here, or that they are back.
     pub(crate) fn set_incomplete(&self, partition: PartitionId, incomplete: bool) {
-        let slot = self.slots.get_or_create(partition);
-        match (slot.incomplete.swap(incomplete, Ordering::AcqRel), incomplete) {
+        let lost = self.lost.get_or_create(partition);
+        match (lost.swap(incomplete, Ordering::AcqRel), incomplete) {
             (false, true) => self.incomplete.fetch_add(1, Ordering::AcqRel),
             (true, false) => self.incomplete.fetch_sub(1, Ordering::AcqRel),
             _ => 0,
@@ -149,7 +276,7 @@ pub(super) fn difference(key: &[u8], before: Option<&Bytes>, after: Option<&Byte
     let digest = |record: Option<&Bytes>| {
         record.map(|record| digest_of(key, record)).map_or(Some(None), |d| d.map(Some))
     };
-    Some(Change { removed: digest(before)?, added: digest(after)? })
+    Some(Change::of(digest(before)?, digest(after)?))
 }
 
 /// The digest of a stored record; `None` when it does not decode.

@@ -5,7 +5,7 @@
 //! not, for they will be met. A tree that has become too shallow is counted once more in the same way, with more
 //! leaves, while the old ones go on serving.
 //!
-//! Must never: be changed without the lock under which its records change.
+//! Must never: be asked or counted while a change that its records have had has not been applied.
 
 use std::ops::RangeInclusive;
 
@@ -25,13 +25,21 @@ const DEPTH_MIN: u8 = 4;
 /// Most bits of leaves: 16 million leaves of one partition.
 const DEPTH_MAX: u8 = 24;
 
-/// What a write did to a record.
+/// What writes did to records, as far as sums care.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Digest of the record that was there; `None` when there was none.
-    pub removed: Option<Digest>,
-    /// Digest of the record that is there now; `None` when there is none.
-    pub added: Option<Digest>,
+    /// The digests that came, less those that went.
+    pub difference: Digest,
+    /// The records that came, less those that went.
+    pub records: i32,
+}
+
+impl Change {
+    /// Of the record that was there and the one that is there now; `None` where there is none.
+    pub fn of(removed: Option<Digest>, added: Option<Digest>) -> Change {
+        let difference = added.unwrap_or_default().minus(removed.unwrap_or_default());
+        Change { difference, records: i32::from(added.is_some()) - i32::from(removed.is_some()) }
+    }
 }
 
 /// Tokens that begin with the same bits.
@@ -110,11 +118,9 @@ impl Leaves {
     }
 
     fn apply(&mut self, position: usize, change: Change) {
-        let difference = change.added.unwrap_or_default().minus(change.removed.unwrap_or_default());
-        self.sums[position] = self.sums[position].plus(difference);
-        self.sum = self.sum.plus(difference);
-        self.records += u64::from(change.added.is_some());
-        self.records = self.records.saturating_sub(u64::from(change.removed.is_some()));
+        self.sums[position] = self.sums[position].plus(change.difference);
+        self.sum = self.sum.plus(change.difference);
+        self.records = self.records.saturating_add_signed(change.records.into());
     }
 }
 
@@ -271,7 +277,7 @@ impl Tree {
         let Some(count) = &mut self.count else { return false };
         for (token, digest) in met {
             let position = count.leaves.position(self.first, token);
-            count.leaves.apply(position, Change { removed: None, added: Some(digest) });
+            count.leaves.apply(position, Change::of(None, Some(digest)));
         }
         count.frontier = count.leaves.position(self.first, last_token) + 1;
         if count.frontier < count.leaves.sums.len() {

@@ -37,7 +37,7 @@ impl Replica {
         let removed = (!record.is_empty()).then(|| Digest::of(key, record));
         record.merge(set);
         let added = Some(Digest::of(key, record));
-        self.trees[(token.0 >> 62) as usize].apply(token, Change { removed, added });
+        self.trees[(token.0 >> 62) as usize].apply(token, Change::of(removed, added));
     }
 
     fn write(&mut self, key: &Bytes, node: u32) {

@@ -19,7 +19,7 @@ impl Records {
             Some(digest) => self.0.insert(token, digest),
             None => self.0.remove(&token),
         };
-        Change { removed, added: digest }
+        Change::of(removed, digest)
     }
 
     fn within(&self, tokens: &RangeInclusive<Token>) -> Vec<(Token, Digest)> {
