@@ -11,13 +11,14 @@
 //!
 //! **Architecture Invariant:** at the byte limit a hint is refused, never a healthy write.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use model::{Epoch, NodeId, PartitionId, Resolver, Store, StoreName, Token, VersionSet, WallMillis};
 use parking_lot::RwLock;
-use storage::{Change, Commit, Durable, ScanCursor, ScanLimit, StorageEngine};
+use storage::{Change, Commit, Durable, Met, ScanCursor, ScanLimit, ScanPage, StorageEngine, StorageError};
 use wire::error::ErrorCode;
 use wire::messages::Failure;
 
@@ -171,22 +172,55 @@ impl Hints {
         Ok(all)
     }
 
-    /// One page of a target's hints.
+    /// One page of a target's hints. Damaged ones are left out: what waits behind them must not wait for ever, and
+    /// anti-entropy makes up for what they held if any replica has it.
     pub fn page(
         &self,
         target: NodeId,
         after: Option<&ScanCursor>,
         limit: ScanLimit,
     ) -> Result<(Vec<Hint>, Option<ScanCursor>), Failure> {
-        let page = self.engine.scan(partition(target), after, limit).map_err(refuse)?;
-        let mut hints = Vec::with_capacity(page.records.len());
-        for (name, whole) in page.records {
-            let (parked, record) = unframe(&whole, target)?;
-            let (store, key) = split_key(&name).ok_or_else(|| broken(target))?;
-            let set = decode(&record, partition(target))?.1;
-            hints.push(Hint { target, store, key, set, parked, epoch: Epoch(0), record: whole });
-        }
-        Ok((hints, page.next))
+        let page = match self.engine.scan(partition(target), after, limit) {
+            Err(StorageError::Corrupt { .. }) => {
+                tracing::warn!(peer = %target, "damaged hints are left where they are");
+                self.page_past_damage(target, after, limit)
+            }
+            page => page,
+        };
+        let page = page.map_err(refuse)?;
+        let read = |(name, whole): (Bytes, Bytes)| {
+            let (parked, record) = unframe(&whole, target).ok()?;
+            let (store, key) = split_key(&name)?;
+            let set = decode(&record, partition(target)).ok()?.1;
+            Some(Hint { target, store, key, set, parked, epoch: Epoch(0), record: whole })
+        };
+        Ok((page.records.into_iter().filter_map(read).collect(), page.next))
+    }
+
+    /// A page by a walk, which meets damaged records where a scan ends at them.
+    fn page_past_damage(
+        &self,
+        target: NodeId,
+        after: Option<&ScanCursor>,
+        limit: ScanLimit,
+    ) -> Result<ScanPage, StorageError> {
+        let (mut page, mut bytes, mut last) = (ScanPage::default(), 0, None);
+        let tokens = after.map_or(Token(0), |after| after.token)..=Token(u64::MAX);
+        self.engine.walk(partition(target), tokens, &mut |token, met| {
+            let Met::Record { key, record } = met else { return ControlFlow::Continue(()) };
+            if after.is_some_and(|after| (token, key) <= (after.token, &after.key)) {
+                return ControlFlow::Continue(());
+            }
+            if last.is_some() && (page.records.len() >= limit.records_max || bytes >= limit.bytes_max) {
+                page.next = last.take();
+                return ControlFlow::Break(());
+            }
+            bytes += key.len() + record.len();
+            last = Some(ScanCursor { token, key: key.clone() });
+            page.records.push((key.clone(), record.clone()));
+            ControlFlow::Continue(())
+        })?;
+        Ok(page)
     }
 
     /// Removes a hint that has been taken care of, if it is what was read; false when it has changed since, or is gone.

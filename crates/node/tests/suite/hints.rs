@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use model::{NodeId, Resolver, StoreName};
 use node::stores::Hints;
-use storage::{MemoryEngine, ScanLimit};
+use runtime::Ports;
+use runtime::disk::simulated::SimulatedDisk;
+use storage::{Durability, EnginePorts, LogEngine, LogOptions, MemoryEngine, ScanLimit};
 use wire::ErrorCode;
 
 use crate::support::{definition, order, place, stamper, store, values};
@@ -96,4 +98,42 @@ fn a_fallback_keeps_to_the_limits_of_the_store() {
     let refused = hints.stamp(TARGET, &carts, KEY, order("12345", None)).unwrap_err();
     assert_eq!(refused.code, ErrorCode::ValueTooLarge);
     assert!(hints.pending().is_empty());
+}
+
+/// One damaged hint held up all that lay behind it, for as long as it lay there.
+#[tokio::test]
+async fn a_damaged_hint_does_not_hold_up_the_others() {
+    let disk = Arc::new(SimulatedDisk::new(1));
+    let ports = Ports::os().unwrap();
+    let ports = EnginePorts { clock: ports.clock, tasks: ports.tasks };
+    let options = LogOptions { durability: Durability::Always, ..LogOptions::default() };
+    let engine = LogEngine::open(disk.clone(), "hints", options, ports).await.unwrap();
+    let (hints, carts) = (Hints::new(engine, stamper(9, 1), u64::MAX), definition(Resolver::Siblings));
+    let replica = store(1, Resolver::Siblings);
+    for number in 0..20 {
+        let (key, value) = (format!("cart:{number}"), format!("the contents of cart {number:03}"));
+        let stamped = replica.stamp(place(key.as_bytes()), key.as_bytes(), order(&value, None)).unwrap();
+        let commit = hints.park(TARGET, &carts, key.as_bytes(), &stamped.set).unwrap();
+        assert!(hints.durable(commit.unwrap()).wait().await.is_ok());
+    }
+    let damaged = b"the contents of cart 007";
+    let (path, at) = disk
+        .files()
+        .into_iter()
+        .find_map(|(path, bytes)| Some((path, bytes.windows(damaged.len()).position(|w| w == damaged)?)))
+        .expect("the hint is on the disk");
+    assert!(disk.flip_bit(&path, at as u64, 2));
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let limit = ScanLimit { records_max: 4, bytes_max: 1 << 20 };
+        let (page, next) = hints.page(TARGET, after.as_ref(), limit).unwrap();
+        found.extend(page.into_iter().map(|hint| hint.key));
+        after = next;
+        if after.is_none() {
+            break;
+        }
+    }
+    found.sort();
+    found.dedup();
+    assert_eq!(found.len(), 19, "{found:?}");
 }
