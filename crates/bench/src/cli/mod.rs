@@ -1,4 +1,4 @@
-//! The command line of benchmarks: `tontine bench load|run|compare|resp|persistent|cluster`. The binary is `cli`'s.
+//! The command line of benchmarks: `tontine bench load|run|compare|resp|persistent|cluster|handoff`. The binary is `cli`'s.
 //!
 //! [`run`] blocks, and starts client threads with runtimes of their own: call it outside of any async runtime.
 
@@ -20,6 +20,7 @@ use crate::report::{
     Comparison, RunReport, comparison_markdown, comparison_text, context_markdown, run_text, runs_markdown,
 };
 use crate::scenarios::cluster::ClusterScenario;
+use crate::scenarios::handoff::HandoffScenario;
 use crate::scenarios::persistent::PersistentScenario;
 use crate::scenarios::resp::RespScenario;
 use crate::scenarios::{ScenarioError, ScenarioReport, TontineArgs};
@@ -45,6 +46,8 @@ pub enum BenchCommand {
     Persistent(ScenarioArgs<PersistentScenario>),
     /// Three nodes, N=3 R=2 W=2, through the native client.
     Cluster(ScenarioArgs<ClusterScenario>),
+    /// One of four nodes killed under load and started again: what clients notice, and how soon it is equal.
+    Handoff(ScenarioArgs<HandoffScenario>),
 }
 
 /// What every command of the program knows about its cluster, and benchmarks share.
@@ -280,6 +283,7 @@ pub fn run(command: &BenchCommand, reach: &Reach) -> Result<BenchReport, BenchEr
             scenario(arguments.scenario.run(&reach.store), &arguments.output)
         }
         BenchCommand::Cluster(arguments) => scenario(arguments.scenario.run(&reach.store), &arguments.output),
+        BenchCommand::Handoff(arguments) => scenario(arguments.scenario.run(&reach.store), &arguments.output),
     }
 }
 

@@ -5,12 +5,15 @@
 //! | [`resp`] | does a Tontine node cost no more CPU per request than Redis, with and without pipelining? |
 //! | [`persistent`] | what does a request cost on the persistent engine with a million records? |
 //! | [`cluster`] | what do three replicas cost, and which process pays? |
+//! | [`handoff`] | how soon is a node equal that was away under load, and what do clients notice? |
 
 pub mod cluster;
+pub mod handoff;
 pub mod persistent;
 pub mod redis_benchmark;
 pub mod resp;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -19,8 +22,8 @@ use crate::compare::{Contestant, MeasureError};
 use crate::peers::TontineOptions;
 use crate::processes::Context;
 use crate::report::{
-    Comparison, FORMAT, Percentiles, RunReport, comparison_markdown, comparison_text, context_markdown,
-    median, run_text, runs_markdown,
+    Comparison, FORMAT, Outcomes, Percentiles, RunReport, comparison_markdown, comparison_text,
+    context_markdown, median, run_text, runs_markdown,
 };
 
 use redis_benchmark::RedisBenchmarkError;
@@ -45,6 +48,15 @@ pub enum ScenarioError {
         /// As many as there should be.
         expected: usize,
     },
+    /// Something that was waited for did not come.
+    #[error("the scenario cannot go on: {what}")]
+    Stuck {
+        /// What.
+        what: &'static str,
+    },
+    /// The nodes did not answer a question about themselves.
+    #[error("the nodes do not answer: {0}")]
+    NotAsked(String),
 }
 
 /// How a Tontine is started for a scenario.
@@ -132,6 +144,12 @@ pub struct ScenarioReport {
     pub compared_runs: Vec<RunReport>,
     /// What else was found out.
     pub notes: Vec<String>,
+    /// Figures of the scenario's own, each with its unit in its name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub figures: BTreeMap<String, f64>,
+    /// Writes of unknown outcome that are to be expected: those under way at nodes that the scenario kills.
+    #[serde(default)]
+    pub unknown_outcomes_max: u64,
 }
 
 impl ScenarioReport {
@@ -145,6 +163,8 @@ impl ScenarioReport {
             runs: Vec::new(),
             compared_runs: Vec::new(),
             notes: Vec::new(),
+            figures: BTreeMap::new(),
+            unknown_outcomes_max: 0,
         }
     }
 
@@ -157,9 +177,12 @@ impl ScenarioReport {
         parts.join("\n")
     }
 
-    /// Whether every operation of every run went well.
+    /// Whether every operation of every run went well, but for what was to be expected.
     pub fn clean(&self) -> bool {
-        self.runs.iter().chain(&self.compared_runs).all(|run| run.outcomes.clean())
+        let runs = || self.runs.iter().chain(&self.compared_runs);
+        let unknown: u64 = runs().flat_map(|run| run.outcomes.indeterminate.values()).sum();
+        let known = |run: &RunReport| Outcomes { indeterminate: BTreeMap::new(), ..run.outcomes.clone() };
+        unknown <= self.unknown_outcomes_max && runs().all(|run| known(run).clean())
     }
 
     /// Keeps the pairs behind a comparison.
@@ -213,6 +236,11 @@ mod tests {
         assert!(report.clean());
         report.compared_runs[1].outcomes.corrupt = 1;
         assert!(!report.clean(), "a wrong answer in a compared run counts");
+        report.compared_runs[1].outcomes.corrupt = 0;
+        report.runs[0].outcomes.indeterminate.insert("outcome unknown".to_owned(), 3);
+        assert!(!report.clean(), "doubt counts");
+        report.unknown_outcomes_max = 3;
+        assert!(report.clean(), "but where it was to be expected");
         let markdown = report.markdown();
         assert!(markdown.contains("## test") && markdown.contains("**both**"), "{markdown}");
     }

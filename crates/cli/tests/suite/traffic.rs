@@ -28,8 +28,8 @@ pub(crate) struct Traffic {
 pub(crate) struct Heard {
     /// Requests that certainly failed, with the reason.
     pub(crate) failed: Vec<String>,
-    /// Puts of which nobody can know.
-    pub(crate) unknown: usize,
+    /// Puts of which nobody can know, with the reason.
+    pub(crate) unknown: Vec<String>,
     /// How each key was left.
     keys: BTreeMap<String, Left>,
 }
@@ -55,7 +55,7 @@ impl Traffic {
                 let mut heard = Heard::default();
                 for each in futures_util::future::join_all(clients).await {
                     heard.failed.extend(each.failed);
-                    heard.unknown += each.unknown;
+                    heard.unknown.extend(each.unknown);
                     heard.keys.extend(each.keys);
                 }
                 heard
@@ -92,7 +92,7 @@ async fn work(client: usize, store: StoreHandle, stop: &AtomicBool, done: &Atomi
         match store.put(key.clone(), value.clone(), Default::default()).await {
             Ok(_) => left.acknowledged = Some(value),
             Err(error) if error.is_indeterminate() => {
-                heard.unknown += 1;
+                heard.unknown.push(format!("{key}: {error}"));
                 left.unknown.push(value);
             }
             Err(error) => heard.failed.push(format!("put: {error}")),

@@ -1,0 +1,292 @@
+//! What happens to the nodes while clients work: the kill, the return, and when the last hint was gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use client::{Client, ClientError, ClientOptions, StoreHandle};
+use model::{NodeId, PartitionId, PreferenceList, VersionSet};
+use parking_lot::Mutex;
+use runtime::Ports;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::compare::MeasureError;
+use crate::driver::DriveError;
+use crate::peers::ServerProcess;
+use crate::target::native::NativeTarget;
+use crate::target::{OpenError, Session, Target};
+
+use super::{HandoffScenario, ScenarioError, TIMEOUT, WARM_UP};
+
+/// The node that dies: not the first, which starts collection rounds and is what clients connect to first.
+pub(super) const VICTIM: u32 = 2;
+/// When hints have not drained after so long, something is wrong.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(900);
+/// How long replicas may take to become equal after the load has ended.
+const EQUAL_TIME_MAX: Duration = Duration::from_secs(120);
+/// How often nodes are asked for their hints.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+/// How often the script looks whether it is time, or over.
+const POLL: Duration = Duration::from_millis(10);
+/// Longest wait for `dev` to notice the end of a node.
+const NOTICE_TIME_MAX: Duration = Duration::from_secs(30);
+/// Records of one page when replicas are compared.
+const PAGE_RECORDS: u32 = 1000;
+
+/// When what happened, in seconds since the measured part of the run began.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Course {
+    pub(super) killed: f64,
+    /// When the node was started again.
+    pub(super) back: f64,
+    /// When no node held a hint for it any more.
+    pub(super) drained: f64,
+    /// Hints for it at the moment of its return.
+    pub(super) hints_held: u64,
+}
+
+/// Keys of the returned node beside those of another replica.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Compared {
+    pub(super) keys: u64,
+    /// Keys that differed at the first look.
+    pub(super) unequal: u64,
+    /// Seconds until none differed; `None` when some still do.
+    pub(super) equal_after: Option<f64>,
+}
+
+/// A target that notes when its sessions are open: a warm-up later the measured part begins.
+pub(super) struct Opened {
+    target: NativeTarget,
+    at: Mutex<Option<Instant>>,
+}
+
+impl Opened {
+    pub(super) fn new(target: NativeTarget) -> Self {
+        Opened { target, at: Mutex::new(None) }
+    }
+
+    /// What was opened until now was for something else.
+    pub(super) fn forget(&self) {
+        *self.at.lock() = None;
+    }
+}
+
+#[async_trait]
+impl Target for Opened {
+    async fn open(&self, sessions: usize) -> Result<Vec<Box<dyn Session>>, OpenError> {
+        let opened = self.target.open(sessions).await;
+        *self.at.lock() = Some(Instant::now());
+        opened
+    }
+
+    fn describe(&self) -> String {
+        self.target.describe()
+    }
+}
+
+/// A node that was started again by hand; it ends with the benchmark.
+struct Returned(Child);
+
+impl Drop for Returned {
+    fn drop(&mut self) {
+        // The end of its standard input tells it to stop, also when this process is killed.
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+/// Kills and starts nodes, and asks them.
+pub(super) struct Conductor<'a> {
+    dev: &'a ServerProcess,
+    victim: Pid,
+    addresses: Vec<String>,
+    returned: Mutex<Option<Returned>>,
+}
+
+impl<'a> Conductor<'a> {
+    /// Finds the victim's process in what `dev` has printed.
+    pub(super) fn new(dev: &'a ServerProcess, addresses: Vec<String>) -> Result<Self, ScenarioError> {
+        let marker = format!("node {VICTIM} is process ");
+        let deadline = Instant::now() + NOTICE_TIME_MAX;
+        loop {
+            // A line is whole when its end is there.
+            let output = dev.output();
+            let whole = output.rsplit_once('\n').map_or("", |(whole, _)| whole);
+            let pid = whole.lines().find_map(|line| line.strip_prefix(&marker)?.trim().parse::<i32>().ok());
+            if let Some(victim) = pid.and_then(Pid::from_raw) {
+                return Ok(Conductor { dev, victim, addresses, returned: Mutex::new(None) });
+            }
+            if Instant::now() >= deadline {
+                return Err(ScenarioError::Stuck { what: "dev names no process of the node to kill" });
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    pub(super) fn is_victim(&self, pid: u32) -> bool {
+        i64::from(self.victim.as_raw_pid()) == i64::from(pid)
+    }
+
+    /// Carries out the script while a run is under way; `over` says when the run has ended.
+    pub(super) fn conduct(
+        &self,
+        scenario: &HandoffScenario,
+        opened: &Opened,
+        over: &AtomicBool,
+    ) -> Result<Course, ScenarioError> {
+        let too_early = || ScenarioError::Stuck { what: "the run ended before its script" };
+        let from = loop {
+            if let Some(opened) = *opened.at.lock() {
+                break opened + Duration::from_secs_f64(WARM_UP);
+            }
+            if over.load(Ordering::Relaxed) {
+                return Err(too_early());
+            }
+            thread::sleep(POLL);
+        };
+        let wait_until = |until: Instant| {
+            while Instant::now() < until && !over.load(Ordering::Relaxed) {
+                thread::sleep(POLL.min(until.saturating_duration_since(Instant::now())));
+            }
+            if over.load(Ordering::Relaxed) { Err(too_early()) } else { Ok(()) }
+        };
+        let since_start = || Instant::now().saturating_duration_since(from).as_secs_f64();
+        wait_until(from + Duration::from_secs(scenario.before))?;
+        kill_process(self.victim, Signal::KILL).map_err(|error| system(error.into()))?;
+        let killed = since_start();
+        wait_until(Instant::now() + Duration::from_secs(scenario.away))?;
+        let hints_held = self.ask(async |client| Ok(hints(&client).await.map_or(0, |found| found.count)))?;
+        let back = since_start();
+        *self.returned.lock() = Some(self.start_again()?);
+        self.await_drained()?;
+        Ok(Course { killed, back, drained: since_start(), hints_held })
+    }
+
+    /// Starts the victim with the command that `dev` has printed.
+    fn start_again(&self) -> Result<Returned, ScenarioError> {
+        let marker = format!("node {VICTIM} has ended");
+        let output = self.dev.output();
+        let command = output.lines().skip_while(|line| !line.starts_with(&marker)).nth(1);
+        let command =
+            command.ok_or(ScenarioError::Stuck { what: "dev prints no command for the killed node" })?;
+        let line = format!("exec {} --stop-with-stdin", command.trim());
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &line]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        shell.spawn().map(Returned).map_err(system)
+    }
+
+    /// Waits until the victim answers and no node holds a hint for it.
+    fn await_drained(&self) -> Result<(), ScenarioError> {
+        self.ask(async |client| {
+            let deadline = Instant::now() + DRAIN_TIME_MAX;
+            while Instant::now() < deadline {
+                if hints(&client).await.is_some_and(|found| found.all_answered && found.count == 0) {
+                    return Ok(true);
+                }
+                tokio::time::sleep(LOOK_INTERVAL).await;
+            }
+            Ok(false)
+        })
+        .and_then(|drained| match drained {
+            true => Ok(()),
+            false => Err(ScenarioError::Stuck { what: "hints are still held" }),
+        })
+    }
+
+    /// Compares what the victim holds with what another replica holds, until nothing differs.
+    pub(super) fn compare(&self, store: &str) -> Result<Compared, ScenarioError> {
+        self.ask(async |client| {
+            let began = Instant::now();
+            let (keys, unequal) = unequal_keys(&client, store).await?;
+            let mut left = unequal;
+            while left > 0 && began.elapsed() < EQUAL_TIME_MAX {
+                tokio::time::sleep(LOOK_INTERVAL).await;
+                (_, left) = unequal_keys(&client, store).await?;
+            }
+            let equal_after = (left == 0).then(|| began.elapsed().as_secs_f64());
+            Ok(Compared { keys, unequal, equal_after })
+        })
+    }
+
+    /// Runs something that asks nodes.
+    fn ask<T>(
+        &self,
+        question: impl AsyncFnOnce(Client) -> Result<T, ClientError>,
+    ) -> Result<T, ScenarioError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system)?;
+        let ports = Ports::os().map_err(system)?;
+        let asked = runtime.block_on(async {
+            let options = ClientOptions { deadline: TIMEOUT, ..ClientOptions::default() };
+            question(Client::connect(&self.addresses, ports, options).await?).await
+        });
+        asked.map_err(|error| ScenarioError::NotAsked(error.to_string()))
+    }
+}
+
+fn system(error: std::io::Error) -> ScenarioError {
+    MeasureError::Drive(DriveError::System(error)).into()
+}
+
+/// Hints for the victim.
+struct Held {
+    count: u64,
+    all_answered: bool,
+}
+
+/// Hints for the victim at all nodes that answer; `None` when none does.
+async fn hints(client: &Client) -> Option<Held> {
+    let cluster = client.cluster();
+    let mut held = Held { count: 0, all_answered: true };
+    let mut answered = false;
+    for node in &cluster.nodes {
+        let Ok(status) = client.status(node.id).await else {
+            held.all_answered = false;
+            continue;
+        };
+        answered = true;
+        let status: serde_json::Value = serde_json::from_slice(&status).unwrap_or_default();
+        let hints = status["hints"].as_array().into_iter().flatten();
+        let for_victim = hints.filter(|hint| hint["target"] == VICTIM);
+        held.count += for_victim.filter_map(|hint| hint["hints"].as_u64()).sum::<u64>();
+    }
+    answered.then_some(held)
+}
+
+/// Keys that the victim and another replica hold, and how many of them differ.
+async fn unequal_keys(client: &Client, store: &str) -> Result<(u64, u64), ClientError> {
+    let (cluster, handle) = (client.cluster(), client.store(store)?);
+    let definition = cluster.store(store).expect("the store was found").clone();
+    let (mut keys, mut unequal) = (0, 0);
+    for partition in cluster.ring.partitions() {
+        let list = PreferenceList::of(&definition, partition);
+        let other = list.replicas().iter().find(|node| node.0 != VICTIM);
+        let (true, Some(&other)) = (list.is_replica(NodeId(VICTIM)), other) else { continue };
+        let here = records(&handle, NodeId(VICTIM), partition.id).await?;
+        let there = records(&handle, other, partition.id).await?;
+        let all: BTreeSet<_> = here.keys().chain(there.keys()).collect();
+        keys += all.len() as u64;
+        unequal += all.iter().filter(|key| here.get(**key) != there.get(**key)).count() as u64;
+    }
+    Ok((keys, unequal))
+}
+
+/// What one node holds of a partition.
+async fn records(
+    store: &StoreHandle,
+    node: NodeId,
+    partition: PartitionId,
+) -> Result<BTreeMap<bytes::Bytes, VersionSet>, ClientError> {
+    let (mut found, mut after) = (BTreeMap::new(), None);
+    loop {
+        let (records, next) = store.scan(node, partition, after.take(), PAGE_RECORDS).await?;
+        found.extend(records);
+        match next {
+            Some(next) => after = Some(next),
+            None => return Ok(found),
+        }
+    }
+}
