@@ -93,6 +93,7 @@ impl RunningNode {
     /// Ends serving, makes everything durable and leaves.
     pub(crate) async fn stop(self) -> Result<(), CliError> {
         self.node.leave().await;
+        self.node.settle().await;
         self.workers.stop();
         self.workers.join().await.map_err(|error| CliError::Other(error.to_string()))?;
         self.node.stop().await.map_err(|error| CliError::Other(format!("not stopped cleanly: {error}")))

@@ -22,7 +22,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use model::limits::FRAME_BYTES_MAX;
@@ -107,6 +107,8 @@ pub enum Overloaded {
         /// The limit for this kind of peer, in bytes.
         max: usize,
     },
+    /// The node is about to stop: it answers what it has taken in, and takes nothing more from clients.
+    Stopping,
 }
 
 /// What is under way.
@@ -127,6 +129,7 @@ pub struct Admission {
     clients: AtomicUsize,
     /// Refused connections that are being told why.
     farewells: AtomicUsize,
+    stopping: AtomicBool,
     gauge: Gauge,
 }
 
@@ -183,6 +186,7 @@ impl Admission {
             connections: AtomicUsize::new(0),
             clients: AtomicUsize::new(0),
             farewells: AtomicUsize::new(0),
+            stopping: AtomicBool::new(false),
             gauge: Gauge::default(),
         })
     }
@@ -213,6 +217,12 @@ impl Admission {
     /// Connections now.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Admits no more requests of clients from now on. Other nodes are still served: what they ask is part of requests
+    /// that were admitted before.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
     }
 
     /// What is under way on the node.
@@ -263,8 +273,11 @@ impl Connection {
     /// what piles up, the largest single request is bounded by the frame.
     ///
     /// # Errors
-    /// The limit that is reached; nothing has been counted then.
+    /// The limit that is reached, or that the node stops; nothing has been counted then.
     pub fn admit(self: &Arc<Self>, bytes: usize) -> Result<Permit, Overloaded> {
+        if self.peer != Some(Peer::Node) && self.admission.stopping.load(Ordering::Relaxed) {
+            return Err(Overloaded::Stopping);
+        }
         let limits = &self.admission.limits;
         let own = Load { requests: limits.connection_requests_max, bytes: limits.connection_bytes_max };
         self.gauge.take(bytes, own).map_err(|full| match full {
@@ -329,6 +342,7 @@ impl fmt::Display for Overloaded {
             Overloaded::NodeBytes { max } => {
                 write!(f, "requests of {max} bytes are under way on this node; try again or elsewhere")
             }
+            Overloaded::Stopping => f.write_str("this node is about to stop; try elsewhere"),
         }
     }
 }

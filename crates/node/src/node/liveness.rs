@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use protocol::gossip::State;
 use runtime::Ports;
@@ -9,6 +10,12 @@ use runtime::Ports;
 use super::Node;
 use crate::front::Adopt;
 use crate::gossip::{Gossip, Rounds, say_goodbye};
+
+/// How long a node that stops waits for requests under way. What takes longer is cut off: whoever follows its events
+/// may wait for the next one for ever.
+const SETTLE_TIME_MAX: Duration = Duration::from_secs(2);
+/// How often it looks, and how long answers may take from there to the network.
+const SETTLE_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Node {
     /// Plays the rounds of gossip on the calling worker.
@@ -43,6 +50,18 @@ impl Node {
         if !self.stopping.swap(true, Ordering::Relaxed) {
             say_goodbye(&self.gossip, &self.ports, self.as_peer()).await;
         }
+    }
+
+    /// Takes no more requests from clients, which go elsewhere at once, and waits for a while until those that it has
+    /// taken are answered: a write that is cut off would be in doubt. Comes after [`Self::leave`].
+    pub async fn settle(&self) {
+        self.admission.stop();
+        let end = self.ports.clock.now().after(SETTLE_TIME_MAX);
+        while self.admission.load().requests > 0 && self.ports.clock.now() < end {
+            self.ports.clock.sleep(SETTLE_INTERVAL).await;
+        }
+        // Answers are on their way when nothing is under way any more, but not yet out of this process.
+        self.ports.clock.sleep(SETTLE_INTERVAL).await;
     }
 
     /// What this node believes about the others.

@@ -285,7 +285,7 @@ impl Served {
         match self.connection.admit(bytes) {
             Ok(permit) => Some(permit),
             Err(full) => {
-                self.answer(id, Err(Failure::new(ErrorCode::Overloaded, full.to_string())));
+                self.answer(id, Err(not_admitted(&full)));
                 None
             }
         }
@@ -309,6 +309,15 @@ impl Served {
     fn answer(&self, id: u64, answer: Result<Response, Failure>) {
         send(&*self.sender, id, &answer.unwrap_or_else(Response::Failure));
     }
+}
+
+/// Why a request was not admitted, as it goes to whoever sent it.
+pub(crate) fn not_admitted(full: &admission::Overloaded) -> Failure {
+    let code = match full {
+        admission::Overloaded::Stopping => ErrorCode::ShuttingDown,
+        _ => ErrorCode::Overloaded,
+    };
+    Failure::new(code, full.to_string())
 }
 
 /// What a replica of this process refused, as it goes over a link.

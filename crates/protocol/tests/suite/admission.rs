@@ -57,6 +57,20 @@ fn only_so_many_refused_connections_are_kept_to_be_told_why() {
 }
 
 #[test]
+fn a_node_that_stops_takes_in_nothing_more_from_clients_and_goes_on_for_other_nodes() {
+    let admission = Admission::new(limits());
+    let (client, node) = (connect(&admission, Peer::Client), connect(&admission, Peer::Node));
+    let under_way = client.admit(10).unwrap();
+    admission.stop();
+    assert!(matches!(client.admit(10), Err(Overloaded::Stopping)));
+    assert!(matches!(admission.connect().unwrap().admit(10), Err(Overloaded::Stopping)));
+    let part = node.admit(10).unwrap();
+    assert_eq!(admission.load(), Load { requests: 2, bytes: 20 });
+    drop((under_way, part));
+    assert_eq!(admission.load(), Load::default());
+}
+
+#[test]
 fn whoever_does_not_say_who_it_is_takes_no_place_for_ever() {
     let admission = Admission::new(limits());
     let mut silent = Vec::new();

@@ -10,7 +10,6 @@ use model::Token;
 use protocol::admission::Connection as Admitted;
 use runtime::BoxFuture;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use wire::error::ErrorCode;
 use wire::messages::Failure;
 use wire::resp::{Command, CommandParser, Limits, ReplyWriter};
 
@@ -203,7 +202,7 @@ impl Connection<'_> {
             }
             // In its turn: clients tell answers by their order.
             Err(full) => {
-                let refused = Reply::failure(&Failure::new(ErrorCode::Overloaded, full.to_string()));
+                let refused = Reply::failure(&crate::serve::not_admitted(&full));
                 self.running.push_back(Box::pin(std::future::ready(refused)));
             }
         }
