@@ -45,27 +45,4 @@ pub(super) enum Bug {
     TagsLate,
 }
 
-#[cfg(not(test))]
-#[inline(always)]
-pub(super) const fn planted(_: Bug) -> bool {
-    false
-}
-
-#[cfg(test)]
-thread_local! {
-    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
-}
-
-#[cfg(test)]
-pub(super) fn planted(bug: Bug) -> bool {
-    PLANTED.get() == Some(bug)
-}
-
-/// Runs `test` with the bug planted.
-#[cfg(test)]
-pub(super) fn with<T>(bug: Bug, test: impl FnOnce() -> T) -> T {
-    PLANTED.set(Some(bug));
-    let outcome = test();
-    PLANTED.set(None);
-    outcome
-}
+crate::planted::plantable!(Bug);

@@ -48,27 +48,10 @@ pub(super) enum Bug {
     UnaskedCounts,
 }
 
-#[cfg(not(test))]
-#[inline(always)]
-pub(super) const fn planted(_: Bug) -> bool {
-    false
-}
-
-#[cfg(test)]
-thread_local! {
-    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
-}
-
-#[cfg(test)]
-pub(super) fn planted(bug: Bug) -> bool {
-    PLANTED.get() == Some(bug)
-}
+crate::planted::plantable!(Bug);
 
 /// Runs `test` with the bug planted and tells whether it failed, by its own verdict or an assertion.
 #[cfg(test)]
 pub(super) fn is_found(bug: Bug, test: impl FnOnce() -> Result<(), String> + std::panic::UnwindSafe) -> bool {
-    PLANTED.set(Some(bug));
-    let verdict = std::panic::catch_unwind(test);
-    PLANTED.set(None);
-    !matches!(verdict, Ok(Ok(())))
+    !matches!(with(bug, || std::panic::catch_unwind(test)), Ok(Ok(())))
 }
