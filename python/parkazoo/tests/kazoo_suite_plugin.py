@@ -47,12 +47,20 @@ def client_class() -> type:
         """
 
         def __init__(self, hosts: str = "127.0.0.1:2181", *rest: Any, **named: Any):
+            if MODE == "pooled":
+                named["pool"] = this_test()
             super().__init__(ensembles_of(hosts), *rest, **named)
 
         def set_hosts(self, hosts: str, *rest: Any, **named: Any) -> None:
             super().set_hosts(ensembles_of(hosts), *rest, **named)
 
     return SuiteClient
+
+
+def this_test() -> str:
+    """Clients of one test share sessions. Not with other tests: the suite forgets to
+    stop clients here and there, and starts new, empty servers at the same ports."""
+    return os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
 
 
 def ensembles_of(hosts: str) -> str:
