@@ -46,6 +46,8 @@ const PARTITIONS: usize = 8;
 const REPAIR_PERIOD: Duration = Duration::from_secs(2);
 /// Within this time every record is read.
 const SCRUB_PERIOD: Duration = Duration::from_secs(20);
+/// Pause between looks at what has expired.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause before a node that did not start is started again.
 const START_AGAIN: Duration = Duration::from_millis(250);
 
@@ -240,6 +242,7 @@ impl World {
         config.repair.period = REPAIR_PERIOD;
         config.repair.scrub_period = SCRUB_PERIOD;
         config.repair.patience = Duration::from_secs(1);
+        (config.expiry.margin, config.expiry.interval) = (self.setup.expiry_margin, EXPIRY_INTERVAL);
         if self.setup.plant == Some(Plant::RewoundIdentity) {
             // What would give it away.
             let _ = self.service.open().delete(&documents::member_path(machine.id), Expected::Any).await;

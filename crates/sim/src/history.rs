@@ -69,6 +69,10 @@ pub struct Operation {
     pub action: Action,
     /// For writes: what it was told to replace.
     pub basis: Basis,
+    /// For puts: from when on the value reads as absent, if ever.
+    pub expires: Option<Moment>,
+    /// For gets: the values that the client was shown.
+    pub shown: Vec<Bytes>,
     /// When it was asked.
     pub invoked: Moment,
     /// When the answer came.
@@ -81,6 +85,11 @@ impl Operation {
     /// Whether it is a put or a delete.
     pub fn is_write(&self) -> bool {
         self.action != Action::Get
+    }
+
+    /// Whether it may have taken its key away by `at`: a deletion, or a put of what has expired by then.
+    pub fn may_take_away(&self, at: Moment) -> bool {
+        self.action == Action::Delete || self.expires.is_some_and(|expires| expires <= at)
     }
 }
 
@@ -118,6 +127,11 @@ impl Recorder {
         OperationId(history.operations.len() - 1)
     }
 
+    /// Records what a get's answer shows, before its end.
+    pub fn show(&self, id: OperationId, shown: Vec<Bytes>) {
+        self.history.lock().operations[id.0].shown = shown;
+    }
+
     /// Records what became of it.
     pub fn end(&self, id: OperationId, returned: Moment, outcome: Outcome) {
         let mut history = self.history.lock();
@@ -147,6 +161,11 @@ pub struct Remains {
 }
 
 impl Remains {
+    /// What each node holds, and each hint.
+    pub fn sets(&self) -> impl Iterator<Item = &VersionSet> {
+        self.replicas.iter().map(|(_, set)| set).chain(self.hints.iter().map(|(_, _, set)| set))
+    }
+
     /// Everything that any node holds, merged.
     pub fn merged(&self) -> VersionSet {
         let mut all = VersionSet::default();

@@ -77,6 +77,8 @@ struct Found {
     wrong: Vec<String>,
     /// Why the replicas are not equal although nothing has disturbed them for long.
     unequal: Option<String>,
+    /// What is left of a value that has expired.
+    left: Option<Violation>,
 }
 
 /// What happens to a cluster while clients work: given the world, and the process in which it may run tasks.
@@ -102,9 +104,10 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
     let ended = world.executor.run(&done, Moment::default().after(LIMIT));
 
     let history = recorder.history();
-    let Found { remains, hints, wrong, unequal } = std::mem::take(&mut *found.lock());
+    let Found { remains, hints, wrong, unequal, left } = std::mem::take(&mut *found.lock());
     let mut violations = check::all(&history, &remains, setup.rules());
     violations.extend(unequal.map(|detail| Violation { invariant: 2, detail }));
+    violations.extend(left);
     violations.extend(check::drained::check(&hints));
     violations.extend(wrong.into_iter().map(|detail| Violation { invariant: 0, detail }));
     if let Err(halt) = ended {
@@ -195,6 +198,7 @@ async fn last_words(
     }
     found.lock().hints = world.hints();
     found.lock().unequal = become_equal(world).await;
+    found.lock().left = forget_expired(world).await;
     world.tell("reading what is left");
     for store in STORES {
         for number in 0..world.setup.keys {
@@ -218,6 +222,24 @@ async fn become_equal(world: &Arc<World>) -> Option<String> {
             return Some(difference);
         }
         world.executor.sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// Waits until nothing is left of what has expired; says of which key something is, if it never is gone.
+async fn forget_expired(world: &Arc<World>) -> Option<Violation> {
+    if !world.setup.reaps() {
+        return None;
+    }
+    let give_up = world.executor.now().after(CONVERGENCE);
+    loop {
+        let keys = || (0..world.setup.keys).map(workload::key);
+        let remains = STORES.iter().flat_map(|store| keys().map(|key| world.remains(store, &key)));
+        let remains: Vec<Remains> = remains.filter_map(Result::ok).collect();
+        let left = check::expired::left(&remains)?;
+        if world.executor.now() > give_up {
+            return Some(left);
+        }
+        world.executor.sleep(Duration::from_millis(500)).await;
     }
 }
 

@@ -14,6 +14,9 @@ use crate::dice::Dice;
 use crate::network::Conditions;
 use crate::plant::Plant;
 
+/// How long nodes keep what has expired: clocks differ by ten seconds, and drift a little, where none of them jumps.
+pub const EXPIRY_MARGIN: Duration = Duration::from_secs(12);
+
 /// Where records rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineKind {
@@ -124,6 +127,10 @@ pub struct Setup {
     pub deletes: u64,
     /// Writes in a thousand that hand back no context although there is one.
     pub blind: u64,
+    /// Puts in a thousand whose value expires.
+    pub expiring: u64,
+    /// How long nodes keep what has expired.
+    pub expiry_margin: Duration,
     /// Kinds of harm that this run knows.
     pub faults: Vec<Fault>,
     /// How often harm is done.
@@ -176,12 +183,15 @@ impl Setup {
             puts: dice.between(200, 700),
             deletes: *dice.pick(&[0, 30, 100]),
             blind: *dice.pick(&[0, 100, 400]),
+            expiring: 0,
+            expiry_margin: EXPIRY_MARGIN,
             faults: Vec::new(),
             harms: 0,
             plant: None,
         };
         setup.draw_faults(&mut dice);
         setup.draw_reads(&mut Dice::apart(seed, 9));
+        setup.draw_expiry(&mut Dice::apart(seed, 10));
         setup
     }
 
@@ -194,6 +204,19 @@ impl Setup {
         }
     }
 
+    /// Values that expire in some runs. Where clocks jump, nothing is reaped within a run.
+    fn draw_expiry(&mut self, dice: &mut Dice) {
+        self.expiring = if dice.chance(300) { *dice.pick(&[100, 400, 900]) } else { 0 };
+        if self.faults.contains(&Fault::ClockJump) {
+            self.expiry_margin = Duration::from_secs(3600);
+        }
+    }
+
+    /// Whether what has expired must be gone at the end.
+    pub fn reaps(&self) -> bool {
+        self.expiring > 0 && self.expiry_margin <= EXPIRY_MARGIN
+    }
+
     /// Whether this kind of harm may take from a node what it has shown, but not yet acknowledged as kept.
     fn takes_unacknowledged(fault: Fault) -> bool {
         matches!(fault, Fault::Kill | Fault::PowerCut | Fault::FailingSync)
@@ -203,7 +226,7 @@ impl Setup {
     pub fn planted(seed: u64, plant: Plant) -> Setup {
         let mut setup = Setup::of_seed(seed);
         (setup.nodes, setup.replicas, setup.reads, setup.writes, setup.sloppy) = (3, 3, 2, 2, false);
-        setup.monotonic = false;
+        (setup.monotonic, setup.expiring) = (false, 0);
         (setup.engine, setup.losses) = (EngineKind::Log(Durability::Always), Losses::None);
         setup.conditions = Conditions::calm();
         (setup.clients, setup.keys, setup.span) = (4, 3, Duration::from_secs(8));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::{Client, ClientError, ClientOptions, PutOptions, StoreHandle};
+use client::{Client, ClientError, ClientOptions, Found, PutOptions, StoreHandle};
 use model::{Context, Moment};
 use runtime::Ports;
 use wire::messages::{RequestOptions, Written};
@@ -23,6 +23,9 @@ use crate::plant::Plant;
 
 /// Pause before a client that could not connect tries again.
 const CONNECT_AGAIN: Duration = Duration::from_millis(100);
+
+/// How long values live that expire, in milliseconds.
+const TTLS_MS: [u64; 3] = [200, 1500, 5000];
 
 /// One client and what it remembers.
 pub struct Worker {
@@ -122,9 +125,9 @@ impl Worker {
     }
 
     async fn get(&mut self, handle: &StoreHandle, store: &'static str, key: Bytes) -> bool {
-        let id = self.begin(store, &key, Action::Get, Basis::Overwrite);
+        let id = self.begin(store, &key, Action::Get, Basis::Overwrite, None);
         let (outcome, context) = match handle.get(key.clone()).await {
-            Ok(found) => (Outcome::Got(found.set().clone()), Some(found.context())),
+            Ok(found) => self.got(id, &found),
             Err(error) => (refused(&error), None),
         };
         let answered = context.is_some();
@@ -135,13 +138,13 @@ impl Worker {
     /// Reads all keys in one request.
     async fn multi_get(&mut self, handle: &StoreHandle, store: &'static str) {
         let keys: Vec<Bytes> = (0..self.world.setup.keys).map(key).collect();
-        let begin = |key: &Bytes| self.begin(store, key, Action::Get, Basis::Overwrite);
+        let begin = |key: &Bytes| self.begin(store, key, Action::Get, Basis::Overwrite, None);
         let ids: Vec<OperationId> = keys.iter().map(begin).collect();
         let answers = handle.multi_get(keys.clone(), &RequestOptions::default()).await;
         let answers = each(answers, keys.len());
         for ((id, key), answer) in ids.into_iter().zip(keys).zip(answers) {
             let (outcome, context) = match answer {
-                Ok(found) => (Outcome::Got(found.set().clone()), Some(found.context())),
+                Ok(found) => self.got(id, &found),
                 Err(error) => (refused(&error), None),
             };
             self.end(id, store, key, outcome, context);
@@ -153,7 +156,7 @@ impl Worker {
         let entries: Vec<(Bytes, Bytes)> =
             (0..self.world.setup.keys).map(|number| (key(number), self.value())).collect();
         let begin = |(key, value): &(Bytes, Bytes)| {
-            self.begin(store, key, Action::Put(value.clone()), Basis::Overwrite)
+            self.begin(store, key, Action::Put(value.clone()), Basis::Overwrite, None)
         };
         let ids: Vec<OperationId> = entries.iter().map(begin).collect();
         let answers = handle.multi_put(entries.clone(), &RequestOptions::default()).await;
@@ -166,16 +169,29 @@ impl Worker {
 
     async fn write(&mut self, handle: &StoreHandle, store: &'static str, key: Bytes, action: Action) {
         let (basis, context) = self.basis(store, &key);
-        let id = self.begin(store, &key, action.clone(), basis);
+        let ttl = if action == Action::Delete { None } else { self.ttl() };
+        let id = self.begin(store, &key, action.clone(), basis, ttl);
         let answer = match action {
             Action::Put(value) => {
-                let options = PutOptions { context, ..PutOptions::default() };
+                let options = PutOptions { context, ttl, ..PutOptions::default() };
                 handle.put(key.clone(), value, options).await
             }
             _ => handle.delete(key.clone(), context, Default::default()).await,
         };
         let (outcome, context) = written(answer);
         self.end(id, store, key, outcome, context);
+    }
+
+    /// What a get's answer says, and the context for the next write.
+    fn got(&self, id: OperationId, found: &Found) -> (Outcome, Option<Context>) {
+        self.recorder.show(id, found.values().cloned().collect());
+        (Outcome::Got(found.set().clone()), Some(found.context()))
+    }
+
+    /// How long the next value lives, in runs where some expire.
+    fn ttl(&mut self) -> Option<Duration> {
+        let expiring = self.world.setup.expiring;
+        (expiring > 0 && self.dice.chance(expiring)).then(|| Duration::from_millis(*self.dice.pick(&TTLS_MS)))
     }
 
     /// What the next write replaces, as the history will say, and the context that is really sent.
@@ -193,14 +209,24 @@ impl Worker {
         }
     }
 
-    fn begin(&self, store: &'static str, key: &Bytes, action: Action, basis: Basis) -> OperationId {
+    fn begin(
+        &self,
+        store: &'static str,
+        key: &Bytes,
+        action: Action,
+        basis: Basis,
+        ttl: Option<Duration>,
+    ) -> OperationId {
+        let now = self.ports.clock.now();
         self.recorder.begin(Operation {
             client: self.number,
             store,
             key: key.clone(),
             action,
             basis,
-            invoked: self.ports.clock.now(),
+            expires: ttl.map(|ttl| now.after(ttl)),
+            shown: Vec::new(),
+            invoked: now,
             returned: None,
             outcome: Outcome::Pending,
         })

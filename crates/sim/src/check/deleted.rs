@@ -7,7 +7,7 @@
 //! A deletion may be forgotten together with everything that it covered (`protocol::collection`). Then no node holds
 //! the deleted write any more, nor anything that replaced it, and a judge of what must be there has to let it go.
 
-use model::{Value, Vector, VersionSet};
+use model::{Moment, Value, Vector, VersionSet};
 
 use super::{Rules, Violation, name, siblings};
 use crate::history::{Action, Basis, History, Operation, Outcome, Remains};
@@ -46,12 +46,12 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violat
     violations
 }
 
-/// Whether a deletion may have been forgotten together with this write: one of its key that may have happened and did
-/// not end before the write was asked. Where the last write wins, an earlier deletion counts as well if its timestamp is
+/// Whether a deletion may have been forgotten by `at` together with this write: one of its key that may have happened
+/// and did not end before the write was asked. A value that has expired by then is one, if only of itself. Where the last write wins, an earlier deletion counts as well if its timestamp is
 /// greater (its node's clock was ahead, and the write's coordinator need not have known of it: seed 540) or unknown.
-pub fn may_be_forgotten(history: &History, write: &Operation) -> bool {
+pub fn may_be_forgotten(history: &History, write: &Operation, at: Moment) -> bool {
     history.all().any(|(_, other)| {
-        other.action == Action::Delete
+        other.may_take_away(at)
             && same_key(other.store, &other.key, write)
             && !matches!(other.outcome, Outcome::Failed(_))
             && (other.returned.is_none_or(|returned| returned >= write.invoked)
@@ -72,7 +72,7 @@ fn may_outrank(delete: &Operation, write: &Operation) -> bool {
 /// Whether any deletion of the key may have happened before `get` was answered.
 pub fn may_be_deleted(history: &History, get: &Operation) -> bool {
     history.all().any(|(_, other)| {
-        other.action == Action::Delete
+        get.returned.is_none_or(|returned| other.may_take_away(returned))
             && same_key(other.store, &other.key, get)
             && !matches!(other.outcome, Outcome::Failed(_))
             && get.returned.is_none_or(|returned| other.invoked < returned)

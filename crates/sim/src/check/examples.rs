@@ -101,6 +101,8 @@ impl Story {
             key: Bytes::from("k"),
             action,
             basis,
+            expires: None,
+            shown: Vec::new(),
             invoked,
             returned: None,
             outcome: Outcome::Pending,

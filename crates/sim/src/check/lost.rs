@@ -4,17 +4,20 @@
 //! acknowledgement promised (a hint counts for the replica that it will be delivered to); by one, where the run's
 //! faults may have taken copies away. A write that a deletion may have taken along is let go: see [`deleted`].
 
-use model::{Dot, VersionSet};
+use model::{Dot, Moment, VersionSet};
 
 use super::{Rules, Violation, deleted, name};
 use crate::history::{History, Outcome, Remains};
+
+/// By now everything has expired that ever will.
+const THE_END: Moment = Moment { nanos: u64::MAX };
 
 /// Checks what the nodes hold against what clients were told.
 pub fn check(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (id, operation) in history.all() {
         let Outcome::Written { dot, .. } = operation.outcome else { continue };
-        if deleted::may_be_forgotten(history, operation) {
+        if deleted::may_be_forgotten(history, operation, THE_END) {
             continue;
         }
         let Some(held) =

@@ -1,6 +1,6 @@
 //! The judges: pure functions from what happened to what must not have happened.
 //!
-//! [`lost`] is invariant 1, [`drained`] is 2 as far as hints go, [`deleted`] is 3, [`siblings`] is 4, [`values`] is 5, [`reads`] is 7.
+//! [`lost`] is invariant 1, [`drained`] is 2 as far as hints go, [`deleted`] and [`expired`] are 3, [`siblings`] is 4, [`values`] is 5, [`reads`] is 7.
 //! Each knows only the history, what the nodes hold at the end, and the promises that this run's settings and faults
 //! leave standing ([`Rules`]).
 //!
@@ -8,6 +8,7 @@
 
 pub mod deleted;
 pub mod drained;
+pub mod expired;
 pub mod lost;
 pub mod reads;
 pub mod siblings;
@@ -54,6 +55,7 @@ pub fn all(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violatio
     let mut violations = values::check(history, remains);
     violations.extend(lost::check(history, remains, rules));
     violations.extend(deleted::check(history, remains, rules));
+    violations.extend(expired::check(history, remains));
     violations.extend(siblings::check(history, remains));
     violations.extend(reads::check(history, rules));
     violations

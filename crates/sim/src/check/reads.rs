@@ -25,7 +25,8 @@ pub fn check(history: &History, rules: Rules) -> Vec<Violation> {
         let Outcome::Got(set) = &get.outcome else { continue };
         let place = (get.store, get.key.clone());
         for (write, dot) in acknowledged_before(history, get) {
-            if !sees(set, dot) && !deleted::may_be_forgotten(history, history.operation(write)) {
+            let forgotten = |returned| deleted::may_be_forgotten(history, history.operation(write), returned);
+            if !sees(set, dot) && !get.returned.is_some_and(forgotten) {
                 let detail =
                     format!("{}: {id:?} misses {write:?} ({dot}), acknowledged before", name(&place));
                 violations.push(Violation { invariant: 7, detail });

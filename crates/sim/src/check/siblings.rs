@@ -50,7 +50,8 @@ fn unjudged(history: &History) -> BTreeSet<Place> {
     let mut places = BTreeSet::new();
     for operation in history.operations.iter().filter(|operation| operation.is_write()) {
         let unanswered = matches!(operation.outcome, Outcome::Pending | Outcome::Indeterminate(_));
-        let nameless = operation.action == Action::Delete && unanswered;
+        // What expires may be met without its value, which would have named it.
+        let nameless = (operation.action == Action::Delete || operation.expires.is_some()) && unanswered;
         if nameless || operation.basis == Basis::Overwrite {
             places.insert((operation.store, operation.key.clone()));
         }

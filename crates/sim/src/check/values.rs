@@ -59,6 +59,10 @@ impl Seen<'_> {
     fn set(&mut self, place: &Place, set: &VersionSet) {
         for version in set.versions() {
             let Value::Present(value) = &version.value else {
+                if version.expires.is_some() {
+                    // What is left of a value, not a deletion: see `expired`.
+                    continue;
+                }
                 let delete = self.known.of_dot(place, version.dot);
                 self.event(place, version.dot, delete);
                 continue;

@@ -2,7 +2,9 @@
 
 mod convictions;
 mod detection;
+mod expiry;
 mod handoff;
 mod repair;
 mod replays;
+mod stage;
 mod world;

@@ -1,111 +1,21 @@
 //! Anti-entropy, scrub and refilling, each in a cluster of its own where nothing else heals.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::{Client, ClientOptions, PutOptions};
-use model::{Moment, VersionSet};
-use node::stores::{LocalStore, Place};
+use client::PutOptions;
 use runtime::disk::simulated::{Fault as DiskFault, Operation};
 use sim::cluster::{LAST_WRITE, World};
-use sim::executor::WallClock;
-use sim::network::{Conditions, Host};
-use sim::swarm::{EngineKind, Losses, Setup};
-use storage::{Change, Durability};
+use sim::network::Host;
+use storage::Change;
 
-/// Three nodes that hold everything, a calm network, and nobody who does harm.
-fn setup(seed: u64) -> Setup {
-    let mut setup = Setup::of_seed(seed);
-    (setup.nodes, setup.replicas, setup.reads, setup.writes, setup.sloppy) = (3, 3, 2, 2, false);
-    // Fallbacks answer for replicas only where reads may go backwards.
-    setup.monotonic = false;
-    (setup.engine, setup.losses) = (EngineKind::Log(Durability::Always), Losses::None);
-    (setup.conditions, setup.deadline) = (Conditions::calm(), Duration::from_secs(1));
-    (setup.faults, setup.harms) = (Vec::new(), 0);
-    setup
-}
-
-/// Plays a story with a client.
-fn play<F>(setup: Setup, story: impl FnOnce(Arc<World>, Client) -> F + Send + 'static)
-where
-    F: Future<Output = ()> + Send,
-{
-    let world = World::new(setup);
-    let done = Arc::new(AtomicBool::new(false));
-    let process = world.executor.process();
-    let (stage, ended) = (world.clone(), done.clone());
-    let body = async move {
-        stage.found().await;
-        for position in 0..stage.machines().len() {
-            stage.start(position);
-        }
-        until(&stage, "all nodes stand", || stage.all_up()).await;
-        let ports = stage.ports(Host(101), process, Arc::new(WallClock::default()));
-        let client = Client::connect(&stage.addresses(), ports, ClientOptions::default()).await;
-        Box::pin(story(stage, client.expect("nothing is in the way"))).await;
-        ended.store(true, Ordering::Relaxed);
-    };
-    world.executor.spawn(process, Box::pin(body));
-    let ran = world.executor.run(&done, Moment::default().after(Duration::from_secs(600)));
-    let log = world.log().join("\n");
-    world.end();
-    ran.unwrap_or_else(|halt| panic!("{halt:?}\n{log}"));
-}
-
-async fn until(world: &World, what: &str, mut holds: impl FnMut() -> bool) {
-    let give_up = world.executor.now().after(Duration::from_secs(120));
-    while !holds() {
-        assert!(world.executor.now() < give_up, "never: {what}");
-        world.executor.sleep(Duration::from_millis(20)).await;
-    }
-}
-
-fn keys(count: u32) -> Vec<Bytes> {
-    (0..count).map(|number| Bytes::from(format!("key {number}"))).collect()
-}
-
-async fn put_all(world: &World, client: &Client, keys: &[Bytes], value: &'static str) {
-    let store = client.store(LAST_WRITE).expect("the cluster has it");
-    for key in keys {
-        let mut attempts = 0;
-        // A write whose node has just died is made again.
-        while let Err(error) =
-            store.put(key.clone(), Bytes::from_static(value.as_bytes()), PutOptions::default()).await
-        {
-            attempts += 1;
-            assert!(attempts < 100, "{error}");
-            world.executor.sleep(Duration::from_millis(20)).await;
-        }
-    }
-}
-
-fn local(world: &World, position: usize) -> Arc<LocalStore> {
-    let node = world.node(position).expect("it runs");
-    node.replica().view().get().store(LAST_WRITE).expect("the cluster has it").clone()
-}
-
-fn place(world: &World, position: usize, key: &Bytes) -> Place {
-    let node = world.node(position).expect("it runs");
-    let view = node.replica().view().get();
-    view.route(&local(world, position), key).place
-}
-
-fn held(world: &World, position: usize, key: &Bytes) -> VersionSet {
-    local(world, position).get(place(world, position, key), key).unwrap_or_default()
-}
+use crate::stage::{equal, held, keys, local, place, play, put_all, setup, until};
 
 /// Takes a record away behind the back of its hash tree.
 fn lose(world: &World, position: usize, key: &Bytes) {
     let place = place(world, position, key);
     let engine = local(world, position).engine().clone();
     engine.update(place.partition, place.token, key, &mut |_| Change::Remove).expect("the engine is open");
-}
-
-async fn equal(world: &World, keys: &[Bytes]) {
-    let whole = || keys.iter().all(|key| !held(world, 0, key).is_empty());
-    until(world, "equal replicas", || whole() && world.difference(keys).is_none()).await;
 }
 
 fn progress(world: &World, position: usize) -> serde_json::Value {

@@ -1,0 +1,129 @@
+//! Invariant 3 for values that expire: none is shown after its time, none is taken away before it, and in the end
+//! nothing is left of them.
+//!
+//! Clients have the true time, so they must not show a value a moment too late. Nodes do not; what they keep longer is
+//! their business, what they forget earlier is not.
+
+use model::{Moment, Value, VersionSet};
+
+use super::{Attribution, Place, Violation, name, sets};
+use crate::history::{History, Outcome, Remains};
+
+/// Checks what was shown, and what became of values that expire.
+pub fn check(history: &History, remains: &[Remains]) -> Vec<Violation> {
+    let known = Attribution::new(history, remains);
+    let mut violations = Vec::new();
+    for (id, get) in history.all() {
+        let place = (get.store, get.key.clone());
+        for put in get.shown.iter().filter_map(|value| known.of_value(&place, value)) {
+            if history.operation(put).expires.is_some_and(|expires| expires <= get.invoked) {
+                violations.push(format!("{}: {id:?} shows {put:?}, which had expired", name(&place)));
+            }
+        }
+        if let (Outcome::Got(set), Some(returned)) = (&get.outcome, get.returned) {
+            violations.extend(taken_early(history, &known, &place, set, returned));
+        }
+    }
+    for (place, set) in sets(history, remains) {
+        violations.extend(taken_early(history, &known, &place, set, Moment { nanos: u64::MAX }));
+    }
+    violations.into_iter().map(|detail| Violation { invariant: 3, detail }).collect()
+}
+
+/// Puts whose bytes are gone from a set that was seen by `at`, although their time was not over.
+fn taken_early(
+    history: &History,
+    known: &Attribution,
+    place: &Place,
+    set: &VersionSet,
+    at: Moment,
+) -> Vec<String> {
+    let gone = set.versions().iter().filter(|version| version.value == Value::Tombstone);
+    let puts = gone.filter_map(|version| known.of_dot(place, version.dot));
+    let early = puts.filter(|&put| {
+        let put = history.operation(put);
+        matches!(put.action, crate::history::Action::Put(_)) && put.expires.is_none_or(|expires| at < expires)
+    });
+    early.map(|put| format!("{}: the value of {put:?} was taken away before its time", name(place))).collect()
+}
+
+/// A key of which something is left at the end although all of it has expired or was deleted.
+pub fn left(remains: &[Remains]) -> Option<Violation> {
+    let left = remains.iter().find(|held| held.sets().any(is_left));
+    left.map(|held| {
+        let name = name(&(held.store, held.key.clone()));
+        let detail = format!("{name}: nothing of it lives, something expired, and its record is still there");
+        Violation { invariant: 3, detail }
+    })
+}
+
+/// By the end of a run every value that expires has done so.
+fn is_left(set: &VersionSet) -> bool {
+    let versions = set.versions();
+    let dead = |version: &model::Version| version.value == Value::Tombstone || version.expires.is_some();
+    versions.iter().all(dead) && versions.iter().any(|version| version.expires.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Version, WallMillis};
+
+    use super::super::examples::Story;
+    use super::*;
+
+    fn after(moment: Moment, nanos: u64) -> Moment {
+        Moment { nanos: moment.nanos + nanos }
+    }
+
+    /// A put of "a" that expires so many microseconds after it was asked, and a get that shows it.
+    fn told(expires_us: Option<u64>) -> (Story, model::Dot) {
+        let mut story = Story::default();
+        let put = story.put_blind("a");
+        let asked = story.history.operation(put).invoked;
+        story.history.operations[put.0].expires = expires_us.map(|micros| after(asked, micros * 1000));
+        let (dot, _) = story.written(put, 1, 1);
+        let get = story.get();
+        story.got(get, &[(dot, "a")]);
+        story.history.operations[get.0].shown = vec!["a".into()];
+        (story, dot)
+    }
+
+    fn tombstone(dot: model::Dot, expires: Option<u64>) -> VersionSet {
+        let set = Story::set(&[(dot, "a")], &[]);
+        let version = Version {
+            value: Value::Tombstone,
+            expires: expires.map(WallMillis),
+            ..set.versions()[0].clone()
+        };
+        VersionSet::from_parts(set.vector().clone(), [version].into_iter().collect()).expect("as before")
+    }
+
+    #[test]
+    fn a_value_is_shown_until_its_time_and_no_longer() {
+        assert_eq!(check(&told(None).0.history, &[]), []);
+        assert_eq!(check(&told(Some(3)).0.history, &[]), [], "asked a microsecond before");
+        assert!(check(&told(Some(2)).0.history, &[])[0].detail.contains("had expired"));
+    }
+
+    #[test]
+    fn a_value_that_was_reaped_too_early_or_never_expires_is_missed() {
+        for (expires, fine) in [(Some(2), true), (Some(1000), false), (None, false)] {
+            let (mut story, dot) = told(expires);
+            story.history.operations[1].shown.clear();
+            let get = story.get();
+            story.history.operations[get.0].outcome = Outcome::Got(tombstone(dot, Some(7)));
+            story.history.operations[get.0].returned = Some(after(story.history.operation(get).invoked, 1));
+            assert_eq!(check(&story.history, &[]).is_empty(), fine, "{expires:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_of_an_expired_value_is_found() {
+        let (_, dot) = told(Some(2));
+        let held = |set: VersionSet| [Story::remains(&[(1, VersionSet::default()), (2, set)])];
+        assert_eq!(left(&held(VersionSet::default())), None);
+        assert_eq!(left(&held(Story::set(&[(dot, "a")], &[]))), None, "it lives");
+        assert_eq!(left(&held(tombstone(dot, None))), None, "it was deleted");
+        assert!(left(&held(tombstone(dot, Some(7)))).is_some());
+    }
+}
