@@ -28,6 +28,8 @@ pub struct Stamper {
     incarnation: u64,
     births: AtomicU64,
     latest: AtomicU64,
+    /// Tombstones up to this may have been forgotten.
+    floor: AtomicU64,
     clock: Arc<dyn Clock>,
 }
 
@@ -35,7 +37,7 @@ impl Stamper {
     /// For this incarnation, whose births up to and including `births_used` were handed out by an earlier process.
     pub fn new(node: NodeId, incarnation: u64, births_used: u64, clock: Arc<dyn Clock>) -> Self {
         let (births, latest) = (AtomicU64::new(births_used), AtomicU64::new(0));
-        Stamper { node, incarnation, births, latest, clock }
+        Stamper { node, incarnation, births, latest, floor: AtomicU64::new(0), clock }
     }
 
     /// The node that stamps.
@@ -110,6 +112,13 @@ impl Stamper {
     /// Stamps nothing up to this any more, however far ahead it is: a tombstone with it has been forgotten.
     pub(crate) fn rise_above(&self, floor: Timestamp) {
         self.latest.fetch_max(floor.0, Ordering::Relaxed);
+        self.floor.fetch_max(floor.0, Ordering::Relaxed);
+    }
+
+    /// Whether a deletion of what this context has seen may have been forgotten: it was stamped later, and no tombstone
+    /// that was forgotten is above the floor.
+    pub(super) fn may_have_forgotten(&self, context: &Context) -> bool {
+        !context.vector.is_empty() && context.timestamp.0 <= self.floor.load(Ordering::Relaxed)
     }
 
     /// Sees a timestamp that a peer stamped, so that later stamps here are greater.

@@ -387,8 +387,24 @@ impl LocalStore {
     ) -> Result<(Actor, VersionSet, Dot), Failure> {
         let Known { own, mut set, timestamp: known } = self.known(place, record, &order)?;
         check_condition(&self.definition, &set, &order, self.stamper.clock().wall())?;
+        self.check_forgotten(record, &order)?;
         let (actor, dot) = stamp(&self.stamper, &self.definition, own, &mut set, known, order)?;
         Ok((actor, set, dot))
+    }
+
+    /// Refuses a write that must be current, where nothing is left of what its context has seen because that may have
+    /// been deleted and forgotten. A replica that has merely missed the writes of a key refuses the same, until it has
+    /// them.
+    fn check_forgotten(&self, record: Option<&Bytes>, order: &WriteOrder) -> Result<(), Failure> {
+        let must_be_current = matches!(order.condition, Condition::IfCurrent | Condition::Touch);
+        let forgotten = |context| self.stamper.may_have_forgotten(context);
+        if record.is_some() || !must_be_current || !order.context.as_ref().is_some_and(forgotten) {
+            return Ok(());
+        }
+        Err(Failure::new(
+            ErrorCode::Obsolete,
+            "nothing is left of what the context has seen: read again, and put with that context",
+        ))
     }
 
     /// What is known here of a key that is about to be written. Of a value that will be replaced unseen only the

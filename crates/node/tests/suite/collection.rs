@@ -7,7 +7,7 @@ use client::peers::Call;
 use client::{ClientOptions, PutOptions};
 use model::{Epoch, Generation, NodeId, VersionSet};
 use node::Node;
-use wire::messages::{ReplicaMerge, Request, RequestOptions, Response};
+use wire::messages::{Condition, ReplicaMerge, Request, RequestOptions, Response};
 
 use crate::cluster::{PATIENCE, RunningCluster, store};
 
@@ -78,6 +78,33 @@ async fn deleted_keys_leave_nothing_behind_and_late_messages_bring_nothing_back(
     let status: serde_json::Value = serde_json::from_slice(&cluster.nodes[0].status()).unwrap();
     assert!(status["collection"]["records_collected_total"].as_u64().unwrap() >= 50, "{status}");
     assert_eq!(status["collection"]["waits_for"], serde_json::Value::Null);
+}
+
+/// A touch once brought back what had been deleted since it was read: with the tombstone everything was forgotten that
+/// made its context an old one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conditional_write_with_a_context_from_before_a_forgotten_deletion_is_obsolete() {
+    let cluster = cluster(Duration::from_millis(20)).await;
+    let client = cluster.client(ClientOptions::default()).await.store("default").unwrap();
+    let key = Bytes::from("k");
+    client.put(key.clone(), "old", PutOptions::default()).await.unwrap();
+    let found = client.get(key.clone()).await.unwrap();
+    client.delete(key.clone(), None, RequestOptions::default()).await.unwrap();
+    wait_until("the tombstone stays", || cluster.nodes.iter().all(|node| held(node) == (0, 0))).await;
+    for condition in [Condition::IfCurrent, Condition::Touch] {
+        let options = PutOptions { condition, ..PutOptions::after(&found) };
+        let refused = client.put(key.clone(), "old", options).await.unwrap_err();
+        assert!(refused.is_obsolete(), "{condition:?}: {refused}");
+    }
+    assert_eq!(client.get(key.clone()).await.unwrap().value(), None);
+    // A context that has seen that there is nothing is current, and one that is younger than the deletion as well.
+    let options = PutOptions { condition: Condition::IfCurrent, ..PutOptions::default() };
+    let nothing = client.get(key.clone()).await.unwrap();
+    let first = PutOptions { context: Some(nothing.context()), ..options.clone() };
+    client.put(key.clone(), "new", first).await.unwrap();
+    let seen = client.get(key.clone()).await.unwrap();
+    client.put(key.clone(), "newer", PutOptions { context: Some(seen.context()), ..options }).await.unwrap();
+    assert_eq!(client.get(key).await.unwrap().value(), Some("newer".into()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
