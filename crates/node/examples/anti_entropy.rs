@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! cargo run --release -p node --example anti_entropy -- writes  [--records N] [--rounds N] [--engine memory|log]
+//! cargo run --release -p node --example anti_entropy -- control [--records N] [--rounds N] [--engine memory|log]
 //! cargo run --release -p node --example anti_entropy -- compare [--records N] [--differences N] [--rounds N]
 //! ```
 //!
 //! `writes` overwrites random keys of one store with and without trees, in pairs of turns: the processor time of the
-//! writing thread. `compare` runs two whole nodes in this process, over TCP on this machine, both with the same
-//! records, and has one compare with the other.
+//! writing thread. `control` is the same with no trees on either side: by how much two equal stores differ.
+//! `compare` runs two whole nodes in this process, over TCP on this machine, both with the same records, and has one
+//! compare with the other.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a program for people, run by hand")]
 
@@ -48,7 +50,7 @@ struct Arguments {
 
 fn arguments() -> Arguments {
     let mut given = std::env::args().skip(1);
-    let what = given.next().expect("say writes or compare");
+    let what = given.next().expect("say writes, control or compare");
     let mut parsed =
         Arguments { what, records: 1_000_000, differences: 1000, rounds: 10, engine: "memory".to_owned() };
     while let Some(flag) = given.next() {
@@ -68,7 +70,7 @@ fn main() {
     let arguments = arguments();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     match arguments.what.as_str() {
-        "writes" => runtime.block_on(writes(&arguments)),
+        "writes" | "control" => runtime.block_on(writes(&arguments)),
         "compare" => runtime.block_on(compare(&arguments)),
         other => panic!("{other} is neither writes nor compare"),
     }
@@ -136,7 +138,8 @@ async fn writes(arguments: &Arguments) {
     };
     let (plain, treed) = (store("plain").await, store("treed").await);
     // Only a store that has seen a ring keeps trees.
-    let view = View::new(Arc::new(cluster(&["127.0.0.1:1".to_owned()])), vec![treed.clone()]);
+    let shaped = if arguments.what == "control" { store("third").await } else { treed.clone() };
+    let view = View::new(Arc::new(cluster(&["127.0.0.1:1".to_owned()])), vec![shaped]);
     let routed = |number| {
         let key = key(number);
         let place = view.route(&treed, &key).place;
