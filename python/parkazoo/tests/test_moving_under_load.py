@@ -109,9 +109,9 @@ def test_a_move_survives_an_ensemble_that_stalls_and_one_that_dies(
         turmoil.end(may_contend=True)
         table = turmoil.judge.table
         assert table is not None and not table.moving
-        assert [len(table.shards(n)) for n in table.ensembles] == [342, 341, 341], (
-            gave_up
-        )
+        # Which has the odd one depends on how far the mover was that gave up.
+        shares = sorted(len(table.shards(n)) for n in table.ensembles)
+        assert shares == [341, 341, 342], gave_up
 
 
 def disturb(ensemble: Ensemble) -> None:
