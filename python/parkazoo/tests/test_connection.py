@@ -5,11 +5,12 @@ server that falls silent while callers keep talking to it."""
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Iterator
 
 import pytest
-from kazoo.exceptions import ConnectionLoss, SessionExpiredError
+from kazoo.exceptions import ConnectionLoss, NoNodeError, SessionExpiredError
 from kazoo.protocol.connection import _CONNECTION_DROP, _SESSION_EXPIRED
 from kazoo.protocol.states import KazooState
 
@@ -72,6 +73,30 @@ def test_replies_larger_than_one_receive_are_put_together(
         data, _stat = result.get(timeout=PATIENCE_SECONDS)
         assert type(data) is bytes
         assert data == values[n % 3]
+
+
+def test_a_client_that_logs_everything_gets_the_same_answers(
+    ensemble: Ensemble, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Replies that are not logged take a shorter way to their callers."""
+    logger = logging.getLogger("parkazoo.test")
+    found = []
+    for level in (logging.DEBUG, logging.WARNING):
+        caplog.set_level(level, logger.name)
+        client = BatchingClient(ensemble.hosts, timeout=30, logger=logger)
+        client.start(PATIENCE_SECONDS)
+        client.create("/n", b"1")
+        path = client.create("/n/", sequence=True)
+        seen = [path, client.exists("/none"), client.set("/n", b"2").version]
+        with pytest.raises(NoNodeError):
+            client.get("/none")
+        seen += [client.get("/n")[0], client.get_children("/n")]
+        client.delete("/n", recursive=True)
+        found.append([*seen, client.exists("/n")])
+        client.stop()
+        client.close()
+    assert found[0] == found[1]
+    assert "Received response" in caplog.text
 
 
 def test_no_caller_is_left_asleep(ensemble: Ensemble) -> None:
