@@ -128,7 +128,9 @@ impl Reach {
             let replica = &self.replica;
             replica.epochs().hear(stale.epoch, merge.generation, replica.standing());
             let renewed = self.renew(&merge).filter(|renewed| renewed.epoch >= stale.epoch);
-            merge = renewed.ok_or(CallError::Broken)?;
+            // Whoever has read it elsewhere must read it there again.
+            let Some(renewed) = renewed else { return Ok(Response::StaleEpoch(stale)) };
+            merge = renewed;
             let answer = match self.call(node, Request::ReplicaMerge(merge.clone())) {
                 Call::Ready(answer) => answer,
                 Call::Pending(answer) => answer.await,
@@ -138,7 +140,7 @@ impl Reach {
                 answer => return answer,
             }
         }
-        Err(CallError::Broken)
+        Ok(Response::StaleEpoch(stale))
     }
 
     /// The same contents, read again.

@@ -27,6 +27,10 @@ use crate::peers::{Call, CallError};
 /// How long a read repair counts as under way at most.
 const REPAIR_TIME_MAX: Duration = Duration::from_secs(10);
 
+/// First pause before a request is started again because a collection round came in between; doubles up to the longest.
+const AGAIN_PAUSE_MIN: Duration = Duration::from_millis(5);
+const AGAIN_PAUSE_MAX: Duration = Duration::from_millis(200);
+
 /// What one kind of request does with its machine's actions and its nodes' answers.
 pub(super) trait Job: Send + Sized + 'static {
     /// The machine that decides.
@@ -197,6 +201,9 @@ impl<J: Job> Drive<J> {
 pub(super) enum End<T> {
     /// With this outcome.
     Answered(T),
+    /// With nothing, because a node has refused what was read before a collection round: started again, the request reads
+    /// anew. From its deadline on it ends in another way.
+    Outdated,
     /// It shall be started again; the write may have been applied somewhere if `possible`.
     Refresh { possible: bool },
 }
@@ -204,13 +211,15 @@ pub(super) enum End<T> {
 /// How one attempt of a request for many keys ended, by the attempt's own positions.
 pub(super) struct Ends<T> {
     pub(super) answered: Vec<(usize, T)>,
+    /// Keys of which a node has refused what was read before a collection round: see [`End::Outdated`].
+    pub(super) outdated: Vec<usize>,
     /// Keys to be started again, each with whether its write may have been applied somewhere.
     pub(super) refreshed: Vec<(usize, bool)>,
 }
 
 impl<T> Default for Ends<T> {
     fn default() -> Self {
-        Ends { answered: Vec::new(), refreshed: Vec::new() }
+        Ends { answered: Vec::new(), outdated: Vec::new(), refreshed: Vec::new() }
     }
 }
 
@@ -225,15 +234,17 @@ impl Coordinator {
         take_end: impl Fn(&mut J) -> Option<End<T>>,
     ) -> Result<T, Failure> {
         let mut scope = scope.clone();
-        for _ in 0..REFRESHES_MAX {
+        let (mut refreshes, mut pause) = (0, AGAIN_PAUSE_MIN);
+        while refreshes < REFRESHES_MAX {
             let mut drive = start(scope.clone(), possible);
             drive.run().await;
             let end = take_end(&mut drive.job);
             let document = drive.finish_beside();
             match end.expect("an answered machine has said how") {
                 End::Answered(outcome) => return Ok(outcome),
+                End::Outdated => self.rest(&mut pause).await,
                 End::Refresh { possible: again } => {
-                    possible = again;
+                    (possible, refreshes) = (again, refreshes + 1);
                     let refreshed = self.refreshed(&scope, document.as_deref());
                     scope = refreshed.map_err(|failure| unsettled(failure, possible))?;
                 }
@@ -254,18 +265,28 @@ impl Coordinator {
         let mut scope = scope.clone();
         let mut answers: Vec<Option<Result<T, Failure>>> = (0..count).map(|_| None).collect();
         let mut left: Vec<(usize, bool)> = (0..count).map(|position| (position, false)).collect();
-        for _ in 0..REFRESHES_MAX {
+        let (mut refreshes, mut pause) = (0, AGAIN_PAUSE_MIN);
+        while refreshes < REFRESHES_MAX {
             let mut drive = start(scope.clone(), &left);
             drive.run().await;
-            let Ends { answered, refreshed } = take_ends(&mut drive.job);
+            let Ends { answered, outdated, refreshed } = take_ends(&mut drive.job);
             let document = drive.finish_beside();
             for (key, outcome) in answered {
                 answers[left[key].0] = Some(Ok(outcome));
             }
-            left = refreshed.into_iter().map(|(key, possible)| (left[key].0, possible)).collect();
+            let (refreshes_wanted, rests) = (!refreshed.is_empty(), !outdated.is_empty());
+            let again = outdated.into_iter().map(|key| (key, false)).chain(refreshed);
+            left = again.map(|(key, possible)| (left[key].0, possible)).collect();
             if left.is_empty() {
                 break;
             }
+            if rests {
+                self.rest(&mut pause).await;
+            }
+            if !refreshes_wanted {
+                continue;
+            }
+            refreshes += 1;
             match self.refreshed(&scope, document.as_deref()) {
                 Ok(newer) => scope = newer,
                 Err(failure) => {
@@ -280,6 +301,12 @@ impl Coordinator {
             answers[position] = Some(Err(unsettled(too_many_refreshes(), possible)));
         }
         answers.into_iter().map(|answer| answer.expect("every key has an outcome or a failure")).collect()
+    }
+
+    /// Waits before a request is started again: a round takes a few messages to be over.
+    async fn rest(&self, pause: &mut Duration) {
+        self.ports.clock.sleep(*pause).await;
+        *pause = (*pause * 2).min(AGAIN_PAUSE_MAX);
     }
 
     /// The scope under the newest document.

@@ -20,6 +20,8 @@ struct GetJob {
     key: Bytes,
     /// The earliest collection epoch of the answers: that of what is merged from them.
     epoch: Epoch,
+    /// Whether a node has refused a write-back because a collection round came in between.
+    outdated: bool,
     end: Option<End<GetOutcome>>,
 }
 
@@ -58,7 +60,7 @@ impl Coordinator {
         let now = self.ports.clock.now();
         let machine = Get::start(candidates, self.replicas.own(), quorum, now, &mut actions);
         Drive::start(
-            GetJob { key, epoch: Epoch(u64::MAX), end: None },
+            GetJob { key, epoch: Epoch(u64::MAX), outdated: false, end: None },
             machine,
             actions,
             Desk::new(self.clone(), scope),
@@ -107,6 +109,9 @@ impl Job for GetJob {
                 desk.ask(node, Asked::WriteBack(node, round), request);
             }
             GetAction::Repair { node, set } => desk.repair(node, self.merge(set, desk)),
+            GetAction::Answer(outcome) if self.outdated && is_not_held(&outcome) => {
+                self.end = Some(End::Outdated);
+            }
             GetAction::Answer(outcome) => self.end = Some(End::Answered(outcome)),
             GetAction::Refresh { .. } => self.end = Some(End::Refresh { possible: false }),
         }
@@ -122,6 +127,7 @@ impl Job for GetJob {
         let node = match asked {
             Asked::Fetch(node) => node,
             Asked::WriteBack(node, round) => {
+                self.outdated |= matches!(answer, Ok(Response::StaleEpoch(_)));
                 return Some(match answer.and_then(|response| merged(response, generation)) {
                     Ok(_) => GetEvent::Stored { node, generation, round },
                     Err(error) => GetEvent::NotStored { node, round, error },
@@ -142,6 +148,11 @@ impl Job for GetJob {
         };
         Some(GetEvent::Failed { node, error })
     }
+}
+
+/// Whether a get has failed because too few replicas took what it has read.
+pub(super) fn is_not_held(outcome: &GetOutcome) -> bool {
+    matches!(outcome, GetOutcome::Failed { reason: GetFailure::NotHeld { .. }, .. })
 }
 
 /// What the caller hears about a get.

@@ -3,6 +3,7 @@
 //! A replica answers as many keys as fit its message, in the order asked, and at least one; the driver asks at once
 //! for the rest. The machine hears of each key when its answer has come.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,7 +12,7 @@ use protocol::quorum::{GetOutcome, KeyIndex, MultiGet, MultiGetAction, MultiGetE
 use wire::messages::{Failure, Got, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response};
 
 use super::drive::{Desk, Drive, Ends, Job};
-use super::get::outcome_to_answer;
+use super::get::{is_not_held, outcome_to_answer};
 use super::parcels::{entry_bytes, parcels};
 use super::{Coordinator, Direction, Scope, code_error};
 use crate::peers::{Call, CallError};
@@ -32,6 +33,8 @@ struct MultiGetJob {
     ends: Ends<GetOutcome>,
     /// The earliest collection epoch of the answers: that of what is merged from them.
     epoch: Epoch,
+    /// Keys of which a node has refused a write-back because a collection round came in between.
+    outdated: BTreeSet<KeyIndex>,
     /// Bytes of the longest answer for each key so far.
     key_bytes: Vec<usize>,
     /// Bytes of all of them that may still come.
@@ -85,6 +88,7 @@ impl Coordinator {
             keys,
             ends: Ends::default(),
             epoch: Epoch(u64::MAX),
+            outdated: BTreeSet::new(),
             key_bytes,
             bytes_left: bytes_max,
         };
@@ -113,7 +117,13 @@ impl Job for MultiGetJob {
                 merges.for_each(|merge| desk.repair(node, Request::ReplicaMerge(merge)));
             }
             MultiGetAction::Answer { outcomes } => {
-                self.ends.answered.extend(outcomes.into_iter().map(|(key, end)| (key.position(), end)));
+                for (key, outcome) in outcomes {
+                    if self.outdated.contains(&key) && is_not_held(&outcome) {
+                        self.ends.outdated.push(key.position());
+                    } else {
+                        self.ends.answered.push((key.position(), outcome));
+                    }
+                }
             }
             MultiGetAction::Refresh { keys, .. } => {
                 self.ends.refreshed.extend(keys.into_iter().map(|key| (key.position(), false)));
@@ -131,6 +141,9 @@ impl Job for MultiGetJob {
         let (node, mut keys) = match asked {
             Asked::Fetch(node, keys) => (node, keys),
             Asked::WriteBack(node, keys) => {
+                if matches!(answer, Ok(Response::StaleEpoch(_))) {
+                    self.outdated.extend(keys.iter().map(|(key, _)| *key));
+                }
                 let answers = stored(keys, answer, generation);
                 return Some(MultiGetEvent::Stored { node, generation, answers });
             }

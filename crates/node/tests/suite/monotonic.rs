@@ -1,5 +1,7 @@
 //! Reads that never go backwards.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use client::ClientOptions;
 use client::peers::{Call, Peers};
@@ -23,6 +25,43 @@ fn written(value: &'static str) -> VersionSet {
     let value = Value::Present(Bytes::from(value));
     set.put(Stamp { actor, timestamp: Timestamp(1), expires: None, value }, None);
     set
+}
+
+/// A get whose write-backs are refused, because the others have come further in collection rounds than whoever it has
+/// read from, reads again until that has heard of it as well; it once failed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_monotonic_get_reads_again_when_a_round_has_come_in_between() {
+    let monotonic = Store { reads: Reads::Monotonic, ..store(3, 1, 1) };
+    let cluster = RunningCluster::start((3, 3), monotonic, |_| {}).await;
+    let options = ClientOptions { deadline: PATIENCE, hedge_after: PATIENCE, ..ClientOptions::default() };
+    let store = cluster.client(options).await.store("default").unwrap();
+    let held = |key: &str| {
+        let replica = cluster.nodes[0].replica();
+        let view = replica.view().get();
+        let route = view.route(&view.stores()[0], key.as_bytes());
+        view.stores()[0].merge(route.place, key.as_bytes(), &written("v")).unwrap();
+    };
+    let further = |epoch: u64| {
+        for node in &cluster.nodes[1..] {
+            let replica = node.replica();
+            replica.epochs().hear(model::Epoch(epoch), Generation(1), replica.standing());
+            assert_eq!(replica.epochs().tag(), model::Epoch(epoch));
+        }
+        // Its own fence comes to the first node a little later.
+        let late = cluster.nodes[0].clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            late.replica().epochs().hear(model::Epoch(epoch), Generation(1), late.replica().standing());
+        });
+    };
+    held("a");
+    further(5);
+    assert_eq!(store.get("a").await.unwrap().value(), Some(Bytes::from("v")));
+    held("b");
+    further(9);
+    for found in store.multi_get(["b"], &RequestOptions::default()).await.unwrap() {
+        assert_eq!(found.unwrap().value(), Some(Bytes::from("v")));
+    }
 }
 
 /// One of three replicas has a write that nobody acknowledged. A get with R = 1 that shows it must leave it where
