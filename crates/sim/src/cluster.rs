@@ -46,6 +46,8 @@ const PARTITIONS: usize = 8;
 const REPAIR_PERIOD: Duration = Duration::from_secs(2);
 /// Within this time every record is read.
 const SCRUB_PERIOD: Duration = Duration::from_secs(20);
+/// Longer than any run.
+const NEVER: Duration = Duration::from_secs(24 * 60 * 60);
 /// Pause between looks at what has expired.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause before a node that did not start is started again.
@@ -243,6 +245,14 @@ impl World {
         config.repair.scrub_period = SCRUB_PERIOD;
         config.repair.patience = Duration::from_secs(1);
         (config.expiry.margin, config.expiry.interval) = (self.setup.expiry_margin, EXPIRY_INTERVAL);
+        match self.setup.plant {
+            Some(Plant::HastyReaping) => config.expiry.margin = Duration::ZERO,
+            Some(Plant::IdleRepair) => {
+                (config.repair.period, config.repair.scrub_period) = (NEVER, NEVER);
+                config.hint_bytes_max = 0;
+            }
+            _ => {}
+        }
         if self.setup.plant == Some(Plant::RewoundIdentity) {
             // What would give it away.
             let _ = self.service.open().delete(&documents::member_path(machine.id), Expected::Any).await;
@@ -268,6 +278,7 @@ impl World {
         match self.setup.plant {
             Some(
                 plant @ (Plant::HoardedHints
+                | Plant::HastyCollection
                 | Plant::ForgetfulEngine
                 | Plant::StaleEngine
                 | Plant::RewoundIdentity),

@@ -1,7 +1,7 @@
 //! Engines with planted bugs.
 //!
-//! Must never: be used but for [`Plant::ForgetfulEngine`], [`Plant::StaleEngine`], [`Plant::RewoundIdentity`] and
-//! [`Plant::HoardedHints`].
+//! Must never: be used but for [`Plant::ForgetfulEngine`], [`Plant::StaleEngine`], [`Plant::RewoundIdentity`],
+//! [`Plant::HoardedHints`] and [`Plant::HastyCollection`].
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, RangeInclusive};
@@ -46,10 +46,13 @@ impl Engines for PlantedEngines {
     fn open(&self, name: &str) -> BoxFuture<'static, Result<Arc<dyn StorageEngine>, StorageError>> {
         let (opening, plant) = (self.inner.open(name), self.plant);
         let hoards = plant == Plant::HoardedHints && name == "hints";
+        // A hint is a record behind nine bytes of its own.
+        let framed = if name.ends_with("hints") { 9 } else { 0 };
+        let collects = (plant == Plant::HastyCollection).then_some(framed);
         let dice = Mutex::new(Dice::new(self.dice.lock().roll()));
         Box::pin(async move {
             let inner = opening.await?;
-            Ok(Arc::new(PlantedEngine { inner, plant, hoards, dice, before: Mutex::default() })
+            Ok(Arc::new(PlantedEngine { inner, plant, hoards, collects, dice, before: Mutex::default() })
                 as Arc<dyn StorageEngine>)
         })
     }
@@ -60,6 +63,8 @@ struct PlantedEngine {
     plant: Plant,
     /// Whether it keeps what it is told to remove.
     hoards: bool,
+    /// Whether it forgets tombstones, and where records begin in what it is given.
+    collects: Option<usize>,
     dice: Mutex<Dice>,
     /// The record before the last of each key.
     before: Mutex<BTreeMap<Bytes, Option<Bytes>>>,
@@ -86,14 +91,21 @@ impl StorageEngine for PlantedEngine {
         key: &[u8],
         change: &mut dyn FnMut(Option<&Bytes>) -> Change,
     ) -> Result<Option<Commit>, StorageError> {
-        let mut before = None;
+        let (mut before, mut deleted) = (None, false);
         let commit = self.inner.update(partition, token, key, &mut |record| {
             before = record.cloned();
             match change(record) {
                 Change::Remove if self.hoards => Change::Keep,
+                Change::Put(new) => {
+                    deleted = self.collects.is_some_and(|from| is_deleted(&new.slice(from..)));
+                    Change::Put(new)
+                }
                 change => change,
             }
         })?;
+        if deleted {
+            self.inner.update(partition, token, key, &mut |_| Change::Remove)?;
+        }
         if commit.is_some() {
             self.before.lock().insert(Bytes::copy_from_slice(key), before);
         }
@@ -167,4 +179,9 @@ impl StorageEngine for PlantedEngine {
     fn close(&self) -> BoxFuture<'static, Result<(), StorageError>> {
         self.inner.close()
     }
+}
+
+/// Whether a record says nothing but that its key was deleted.
+fn is_deleted(record: &Bytes) -> bool {
+    wire::versions::decode_record(record).is_ok_and(|record| record.set.is_deleted())
 }

@@ -23,11 +23,17 @@ pub enum Plant {
     HoardedHints,
     /// Stores that promise monotonic reads and answer without writing back.
     HastyReads,
+    /// Engines that forget a deletion as soon as it is stored, without asking anybody.
+    HastyCollection,
+    /// Nodes that keep nothing of a value once it has expired by their own clock, however wrong that is.
+    HastyReaping,
+    /// Nodes that never compare with each other, and have no room for hints.
+    IdleRepair,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 9] = [
+    pub const ALL: [Plant; 12] = [
         Plant::LyingDisk,
         Plant::ForgetfulEngine,
         Plant::StaleEngine,
@@ -37,13 +43,17 @@ impl Plant {
         Plant::ForgottenRead,
         Plant::HoardedHints,
         Plant::HastyReads,
+        Plant::HastyCollection,
+        Plant::HastyReaping,
+        Plant::IdleRepair,
     ];
 
     /// The invariant whose judge must convict it.
     pub fn breaks(self) -> u8 {
         match self {
             Plant::LyingDisk | Plant::ForgetfulEngine => 1,
-            Plant::HoardedHints => 2,
+            Plant::HoardedHints | Plant::IdleRepair => 2,
+            Plant::HastyCollection | Plant::HastyReaping => 3,
             Plant::DroppedContext | Plant::ForgottenRead => 4,
             Plant::TamperingNetwork | Plant::RewoundIdentity => 5,
             Plant::StaleEngine | Plant::HastyReads => 7,

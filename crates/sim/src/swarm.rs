@@ -238,7 +238,15 @@ impl Setup {
                 (setup.engine, setup.losses) = (EngineKind::Memory, Losses::Nodes(1));
                 (vec![Fault::Kill], 3)
             }
-            Plant::HoardedHints => (vec![Fault::Kill], 8),
+            Plant::HoardedHints | Plant::IdleRepair => (vec![Fault::Kill], 8),
+            Plant::HastyCollection => {
+                (setup.puts, setup.deletes, setup.blind) = (400, 200, 0);
+                (vec![Fault::Kill], 8)
+            }
+            Plant::HastyReaping => {
+                (setup.expiring, setup.expiry_margin) = (900, EXPIRY_MARGIN);
+                (Vec::new(), 0)
+            }
             Plant::HastyReads => {
                 (setup.reads, setup.writes, setup.monotonic) = (1, 3, true);
                 setup.deadline = Duration::from_millis(300);
@@ -293,6 +301,7 @@ impl Setup {
                     | Plant::StaleEngine
                     | Plant::RewoundIdentity
                     | Plant::TamperingNetwork
+                    | Plant::HastyCollection
             )
         )
     }

@@ -62,3 +62,18 @@ fn gets_that_answer_without_writing_back_go_backwards() {
 fn a_client_that_overwrites_what_it_has_not_read_makes_siblings_vanish() {
     convicts(Plant::ForgottenRead);
 }
+
+#[test]
+fn engines_that_forget_deletions_by_themselves_bring_the_deleted_back() {
+    convicts(Plant::HastyCollection);
+}
+
+#[test]
+fn nodes_that_reap_by_their_own_clock_take_values_away_too_early() {
+    convicts(Plant::HastyReaping);
+}
+
+#[test]
+fn nodes_that_never_compare_never_become_equal() {
+    convicts(Plant::IdleRepair);
+}
