@@ -144,10 +144,13 @@ class ParKazooClient(Facade):
     @property
     def _home(self) -> EnsembleClient | None:
         """The session that serves the client's own root, chroot included."""
+        return self._home_of(self.chroot)
+
+    def _home_of(self, chroot: str | None) -> EnsembleClient | None:
         sessions = self._sessions
         if sessions is None or sessions.table is None:
             return None
-        bucket = self._layout.buckets(self.chroot or "/")[0]
+        bucket = self._layout.buckets(chroot or "/")[0]
         return sessions.by_name.get(sessions.table.owners[bucket.shard])
 
     @property

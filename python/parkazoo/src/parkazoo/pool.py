@@ -194,8 +194,10 @@ class PooledClient(Facade):
             self._carrier.set_hosts(";".join(self.bootstrap), randomize_hosts)
 
     @property
-    def _shown(self) -> Carrier | None:
-        return self._carrier
+    def _shown(self) -> Any:
+        carrier = self._carrier
+        # The one that serves the client's own root, as a `ParKazooClient` shows it.
+        return None if carrier is None else carrier._home_of(self.chroot)
 
     @property
     def client_ids(self) -> dict[str, tuple[int, bytes]]:
@@ -208,9 +210,10 @@ class PooledClient(Facade):
         return self._carrier.table
 
     def command(self, cmd: bytes = b"ruok") -> str:
-        if not self._live.is_set():
+        home = self._shown
+        if home is None or not self._live.is_set():
             raise ConnectionLoss("No connection to server")
-        return self._carrier.command(cmd)
+        return str(home.command(cmd))
 
     def command_all(self, cmd: bytes = b"ruok") -> dict[str, str]:
         """The answer of one server of each ensemble to a management command."""
@@ -276,7 +279,12 @@ class PooledClient(Facade):
             buried.set()
 
     def close(self) -> None:
-        """Nothing to do: sockets are the carrier's, and close with the last user."""
+        """Nothing to do: sockets are the carrier's, and close with the last user.
+
+        :raises Exception: the client was not stopped, as Kazoo has it.
+        """
+        if not self._stopped.is_set():
+            raise Exception("cannot close a client before it is stopped")
 
     def _reset_watchers(self) -> None:
         """The carrier tells the watches of all its members."""
