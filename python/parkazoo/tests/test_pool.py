@@ -308,6 +308,26 @@ def test_the_last_one_ends_the_sessions_and_the_next_begins_new_ones(
     assert observer.exists("/e") is not None
 
 
+def test_a_client_shows_the_session_that_owns_what_it_makes_at_its_root(
+    pooled: Maker, three: list[Ensemble]
+) -> None:
+    hosts = ";".join(ensemble.hosts for ensemble in three)
+    seen = set()
+    for number in range(8):
+        client = PooledClient(f"{hosts}/root{number}", timeout=30)
+        pooled().ensure_path(f"/root{number}")
+        client.start(PATIENCE_SECONDS)
+        client.create("/mine", ephemeral=True)
+        owner = client.exists("/mine").ephemeralOwner
+        assert client.client_id[0] == owner
+        seen.add(owner)
+        with pytest.raises(Exception, match="before it is stopped"):
+            client.close()
+        client.stop()
+        client.close()
+    assert len(seen) > 1, "the roots are on several ensembles"
+
+
 def test_rights_are_not_shared_unasked(pooled: Maker) -> None:
     plain = pooled()
     with pytest.raises(SharedCredentials):
