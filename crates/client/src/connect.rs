@@ -25,7 +25,8 @@ pub struct ClientOptions {
     pub deadline: Duration,
     /// How long a node may take before another one is asked beside it. Default: 50 ms.
     pub hedge_after: Duration,
-    /// Further attempts of a request that certainly was not done and may succeed later. Default: 3.
+    /// Further attempts of a request that certainly was not done and may succeed later. A write that met too few
+    /// replicas is reported at once. Default: 3.
     pub retries: u32,
 }
 

@@ -209,7 +209,7 @@ impl Served {
         let (id, request) = match (decode_request(frame), id) {
             (Ok(decoded), _) => decoded,
             (Err(error), id) => {
-                let failure = Failure::new(ErrorCode::Malformed, error.to_string());
+                let failure = Failure::new(error.code(), error.to_string());
                 send(&*self.sender, id.unwrap_or(0), &Response::Failure(failure));
                 return false;
             }

@@ -93,7 +93,7 @@ async fn connections_over_the_limit_are_refused_and_closed() {
 }
 
 #[tokio::test]
-async fn siblings_appear_with_their_context_and_merge() {
+async fn siblings_appear_in_the_store_that_keeps_them() {
     let mut redis = Connection::open().await;
     redis
         .ask(

@@ -11,6 +11,7 @@ mod handoff;
 mod hints;
 mod identity;
 mod monotonic;
+mod native;
 mod overload;
 mod sessions;
 mod sizes;

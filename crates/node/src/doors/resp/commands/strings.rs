@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use model::{Value, Version, WallMillis};
+use wire::error::Outcome;
 use wire::messages::{Condition, Got, RequestOptions};
 use wire::{ErrorCode, messages::Failure};
 
@@ -113,10 +114,20 @@ pub(super) async fn mset(call: &Call<'_>) -> Result<Reply, Reply> {
         arguments.chunks_exact(2).map(|pair| (pair[0].clone(), overwrite(pair[1].clone(), None))).collect();
     let results =
         call.front.multi_write(call.store, entries, &RequestOptions::default(), Entry::Client).await;
-    for result in results.map_err(|failure| Reply::failure(&failure))? {
-        result.map_err(|failure| Reply::failure(&failure))?;
+    let results = results.map_err(|failure| Reply::failure(&failure))?;
+    match least_certain(results.into_iter().filter_map(Result::err)) {
+        None => Ok(Reply::OK),
+        Some(failure) => Err(Reply::failure(&failure)),
     }
-    Ok(Reply::OK)
+}
+
+/// What to tell of several failures: one whose write may have happened, if there is one, because a failure that
+/// certainly changed nothing would deny it.
+fn least_certain(failures: impl Iterator<Item = Failure>) -> Option<Failure> {
+    failures.reduce(|told, next| {
+        let in_doubt = |failure: &Failure| failure.code.outcome() == Outcome::Indeterminate;
+        if in_doubt(&next) && !in_doubt(&told) { next } else { told }
+    })
 }
 
 /// Writes a key.
@@ -162,4 +173,24 @@ pub(super) async fn read_then_write(
         }
     }
     Err(contended())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_in_doubt_is_told_before_one_that_certainly_changed_nothing() {
+        let told = |codes: &[ErrorCode]| {
+            let failures = codes.iter().enumerate().map(|(n, &code)| Failure::new(code, n.to_string()));
+            least_certain(failures).map(|failure| failure.detail)
+        };
+        use ErrorCode::{DiskFull, Indeterminate, InsufficientReplicas, StorageFailed};
+        assert_eq!(told(&[]), None);
+        assert_eq!(told(&[InsufficientReplicas, DiskFull]).as_deref(), Some("0"));
+        assert_eq!(
+            told(&[InsufficientReplicas, Indeterminate, DiskFull, StorageFailed]).as_deref(),
+            Some("1")
+        );
+    }
 }

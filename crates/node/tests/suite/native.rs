@@ -1,0 +1,39 @@
+//! The native door, frame by frame.
+
+use bytes::BytesMut;
+use runtime::{Link, Ports};
+use wire::error::ErrorCode;
+use wire::messages::{Hello, Peer, Request, Response, decode_response, encode_request};
+
+use crate::cluster::{RunningCluster, store};
+
+async fn answer(link: &mut Link) -> Response {
+    let frame = link.receiver.receive().await.unwrap().expect("an answer");
+    decode_response(frame).unwrap().1
+}
+
+/// Whoever speaks a later version learns that its request is unknown here, not that it is garbled.
+#[tokio::test]
+async fn a_request_that_does_not_decode_is_answered_with_the_reason_and_the_link_ends() {
+    let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |_| {}).await;
+    let address = cluster.nodes[0].replica().view().get().cluster().nodes[0].native.clone();
+    for (frame, code) in [
+        // A kind that no version has yet.
+        (&b"\x7f\x80\x80\x10"[..], ErrorCode::UnknownRequest),
+        // A replica-get that announces 16,777,215 keys.
+        (b"\x20\x80\x80\x10\x01s\x07\xff\xff\xff\x07", ErrorCode::TooManyKeys),
+        // A ping with a byte too many.
+        (b"\x02\x80\x80\x10\x00", ErrorCode::Malformed),
+    ] {
+        let mut link = Ports::os().unwrap().network.connect(&address).await.unwrap();
+        let peer = Peer::Client { name: "from the future".to_owned() };
+        let hello = Request::Hello(Hello { version_min: 1, version_max: 9, cluster: None, peer });
+        link.sender.send(&mut |body: &mut BytesMut| encode_request(1 << 16, &hello, body)).unwrap();
+        let welcome = answer(&mut link).await;
+        assert!(matches!(&welcome, Response::Welcome(welcome) if welcome.version == 1), "{welcome:?}");
+        link.sender.send(&mut |body: &mut BytesMut| body.extend_from_slice(frame)).unwrap();
+        let refused = answer(&mut link).await;
+        assert!(matches!(&refused, Response::Failure(failure) if failure.code == code), "{refused:?}");
+        assert!(!matches!(link.receiver.receive().await, Ok(Some(_))), "the link has ended");
+    }
+}
