@@ -17,3 +17,33 @@ pub fn check(input: &[u8]) {
         assert_eq!(again.split(), body);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use wire::messages::{Request, Response};
+
+    use super::*;
+
+    #[test]
+    fn mutations_begin_at_a_sound_message_of_every_kind() {
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/frame");
+        let mut missing: BTreeSet<u8> =
+            Request::KINDS.iter().chain(Response::KINDS).map(|(kind, _)| *kind).collect();
+        for entry in std::fs::read_dir(corpus).expect("the corpus is there") {
+            let path = entry.expect("a folder can be listed").path();
+            let body = Bytes::from(std::fs::read(&path).expect("an input can be read"));
+            let kind = decode_request(body.clone())
+                .map(|(_, request)| request.kind())
+                .or_else(|_| decode_response(body).map(|(_, response)| response.kind()));
+            let kind = kind.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            missing.remove(&kind);
+        }
+        assert!(
+            missing.is_empty(),
+            "kinds without an input: {missing:02x?}; the golden tests show their bytes"
+        );
+    }
+}
