@@ -74,7 +74,7 @@ macro_rules! error_codes {
 error_codes! {
     UnknownStore = 100 "unknown-store" Failed false
         "The cluster has no store of this name."
-        "Check the name against `tontine status`, or create the store.";
+        "Check the name against `tontine status`.";
     KeyEmpty = 101 "key-empty" Failed false
         "The key has no bytes."
         "Send a key of at least one byte.";
@@ -83,7 +83,7 @@ error_codes! {
         "Shorten the key, for example by hashing its long part.";
     ValueTooLarge = 103 "value-too-large" Failed false
         "The value is larger than the store's limit."
-        "Split the value over several keys, or raise the store's limit.";
+        "Split the value over several keys.";
     TooManyKeys = 104 "too-many-keys" Failed false
         "One request names more keys than the limit."
         "Split the request into several.";
@@ -107,13 +107,13 @@ error_codes! {
         "Get the key to learn the outcome, or put again with the same context.";
     Overloaded = 303 "overloaded" Failed true
         "The node has as much work waiting as it accepts."
-        "Retry after a pause that grows with each attempt; if it lasts, add nodes.";
+        "Retry after a pause that grows with each attempt; if it lasts, send less at once.";
     ShuttingDown = 304 "shutting-down" Failed true
         "The node is stopping and takes no new requests."
         "Send the request to another node.";
     DiskFull = 400 "disk-full" Failed true
         "The node's disk is full; it still answers gets."
-        "Free or add space on the node's data directory, or let the cluster move partitions away.";
+        "Free or add space for the node's data directory.";
     StorageFailed = 401 "storage-failed" Indeterminate true
         "The node's storage stopped, so nobody knows whether the write is on its disk."
         "Look at the node's log, replace the disk if it is failing, and restart the node.";
