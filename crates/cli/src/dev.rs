@@ -14,7 +14,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use crate::failure::CliError;
 use crate::node_command::{NodeSettings, StopSignals};
 use crate::output::Format;
-use crate::server::{NodeSpec, RunningNode};
+use crate::server::{EngineKind, NodeSpec, RunningNode};
 use crate::shared::Shared;
 
 /// Longest wait for a child to serve.
@@ -126,7 +126,7 @@ async fn run_here(
     for node in running {
         node.stop().await?;
     }
-    eprintln!("stopped cleanly; the data is in {}", arguments.data_dir.display());
+    eprintln!("stopped cleanly; {}", kept_where(arguments));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -185,7 +185,7 @@ async fn run_children(
         }
     }
     if clean {
-        eprintln!("stopped cleanly; the data is in {}", arguments.data_dir.display());
+        eprintln!("stopped cleanly; {}", kept_where(arguments));
     }
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::from(2) })
 }
@@ -268,6 +268,14 @@ fn spec(arguments: &DevArguments, node: &Node, cluster: &Cluster, coordination_d
     }
 }
 
+/// What becomes of the records when the cluster stops.
+fn kept_where(arguments: &DevArguments) -> String {
+    match arguments.settings.engine {
+        EngineKind::Memory => "nothing is kept, as the engine is memory".to_owned(),
+        EngineKind::Log => format!("the data is in {}", arguments.data_dir.display()),
+    }
+}
+
 fn greet(arguments: &DevArguments, format: Format, cluster: &Cluster, processes: &[Option<u32>]) {
     if format == Format::Json {
         let nodes: Vec<Json> =
@@ -295,7 +303,7 @@ fn greet(arguments: &DevArguments, format: Format, cluster: &Cluster, processes:
             "\nstores default (last write wins) and siblings: N={replicas} R={reads_required} W={writes_required}"
         );
     }
-    println!("data in {}", arguments.data_dir.display());
+    println!("{}", kept_where(arguments));
     println!("\ntry, in another terminal:");
     let is_default = native.first() == Some(&"127.0.0.1:7401");
     if !is_default {
@@ -309,5 +317,6 @@ fn greet(arguments: &DevArguments, format: Format, cluster: &Cluster, processes:
         println!("  {program} {command}");
     }
     println!("  redis-cli -h {host} -p {port} set greeting hello");
-    println!("\nCtrl-C stops the cluster cleanly; the same command starts it again with its data.\n");
+    let again = if arguments.settings.engine == EngineKind::Memory { "without" } else { "with its" };
+    println!("\nCtrl-C stops the cluster cleanly; the same command starts it again {again} data.\n");
 }

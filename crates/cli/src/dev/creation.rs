@@ -3,6 +3,7 @@
 //! **Architecture Invariant:** a cluster that cannot be is refused before anything is written, and whatever is written
 //! before a failure lets the next start go on.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::path::Path;
@@ -51,11 +52,12 @@ pub(super) async fn create_or_find(
     let found = coordination::documents::read_cluster(&session).await.map_err(|error| refused(&error))?;
     let cluster = match found {
         Some(cluster) => {
-            if cluster.nodes.len() != arguments.nodes as usize {
+            let kept = kept(arguments, &cluster);
+            if !kept.is_empty() {
                 eprintln!(
-                    "the cluster in {} has {} nodes and goes on with them (--nodes is for a new one)",
+                    "the cluster in {} goes on as it was made, with {}; those options are for a new one",
                     arguments.data_dir.display(),
-                    cluster.nodes.len()
+                    kept.join(", ")
                 );
             }
             cluster
@@ -70,6 +72,39 @@ pub(super) async fn create_or_find(
     };
     session.close().await.map_err(|error| refused(&error))?;
     Ok(cluster)
+}
+
+/// What a cluster that exists has otherwise than the arguments ask, and keeps.
+///
+/// One zone is the default, so asking for it cannot be told from not asking.
+fn kept(arguments: &DevArguments, cluster: &Cluster) -> Vec<String> {
+    let mut kept = Vec::new();
+    if cluster.nodes.len() != arguments.nodes as usize {
+        kept.push(format!("{} nodes (--nodes {})", cluster.nodes.len(), arguments.nodes));
+    }
+    let zones = cluster.nodes.iter().map(|node| &node.zone).collect::<BTreeSet<_>>().len();
+    if arguments.zones != 1 && zones != arguments.zones as usize {
+        kept.push(format!("{zones} zones (--zones {})", arguments.zones));
+    }
+    let stands = cluster.store("default").map(|store| store.consistency);
+    let numbers = |numbers: Consistency| {
+        let Consistency { replicas, reads_required, writes_required } = numbers;
+        format!("{replicas},{reads_required},{writes_required}")
+    };
+    if let Some(stands) = stands {
+        if let Some(asked) = arguments.consistency.filter(|asked| *asked != stands) {
+            kept.push(format!("N,R,W of {} (--consistency {})", numbers(stands), numbers(asked)));
+        }
+        if let Some(asked) = arguments.replicas.filter(|asked| *asked != stands.replicas) {
+            kept.push(format!("{} replicas (--replicas {asked})", stands.replicas));
+        }
+    }
+    let at = |node: &Node, base: u16| node.native.ends_with(&format!(":{}", u32::from(base) + node.id.0));
+    if let Some(base) = arguments.port_base.filter(|&base| !cluster.nodes.iter().all(|node| at(node, base))) {
+        let first = cluster.nodes.first().map_or("none", |node| node.native.as_str());
+        kept.push(format!("ports from {first} on (--port-base {base})"));
+    }
+    kept
 }
 
 fn consistency(arguments: &DevArguments) -> Result<Consistency, CliError> {
@@ -167,4 +202,44 @@ pub(super) fn parse_consistency(text: &str) -> Result<Consistency, String> {
     let consistency = Consistency { replicas, reads_required, writes_required };
     consistency.validate().map_err(|error| error.to_string())?;
     Ok(consistency)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::commands::{Arguments, Command};
+
+    fn dev(words: &str) -> DevArguments {
+        match Arguments::try_parse_from(format!("tontine dev {words}").split_whitespace()).unwrap().command {
+            Command::Dev(arguments) => arguments,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_an_existing_cluster_has_otherwise_is_told() {
+        let nodes: Vec<Node> = (1..=4_u16)
+            .map(|id| Node {
+                id: NodeId(id.into()),
+                zone: Zone(format!("zone-{}", id % 2)),
+                native: format!("127.0.0.1:{}", 7400 + id),
+                resp: None,
+            })
+            .collect();
+        let consistency = Consistency { replicas: 3, reads_required: 2, writes_required: 2 };
+        let cluster = Blueprint::new("dev", nodes, consistency).unwrap().cluster();
+        assert_eq!(kept(&dev("--nodes 4 --zones 2 --consistency 3,2,2 --port-base 7400"), &cluster), [""; 0]);
+        assert_eq!(kept(&dev("--nodes 4 --replicas 3"), &cluster), [""; 0]);
+        let other = dev("--nodes 5 --zones 3 --consistency 3,3,1 --port-base 9000");
+        let expected = [
+            "4 nodes (--nodes 5)",
+            "2 zones (--zones 3)",
+            "N,R,W of 3,2,2 (--consistency 3,3,1)",
+            "ports from 127.0.0.1:7401 on (--port-base 9000)",
+        ];
+        assert_eq!(kept(&other, &cluster), expected);
+        assert_eq!(kept(&dev("--nodes 4 --replicas 1"), &cluster), ["3 replicas (--replicas 1)"]);
+    }
 }
