@@ -2,10 +2,12 @@
 
 use std::fmt::Write;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::json;
 
-use crate::cluster::{Cluster, exists};
+use crate::cluster::{Cluster, PATIENCE, Process, exists};
 
 #[test]
 fn every_format_is_loaded() {
@@ -89,6 +91,53 @@ fn a_bad_record_stops_the_load_after_everything_before_it_and_resume_goes_on_fro
     );
     assert_eq!(cluster.run(&["get", "k300"]).exits(0).text(), "v300\n");
     assert!(!exists(&format!("{file}.tontine-load")), "a complete load leaves no checkpoint");
+}
+
+/// Waits until the checkpoint says that more than so many lines are acknowledged, and returns how many are.
+fn await_checkpoint(file: &str, lines: u64) -> u64 {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let checkpoint = std::fs::read(format!("{file}.tontine-load")).unwrap_or_default();
+        let document: serde_json::Value = serde_json::from_slice(&checkpoint).unwrap_or_default();
+        match document["acknowledged"]["line"].as_u64() {
+            Some(line) if line > lines => return line,
+            _ => assert!(Instant::now() < deadline, "no checkpoint beyond line {lines}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_load_that_was_killed_or_interrupted_goes_on_from_its_checkpoint() {
+    const LINES: u64 = 40_000;
+    let cluster = Cluster::with(1, &[]);
+    let lines: String = (0..LINES).map(|n| format!("key-{n}\tvalue-{n}\n")).collect();
+    let file = cluster.write("long.tsv", &lines);
+    let load = ["load", &file, "--key", "1", "--value", "2"];
+    // One record after the other, so that there is time to end it.
+    let start = |further: &[&str]| {
+        let words = [&load[..], &["--batch", "1", "--parallel", "1"], further].concat();
+        Process::start(&mut cluster.command(&words), cluster.file("load.stderr").into())
+    };
+    let mut killed = start(&[]);
+    let first = await_checkpoint(&file, 0);
+    assert_eq!(killed.stop(Signal::KILL), None, "it was not done before it was killed");
+
+    let mut interrupted = start(&["--resume"]);
+    let second = await_checkpoint(&file, first);
+    assert_eq!(interrupted.stop(Signal::INT), Some(2));
+    let said = interrupted.stderr();
+    assert!(said.contains("interrupted") && said.contains("--resume"), "{said}");
+
+    let rest = cluster.json(&[&load[..], &["--resume"]].concat());
+    assert!(rest["started_after_line"].as_u64() >= Some(second), "{rest}");
+    assert_eq!(rest["acknowledged_lines"], LINES);
+    let exported = cluster.run(&["export", "--format", "tsv", "--no-header"]).exits(0).text();
+    let (mut found, mut expected): (Vec<&str>, Vec<&str>) =
+        (exported.lines().collect(), lines.lines().collect());
+    found.sort_unstable();
+    expected.sort_unstable();
+    assert!(found == expected, "{} of {} records", found.len(), expected.len());
 }
 
 #[test]
