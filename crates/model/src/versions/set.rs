@@ -226,10 +226,13 @@ impl VersionSet {
         }
     }
 
-    /// Whether `other` holds no event that is unknown here: merging it would change nothing, but for the bytes of a value
-    /// that was reaped here.
+    /// Whether `other` holds nothing that is unknown here, nor bytes of a value that was reaped here: merging it would
+    /// change nothing.
     pub fn includes(&self, other: &VersionSet) -> bool {
         self.vector.descends(&other.vector)
-            && self.versions.iter().all(|mine| other.holds(mine.dot) || !other.vector.covers(mine.dot))
+            && self.versions.iter().all(|mine| match other.version(mine.dot) {
+                Some(theirs) => !mine.is_reaped() || theirs.is_reaped(),
+                None => !other.vector.covers(mine.dot),
+            })
     }
 }

@@ -286,7 +286,10 @@ impl Hints {
         let mut forgotten = 0;
         for (target, _) in self.pending() {
             self.change(target, store, key, &mut |set| {
-                let covered = tombstones.includes(set);
+                let mut set = set.clone();
+                // A value under the dot of a tombstone has expired.
+                set.reap(WallMillis(u64::MAX));
+                let covered = tombstones.includes(&set);
                 forgotten += u64::from(covered);
                 covered.then_some(None)
             })?;

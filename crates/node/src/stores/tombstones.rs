@@ -127,9 +127,10 @@ impl LocalStore {
                 // tombstone has expired, and was not reaped here yet.
                 let dead =
                     |version: &Version| version.value == Value::Tombstone || tombstones.holds(version.dot);
-                let covered = set.is_some_and(|set| {
-                    let versions = set.versions();
-                    !versions.is_empty() && versions.iter().all(dead) && tombstones.includes(&set)
+                let covered = set.is_some_and(|mut set| {
+                    let gone = !set.versions().is_empty() && set.versions().iter().all(dead);
+                    set.reap(WallMillis(u64::MAX));
+                    gone && tombstones.includes(&set)
                 });
                 if covered { Change::Remove } else { Change::Keep }
             })

@@ -1,5 +1,6 @@
 //! Values that expire: never shown after their time, and gone from every replica in the end.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -77,6 +78,37 @@ fn hints_of_expired_values_leave_nothing_behind() {
         let nothing = || world.hints().is_empty() && (0..5).all(|position| records(&world, position) == 0);
         until(&world, "nothing is left", nothing).await;
         shows_none(&client, &keys).await;
+    });
+}
+
+/// Its clock is an hour ahead: it takes values for expired and reaps them, and nobody else does.
+#[test]
+fn a_clock_that_is_far_ahead_takes_no_value_away_from_the_others() {
+    let mut setup = setup(23);
+    setup.expiry_margin = EXPIRY_MARGIN;
+    play(setup, |world, client| async move {
+        let keys = keys(20);
+        let store = client.store(LAST_WRITE).expect("the cluster has it");
+        for key in &keys {
+            let options = PutOptions { ttl: Some(Duration::from_secs(120)), ..PutOptions::default() };
+            store.put(key.clone(), Bytes::from_static(b"long"), options).await.expect("all are up");
+        }
+        until(&world, "all have them", || (0..3).all(|position| records(&world, position) == 20)).await;
+        let wall = world.machines()[0].wall.clone();
+        let before = wall.skew_ms.swap(3_600_000, Ordering::Relaxed);
+        until(&world, "it reaps", || keys.iter().all(|key| held(&world, 0, key).is_deleted())).await;
+        // Rounds begin, and the others do not confirm.
+        world.executor.sleep(Duration::from_secs(30)).await;
+        assert_eq!([0, 1, 2].map(|position| records(&world, position)), [20, 20, 20]);
+        for key in &keys {
+            assert!(
+                held(&world, 1, key).expires_min().is_some() && held(&world, 2, key).expires_min().is_some()
+            );
+            let found = store.get(key.clone()).await.expect("all are up");
+            assert_eq!(found.value(), Some(Bytes::from_static(b"long")), "the bytes win");
+        }
+        wall.skew_ms.store(before, Ordering::Relaxed);
+        until(&world, "nothing is left", || (0..3).all(|position| records(&world, position) == 0)).await;
     });
 }
 
