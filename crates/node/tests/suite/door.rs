@@ -77,8 +77,31 @@ async fn a_password_is_asked_for_and_checked() {
     let mut redis = Connection::open_with(|config| config.resp.password = Some("secret".to_owned())).await;
     redis.ask("GET k", "-NOAUTH Authentication required.\r\n").await;
     redis.ask("AUTH wrong", "-WRONGPASS invalid username-password pair or user is disabled.\r\n").await;
+    redis.ask("HELLO 3", "-NOAUTH HELLO must be called with the client already authenticated").await;
+    redis.lines(1).await;
+    let wrong = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
+    redis.ask("HELLO 3 AUTH default wrong", wrong).await;
+    redis.ask("HELLO 3 AUTH default", "-ERR syntax error\r\n").await;
+    redis.ask("GET k", "-NOAUTH Authentication required.\r\n").await;
     redis.ask("AUTH secret", "+OK\r\n").await;
     redis.ask("GET k", "$-1\r\n").await;
+}
+
+#[tokio::test]
+async fn a_command_names_ten_thousand_keys_and_not_one_more() {
+    let mut redis = Connection::open().await;
+    let keys = |count: usize| " k".repeat(count);
+    redis.ask("SET k v", "+OK\r\n").await;
+    redis.ask(&format!("EXISTS{}", keys(10_000)), ":10000\r\n").await;
+    let refusal = "-ERR too-many-keys: 10001 keys in one request, the limit is 10000\r\n";
+    for command in ["EXISTS", "MGET"] {
+        redis.ask(&format!("{command}{}", keys(10_001)), refusal).await;
+    }
+    // With as many values this is the longest command that there is; one argument more is malformed.
+    redis.ask(&format!("MSET{}", keys(20_000)), "+OK\r\n").await;
+    redis.send(b"*20002\r\n").await;
+    redis.expect("-ERR Protocol error: invalid multibulk length\r\n").await;
+    assert!(redis.is_closed().await);
 }
 
 #[tokio::test]
