@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use client::ClientError;
 use model::Node;
 use serde_json::{Value as Json, json};
 
@@ -211,9 +212,14 @@ fn examine(status: &NodeStatus, generation: u64, nodes: &[NodeStatus], findings:
     let answer = match &status.answer {
         Ok(answer) => answer,
         Err(error) => {
+            // It speaks of all nodes that were asked; this was one.
+            let why = match error {
+                ClientError::NotConnected { detail } => detail.clone(),
+                other => other.to_string(),
+            };
             findings.push(Finding {
                 bad: true,
-                what: format!("{id} at {} does not answer: {error}", status.node.native),
+                what: format!("{id} at {} does not answer: {why}", status.node.native),
                 next: start_again(&status.node, nodes),
             });
             return;
