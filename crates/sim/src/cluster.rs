@@ -17,8 +17,9 @@ use coordination::documents;
 use coordination::memory::{MemoryService, MemorySession};
 use coordination::{CoordinationService, Expected};
 use model::{Consistency, Generation, Node as Member, NodeId, Reads, Resolver, Store, StoreName, Zone};
+use node::doors::resp::Door;
 use node::engines::{Engines, LogEngines, MemoryEngines};
-use node::{Node, NodeConfig};
+use node::{Node, NodeConfig, Worker};
 use parking_lot::Mutex;
 use runtime::disk::simulated::SimulatedDisk;
 use runtime::{Disk, Ports};
@@ -30,7 +31,7 @@ use crate::disk::TracedDisk;
 use crate::engine::PlantedEngines;
 use crate::executor::{Executor, ProcessClock, ProcessId, ProcessTasks, WallClock};
 use crate::history::Remains;
-use crate::network::{Host, Wires};
+use crate::network::{Host, LinkStream, STREAM_PORT, Wires};
 use crate::plant::Plant;
 use crate::swarm::{EngineKind, Setup};
 
@@ -223,10 +224,17 @@ impl World {
         };
         self.tell(format!("{} is up, incarnation {}", machine.id, node.incarnation()));
         machine.life.lock().node = Some(node.clone());
-        let worker = node.worker(ports.clone());
+        let workers: Vec<Worker> = (0..self.setup.workers).map(|_| node.worker(ports.clone())).collect();
+        if self.setup.redis_clients > 0 {
+            let doors = workers.iter().map(|worker| worker.door.clone()).collect();
+            ports.tasks.spawn(Box::pin(serve_redis(redis_address(machine.id), doors, ports.clone())));
+        }
         let mut listener =
             ports.network.listen(&address(machine.id)).await.expect("the last process has left the address");
+        // Dealt out in turn, as the acceptor of a real process does.
+        let mut turns = workers.iter().cycle();
         while let Ok(link) = listener.accept().await {
+            let worker = turns.next().expect("a node has a worker");
             ports.tasks.spawn(Box::pin(worker.service.clone().serve(link)));
         }
     }
@@ -475,6 +483,23 @@ impl Machine {
         wall.drift_ppm.store(dice.below(400) as i64 - 200, Ordering::Relaxed);
         Machine { id, disk, sync_us, wall, life: Mutex::default() }
     }
+}
+
+/// Serves a node's Redis door.
+async fn serve_redis(address: String, doors: Vec<Door>, ports: Ports) {
+    let mut listener = ports.network.listen(&address).await.expect("the last process has left the address");
+    let mut turns = doors.iter().cycle();
+    while let Ok(link) = listener.accept().await {
+        let door = turns.next().expect("a node has a worker").clone();
+        let (peer, local) = (link.peer.clone(), address.clone());
+        let stream = LinkStream::new(link, ports.entropy.clone());
+        ports.tasks.spawn(Box::pin(async move { door.serve(stream, peer, local).await }));
+    }
+}
+
+/// Where a node's Redis door is served.
+pub fn redis_address(id: NodeId) -> String {
+    format!("h{}:{STREAM_PORT}", id.0)
 }
 
 /// Where a node's native protocol is served.

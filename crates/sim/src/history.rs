@@ -50,6 +50,10 @@ pub enum Outcome {
         /// Whether a fallback was among them.
         sloppy: bool,
     },
+    /// What a plain client sees of a key: its value, if it has one.
+    Shown(Option<Bytes>),
+    /// A write's acknowledgement that says nothing else, as a plain client gets it.
+    Acknowledged,
     /// It certainly was not done.
     Failed(String),
     /// It may have been done.

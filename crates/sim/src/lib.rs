@@ -1,7 +1,8 @@
 //! A whole cluster in one thread: network, time, disks, faults, checkers.
 //!
 //! In reading order: [`dice`], [`executor`], [`network`] and [`disk`] are the world; [`cluster`] puts real nodes and
-//! real clients into it; [`nemesis`] does them harm; [`workload`] keeps the clients busy and writes the [`history`];
+//! real clients into it; [`nemesis`] does them harm; [`workload`] and [`redis`] keep the clients busy and write the
+//! [`history`];
 //! [`check`] judges it. [`swarm`] draws all of this from one seed, and [`run`] plays it.
 //!
 //! **Architecture Invariant:** a run depends on its seed and on nothing else: one seed run twice gives one trace.
@@ -16,6 +17,7 @@ pub mod history;
 pub mod nemesis;
 pub mod network;
 pub mod plant;
+pub mod redis;
 pub mod run;
 pub mod swarm;
 pub mod workload;

@@ -15,6 +15,7 @@ use crate::executor::{Halt, ProcessId};
 use crate::history::{History, Outcome, Recorder, Remains};
 use crate::nemesis;
 use crate::plant::Plant;
+use crate::redis::RedisClient;
 use crate::swarm::Setup;
 use crate::workload::{self, Worker};
 
@@ -59,7 +60,9 @@ impl Report {
         let mut counts = (0, 0, 0);
         for operation in &self.history.operations {
             match operation.outcome {
-                Outcome::Got(_) | Outcome::Written { .. } => counts.0 += 1,
+                Outcome::Got(_) | Outcome::Shown(_) | Outcome::Written { .. } | Outcome::Acknowledged => {
+                    counts.0 += 1
+                }
                 Outcome::Failed(_) => counts.1 += 1,
                 Outcome::Pending | Outcome::Indeterminate(_) => counts.2 += 1,
             }
@@ -161,10 +164,21 @@ async fn conduct(
             }),
         );
     }
+    for number in 1..=world.setup.redis_clients {
+        let client = RedisClient::new(world.clone(), recorder.clone(), number, clients);
+        let working = working.clone();
+        world.executor.spawn(
+            clients,
+            Box::pin(async move {
+                client.work(end).await;
+                working.add_permits(1);
+            }),
+        );
+    }
     story(world.clone(), operator).await;
     let mut dice = Dice::apart(world.setup.seed, 6);
     nemesis::heal(&world, &mut dice).await;
-    let all = working.acquire_many(world.setup.clients).await;
+    let all = working.acquire_many(world.setup.clients + world.setup.redis_clients).await;
     drop(all);
     let wrong = last_words(&world, recorder, clients, &found).await;
     found.lock().wrong.extend(wrong.err());

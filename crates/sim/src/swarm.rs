@@ -111,6 +111,10 @@ pub struct Setup {
     pub conditions: Conditions,
     /// Clients at work.
     pub clients: u32,
+    /// Clients at the Redis door beside them.
+    pub redis_clients: u32,
+    /// Workers of each node, which share its records and nothing else.
+    pub workers: u32,
     /// Keys of each store.
     pub keys: u32,
     /// How long clients work, in virtual time.
@@ -175,6 +179,8 @@ impl Setup {
             shuffle: dice.chance(500),
             conditions: conditions(&mut dice),
             clients: dice.between(1, 5) as u32,
+            redis_clients: 0,
+            workers: 1,
             keys: dice.between(1, 6) as u32,
             span: Duration::from_secs(dice.between(3, 12)),
             think: Duration::from_millis(*dice.pick(&[5, 30, 100, 300])),
@@ -192,6 +198,7 @@ impl Setup {
         setup.draw_faults(&mut dice);
         setup.draw_reads(&mut Dice::apart(seed, 9));
         setup.draw_expiry(&mut Dice::apart(seed, 10));
+        setup.draw_doors(&mut Dice::apart(seed, 11));
         setup
     }
 
@@ -217,6 +224,12 @@ impl Setup {
         self.expiring > 0 && self.expiry_margin <= EXPIRY_MARGIN
     }
 
+    /// Redis clients in half of the runs, several workers in a third.
+    fn draw_doors(&mut self, dice: &mut Dice) {
+        self.redis_clients = if dice.chance(500) { dice.between(1, 3) as u32 } else { 0 };
+        self.workers = if dice.chance(333) { dice.between(2, 4) as u32 } else { 1 };
+    }
+
     /// Whether this kind of harm may take from a node what it has shown, but not yet acknowledged as kept.
     fn takes_unacknowledged(fault: Fault) -> bool {
         matches!(fault, Fault::Kill | Fault::PowerCut | Fault::FailingSync)
@@ -227,6 +240,7 @@ impl Setup {
         let mut setup = Setup::of_seed(seed);
         (setup.nodes, setup.replicas, setup.reads, setup.writes, setup.sloppy) = (3, 3, 2, 2, false);
         (setup.monotonic, setup.expiring) = (false, 0);
+        (setup.redis_clients, setup.workers) = (0, 1);
         (setup.engine, setup.losses) = (EngineKind::Log(Durability::Always), Losses::None);
         setup.conditions = Conditions::calm();
         (setup.clients, setup.keys, setup.span) = (4, 3, Duration::from_secs(8));

@@ -46,6 +46,25 @@ impl Story {
         (dot, id)
     }
 
+    pub(crate) fn written_over(&mut self, id: OperationId, node: u32, count: u64, covered: &[Dot]) -> Dot {
+        let dot = Story::dot(node, count);
+        let all = covered.iter().chain([&dot]);
+        let context = Context {
+            vector: Vector::from_entries(all.map(|dot| (dot.actor, dot.count))),
+            ..Context::default()
+        };
+        self.end(id, Outcome::Written { dot, context, acks: 2, sloppy: false });
+        dot
+    }
+
+    pub(crate) fn acknowledged(&mut self, id: OperationId) {
+        self.end(id, Outcome::Acknowledged);
+    }
+
+    pub(crate) fn shown(&mut self, id: OperationId, value: Option<&'static str>) {
+        self.end(id, Outcome::Shown(value.map(Bytes::from)));
+    }
+
     pub(crate) fn got(&mut self, id: OperationId, versions: &[(Dot, &'static str)]) {
         self.got_covering(id, versions, &[]);
     }

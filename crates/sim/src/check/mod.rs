@@ -1,6 +1,7 @@
 //! The judges: pure functions from what happened to what must not have happened.
 //!
-//! [`lost`] is invariant 1, [`drained`] is 2 as far as hints go, [`deleted`] and [`expired`] are 3, [`siblings`] is 4, [`values`] is 5, [`reads`] is 7.
+//! [`lost`] is invariant 1, [`drained`] is 2 as far as hints go, [`deleted`] and [`expired`] are 3, [`siblings`] is 4, [`values`] is 5, [`reads`] is 7, and
+//! [`plain`] is 1 and 7 for what clients hear that see no versions.
 //! Each knows only the history, what the nodes hold at the end, and the promises that this run's settings and faults
 //! leave standing ([`Rules`]).
 //!
@@ -10,6 +11,7 @@ pub mod deleted;
 pub mod drained;
 pub mod expired;
 pub mod lost;
+pub mod plain;
 pub mod reads;
 pub mod siblings;
 pub mod values;
@@ -58,6 +60,7 @@ pub fn all(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violatio
     violations.extend(expired::check(history, remains));
     violations.extend(siblings::check(history, remains));
     violations.extend(reads::check(history, rules));
+    violations.extend(plain::check(history, remains, rules));
     violations
 }
 
@@ -104,6 +107,11 @@ impl Attribution {
     /// The write that this event is, if it is known.
     pub(crate) fn of_dot(&self, place: &Place, dot: Dot) -> Option<OperationId> {
         self.dots.get(&(place.clone(), dot)).copied()
+    }
+
+    /// The event that this write is, if it is known.
+    pub(crate) fn of_write(&self, place: &Place, write: OperationId) -> Option<Dot> {
+        self.dots_of(place).find(|(_, id)| *id == write).map(|(dot, _)| dot)
     }
 
     /// All known events of one key.

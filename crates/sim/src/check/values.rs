@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use model::{Actor, Dot, Value, VersionSet};
 
 use super::{Attribution, Place, Violation, name, sets};
@@ -32,6 +33,7 @@ pub fn check(history: &History, remains: &[Remains]) -> Vec<Violation> {
         match &operation.outcome {
             Outcome::Written { dot, .. } => seen.event(&place, *dot, Some(id)),
             Outcome::Got(set) => seen.answer(&place, set, id),
+            Outcome::Shown(Some(value)) => seen.shown(&place, value, id),
             _ => {}
         }
     }
@@ -56,6 +58,31 @@ impl Seen<'_> {
         }
     }
 
+    /// What a plain client was shown had been asked for before, and had not been refused.
+    fn shown(&mut self, place: &Place, value: &Bytes, get: OperationId) {
+        let Some(put) = self.written(place, value) else { return };
+        if Some(self.history.operation(put).invoked) > self.history.operation(get).returned {
+            let detail =
+                format!("{}: {get:?} was shown the value of {put:?} before it was written", name(place));
+            self.violations.insert(detail);
+        }
+    }
+
+    /// The put that a value is; to be found, it must have been asked for and not been refused.
+    fn written(&mut self, place: &Place, value: &Bytes) -> Option<OperationId> {
+        let Some(put) = self.known.of_value(place, value) else {
+            let text = String::from_utf8_lossy(&value[..value.len().min(40)]).into_owned();
+            self.violations.insert(format!("{}: value {text:?} was never written", name(place)));
+            return None;
+        };
+        if let Outcome::Failed(reason) = &self.history.operation(put).outcome {
+            let detail =
+                format!("{}: {put:?} is there, though it was answered as failed: {reason}", name(place));
+            self.violations.insert(detail);
+        }
+        Some(put)
+    }
+
     fn set(&mut self, place: &Place, set: &VersionSet) {
         for version in set.versions() {
             let Value::Present(value) = &version.value else {
@@ -67,17 +94,9 @@ impl Seen<'_> {
                 self.event(place, version.dot, delete);
                 continue;
             };
-            let Some(put) = self.known.of_value(place, value) else {
-                let text = String::from_utf8_lossy(&value[..value.len().min(40)]).into_owned();
-                self.violations.insert(format!("{}: value {text:?} was never written", name(place)));
-                continue;
-            };
-            if let Outcome::Failed(reason) = &self.history.operation(put).outcome {
-                let detail =
-                    format!("{}: {put:?} is there, though it was answered as failed: {reason}", name(place));
-                self.violations.insert(detail);
+            if let Some(put) = self.written(place, value) {
+                self.event(place, version.dot, Some(put));
             }
-            self.event(place, version.dot, Some(put));
         }
     }
 
@@ -113,7 +132,10 @@ impl Seen<'_> {
             let possible = self.history.operations.iter().filter(|operation| {
                 (operation.store, &operation.key) == (place.0, &place.1)
                     && operation.action == Action::Delete
-                    && matches!(operation.outcome, Outcome::Pending | Outcome::Indeterminate(_))
+                    && matches!(
+                        operation.outcome,
+                        Outcome::Pending | Outcome::Indeterminate(_) | Outcome::Acknowledged
+                    )
             });
             let possible = possible.count();
             if count > possible {
@@ -146,6 +168,37 @@ mod tests {
         let get = story.get();
         story.got(get, &[(Story::dot(1, 1), "forged")]);
         assert!(check(&story.history, &[])[0].detail.contains("never written"));
+    }
+
+    #[test]
+    fn a_plain_client_is_shown_what_was_written_before_and_nothing_else() {
+        let mut story = Story::default();
+        let put = story.put_blind("a");
+        let get = story.get();
+        story.shown(get, Some("a"));
+        story.acknowledged(put);
+        let get = story.get();
+        story.shown(get, None);
+        assert_eq!(check(&story.history, &[]), []);
+        let forged = story.get();
+        story.shown(forged, Some("forged"));
+        assert!(check(&story.history, &[])[0].detail.contains("never written"));
+    }
+
+    #[test]
+    fn a_refused_value_that_is_shown_and_one_that_is_shown_too_early_are_caught() {
+        let mut story = Story::default();
+        let put = story.put_blind("a");
+        story.failed(put);
+        let get = story.get();
+        story.shown(get, Some("a"));
+        assert!(check(&story.history, &[])[0].detail.contains("answered as failed"));
+        let mut story = Story::default();
+        let get = story.get();
+        story.shown(get, Some("a"));
+        let put = story.put_blind("a");
+        story.acknowledged(put);
+        assert!(check(&story.history, &[])[0].detail.contains("before it was written"));
     }
 
     #[test]

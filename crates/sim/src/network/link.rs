@@ -19,6 +19,8 @@ pub const LINK_BYTES_MAX: usize = 8 << 20;
 pub(super) struct LinkState {
     pub(super) hosts: [Host; 2],
     pub(super) processes: [ProcessId; 2],
+    /// It carries bytes, not frames: nothing is lost, doubled or reordered.
+    is_stream: bool,
     ends: [End; 2],
 }
 
@@ -68,8 +70,8 @@ impl Route {
 }
 
 impl LinkState {
-    pub(super) fn new(hosts: [Host; 2], processes: [ProcessId; 2]) -> LinkState {
-        LinkState { hosts, processes, ends: Default::default() }
+    pub(super) fn new(hosts: [Host; 2], processes: [ProcessId; 2], is_stream: bool) -> LinkState {
+        LinkState { hosts, processes, is_stream, ends: Default::default() }
     }
 }
 
@@ -101,6 +103,9 @@ impl Wires {
             link.ends[to.end].held.push_back(item);
             return;
         }
+        if link.is_stream {
+            return self.schedule(state, to, item);
+        }
         if matches!(item, Item::Frame(_)) && state.dice.chance(state.conditions.loss_per_mille) {
             if let Item::Frame(frame) = item {
                 link.ends[to.end].bytes -= frame.len().min(link.ends[to.end].bytes);
@@ -118,9 +123,12 @@ impl Wires {
     }
 
     fn schedule(&self, state: &mut State, to: Route, item: Item) {
-        let Some(hosts) = state.links.get(&to.link).map(|link| link.hosts) else { return };
+        let Some((hosts, is_stream)) = state.links.get(&to.link).map(|link| (link.hosts, link.is_stream))
+        else {
+            return;
+        };
         let arrives = self.executor.now().after(state.delay(hosts[1 - to.end], hosts[to.end]));
-        let overtakes = state.conditions.reorder && matches!(item, Item::Frame(_));
+        let overtakes = state.conditions.reorder && !is_stream && matches!(item, Item::Frame(_));
         let Some(link) = state.links.get_mut(&to.link) else { return };
         let last = &mut link.ends[to.end].arrives_last;
         let arrives = if overtakes { arrives } else { arrives.max(*last) };

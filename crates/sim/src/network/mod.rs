@@ -9,6 +9,7 @@
 //! Must never: look into a frame. (Only a planted bug does.)
 
 mod link;
+mod stream;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -23,6 +24,11 @@ use crate::executor::{Executor, ProcessId};
 
 pub use link::LINK_BYTES_MAX;
 use link::Route;
+pub use stream::LinkStream;
+
+/// The port whose links carry streams of bytes ([`LinkStream`]): these arrive whole, once and in order also where the
+/// network is lossy.
+pub const STREAM_PORT: u16 = 6379;
 
 /// Attempts to reach a host behind a partition before connecting is given up.
 const CONNECT_ATTEMPTS: u32 = 20;
@@ -243,7 +249,9 @@ impl Wires {
             let listening = state.listeners.get(address)?;
             let (to_host, to_process) = (listening.host, listening.process);
             let number = state.number();
-            state.links.insert(number, link::LinkState::new([host, to_host], [process, to_process]));
+            let is_stream = address.ends_with(&format!(":{STREAM_PORT}"));
+            let link = link::LinkState::new([host, to_host], [process, to_process], is_stream);
+            state.links.insert(number, link);
             let near = self.end(Route { link: number, end: 0 }, address.to_owned());
             let far = self.end(Route { link: number, end: 1 }, format!("h{}:0", host.0));
             let listening = state.listeners.get_mut(address).expect("it was just there");

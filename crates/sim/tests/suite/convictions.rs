@@ -77,3 +77,29 @@ fn nodes_that_reap_by_their_own_clock_take_values_away_too_early() {
 fn nodes_that_never_compare_never_become_equal() {
     convicts(Plant::IdleRepair);
 }
+
+/// Plain clients alone hear too little to find everything, but they find what their own judge is there for, and what
+/// they are shown is judged like what others get.
+#[test]
+fn planted_bugs_are_caught_also_where_only_redis_clients_are_at_work() {
+    for (plant, words) in [
+        (Plant::ForgetfulEngine, "was acknowledged, but"),
+        (Plant::ForgetfulEngine, "was shown nothing"),
+        (Plant::TamperingNetwork, "was never written"),
+    ] {
+        let plain = |seed| Setup { clients: 0, redis_clients: 3, ..Setup::planted(seed, plant) };
+        let convicts = |seed| play(plain(seed)).violations.iter().any(|found| found.detail.contains(words));
+        let caught = SEEDS.into_iter().find(|&seed| convicts(seed));
+        let caught = caught.unwrap_or_else(|| panic!("{plant:?}: no seed says {words:?}"));
+        assert_eq!(play(Setup { plant: None, ..plain(caught) }).violations, [], "{plant:?}");
+    }
+}
+
+/// Two requests of one connection, and of two, meet at different workers of one node.
+#[test]
+fn a_planted_bug_is_caught_and_the_same_run_without_it_is_clean_where_nodes_have_several_workers() {
+    let setup = |seed| Setup { workers: 3, redis_clients: 2, ..Setup::planted(seed, Plant::StaleEngine) };
+    let breaks = |seed| play(setup(seed)).violations.iter().any(|found| found.invariant == 7);
+    let caught = SEEDS.into_iter().find(|&seed| breaks(seed)).expect("stale answers are caught");
+    assert_eq!(play(Setup { plant: None, ..setup(caught) }).violations, []);
+}

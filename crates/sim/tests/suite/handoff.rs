@@ -28,6 +28,8 @@ fn setup(seed: u64) -> Setup {
     (setup.think, setup.deadline) = (Duration::from_millis(20), Duration::from_secs(2));
     (setup.puts, setup.deletes, setup.blind) = (600, 50, 100);
     (setup.faults, setup.harms) = (Vec::new(), 0);
+    // These stories count what clients are refused, and a condition that is not met is a refusal.
+    setup.redis_clients = 0;
     setup
 }
 

@@ -1,0 +1,323 @@
+//! Redis clients at work: pipelines of plain commands over a stream of bytes, every command recorded.
+//!
+//! They know neither contexts nor versions. A reply says what a plain client sees and no more, so the history has
+//! [`Outcome::Shown`] and [`Outcome::Acknowledged`] for it, and the judges make of them what they can.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::future::{Either, select};
+use model::Moment;
+use runtime::Ports;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use wire::resp::{Reply, ReplyParser};
+
+use crate::cluster::{LAST_WRITE, World, redis_address};
+use crate::dice::Dice;
+use crate::executor::{ProcessId, WallClock};
+use crate::history::{Action, Basis, Operation, OperationId, Outcome, Recorder};
+use crate::network::{Host, LinkStream};
+use crate::workload::key;
+
+/// Pause before a client that lost its connection opens another.
+const CONNECT_AGAIN: Duration = Duration::from_millis(100);
+/// Most commands of one pipeline.
+const PIPELINE_MAX: u64 = 8;
+/// Numbers of these clients begin after those of native ones.
+const NUMBER_FIRST: u32 = 50;
+
+/// How a SET is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Set {
+    Plain,
+    Absent,
+    Present,
+    Get,
+    PresentGet,
+}
+
+const SETS: [Set; 7] =
+    [Set::Plain, Set::Plain, Set::Plain, Set::Absent, Set::Present, Set::Get, Set::PresentGet];
+
+/// A command under way: how to read its reply, and what the history calls it.
+#[derive(Debug)]
+enum Asked {
+    Hello,
+    Get(OperationId),
+    Set { set: Set, put: OperationId, read: Option<OperationId> },
+    Delete(OperationId),
+    GetMany(Vec<OperationId>),
+    SetMany(Vec<OperationId>),
+}
+
+/// One client.
+pub struct RedisClient {
+    world: Arc<World>,
+    recorder: Recorder,
+    number: u32,
+    ports: Ports,
+    dice: Dice,
+    written: u64,
+}
+
+impl RedisClient {
+    /// A client on a host of its own.
+    pub fn new(world: Arc<World>, recorder: Recorder, number: u32, process: ProcessId) -> RedisClient {
+        let number = NUMBER_FIRST + number;
+        let ports = world.ports(Host(100 + number), process, Arc::new(WallClock::default()));
+        let dice = Dice::apart(world.setup.seed, 100 + u64::from(number));
+        RedisClient { world, recorder, number, ports, dice, written: 0 }
+    }
+
+    /// Works until `end`, over one connection after the other.
+    pub async fn work(mut self, end: Moment) {
+        while self.ports.clock.now() < end {
+            let machine = self.dice.below(self.world.machines().len() as u64) as usize;
+            let address = redis_address(self.world.machines()[machine].id());
+            if let Ok(link) = self.ports.network.connect(&address).await {
+                let stream = LinkStream::new(link, self.ports.entropy.clone());
+                self.converse(stream, end).await;
+            }
+            self.ports.clock.sleep(CONNECT_AGAIN).await;
+        }
+    }
+
+    /// Sends pipeline after pipeline until `end`, or until one is not answered whole.
+    async fn converse(&mut self, mut stream: LinkStream, end: Moment) {
+        let mut greeting = self.dice.chance(500);
+        let (mut parser, mut input) = (ReplyParser::default(), BytesMut::new());
+        while self.ports.clock.now() < end {
+            let mut bytes = BytesMut::new();
+            let mut asked = VecDeque::new();
+            if std::mem::take(&mut greeting) {
+                command(&mut bytes, &[b"HELLO", b"3"]);
+                asked.push_back(Asked::Hello);
+            }
+            let commands = self.dice.between(1, PIPELINE_MAX);
+            for _ in 0..commands {
+                asked.push_back(self.ask(&mut bytes));
+            }
+            // Commands on one key wait for each other, each as long as its deadline.
+            let patience = self.world.setup.deadline * (PIPELINE_MAX as u32 + 2);
+            let timer = self.ports.clock.sleep(patience);
+            let answers = self.answers(&mut stream, &bytes, &mut parser, &mut input, &mut asked);
+            let whole = matches!(select(Box::pin(answers), timer).await, Either::Left((true, _)));
+            asked.iter().for_each(|asked| self.leave_open(asked));
+            if !whole {
+                return;
+            }
+            // As many commands in a while as a client that sends one at a time.
+            let think = self.dice.below(self.world.setup.think.as_micros() as u64 * commands + 1);
+            self.ports.clock.sleep(Duration::from_micros(think)).await;
+        }
+    }
+
+    /// Sends a pipeline and takes in its replies; false when the connection ends before the last.
+    async fn answers(
+        &self,
+        stream: &mut LinkStream,
+        bytes: &[u8],
+        parser: &mut ReplyParser,
+        input: &mut BytesMut,
+        asked: &mut VecDeque<Asked>,
+    ) -> bool {
+        if stream.write_all(bytes).await.is_err() {
+            return false;
+        }
+        while let Some(next) = asked.front() {
+            match parser.parse(input).expect("the door speaks the protocol") {
+                Some(reply) => {
+                    self.settle(next, &reply);
+                    asked.pop_front();
+                }
+                None => match stream.read_buf(input).await {
+                    Ok(0) | Err(_) => return false,
+                    Ok(_) => {}
+                },
+            }
+        }
+        assert!(input.is_empty(), "more replies than commands");
+        true
+    }
+
+    /// Draws a command and appends it.
+    fn ask(&mut self, bytes: &mut BytesMut) -> Asked {
+        let keys = self.world.setup.keys;
+        let at = key(self.dice.below(u64::from(keys)) as u32);
+        let draw = self.dice.below(1000);
+        let (puts, deletes) = (self.world.setup.puts, self.world.setup.deletes);
+        let many = keys > 1 && self.dice.chance(150);
+        if many {
+            let keys: Vec<Bytes> = (0..keys).map(key).collect();
+            return if draw < puts { self.set_many(bytes, keys) } else { self.get_many(bytes, keys) };
+        }
+        if draw < puts {
+            return self.set(bytes, at);
+        }
+        if draw < puts + deletes {
+            command(bytes, &[b"DEL", &at]);
+            return Asked::Delete(self.begin(at, Action::Delete));
+        }
+        command(bytes, &[b"GET", &at]);
+        Asked::Get(self.begin(at, Action::Get))
+    }
+
+    fn set(&mut self, bytes: &mut BytesMut, at: Bytes) -> Asked {
+        let (set, value) = (*self.dice.pick(&SETS), self.value());
+        let options: &[&[u8]] = match set {
+            Set::Plain => &[],
+            Set::Absent => &[b"NX"],
+            Set::Present => &[b"XX"],
+            Set::Get => &[b"GET"],
+            Set::PresentGet => &[b"XX", b"GET"],
+        };
+        command(bytes, &[&[&b"SET"[..], &at, &value], options].concat());
+        let reads = matches!(set, Set::Get | Set::PresentGet);
+        let read = reads.then(|| self.begin(at.clone(), Action::Get));
+        Asked::Set { set, put: self.begin(at, Action::Put(value)), read }
+    }
+
+    fn get_many(&self, bytes: &mut BytesMut, keys: Vec<Bytes>) -> Asked {
+        let words: Vec<&[u8]> =
+            std::iter::once(&b"MGET"[..]).chain(keys.iter().map(|key| &key[..])).collect();
+        command(bytes, &words);
+        Asked::GetMany(keys.into_iter().map(|key| self.begin(key, Action::Get)).collect())
+    }
+
+    fn set_many(&mut self, bytes: &mut BytesMut, keys: Vec<Bytes>) -> Asked {
+        let entries: Vec<(Bytes, Bytes)> = keys.into_iter().map(|key| (key, self.value())).collect();
+        let words = entries.iter().flat_map(|(key, value)| [&key[..], &value[..]]);
+        command(bytes, &std::iter::once(&b"MSET"[..]).chain(words).collect::<Vec<_>>());
+        let begin = |(key, value)| self.begin(key, Action::Put(value));
+        Asked::SetMany(entries.into_iter().map(begin).collect())
+    }
+
+    /// A value that nobody else writes.
+    fn value(&mut self) -> Bytes {
+        self.written += 1;
+        let mut value = format!("value-c{}-{}-", self.number, self.written).into_bytes();
+        // Line ends, which nothing may trip over.
+        let bytes = *self.dice.pick(&[0, 10, 100, 1000]);
+        value.extend(b"\r\n$-1\r\n".iter().cycle().take(bytes));
+        value.into()
+    }
+
+    /// What a reply says of its command.
+    fn settle(&self, asked: &Asked, reply: &Reply) {
+        match asked {
+            Asked::Hello => assert!(matches!(reply, Reply::Map(_)), "HELLO is answered with {reply:?}"),
+            Asked::Get(get) => self.end(*get, shown(reply)),
+            Asked::Set { set, put, read } => {
+                self.end(*put, stored(*set, reply));
+                if let Some(read) = read {
+                    self.end(*read, shown(reply));
+                }
+            }
+            Asked::Delete(delete) => self.end(
+                *delete,
+                match reply {
+                    Reply::Integer(1) => Outcome::Acknowledged,
+                    // Nothing was there, so nothing was written.
+                    Reply::Integer(0) => Outcome::Failed("there was nothing to delete".to_owned()),
+                    other => refused(other),
+                },
+            ),
+            Asked::GetMany(gets) => match reply {
+                Reply::Array(replies) => {
+                    assert_eq!(replies.len(), gets.len(), "one reply for each key");
+                    gets.iter().zip(replies).for_each(|(get, reply)| self.end(*get, shown(reply)));
+                }
+                other => gets.iter().for_each(|get| self.end(*get, refused(other))),
+            },
+            Asked::SetMany(puts) => puts.iter().for_each(|put| {
+                self.end(
+                    *put,
+                    match acknowledged(reply) {
+                        // One error for all, though some may have been written.
+                        Outcome::Failed(reason) => Outcome::Indeterminate(reason),
+                        other => other,
+                    },
+                );
+            }),
+        }
+    }
+
+    /// No reply came: a write may have been done, or may yet be.
+    fn leave_open(&self, asked: &Asked) {
+        let end = |id: &OperationId| self.end(*id, Outcome::Indeterminate("no reply".to_owned()));
+        match asked {
+            Asked::Hello => {}
+            Asked::Get(id) | Asked::Delete(id) => end(id),
+            Asked::Set { put, read, .. } => std::iter::once(put).chain(read).for_each(end),
+            Asked::GetMany(ids) | Asked::SetMany(ids) => ids.iter().for_each(end),
+        }
+    }
+
+    fn begin(&self, key: Bytes, action: Action) -> OperationId {
+        self.recorder.begin(Operation {
+            client: self.number,
+            store: LAST_WRITE,
+            key,
+            action,
+            basis: Basis::Overwrite,
+            expires: None,
+            // Judged by the node's clock, which may be wrong, and not by the true time.
+            shown: Vec::new(),
+            invoked: self.ports.clock.now(),
+            returned: None,
+            outcome: Outcome::Pending,
+        })
+    }
+
+    fn end(&self, id: OperationId, outcome: Outcome) {
+        self.recorder.end(id, self.ports.clock.now(), outcome);
+    }
+}
+
+/// Appends a command.
+fn command(bytes: &mut BytesMut, words: &[&[u8]]) {
+    bytes.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+    for word in words {
+        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+}
+
+fn shown(reply: &Reply) -> Outcome {
+    match reply {
+        Reply::Bulk(value) => Outcome::Shown(Some(value.clone())),
+        Reply::Null => Outcome::Shown(None),
+        other => refused(other),
+    }
+}
+
+fn acknowledged(reply: &Reply) -> Outcome {
+    match reply {
+        Reply::Simple(word) if &word[..] == b"OK" => Outcome::Acknowledged,
+        other => refused(other),
+    }
+}
+
+/// What the reply to a SET says of the write.
+fn stored(set: Set, reply: &Reply) -> Outcome {
+    let refusal = || Outcome::Failed("the condition was not met".to_owned());
+    match (set, reply) {
+        (Set::Absent | Set::Present | Set::PresentGet, Reply::Null) => refusal(),
+        (Set::Get, Reply::Bulk(_) | Reply::Null) | (Set::PresentGet, Reply::Bulk(_)) => Outcome::Acknowledged,
+        (_, other) => acknowledged(other),
+    }
+}
+
+/// # Panics
+/// When the reply is no error: a client would not know what to make of it.
+fn refused(reply: &Reply) -> Outcome {
+    let Reply::Error(text) = reply else { panic!("no client expects {reply:?} here") };
+    let text = String::from_utf8_lossy(text).into_owned();
+    match text.starts_with("INDETERMINATE ") {
+        true => Outcome::Indeterminate(text),
+        false => Outcome::Failed(text),
+    }
+}
