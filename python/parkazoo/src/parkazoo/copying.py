@@ -48,6 +48,7 @@ INCOMING, ACTIVE, FROZEN, GONE = b"incoming", b"active", b"frozen", b"gone"
 class Seen:
     """What a node was like when it was last copied."""
 
+    czxid: int
     mzxid: int
     cversion: int
     aversion: int
@@ -161,7 +162,7 @@ class Copier:
         return found
 
     def _bring(self, path: str, data: bytes, stat: ZnodeStat) -> None:
-        now = Seen(stat.mzxid, stat.cversion, stat.aversion)
+        now = Seen(stat.czxid, stat.mzxid, stat.cversion, stat.aversion)
         seen = self.seen.get(path)
         if seen == now:
             return
@@ -172,7 +173,10 @@ class Copier:
                 " credentials that have ADMIN there, or as superuser"
             )
         theirs = self.target.exists(path)
-        if theirs is not None and not self._same_life(path, data, stat, theirs):
+        anew = seen is not None and seen.czxid != now.czxid
+        if theirs is not None and (
+            anew or not self._same_life(path, data, stat, theirs)
+        ):
             self._erase(path)
             theirs = None
         if theirs is None:
