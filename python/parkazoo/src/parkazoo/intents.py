@@ -16,6 +16,10 @@ Whoever undoes what another has begun first leaves a mark that says "never" on e
 shard that has not done its part. A client that was only slow, or lost the one
 session that its ownership hung on, then finds its place taken and stops.
 
+Who takes an intent over gives it a new version, and only who holds the newest may
+decide: to take it away, or to write into it that it is undone. So of a slow client
+and one or two who finish its work, no two can decide differently.
+
 What is promised: after at most one recovery all of the operations took place, or
 none. What is not: isolation. Others see some shards done before the rest, and what
 is undone is seen before it is. If somebody writes to a node between its doing and
@@ -36,6 +40,7 @@ from typing import TYPE_CHECKING, Any
 from kazoo.exceptions import (
     BadArgumentsError,
     BadVersionError,
+    ConnectionLoss,
     KazooException,
     NodeExistsError,
     NoNodeError,
@@ -168,10 +173,14 @@ def _attempt(client: ParKazooClient, operations: list[Any]) -> list[Any]:
             for number, result in zip(numbers, found, strict=True):
                 results[number] = result
             failpoints.reached("intent.3.apply", failpoints.AFTER)
-        forget(seat, intent)
+        if not forget(seat, intent, 0):
+            raise SessionExpiredError(
+                "this client was away for so long that another one has taken its"
+                " transaction over, and decides whether it took place"
+            )
     except Refused:
         _undo(client, identity, parts, records)
-        forget(seat, intent)
+        forget(seat, intent, 0)
         raise
     except Exception:
         release(seat, intent)  # not known what is done; whoever comes by decides
@@ -357,21 +366,55 @@ def _unmark(client: ParKazooClient, identity: str, parts: list[Any]) -> None:
             pass  # a mark without an intent means nothing
 
 
-def forget(ensemble: Any, intent: str) -> bool:
+def forget(ensemble: Any, intent: str, version: int = -1) -> bool:
     """Take an intent away with its owner, at once: between the two others would take
-    it over. If they have, it is theirs to take away. False: it is not here."""
+    it over. If they have, it is theirs to take away: False, as if it is not here.
+    """
     both = ensemble.transaction()
     both.delete(f"{intent}/owner")
-    both.delete(intent)
+    both.delete(intent, version)
     if not any(isinstance(result, Exception) for result in both.commit()):
         return True
     try:
-        ensemble.delete(intent)
-    except NoNodeError:
+        ensemble.delete(intent, version)
+    except (BadVersionError, NoNodeError):
         return False
     except NotEmptyError:
-        pass
+        # With a version: taken over between the two.
+        return version < 0
     return True
+
+
+def take(ensemble: Any, intent: str) -> tuple[dict[str, Any], int] | None:
+    """Become the owner of an intent whose owner is gone. Returns what it says and its
+    new version; None if somebody owns it, or is done with it."""
+    try:
+        data, stat = ensemble.get(intent)
+    except NoNodeError:
+        return None
+    both = ensemble.transaction()
+    both.create(f"{intent}/owner", b"", acl=OPEN_ACL_UNSAFE, ephemeral=True)
+    both.set_data(intent, data, stat.version)
+    try:
+        results = both.commit()
+    except ConnectionLoss:
+        release(ensemble, intent)  # it may be ours, and nobody would go on with it
+        raise
+    if any(isinstance(result, Exception) for result in results):
+        return None
+    return json.loads(data), stat.version + 1
+
+
+def decide_undone(
+    ensemble: Any, intent: str, document: dict[str, Any], version: int
+) -> int | None:
+    """Write into an intent that it is to be undone, by whoever ends it. Returns its
+    version then; None if another has taken it over."""
+    data = json.dumps({**document, "undone": True}).encode()
+    try:
+        return int(ensemble.set(intent, data, version).version)
+    except (BadVersionError, NoNodeError):
+        return None
 
 
 def release(ensemble: Any, intent: str) -> None:
@@ -385,21 +428,26 @@ def release(ensemble: Any, intent: str) -> None:
 def roll(client: ParKazooClient, ensemble: Any, name: str) -> list[str]:
     """Finish a transaction whose client is gone: forward if all is done, else back."""
     intent, identity = f"{INTENTS}/{name}", name[2:]
-    try:
-        ensemble.create(f"{intent}/owner", b"", ephemeral=True)
-        document = json.loads(ensemble.get(intent)[0])
-    except (NodeExistsError, NoNodeError):
+    taken = take(ensemble, intent)
+    if taken is None:
         return []
+    document, version = taken
     parts, records = document["parts"], document["records"]
     try:
-        if all(_mark_of(client, shard, identity) == b"" for shard, _ in parts):
-            forget(ensemble, intent)
+        if "undone" not in document and all(
+            _mark_of(client, shard, identity) == b"" for shard, _ in parts
+        ):
+            if not forget(ensemble, intent, version):
+                return []
             _unmark(client, identity, parts)
         else:
+            decided = decide_undone(ensemble, intent, document, version)
+            if decided is None:
+                return []
             for shard, _ in parts:
                 _prevent(client, shard, identity)
             _undo(client, identity, parts, records)
-            forget(ensemble, intent)
+            forget(ensemble, intent, decided)
     except Exception:
         release(ensemble, intent)
         raise
