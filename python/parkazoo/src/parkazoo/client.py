@@ -14,6 +14,7 @@ one.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from kazoo.client import CLOSED_STATES
@@ -97,6 +98,7 @@ class ParKazooClient(Facade):
         self.bootstrap: list[str] = []
         self.chroot: str | None = None
         self._sessions: Sessions = None  # type: ignore[assignment]
+        self._flushing = False
         super().__init__(
             hosts,
             timeout,
@@ -110,6 +112,7 @@ class ParKazooClient(Facade):
         )
         self._layout = Layout(self.rules)
         self._parts_lock = self.handler.lock_object()
+        self._flush_lock = self.handler.lock_object()
         self._live_or_failed = self.handler.event_object()
         self._watches = Watches(self)
         self._fencing = Fencing(self)
@@ -276,7 +279,8 @@ class ParKazooClient(Facade):
         """Every request of Kazoo's surface, and of its recipes, arrives here."""
         if request is _CONNECTION_DROP or request is _SESSION_EXPIRED:
             return self._inject(request)
-        if self._state == KeeperState.CONNECTED and not self._queue:
+        connected = self._state == KeeperState.CONNECTED
+        if connected and not self._queue and not self._flushing:
             self._dispatch(request, async_object)
             return None
         if self._state == KeeperState.AUTH_FAILED:
@@ -295,7 +299,7 @@ class ParKazooClient(Facade):
             if self._may_send():  # it came back just now
                 self._flush()
             return None
-        if self._queue:
+        if self._queue or self._flushing:
             self._queue.append((request, async_object))
             self._flush()
         else:
@@ -312,13 +316,29 @@ class ParKazooClient(Facade):
         )
 
     def _flush(self) -> None:
-        """Send what waited for the connection, in order."""
-        while self._queue and self._may_send():
-            try:
-                request, async_object = self._queue.popleft()
-            except IndexError:
-                return
-            self._dispatch(request, async_object)
+        """Send what waited for the connection, in order.
+
+        One thread at a time does. What is asked for meanwhile is queued, so that it
+        cannot overtake what was taken from the queue and is not sent yet.
+        """
+        with self._flush_lock:
+            if self._flushing:
+                return  # whoever is at it sees what we have queued
+            self._flushing = True
+        try:
+            while (waiting := self._next_waiting()) is not None:
+                self._dispatch(*waiting)
+        except BaseException:
+            self._flushing = False
+            raise
+
+    def _next_waiting(self) -> Any:
+        with self._flush_lock:
+            if self._may_send():
+                with suppress(IndexError):
+                    return self._queue.popleft()
+            self._flushing = False
+            return None
 
     def _inject(self, request: Any) -> None:
         """Kazoo's hooks for tests: drop every connection, or lose one session."""

@@ -100,7 +100,16 @@ class Driven:
     Who inherits says in `done` and `failed` what becomes of it.
     """
 
-    __slots__ = ("call", "client", "ensemble", "fence", "machine", "missing", "parts")
+    __slots__ = (
+        "call",
+        "client",
+        "ensemble",
+        "fence",
+        "losses",
+        "machine",
+        "missing",
+        "parts",
+    )
 
     # Set when first used, not before: an operation is made for every request.
     call: Call
@@ -111,6 +120,7 @@ class Driven:
     def __init__(self, client: ParKazooClient, machine: Machine) -> None:
         self.client: Any = client
         self.machine = machine
+        self.losses: int = self.client._sessions.losses
         self.ensemble: EnsembleClient = None  # type: ignore[assignment]
 
     def done(self, value: Any) -> None:
@@ -131,7 +141,17 @@ class Driven:
         return False
 
     def resume(self, value: Any, error: Exception | None) -> None:
-        """Give the machine its reply and send what it asks for next."""
+        """Give the machine its reply and send what it asks for next.
+
+        If a session has been lost since the operation began, it fails as if all its
+        requests had been sent there: an answer that comes from another ensemble's
+        session, which is about to be closed, must not be believed after LOST was told.
+        """
+        sessions = self.client._sessions
+        if self.losses != sessions.losses:
+            self.machine.close()
+            self.failed(sessions.loss())
+            return
         try:
             if error is not None:
                 asked = self.machine.throw(error)

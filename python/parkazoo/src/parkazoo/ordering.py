@@ -62,6 +62,7 @@ class Task(Driven):
     ) -> None:
         # What `super().__init__` does, without a call: there is one per request.
         self.client = ordering.client
+        self.losses = ordering.client._sessions.losses
         self.ensemble = None  # type: ignore[assignment]
         self.ordering = ordering
         self.request = request
@@ -143,6 +144,7 @@ class Ordering:
         self.sequence = 0
         self.queue: deque[tuple[Task, frozenset[int]]] = deque()
         self.open_writes: dict[int, int] = {}
+        self.sending = False
 
     def submit(self, request: Any, async_object: Any) -> None:
         self.sequence += 1
@@ -211,18 +213,31 @@ class Ordering:
         self._send_ready()
 
     def _send_ready(self) -> None:
-        while True:
-            with self.lock:
-                if not self.queue:
-                    return
+        """Begin what may begin. One thread at a time does, or two could begin what
+        they took in the other order."""
+        with self.lock:
+            if self.sending:
+                return  # whoever is at it looks at the queue again
+            self.sending = True
+        try:
+            while (task := self._next_ready()) is not None:
+                task.begin()
+        except BaseException:
+            self.sending = False
+            raise
+
+    def _next_ready(self) -> Task | None:
+        with self.lock:
+            if self.queue:
                 task, shards = self.queue[0]
-                if any(shard not in shards for shard in self.open_writes):
-                    return
-                self.queue.popleft()
-                if isinstance(task.request, _WRITES):
-                    for shard in shards:
-                        self.open_writes[shard] = self.open_writes.get(shard, 0) + 1
-            task.begin()
+                if all(shard in shards for shard in self.open_writes):
+                    self.queue.popleft()
+                    if isinstance(task.request, _WRITES):
+                        for shard in shards:
+                            self.open_writes[shard] = self.open_writes.get(shard, 0) + 1
+                    return task
+            self.sending = False
+            return None
 
     def answered(self, task: Task) -> None:
         if not isinstance(task.request, _WRITES):

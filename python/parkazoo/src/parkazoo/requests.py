@@ -82,16 +82,23 @@ def _children(client: ParKazooClient, request: Any) -> Machine:
 
 def _sync(client: ParKazooClient, request: Any) -> Machine:
     """Catch up with every ensemble's leader: a path's directory may be anywhere."""
-    shards: dict[str, int] = {}
-    table = client._sessions.table
-    assert table is not None
-    for shard, owner in enumerate(table.owners):
-        shards.setdefault(owner, shard)
-    replies = yield [Call(shard, Sync("/")) for shard in shards.values()]
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    return request.path
+    synced: frozenset[str] = frozenset()
+    while True:
+        table = client._sessions.table
+        assert table is not None
+        shards: dict[str, int] = {}
+        for shard, owner in enumerate(table.owners):
+            shards.setdefault(owner, shard)
+        # Our table may have been old, and the syncs are what told us: then there are
+        # ensembles that none of them went to.
+        missing = [shard for owner, shard in shards.items() if owner not in synced]
+        if not missing:
+            return request.path
+        replies = yield [Call(shard, Sync("/")) for shard in missing]
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        synced |= frozenset(shards)
 
 
 _MACHINES: dict[type, Any] = {

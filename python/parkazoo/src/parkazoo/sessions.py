@@ -21,7 +21,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kazoo.exceptions import AuthFailedError, KazooException, NoNodeError
+from kazoo.exceptions import (
+    AuthFailedError,
+    KazooException,
+    NoNodeError,
+    SessionExpiredError,
+)
 from kazoo.protocol.states import KazooState, KeeperState
 
 from parkazoo import hosts as hosts_string
@@ -46,6 +51,7 @@ class Sessions:
     `epoch` counts openings and renewals, `opening` is it at the last opening; a
     routine that belongs to an older one stops.
     `lost` is true from a session's loss until all sessions have been renewed.
+    `losses` changes with each; `loss` is the error of what was under way then.
     """
 
     def __init__(self, client: ParKazooClient, options: dict[str, Any]) -> None:
@@ -60,6 +66,8 @@ class Sessions:
         self.error: Exception | None = None
         self.running = False
         self.lost = False
+        self.losses = 0
+        self.loss: type[Exception] = SessionExpiredError
         self.epoch = self.opening = 0
         self.identity: dict[str, tuple[int, bytes]] = {}
         self.routine: Any = None
@@ -315,10 +323,14 @@ class Sessions:
             self.epoch += 1
             epoch = self.epoch
             state = ensemble.client_state
+            expired = state != KeeperState.AUTH_FAILED
+            self.loss = SessionExpiredError if expired else AuthFailedError
+            self.losses += 1
             others = [e for e in self.by_name.values() if e is not ensemble]
             for other in others:
                 other.closing = True
             self.client._session_callback(state)
+            self.losses += 1  # what was begun between the two belongs to neither
         if state == KeeperState.AUTH_FAILED and self.table is None:
             self.error = AuthFailedError()
             self.client._live_or_failed.set()
