@@ -34,6 +34,7 @@ from typing import Any, Protocol
 from kazoo.exceptions import (
     BadArgumentsError,
     NoAuthError,
+    NoChildrenForEphemeralsError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -248,6 +249,8 @@ def set_acls(layout: Layout, path: str, acls: list[Any], version: int) -> Machin
     node = layout.node(path)
     stat = yield from _set_acl(node.shard, node.path, acls, version, "acl.1.home")
     if not stat.numChildren and path != "/":
+        if not stat.ephemeralOwner and _bucket_needed_at_once(acls):
+            yield from _open(layout, path, acls, stat.aversion, fresh)
         return stat
     for bucket in layout.buckets(path):
         yield from _mirror(bucket, node, acls, stat.aversion)
@@ -313,30 +316,49 @@ def create(
     else:
         result = made = layout.logical(node.bucket, result)
     if not request.flags & EPHEMERAL and _bucket_needed_at_once(request.acl):
-        for bucket in layout.buckets(made):
-            yield from first_child(layout, bucket, None, new)
+        yield from _open(layout, made, request.acl, 0, new)
     return result
+
+
+def _open(layout: Layout, path: str, acls: Any, aversion: int, new: Fresh) -> Machine:
+    """Make a node's buckets before anybody needs them, as far as we may."""
+    for bucket in layout.buckets(path):
+        try:
+            yield from first_child(layout, bucket, None, new, (acls, aversion))
+        except (NoAuthError, NoChildrenForEphemeralsError, NoNodeError):
+            return  # not ours to make, or gone meanwhile
 
 
 def _bucket_needed_at_once(acls: Any) -> bool:
     """May somebody create children who cannot read the ACL the bucket needs?
 
-    Servers hide digests from whoever lacks ADMIN, so only now is the ACL known.
+    Servers show it to who has READ or ADMIN, and hide digests from whoever lacks
+    ADMIN, so only now is the ACL known.
     """
     hidden = any(acl.id.scheme == "digest" for acl in acls)
-    return hidden and any(
-        acl.perms & Permissions.CREATE and not acl.perms & Permissions.ADMIN
-        for acl in acls
+    enough = Permissions.ADMIN if hidden else Permissions.ADMIN | Permissions.READ
+    return any(
+        acl.perms & Permissions.CREATE and not acl.perms & enough for acl in acls
     )
 
 
 def first_child(
-    layout: Layout, bucket: Bucket, operation: Any | None, new: Fresh = fresh
+    layout: Layout,
+    bucket: Bucket,
+    operation: Any | None,
+    new: Fresh = fresh,
+    known: tuple[Any, int] | None = None,
 ) -> Machine:
-    """Make a directory's bucket, together with its first child if one is given."""
+    """Make a directory's bucket, together with its first child if one is given.
+
+    `known`: the directory's ACL and its version, if the caller has just set it.
+    """
     home = layout.node(bucket.directory)
     for _ in range(ATTEMPTS_MAX):
-        links, acls, aversion = yield from _read_directory(home)
+        if known is None:
+            links, acls, aversion = yield from _read_directory(home)
+        else:
+            links, (acls, aversion) = [], known
         claim = bucket.anchor + CLAIM + new()
         yield from _claim(bucket, claim)
         try:
@@ -363,6 +385,8 @@ def _read_directory(home: Node) -> Machine:
     ):
         calls.append(Call(home.shard, GetChildren(home.path, None)))
         *_, acl, links = yield calls
+        if isinstance(links, NoAuthError):
+            links = []  # may create but not list: then one more link it is
         if isinstance(acl, NoNodeError) or isinstance(links, NoNodeError):
             continue
         for reply in (acl, links):
@@ -463,15 +487,22 @@ def _follow_acl(bucket: Bucket, home: Node, aversion: int) -> Machine:
 # -- removing --------------------------------------------------------------------
 
 
-def delete(layout: Layout, path: str, version: int) -> Machine:
-    """Delete a node without children. A directory's node takes three steps."""
+def delete(
+    layout: Layout, path: str, version: int, guard: tuple[Any, ...] = ()
+) -> Machine:
+    """Delete a node without children. A directory's node takes three steps.
+
+    `guard`: checks, on the node's shard, without which it is left alone.
+    """
     if path == "/":
         raise BadArgumentsError("the root cannot be deleted")
     node = layout.node(path)
     for _ in range(ATTEMPTS_MAX):
         try:
             yield Call(
-                node.shard, Multi((Delete(node.path, version),)), "delete.0.node"
+                node.shard,
+                Multi((*guard, Delete(node.path, version))),
+                "delete.0.node",
             )
             return True
         except MultiFailed as failed:
@@ -489,7 +520,7 @@ def delete(layout: Layout, path: str, version: int) -> Machine:
         try:
             yield Call(
                 node.shard,
-                Multi((*away, Delete(node.path, version))),
+                Multi((*guard, *away, Delete(node.path, version))),
                 "delete.3.home",
             )
             return True

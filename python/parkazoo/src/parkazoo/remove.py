@@ -14,9 +14,15 @@ with the old life, so the intent has nothing left to do. That a new life never
 shows the old one's children needs no intent: a directory's node can only go after
 its bucket went, empty.
 
-Must never: delete below a node that does not bear the mark. Not promised, as in
-Kazoo: that the subtree vanishes at one instant. What others create in it before
-the work is finished goes with it.
+Whoever finishes another's work may be slow, too, and the path may be made anew
+while it does. So it first leaves a claim beside each bucket that it empties, sees
+that the mark is still there, and then has every deletion check that claim: a claim
+goes when its bucket is closed, so where it is the directory is the one that was
+below the mark.
+
+Must never: finish another's work below a node that does not bear the mark. Not
+promised, as in Kazoo: that the subtree vanishes at one instant. What others create
+in it before the work is finished goes with it.
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ from __future__ import annotations
 import json
 import random
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kazoo.exceptions import (
     BadArgumentsError,
@@ -33,11 +39,11 @@ from kazoo.exceptions import (
     NoNodeError,
     NotEmptyError,
 )
-from kazoo.protocol.serialization import Create, Delete, Exists, Sync
+from kazoo.protocol.serialization import CheckVersion, Create, Delete, Exists, Sync
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from parkazoo import directory, failpoints, operation
-from parkazoo.layout import INTENTS, MARK
+from parkazoo.layout import CLAIM, INTENTS, MARK
 from parkazoo.mapping import join
 from parkazoo.steps import EPHEMERAL, Call, Multi, MultiFailed
 
@@ -122,12 +128,28 @@ def _declare(layout: Any, path: str, identity: str) -> Any:
     raise error
 
 
-def _delete_all(client: ParKazooClient, path: str) -> None:
+class Life(NamedTuple):
+    """The life of a node that an intent is about."""
+
+    path: str
+    identity: str
+
+    def mark(self, client: ParKazooClient) -> str:
+        return client._layout.node(self.path).path + MARK + self.identity
+
+
+def _delete_all(
+    client: ParKazooClient,
+    path: str,
+    life: Life | None = None,
+    guard: tuple[Any, ...] = (),
+) -> None:
+    """Delete a node with all below it; with `life` only what belongs to that."""
     for _ in range(ROUNDS_MAX):
         try:
             names = ask(client, lambda layout: directory.children(layout, path, False))
-            sweep(client, path, names)
-            ask(client, lambda layout: directory.delete(layout, path, -1))
+            sweep(client, path, names, life)
+            ask(client, lambda layout: directory.delete(layout, path, -1, guard))
             return
         except NoNodeError:
             return
@@ -136,9 +158,50 @@ def _delete_all(client: ParKazooClient, path: str) -> None:
     raise NotEmptyError(f"{path}: others keep creating nodes in it")
 
 
-def sweep(client: ParKazooClient, path: str, names: list[str]) -> None:
+def _hold(client: ParKazooClient, path: str, life: Life) -> dict[str, Any]:
+    """By anchor, the check that deletions in a bucket of `path` make.
+
+    A directory without a bucket has no children, and no check.
+    :raises NoNodeError: the life is over.
+    """
+    checks: dict[str, Any] = {}
+    for bucket in client._layout.buckets(path):
+        claim = bucket.anchor + CLAIM + directory.fresh()
+        make = Create(claim, b"", OPEN_ACL_UNSAFE, EPHEMERAL)
+        there = CheckVersion(bucket.path, -1)
+
+        def leave(
+            layout: Any, shard: int = bucket.shard, both: Any = (there, make)
+        ) -> Any:
+            yield Call(shard, Multi(both))
+
+        try:
+            ask(client, leave)
+            checks[bucket.anchor] = CheckVersion(claim, -1)
+        except NoNodeError:
+            continue
+    if not _bears_mark(client, life):
+        raise NoNodeError
+    return checks
+
+
+def sweep(
+    client: ParKazooClient, path: str, names: list[str], life: Life | None = None
+) -> None:
     """Delete the named children, many at a time, and what is below them."""
     waiting: deque[tuple[str, Any]] = deque()
+    checks: dict[str, Any] = {}
+    if life is not None and names:
+        checks = _hold(client, path, life)
+
+    def guard(child: str) -> tuple[Any, ...]:
+        if life is None:
+            return ()
+        return (checks[client._layout.node(child).bucket.anchor],)
+
+    if life is not None:  # a bucket that has gone since it was listed is empty
+        held, node = checks.keys(), client._layout.node
+        names = [n for n in names if node(join(path, n)).bucket.anchor in held]
     full: list[str] = []
 
     def settle() -> None:
@@ -153,7 +216,7 @@ def sweep(client: ParKazooClient, path: str, names: list[str]) -> None:
     for name in names:
         child = join(path, name)
         result = client.handler.async_result()
-        machine = directory.delete(client._layout, child, -1)
+        machine = directory.delete(client._layout, child, -1, guard(child))
         begun = operation.Operation(client, machine, result.set, result.set_exception)
         begun.resume(None, None)
         waiting.append((child, result))
@@ -162,7 +225,7 @@ def sweep(client: ParKazooClient, path: str, names: list[str]) -> None:
     while waiting:
         settle()
     for child in full:
-        _delete_all(client, child)
+        _delete_all(client, child, life, guard(child))
 
 
 def _finish(client: ParKazooClient, path: str, identity: str) -> None:
@@ -229,9 +292,10 @@ def _take_over(client: ParKazooClient, ensemble: Any, name: str) -> str | None:
     except (NodeExistsError, NoNodeError):
         return None  # its owner lives, or somebody else is done with it
     try:
-        if _bears_mark(client, path, identity):
+        life = Life(path, identity)
+        if _bears_mark(client, life):
             client.logger.info("finishing a recursive delete that was left behind")
-            _delete_all(client, path)
+            _delete_all(client, path, life, (CheckVersion(life.mark(client), -1),))
     except NotEmptyError:
         ensemble.delete(f"{intent}/owner")
         return None
@@ -242,12 +306,12 @@ def _take_over(client: ParKazooClient, ensemble: Any, name: str) -> str | None:
     return path
 
 
-def _bears_mark(client: ParKazooClient, path: str, identity: str) -> bool:
-    node = client._layout.node(path)
+def _bears_mark(client: ParKazooClient, life: Life) -> bool:
+    node = client._layout.node(life.path)
 
     def look(layout: Any) -> Any:
         yield Call(node.shard, Sync(node.path))
-        return (yield Call(node.shard, Exists(node.path + MARK + identity, None)))
+        return (yield Call(node.shard, Exists(life.mark(client), None)))
 
     return ask(client, look) is not None
 

@@ -1,0 +1,248 @@
+"""What arrives late must do nothing: answers after a session was lost, and the work
+of a client that was overtaken by others."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from kazoo.exceptions import SessionExpiredError
+from kazoo.protocol.connection import _SESSION_EXPIRED
+from kazoo.protocol.states import KazooState
+from kazoo.security import make_acl
+
+from conftest import EnsembleFactory
+from parkazoo import ParKazooClient, failpoints, intents, remove
+from parkazoo.copying import Copier
+from parkazoo.layout import INTENTS
+from parkazoo.mapping import Table
+from parkazoo.requests import _sync
+from servers import PATIENCE_SECONDS, wait_until
+from test_client import Maker, make, nothing_wrong
+
+__all__ = ["make"]
+
+
+def directory_on(client: ParKazooClient, ensemble: str) -> str:
+    """A directory whose children are on an ensemble; it is made, with its bucket."""
+    table, layout = client.table, client._layout
+    assert table is not None
+    for number in range(10**6):
+        path = f"/on{number}"
+        if table.owners[layout.buckets(path)[0].shard] == ensemble:
+            client.create(f"{path}/first", makepath=True)
+            return path
+    raise AssertionError
+
+
+def test_nothing_is_acknowledged_after_a_session_was_lost(
+    ensembles: EnsembleFactory,
+) -> None:
+    """A request to one ensemble is under way when the session with another is lost.
+    Its session is closed then, so an answer must not be taken for a lock that is
+    held: nobody would tell its owner again that it is gone."""
+    taken = ensembles(2)
+    client = ParKazooClient(";".join(e.hosts for e in taken), timeout=40)
+    client.start(PATIENCE_SECONDS)
+    try:
+        lost = threading.Event()
+        client.add_listener(lambda s: lost.set() if s == KazooState.LOST else None)
+        assert client.table is not None
+        hosts = client.table.ensembles["e1"]
+        slow = next(e for e in taken if e.hosts == hosts)
+        path = directory_on(client, "e1")
+        for server in slow.servers:
+            server.pause()
+        made = client.create_async(f"{path}/lock", ephemeral=True)
+        client._sessions.by_name["e0"]._call(_SESSION_EXPIRED, None)
+        assert lost.wait(PATIENCE_SECONDS)
+        for server in slow.servers:
+            server.resume()
+        with pytest.raises(SessionExpiredError):
+            made.get(timeout=PATIENCE_SECONDS)
+        wait_until(lambda: client.connected, "all sessions are renewed")
+        assert client.exists(f"{path}/lock") is None
+    finally:
+        client.stop()
+        client.close()
+
+
+@pytest.mark.parametrize("when", ["listed", "held"])
+def test_a_new_life_is_not_deleted_by_who_finishes_the_work_of_another(
+    make: Maker, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """It had seen the mark and listed the children; then all was deleted and made
+    anew, with the same names."""
+    client, other, third = make(), make(), make()
+    client.create("/r/d/x", makepath=True)
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(remove, "_delete_all", die)
+        with pytest.raises(KeyboardInterrupt):
+            client.delete("/r", recursive=True)
+    again: list[str] = []
+
+    def make_anew() -> None:
+        if not again:
+            for path in ("/r/d/x", "/r/d", "/r"):
+                third.delete(path)
+            again.append(third.create("/r/d/x", makepath=True))
+
+    bears_mark, sweep = remove._bears_mark, remove.sweep
+    looks = []
+
+    def late_to_look(*arguments: Any) -> bool:
+        found = bears_mark(*arguments)
+        looks.append(found)
+        if when == "held" and len(looks) > 1:
+            make_anew()
+        return found
+
+    def late_to_sweep(*arguments: Any) -> None:
+        if when == "listed":
+            make_anew()
+        sweep(*arguments)
+
+    monkeypatch.setattr(remove, "_bears_mark", late_to_look)
+    monkeypatch.setattr(remove, "sweep", late_to_sweep)
+    client.stop()
+    wait_until(lambda: bool(remove.roll_forward(other)) or bool(again), "taken over")
+    assert again and third.exists("/r/d/x") is not None
+    wait_until(lambda: nothing_wrong(other) or remove.roll_forward(other), "all ended")
+    assert third.exists("/r/d/x") is not None
+
+
+def test_a_transaction_that_was_taken_over_is_not_acknowledged(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client did every part, but another, who had looked before the last one was
+    done, had decided to undo it; and a third found all parts done."""
+    slow, other, third = make(cross_shard="intent"), make(), make()
+    paths = [f"/taken-over/{name}/x" for name in "abc"]
+    for path in paths:
+        other.ensure_path(path[:-2])
+    done: list[str] = []
+    held: list[Any] = []
+
+    def take_over(label: str, when: str) -> None:
+        if (label, when) != ("intent.3.apply", failpoints.AFTER):
+            return
+        done.append(label)
+        if len(done) < len(paths):
+            return
+        for ensemble in other._sessions.by_name.values():
+            for name in ensemble.get_children(INTENTS):
+                intent = f"{INTENTS}/{name}"
+                ensemble.delete(f"{intent}/owner")
+                taken = intents.take(ensemble, intent)
+                assert taken is not None
+                held.append((ensemble, intent))
+                assert intents.decide_undone(ensemble, intent, *taken) is not None
+
+    transaction = slow.transaction()
+    for path in paths:
+        transaction.create(path)
+    with monkeypatch.context() as patched:
+        patched.setattr(failpoints, "hook", take_over)
+        with pytest.raises(SessionExpiredError):
+            transaction.commit()
+    assert len(held) == 1
+    ensemble, intent = held[0]
+    assert ensemble.exists(intent) is not None, "it is not its client's to take away"
+    intents.release(ensemble, intent)
+    wait_until(
+        lambda: remove.roll_forward(third) or ensemble.exists(intent) is None, "undone"
+    )
+    assert [other.exists(path) for path in paths] == [None, None, None]
+
+
+def test_a_node_made_anew_while_its_shard_moves_has_its_own_acl(make: Maker) -> None:
+    """Data and version were the same, so the copy of the old one was kept."""
+    client = make()
+    client.create("/anew/x", acl=[make_acl("world", "anyone", all=True)], makepath=True)
+    table, layout = client.table, client._layout
+    assert table is not None
+    node = layout.node("/anew/x")
+    owner = table.owners[node.shard]
+    target = next(name for name in table.ensembles if name != owner)
+    sessions = client._sessions
+    copier = Copier(node.shard, sessions.session(owner), sessions.session(target))
+    copier.look()
+    copier.prepare()
+    copier.copy()
+    client.delete("/anew/x")
+    own = [make_acl("world", "anyone", read=True)]
+    client.create("/anew/x", acl=own)
+    copier.copy()
+    assert copier.target.get_acls(node.path)[0] == own
+
+
+def test_who_may_only_create_can_create_the_first_child(make: Maker) -> None:
+    only = [make_acl("world", "anyone", create=True)]
+    client, other = make(), make()
+    client.create("/drop", acl=only)
+    assert other.create("/drop/x") == "/drop/x"
+    client.create("/later")
+    client.set_acls("/later", [make_acl("world", "anyone", create=True, admin=True)])
+    client.set_acls("/later", only)
+    assert other.create("/later/x") == "/later/x"
+
+
+def test_what_is_asked_for_while_the_queue_is_sent_waits_its_turn(make: Maker) -> None:
+    client = make()
+    client.create("/q")
+    dispatch, order, first = client._dispatch, [], threading.Event()
+    go_on = threading.Event()
+
+    def slowly(request: Any, async_object: Any) -> None:
+        if not first.is_set():
+            first.set()
+            assert go_on.wait(PATIENCE_SECONDS)
+        order.append(request.path)
+        dispatch(request, async_object)
+
+    client._dispatch = slowly  # type: ignore[method-assign]
+    client._queue.append((_create("/q/1"), client.handler.async_result()))
+    flusher = threading.Thread(target=client._flush)
+    flusher.start()
+    assert first.wait(PATIENCE_SECONDS)
+    result = client.handler.async_result()
+    client._call(_create("/q/2"), result)
+    go_on.set()
+    flusher.join()
+    assert result.get(timeout=PATIENCE_SECONDS) == "/q/2"
+    assert order == ["/q/1", "/q/2"]
+
+
+def _create(path: str) -> Any:
+    from kazoo.protocol.serialization import Create
+    from kazoo.security import OPEN_ACL_UNSAFE
+
+    return Create(path, b"", OPEN_ACL_UNSAFE, 0)
+
+
+def test_sync_goes_to_ensembles_that_it_only_hears_of(make: Maker) -> None:
+    client = make()
+    newest = client.table
+    assert newest is not None
+
+    class Sessions:
+        table = Table.initial({"e0": "h0:1", "e1": "h1:1"})
+
+    class Fake:
+        _sessions = Sessions()
+
+    class Request:
+        path = "/x"
+
+    machine = _sync(Fake(), Request())  # type: ignore[arg-type]
+    assert len(next(machine)) == 2
+    Sessions.table = newest
+    calls = machine.send(["/", "/"])
+    assert [newest.owners[call.shard] for call in calls] == ["e2"]
+    with pytest.raises(StopIteration):
+        machine.send(["/"])
