@@ -5,6 +5,7 @@ mod deletes;
 mod detection;
 mod expiry;
 mod handoff;
+mod messages;
 mod repair;
 mod replays;
 mod stage;
