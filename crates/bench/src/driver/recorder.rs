@@ -185,7 +185,10 @@ impl Recorder {
             second.errors += 1;
         }
         // Never `saturating_record`: what a histogram that resizes itself has not grown to yet would be cut off.
-        second.latency_us.record((latency / 1_000).max(1)).expect("latencies are clamped, and it resizes itself");
+        second
+            .latency_us
+            .record((latency / 1_000).max(1))
+            .expect("latencies are clamped, and it resizes itself");
         if self.open_loop {
             let lag = times.started.saturating_duration_since(times.intended);
             self.lag.saturating_record(clamp(lag));
