@@ -62,7 +62,7 @@ pub enum Command {
     Delete(DeleteArguments),
     /// Read many keys, with one message to each node. Exits with 1 if one has no value.
     Mget(KeysArguments),
-    /// Show every version of a key: siblings, and deletions that are still remembered.
+    /// Show every version of a key: siblings, and deletions and expired values that are still remembered.
     Siblings(SiblingsArguments),
     /// Merge a key's siblings into one value.
     Resolve(ResolveArguments),

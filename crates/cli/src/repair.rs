@@ -19,7 +19,7 @@ pub enum RepairCommand {
     Status,
     /// Compare with all peers now, at every node, and go on by the schedule.
     Start(StartArguments),
-    /// Break off the comparisons that run, and make no others until started again.
+    /// Break off the comparisons that run, and make no others until started again or until the node restarts.
     Stop,
 }
 

@@ -42,7 +42,7 @@ Examples:
   tontine export people.jsonl                  one {\"key\": …, \"value\": …} a line, in the order of their tokens
   tontine export people.csv                    a row key,value after a header
   tontine export - --format tsv | sort | less
-  tontine load people.jsonl --key key --value value    brings an export back")]
+  tontine load people.jsonl --key key --value value    brings an export back, without expiry")]
 pub struct ExportArguments {
     /// The file; standard output when left out or `-`.
     pub file: Option<String>,

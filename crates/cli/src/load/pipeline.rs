@@ -156,7 +156,10 @@ impl Pipeline {
             return format!("{came}; this input cannot be resumed, so load it again from the start");
         };
         match checkpoint.save(acknowledged) {
-            Ok(()) => format!("{came}; go on with\n  {}", command_to_resume(std::env::args())),
+            Ok(()) => format!(
+                "{came}; while the file stays as it is, go on with\n  {}",
+                command_to_resume(std::env::args())
+            ),
             Err(error) => format!(
                 "{came}, but the checkpoint {} cannot be written ({error}), so a resumed load repeats some of it",
                 checkpoint.path().display()
@@ -226,7 +229,11 @@ fn is_hopeless(error: &ClientError) -> bool {
 fn describe(input: &InputFailure) -> String {
     match input {
         InputFailure::Bad(bad) => {
-            format!("line {}: {} (--skip-bad passes over such records and lists them)", bad.line, bad.reason)
+            format!(
+                "line {}: {} (add --skip-bad to pass over such records and list them, or mend the file and load \
+                 it from the start)",
+                bad.line, bad.reason
+            )
         }
         InputFailure::Unreadable(error) => error.to_string(),
     }

@@ -55,7 +55,7 @@ impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CallError::Unreachable { reason } => write!(f, "unreachable: {reason}"),
-            CallError::Broken => f.write_str("the connection broke before the answer came"),
+            CallError::Broken => f.write_str("no answer came in time, or the connection broke before it"),
             CallError::Refused(failure) => write!(f, "{}", failure.detail),
         }
     }

@@ -99,7 +99,7 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Why::Beats => "its heartbeat advances",
-            Why::NotHeardYet => "not heard yet",
+            Why::NotHeardYet => "nothing speaks against it yet",
             Why::Silent => "its silence is surprising",
             Why::LinkBroke => "the link to it broke",
             Why::Refused => "it refused a connection",
