@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
 from conftest import EnsembleFactory
-from parkazoo import ParKazooClient, PooledClient
+from parkazoo import ParKazooClient, PooledClient, cli
 from servers import PATIENCE_SECONDS, wait_until
 from test_degraded import DIRECTORIES, break_one
 
@@ -51,3 +52,19 @@ def test_a_degraded_client_starts_without_an_ensemble(
     for one in (client, first):
         one.stop()
         one.close()
+
+
+def test_status_says_which_ensemble_is_away(
+    ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = ensembles(2)
+    hosts = ";".join(ensemble.hosts for ensemble in taken)
+    assert cli.main(["--hosts", hosts, "init"]) == 0
+    taken[1].kill()
+    capsys.readouterr()
+    assert cli.main(["--hosts", hosts, "--json", "--timeout", "10", "status"]) == 1
+    found = json.loads(capsys.readouterr().out)["ensembles"].values()
+    connected = {entry["hosts"]: entry["connected"] for entry in found}
+    assert connected == {taken[0].hosts: True, taken[1].hosts: False}
+    assert cli.main(["--hosts", hosts, "--timeout", "3", "check"]) == 2
+    assert "parkazoo status" in capsys.readouterr().err

@@ -199,6 +199,20 @@ def test_the_command_line(
     assert "parkazoo init" in capsys.readouterr().err
     made = run("init", "--colocate", "/apps/*")
     assert made["rules"]["colocate"] == ["/apps/*"]
+    # Given again it changes nothing, and no rule is quietly left out.
+    assert run("init", "--colocate", "/apps/*") == made
+    assert cli.main(["--hosts", hosts, "init", "--weak", "/w:4"]) == 2
+    assert "rules cannot change" in capsys.readouterr().err
+    for nonsense in (
+        ["init", "--weak", "/w:many"],
+        ["where", "/a/../b"],
+        ["add-ensemble", f"{third.hosts}/chroot"],
+        ["add-ensemble", f"{third.hosts};{first.hosts}"],
+        ["add-ensemble", "--name", "a/b", third.hosts],
+        ["--hosts", f"{first.hosts}/a;{second.hosts}/a", "status"],
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main(["--hosts", hosts, *nonsense])
     client = ParKazooClient(hosts)
     client.start(PATIENCE_SECONDS)
     for number in range(8):
@@ -210,6 +224,7 @@ def test_the_command_line(
     where = run("where", "/d1/x")
     assert where["exists"] and where["ensemble"] in ("e0", "e1", "e2")
     assert len(run("tree", "/", "--depth", "1")) == 9
+    assert run("where", "/x", at=f"{hosts}/d1") == where
     assert run("check") == []
     assert run("remove-ensemble", "e2")["shards_moved"] == 341
     assert cli.main(["--hosts", third.hosts, "status"]) == 2

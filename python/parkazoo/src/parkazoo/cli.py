@@ -14,6 +14,7 @@ import argparse
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,7 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
     except KazooTimeoutError:
         print(
             f"parkazoo: no answer from {options.hosts} within {options.timeout:g} s;"
-            " are the servers up, and is `--hosts` right?",
+            " are the servers up, and is `--hosts` right?"
+            " `parkazoo status` shows which of a namespace's ensembles answer",
             file=sys.stderr,
         )
     except KazooException as error:
@@ -75,11 +77,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--hosts",
+        type=_hosts,
         default=os.environ.get("PARKAZOO_HOSTS", "127.0.0.1:2181"),
         help="where the namespace is (default: $PARKAZOO_HOSTS, or 127.0.0.1:2181)",
     )
     parser.add_argument("--json", action="store_true", help="answer in JSON")
-    parser.add_argument("--timeout", type=float, default=15.0, help="seconds")
+    parser.add_argument(
+        "--timeout", type=float, default=15.0, help="seconds to connect (default: 15)"
+    )
     parser.add_argument(
         "--auth", action="append", default=[], metavar="SCHEME:CREDENTIAL"
     )
@@ -92,7 +97,9 @@ def _parser() -> argparse.ArgumentParser:
         return added
 
     init = command("init", init_command, "make a namespace on the ensembles of HOSTS")
-    init.add_argument("--weak", action="append", default=[], metavar="PREFIX[:BUCKETS]")
+    init.add_argument(
+        "--weak", action="append", default=[], type=_weak, metavar="PREFIX[:BUCKETS]"
+    )
     init.add_argument("--colocate", action="append", default=[], metavar="PREFIX")
     data = init.add_mutually_exclusive_group()
     data.add_argument(
@@ -106,24 +113,82 @@ def _parser() -> argparse.ArgumentParser:
     )
     command("status", status_command, "show ensembles, shards and unfinished moves")
     where = command("where", where_command, "show which ensemble holds a node")
-    where.add_argument("path")
+    where.add_argument("path", type=_path)
     tree = command("tree", tree_command, "show the nodes below a path")
-    tree.add_argument("path", nargs="?", default="/")
-    tree.add_argument("--depth", type=int, default=3)
+    tree.add_argument("path", nargs="?", default="/", type=_path)
+    tree.add_argument("--depth", type=int, default=3, help="levels (default: 3)")
     check = command("check", check_command, "look for what should not be there")
     check.add_argument("--repair", action="store_true")
     check.add_argument("--delete-orphans", action="store_true")
     add = command("add-ensemble", add_command, "take in an ensemble and rebalance")
-    add.add_argument("ensemble", metavar="HOSTS")
-    add.add_argument("--name")
+    add.add_argument("ensemble", type=_ensemble, metavar="HOSTS")
+    add.add_argument("--name", type=_name)
     add.add_argument("--no-rebalance", action="store_true")
     away = command("remove-ensemble", remove_command, "empty an ensemble, let it go")
     away.add_argument("name")
     even = command("rebalance", rebalance_command, "even out the shards")
     even.add_argument("--plan", action="store_true", help="only show what would move")
     even.add_argument("--abort", action="store_true", help="undo an unfinished move")
-    even.add_argument("--among", help="names of the ensembles to keep shards on")
+    even.add_argument(
+        "--among", help="names of the ensembles to keep shards on, with commas between"
+    )
     return parser
+
+
+# -- what the operator may write ---------------------------------------------------
+
+
+def _hosts(given: str) -> str:
+    ensembles, chroot = hosts_string.split(given)
+    if hosts_string.SEPARATOR in chroot:
+        raise argparse.ArgumentTypeError(
+            f"{given!r}: a chroot stands once, after the last ensemble"
+        )
+    for ensemble in ensembles:
+        try:
+            hosts_string.servers(ensemble)
+            good = hosts_string.SEPARATOR not in ensemble
+        except ValueError:
+            good = False
+        if not good:
+            raise argparse.ArgumentTypeError(
+                f"{ensemble!r}: write `h1:2181,h2:2181`, with semicolons between"
+                " ensembles"
+            )
+    return given
+
+
+def _ensemble(given: str) -> str:
+    ensembles, chroot = hosts_string.split(_hosts(given))
+    if chroot or len(ensembles) > 1:
+        raise argparse.ArgumentTypeError(
+            f"{given!r}: give the servers of one ensemble, without chroot"
+        )
+    return given
+
+
+def _name(given: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", given):
+        raise argparse.ArgumentTypeError(
+            f"{given!r}: a name is of letters, digits, `_`, `.` and `-`"
+        )
+    return given
+
+
+def _path(given: str) -> str:
+    path = "/" + given.strip("/")
+    if {".", ".."} & set(path.split("/")):
+        raise argparse.ArgumentTypeError(f"{given!r}: relative paths are not allowed")
+    return path
+
+
+def _weak(given: str) -> tuple[str, int]:
+    prefix, _, count = given.partition(":")
+    if not (count or "16").isdecimal():
+        raise argparse.ArgumentTypeError(
+            f"{given!r}: {count!r} is not a number of buckets"
+        )
+    return prefix, int(count or 16)
 
 
 # -- what all commands use ---------------------------------------------------------
@@ -140,10 +205,12 @@ def _auth(options: Any) -> list[tuple[str, str]]:
 
 
 @contextmanager
-def _client(options: Any) -> Iterator[ParKazooClient]:
+def _client(options: Any, degraded: bool = False) -> Iterator[ParKazooClient]:
+    # Without a chroot: commands are about the whole namespace.
     client = ParKazooClient(
-        options.hosts,
+        hosts_string.SEPARATOR.join(hosts_string.split(options.hosts)[0]),
         auth_data=_auth(options),
+        degraded=degraded,
         auto_init=False,
         timeout=SESSION_SECONDS,
     )
@@ -153,6 +220,12 @@ def _client(options: Any) -> Iterator[ParKazooClient]:
     finally:
         client.stop()
         client.close()
+
+
+def _whole(options: Any) -> str:
+    """The path the operator means, in the namespace: HOSTS may have a chroot."""
+    chroot = hosts_string.split(options.hosts)[1]
+    return "/" + f"{chroot}{options.path}".strip("/")
 
 
 def _answer(options: Any, document: Any, lines: list[str]) -> None:
@@ -178,7 +251,8 @@ def _moved(options: Any, mover: Mover, work: Callable[[], State]) -> int:
         state = work()
     finally:
         signal.signal(signal.SIGINT, before)
-        print(file=sys.stderr)
+        if mover.state.shards_total and not options.json:
+            print(file=sys.stderr)
     _answer(
         options,
         {**vars(state), "stopped": mover.stopped},
@@ -199,11 +273,7 @@ def init_command(options: Any) -> int:
     ensembles, chroot = hosts_string.split(options.hosts)
     if chroot:
         raise Usage("a namespace is made on whole ensembles; give HOSTS without chroot")
-    weak = []
-    for given in options.weak:
-        prefix, _, count = given.partition(":")
-        weak.append((prefix, int(count or 16)))
-    rules = Rules(colocate=tuple(options.colocate), weak=tuple(weak))
+    rules = Rules(colocate=tuple(options.colocate), weak=tuple(options.weak))
     clients: dict[str, Any] = {}
     try:
         for hosts in ensembles:
@@ -211,6 +281,12 @@ def init_command(options: Any) -> int:
             clients[hosts] = client
             client.start(options.timeout)
         beside = options.beside or options.import_data
+        present = next(filter(None, map(namespace.found, clients.values())), None)
+        if present and rules != Rules() and rules != present.rules:
+            raise Usage(
+                f"namespace {present.namespace} is there already, with other rules,"
+                " and rules cannot change; `parkazoo --json status` shows them"
+            )
         table = namespace.initialize(clients, rules, adopt_foreign=beside)
         count = 0
         if options.import_data:
@@ -220,7 +296,10 @@ def init_command(options: Any) -> int:
             client.stop()
             client.close()
     document = {**_table_document(table), "imported": count}
-    lines = [f"namespace {table.namespace} over {len(table.ensembles)} ensembles"]
+    lines = [
+        f"namespace {table.namespace} over {len(table.ensembles)} ensembles"
+        + (" was there already" if present else "")
+    ]
     if options.import_data:
         lines.append(f"{count} nodes imported; the originals are still there")
     _answer(options, document, [*lines, "next: `parkazoo status`"])
@@ -242,8 +321,9 @@ def _table_document(table: Table) -> dict[str, Any]:
 
 
 def status_command(options: Any) -> int:
-    with _client(options) as client:
-        document = _table_document(Mover(client).table)
+    with _client(options, degraded=True) as client:
+        assert client.table is not None
+        document = _table_document(client.table)
         for name, entry in document["ensembles"].items():
             session = client._sessions.session(name)
             entry["connected"] = bool(session.connected)
@@ -274,7 +354,7 @@ def _server(session: Any) -> str:
 
 def where_command(options: Any) -> int:
     with _client(options) as client:
-        path = "/" + options.path.strip("/")
+        path = _whole(options)
         layout, table = client._layout, client.table
         assert table is not None
         node = layout.node(path)
@@ -335,13 +415,13 @@ def tree_command(options: Any) -> int:
                     if not (path == "/" and name == "zookeeper"):
                         walk(join(path, name), depth + 1)
 
-        walk("/" + options.path.strip("/"), 0)
+        walk(_whole(options), 0)
     lines = [
         f"{'  ' * node['depth']}{node['path'].rsplit('/', 1)[1] or '/'}"
         f"  [{node['ensemble']}] {node['children']} children, {node['bytes']} bytes"
         + (", ephemeral" if node["ephemeral"] else "")
         for node in found
-    ]
+    ] or [f"{_whole(options)}  (does not exist)"]
     _answer(options, found, lines)
     return DONE if found else WRONG
 
@@ -392,6 +472,8 @@ def rebalance_command(options: Any) -> int:
             plan = balanced(table, among or list(table.ensembles))
             document = {str(s): [table.owners[s], to] for s, to in sorted(plan.items())}
             lines = [f"shard {s}: {a} -> {b}" for s, (a, b) in document.items()]
+            if lines:
+                lines.append(f"{len(plan)} shards would move")
             _answer(options, document, lines or ["nothing to move"])
             return DONE
         return _moved(options, mover, lambda: mover.rebalance(among))

@@ -361,8 +361,15 @@ class Mover(Seat):
                 return self.state  # only this was missing
             table = self.table
             others = [other for other in table.ensembles if other != name]
-            if name not in table.ensembles or not others:
-                raise MoveFailed(f"{name} is not one of several ensembles here")
+            if name not in table.ensembles:
+                raise MoveFailed(
+                    f"there is no ensemble named {name}; there are"
+                    f" {', '.join(table.ensembles)}"
+                )
+            if not others:
+                raise MoveFailed(
+                    f"{name} is the only ensemble; first `parkazoo add-ensemble`"
+                )
             if name == table.seat:
                 also.enter_context(self._alone_at(self._at(others[0])))
                 self._hand_over(table, others[0])

@@ -15,10 +15,10 @@ without being told to: a program whose import was changed would see it vanish.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NodeExistsError
+from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from parkazoo import failpoints
@@ -37,8 +37,8 @@ def make(sessions: Mapping[str, KazooClient], client: ParKazooClient) -> Table:
     """The namespace a client finds missing: made, if its options allow that."""
     if not client.auto_init:
         raise NotInitialized(
-            "these ensembles hold no ParKazoo namespace and auto_init is off;"
-            " make one with `parkazoo init`"
+            "these ensembles hold no ParKazoo namespace; make one with"
+            " `parkazoo init` (a program may do so, unless auto_init=False)"
         )
     by_hosts = {e.hosts_string: e for e in sessions.values()}
     return initialize(by_hosts, client.rules, adopt_foreign=False)
@@ -51,6 +51,12 @@ def initialize(
     ordered = sorted(by_hosts)
     table = Table.initial({f"e{n}": hosts for n, hosts in enumerate(ordered)}, rules)
     clients = {f"e{n}": by_hosts[hosts] for n, hosts in enumerate(ordered)}
+    present = {name: found(client) for name, client in clients.items()}
+    for name, copy in present.items():
+        _refuse_other(table.ensembles[name], copy, table)
+    copies = [copy for copy in present.values() if copy is not None]
+    if len(copies) == len(clients):
+        return max(copies, key=lambda copy: copy.generation)  # nothing is missing
     if not adopt_foreign:
         for name, client in clients.items():
             _refuse_foreign(table.ensembles[name], client)
@@ -64,8 +70,8 @@ def initialize(
         _create(client, IDENTITY, name.encode())
         failpoints.reached("init.3.names", failpoints.AFTER)
     # Whoever finds a table uses the namespace, so nothing else may be missing then.
-    for client in clients.values():
-        _write_first(client, table)
+    for name, client in clients.items():
+        _write_first(table.ensembles[name], client, table)
         failpoints.reached("init.4.table", failpoints.AFTER)
     return table
 
@@ -118,14 +124,26 @@ def _make_root(clients: Mapping[str, KazooClient], table: Table) -> None:
         _create(clients[table.owners[shard]], path, b"")
 
 
-def _write_first(client: KazooClient, table: Table) -> None:
+def _write_first(hosts: str, client: KazooClient, table: Table) -> None:
     """The table's first copy on an ensemble; what is there already must agree."""
     data = table.serialize()
     if _create(client, CONFIG, data):
         return
-    found: Any = Table.deserialize(client.get(CONFIG)[0])
-    if found.namespace != table.namespace:
+    _refuse_other(hosts, found(client), table)
+
+
+def found(client: KazooClient) -> Table | None:
+    """The table that is on an ensemble, if one is."""
+    try:
+        return Table.deserialize(client.get(CONFIG)[0])
+    except NoNodeError:
+        return None
+
+
+def _refuse_other(hosts: str, present: Table | None, table: Table) -> None:
+    if present is not None and present.namespace != table.namespace:
         raise NamespaceMismatch(
-            "an ensemble already belongs to another ParKazoo namespace"
-            f" ({found.namespace}); take it out of that one first"
+            f"ensemble {hosts} already belongs to another ParKazoo namespace"
+            f" ({present.namespace}); `parkazoo add-ensemble` makes that one larger,"
+            " `parkazoo remove-ensemble` takes the ensemble out of it"
         )
