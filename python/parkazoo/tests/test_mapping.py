@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from parkazoo import hosts
 from parkazoo.layout import Layout, decode, encode, fence
 from parkazoo.mapping import (
     SHARDS,
@@ -95,3 +96,9 @@ def test_one_less_ensemble_moves_what_it_had() -> None:
 
 def test_initial_tables_do_not_depend_on_who_makes_them() -> None:
     assert Table.initial(THREE).serialize() == Table.initial(dict(THREE)).serialize()
+
+
+def test_a_chroot_stands_once() -> None:
+    assert hosts.split("a,b;c/app") == (["a,b", "c"], "/app")
+    with pytest.raises(ValueError, match="stands once"):
+        hosts.split("a/app;b/app")

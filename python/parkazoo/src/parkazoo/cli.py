@@ -139,11 +139,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _hosts(given: str) -> str:
-    ensembles, chroot = hosts_string.split(given)
-    if hosts_string.SEPARATOR in chroot:
-        raise argparse.ArgumentTypeError(
-            f"{given!r}: a chroot stands once, after the last ensemble"
-        )
+    try:
+        ensembles = hosts_string.split(given)[0]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     for ensemble in ensembles:
         try:
             hosts_string.servers(ensemble)

@@ -24,6 +24,8 @@ def split(hosts: Hosts) -> tuple[list[str], str]:
         chroot = servers.pop().strip() if servers[-1].strip().startswith("/") else ""
         return split(",".join(servers) + chroot)
     listed, _, chroot = hosts.partition("/")
+    if SEPARATOR in chroot:
+        raise ValueError(f"{hosts!r}: a chroot stands once, after the last ensemble")
     ensembles = [part.strip() for part in listed.split(SEPARATOR) if part.strip()]
     return ensembles or [listed], f"/{chroot}" if chroot else ""
 
