@@ -55,6 +55,7 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     for status in &nodes {
         examine(status, cluster.generation.0, &nodes, &mut findings);
     }
+    findings.extend(stopped_repair(&nodes));
     findings.extend(waiting_hints(&nodes));
     findings.extend(waiting_tombstones(&nodes));
     let healthy = !findings.iter().any(|finding| finding.bad);
@@ -132,6 +133,24 @@ fn waiting_hints(nodes: &[NodeStatus]) -> Vec<Finding> {
         Finding { bad: false, what: format!("{waits} for n{target}: {}", held.join(", ")), next }
     };
     waiting.into_iter().map(finding).collect()
+}
+
+/// Where somebody has stopped comparing, and left it so.
+fn stopped_repair(nodes: &[NodeStatus]) -> Option<Finding> {
+    let stopped = |status: &&NodeStatus| {
+        status.answer.as_ref().is_ok_and(|answer| answer["repair_stopped"].as_bool() == Some(true))
+    };
+    let stopped: Vec<String> =
+        nodes.iter().filter(stopped).map(|status| status.node.id.to_string()).collect();
+    if stopped.is_empty() {
+        return None;
+    }
+    Some(Finding {
+        bad: true,
+        what: format!("comparing replicas is stopped at {}", stopped.join(", ")),
+        next: "tontine repair start; until then only reads, hints and a restart bring replicas up to date"
+            .to_owned(),
+    })
 }
 
 /// What nodes have refused to hold.

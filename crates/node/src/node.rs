@@ -422,6 +422,7 @@ impl Node {
             "resp_commands_total": self.resp.commands(),
             "disk_available_bytes": self.disk.available_bytes(),
             "hints": pending,
+            "repair_stopped": self.repair.is_stopped(),
             "hint_bytes": hints.engine().stats().live_bytes,
             "hint_bytes_max": hints.bytes_max(),
             "hints_refused_total": hints.refused(),

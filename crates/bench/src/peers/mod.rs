@@ -12,7 +12,7 @@ use crate::target::resp::RespTarget;
 
 pub use server::{PeerError, ServerProcess};
 
-use server::{Start, free_port, scratch};
+use server::{Start, free_base, free_port, scratch};
 
 /// How a server keeps what it is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -47,9 +47,10 @@ impl Default for RedisOptions {
 pub struct TontineOptions {
     /// The program; this very one by default.
     pub program: PathBuf,
-    /// Its arguments, separated by blanks. `{dir}` stands for a scratch directory that is not there yet, `{resp}`, `{native}` and
-    /// `{http}` for free ports. Addresses without such a port are read from what the program prints: a line
-    /// that contains the word `resp` or `native` and an address.
+    /// Its arguments, separated by blanks. `{dir}` stands for a scratch directory that is not there yet, `{resp}`,
+    /// `{native}` and `{http}` for free ports, `{base}` for what `dev --port-base` can be given. Addresses without
+    /// such a port are read from what the program prints: a line that contains the word `resp` or `native` and an
+    /// address.
     pub arguments: String,
     /// How many RESP and native addresses to expect: one for each node.
     pub nodes: usize,
@@ -130,6 +131,7 @@ fn start_redis(name: &str, options: &RedisOptions) -> Result<Peer, PeerError> {
 fn start_tontine(name: &str, options: &TontineOptions) -> Result<Peer, PeerError> {
     let directory = scratch(options.parent.as_deref())?;
     let (resp, native, http) = (free_port()?, free_port()?, free_port()?);
+    let base = free_base()?;
     // A directory of its own, which the program makes itself: the outer one holds its output.
     let data = directory.path().join("data").display().to_string();
     let fill = |argument: &str| {
@@ -138,6 +140,7 @@ fn start_tontine(name: &str, options: &TontineOptions) -> Result<Peer, PeerError
             .replace("{resp}", &resp.to_string())
             .replace("{native}", &native.to_string())
             .replace("{http}", &http.to_string())
+            .replace("{base}", &base.to_string())
     };
     let arguments = options.arguments.split_whitespace().map(fill).collect();
     let given = |placeholder: &str, port: u16| -> Vec<String> {

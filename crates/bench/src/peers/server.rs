@@ -233,6 +233,20 @@ pub(super) fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
+/// What `dev --port-base` can be given on this machine just now: nodes that serve no default port, where people who
+/// try something else would meet them unawares.
+pub(super) fn free_base() -> io::Result<u16> {
+    const NODES_MAX: u16 = 16;
+    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    for _ in 0..100 {
+        let base = free_port()?;
+        if base <= 65_000 && (1..=NODES_MAX).all(|node| is_free(base + node) && is_free(base + 100 + node)) {
+            return Ok(base);
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::AddrInUse, "no range of free ports was found"))
+}
+
 /// An empty directory, below `parent` if given, so that a benchmark can choose the disk.
 pub(super) fn scratch(parent: Option<&Path>) -> io::Result<TempDir> {
     let mut builder = tempfile::Builder::new();

@@ -73,6 +73,11 @@ impl Repair {
         Ok(())
     }
 
+    /// Whether an operator has stopped it.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.state.lock().schedule.is_stopped()
+    }
+
     /// How repair stands.
     pub fn status(&self) -> Json {
         let now = self.ports.clock.now();

@@ -138,6 +138,10 @@ impl Collection {
         first.is_some_and(|node| node.id == replica.node())
     }
 
+    fn is_away(&self, node: NodeId) -> bool {
+        node != self.answers.replica.node() && self.peers.is_suspected(node)
+    }
+
     async fn collect(self: &Arc<Self>) {
         // Who could not compare at its start, because the service was away, does it when the service is back.
         if !self.answers.replica.epochs().is_compared() && !self.compare().await {
@@ -151,6 +155,11 @@ impl Collection {
         let keys = self.candidates().await;
         if keys.is_empty() {
             *self.waits_for.lock() = None;
+            return;
+        }
+        // A round needs everybody; one that cannot be completed would only use up what others reserve for it.
+        if let Some(away) = self.members().into_iter().find(|&node| self.is_away(node)) {
+            *self.waits_for.lock() = Some(away);
             return;
         }
         let end = self.round(Arc::new(keys)).await;
