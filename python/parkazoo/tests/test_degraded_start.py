@@ -10,7 +10,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
 from conftest import EnsembleFactory
-from parkazoo import ParKazooClient, PooledClient, cli
+from parkazoo import NamespaceMismatch, ParKazooClient, PooledClient, cli
 from servers import PATIENCE_SECONDS, wait_until
 from test_degraded import DIRECTORIES, break_one
 
@@ -68,3 +68,22 @@ def test_status_says_which_ensemble_is_away(
     assert connected == {taken[0].hosts: True, taken[1].hosts: False}
     assert cli.main(["--hosts", hosts, "--timeout", "3", "check"]) == 2
     assert "parkazoo status" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", [ParKazooClient, PooledClient])
+def test_hosts_of_two_namespaces_are_refused_whoever_answers_first(
+    kind: Any, ensembles: EnsembleFactory
+) -> None:
+    one, other = ensembles(2)
+    for ensemble in (one, other):
+        first = ParKazooClient(ensemble.hosts, timeout=40)
+        first.start(PATIENCE_SECONDS)
+        first.stop()
+        first.close()
+    for hosts in (f"{one.hosts};{other.hosts}", f"{other.hosts};{one.hosts}"):
+        for _ in range(3):
+            client = kind(hosts, timeout=40)
+            with pytest.raises(NamespaceMismatch):
+                client.start(PATIENCE_SECONDS)
+            client.stop()
+            client.close()

@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.25
 # Routines that wait for servers side by side.
 PARALLEL_MAX = 16
+MISMATCH = (
+    "the hosts given hold different ParKazoo namespaces; name the"
+    " ensembles of one of them (`parkazoo status` shows which is which)"
+)
 
 
 class Sessions:
@@ -167,10 +171,7 @@ class Sessions:
 
     def _adopt_first(self, tables: list[Table]) -> None:
         if len({table.namespace for table in tables}) > 1:
-            raise NamespaceMismatch(
-                "the hosts given hold different ParKazoo namespaces; name the"
-                " ensembles of one of them (`parkazoo status` shows which is which)"
-            )
+            raise NamespaceMismatch(MISMATCH)
         table = max(tables, key=lambda table: table.generation)
         self._name_by(table)
         self.adopt(table)
@@ -215,8 +216,10 @@ class Sessions:
             theirs = Table.deserialize(ensemble.get(CONFIG)[0])
         except (KazooException, ConfigurationInvalid):
             return None
-        ours = said in table.ensembles and theirs.namespace == table.namespace
-        return said if ours else None
+        if theirs.namespace != table.namespace:
+            # Else which of the two it is would depend on who answered first.
+            raise NamespaceMismatch(MISMATCH)
+        return said if said in table.ensembles else None
 
     def _add(self, name: str, hosts: str) -> EnsembleClient:
         with self.lock:
