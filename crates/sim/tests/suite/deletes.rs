@@ -11,24 +11,13 @@ use sim::cluster::{LAST_WRITE, World};
 use sim::network::Host;
 use wire::messages::{ReplicaMerge, Request, RequestOptions, Response};
 
-use crate::stage::{equal, held, keys, local, play, put_all, setup, until};
+use crate::stage::{equal, held, keys, local, play, put_all, records, setup, shows_none, until};
 
 async fn delete_all(client: &Client, keys: &[Bytes]) {
     let store = client.store(LAST_WRITE).expect("the cluster has it");
     for key in keys {
         store.delete(key.clone(), None, RequestOptions::default()).await.expect("two replicas answer");
     }
-}
-
-async fn shows_none(client: &Client, keys: &[Bytes]) {
-    let store = client.store(LAST_WRITE).expect("the cluster has it");
-    for key in keys {
-        assert_eq!(store.get(key.clone()).await.expect("two replicas answer").value(), None);
-    }
-}
-
-fn records(world: &World, position: usize) -> u64 {
-    local(world, position).engine().stats().records
 }
 
 /// Waits until rounds have forgotten everything, and a while longer.

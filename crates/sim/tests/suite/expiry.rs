@@ -10,7 +10,7 @@ use sim::cluster::{LAST_WRITE, World};
 use sim::run::play as play_run;
 use sim::swarm::{EXPIRY_MARGIN, Setup};
 
-use crate::stage::{held, keys, local, play, put_all, setup, until};
+use crate::stage::{held, keys, play, put_all, records, setup, shows_none, until};
 
 const TTL: Duration = Duration::from_secs(2);
 
@@ -20,17 +20,6 @@ async fn put_brief(client: &Client, keys: &[Bytes]) {
         let options = PutOptions { ttl: Some(TTL), ..PutOptions::default() };
         store.put(key.clone(), Bytes::from_static(b"brief"), options).await.expect("two replicas answer");
     }
-}
-
-async fn shows_none(client: &Client, keys: &[Bytes]) {
-    let store = client.store(LAST_WRITE).expect("the cluster has it");
-    for key in keys {
-        assert_eq!(store.get(key.clone()).await.expect("two replicas answer").value(), None);
-    }
-}
-
-fn records(world: &World, position: usize) -> u64 {
-    local(world, position).engine().stats().records
 }
 
 fn reaped(world: &World, position: usize) -> bool {

@@ -99,3 +99,14 @@ pub(crate) async fn equal(world: &World, keys: &[Bytes]) {
     let whole = || keys.iter().all(|key| !held(world, 0, key).is_empty());
     until(world, "equal replicas", || whole() && world.difference(keys).is_none()).await;
 }
+
+pub(crate) async fn shows_none(client: &Client, keys: &[Bytes]) {
+    let store = client.store(LAST_WRITE).expect("the cluster has it");
+    for key in keys {
+        assert_eq!(store.get(key.clone()).await.expect("two replicas answer").value(), None);
+    }
+}
+
+pub(crate) fn records(world: &World, position: usize) -> u64 {
+    local(world, position).engine().stats().records
+}
