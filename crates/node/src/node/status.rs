@@ -1,9 +1,47 @@
-//! What a node tells of each of its stores, for people and tools that ask for its status. Must never: read a record.
+//! What a node tells of itself and of each of its stores, for people and tools that ask for its status. It is one
+//! document, put together from numbers that are kept anyway. Must never: read a record.
 
+use super::Node;
 use crate::stores::LocalStore;
 
+impl Node {
+    /// The node's account of itself, as JSON.
+    pub fn status(&self) -> Vec<u8> {
+        let view = self.replica.view().get();
+        let stores: Vec<_> = view.stores().iter().map(|store| store_status(store)).collect();
+        let hints = self.replica.hints();
+        let pending = self.handoffs.get().map_or_else(Vec::new, |handoffs| handoffs.status());
+        let uptime = self.ports.clock.now().since(self.started);
+        let load = self.admission.load();
+        let status = serde_json::json!({
+            "node": self.config.id,
+            "cluster": self.config.cluster,
+            "generation": view.cluster().generation,
+            "incarnation": self.incarnation(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "engine": self.engines.kind(),
+            "uptime_s": uptime.as_secs(),
+            "place": self.config.place,
+            "native_connections": self.links(),
+            "resp_connections": self.resp.connections(),
+            "requests_running": load.requests,
+            "request_bytes": load.bytes,
+            "resp_commands_total": self.resp.commands(),
+            "disk_available_bytes": self.disk.available_bytes(),
+            "hints": pending,
+            "repair_stopped": self.repair.is_stopped(),
+            "hint_bytes": hints.engine().stats().live_bytes,
+            "hint_bytes_max": hints.bytes_max(),
+            "hints_refused_total": hints.refused(),
+            "collection": self.collection.get().map(|collection| collection.status()),
+            "stores": stores,
+        });
+        serde_json::to_vec(&status).expect("a status is plain data")
+    }
+}
+
 /// One store, as JSON.
-pub(super) fn store_status(store: &LocalStore) -> serde_json::Value {
+fn store_status(store: &LocalStore) -> serde_json::Value {
     let stats = store.engine().stats();
     let (definition, reaped) = (store.definition(), store.reaped());
     serde_json::json!({
