@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use model::limits::MULTI_KEYS_MAX;
-use model::{Key, Moment, NodeId, PartitionId, Token, VersionSet};
+use model::{Key, Moment, NodeId, PartitionId, Token, VersionSet, WallMillis};
 use wire::error::ErrorCode;
 use wire::messages::{
     Condition, Failure, Got, MultiPut, PutEntry, Request, RequestOptions, Response, Scan, Scanned, Written,
@@ -90,10 +90,23 @@ impl StoreHandle {
         entries: impl IntoIterator<Item = (K, V)>,
         options: &RequestOptions,
     ) -> Result<Vec<Result<Written, ClientError>>, ClientError> {
+        self.multi_put_until(entries.into_iter().map(|(key, value)| (key, value, None)), options).await
+    }
+
+    /// The same, of values that may expire: each with the moment at which it does, by the nodes' clocks, or `None` to
+    /// live for ever. A moment that has passed is taken, and the key reads as absent then.
+    ///
+    /// # Errors
+    /// As [`Self::multi_put`].
+    pub async fn multi_put_until<K: Into<Bytes>, V: Into<Bytes>>(
+        &self,
+        entries: impl IntoIterator<Item = (K, V, Option<WallMillis>)>,
+        options: &RequestOptions,
+    ) -> Result<Vec<Result<Written, ClientError>>, ClientError> {
         let mut keyed = Vec::new();
-        for (key, value) in entries {
+        for (key, value, expires) in entries {
             let key = Key::new(key)?;
-            let (context, expires, condition) = (None, None, Condition::None);
+            let (context, condition) = (None, Condition::None);
             let entry =
                 PutEntry { key: key.bytes().clone(), context, expires, condition, value: value.into() };
             keyed.push((key, entry));

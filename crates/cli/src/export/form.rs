@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::ExportArguments;
 use crate::failure::CliError;
-use crate::load::FileFormat;
+use crate::load::{EXPIRES, FileFormat};
 use crate::output::{bytes_json, shown};
 
 /// How records are written.
@@ -18,6 +18,7 @@ pub(super) struct Form {
     header: bool,
     escapes: bool,
     with_siblings: bool,
+    expires: bool,
 }
 
 impl Form {
@@ -40,6 +41,7 @@ impl Form {
             header: !arguments.no_header,
             escapes: arguments.escapes,
             with_siblings: arguments.with_siblings,
+            expires: !arguments.no_expires,
         })
     }
 }
@@ -56,7 +58,9 @@ impl RowWriter {
     pub(super) fn new(form: Form, output: Box<dyn Write>) -> Result<Self, CliError> {
         let mut rows = RowWriter { form, output, row: Vec::new() };
         if form.header && matches!(form.format, FileFormat::Tsv | FileFormat::Csv) {
-            rows.row(b"key", b"value")?;
+            let mut names: Vec<&[u8]> = vec![b"key", b"value"];
+            names.extend(form.expires.then_some(EXPIRES.as_bytes()));
+            rows.columns(&names)?;
         }
         Ok(rows)
     }
@@ -82,14 +86,21 @@ impl RowWriter {
             self.put(&[line.as_bytes(), b"\n"])?;
             return Ok(true);
         }
-        for value in shown.iter().filter_map(|version| version.live(now)) {
-            self.row(key, value)?;
+        for version in shown {
+            if let Some(value) = version.live(now) {
+                self.row(key, value, version.expires)?;
+            }
         }
         Ok(true)
     }
 
+    /// Whether the time at which a value expires is written.
+    pub(super) fn keeps_expiry(&self) -> bool {
+        self.form.expires && self.form.format != FileFormat::Deb822
+    }
+
     /// Hands everything to the system.
-    pub(super) fn finish(mut self) -> Result<(), CliError> {
+    pub(super) fn finish(&mut self) -> Result<(), CliError> {
         self.output.flush().map_err(CliError::io("cannot write the export"))
     }
 
@@ -99,20 +110,34 @@ impl RowWriter {
         object.insert("key".to_owned(), bytes_json(key));
         if self.form.with_siblings {
             object.insert("values".to_owned(), values().collect());
+            let expires = || shown.iter().map(|version| version.expires.map(|at| at.0));
+            if self.form.expires && expires().any(|at| at.is_some()) {
+                object.insert(EXPIRES.to_owned(), expires().collect());
+            }
         } else {
             object.insert("value".to_owned(), values().next().unwrap_or(Json::Null));
-            if let Some(expires) = shown[0].expires {
-                object.insert("expires_ms".to_owned(), json!(expires.0));
+            if let Some(expires) = shown[0].expires.filter(|_| self.form.expires) {
+                object.insert(EXPIRES.to_owned(), json!(expires.0));
             }
         }
         Json::Object(object)
     }
 
-    fn row(&mut self, key: &[u8], value: &[u8]) -> Result<(), CliError> {
+    fn row(&mut self, key: &[u8], value: &[u8], expires: Option<WallMillis>) -> Result<(), CliError> {
+        if self.form.format == FileFormat::Deb822 {
+            return self.stanza(key, value);
+        }
+        let expires = expires.map(|at| at.0.to_string()).unwrap_or_default();
+        let columns = [key, value, expires.as_bytes()];
+        self.columns(if self.form.expires { &columns } else { &columns[..2] })
+    }
+
+    /// The first column is the key.
+    fn columns(&mut self, columns: &[&[u8]]) -> Result<(), CliError> {
         match self.form.format {
             FileFormat::Csv => {
                 let mut writer = csv::Writer::from_writer(std::mem::take(&mut self.row));
-                writer.write_record([key, value]).map_err(|error| CliError::Other(error.to_string()))?;
+                writer.write_record(columns).map_err(|error| CliError::Other(error.to_string()))?;
                 let mut row = writer.into_inner().map_err(|error| CliError::Other(error.to_string()))?;
                 self.put(&[&row])?;
                 row.clear();
@@ -120,30 +145,27 @@ impl RowWriter {
                 Ok(())
             }
             FileFormat::Tsv if self.form.escapes => {
-                let (key, value) = (escape(key), escape(value));
-                self.put(&[&key, b"\t", &value, b"\n"])
+                let columns: Vec<Vec<u8>> = columns.iter().map(|column| escape(column)).collect();
+                self.put(&[&columns.join(&b'\t'), b"\n"])
             }
             FileFormat::Tsv => {
-                if let Some(byte) = key.iter().chain(value).find(|byte| matches!(byte, b'\t' | b'\n' | b'\r'))
-                {
-                    let byte = [*byte];
-                    return Err(unfit(key, &format!("has a {} in it", byte.escape_ascii()), "--escapes"));
+                let mut bytes = columns.iter().copied().flatten();
+                if let Some(byte) = bytes.find(|byte| matches!(byte, b'\t' | b'\n' | b'\r')) {
+                    let what = format!("has a {} in it", [*byte].escape_ascii());
+                    return Err(unfit(columns[0], &what, "--escapes"));
                 }
-                self.put(&[key, b"\t", value, b"\n"])
+                self.put(&[&columns.join(&b'\t'), b"\n"])
             }
-            FileFormat::Deb822 => {
-                if value.is_empty() || value.split(|&byte| byte == b'\n').rev().skip(1).any(is_blank) {
-                    return Err(unfit(
-                        key,
-                        "is no stanza: it is empty or has a blank line",
-                        "--format jsonl",
-                    ));
-                }
-                let end: &[u8] = if value.ends_with(b"\n") { b"\n" } else { b"\n\n" };
-                self.put(&[value, end])
-            }
-            FileFormat::Jsonl => unreachable!("written as an object"),
+            FileFormat::Jsonl | FileFormat::Deb822 => unreachable!("written without columns"),
         }
+    }
+
+    fn stanza(&mut self, key: &[u8], value: &[u8]) -> Result<(), CliError> {
+        if value.is_empty() || value.split(|&byte| byte == b'\n').rev().skip(1).any(is_blank) {
+            return Err(unfit(key, "is no stanza: it is empty or has a blank line", "--format jsonl"));
+        }
+        let end: &[u8] = if value.ends_with(b"\n") { b"\n" } else { b"\n\n" };
+        self.put(&[value, end])
     }
 
     fn put(&mut self, parts: &[&[u8]]) -> Result<(), CliError> {

@@ -4,7 +4,7 @@
 //! partition R replicas are read side by side and merged, so that one that missed writes hides nothing.
 //!
 //! **Architecture Invariant:** a record that cannot be written in the wanted format ends the export with an error; it
-//! is not changed, shortened or left out. A file gets its name only when it is complete.
+//! is not changed, shortened or left out. A file gets its name only when it is complete, and goes away if it never is.
 
 mod form;
 mod walk;
@@ -40,9 +40,9 @@ const PARTITIONS_AHEAD: usize = 8;
 #[command(after_help = "\
 Examples:
   tontine export people.jsonl                  one {\"key\": …, \"value\": …} a line, in the order of their tokens
-  tontine export people.csv                    a row key,value after a header
+  tontine export people.csv                    a row key,value,expires_ms after a header
   tontine export - --format tsv | sort | less
-  tontine load people.jsonl --key key --value value    brings an export back, without expiry")]
+  tontine load people.jsonl --key key --value value    brings an export back")]
 pub struct ExportArguments {
     /// The file; standard output when left out or `-`.
     pub file: Option<String>,
@@ -50,7 +50,10 @@ pub struct ExportArguments {
     /// only.
     #[arg(long, value_enum)]
     pub format: Option<FileFormat>,
-    /// Leave out the first line of tsv and csv, which names the columns `key` and `value`.
+    /// Leave out when values expire: the field or column `expires_ms`, which tsv and csv have for every record.
+    #[arg(long)]
+    pub no_expires: bool,
+    /// Leave out the first line of tsv and csv, which names the columns.
     #[arg(long)]
     pub no_header: bool,
     /// In tsv, write tabs, line ends and backslashes as `\t`, `\n`, `\r` and `\\`.
@@ -70,6 +73,7 @@ struct Counts {
     records: u64,
     bytes: u64,
     with_siblings: u64,
+    expiring: u64,
 }
 
 /// Carries out the export.
@@ -84,24 +88,34 @@ pub(crate) async fn run(shared: Shared, arguments: ExportArguments) -> Result<Ex
     let output = Output::create(path.as_deref())?;
     let mut rows = RowWriter::new(form, output.writer()?)?;
     let patience = Duration::from_secs(arguments.patience);
-    let counts = export(&handle, &cluster, store, patience, &mut rows).await?;
+    let counts = tokio::select! {
+        biased;
+        _ = tokio::signal::ctrl_c() => return Err("interrupted; nothing was kept".to_owned().into()),
+        counts = export(&handle, &cluster, store, patience, &mut rows) => counts?,
+    };
     rows.finish()?;
+    let keeps_expiry = rows.keeps_expiry();
+    drop(rows);
     output.complete()?;
     let seconds = began.elapsed().as_secs_f64();
     let report = json!({
         "records": counts.records,
         "bytes": counts.bytes,
         "records_with_siblings": counts.with_siblings,
+        "records_expiring": counts.expiring,
         "seconds": seconds,
     });
     let text = || {
-        let Counts { records, bytes, with_siblings } = counts;
+        let Counts { records, bytes, with_siblings, expiring } = counts;
         let mut text = format!("{records} records ({}) in {seconds:.1} s", size(bytes));
         if with_siblings > 0 && !arguments.with_siblings {
             text.push_str(&format!(
                 "\n{with_siblings} of them have siblings, of which the latest was written; \
                  --with-siblings writes all"
             ));
+        }
+        if expiring > 0 && !keeps_expiry {
+            text.push_str(&format!("\n{expiring} of them expire, which was not written"));
         }
         text
     };
@@ -142,6 +156,7 @@ async fn export(
                 counts.with_siblings += u64::from(values.len() > 1);
                 if rows.write(&key, winner, &values, now)? {
                     counts.records += 1;
+                    counts.expiring += u64::from(values.iter().any(|version| version.expires.is_some()));
                     let value_bytes = values.iter().filter_map(|version| version.live(now)).map(Bytes::len);
                     counts.bytes += (key.len() + value_bytes.sum::<usize>()) as u64;
                 }
@@ -183,11 +198,23 @@ impl Output {
     }
 
     /// Makes the file durable and gives it its name.
-    fn complete(self) -> Result<(), CliError> {
-        let Some((partial, path)) = self.names else { return Ok(()) };
-        File::open(&partial)
+    fn complete(mut self) -> Result<(), CliError> {
+        let Some((partial, path)) = &self.names else { return Ok(()) };
+        File::open(partial)
             .and_then(|file| file.sync_all())
-            .and_then(|()| std::fs::rename(&partial, &path))
-            .map_err(CliError::io(format!("cannot complete {}", path.display())))
+            .and_then(|()| std::fs::rename(partial, path))
+            .map_err(CliError::io(format!("cannot complete {}", path.display())))?;
+        self.names = None;
+        Ok(())
+    }
+}
+
+impl Drop for Output {
+    /// An export that is not complete leaves nothing behind.
+    fn drop(&mut self) {
+        if let Some((partial, _)) = &self.names {
+            // There is none where it could not even be created.
+            let _ = std::fs::remove_file(partial);
+        }
     }
 }

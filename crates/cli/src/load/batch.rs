@@ -1,9 +1,11 @@
 //! Records grouped into batches by a thread of its own, so that parsing and waiting for the cluster overlap.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use model::Token;
+use model::{Token, WallMillis};
+use runtime::Clock;
 use tokio::sync::mpsc;
 
 use super::reader::{BadRecord, Position, ReadError, RecordReader};
@@ -20,8 +22,8 @@ pub(super) const BAD_SHOWN_MAX: usize = 10;
 /// Consecutive records of the file, each key once.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// Keys and values; of a key that came twice the last value.
-    pub(super) entries: Vec<(Bytes, Bytes)>,
+    /// Keys, values and when these expire; of a key that came twice the last value.
+    pub(super) entries: Vec<(Bytes, Bytes, Option<WallMillis>)>,
     /// Records that these stand for, duplicates included.
     pub(super) records: u64,
     /// Bytes of those records' keys and values.
@@ -30,6 +32,8 @@ pub(super) struct Batch {
     pub(super) duplicates: u64,
     /// Whether every duplicate was counted.
     pub(super) duplicates_at_least: bool,
+    /// Records passed over because they had expired when they were read.
+    pub(super) expired: u64,
     /// Bad records passed over.
     pub(super) bad: u64,
     /// The first of them.
@@ -50,22 +54,25 @@ pub(super) enum InputFailure {
 /// What the reading thread hands over: batches, then perhaps one failure.
 pub(super) type Batches = mpsc::Receiver<Result<Batch, InputFailure>>;
 
+/// How batches are made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BatchLimits {
+    /// Keys in one batch.
+    pub(super) keys_max: usize,
+    /// Whether bad records are passed over.
+    pub(super) skip_bad: bool,
+}
+
 /// Starts reading. The thread ends with the file, at a failure, or when nobody takes its batches any more.
 pub(super) fn read_in_background(
     reader: Box<dyn RecordReader>,
-    keys_max: usize,
-    skip_bad: bool,
+    limits: BatchLimits,
+    clock: Arc<dyn Clock>,
 ) -> std::io::Result<Batches> {
     let (sender, batches) = mpsc::channel(WAITING_MAX);
     std::thread::Builder::new().name("load-reader".to_owned()).spawn(move || {
-        let batcher = Batcher {
-            reader,
-            keys_max,
-            skip_bad,
-            distinct: Distinct::default(),
-            failure: None,
-            ended: false,
-        };
+        let batcher =
+            Batcher { reader, limits, clock, distinct: Distinct::default(), failure: None, ended: false };
         for next in batcher {
             if sender.blocking_send(next).is_err() {
                 return;
@@ -77,8 +84,8 @@ pub(super) fn read_in_background(
 
 struct Batcher {
     reader: Box<dyn RecordReader>,
-    keys_max: usize,
-    skip_bad: bool,
+    limits: BatchLimits,
+    clock: Arc<dyn Clock>,
     distinct: Distinct,
     failure: Option<InputFailure>,
     ended: bool,
@@ -92,7 +99,7 @@ impl Iterator for Batcher {
             return self.failure.take().map(Err);
         }
         let batch = self.batch();
-        if batch.records == 0 && batch.bad == 0 {
+        if batch.records + batch.bad + batch.expired == 0 {
             return self.failure.take().map(Err);
         }
         Some(Ok(batch))
@@ -103,22 +110,28 @@ impl Batcher {
     fn batch(&mut self) -> Batch {
         let mut batch = Batch { end: self.reader.position(), ..Batch::default() };
         let mut places: BTreeMap<Bytes, usize> = BTreeMap::new();
-        // Bad records count too, so that a file of nothing else is reported on in steps.
-        while batch.records + batch.bad < self.keys_max as u64 && batch.bytes < BATCH_BYTES as u64 {
+        let now = self.clock.wall();
+        // What is passed over counts too, so that a file of nothing else is reported on in steps.
+        while batch.records + batch.bad + batch.expired < self.limits.keys_max as u64
+            && batch.bytes < BATCH_BYTES as u64
+        {
             match self.reader.next() {
+                Ok(Some(Ok(record))) if record.expires.is_some_and(|expires| expires <= now) => {
+                    batch.expired += 1;
+                }
                 Ok(Some(Ok(record))) => {
                     batch.records += 1;
                     batch.bytes += (record.key.len() + record.value.len()) as u64;
                     batch.duplicates += u64::from(self.distinct.is_known(&record.key));
                     match places.get(&record.key) {
-                        Some(&place) => batch.entries[place].1 = record.value,
+                        Some(&place) => batch.entries[place] = (record.key, record.value, record.expires),
                         None => {
                             places.insert(record.key.clone(), batch.entries.len());
-                            batch.entries.push((record.key, record.value));
+                            batch.entries.push((record.key, record.value, record.expires));
                         }
                     }
                 }
-                Ok(Some(Err(bad))) if self.skip_bad => {
+                Ok(Some(Err(bad))) if self.limits.skip_bad => {
                     batch.bad += 1;
                     if batch.bad_first.len() < BAD_SHOWN_MAX {
                         batch.bad_first.push(bad);
@@ -160,7 +173,9 @@ impl Distinct {
 #[cfg(test)]
 mod tests {
     use super::super::reader::{self, Source};
-    use super::super::settings::{Column, LoadSettings};
+    use runtime::Ports;
+
+    use super::super::settings::{Column, Expires, LoadSettings, Wanted};
     use super::*;
 
     fn batches(text: &str, keys_max: usize, skip_bad: bool) -> Vec<Result<Batch, InputFailure>> {
@@ -168,22 +183,30 @@ mod tests {
         std::fs::write(file.path(), text).unwrap();
         let settings = LoadSettings::Delimited {
             csv: false,
-            key: Column::Number(0),
-            value: Column::Number(1),
+            columns: Wanted {
+                key: Column::Number(0),
+                value: Column::Number(1),
+                expires: if text.contains("\t\t") {
+                    Expires::There(Column::Number(3))
+                } else {
+                    Expires::Never
+                },
+            },
             header: false,
             escapes: false,
         };
         let source = Source::File(file.path().to_owned());
         let reader = reader::open(&source, &settings, Position::default(), 8).unwrap();
         let distinct = Distinct::default();
-        Batcher { reader, keys_max, skip_bad, distinct, failure: None, ended: false }.collect()
+        let (limits, clock) = (BatchLimits { keys_max, skip_bad }, Ports::os().unwrap().clock);
+        Batcher { reader, limits, clock, distinct, failure: None, ended: false }.collect()
     }
 
     #[test]
     fn the_last_value_of_a_key_in_a_batch_wins_and_duplicates_are_counted_across_batches() {
         let all: Vec<Batch> =
             batches("a\t1\nb\t1\na\t2\nb\t2\n", 3, false).into_iter().map(Result::unwrap).collect();
-        assert_eq!(all[0].entries, [("a".into(), "2".into()), ("b".into(), "1".into())]);
+        assert_eq!(all[0].entries, [("a".into(), "2".into(), None), ("b".into(), "1".into(), None)]);
         assert_eq!((all[0].records, all[0].duplicates, all[0].end.line), (3, 1, 3));
         assert_eq!((all[1].records, all[1].duplicates, all[1].end.byte), (1, 1, 16));
         assert_eq!(all.len(), 2);
@@ -195,6 +218,15 @@ mod tests {
         assert_eq!(all[0].as_ref().unwrap().records, 1);
         assert!(matches!(&all[1], Err(InputFailure::Bad(bad)) if bad.line == 2));
         assert_eq!(all.len(), 2);
+    }
+
+    #[test]
+    fn what_has_expired_is_passed_over_and_counted_and_the_rest_keeps_its_time() {
+        let all = batches("a\t1\t\t1000\nb\t2\t\t\nc\t3\t\t99999999999999\n", 10, false);
+        let batch = all[0].as_ref().unwrap();
+        let expires = Some(WallMillis(99_999_999_999_999));
+        assert_eq!(batch.entries, [("b".into(), "2".into(), None), ("c".into(), "3".into(), expires)]);
+        assert_eq!((batch.records, batch.expired, batch.end.line), (2, 1, 3));
     }
 
     #[test]

@@ -81,16 +81,18 @@ impl Checkpoint {
             }
             (_, false) => fresh,
         };
-        let checkpoint = Checkpoint { path, document };
-        // Said now rather than when it is needed.
-        checkpoint.save(checkpoint.start()).map_err(|error| CliError::Io {
+        Ok(Some(Checkpoint { path, document }))
+    }
+
+    /// Writes the file for the first time, so that it is known now rather than when it is needed that it can be.
+    pub(super) fn begin(&self) -> Result<(), CliError> {
+        self.save(self.start()).map_err(|error| CliError::Io {
             what: format!(
                 "cannot write the checkpoint {} (another place: --checkpoint FILE)",
-                checkpoint.path.display()
+                self.path.display()
             ),
             error,
-        })?;
-        Ok(Some(checkpoint))
+        })
     }
 
     /// Where the load goes on.

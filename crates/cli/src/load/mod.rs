@@ -23,16 +23,18 @@ mod window;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use runtime::Ports;
+
 use crate::failure::CliError;
 use crate::output::print;
-
 use crate::progress::Progress;
 use crate::shared::Shared;
+use batch::BatchLimits;
 use checkpoint::Checkpoint;
 use pipeline::Pipeline;
 use reader::{Position, Source};
-pub(crate) use settings::FileFormat;
 use settings::LoadSettings;
+pub(crate) use settings::{EXPIRES, FileFormat};
 
 /// A file of records, and how it is read.
 #[derive(Clone, Debug, clap::Args)]
@@ -42,6 +44,7 @@ Examples:
   tontine load events.jsonl --key id                  the value is the whole line
   tontine load Packages --key Package                 Debian's package lists: the value is the whole stanza
   generate | tontine load - --format tsv --key 1 --value 2
+  tontine load all.jsonl --key key --value value      what `tontine export all.jsonl` wrote, expiry included
   tontine load people.csv --key id --value name --resume
 
 A load may run while nodes fail: what is not acknowledged is sent again.")]
@@ -57,6 +60,13 @@ pub struct LoadArguments {
     /// Column or field with the value; jsonl and deb822 take the whole record when it is left out.
     #[arg(long, value_name = "COLUMN")]
     pub value: Option<String>,
+    /// Column or field with the time at which the value expires, in milliseconds since 1970; nothing there lives for
+    /// ever. Left out, `expires_ms` is read of what an export wrote, with its `--key key --value value`.
+    #[arg(long, value_name = "COLUMN", conflicts_with = "no_expires")]
+    pub expires: Option<String>,
+    /// Load values that expire as values that live for ever.
+    #[arg(long)]
+    pub no_expires: bool,
     /// The first line of a tsv or csv file names the columns (assumed when a column is given by name).
     #[arg(long, conflicts_with = "no_header")]
     pub header: bool,
@@ -101,8 +111,12 @@ pub(crate) async fn run(shared: Shared, arguments: LoadArguments) -> Result<Exit
         _ => Position::default(),
     };
     let reader = reader::open(&source, &settings, start, definition.value_bytes_max)?;
-    let batches = batch::read_in_background(reader, usize::from(arguments.batch), arguments.skip_bad)
-        .map_err(CliError::io("cannot start the reader"))?;
+    // A file that cannot even be opened leaves nothing beside it.
+    checkpoint.as_ref().map_or(Ok(()), Checkpoint::begin)?;
+    let clock = Ports::os().map_err(CliError::io("cannot start the background thread"))?.clock;
+    let limits = BatchLimits { keys_max: usize::from(arguments.batch), skip_bad: arguments.skip_bad };
+    let batches =
+        batch::read_in_background(reader, limits, clock).map_err(CliError::io("cannot start the reader"))?;
     let mut pipeline = Pipeline {
         store,
         batches,

@@ -13,7 +13,7 @@ use wire::messages::RequestOptions;
 
 use super::batch::{Batch, Batches, InputFailure};
 use super::checkpoint::Checkpoint;
-use super::reader::Position;
+use super::reader::{Position, ReadError};
 use super::report::Report;
 use super::window::Window;
 use crate::progress::Progress;
@@ -33,6 +33,41 @@ pub(super) struct Pipeline {
     pub(super) patience: Duration,
     pub(super) checkpoint: Option<Checkpoint>,
     pub(super) progress: Progress,
+}
+
+/// Why a load stopped early.
+struct Stop {
+    why: String,
+    mend: Mend,
+}
+
+/// What must change before the load can get further.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mend {
+    /// Nothing that the user of this command could name: try again.
+    Nothing,
+    /// The record that stands there must be passed over, or mended.
+    Record,
+    /// The file must be mended: no record behind the place can be found.
+    File,
+}
+
+impl Stop {
+    fn of_cluster(why: String) -> Stop {
+        Stop { why, mend: Mend::Nothing }
+    }
+
+    fn of_input(input: &InputFailure) -> Stop {
+        match input {
+            InputFailure::Bad(bad) => {
+                Stop { why: format!("line {}: {}", bad.line, bad.reason), mend: Mend::Record }
+            }
+            InputFailure::Unreadable(error @ ReadError::QuoteNeverCloses { .. }) => {
+                Stop { why: error.to_string(), mend: Mend::File }
+            }
+            InputFailure::Unreadable(error) => Stop { why: error.to_string(), mend: Mend::Nothing },
+        }
+    }
 }
 
 /// A batch that came back.
@@ -68,7 +103,7 @@ impl Pipeline {
             report: Report { start, ..Report::default() },
             saving: None,
         };
-        let failure = self.fly(&mut flights).await;
+        let stop = self.fly(&mut flights).await;
         if let Some(saving) = flights.saving.take() {
             // The last one must not be overtaken by it; whether it succeeded no longer matters.
             let _ = saving.await;
@@ -77,7 +112,7 @@ impl Pipeline {
         let mut report = flights.report;
         report.acknowledged = flights.window.acknowledged();
         report.took = began.elapsed();
-        report.failure = failure.map(|failure| self.explain(&failure, report.acknowledged));
+        report.failure = stop.map(|stop| self.explain(&stop, report.acknowledged));
         if let (Some(checkpoint), None) = (&self.checkpoint, &report.failure)
             && let Err(error) = checkpoint.remove()
         {
@@ -87,10 +122,10 @@ impl Pipeline {
     }
 
     /// Returns why the load stopped early, if it did.
-    async fn fly(&mut self, flights: &mut Flights) -> Option<String> {
+    async fn fly(&mut self, flights: &mut Flights) -> Option<Stop> {
         let mut tick = tokio::time::interval(CHECKPOINT_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut failure = None;
+        let mut stop = None;
         let interrupted = tokio::signal::ctrl_c();
         tokio::pin!(interrupted);
         loop {
@@ -98,14 +133,14 @@ impl Pipeline {
             let wants =
                 flights.held.is_none() && !flights.input_ended && flights.landing.len() < self.parallel;
             if flights.input_ended && flights.held.is_none() && flights.landing.is_empty() {
-                return failure;
+                return stop;
             }
             tokio::select! {
                 biased;
-                _ = &mut interrupted => return Some("interrupted".to_owned()),
+                _ = &mut interrupted => return Some(Stop::of_cluster("interrupted".to_owned())),
                 Some(landed) = flights.landing.next() => {
                     if let Some(refusal) = flights.land(landed) {
-                        return Some(refusal);
+                        return Some(Stop::of_cluster(refusal));
                     }
                 }
                 _ = tick.tick() => self.save(flights).await,
@@ -113,7 +148,7 @@ impl Pipeline {
                     Some(Ok(batch)) => flights.held = Some(batch),
                     Some(Err(input)) => {
                         // What came before it is still under way and shall arrive.
-                        failure = Some(describe(&input));
+                        stop = Some(Stop::of_input(&input));
                         flights.input_ended = true;
                     }
                     None => flights.input_ended = true,
@@ -146,24 +181,49 @@ impl Pipeline {
         flights.saving = Some(tokio::task::spawn_blocking(move || checkpoint.save(acknowledged)));
     }
 
-    /// Keeps the last checkpoint and says how to go on.
-    fn explain(&self, failure: &str, acknowledged: Position) -> String {
-        let came = format!(
-            "{failure}\neverything up to line {} (byte {}) is acknowledged",
-            acknowledged.line, acknowledged.byte
-        );
-        let Some(checkpoint) = &self.checkpoint else {
-            return format!("{came}; this input cannot be resumed, so load it again from the start");
+    /// Keeps the last checkpoint, if anything is behind it, and says how to go on.
+    fn explain(&self, stop: &Stop, acknowledged: Position) -> String {
+        let why = &stop.why;
+        let came = match acknowledged == Position::default() {
+            true => format!("{why}\nnothing of the file is acknowledged"),
+            false => format!(
+                "{why}\neverything up to line {} (byte {}) is acknowledged",
+                acknowledged.line, acknowledged.byte
+            ),
         };
+        let saved = self.keep(acknowledged);
+        let again = |further: &[&str]| command_again(std::env::args(), further);
+        match (stop.mend, saved) {
+            (Mend::File, _) => format!("{came}; mend the file and load it from the start"),
+            (_, Err(error)) => format!("{came}, but {error}, so a resumed load repeats some of it"),
+            (Mend::Record, Ok(true)) => format!(
+                "{came}; to go on behind it, passing over such records and listing them:\n  {}\nor mend the file \
+                 and load it from the start",
+                again(&["--skip-bad", "--resume"])
+            ),
+            (Mend::Record, Ok(false)) => format!(
+                "{came}; to pass over such records and list them, load it again with --skip-bad; or mend it first"
+            ),
+            (Mend::Nothing, Ok(true)) => {
+                format!("{came}; while the file stays as it is, go on with\n  {}", again(&["--resume"]))
+            }
+            (Mend::Nothing, Ok(false)) => format!("{came}; load it again from the start"),
+        }
+    }
+
+    /// Whether a load can go on from here: the checkpoint says so now. One that would say *from the start* is removed.
+    fn keep(&self, acknowledged: Position) -> Result<bool, String> {
+        let Some(checkpoint) = &self.checkpoint else { return Ok(false) };
+        let path = checkpoint.path().display();
+        if acknowledged == Position::default() {
+            return match checkpoint.remove() {
+                Ok(()) => Ok(false),
+                Err(error) => Err(format!("the checkpoint {path} cannot be removed ({error})")),
+            };
+        }
         match checkpoint.save(acknowledged) {
-            Ok(()) => format!(
-                "{came}; while the file stays as it is, go on with\n  {}",
-                command_to_resume(std::env::args())
-            ),
-            Err(error) => format!(
-                "{came}, but the checkpoint {} cannot be written ({error}), so a resumed load repeats some of it",
-                checkpoint.path().display()
-            ),
+            Ok(()) => Ok(true),
+            Err(error) => Err(format!("the checkpoint {path} cannot be written ({error})")),
         }
     }
 }
@@ -193,7 +253,7 @@ async fn send(store: StoreHandle, number: u64, batch: Batch, patience: Duration)
     let mut progress_at = Instant::now();
     loop {
         let entries = left.iter().map(|&place| batch.entries[place].clone());
-        let results = match store.multi_put(entries, &RequestOptions::default()).await {
+        let results = match store.multi_put_until(entries, &RequestOptions::default()).await {
             Ok(results) => results,
             Err(error) => left.iter().map(|_| Err(error.clone())).collect(),
         };
@@ -226,24 +286,13 @@ fn is_hopeless(error: &ClientError) -> bool {
     !error.is_indeterminate() && !error.is_retryable()
 }
 
-fn describe(input: &InputFailure) -> String {
-    match input {
-        InputFailure::Bad(bad) => {
-            format!(
-                "line {}: {} (add --skip-bad to pass over such records and list them, or mend the file and load \
-                 it from the start)",
-                bad.line, bad.reason
-            )
-        }
-        InputFailure::Unreadable(error) => error.to_string(),
-    }
-}
-
-/// This command again, with `--resume`.
-fn command_to_resume(arguments: impl Iterator<Item = String>) -> String {
+/// This command again, with these options too.
+fn command_again(arguments: impl Iterator<Item = String>, further: &[&str]) -> String {
     let mut words: Vec<String> = arguments.map(|word| quoted(&word)).collect();
-    if !words.iter().any(|word| word == "--resume") {
-        words.push("--resume".to_owned());
+    for &option in further {
+        if !words.iter().any(|word| word == option) {
+            words.push(option.to_owned());
+        }
     }
     words.join(" ")
 }
@@ -264,8 +313,11 @@ mod tests {
     #[test]
     fn the_command_that_goes_on_can_be_pasted_into_a_shell() {
         let words = ["tontine", "load", "it's here.csv", "--key", "k"].map(str::to_owned);
-        let command = command_to_resume(words.into_iter());
-        assert_eq!(command, "tontine load 'it'\\''s here.csv' --key k --resume");
-        assert_eq!(command_to_resume(["x", "--resume"].map(str::to_owned).into_iter()), "x --resume");
+        let command = command_again(words.into_iter(), &["--skip-bad", "--resume"]);
+        assert_eq!(command, "tontine load 'it'\\''s here.csv' --key k --skip-bad --resume");
+        assert_eq!(
+            command_again(["x", "--resume"].map(str::to_owned).into_iter(), &["--resume"]),
+            "x --resume"
+        );
     }
 }

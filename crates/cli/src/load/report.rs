@@ -19,6 +19,8 @@ pub(super) struct Report {
     pub(super) duplicates: u64,
     /// Whether there may be more duplicates than counted.
     pub(super) duplicates_at_least: bool,
+    /// Records passed over because they had expired already.
+    pub(super) expired: u64,
     /// Bad records passed over.
     pub(super) bad: u64,
     /// The first of them.
@@ -42,6 +44,7 @@ impl Report {
         self.bytes += batch.bytes;
         self.duplicates += batch.duplicates;
         self.duplicates_at_least |= batch.duplicates_at_least;
+        self.expired += batch.expired;
         self.bad += batch.bad;
         // Batches finish in any order; the first bad records of the file are wanted.
         self.bad_first.extend(batch.bad_first.iter().cloned());
@@ -63,6 +66,7 @@ impl Report {
             "records_per_second": self.rate(),
             "duplicates": self.duplicates,
             "duplicates_exact": !self.duplicates_at_least,
+            "expired": self.expired,
             "bad": self.bad,
             "bad_first": self.bad_first,
             "retries": self.retries,
@@ -93,6 +97,12 @@ impl Report {
             text.push_str(&format!(
                 "\n{} were sent again after a failure or an unknown outcome",
                 self.retries
+            ));
+        }
+        if self.expired > 0 {
+            text.push_str(&format!(
+                "\n{} had expired already and were left out (--no-expires loads them to live for ever)",
+                self.expired
             ));
         }
         if self.bad > 0 {

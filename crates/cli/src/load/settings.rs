@@ -7,6 +7,9 @@ use clap::ValueEnum;
 use super::LoadArguments;
 use crate::failure::CliError;
 
+/// The column or field that an export writes the time of expiry to.
+pub(crate) const EXPIRES: &str = "expires_ms";
+
 /// How records are written in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FileFormat {
@@ -67,29 +70,73 @@ pub(crate) enum LoadSettings {
     Delimited {
         /// Commas and quotes, or tabs.
         csv: bool,
-        /// Where the key is.
-        key: Column,
-        /// Where the value is.
-        value: Column,
+        /// Which columns are wanted.
+        columns: Wanted<Column, Column>,
         /// Whether the first line names the columns.
         header: bool,
         /// Whether backslashes escape.
         escapes: bool,
     },
     /// jsonl.
-    Jsonl {
-        /// Field of the key.
-        key: String,
-        /// Field of the value; `None` for the whole line.
-        value: Option<String>,
-    },
+    Jsonl(Fields),
     /// deb822.
-    Deb822 {
-        /// Field of the key.
-        key: String,
-        /// Field of the value; `None` for the whole stanza.
-        value: Option<String>,
-    },
+    Deb822(Fields),
+}
+
+/// Where a record's parts are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted<Part, ValuePart> {
+    /// Where the key is.
+    pub(crate) key: Part,
+    /// Where the value is.
+    pub(crate) value: ValuePart,
+    /// Where the time of its expiry is.
+    pub(crate) expires: Expires<Part>,
+}
+
+/// Parts by the names of their fields; the value is the whole record if it has none.
+pub(crate) type Fields = Wanted<String, Option<String>>;
+
+/// Where the time of a value's expiry is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Expires<Part> {
+    /// Nowhere: values live for ever.
+    Never,
+    /// There, if the file has such a part: as an export writes it.
+    IfThere(Part),
+    /// There.
+    There(Part),
+}
+
+impl<Part> Expires<Part> {
+    /// The part to look for, if any.
+    pub(crate) fn part(&self) -> Option<&Part> {
+        match self {
+            Expires::Never => None,
+            Expires::IfThere(part) | Expires::There(part) => Some(part),
+        }
+    }
+
+    fn map<Other>(self, other: impl FnOnce(Part) -> Other) -> Expires<Other> {
+        match self {
+            Expires::Never => Expires::Never,
+            Expires::IfThere(part) => Expires::IfThere(other(part)),
+            Expires::There(part) => Expires::There(other(part)),
+        }
+    }
+}
+
+/// What the arguments say of expiry. Only what is named as an export names it is taken for an export: a column that
+/// happens to have the name must not make other data vanish.
+fn expires(arguments: &LoadArguments) -> Expires<String> {
+    match &arguments.expires {
+        _ if arguments.no_expires => Expires::Never,
+        Some(column) => Expires::There(column.clone()),
+        None if arguments.key == "key" && arguments.value.as_deref() == Some("value") => {
+            Expires::IfThere(EXPIRES.to_owned())
+        }
+        None => Expires::Never,
+    }
 }
 
 impl LoadSettings {
@@ -112,9 +159,10 @@ impl LoadSettings {
             ));
         }
         let (key, value) = (arguments.key.clone(), arguments.value.clone());
+        let fields = Wanted { key, value, expires: expires(arguments) };
         match format {
-            FileFormat::Jsonl => Ok(LoadSettings::Jsonl { key, value }),
-            FileFormat::Deb822 => Ok(LoadSettings::Deb822 { key, value }),
+            FileFormat::Jsonl => Ok(LoadSettings::Jsonl(fields)),
+            FileFormat::Deb822 => Ok(LoadSettings::Deb822(fields)),
             FileFormat::Tsv | FileFormat::Csv => delimited_settings(arguments, format == FileFormat::Csv),
         }
     }
@@ -130,9 +178,10 @@ fn delimited_settings(arguments: &LoadArguments, csv: bool) -> Result<LoadSettin
         return Err(CliError::Usage("say which column holds the value: --value COLUMN".to_owned()));
     };
     let (key, value) = (Column::parse(&arguments.key), Column::parse(value));
-    let named = [&key, &value].into_iter().find_map(|column| match column {
-        Column::Name(name) => Some(name),
-        Column::Number(_) => None,
+    let expires = expires(arguments).map(|column| Column::parse(&column));
+    let named = [Some(&key), Some(&value), expires.part()].into_iter().find_map(|column| match column {
+        Some(Column::Name(name)) => Some(name),
+        _ => None,
     });
     if let (Some(name), true) = (named, arguments.no_header) {
         return Err(
@@ -140,7 +189,8 @@ fn delimited_settings(arguments: &LoadArguments, csv: bool) -> Result<LoadSettin
         );
     }
     let header = arguments.header || named.is_some();
-    Ok(LoadSettings::Delimited { csv, key, value, header, escapes: arguments.escapes })
+    let columns = Wanted { key, value, expires };
+    Ok(LoadSettings::Delimited { csv, columns, header, escapes: arguments.escapes })
 }
 
 #[cfg(test)]

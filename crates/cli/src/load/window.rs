@@ -30,12 +30,12 @@ impl Window {
 
     /// Whether the batch must wait, because one of its keys is under way.
     pub(super) fn conflicts(&self, batch: &Batch) -> bool {
-        batch.entries.iter().any(|(key, _)| self.keys.contains(key))
+        batch.entries.iter().any(|(key, ..)| self.keys.contains(key))
     }
 
     /// Takes note that the batch is under way, and numbers it.
     pub(super) fn start(&mut self, batch: &Batch) -> u64 {
-        for (key, _) in &batch.entries {
+        for (key, ..) in &batch.entries {
             let new = self.keys.insert(key.clone());
             assert!(new, "a key is under way twice");
         }
@@ -46,7 +46,7 @@ impl Window {
     /// Takes note that every record of the batch is acknowledged.
     pub(super) fn finish(&mut self, number: u64, batch: &Batch) {
         assert!(number >= self.settled && number < self.started, "a batch finishes once, after its start");
-        for (key, _) in &batch.entries {
+        for (key, ..) in &batch.entries {
             self.keys.remove(key);
         }
         self.ahead.insert(number, batch.end);
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     fn batch(keys: &[&'static str], line: u64) -> Batch {
-        let entries = keys.iter().map(|&key| (key.into(), Bytes::new())).collect();
+        let entries = keys.iter().map(|&key| (key.into(), Bytes::new(), None)).collect();
         Batch { entries, end: Position { byte: line * 10, line }, ..Batch::default() }
     }
 

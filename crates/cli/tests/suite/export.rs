@@ -7,6 +7,12 @@ use serde_json::Value as Json;
 use crate::cluster::{Cluster, exists};
 use crate::resp::{Redis, Reply};
 
+/// The wall clock, in milliseconds since 1970.
+fn now_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    u64::try_from(since.as_millis()).unwrap()
+}
+
 /// Keys and values that are hard on a text format.
 fn awkward() -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut records: BTreeMap<Vec<u8>, Vec<u8>> =
@@ -56,6 +62,45 @@ fn what_is_exported_in_any_lossless_format_loads_to_the_same_bytes() {
 }
 
 #[test]
+fn when_a_value_expires_survives_an_export_and_a_load_and_what_has_expired_does_not_come_back() {
+    let source = Cluster::with(1, &[]);
+    source.run(&["put", "stays", "1"]).exits(0);
+    source.run(&["put", "goes", "2", "--ttl", "86400"]).exits(0);
+    let expires =
+        |cluster: &Cluster, key: &str| cluster.json(&["siblings", key])["versions"][0]["expires_ms"].as_u64();
+    let at = expires(&source, "goes").expect("it expires");
+    let forms: [(&str, &[&str], &[&str]); 4] = [
+        ("all.jsonl", &[], &["--key", "key", "--value", "value"]),
+        ("all.csv", &[], &["--key", "key", "--value", "value"]),
+        ("all.tsv", &["--escapes"], &["--key", "key", "--value", "value", "--escapes"]),
+        ("bare.tsv", &["--no-header"], &["--key", "1", "--value", "2", "--expires", "3"]),
+    ];
+    let target = Cluster::with(1, &[]);
+    for (name, export, load) in forms {
+        let file = source.file(name);
+        let report = source.json(&[&["export", &file][..], export].concat());
+        assert_eq!((&report["records"], &report["records_expiring"]), (&Json::from(2), &Json::from(1)));
+        // As if a day had passed since: the moment that the file names is over.
+        let text = std::fs::read_to_string(&file).unwrap();
+        let late =
+            target.write(&format!("late-{name}"), text.replace(&at.to_string(), &now_ms().to_string()));
+        target.run(&["delete", "stays", "goes"]).exits(0);
+        let report = target.json(&[&["load", &late][..], load].concat());
+        assert_eq!((&report["records"], &report["expired"]), (&Json::from(1), &Json::from(1)), "{name}");
+        target.run(&["get", "goes"]).exits(1);
+        let report = target.json(&[&["load", &file][..], load].concat());
+        assert_eq!((&report["records"], &report["expired"]), (&Json::from(2), &Json::from(0)), "{name}");
+        assert_eq!((expires(&target, "stays"), expires(&target, "goes")), (None, Some(at)), "{name}");
+    }
+    let file = source.file("all.csv");
+    target.run(&["load", &file, "--key", "key", "--value", "value", "--no-expires"]).exits(0);
+    assert_eq!(expires(&target, "goes"), None);
+    let two = source.run(&["export", "--format", "csv", "--no-expires"]).exits(0);
+    assert!(two.text().starts_with("key,value\n"), "{}", two.text());
+    assert!(two.stderr.contains("1 of them expire, which was not written"), "{}", two.stderr);
+}
+
+#[test]
 fn stanzas_are_exported_as_they_were_loaded() {
     let cluster = Cluster::start();
     let stanzas = ["Package: a\nText: x\n .\n y\n", "Package: b\n", "Package: c\nSize: 3\n"];
@@ -75,7 +120,8 @@ fn a_value_that_a_format_cannot_hold_ends_the_export_and_leaves_no_file() {
     cluster.run(&["put", "k", "a\tb"]).exits(0);
     let file = cluster.file("out.tsv");
     cluster.run(&["export", &file]).fails_with("--escapes");
-    assert!(!exists(&file));
+    assert!(!exists(&file) && !exists(&format!("{file}.part")));
+    cluster.run(&["export", "/nowhere/out.jsonl"]).fails_with("cannot write /nowhere/out.jsonl.part");
 }
 
 #[test]

@@ -3,20 +3,20 @@
 use bytes::{Bytes, BytesMut};
 
 use super::lines::{Line, Lines, too_long};
-use super::{BadRecord, Found, Input, Position, RECORD_BYTES_MAX, ReadError, Record, RecordReader};
+use super::{BadRecord, Found, Input, Position, RECORD_BYTES_MAX, ReadError, Record, RecordReader, moment};
+use crate::load::settings::Fields as Wanted;
 
 /// Reads stanzas.
 pub(super) struct Deb822Reader {
     lines: Lines,
     /// First line of the last stanza.
     line: u64,
-    key: String,
-    value: Option<String>,
+    wanted: Wanted,
 }
 
 impl Deb822Reader {
-    pub(super) fn new(input: Input, position: Position, key: String, value: Option<String>) -> Self {
-        Deb822Reader { lines: Lines::new(input, position), line: 0, key, value }
+    pub(super) fn new(input: Input, position: Position, wanted: Wanted) -> Self {
+        Deb822Reader { lines: Lines::new(input, position), line: 0, wanted }
     }
 
     /// The next stanza without the blank lines around it; the second part tells whether it was too long to keep.
@@ -54,7 +54,7 @@ impl RecordReader for Deb822Reader {
     fn next(&mut self) -> Result<Option<Found>, ReadError> {
         let Some((stanza, cut)) = self.stanza()? else { return Ok(None) };
         let line = self.line;
-        let found = if cut { Err(too_long()) } else { record(&stanza, &self.key, self.value.as_deref()) };
+        let found = if cut { Err(too_long()) } else { record(&stanza, &self.wanted) };
         Ok(Some(found.map_err(|reason| BadRecord { line, reason })))
     }
 
@@ -71,18 +71,20 @@ fn is_blank(line: &[u8]) -> bool {
     line.iter().all(u8::is_ascii_whitespace)
 }
 
-fn record(stanza: &Bytes, key: &str, value: Option<&str>) -> Result<Record, String> {
+fn record(stanza: &Bytes, wanted: &Wanted) -> Result<Record, String> {
     let fields = Fields::of(stanza)?;
     let field = |name: &str| fields.find(name).ok_or_else(|| format!("the stanza has no field {name:?}"));
-    let key = field(key)?;
+    let key = field(&wanted.key)?;
     if key.contains(&b'\n') {
         return Err("the key's field goes on over several lines".to_owned());
     }
-    let value = match value {
+    let value = match &wanted.value {
         Some(name) => stanza.slice_ref(field(name)?),
         None => stanza.clone(),
     };
-    Ok(Record { key: stanza.slice_ref(key), value })
+    let expires = wanted.expires.part().and_then(|name| fields.find(name)).filter(|text| !text.is_empty());
+    let expires = expires.map(|text| moment(&String::from_utf8_lossy(text))).transpose()?;
+    Ok(Record { key: stanza.slice_ref(key), value, expires })
 }
 
 /// Names and texts of a stanza's fields.
@@ -126,17 +128,20 @@ impl<'a> Fields<'a> {
 
 #[cfg(test)]
 mod tests {
+    use model::WallMillis;
+
     use super::*;
+    use crate::load::settings::Expires;
 
     fn read(text: &'static str, value: Option<&str>) -> Vec<Found> {
-        let value = value.map(str::to_owned);
-        let mut reader =
-            Deb822Reader::new(Box::new(text.as_bytes()), Position::default(), "Package".to_owned(), value);
+        let expires = Expires::There("Expires".to_owned());
+        let wanted = Wanted { key: "Package".to_owned(), value: value.map(str::to_owned), expires };
+        let mut reader = Deb822Reader::new(Box::new(text.as_bytes()), Position::default(), wanted);
         std::iter::from_fn(|| reader.next().unwrap()).collect()
     }
 
     fn record(key: &'static str, value: &'static str) -> Found {
-        Ok(Record { key: key.into(), value: value.into() })
+        Ok(Record { key: key.into(), value: value.into(), expires: None })
     }
 
     #[test]
@@ -154,6 +159,15 @@ mod tests {
         let found = read(text, Some("description"));
         assert_eq!(found[0], record("a", "x\n y"));
         assert_eq!(found[1].as_ref().unwrap_err().line, 6);
+    }
+
+    #[test]
+    fn a_field_says_when_a_stanza_expires() {
+        let found =
+            read("Package: a\nexpires: 17\n\nPackage: b\nExpires:\n\nPackage: c\nExpires: soon\n", None);
+        assert_eq!(found[0].as_ref().unwrap().expires, Some(WallMillis(17)));
+        assert_eq!(found[1].as_ref().unwrap().expires, None);
+        assert!(found[2].as_ref().unwrap_err().reason.contains("\"soon\" is no time of expiry"));
     }
 
     #[test]

@@ -8,9 +8,9 @@ use csv::ByteRecord;
 use parking_lot::Mutex;
 
 use super::lines::{Line, Lines, too_long};
-use super::{BadRecord, Found, Input, Position, RECORD_BYTES_MAX, ReadError, Record, RecordReader};
+use super::{BadRecord, Found, Input, Position, RECORD_BYTES_MAX, ReadError, Record, RecordReader, moment};
 use crate::failure::CliError;
-use crate::load::settings::Column;
+use crate::load::settings::{Column, Expires, Wanted};
 
 /// Stands after the last row, so that a quote that is still open there is noticed: it swallows this row.
 const SENTINEL: &[u8] = b"\n\0tontine: end of the input\0\n";
@@ -33,6 +33,7 @@ pub(super) trait Rows: Send {
 pub(super) struct Columns {
     key: usize,
     value: usize,
+    expires: Option<usize>,
     /// As the header says; without a header the first row does.
     count: Option<usize>,
 }
@@ -41,8 +42,7 @@ impl Columns {
     /// Finds the columns, with the help of the header if there is one.
     pub(super) fn find(
         rows: &mut dyn Rows,
-        key: &Column,
-        value: &Column,
+        wanted: &Wanted<Column, Column>,
         header: bool,
     ) -> Result<Columns, CliError> {
         if !header {
@@ -50,7 +50,12 @@ impl Columns {
                 Column::Number(number) => *number,
                 Column::Name(_) => unreachable!("a name implies a header, as the settings make sure"),
             };
-            return Ok(Columns { key: number(key), value: number(value), count: None });
+            return Ok(Columns {
+                key: number(&wanted.key),
+                value: number(&wanted.value),
+                expires: wanted.expires.part().map(number),
+                count: None,
+            });
         }
         let header = match rows.next() {
             Ok(Some(Ok(header))) => header,
@@ -73,7 +78,17 @@ impl Columns {
                     }),
             }
         };
-        Ok(Columns { key: find(key)?, value: find(value)?, count: Some(header.len()) })
+        let expires = match &wanted.expires {
+            Expires::Never => None,
+            Expires::IfThere(column) => find(column).ok(),
+            Expires::There(column) => Some(find(column)?),
+        };
+        Ok(Columns {
+            key: find(&wanted.key)?,
+            value: find(&wanted.value)?,
+            expires,
+            count: Some(header.len()),
+        })
     }
 
     /// Learns how many columns rows have from the first row that has the wanted ones, where there is no header: a
@@ -101,7 +116,9 @@ impl Columns {
                 .map(Bytes::copy_from_slice)
                 .ok_or_else(|| format!("there is no column {}, the row has {}", number + 1, row.len()))
         };
-        let record = Record { key: column(self.key)?, value: column(self.value)? };
+        let expires = self.expires.map(column).transpose()?.filter(|text| !text.is_empty());
+        let expires = expires.map(|text| moment(&String::from_utf8_lossy(&text))).transpose()?;
+        let record = Record { key: column(self.key)?, value: column(self.value)?, expires };
         self.count = Some(row.len());
         Ok(record)
     }
@@ -311,26 +328,29 @@ impl Rows for CsvRows {
 
 #[cfg(test)]
 mod tests {
+    use model::WallMillis;
+
     use super::*;
 
-    fn name(name: &str) -> Column {
-        Column::Name(name.to_owned())
+    fn wanted(value: &str) -> Wanted<Column, Column> {
+        let name = |name: &str| Column::Name(name.to_owned());
+        Wanted { key: name("k"), value: name(value), expires: Expires::IfThere(name("e")) }
     }
 
     fn csv(text: &'static str) -> DelimitedReader {
         let mut rows: Box<dyn Rows> = Box::new(CsvRows::new(Box::new(text.as_bytes()), Position::default()));
-        let columns = Columns::find(&mut *rows, &name("k"), &name("v"), true).unwrap();
+        let columns = Columns::find(&mut *rows, &wanted("v"), true).unwrap();
         DelimitedReader::new(rows, columns)
     }
 
     fn tsv(text: &'static str, escapes: bool) -> Vec<Found> {
         let rows = Box::new(TsvRows::new(Box::new(text.as_bytes()), Position::default(), escapes));
-        let mut reader = DelimitedReader::new(rows, Columns { key: 0, value: 1, count: None });
+        let mut reader = DelimitedReader::new(rows, Columns { key: 0, value: 1, expires: None, count: None });
         std::iter::from_fn(|| reader.next().unwrap()).collect()
     }
 
     fn record(key: &'static str, value: &'static str) -> Found {
-        Ok(Record { key: key.into(), value: value.into() })
+        Ok(Record { key: key.into(), value: value.into(), expires: None })
     }
 
     #[test]
@@ -351,7 +371,8 @@ mod tests {
         let position = reader.position();
         let at = usize::try_from(position.byte).unwrap();
         let rows = Box::new(CsvRows::new(Box::new(&text.as_bytes()[at..]), position));
-        let mut rest = DelimitedReader::new(rows, Columns { key: 0, value: 1, count: Some(2) });
+        let mut rest =
+            DelimitedReader::new(rows, Columns { key: 0, value: 1, expires: None, count: Some(2) });
         assert_eq!(rest.next().unwrap(), Some(record("2", "c")));
         assert_eq!(rest.line(), 4);
         assert_eq!(rest.next().unwrap(), Some(record("3", "d")));
@@ -366,6 +387,15 @@ mod tests {
             assert_eq!(reader.next().unwrap(), Some(record("1", "a")));
             assert!(matches!(reader.next(), Err(ReadError::QuoteNeverCloses { line: 3 })));
         }
+    }
+
+    #[test]
+    fn a_column_says_when_a_value_expires_if_the_file_has_it() {
+        let mut reader = csv("e,k,v\n17,1,a\n,2,b\n1.5,3,c\n");
+        assert_eq!(reader.next().unwrap().unwrap().unwrap().expires, Some(WallMillis(17)));
+        assert_eq!(reader.next().unwrap(), Some(record("2", "b")));
+        let reason = reader.next().unwrap().unwrap().unwrap_err().reason;
+        assert_eq!(reason, "\"1.5\" is no time of expiry: that is a whole number of milliseconds since 1970");
     }
 
     #[test]
@@ -396,7 +426,7 @@ mod tests {
     #[test]
     fn unknown_columns_are_named_with_the_known_ones() {
         let mut rows = CsvRows::new(Box::new(&b"a,b\n1,2\n"[..]), Position::default());
-        let error = Columns::find(&mut rows, &name("k"), &name("b"), true).err().unwrap();
+        let error = Columns::find(&mut rows, &wanted("b"), true).err().unwrap();
         assert!(error.to_string().contains("the columns are a, b"));
     }
 }

@@ -9,19 +9,19 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 
 use super::lines::{Line, Lines, too_long};
-use super::{BadRecord, Found, Input, Position, ReadError, Record, RecordReader};
+use super::{BadRecord, Found, Input, Position, ReadError, Record, RecordReader, moment};
+use crate::load::settings::Fields;
 use crate::output::unhex;
 
 /// Reads objects.
 pub(super) struct JsonlReader {
     lines: Lines,
-    key: String,
-    value: Option<String>,
+    fields: Fields,
 }
 
 impl JsonlReader {
-    pub(super) fn new(input: Input, position: Position, key: String, value: Option<String>) -> Self {
-        JsonlReader { lines: Lines::new(input, position), key, value }
+    pub(super) fn new(input: Input, position: Position, fields: Fields) -> Self {
+        JsonlReader { lines: Lines::new(input, position), fields }
     }
 }
 
@@ -32,7 +32,7 @@ impl RecordReader for JsonlReader {
                 Line::End => return Ok(None),
                 Line::TooLong => Err(too_long()),
                 Line::Whole if self.lines.trimmed().trim_ascii().is_empty() => continue,
-                Line::Whole => record(self.lines.trimmed(), &self.key, self.value.as_deref()),
+                Line::Whole => record(self.lines.trimmed(), &self.fields),
             };
             return Ok(Some(found.map_err(|reason| BadRecord { line: self.line(), reason })));
         }
@@ -47,7 +47,7 @@ impl RecordReader for JsonlReader {
     }
 }
 
-fn record(line: &[u8], key: &str, value: Option<&str>) -> Result<Record, String> {
+fn record(line: &[u8], wanted: &Fields) -> Result<Record, String> {
     let text = std::str::from_utf8(line)
         .map_err(|error| format!("not UTF-8 at byte {} of the line", error.valid_up_to() + 1))?;
     let fields: BTreeMap<String, &RawValue> = serde_json::from_str(text).map_err(|error| {
@@ -60,20 +60,23 @@ fn record(line: &[u8], key: &str, value: Option<&str>) -> Result<Record, String>
         Some(raw) if raw.get() == "null" => Err(format!("field {name:?} is null")),
         Some(raw) => Ok(raw.get()),
     };
+    let key = &wanted.key;
     let raw = field(key)?;
     let key = match (bytes(raw)?, raw.as_bytes()[0]) {
         (Some(bytes), _) => bytes,
         (None, b'{' | b'[') => return Err(format!("field {key:?} is neither text nor a number")),
         (None, _) => raw.to_owned().into(),
     };
-    let value = match value {
+    let value = match &wanted.value {
         Some(name) => {
             let raw = field(name)?;
             bytes(raw)?.unwrap_or_else(|| raw.to_owned().into())
         }
         None => Bytes::copy_from_slice(line),
     };
-    Ok(Record { key, value })
+    let expires = wanted.expires.part().and_then(|name| fields.get(name.as_str()));
+    let expires = expires.map(|raw| raw.get()).filter(|&raw| raw != "null").map(moment).transpose()?;
+    Ok(Record { key, value, expires })
 }
 
 /// The bytes that a string or `{"hex": …}` stands for.
@@ -94,11 +97,15 @@ fn bytes(raw: &str) -> Result<Option<Bytes>, String> {
 
 #[cfg(test)]
 mod tests {
+    use model::WallMillis;
+
     use super::*;
+    use crate::load::settings::Expires;
 
     fn one(line: &'static [u8], value: Option<&str>) -> Found {
-        let value = value.map(str::to_owned);
-        JsonlReader::new(Box::new(line), Position::default(), "id".to_owned(), value).next().unwrap().unwrap()
+        let expires = Expires::IfThere("expires_ms".to_owned());
+        let fields = Fields { key: "id".to_owned(), value: value.map(str::to_owned), expires };
+        JsonlReader::new(Box::new(line), Position::default(), fields).next().unwrap().unwrap()
     }
 
     fn reason(line: &'static [u8], value: Option<&str>) -> String {
@@ -109,7 +116,7 @@ mod tests {
     fn the_whole_line_or_one_field_is_the_value() {
         let line = b"{\"id\": \"a\\u00e4\", \"v\": [1,  2]}\r\n";
         let whole = Bytes::from_static(line).slice(..line.len() - 2);
-        assert_eq!(one(line, None), Ok(Record { key: "aä".into(), value: whole }));
+        assert_eq!(one(line, None), Ok(Record { key: "aä".into(), value: whole, expires: None }));
         assert_eq!(one(line, Some("v")).unwrap().value, "[1,  2]");
     }
 
@@ -118,11 +125,25 @@ mod tests {
         let line = b"{\"id\": {\"hex\": \"00ff\"}, \"v\": {\"hex\": \"80\"}}";
         assert_eq!(
             one(line, Some("v")),
-            Ok(Record { key: Bytes::from_static(&[0, 255]), value: Bytes::from_static(&[0x80]) })
+            Ok(Record {
+                key: Bytes::from_static(&[0, 255]),
+                value: Bytes::from_static(&[0x80]),
+                expires: None
+            })
         );
         assert!(reason(b"{\"id\": 1, \"v\": {\"hex\": \"8\"}}", Some("v")).contains("base 16"));
         let other = one(b"{\"id\": 1, \"v\": {\"hex\": \"80\", \"x\": \"\"}}", Some("v")).unwrap();
         assert_eq!(other.value, "{\"hex\": \"80\", \"x\": \"\"}");
+    }
+
+    #[test]
+    fn a_time_of_expiry_is_a_number_of_milliseconds_or_nothing() {
+        let expires = |line| one(line, None).unwrap().expires;
+        assert_eq!(expires(b"{\"id\": 1, \"expires_ms\": 17}"), Some(WallMillis(17)));
+        assert_eq!(expires(b"{\"id\": 1, \"expires_ms\": null}"), None);
+        for line in [&b"{\"id\": 1, \"expires_ms\": \"x\"}"[..], b"{\"id\": 1, \"expires_ms\": -1}"] {
+            assert!(reason(line, None).contains("milliseconds since 1970"));
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use model::Key;
+use model::{Key, WallMillis};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -38,6 +38,16 @@ pub(super) struct Position {
 pub(super) struct Record {
     pub(super) key: Bytes,
     pub(super) value: Bytes,
+    /// When the value expires; `None` lives for ever.
+    pub(super) expires: Option<WallMillis>,
+}
+
+/// The moment that a number stands for: milliseconds since 1970 in base 10, as an export writes them.
+fn moment(text: &str) -> Result<WallMillis, String> {
+    let millis = text.parse().map_err(|_| {
+        format!("{text:?} is no time of expiry: that is a whole number of milliseconds since 1970")
+    })?;
+    Ok(WallMillis(millis))
 }
 
 /// A record that cannot be stored, and why.
@@ -126,13 +136,13 @@ pub(super) fn open(
     value_bytes_max: usize,
 ) -> Result<Box<dyn RecordReader>, CliError> {
     let inner: Box<dyn RecordReader> = match settings {
-        LoadSettings::Jsonl { key, value } => {
-            Box::new(jsonl::JsonlReader::new(source.open(start.byte)?, start, key.clone(), value.clone()))
+        LoadSettings::Jsonl(fields) => {
+            Box::new(jsonl::JsonlReader::new(source.open(start.byte)?, start, fields.clone()))
         }
-        LoadSettings::Deb822 { key, value } => {
-            Box::new(deb822::Deb822Reader::new(source.open(start.byte)?, start, key.clone(), value.clone()))
+        LoadSettings::Deb822(fields) => {
+            Box::new(deb822::Deb822Reader::new(source.open(start.byte)?, start, fields.clone()))
         }
-        LoadSettings::Delimited { csv, key, value, header, escapes } => {
+        LoadSettings::Delimited { csv, columns, header, escapes } => {
             let rows = |at: Position| -> Result<Box<dyn delimited::Rows>, CliError> {
                 let input = source.open(at.byte)?;
                 Ok(if *csv {
@@ -142,7 +152,7 @@ pub(super) fn open(
                 })
             };
             let mut first = rows(Position::default())?;
-            let mut columns = delimited::Columns::find(&mut *first, key, value, *header)?;
+            let mut columns = delimited::Columns::find(&mut *first, columns, *header)?;
             // The header, and the first row, stand only at the start of the file.
             let rows = if start == Position::default() {
                 first
