@@ -236,9 +236,9 @@ impl Gossip {
             machine.step(event, self.clock.now(), &mut actions);
             // Under the machine's lock, so that two threads cannot leave the older belief behind.
             for action in &actions {
-                if let Action::Announce { node, from, to, why } = *action {
+                if let Action::Announce { node, from, to, why, news } = *action {
                     self.believe(node, to);
-                    changes.push((Change { node, from, to }, why));
+                    changes.push((Change { node, from, to }, news.then_some(why)));
                 }
             }
         }
@@ -263,19 +263,22 @@ impl Gossip {
         self.troubled_count.store(troubled.len(), Ordering::Release);
     }
 
-    fn tell(&self, change: Change, why: Why) {
-        let (peer, why) = (change.node, why.to_string());
+    /// Tells whoever listens, and people if it is news to them.
+    fn tell(&self, change: Change, why: Option<Why>) {
+        let peer = change.node;
         match change.to {
             State::Suspected => self.counts.suspicions.increment(),
             State::Down => self.counts.downs.increment(),
             State::Alive | State::Left => {}
         }
-        self.events.record(match change.to {
-            State::Alive => Event::PeerAlive { peer, why },
-            State::Suspected => Event::PeerSuspected { peer, why },
-            State::Down => Event::PeerDown { peer, why },
-            State::Left => Event::PeerLeft { peer },
-        });
+        if let Some(why) = why.map(|why| why.to_string()) {
+            self.events.record(match change.to {
+                State::Alive => Event::PeerAlive { peer, why },
+                State::Suspected => Event::PeerSuspected { peer, why },
+                State::Down => Event::PeerDown { peer, why },
+                State::Left => Event::PeerLeft { peer },
+            });
+        }
         self.listeners.read().iter().for_each(|listener| listener(change));
     }
 }

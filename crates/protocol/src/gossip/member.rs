@@ -139,6 +139,10 @@ pub(super) struct Member {
     pub(super) met: bool,
     /// As announced last.
     pub(super) state: State,
+    /// Anything at all was heard of its process.
+    known: bool,
+    /// People were told that it is not alive.
+    told: bool,
 }
 
 impl Member {
@@ -154,6 +158,8 @@ impl Member {
             missed: 0,
             met: false,
             state: State::Alive,
+            known: false,
+            told: false,
         }
     }
 
@@ -180,11 +186,13 @@ impl Member {
             }
             self.advanced = now;
             self.heard = now;
+            self.known = true;
         }
         true
     }
 
     pub(super) fn experience(&mut self, experience: Experience, now: Moment) {
+        self.known |= matches!(experience, Experience::Replied | Experience::Heard | Experience::LinkBroke);
         match experience {
             Experience::Replied => {
                 self.heard = now;
@@ -204,6 +212,17 @@ impl Member {
             Experience::Unanswered { waited } if waited >= LATE_AFTER => self.doubt = Some(Why::Unanswered),
             Experience::Unanswered { .. } => {}
         }
+    }
+
+    /// Whether people want to hear that this is believed now.
+    pub(super) fn is_news(&mut self, state: State) -> bool {
+        let news = match state {
+            State::Alive => return std::mem::take(&mut self.told),
+            State::Suspected => self.known,
+            State::Down | State::Left => true,
+        };
+        self.told |= news;
+        news
     }
 
     /// An exchange ended without an answer.

@@ -124,6 +124,9 @@ pub enum Action {
         to: State,
         /// Why.
         why: Why,
+        /// Whether it is worth telling people. At this node's start it is not that a peer of which nothing was heard
+        /// yet does not answer yet, nor that it then does; that it never comes is.
+        news: bool,
     },
     /// Tell the collection module of a greater epoch than this node's.
     HearEpoch {
@@ -344,7 +347,8 @@ fn announce_one(node: NodeId, member: &mut Member, now: Moment, actions: &mut Ve
     let (to, why) = member.verdict(now);
     let from = std::mem::replace(&mut member.state, to);
     if from != to {
-        actions.push(Action::Announce { node, from, to, why });
+        let news = member.is_news(to);
+        actions.push(Action::Announce { node, from, to, why, news });
     }
 }
 

@@ -29,6 +29,8 @@ struct Room {
     lost: Fate,
     seed: u64,
     announced: Vec<(Moment, NodeId, NodeId, State, Why)>,
+    /// The announcements that people are told.
+    news: Vec<(NodeId, NodeId, State)>,
     epochs: BTreeMap<NodeId, u64>,
     under_way: Vec<(Moment, Parcel)>,
 }
@@ -55,6 +57,7 @@ impl Room {
             lost: Box::new(|_, _| false),
             seed: 7,
             announced: Vec::new(),
+            news: Vec::new(),
             epochs: BTreeMap::new(),
             under_way: Vec::new(),
         };
@@ -98,8 +101,11 @@ impl Room {
                     self.under_way.push((at, Parcel::Answer { from: node, to, rows }));
                 }
             }
-            Action::Announce { node: about, from, to, why } => {
+            Action::Announce { node: about, from, to, why, news } => {
                 assert_ne!(from, to);
+                if news {
+                    self.news.push((node, about, to));
+                }
                 self.announced.push((self.now, node, about, to, why));
             }
             Action::HearEpoch { epoch } => {
@@ -173,6 +179,35 @@ fn in_peace_everybody_is_alive_to_everybody_and_stays_so() {
             assert!(seen.row.unwrap().heartbeat > 250, "rumours keep up: {seen:?}");
         }
     }
+}
+
+/// The processes of a cluster never start at the same moment: the first one is refused by the others for a while.
+#[test]
+fn that_a_peer_is_not_there_yet_when_this_node_starts_is_no_news_but_that_it_goes_or_never_comes_is() {
+    let (me, late, never) = (NodeId(1), NodeId(2), NodeId(3));
+    let mut room = Room::new(3);
+    room.silent.extend([late, never]);
+    room.refusing.extend([late, never]);
+    room.run(ms(600));
+    assert_eq!(room.state(1, 2), State::Suspected, "it is avoided all the same");
+    room.silent.remove(&late);
+    room.refusing.remove(&late);
+    room.run(Duration::from_secs(5));
+    assert_eq!((room.state(1, 2), room.state(1, 3)), (State::Alive, State::Down));
+    let told = |room: &Room| -> Vec<(NodeId, State)> {
+        let mine = room.news.iter().filter(|(viewer, ..)| *viewer == me);
+        mine.map(|&(_, about, to)| (about, to)).collect()
+    };
+    assert_eq!(told(&room), [(never, State::Down)]);
+
+    room.silent.insert(late);
+    room.refusing.insert(late);
+    room.run(ms(600));
+    room.silent.remove(&late);
+    room.refusing.remove(&late);
+    room.run(Duration::from_secs(10));
+    let all = [(never, State::Down), (late, State::Suspected), (late, State::Alive)];
+    assert_eq!(told(&room), all);
 }
 
 #[test]
