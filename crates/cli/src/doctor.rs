@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use client::ClientError;
 use model::Node;
 use serde_json::{Value as Json, json};
 
@@ -148,7 +147,7 @@ fn stopped_repair(nodes: &[NodeStatus]) -> Option<Finding> {
     Some(Finding {
         bad: true,
         what: format!("comparing replicas is stopped at {}", stopped.join(", ")),
-        next: "tontine repair start; until then only reads, hints and a restart bring replicas up to date"
+        next: "tontine repair start; until then, also after a restart, only reads and hints bring replicas up to date"
             .to_owned(),
     })
 }
@@ -231,14 +230,9 @@ fn examine(status: &NodeStatus, generation: u64, nodes: &[NodeStatus], findings:
     let answer = match &status.answer {
         Ok(answer) => answer,
         Err(error) => {
-            // It speaks of all nodes that were asked; this was one.
-            let why = match error {
-                ClientError::NotConnected { detail } => detail.clone(),
-                other => other.to_string(),
-            };
             findings.push(Finding {
                 bad: true,
-                what: format!("{id} at {} does not answer: {why}", status.node.native),
+                what: format!("{id} at {} does not answer: {error}", status.node.native),
                 next: start_again(&status.node, nodes),
             });
             return;

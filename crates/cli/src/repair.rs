@@ -19,7 +19,7 @@ pub enum RepairCommand {
     Status,
     /// Compare with all peers now, at every node, and go on by the schedule.
     Start(StartArguments),
-    /// Break off the comparisons that run, and make no others until started again or until the node restarts.
+    /// Break off the comparisons that run, and make no others until started again, also after a restart.
     Stop,
 }
 
@@ -91,7 +91,7 @@ fn node_json((node, answer): &(NodeId, Result<Json, ClientError>)) -> Json {
 
 fn ordered(node: NodeId, order: RepairOrder, answer: &Result<Json, ClientError>) -> String {
     match (answer, order) {
-        (Err(error), _) => format!("{node}  {error}\n"),
+        (Err(error), _) => format!("{node}  {error} (`tontine doctor` tells what to do about it)\n"),
         (Ok(_), RepairOrder::Start) => {
             format!("{node}  compares; `tontine repair status` shows how it goes\n")
         }

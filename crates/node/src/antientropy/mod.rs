@@ -17,6 +17,7 @@ mod numbers;
 mod remembered;
 mod respond;
 mod sessions;
+mod standstill;
 mod status;
 
 use std::collections::BTreeMap;
@@ -90,6 +91,8 @@ pub struct Repair {
     state: Mutex<State>,
     wake: Notify,
     stopping: AtomicBool,
+    /// One order is written down at a time, so that the last one stands.
+    remembering: tokio::sync::Mutex<()>,
 }
 
 struct State {
@@ -138,7 +141,11 @@ impl Repair {
     /// Begins. Tasks end when the result is dropped or closed.
     pub(crate) fn start(parts: Parts) -> Arc<Repair> {
         let Parts { options, ports, disk, replica, peers, events, metrics, refill } = parts;
-        let schedule = Schedule::new(replica.node(), options.period);
+        let mut schedule = Schedule::new(replica.node(), options.period);
+        if standstill::is_remembered(&*disk) {
+            tracing::warn!("comparing replicas is stopped since before this start");
+            schedule.stop();
+        }
         let state = State {
             schedule,
             only: Only::default(),
@@ -158,6 +165,7 @@ impl Repair {
             state: Mutex::new(state),
             wake: Notify::new(),
             stopping: AtomicBool::new(false),
+            remembering: tokio::sync::Mutex::default(),
             ports,
         });
         numbers::watch(&repair, &metrics);

@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use wire::error::ErrorCode;
 use wire::messages::{Failure, RepairControl, RepairDocument, RepairOrder, Request, Response};
 
-use super::{Only, Repair, respond};
+use super::{Only, Repair, respond, standstill};
 
 impl Repair {
     /// Answers what a peer or an operator asks of repair; other requests are not for it.
@@ -17,6 +17,7 @@ impl Repair {
             Request::RepairGet(_) => Ok(self.document()),
             Request::RepairControl(control) => {
                 self.carry_out(&control)?;
+                self.remember_order().await?;
                 Ok(self.document())
             }
             other => self.respond_in_background(other).await,
@@ -71,6 +72,17 @@ impl Repair {
         drop(state);
         self.wake.notify_one();
         Ok(())
+    }
+
+    /// Writes down whether comparing is stopped, so that a restart does not decide otherwise.
+    async fn remember_order(&self) -> Result<(), Failure> {
+        let _one_at_a_time = self.remembering.lock().await;
+        let stopped = self.is_stopped();
+        standstill::remember(&*self.disk, stopped).await.map_err(|error| {
+            let now = if stopped { "stopped" } else { "started" };
+            let detail = format!("comparing is {now}, but the next start may not remember it: {error}");
+            Failure::new(ErrorCode::StorageFailed, detail)
+        })
     }
 
     /// Whether an operator has stopped it.
