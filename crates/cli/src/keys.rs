@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use ::bytes::{Bytes, BytesMut};
 use client::{Found, PutOptions, StoreHandle};
-use model::{Context, Key, Value, Version};
+use model::{Context, Key, Value, Version, WallMillis};
 use serde_json::{Value as Json, json};
 use wire::messages::{Condition, RequestOptions, Written};
 use wire::versions::{decode_context, encode_context};
 
 use crate::failure::CliError;
-use crate::output::{Format, bytes_json, hex, print, shown, table, unhex};
+use crate::output::{Format, bytes_json, hex, moment, print, shown, table, unhex};
 use crate::shared::Shared;
 
 /// A key and its value.
@@ -357,7 +357,8 @@ pub(crate) async fn delete(shared: Shared, arguments: DeleteArguments) -> Result
 /// `tontine siblings`.
 pub(crate) async fn siblings(shared: Shared, arguments: SiblingsArguments) -> Result<ExitCode, CliError> {
     let found = read(&shared, &arguments).await?;
-    let versions: Vec<Json> = found.versions().iter().map(version_json).collect();
+    let now = found.now();
+    let versions: Vec<Json> = found.versions().iter().map(|version| version_json(version, now)).collect();
     let document = json!({
         "key": arguments.key,
         "versions": versions,
@@ -367,15 +368,16 @@ pub(crate) async fn siblings(shared: Shared, arguments: SiblingsArguments) -> Re
         if found.versions().is_empty() {
             return format!("{}: never written", arguments.key);
         }
-        let heading = ["DOT", "WRITTEN (MS)", "EXPIRES (MS)", "VALUE"].map(str::to_owned).to_vec();
+        let heading = ["DOT", "WRITTEN", "EXPIRES", "VALUE"].map(str::to_owned).to_vec();
         let rows: Vec<Vec<String>> = std::iter::once(heading)
             .chain(found.versions().iter().map(|version| {
-                let value = match &version.value {
-                    Value::Present(bytes) => shown(bytes),
-                    Value::Tombstone => "(deleted)".to_owned(),
+                let value = match (version.live(now), &version.value) {
+                    (Some(bytes), _) => shown(bytes),
+                    (None, Value::Present(_)) => "(expired)".to_owned(),
+                    (None, Value::Tombstone) => "(deleted)".to_owned(),
                 };
-                let expires = version.expires.map_or("-".to_owned(), |at| at.0.to_string());
-                vec![version.dot.to_string(), version.timestamp.wall().0.to_string(), expires, value]
+                let expires = version.expires.map_or("-".to_owned(), |at| moment(at.0));
+                vec![version.dot.to_string(), moment(version.timestamp.wall().0), expires, value]
             }))
             .collect();
         format!("{}context {}", table(&rows), show_context(&found.context()))
@@ -383,16 +385,14 @@ pub(crate) async fn siblings(shared: Shared, arguments: SiblingsArguments) -> Re
     Ok(if found.versions().is_empty() { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-fn version_json(version: &Version) -> Json {
+fn version_json(version: &Version, now: WallMillis) -> Json {
     json!({
         "dot": version.dot.to_string(),
         "written_ms": version.timestamp.wall().0,
         "expires_ms": version.expires.map(|at| at.0),
         "deleted": version.value == Value::Tombstone,
-        "value": match &version.value {
-            Value::Present(bytes) => bytes_json(bytes),
-            Value::Tombstone => Json::Null,
-        },
+        "expired": version.live(now).is_none() && version.value != Value::Tombstone,
+        "value": version.live(now).map_or(Json::Null, |bytes| bytes_json(bytes)),
     })
 }
 

@@ -29,6 +29,11 @@ impl Found {
         self.set.versions()
     }
 
+    /// When it was read: what expires is judged by it.
+    pub fn now(&self) -> WallMillis {
+        self.now
+    }
+
     /// What this get has seen, for the next put to hand back.
     pub fn context(&self) -> Context {
         self.set.context()

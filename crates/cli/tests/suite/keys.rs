@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::cluster::{Cluster, tontine};
+use crate::observe::until;
 
 #[test]
 fn keys_are_put_read_and_deleted() {
@@ -28,6 +29,18 @@ fn keys_are_put_read_and_deleted() {
     cluster.run(&["get", "a"]).exits(1);
     let history = cluster.json(&["siblings", "a"]);
     assert_eq!(history["versions"][0]["deleted"], true);
+
+    cluster.run(&["put", "d", "short", "--ttl", "1"]).exits(0);
+    let shown = until(
+        "it has expired",
+        || cluster.json(&["siblings", "d"]),
+        |shown| shown["versions"][0]["expired"] == true,
+    );
+    let version = &shown["versions"][0];
+    assert_eq!((&version["value"], &version["deleted"]), (&json!(null), &json!(false)));
+    assert!(version["expires_ms"].as_u64() > version["written_ms"].as_u64());
+    let text = cluster.run(&["siblings", "d"]).exits(0).text();
+    assert!(text.contains("(expired)") && text.contains("Z  ") && !text.contains("short"), "{text}");
 }
 
 #[test]
@@ -102,8 +115,10 @@ fn route_status_and_doctor_describe_the_cluster() {
 fn a_command_says_so_when_no_node_answers() {
     let mut cluster = Cluster::start();
     cluster.stop();
-    cluster.run(&["get", "a"]).fails_with("is it running");
-    cluster.run(&["load", "x.tsv", "--key", "1", "--value", "2"]).fails_with("is it running");
+    cluster.run(&["get", "a"]).fails_with("`tontine dev` starts a cluster on this machine");
+    cluster
+        .run(&["load", "x.tsv", "--key", "1", "--value", "2"])
+        .fails_with("`tontine dev` starts a cluster on this machine");
 }
 
 #[test]
@@ -117,6 +132,10 @@ fn errors_are_documents_when_json_is_asked_for() {
     assert_eq!(refused["kind"], "key-too-long");
     let refused = cluster.run(&["get", "k", "--connect", "127.0.0.1:1", "--json"]).fails_in_json();
     assert_eq!((&refused["kind"], &refused["retryable"]), (&json!("not-connected"), &json!(true)));
+    let said =
+        "no node of the cluster can be reached: 127.0.0.1:1 refused the connection: nobody listens there";
+    assert_eq!(refused["message"], said);
+    assert!(refused["next"].as_str().unwrap().contains("--connect"));
     for mistake in [&["put", "k", "--json"][..], &["nonsense", "--json"], &["dev", "--connect=h:1", "--json"]]
     {
         assert_eq!(tontine(mistake).fails_in_json()["kind"], "usage", "{mistake:?}");

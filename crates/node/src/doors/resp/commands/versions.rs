@@ -43,11 +43,9 @@ pub(super) async fn get(call: &Call<'_>) -> Result<Reply, Reply> {
 
 pub(super) async fn siblings(call: &Call<'_>) -> Result<Reply, Reply> {
     let got = read(call, call.bytes(1)).await?;
+    let now = call.front.now();
     let versions = got.set.versions().iter().map(|version| {
-        let value = match &version.value {
-            Value::Present(bytes) => Reply::Bulk(bytes.clone()),
-            Value::Tombstone => Reply::Null,
-        };
+        let value = version.live(now).map_or(Reply::Null, |bytes| Reply::Bulk(bytes.clone()));
         let expires = version.expires.map_or(Reply::Null, |at| Reply::Integer(at.0 as i64));
         Reply::Map(vec![
             (Reply::text("dot"), Reply::text(version.dot.to_string())),
