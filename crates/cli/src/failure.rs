@@ -94,6 +94,7 @@ impl CliError {
         };
         match error {
             ClientError::NotConnected { .. } => "not-connected",
+            ClientError::Unreachable { .. } => "node-unreachable",
             ClientError::Contended { .. } => "contended",
             other => code_of(other).map_or("failed", ErrorCode::name),
         }
@@ -101,7 +102,15 @@ impl CliError {
 
     /// What to do about it, where the message does not say so already.
     fn next(&self) -> Option<&'static str> {
-        self.client().and_then(code_of).map(ErrorCode::remedy)
+        match self.client()? {
+            ClientError::NotConnected { .. } => Some(
+                "`tontine dev` starts a cluster on this machine; --connect (or TONTINE_CONNECT) says where another one is.",
+            ),
+            ClientError::Unreachable { .. } => {
+                Some("`tontine doctor` tells which nodes are down, and how to start them again.")
+            }
+            error => code_of(error).map(ErrorCode::remedy),
+        }
     }
 }
 
@@ -127,7 +136,10 @@ impl From<String> for CliError {
 pub(crate) fn report(format: Format, error: &CliError) -> ExitCode {
     match format {
         Format::Json => eprintln!("{}", error.json()),
-        Format::Text => eprintln!("tontine: {error}"),
+        Format::Text => {
+            let next = error.next().map(|next| format!("\n  next: {next}")).unwrap_or_default();
+            eprintln!("tontine: {error}{next}");
+        }
     }
     ExitCode::from(error.exit_code())
 }

@@ -90,7 +90,8 @@ impl StoreHandle {
         entries: impl IntoIterator<Item = (K, V)>,
         options: &RequestOptions,
     ) -> Result<Vec<Result<Written, ClientError>>, ClientError> {
-        self.multi_put_until(entries.into_iter().map(|(key, value)| (key, value, None)), options).await
+        let entries = entries.into_iter().map(|(key, value)| (key, value, None));
+        self.put_all(keyed(entries)?, options).await
     }
 
     /// The same, of values that may expire: each with the moment at which it does, by the nodes' clocks, or `None` to
@@ -103,15 +104,14 @@ impl StoreHandle {
         entries: impl IntoIterator<Item = (K, V, Option<WallMillis>)>,
         options: &RequestOptions,
     ) -> Result<Vec<Result<Written, ClientError>>, ClientError> {
-        let mut keyed = Vec::new();
-        for (key, value, expires) in entries {
-            let key = Key::new(key)?;
-            let (context, condition) = (None, Condition::None);
-            let entry =
-                PutEntry { key: key.bytes().clone(), context, expires, condition, value: value.into() };
-            keyed.push((key, entry));
-        }
-        check_count(keyed.len())?;
+        self.put_all(keyed(entries)?, options).await
+    }
+
+    async fn put_all(
+        &self,
+        keyed: Vec<(Key, PutEntry)>,
+        options: &RequestOptions,
+    ) -> Result<Vec<Result<Written, ClientError>>, ClientError> {
         let end = self.client.inner.coordinator.deadline(options);
         let mut puts = MultiPutState::new(keyed.len());
         let mut attempt = 0;
@@ -275,11 +275,29 @@ impl MultiPutState {
 
     fn into_results(self) -> Vec<Result<Written, ClientError>> {
         let missing = |error: Option<CallError>| -> ClientError {
-            error.map_or(ClientError::NotConnected { detail: "no node to ask".to_owned() }, ClientError::from)
+            error.map_or_else(
+                || ClientError::nobody(&["the cluster has no nodes".to_owned()]),
+                ClientError::from,
+            )
         };
         let results = self.results.into_iter().zip(self.errors);
         results.map(|(result, error)| result.unwrap_or_else(|| Err(missing(error)))).collect()
     }
+}
+
+/// Puts without a context, each beside its key.
+fn keyed<K: Into<Bytes>, V: Into<Bytes>>(
+    entries: impl IntoIterator<Item = (K, V, Option<WallMillis>)>,
+) -> Result<Vec<(Key, PutEntry)>, ClientError> {
+    let mut keyed = Vec::new();
+    for (key, value, expires) in entries {
+        let key = Key::new(key)?;
+        let (context, condition) = (None, Condition::None);
+        let entry = PutEntry { key: key.bytes().clone(), context, expires, condition, value: value.into() };
+        keyed.push((key, entry));
+    }
+    check_count(keyed.len())?;
+    Ok(keyed)
 }
 
 /// The same error for each key of a message.

@@ -25,8 +25,8 @@ pub struct ClientOptions {
     pub deadline: Duration,
     /// How long a node may take before another one is asked beside it. Default: 50 ms.
     pub hedge_after: Duration,
-    /// Further attempts of a request that certainly was not done and may succeed later. A write that met too few
-    /// replicas is reported at once. Default: 3.
+    /// Further attempts of a request that certainly was not done and may succeed later, after pauses of 10 ms, 20 ms
+    /// and so on, and none after its deadline. A write in doubt is never among them. Default: 3.
     pub retries: u32,
 }
 
@@ -85,10 +85,12 @@ impl Client {
                     }
                 }
                 Ok(other) => reasons.push(format!("{address}: unexpected answer {}", other.name())),
+                // It names the address.
+                Err(CallError::Unreachable { reason }) => reasons.push(reason),
                 Err(error) => reasons.push(format!("{address}: {error}")),
             }
         }
-        Err(ClientError::NotConnected { detail: reasons.join("; ") })
+        Err(ClientError::nobody(&reasons))
     }
 
     fn of(cluster: Cluster, peers: Arc<Peers>, ports: Ports, options: ClientOptions) -> Client {
@@ -149,10 +151,11 @@ impl Client {
             match self.inner.call(node.id, Request::ClusterGet(ClusterGet {})).await {
                 Ok(Response::ClusterDocument(document)) => return Ok(self.inner.nodes.adopt(&document.json)),
                 Ok(other) => reasons.push(format!("{}: unexpected answer {}", node.native, other.name())),
+                Err(CallError::Unreachable { reason }) => reasons.push(reason),
                 Err(error) => reasons.push(format!("{}: {error}", node.native)),
             }
         }
-        Err(ClientError::NotConnected { detail: reasons.join("; ") })
+        Err(ClientError::nobody(&reasons))
     }
 
     /// Closes all links. Requests under way fail or are indeterminate.

@@ -12,9 +12,15 @@ use crate::peers::CallError;
 #[non_exhaustive]
 pub enum ClientError {
     /// None of the nodes could be reached. Nothing was done.
-    #[error("no node of the cluster can be reached ({detail}); is it running, and is the address right?")]
+    #[error("no node of the cluster can be reached: {detail}")]
     NotConnected {
-        /// What happened at each.
+        /// What happened at each, with its address.
+        detail: String,
+    },
+    /// The one node that this is about could not be reached; others may be. Nothing was done.
+    #[error("{detail}")]
+    Unreachable {
+        /// What happened, with its address.
         detail: String,
     },
     /// The key is empty or too long. Nothing was done.
@@ -59,6 +65,11 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// No node was reached, for these reasons.
+    pub(crate) fn nobody(reasons: &[String]) -> ClientError {
+        ClientError::NotConnected { detail: reasons.join("; ") }
+    }
+
     /// Whether a write may have been done all the same.
     pub fn is_indeterminate(&self) -> bool {
         matches!(self, ClientError::Indeterminate { .. })
@@ -73,7 +84,9 @@ impl ClientError {
     pub fn is_retryable(&self) -> bool {
         match self {
             ClientError::Failed { code, .. } => code.is_retryable(),
-            ClientError::NotConnected { .. } | ClientError::Contended { .. } => true,
+            ClientError::NotConnected { .. }
+            | ClientError::Unreachable { .. }
+            | ClientError::Contended { .. } => true,
             _ => false,
         }
     }
@@ -91,7 +104,7 @@ impl From<Failure> for ClientError {
 impl From<CallError> for ClientError {
     fn from(error: CallError) -> Self {
         match error {
-            CallError::Unreachable { reason } => ClientError::NotConnected { detail: reason },
+            CallError::Unreachable { reason } => ClientError::Unreachable { detail: reason },
             CallError::Broken => ClientError::Indeterminate { detail: error.to_string() },
             CallError::Refused(failure) => failure.into(),
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use model::{Context, Key, NodeId, Resolver, WallMillis};
-use wire::error::{ErrorCode, Outcome};
+use wire::error::Outcome;
 use wire::messages::{Condition, Delete, Failure, Put, Request, RequestOptions, Response, Written};
 
 use crate::connect::Client;
@@ -233,7 +233,7 @@ impl StoreHandle {
         loop {
             let scope = inner.scope_for(&self.name, options)?;
             let options = &self.until(end, options);
-            let mut last = None;
+            let (mut refused, mut unreached) = (None, Vec::new());
             for node in self.candidates(&scope, key) {
                 let request = request(scope.store.clone(), scope.cluster.generation);
                 let answer = match inner.peers.call(node, request) {
@@ -249,14 +249,17 @@ impl StoreHandle {
                         if let CallError::Refused(Failure { cluster: Some(document), .. }) = &error {
                             inner.adopt(document);
                         }
-                        last = Some(error);
+                        match error {
+                            CallError::Unreachable { reason } => unreached.push(reason),
+                            other => refused = Some(other),
+                        }
                     }
                     Err(error) => return Err(error.into()),
                 }
             }
-            let error = last.expect("a partition has at least one node");
             if attempt >= inner.options.retries || inner.ports.clock.now() >= end {
-                return Err(error.into());
+                // A node that answered knows more than one that did not.
+                return Err(refused.map_or_else(|| ClientError::nobody(&unreached), ClientError::from));
             }
             self.pause(attempt).await;
             attempt += 1;
@@ -298,9 +301,7 @@ pub(crate) fn may_go_on(error: &CallError) -> bool {
         CallError::Unreachable { .. } => true,
         CallError::Broken => false,
         CallError::Refused(failure) => {
-            failure.code.outcome() == Outcome::Failed
-                && failure.code.is_retryable()
-                && failure.code != ErrorCode::InsufficientReplicas
+            failure.code.outcome() == Outcome::Failed && failure.code.is_retryable()
         }
     }
 }

@@ -156,7 +156,9 @@ fn outcome_of(error: &ClientError) -> Outcome {
     match error {
         ClientError::Indeterminate { .. } => Outcome::Indeterminate("outcome unknown".to_owned()),
         ClientError::Failed { code, .. } => Outcome::Failed(code.name().to_owned()),
-        ClientError::NotConnected { .. } => Outcome::Failed("not connected".to_owned()),
+        ClientError::NotConnected { .. } | ClientError::Unreachable { .. } => {
+            Outcome::Failed("not connected".to_owned())
+        }
         other => Outcome::Failed(other.to_string()),
     }
 }

@@ -10,10 +10,15 @@ fn cluster() -> Cluster {
 
 #[test]
 fn operators_see_how_repair_stands_and_can_stop_and_start_it() {
-    let cluster = cluster();
+    let mut cluster = cluster();
     put(&cluster, 0..10, "v");
     cluster.run(&["repair", "stop"]).exits(0);
-    assert!((1..=3).all(|node| repair(&cluster, node)["stopped"] == true));
+    let stopped = |cluster: &Cluster| (1..=3).all(|node| repair(cluster, node)["stopped"] == true);
+    assert!(stopped(&cluster));
+    cluster.restart();
+    assert!(stopped(&cluster), "a restart does not decide otherwise");
+    let found = cluster.run(&["doctor"]).exits(1).text();
+    assert!(found.contains("comparing replicas is stopped at n1, n2, n3"), "{found}");
     cluster.run(&["repair", "start", "--store", "default", "--partition", "7"]).exits(0);
     let stands = || (1..=3).map(|node| repair(&cluster, node)).collect::<Vec<_>>();
     until("every node has compared one partition", stands, |nodes| {
@@ -24,6 +29,34 @@ fn operators_see_how_repair_stands_and_can_stop_and_start_it() {
     let text = cluster.run(&["repair", "status"]).exits(0).text();
     assert!(text.contains("NODE") && text.contains("n3"), "{text}");
     cluster.run(&["repair", "start", "--store", "nowhere"]).fails_with("nowhere");
+    cluster.restart();
+    assert!((1..=3).all(|node| repair(&cluster, node)["stopped"] == false));
+}
+
+#[test]
+fn a_command_about_all_nodes_says_of_one_that_is_away_that_it_is_and_not_that_all_are() {
+    let cluster = Cluster::with(3, &["--separate-processes"]);
+    cluster.end_node(3, rustix::process::Signal::KILL);
+    let address = cluster.native(3);
+    let away = format!("{address} refused the connection: nobody listens there");
+    let started = cluster.run(&["repair", "start"]).exits(1).text();
+    assert!(started.contains(&format!("n3  {away} (`tontine doctor` tells")), "{started}");
+    assert!(started.contains("n1  compares"), "{started}");
+    let events = cluster.run(&["events"]).exits(1).stderr;
+    assert_eq!(events, format!("n3 does not answer: {away}\n"));
+    let found = cluster.run(&["doctor"]).exits(1).text();
+    assert!(found.contains(&format!("n3 at {address} does not answer: {away}\n")), "{found}");
+    cluster.run(&["export", &cluster.file("all.jsonl")]).exits(0);
+
+    cluster.end_node(2, rustix::process::Signal::KILL);
+    let said = cluster.run(&["export", &cluster.file("all.jsonl"), "--patience=0"]);
+    said.fails_with("refused the connection: nobody listens there");
+    assert!(!said.stderr.contains("no node of the cluster"), "{}", said.stderr);
+    for n in 0..5 {
+        let doubt = cluster.run(&["put", &format!("k{n}"), "v"]).exits(3).stderr;
+        assert!(doubt.contains("1 of 2 required replicas acknowledged"), "{doubt}");
+        assert!(doubt.contains("next: Get the key to learn the outcome"), "{doubt}");
+    }
 }
 
 #[test]

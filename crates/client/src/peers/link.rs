@@ -62,15 +62,17 @@ impl NotOpened {
     fn unreachable(reason: String) -> NotOpened {
         NotOpened { error: CallError::Unreachable { reason }, experience: Experience::Unreachable }
     }
-}
 
-impl From<NetworkError> for NotOpened {
-    fn from(error: NetworkError) -> NotOpened {
-        let experience = match error {
-            NetworkError::Refused { .. } => Experience::Refused,
-            _ => Experience::Unreachable,
-        };
-        NotOpened { error: CallError::Unreachable { reason: error.to_string() }, experience }
+    /// What the network said of this address, which the reason names.
+    fn at(address: &str) -> impl Fn(NetworkError) -> NotOpened {
+        move |error| match error {
+            NetworkError::Refused { .. } => NotOpened {
+                error: CallError::Unreachable { reason: error.to_string() },
+                experience: Experience::Refused,
+            },
+            NetworkError::Unreachable { .. } => NotOpened::unreachable(error.to_string()),
+            other => NotOpened::unreachable(format!("{address}: {other}")),
+        }
     }
 }
 
@@ -100,15 +102,16 @@ async fn shake_hands(
     cluster: Option<&str>,
     standing: Option<Arc<Standing>>,
 ) -> Result<Arc<PeerLink>, NotOpened> {
-    let mut link = ports.network.connect(address).await?;
+    let mut link = ports.network.connect(address).await.map_err(NotOpened::at(address))?;
     let hello = Request::Hello(Hello {
         version_min: wire::messages::VERSION_MIN,
         version_max: wire::messages::VERSION_MAX,
         cluster: cluster.map(str::to_owned),
         peer: me.clone(),
     });
-    link.sender.send(&mut |frame| wire::messages::encode_request(0, &hello, frame))?;
-    let answer = link.receiver.receive().await?;
+    let sent = link.sender.send(&mut |frame| wire::messages::encode_request(0, &hello, frame));
+    sent.map_err(NotOpened::at(address))?;
+    let answer = link.receiver.receive().await.map_err(NotOpened::at(address))?;
     let Some(answer) = answer else {
         return Err(NotOpened::unreachable(format!("{address} closed the connection")));
     };

@@ -54,7 +54,7 @@ pub enum CallError {
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CallError::Unreachable { reason } => write!(f, "unreachable: {reason}"),
+            CallError::Unreachable { reason } => f.write_str(reason),
             CallError::Broken => f.write_str("no answer came in time, or the connection broke before it"),
             CallError::Refused(failure) => write!(f, "{}", failure.detail),
         }
@@ -231,7 +231,7 @@ impl Peers {
                 match futures_util::future::select(future, timer).await {
                     futures_util::future::Either::Left((answer, _)) => answer,
                     futures_util::future::Either::Right(_) => Err(CallError::Unreachable {
-                        reason: format!("no answer within {CONNECT_TIMEOUT:?}"),
+                        reason: format!("{address} did not answer within {CONNECT_TIMEOUT:?}"),
                     }),
                 }
             }
@@ -279,7 +279,11 @@ impl Peers {
                 let jitter = Duration::from_nanos(self.ports.entropy.below(pause.as_nanos() as u64 / 4 + 1));
                 let retry_at = self.ports.clock.now().after(pause + jitter);
                 tracing::debug!(%node, %address, %error, "node unreachable");
-                state.slots.insert(node, Slot::Down { retry_at, pause, reason: error.to_string() });
+                let reason = match error {
+                    CallError::Unreachable { reason } => reason.clone(),
+                    other => other.to_string(),
+                };
+                state.slots.insert(node, Slot::Down { retry_at, pause, reason });
             }
         }
         drop(state);

@@ -244,6 +244,35 @@ async fn a_client_goes_on_while_a_node_is_away_and_finds_it_again() {
     }
 }
 
+/// The key's only replica is away, and its store knows no stand-ins: the other node answers that there are too few
+/// replicas. Nothing was written then, so the client goes on trying, and the put is done when the replica is back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_met_too_few_replicas_is_tried_again_while_there_is_time() {
+    let strict = Store { sloppy: false, ..store(1, 1, 1) };
+    let mut cluster = RunningCluster::start((2, 2), strict, |_| {}).await;
+    let impatient = cluster.client(ClientOptions { retries: 0, ..patient() }).await;
+    let client = cluster.client(ClientOptions { retries: 1_000, ..patient() }).await;
+    let (impatient, store) = (impatient.store("default").unwrap(), client.store("default").unwrap());
+    for n in 0..20 {
+        store.put(format!("k{n}"), "v", PutOptions::default()).await.unwrap();
+    }
+    cluster.stop(1).await;
+    let mut away = None;
+    for n in 0..20 {
+        match impatient.put(format!("k{n}"), "w", PutOptions::default()).await {
+            Ok(_) => {}
+            Err(ClientError::Failed { code: ErrorCode::InsufficientReplicas, .. }) => away = Some(n),
+            // The end of its link may come while the first of them is on its way.
+            Err(ClientError::Indeterminate { .. }) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    let key = format!("k{}", away.expect("node 2 has some of the keys"));
+    let putting = tokio::spawn(async move { store.put(key, "x", PutOptions::default()).await });
+    cluster.start_again(1).await;
+    assert!(!putting.await.unwrap().unwrap().sloppy);
+}
+
 #[tokio::test]
 async fn a_client_connects_to_the_first_address_that_answers_and_names_all_that_do_not() {
     let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |_| {}).await;

@@ -30,6 +30,8 @@ pub(super) enum Bug {
     AnswersTwice,
     /// The caller is never answered early, only at the deadline.
     AnswersLate,
+    /// The caller is told of too few acknowledgements before the own disk has said what became of its copy.
+    ForgetsOwnCopy,
     /// A refresh does not tell that the write may have been applied.
     RefreshForgetsPossible,
     /// A failed node's later acknowledgement is dropped.

@@ -59,7 +59,7 @@ impl fmt::Display for NetworkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NetworkError::Refused { address } => {
-                write!(f, "cannot reach {address}: connection refused, nobody listens there")
+                write!(f, "{address} refused the connection: nobody listens there")
             }
             NetworkError::Unreachable { address, reason } => write!(f, "cannot reach {address}: {reason}"),
             NetworkError::AddressInUse { address } => {

@@ -180,6 +180,9 @@ impl Observer {
                 self.end = End::Indeterminate;
                 ensure(self.is_possible(scope), "indeterminate although everybody refused")?;
                 ensure(counted < required, "indeterminate although enough acknowledged")?;
+                let own = scope.origin.own;
+                let own = own != OUTSIDER && self.fate(own) == Some(Fate::Awaited);
+                ensure(!own || self.now >= at(DEADLINE), "says what it knows before the own copy is known")?;
                 ensure(usize::from(*acks) == counted, "indeterminate with a wrong count")
             }
         }
@@ -495,6 +498,7 @@ fn a_planted_bug_in_a_write_is_found() {
         Bug::NeverHedges,
         Bug::AnswersTwice,
         Bug::AnswersLate,
+        Bug::ForgetsOwnCopy,
         Bug::RefreshForgetsPossible,
         Bug::DropsLateAck,
         Bug::HidesSloppiness,

@@ -353,7 +353,7 @@ impl Write {
                 sloppy: saturated(acknowledged) < required && !planted(Bug::HidesSloppiness),
                 superseded: self.superseded,
             }));
-        } else if reachable < required && self.is_possible() {
+        } else if reachable < required && self.is_possible() && !self.is_own_awaited() {
             self.phase = Phase::Placing;
             let errors = self.errors();
             let outcome = WriteOutcome::Indeterminate { acks: covered, required, errors };
@@ -428,6 +428,16 @@ impl Write {
     fn is_anything_awaited(&self) -> bool {
         self.slots.iter().any(|slot| slot.reply == Reply::Awaited)
             || self.stand_ins.iter().any(|stand_in| stand_in.reply == Reply::Awaited)
+    }
+
+    /// Whether the coordinator's own disk has yet to say what became of its copy. That takes no network, and without
+    /// it the number of acknowledgements in a bad answer would be one of chance.
+    fn is_own_awaited(&self) -> bool {
+        let slots = self.slots.iter().map(|slot| (slot.node, slot.reply));
+        let mut replies =
+            slots.chain(self.stand_ins.iter().map(|stand_in| (stand_in.holder, stand_in.reply)));
+        let awaited = replies.any(|reply| reply == (self.origin.own, Reply::Awaited));
+        awaited && !planted(Bug::ForgetsOwnCopy)
     }
 
     fn is_hint_awaited(&self, slot: usize) -> bool {
