@@ -48,6 +48,7 @@ IMPORT = [
 ]
 # A table is decided when an ensemble joins, for the plan, the freeze and the switch.
 ADD = [
+    "add.1.furnish:before",
     "add.1.furnish:after",
     *(f"table.1.decided:after#{n}" for n in (1, 2, 3, 4)),
     *(f"table.2.told:after#{n}" for n in (1, 2, 4)),
@@ -58,6 +59,7 @@ ADD = [
 REMOVE = [
     "remove.2.empty:after",
     "remove.3.noted:after",
+    "remove.4.farewell:before",
     "remove.4.farewell:after",
     "move.3.freeze:after#2",
 ]

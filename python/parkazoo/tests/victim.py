@@ -2,8 +2,9 @@
 
     PARKAZOO_FAILPOINT=delete.3.home:before victim.py HOSTS OPERATION
 
-What: connects, prints "connected", does one multi-step operation of
-`OPERATIONS`, prints "done". With a failpoint set it gets SIGKILL at that step.
+What: connects, prints "connected" and its sessions, does one multi-step operation of
+`OPERATIONS`, prints how that ended, and "done" if it went well. With a failpoint set
+it gets SIGKILL at that step, or SIGSTOP.
 
 Why: what a dead client leaves behind can only be seen when it really dies: no
 finally clause, no closed session, no flushed socket.
@@ -13,19 +14,28 @@ Must never: tidy up.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-from kazoo.exceptions import NoChildrenForEphemeralsError
+from kazoo.exceptions import (
+    KazooException,
+    NoChildrenForEphemeralsError,
+    RolledBackError,
+)
+from kazoo.protocol.states import KazooState
 from kazoo.security import make_acl
 
 from parkazoo import ParKazooClient, remove
 from parkazoo.layout import INTENTS
 from parkazoo.move import Mover
 
+# How long a lock is held by who has no reason to let it go.
+HELD_SECONDS = 0.5
 SESSION_SECONDS = float(os.environ.get("PARKAZOO_SESSION_SECONDS", "4"))
 
 
@@ -62,11 +72,19 @@ def remove_tree(client: Any) -> None:
     client.delete("/v/tree", recursive=True)
 
 
+def refusal_raised(results: list[Any]) -> list[Any]:
+    """A transaction's results, unless one of its operations was refused."""
+    for result in results:
+        if isinstance(result, Exception) and not isinstance(result, RolledBackError):
+            raise result
+    return results
+
+
 def transaction(client: Any) -> None:
     commit = client.transaction()
     commit.create("/v/full/t1", b"new")
     commit.create("/v/full/t2", b"new")
-    results = commit.commit()
+    results = refusal_raised(commit.commit())
     assert results == ["/v/full/t1", "/v/full/t2"], results
 
 
@@ -75,8 +93,44 @@ def transaction_across(client: Any) -> None:
     commit.create("/v/a1/t", b"new")
     commit.create("/v/a2/t", b"new")
     commit.create("/v/a3/t", b"new")
-    results = commit.commit()
+    results = refusal_raised(commit.commit())
     assert results == ["/v/a1/t", "/v/a2/t", "/v/a3/t"], results
+
+
+def hold_lock(client: Any) -> None:
+    """Take a lock, believe in it for a moment or until told otherwise, let it go."""
+    lock, told = client.Lock("/v/lock", "victim"), []
+
+    def listen(state: str) -> bool:
+        told.append(time.monotonic())
+        return True
+
+    lock.acquire(timeout=60)
+    since = time.monotonic()
+    client.add_listener(listen)
+    if client.state != KazooState.CONNECTED:
+        told.append(since)
+    until = since + HELD_SECONDS
+    while time.monotonic() < until and not told:
+        time.sleep(0.02)
+    say(held=[since, min([*told, time.monotonic()])])
+    lock.release()
+
+
+def take_item(client: Any) -> None:
+    queue = client.LockingQueue("/v/queue")
+    item = queue.get(timeout=60)
+    say(item=item.decode(), consumed=None)
+    say(consumed=bool(queue.consume()))
+
+
+def own(client: Any) -> None:
+    """Own an ephemeral until it is deleted, or this client's session has ended."""
+    client.create("/v/full/mine", b"old", ephemeral=True)
+    say(owner=True)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and client.exists("/v/full/mine"):
+        time.sleep(0.1)
 
 
 def finish(client: Any) -> None:
@@ -114,6 +168,9 @@ OPERATIONS: dict[str, Callable[[Any], None]] = {
         remove_tree,
         transaction,
         transaction_across,
+        hold_lock,
+        take_item,
+        own,
         finish,
         move,
     )
@@ -130,6 +187,21 @@ def prepare(client: Any) -> None:
             client.create(f"/v/tree{directory}/{name}", b"old", makepath=True)
     for name in ("a1", "a2", "a3"):
         client.create(f"/v/{name}/other", b"old", makepath=True)
+    client.LockingQueue("/v/queue").put(b"item")
+
+
+def say(**facts: Any) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def sessions_of(client: Any) -> dict[str, tuple[int, str]]:
+    """By the hosts of an ensemble: the session there, as (id, password in hex)."""
+    ids = client.client_ids
+    return {
+        hosts: (ids[name][0], ids[name][1].hex())
+        for name, hosts in client.table.ensembles.items()
+        if name in ids
+    }
 
 
 def main() -> int:
@@ -137,7 +209,15 @@ def main() -> int:
     client = ParKazooClient(hosts, timeout=SESSION_SECONDS, **options_of(operation))
     client.start(60)
     print("connected", flush=True)
-    OPERATIONS[operation](client)
+    say(sessions=sessions_of(client), asked=time.monotonic())
+    try:
+        OPERATIONS[operation](client)
+    except KazooException as error:
+        say(answered=time.monotonic(), outcome=type(error).__name__, why=str(error))
+        with contextlib.suppress(KazooException):
+            client.stop()
+        return 1
+    say(answered=time.monotonic(), outcome="done")
     print("done", flush=True)
     client.stop()
     client.close()

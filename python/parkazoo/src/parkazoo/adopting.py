@@ -26,6 +26,7 @@ from kazoo.protocol.serialization import (
     write_string,
 )
 
+from parkazoo import failpoints
 from parkazoo.copying import INCOMING
 from parkazoo.layout import CLAIM, fence
 from parkazoo.steps import EPHEMERAL, MultiFailed
@@ -94,7 +95,8 @@ class Adopting:
             for shard, target in table.moving.items():
                 try:
                     self._bring(shard, table.owners[shard], target)
-                except (KazooException, ShardMoved, MultiFailed) as error:
+                except (KazooException, KeyError, ShardMoved, MultiFailed) as error:
+                    # A KeyError: the target has left the namespace since.
                     self.client.logger.debug("ephemerals not moved yet: %r", error)
             self.client.handler.sleep_func(LOOK_SECONDS)
 
@@ -131,8 +133,10 @@ class Adopting:
         if stat.version:
             sets.append(SetData(path, data, -1))
         create = Create(path, first, acls, EPHEMERAL)
+        failpoints.reached("adopt.1.create", failpoints.BEFORE)
         try:
             results_of(ask(new, Fenced((check,), (create, *sets))))
         except MultiFailed as failed:
             if not isinstance(failed.error, NodeExistsError):
                 raise
+        failpoints.reached("adopt.1.create", failpoints.AFTER)

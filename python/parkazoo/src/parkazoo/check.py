@@ -21,10 +21,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+)
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from parkazoo import remove
@@ -101,7 +107,8 @@ class Checker:
         for name in table.ensembles:
             session = self._at(name)
             try:
-                found = Table.deserialize(session.get(CONFIG)[0]).generation
+                data, stat = session.get(CONFIG)
+                found = Table.deserialize(data).generation
             except NoNodeError:
                 found = 0
             if found >= table.generation:
@@ -110,10 +117,12 @@ class Checker:
                 "copy", name, f"has table {found}, not {table.generation}"
             )
             if repair:
-                if found:
-                    session.set(CONFIG, table.serialize())
-                else:
-                    session.create(CONFIG, table.serialize(), acl=OPEN_ACL_UNSAFE)
+                # Not over a newer one that somebody has brought meanwhile.
+                with suppress(BadVersionError, NodeExistsError):
+                    if found:
+                        session.set(CONFIG, table.serialize(), stat.version)
+                    else:
+                        session.create(CONFIG, table.serialize(), acl=OPEN_ACL_UNSAFE)
                 finding.repaired = True
             yield finding
         self.table = table

@@ -3,7 +3,9 @@
 What: every write of an operation has a numbered label, for instance
 `create.2.link` or `delete.3.home`. `PARKAZOO_FAILPOINT=create.2.link:after` kills
 the process with SIGKILL when that step's reply arrives, `:before` just before it is
-sent; `:after#3` the third time. `hook` is the same for tests in one process.
+sent; `:after#3` the third time. With `PARKAZOO_FAILPOINT_SIGNAL=STOP` it gets that
+signal instead, and goes on when somebody continues it. `hook` is the same for tests
+in one process.
 
 Why: "any step" can only be tested if every step has a name.
 
@@ -43,6 +45,8 @@ LABELS = (
     "move.5.switch",
     "move.6.clean",
 )
+# What the owner of an ephemeral does while its shard moves.
+OWNER_LABELS = ("adopt.1.create",)
 # Steps of the command line's own work, announced after they are done. `table` is any
 # new table: written where it is decided, then on the other ensembles.
 COMMAND_LABELS = (
@@ -65,6 +69,9 @@ COMMAND_LABELS = (
 
 hook: Callable[[str, str], None] | None = None
 _wanted = os.environ.get("PARKAZOO_FAILPOINT", "")
+_signal = getattr(
+    signal, "SIG" + os.environ.get("PARKAZOO_FAILPOINT_SIGNAL", "KILL"), None
+)
 _times = 0
 
 
@@ -78,5 +85,5 @@ def reached(label: str, when: str) -> None:
     place, _, count = _wanted.partition("#")
     if place == f"{label}:{when}":
         _times += 1
-        if _times >= int(count or 1):
-            os.kill(os.getpid(), signal.SIGKILL)
+        if _times == int(count or 1) and _signal is not None:
+            os.kill(os.getpid(), _signal)

@@ -163,7 +163,7 @@ class Mover(Seat):
             self._each(used, Copier.settle)
             failpoints.reached("move.4.copy", failpoints.AFTER)
         except Exception:
-            self._give_up(list(batch))
+            self._undo(list(batch))
             raise
         self._switch(table, batch, copiers)
         failpoints.reached("move.5.switch", failpoints.AFTER)
@@ -238,7 +238,10 @@ class Mover(Seat):
             (c.shard, c.target.set_async(c.root, ACTIVE, c.fence)) for c in copiers
         ]
         for shard, result in asked:
-            version = result.get().version
+            try:
+                version = result.get().version
+            except BadVersionError:
+                raise MoveFailed(overtaken(fence(shard))) from None
             switched = switched.with_owner(shard, batch[shard], version)
         self.publish(switched)
 
@@ -248,6 +251,16 @@ class Mover(Seat):
         """Undo a move that was left unfinished. Returns the shards that stay."""
         with self.alone():
             return self._recover()
+
+    def _undo(self, shards: list[int]) -> None:
+        """A batch could not be moved: it stays. If our session has ended meanwhile
+        we do nothing that whoever comes next would not do, and only if that is us.
+        """
+        if self.still_alone:
+            self._give_up(shards)
+            return
+        with suppress(KazooException):
+            self.abort()
 
     def stop(self) -> None:
         """Stop after the shards that are being moved now."""
@@ -320,9 +333,9 @@ class Mover(Seat):
         with self.alone():
             self._recover()
             table = self.table
-            for known, listed in table.ensembles.items():
-                if hosts_string.servers(hosts) & hosts_string.servers(listed):
-                    return known  # it had joined already
+            known = _member(table, hosts)
+            if known is not None:
+                return known  # it had joined already
             if name is None:
                 name = next(
                     f"e{n}" for n in range(10**6) if f"e{n}" not in table.ensembles
@@ -342,16 +355,29 @@ class Mover(Seat):
             if not self.client._sessions.wait(lambda: session.connected, 15):
                 raise MoveFailed(f"{hosts} cannot be reached; nothing was changed")
             session.ensure_path(INTENTS)
-            if session.exists(CONFIG) is not None:
-                _refuse_member(session.get(CONFIG)[0], hosts, table)
-                session.set(CONFIG, table.serialize())
-            else:
-                session.create(CONFIG, table.serialize(), acl=OPEN_ACL_UNSAFE)
-            if not namespace._create(session, IDENTITY, name.encode()):
-                session.set(IDENTITY, name.encode())
+            self._introduce(session, table, name, hosts)
         finally:
             session.shut()
             session.close()
+
+    @staticmethod
+    def _introduce(session: Any, table: Table, name: str, hosts: str) -> None:
+        """Write the table and the ensemble's name there, if nobody else has since."""
+        change = session.transaction()
+        try:
+            data, stat = session.get(CONFIG)
+        except NoNodeError:
+            change.create(CONFIG, table.serialize(), acl=OPEN_ACL_UNSAFE)
+        else:
+            _refuse_member(data, hosts, table)
+            change.set_data(CONFIG, table.serialize(), stat.version)
+        if session.exists(IDENTITY) is None:
+            change.create(IDENTITY, name.encode(), acl=OPEN_ACL_UNSAFE)
+        else:
+            change.set_data(IDENTITY, name.encode())
+        failpoints.reached("add.1.furnish", failpoints.BEFORE)
+        if any(isinstance(result, Exception) for result in change.commit()):
+            raise MoveFailed(f"somebody else has taken in {hosts} meanwhile; try again")
 
     def remove_ensemble(self, name: str) -> State:
         """Move everything away from an ensemble, then let it go."""
@@ -392,11 +418,13 @@ class Mover(Seat):
 
         Whoever knows the new table takes the new seat's word, and we are alone at
         both; whoever knows the older one is told by the old seat. Should we die in
-        between, the next to change anything tells the new seat (`_recover`).
+        between, the next to change anything tells the new seat (`_recover`). From
+        then on only our record at the new seat counts; the old one may be gone.
         """
         rest = {n: hosts for n, hosts in table.ensembles.items() if n != seat}
         ordered = table.with_ensembles({seat: table.ensembles[seat], **rest})
         self.publish(ordered, decides=table.seat)
+        self.records = [r for r in self.records if r[0].name != table.seat]
 
     def _await_intents(self, name: str) -> None:
         """No unfinished work may be recorded on an ensemble that goes.
@@ -428,28 +456,46 @@ class Mover(Seat):
         table = self.table
         seat = self._at(table.seat)
         try:
-            name, hosts = json.loads(seat.get(FAREWELL)[0])
+            note, stat = seat.get(FAREWELL)
         except NoNodeError:
             return
-        if table.ensembles.get(name) != hosts:
+        name, hosts = json.loads(note)
+        if not _member(table, hosts):
             self._say_farewell(hosts, table)
             self.farewell_said = name
             failpoints.reached("remove.4.farewell", failpoints.AFTER)
-        with suppress(NoNodeError):
-            seat.delete(FAREWELL)
+        with suppress(NoNodeError, BadVersionError):
+            seat.delete(FAREWELL, stat.version)
 
     def _say_farewell(self, hosts: str, table: Table) -> None:
-        """Leave word on an ensemble that nobody may take for a fresh one."""
+        """Leave word on an ensemble that nobody may take for a fresh one.
+
+        Unless it has been taken in again meanwhile, or has heard it already.
+        """
         session = self.client._sessions.visit(hosts)
         try:
             if not self.client._sessions.wait(lambda: session.connected, 15):
                 raise ConnectionLoss("no connection")
-            session.set(CONFIG, table.tombstone())
+            data, stat = session.get(CONFIG)
+            if Table.deserialize(data).generation > table.generation:
+                raise MoveFailed("it has been taken in again")
+            failpoints.reached("remove.4.farewell", failpoints.BEFORE)
+            session.set(CONFIG, table.tombstone(), stat.version)
+        except EnsembleRemoved:
+            pass
         except KazooException as error:
             self.client.logger.warning("no word left on %s: %r", hosts, error)
         finally:
             session.shut()
             session.close()
+
+
+def _member(table: Table, hosts: str) -> str | None:
+    """The name under which an ensemble with one of these servers is a member."""
+    for name, listed in table.ensembles.items():
+        if hosts_string.servers(hosts) & hosts_string.servers(listed):
+            return name
+    return None
 
 
 def _refuse_member(data: bytes, hosts: str, table: Table) -> None:
@@ -462,3 +508,5 @@ def _refuse_member(data: bytes, hosts: str, table: Table) -> None:
         raise NamespaceMismatch(
             f"{hosts} belongs to another namespace ({found.namespace})"
         )
+    if found.generation > table.generation:
+        raise MoveFailed(f"somebody else has taken in {hosts} meanwhile; try again")

@@ -7,8 +7,9 @@ every other ensemble.
 Why the seat decides: ensembles do not know each other, so of two who change the
 table at once one must be refused by a single server.
 
-Must never: change a fence without the copy of the table on the same ensemble, or
-leave the record of who is at work behind when its session lives on.
+Must never: change a fence without the copy of the table on the same ensemble,
+leave the record of who is at work behind when its session lives on, or go on when
+that session has ended: another may have taken over.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class Seat:
     def __init__(self, client: ParKazooClient) -> None:
         self.client = client
         self.identity = uuid.uuid4().hex.encode()
+        # Where we are recorded as being at work, with the session that was then.
+        self.records: list[tuple[Any, int]] = []
 
     @property
     def table(self) -> Table:
@@ -74,11 +77,27 @@ class Seat:
                 f"ensemble {name} cannot be reached; nothing moves while one of the"
                 " ensembles is away"
             )
+        if not self.still_alone:
+            raise MoveFailed(
+                "this process was away for so long that its session has ended;"
+                " somebody else may have taken over. `parkazoo status` shows what is"
+                " unfinished"
+            )
         return session
+
+    @property
+    def still_alone(self) -> bool:
+        """Do the sessions live in which we are recorded, as far as we have heard?"""
+        return all(seat._session_id == session for seat, session in self.records)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Be the only one who changes the table; ends with the session, too."""
+        """Be the only one who changes the table; ends with the session, too.
+
+        If it has ended, what was begun in it must not be gone on with.
+        """
+        if not self.still_alone:
+            self.records.clear()
         with self._alone_at(self._at(self.table.seat)):
             yield
 
@@ -97,9 +116,13 @@ class Seat:
                 raise MoveFailed(
                     "somebody else is changing this namespace; wait until they are done"
                 ) from None
+        record = (seat, seat._session_id)
+        self.records.append(record)
         try:
             yield
         finally:
+            if record in self.records:
+                self.records.remove(record)
             self._leave(seat)
 
     def _mine(self, seat: Any) -> bool:

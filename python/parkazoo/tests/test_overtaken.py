@@ -1,0 +1,137 @@
+"""Who changes the table and is overtaken changes nothing of what others have done.
+
+Each is the short form, in one process, of what `test_stopped_commands.py` does to a
+real process at every step.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.protocol.connection import _SESSION_EXPIRED
+
+from conftest import EnsembleFactory
+from parkazoo import MoveFailed, ParKazooClient, failpoints
+from parkazoo.failpoints import BEFORE
+from parkazoo.layout import CONFIG
+from parkazoo.mapping import Table
+from parkazoo.move import Mover
+from parkazoo.seat import ADMIN
+from servers import PATIENCE_SECONDS, wait_until
+from test_client import Maker, make, nothing_wrong
+
+__all__ = ["make"]
+
+
+def overtaken(label: str, mover: Mover, others: Callable[[], Any]) -> Any:
+    """A hook: at this step the mover's record is gone, and others are at work."""
+    begun: list[str] = []
+
+    def hook(reached: str, when: str) -> None:
+        if (reached, when) == (label, BEFORE) and not begun:
+            begun.append(reached)
+            mover._at(mover.table.seat).delete(ADMIN)
+            others()
+
+    return hook
+
+
+def copy_at(hosts: str) -> Table:
+    plain = KazooClient(hosts, timeout=30)
+    plain.start(PATIENCE_SECONDS)
+    try:
+        return Table.deserialize(plain.get(CONFIG)[0])
+    finally:
+        plain.stop()
+        plain.close()
+
+
+def test_an_add_that_was_overtaken_does_not_bring_back_an_old_table(
+    ensembles: EnsembleFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (ensemble.hosts for ensemble in ensembles(2))
+    client, other = ParKazooClient(first), ParKazooClient(first)
+    for one in (client, other):
+        one.start(PATIENCE_SECONDS)
+    late, mover = Mover(client), Mover(other)
+    mover.add_ensemble(second)  # it had been a member: there is word to write over
+    mover.remove_ensemble("e1")
+    hook = overtaken("add.1.furnish", late, lambda: mover.add_ensemble(second))
+    with monkeypatch.context() as patched:
+        patched.setattr(failpoints, "hook", hook)
+        with pytest.raises(MoveFailed, match="somebody else"):
+            late.add_ensemble(second)
+    assert copy_at(second) == mover.table
+    assert nothing_wrong(other)
+    for one in (client, other):
+        one.stop()
+        one.close()
+
+
+def test_a_farewell_that_comes_late_does_not_put_a_member_out(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, other = make(), make()
+    assert client.table is not None
+    hosts = client.table.ensembles["e2"]
+    late, mover = Mover(client), Mover(other)
+    hook = overtaken("remove.4.farewell", late, lambda: mover.add_ensemble(hosts))
+    with monkeypatch.context() as patched:
+        patched.setattr(failpoints, "hook", hook)
+        late.remove_ensemble("e2")
+    assert hosts in mover.table.ensembles.values()
+    assert copy_at(hosts) == mover.table
+    assert nothing_wrong(other)
+
+
+def test_a_mover_whose_session_has_ended_does_not_go_on_in_the_next(
+    make: Maker,
+) -> None:
+    client = make()
+    mover = Mover(client)
+    with mover.alone():
+        table = mover.table
+        before = client.client_ids
+        client._sessions.by_name[table.seat]._call(_SESSION_EXPIRED, None)
+        wait_until(
+            lambda: client.connected and not set(client.client_ids.values())
+            & set(before.values()),
+            "all sessions are renewed",
+        )  # fmt: skip
+        with pytest.raises(MoveFailed, match="session has ended"):
+            mover.publish(table)
+    # Kazoo's hook ends a session for the client only.
+    client._sessions.by_name[table.seat].delete(ADMIN)
+    assert mover.abort() == [], "it may begin anew"
+    assert mover.table == table
+
+
+def test_an_owner_that_meets_a_table_of_yesterday_adopts_all_the_same(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target of a move had been taken out between one look and the next; the
+    routine ended there for ever, and every later move waited in vain."""
+    client, owner = make(), make()
+    client.create("/o")
+    owner.create("/o/e", b"mine", ephemeral=True)
+    session = owner._sessions.session
+    failed = threading.Event()
+
+    def stale(name: str, *rest: Any, **named: Any) -> Any:
+        if owner.table is not None and owner.table.moving and not failed.is_set():
+            failed.set()
+            raise KeyError(name)
+        return session(name, *rest, **named)
+
+    monkeypatch.setattr(owner._sessions, "session", stale)
+    table, node = client.table, client._layout.node("/o/e")
+    assert table is not None
+    target = next(n for n in table.ensembles if n != table.owners[node.shard])
+    Mover(client).move({node.shard: target})
+    assert failed.is_set()
+    assert client.get("/o/e")[0] == b"mine"
+    assert nothing_wrong(client)
