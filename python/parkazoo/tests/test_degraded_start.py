@@ -10,7 +10,13 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
 from conftest import EnsembleFactory
-from parkazoo import NamespaceMismatch, ParKazooClient, PooledClient, cli
+from parkazoo import (
+    NamespaceMismatch,
+    NotInitialized,
+    ParKazooClient,
+    PooledClient,
+    cli,
+)
 from servers import PATIENCE_SECONDS, wait_until
 from test_degraded import DIRECTORIES, break_one
 
@@ -66,8 +72,6 @@ def test_status_says_which_ensemble_is_away(
     found = json.loads(capsys.readouterr().out)["ensembles"].values()
     connected = {entry["hosts"]: entry["connected"] for entry in found}
     assert connected == {taken[0].hosts: True, taken[1].hosts: False}
-    assert cli.main(["--hosts", hosts, "--timeout", "3", "check"]) == 2
-    assert "parkazoo status" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", [ParKazooClient, PooledClient])
@@ -87,3 +91,73 @@ def test_hosts_of_two_namespaces_are_refused_whoever_answers_first(
                 client.start(PATIENCE_SECONDS)
             client.stop()
             client.close()
+
+
+def test_where_tree_and_check_do_what_they_can_while_an_ensemble_is_away(
+    ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = ensembles(3)
+    hosts = ";".join(ensemble.hosts for ensemble in taken)
+    first = ParKazooClient(hosts, timeout=40)
+    first.start(PATIENCE_SECONDS)
+    for path in DIRECTORIES:
+        first.create(f"{path}/x", b"old", makepath=True)
+    table, layout = first.table, first._layout
+    assert table is not None
+    root = {table.owners[layout.node("/").shard], *(
+        table.owners[bucket.shard] for bucket in layout.buckets("/"))}  # fmt: skip
+    away = next(name for name in table.ensembles if name not in root)
+    broken = next(e for e in taken if e.hosts == table.ensembles[away])
+    first.stop()
+    first.close()
+    broken.kill()
+
+    def run(*words: str, code: int) -> Any:
+        arguments = ["--hosts", hosts, "--json", "--timeout", "10", *words]
+        assert cli.main(arguments) == code
+        return json.loads(capsys.readouterr().out or "null")
+
+    nodes = {node["path"]: node for node in run("tree", code=1)}
+    for path in DIRECTORIES:
+        needed = {table.owners[layout.buckets(path)[0].shard]}
+        found = nodes[path]
+        if away in needed:
+            assert found["unreachable"] == [away] and found["children"] is None
+            assert f"{path}/x" not in nodes
+        else:
+            assert found["unreachable"] == [] and found["children"] == 1
+            assert nodes[f"{path}/x"]["bytes"] == 3
+    assert any(node["unreachable"] for node in nodes.values())
+    gone = next(p for p in DIRECTORIES if nodes[p]["unreachable"])
+    there = next(p for p in DIRECTORIES if not nodes[p]["unreachable"])
+    assert run("where", gone, code=1)["unreachable"] == [away]
+    assert run("where", there, code=0)["exists"] is True
+    findings = run("check", code=1)
+    assert [(f["kind"], f["where"]) for f in findings] == [("unreachable", away)]
+    run("check", "--repair", code=2)
+    broken.start()
+
+
+@pytest.mark.parametrize("kind", [ParKazooClient, PooledClient])
+@pytest.mark.parametrize("made", ["one", "two", "half"])
+def test_a_comma_where_a_semicolon_belongs_is_refused_by_name(
+    kind: Any, made: str, ensembles: EnsembleFactory
+) -> None:
+    """Two ensembles of one namespace, of two, and one beside an empty server."""
+    one, other = (ensemble.hosts for ensemble in ensembles(2))
+    for hosts in {"one": [f"{one};{other}"], "two": [one, other], "half": [one]}[made]:
+        first = ParKazooClient(hosts, timeout=40)
+        first.start(PATIENCE_SECONDS)
+        first.stop()
+        first.close()
+    for hosts in (f"{one},{other}", f"{other},{one}"):
+        client = kind(hosts, timeout=40, auto_init=False, randomize_hosts=False)
+        with pytest.raises((NamespaceMismatch, NotInitialized)) as refused:
+            client.start(PATIENCE_SECONDS)
+        if isinstance(refused.value, NamespaceMismatch):
+            assert "semicolon" in str(refused.value)
+            assert f"`{hosts.replace(',', ';')}`" in str(refused.value)
+        else:
+            assert (made, hosts) == ("half", f"{other},{one}")
+        client.stop()
+        client.close()

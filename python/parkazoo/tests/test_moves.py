@@ -219,6 +219,9 @@ def test_the_command_line(
         client.create(f"/d{number}/x", makepath=True)
     assert len(run("rebalance", "--plan")) == 0
     assert run("add-ensemble", third.hosts)["shards_moved"] == 341
+    again = ["--hosts", hosts, "add-ensemble", third.hosts]
+    assert cli.main(again) == 0
+    assert "is a member already: e2" in capsys.readouterr().err
     status = run("status", at=third.hosts)
     assert [e["shards"] for e in status["ensembles"].values()] == [342, 341, 341]
     where = run("where", "/d1/x")

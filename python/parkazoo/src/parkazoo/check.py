@@ -12,6 +12,7 @@ finding is looked at a second time before it is believed or touched.
     acl          a bucket whose ACL is not its directory's: set
     unfinished   a move or a recursive delete whose client is gone: ended
     copy         an ensemble's copy of the table that is missing or old: written
+    unreachable  an ensemble that could not be looked at: shown
     fence        a shard without its fence at its owner: shown
 
 Must never: delete a node that a client can see without being told so by name.
@@ -20,7 +21,7 @@ Must never: delete a node that a client can see without being told so by name.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,7 @@ from parkazoo import remove
 from parkazoo.copying import GONE, clear, erase, version_of
 from parkazoo.errors import MoveFailed
 from parkazoo.layout import CLAIM, CONFIG, DONE, INTENTS, Layout, decode, fence
-from parkazoo.mapping import SHARDS, Table
+from parkazoo.mapping import Table
 from parkazoo.move import FAREWELL, Mover
 
 if TYPE_CHECKING:
@@ -59,8 +60,11 @@ class Finding:
 
 
 class Checker:
-    def __init__(self, client: ParKazooClient) -> None:
+    """`away`: ensembles that are not asked, because they cannot be reached."""
+
+    def __init__(self, client: ParKazooClient, away: Set[str] = frozenset()) -> None:
         self.client = client
+        self.away = away
         assert client.table is not None
         self.table = client.table
         self.layout = Layout(self.table.rules)
@@ -68,9 +72,19 @@ class Checker:
     def run(
         self, repair: bool = False, delete_orphans: bool = False
     ) -> Iterator[Finding]:
-        yield from self._table(repair)
+        assert not (repair and self.away), "repairing needs every ensemble"
+        for name in sorted(self.away):
+            lost = len(self.table.shards(name))
+            what = f"not asked; {lost} shards, and what hangs on it, are not judged"
+            yield Finding("unreachable", name, what)
+        if self.table.seat not in self.away:
+            yield from self._table(repair)
         yield from self._intents(repair)
-        owned = [(self.table.owners[shard], shard) for shard in range(SHARDS)]
+        owned = [
+            (owner, shard)
+            for shard, owner in enumerate(self.table.owners)
+            if owner not in self.away
+        ]
         for (name, shard), anchors in self._anchors(owned):
             if anchors is None:
                 yield Finding("fence", fence(shard), f"missing on {name}")
@@ -105,6 +119,8 @@ class Checker:
                 finding.repaired = True
             yield finding
         for name in table.ensembles:
+            if name in self.away:
+                continue
             session = self._at(name)
             try:
                 data, stat = session.get(CONFIG)
@@ -130,6 +146,8 @@ class Checker:
     def _intents(self, repair: bool) -> Iterator[Finding]:
         left = []
         for name in self.table.ensembles:
+            if name in self.away:
+                continue
             session = self._at(name)
             try:
                 found = session.get_children(INTENTS)
@@ -192,6 +210,8 @@ class Checker:
         """A transaction's mark without its intent. It is made after the intent, so
         the transaction is over; what its client sent before its session ended may
         yet arrive for a while, and must find the mark."""
+        if self.away:
+            return  # its intent may be where nobody can look
         stat = session.exists(path)
         if stat is None or time.time() - stat.ctime / 1000 < MARK_SECONDS:
             return
@@ -218,6 +238,8 @@ class Checker:
         names = session.get_children(bucket) if "b" in inside else []
         claimed = any(name.startswith(CLAIM[1:]) for name in inside)
         home = self.layout.node(directory)
+        if self.table.owners[home.shard] in self.away:
+            return None
         at_home = self._at(self.table.owners[home.shard])
         at_home.sync(home.path)
         stat = at_home.exists(home.path)
@@ -254,6 +276,7 @@ class Checker:
         places = [
             (name, shard)
             for name in self.table.ensembles
+            if name not in self.away
             for shard, owner in enumerate(self.table.owners)
             if owner != name and shard not in self.table.planned
         ]

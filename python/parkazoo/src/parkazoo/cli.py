@@ -16,8 +16,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from kazoo.exceptions import KazooException, NoNodeError
@@ -30,7 +30,7 @@ from parkazoo.client import ParKazooClient
 from parkazoo.connection import BatchingClient
 from parkazoo.errors import ParKazooError
 from parkazoo.mapping import ConfigurationInvalid, Rules, Table, balanced, join
-from parkazoo.move import Mover, State
+from parkazoo.move import Mover, State, member
 
 DONE, WRONG, FAILED = 0, 1, 2
 # For so long after a command was killed, nobody else may change the table.
@@ -351,16 +351,31 @@ def _server(session: Any) -> str:
     return "; ".join(found)
 
 
+def _away(client: ParKazooClient) -> set[str]:
+    """The ensembles that cannot be asked now; a request to them would wait."""
+    assert client.table is not None
+    at = client._sessions.session
+    return {name for name in client.table.ensembles if not at(name).connected}
+
+
+def _reach(away: Iterable[str]) -> str:
+    return f"  (not reached: {', '.join(sorted(away))})"
+
+
 def where_command(options: Any) -> int:
-    with _client(options) as client:
+    with _client(options, degraded=True) as client:
         path = _whole(options)
         layout, table = client._layout, client.table
         assert table is not None
         node = layout.node(path)
         buckets = layout.buckets(path)
+        # Its Stat is joined from all of these.
+        asked = {table.owners[node.shard], *(table.owners[b.shard] for b in buckets)}
+        missed = asked & _away(client)
         document = {
             "path": path,
-            "exists": client.exists(path) is not None,
+            "exists": None if missed else client.exists(path) is not None,
+            "unreachable": sorted(missed),
             "shard": node.shard,
             "ensemble": table.owners[node.shard],
             "hosts": table.ensembles[table.owners[node.shard]],
@@ -375,7 +390,12 @@ def where_command(options: Any) -> int:
             ],
         }
     lines = [
-        f"{path}" + ("" if document["exists"] else "  (does not exist)"),
+        path
+        + (
+            _reach(missed) + "; whether it exists is not known"
+            if missed
+            else ("" if document["exists"] else "  (does not exist)")
+        ),
         f"  node      shard {node.shard} on {document['ensemble']}"
         f" ({document['hosts']})  {node.path}",
     ]
@@ -384,56 +404,96 @@ def where_command(options: Any) -> int:
             f"  children  shard {b.shard} on {table.owners[b.shard]}  {b.path}"
         )
     _answer(options, document, lines)
-    return DONE
+    return WRONG if missed else DONE
 
 
 def tree_command(options: Any) -> int:
-    found: list[dict[str, Any]] = []
-    with _client(options) as client:
-        table, layout = client.table, client._layout
-        assert table is not None
+    with _client(options, degraded=True) as client:
+        found = list(_walk(client, _whole(options), 0, options.depth, _away(client)))
+    lines = [_branch(node) for node in found]
+    _answer(options, found, lines or [f"{_whole(options)}  (does not exist)"])
+    return DONE if found and not any(n["unreachable"] for n in found) else WRONG
 
-        def walk(path: str, depth: int) -> None:
-            try:
-                names, stat = client.get_children(path, include_data=True)
-            except NoNodeError:
+
+def _walk(
+    client: ParKazooClient, path: str, depth: int, depth_max: int, away: set[str]
+) -> Iterator[dict[str, Any]]:
+    """A node and what is below it, as far as it can be reached."""
+    table, layout = client.table, client._layout
+    assert table is not None
+    home = layout.node(path)
+    owner = table.owners[home.shard]
+    holders = {table.owners[bucket.shard] for bucket in layout.buckets(path)}
+    missed = ({owner} | holders) & away
+    names: list[str] | None = None
+    try:
+        if not missed:
+            names, stat = client.get_children(path, include_data=True)
+        else:
+            # Past the client: it would wait for the rest of the answer.
+            at = client._sessions.session
+            stat = None if owner in away else at(owner).exists(home.path)
+            if stat is None and owner not in away:
                 return
-            owner = table.owners[layout.node(path).shard]
-            found.append(
-                {
-                    "path": path,
-                    "depth": depth,
-                    "ensemble": owner,
-                    "children": len(names),
-                    "bytes": stat.dataLength,
-                    "ephemeral": bool(stat.ephemeralOwner),
-                }
-            )
-            if depth < options.depth:
-                for name in sorted(names):
-                    if not (path == "/" and name == "zookeeper"):
-                        walk(join(path, name), depth + 1)
+            if not holders & away:
+                names = _listed(client, path)
+    except NoNodeError:
+        return
+    yield {
+        "path": path,
+        "depth": depth,
+        "ensemble": owner,
+        "children": None if names is None else len(names),
+        "bytes": None if stat is None else stat.dataLength,
+        "ephemeral": None if stat is None else bool(stat.ephemeralOwner),
+        "unreachable": sorted(missed),
+    }
+    if depth < depth_max:
+        for name in sorted(names or []):
+            if not (path == "/" and name == "zookeeper"):
+                yield from _walk(client, join(path, name), depth + 1, depth_max, away)
 
-        walk(_whole(options), 0)
-    lines = [
+
+def _listed(client: ParKazooClient, path: str) -> list[str]:
+    """What is in a directory's buckets, whose ensembles can be asked."""
+    assert client.table is not None
+    names: list[str] = []
+    for bucket in client._layout.buckets(path):
+        session = client._sessions.session(client.table.owners[bucket.shard])
+        with suppress(NoNodeError):
+            names += session.get_children(bucket.path)
+    return names
+
+
+def _branch(node: dict[str, Any]) -> str:
+    def known(value: Any) -> str:
+        return "?" if value is None else str(value)
+
+    return (
         f"{'  ' * node['depth']}{node['path'].rsplit('/', 1)[1] or '/'}"
-        f"  [{node['ensemble']}] {node['children']} children, {node['bytes']} bytes"
+        f"  [{node['ensemble']}] {known(node['children'])} children,"
+        f" {known(node['bytes'])} bytes"
         + (", ephemeral" if node["ephemeral"] else "")
-        for node in found
-    ] or [f"{_whole(options)}  (does not exist)"]
-    _answer(options, found, lines)
-    return DONE if found else WRONG
+        + (_reach(node["unreachable"]) if node["unreachable"] else "")
+    )
 
 
 def check_command(options: Any) -> int:
-    with _client(options) as client:
-        checker = Checker(client)
+    with _client(options, degraded=True) as client:
+        away = _away(client)
+        if away and options.repair:
+            raise Usage(
+                f"{', '.join(sorted(away))} cannot be reached, and repairing needs"
+                " every ensemble; nothing was changed. `parkazoo check` looks at the others"
+            )
+        checker = Checker(client, away)
         found = list(checker.run(options.repair, options.delete_orphans))
     lines = [
         f"{f.kind:10} {f.where}: {f.what}" + ("  (repaired)" if f.repaired else "")
         for f in found
     ] or ["nothing wrong"]
-    if any(not f.repaired for f in found) and not options.repair:
+    mendable = [f for f in found if not f.repaired and f.kind != "unreachable"]
+    if mendable and not options.repair:
         lines.append("next: `parkazoo check --repair`")
     _answer(options, [vars(f) for f in found], lines)
     return WRONG if any(not f.repaired for f in found) else DONE
@@ -442,9 +502,13 @@ def check_command(options: Any) -> int:
 def add_command(options: Any) -> int:
     with _client(options) as client:
         mover = Mover(client, None if options.json else _progress)
+        known = member(mover.table, options.ensemble)
         name = mover.add_ensemble(options.ensemble, options.name)
+        if known is not None:
+            print(f"{options.ensemble} is a member already: {known}", file=sys.stderr)
         if options.no_rebalance:
-            _answer(options, {"name": name}, [f"{name} joined; next: `rebalance`"])
+            joined = "is a member already" if known else "joined"
+            _answer(options, {"name": name}, [f"{name} {joined}; next: `rebalance`"])
             return DONE
         return _moved(options, mover, mover.rebalance)
 

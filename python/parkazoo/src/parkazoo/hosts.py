@@ -33,3 +33,9 @@ def split(hosts: Hosts) -> tuple[list[str], str]:
 def servers(hosts: str) -> frozenset[tuple[str, int]]:
     """The servers of one ensemble, to tell whether two strings mean the same one."""
     return frozenset(collect_hosts(hosts)[0])
+
+
+def server(found: tuple[str, int]) -> str:
+    """One of `servers`, as it is written in a hosts string."""
+    name, port = found
+    return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"

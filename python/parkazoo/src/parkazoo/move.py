@@ -333,7 +333,7 @@ class Mover(Seat):
         with self.alone():
             self._recover()
             table = self.table
-            known = _member(table, hosts)
+            known = member(table, hosts)
             if known is not None:
                 return known  # it had joined already
             if name is None:
@@ -460,7 +460,7 @@ class Mover(Seat):
         except NoNodeError:
             return
         name, hosts = json.loads(note)
-        if not _member(table, hosts):
+        if not member(table, hosts):
             self._say_farewell(hosts, table)
             self.farewell_said = name
             failpoints.reached("remove.4.farewell", failpoints.AFTER)
@@ -490,7 +490,7 @@ class Mover(Seat):
             session.close()
 
 
-def _member(table: Table, hosts: str) -> str | None:
+def member(table: Table, hosts: str) -> str | None:
     """The name under which an ensemble with one of these servers is a member."""
     for name, listed in table.ensembles.items():
         if hosts_string.servers(hosts) & hosts_string.servers(listed):

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kazoo.exceptions import (
     AuthFailedError,
@@ -39,6 +39,8 @@ from parkazoo.mapping import ConfigurationInvalid, Table
 if TYPE_CHECKING:
     from parkazoo.client import ParKazooClient
 
+# How long a server is waited for, of which it must be known whose it is.
+STRANGER_SECONDS = 3.0
 # How often the opening routine looks even when nothing was signalled.
 LOOK_SECONDS = 0.25
 # Routines that wait for servers side by side.
@@ -46,6 +48,12 @@ PARALLEL_MAX = 16
 MISMATCH = (
     "the hosts given hold different ParKazoo namespaces; name the"
     " ensembles of one of them (`parkazoo status` shows which is which)"
+)
+
+
+NOT_ONE_ENSEMBLE = (
+    "{hosts} are not the servers of one ensemble: {server} {is_of}. Commas join the"
+    " servers of one ensemble; between ensembles stands a semicolon: `{meant}`"
 )
 
 
@@ -204,9 +212,18 @@ class Sessions:
     def _name_of(self, ensemble: EnsembleClient, table: Table) -> str | None:
         """Which ensemble of the table is this, by its servers or by what it says?"""
         servers = hosts_string.servers(ensemble.hosts_string)
+        found = None
         for name, listed in table.ensembles.items():
-            if servers & hosts_string.servers(listed):
-                return name
+            these = servers & hosts_string.servers(listed)
+            if these and found is not None:
+                self._not_one(ensemble, table, min(these), f"is one of {name}'s")
+            if these:
+                found = name
+        if found is not None:
+            known = hosts_string.servers(table.ensembles[found])
+            for stranger in sorted(servers - known):
+                self._refuse_stranger(ensemble, table, found, stranger)
+            return found
         if not self.wait(
             lambda: ensemble.connected, self.client._session_timeout / 1e3
         ):
@@ -220,6 +237,55 @@ class Sessions:
             # Else which of the two it is would depend on who answered first.
             raise NamespaceMismatch(MISMATCH)
         return said if said in table.ensembles else None
+
+    def _refuse_stranger(
+        self, ensemble: EnsembleClient, table: Table, name: str, server: tuple[str, int]
+    ) -> None:
+        """A server that stands beside those of an ensemble, and that the table does
+        not know, may be a new one of it. If it says that it is not, a session would
+        be with the one or the other by chance."""
+        visited = self.visit(hosts_string.server(server))
+        try:
+            if not self.wait(lambda: visited.connected, STRANGER_SECONDS):
+                return
+            try:
+                visited.sync(CONFIG)
+                theirs = Table.deserialize(visited.get(CONFIG)[0])
+                said = visited.get(IDENTITY)[0].decode()
+            except NoNodeError:
+                self._not_one(ensemble, table, server, "holds no namespace")
+            except (KazooException, ConfigurationInvalid):
+                return  # what it says is not known
+            if theirs.namespace != table.namespace:
+                is_of = f"belongs to another namespace ({theirs.namespace})"
+                self._not_one(ensemble, table, server, is_of)
+            if said != name:
+                self._not_one(ensemble, table, server, f"is one of {said}'s")
+        finally:
+            visited.shut()
+            visited.close()
+
+    @staticmethod
+    def _not_one(
+        ensemble: EnsembleClient, table: Table, server: tuple[str, int], is_of: str
+    ) -> NoReturn:
+        """Several ensembles where one should be: name the semicolon."""
+        hosts = ensemble.hosts_string
+        parts: dict[Any, list[str]] = {}
+        for each in hosts.split(","):
+            one = hosts_string.servers(each)
+            listed = table.ensembles.items()
+            owner = next((n for n, h in listed if one & hosts_string.servers(h)), each)
+            parts.setdefault(owner, []).append(each.strip())
+        meant = hosts_string.SEPARATOR.join(",".join(part) for part in parts.values())
+        raise NamespaceMismatch(
+            NOT_ONE_ENSEMBLE.format(
+                hosts=hosts,
+                server=hosts_string.server(server),
+                is_of=is_of,
+                meant=meant,
+            )
+        )
 
     def _add(self, name: str, hosts: str) -> EnsembleClient:
         with self.lock:
