@@ -484,7 +484,8 @@ def check_command(options: Any) -> int:
         if away and options.repair:
             raise Usage(
                 f"{', '.join(sorted(away))} cannot be reached, and repairing needs"
-                " every ensemble; nothing was changed. `parkazoo check` looks at the others"
+                " every ensemble; nothing was changed. `parkazoo check` looks at the"
+                " others"
             )
         checker = Checker(client, away)
         found = list(checker.run(options.repair, options.delete_orphans))
