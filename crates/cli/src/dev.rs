@@ -262,7 +262,7 @@ fn spec(arguments: &DevArguments, node: &Node, cluster: &Cluster, coordination_d
         durability: settings.durability,
         workers: settings.workers_each(cluster.nodes.len()),
         password: settings.password.clone(),
-        connections_max: settings.connections_max as usize,
+        limits: settings.limits,
         hedge_after: Duration::from_millis(settings.hedge_after_ms),
         repair_period: Duration::from_secs(settings.repair_period_s),
     }

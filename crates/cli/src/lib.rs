@@ -14,6 +14,7 @@ mod export;
 mod failure;
 mod holder;
 mod keys;
+mod limits;
 mod load;
 mod node_command;
 mod node_list;

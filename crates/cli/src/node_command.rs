@@ -13,6 +13,7 @@ use storage::Durability;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::CliError;
+use crate::limits::LimitSettings;
 use crate::node_list::NodeListArguments;
 use crate::output::print;
 use crate::server::{EngineKind, NodeSpec, RunningNode};
@@ -20,8 +21,6 @@ use crate::shared::Shared;
 
 /// The option by which `dev` ties a node to itself.
 pub(crate) const STOP_WITH_STDIN: &str = "--stop-with-stdin";
-/// Connections of clients that a node serves unless told otherwise.
-const CONNECTIONS_MAX: u32 = 10_000;
 
 /// Settings that every way of running nodes shares.
 #[derive(Clone, Debug, clap::Args)]
@@ -39,15 +38,9 @@ pub struct NodeSettings {
     /// Password that Redis clients must give; by default none. The variable keeps it off the process list.
     #[arg(long, env = "TONTINE_PASSWORD", hide_env_values = true)]
     pub password: Option<String>,
-    /// Connections of clients that one node serves at the same time, native and Redis together. One more is told so
-    /// and closed.
-    #[arg(
-        long,
-        default_value_t = CONNECTIONS_MAX,
-        value_parser = clap::value_parser!(u32).range(1..),
-        value_name = "COUNT"
-    )]
-    pub connections_max: u32,
+    /// How much a node takes in.
+    #[command(flatten)]
+    pub limits: LimitSettings,
     /// Milliseconds that a node may take to answer before another one is asked beside it, 1 to 60000.
     #[arg(
         long,
@@ -129,9 +122,7 @@ impl NodeSettings {
             format!("--durability={}", show_durability(self.durability)),
             format!("--workers={workers}"),
         ];
-        if self.connections_max != CONNECTIONS_MAX {
-            arguments.push(format!("--connections-max={}", self.connections_max));
-        }
+        arguments.extend(self.limits.as_arguments());
         if self.hedge_after_ms != 50 {
             arguments.push(format!("--hedge-after-ms={}", self.hedge_after_ms));
         }
@@ -171,7 +162,7 @@ pub(crate) fn run(shared: &Shared, arguments: NodeArguments) -> Result<ExitCode,
             durability: settings.durability,
             workers: settings.workers_each(1),
             password: settings.password.clone(),
-            connections_max: settings.connections_max as usize,
+            limits: settings.limits,
             hedge_after: Duration::from_millis(settings.hedge_after_ms),
             repair_period: Duration::from_secs(settings.repair_period_s),
         };

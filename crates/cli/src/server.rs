@@ -18,6 +18,7 @@ use runtime::{Disk, Listener, NetworkError, Ports};
 use storage::{Durability, LogOptions};
 
 use crate::failure::CliError;
+use crate::limits::LimitSettings;
 
 /// Which engine keeps the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -40,7 +41,7 @@ pub(crate) struct NodeSpec {
     pub(crate) durability: Durability,
     pub(crate) workers: usize,
     pub(crate) password: Option<String>,
-    pub(crate) connections_max: usize,
+    pub(crate) limits: LimitSettings,
     pub(crate) hedge_after: Duration,
     pub(crate) repair_period: Duration,
 }
@@ -140,7 +141,8 @@ async fn open(spec: &NodeSpec, ports: &Ports, port: u16) -> Result<Arc<Node>, Cl
         }
     };
     let mut config = NodeConfig::new(spec.id, &spec.cluster);
-    config.limits.connections_max = spec.connections_max;
+    config.limits = spec.limits.admission();
+    config.hint_bytes_max = spec.limits.hint_bytes_max;
     config.resp = RespOptions {
         password: spec.password.clone(),
         port,

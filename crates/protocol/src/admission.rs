@@ -16,6 +16,10 @@
 //! and all would be busy refusing. A replica's part waits for nobody, so admitting it always frees something.
 //! Clients may therefore use only a part of the node's limits, other nodes all of it.
 //!
+//! A request that is still coming in counts with the bytes of it that have come ([`Coming`]), so that many slow
+//! connections cannot fill the memory with beginnings. They may use a part of the bytes only: whoever begins much and
+//! finishes nothing must not take the room of requests that have come whole.
+//!
 //! What is counted is released by dropping the permit, also when the future that held it is dropped unfinished.
 //!
 //! **Architecture Invariant:** nothing waits here. A queue in front of a full node is only a slower refusal.
@@ -44,6 +48,12 @@ pub const NODE_BYTES_MAX: usize = 1024 * 1024 * 1024;
 
 /// The part of the node's limits that only other nodes may use: one in so many.
 pub const NODES_ONLY_PART: usize = 4;
+
+/// The part of the node's bytes that requests may use which are still coming in: one in so many.
+pub const COMING_PART: usize = 2;
+
+/// Bytes of a request that is still coming in which are not counted: the buffer that each connection has anyway.
+pub const COMING_BYTES_FREE: usize = 16 * 1024;
 
 /// Places beside those of clients: for other nodes, and for whoever has not yet said who it is.
 const OTHER_CONNECTIONS_MIN: usize = 64;
@@ -131,6 +141,8 @@ pub struct Admission {
     farewells: AtomicUsize,
     stopping: AtomicBool,
     gauge: Gauge,
+    /// Bytes in `gauge` of requests that are still coming in.
+    coming: AtomicUsize,
 }
 
 /// Leave to keep a refused connection open until it has read why; drop it when the connection is closed.
@@ -155,6 +167,13 @@ pub struct Connection {
 pub struct Permit {
     connection: Arc<Connection>,
     bytes: usize,
+}
+
+/// The one request that is still coming in on a connection; what it holds is given back when this is dropped.
+#[derive(Debug)]
+pub struct Coming {
+    connection: Arc<Connection>,
+    held: usize,
 }
 
 impl Default for AdmissionLimits {
@@ -188,6 +207,7 @@ impl Admission {
             farewells: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             gauge: Gauge::default(),
+            coming: AtomicUsize::new(0),
         })
     }
 
@@ -295,9 +315,57 @@ impl Connection {
         Ok(Permit { connection: Arc::clone(self), bytes })
     }
 
+    /// The account of what is still coming in on the connection; nothing yet.
+    pub fn coming(self: &Arc<Self>) -> Coming {
+        Coming { connection: Arc::clone(self), held: 0 }
+    }
+
     /// What is under way on the connection.
     pub fn load(&self) -> Load {
         self.gauge.load()
+    }
+}
+
+impl Coming {
+    /// Counts `bytes`, with what is about to be reserved for more, in place of what was counted before. Up to
+    /// [`COMING_BYTES_FREE`] they count as none. When the request has come whole, hold nothing before it is admitted.
+    ///
+    /// As with [`Connection::admit`], what comes alone is not bounded by these limits, but by the frame.
+    ///
+    /// # Errors
+    /// [`Overloaded::NodeBytes`] when there is no room for so many; nothing is held then, so that what has come must
+    /// be let go.
+    pub fn hold(&mut self, bytes: usize) -> Result<(), Overloaded> {
+        let bytes = if bytes > COMING_BYTES_FREE { bytes } else { 0 };
+        if bytes == self.held {
+            return Ok(());
+        }
+        let admission = &self.connection.admission;
+        let before = std::mem::take(&mut self.held);
+        admission.coming.fetch_sub(before, Ordering::Relaxed);
+        admission.gauge.give_back_bytes(before);
+        if bytes == 0 {
+            return Ok(());
+        }
+        let max = admission.limits.node_bytes_max / COMING_PART;
+        let more = |held: usize| (held == 0 || held.saturating_add(bytes) <= max).then_some(held + bytes);
+        if admission.coming.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+            return Err(Overloaded::NodeBytes { max });
+        }
+        let node = admission.limits_of(self.connection.peer.unwrap_or(Peer::Client));
+        if !admission.gauge.take_bytes(bytes, node.bytes) {
+            admission.coming.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(Overloaded::NodeBytes { max: node.bytes });
+        }
+        self.held = bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        // Holding nothing is never refused.
+        let _ = self.hold(0);
     }
 }
 
@@ -384,7 +452,7 @@ impl Gauge {
                 full = Full::Requests;
                 return None;
             }
-            if load.requests > 0 && load.bytes.saturating_add(bytes) > max.bytes {
+            if load != Load::default() && load.bytes.saturating_add(bytes) > max.bytes {
                 full = Full::Bytes;
                 return None;
             }
@@ -392,6 +460,22 @@ impl Gauge {
         };
         // Counters order nothing but themselves.
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).map(|_| ()).map_err(|_| full)
+    }
+
+    /// Counts bytes that belong to no request yet, unless that exceeds the limit and something else is counted.
+    fn take_bytes(&self, bytes: usize, max: usize) -> bool {
+        let more = |packed: u64| {
+            let load = unpack(packed);
+            let fits = load == Load::default() || load.bytes.saturating_add(bytes) <= max;
+            fits.then_some(packed + countable(bytes))
+        };
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Takes back what [`Gauge::take_bytes`] counted.
+    fn give_back_bytes(&self, bytes: usize) {
+        let before = unpack(self.0.fetch_sub(countable(bytes), Ordering::Relaxed));
+        debug_assert!(before.bytes as u64 >= countable(bytes), "counted before");
     }
 
     /// Takes back what [`Gauge::take`] counted.

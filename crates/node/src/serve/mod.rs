@@ -99,12 +99,16 @@ impl Service {
     }
 
     async fn serve_admitted(self, mut link: Link, mut connection: Arc<Connection>) {
+        // A greeting is short.
+        link.receiver.bound(Box::new(|bytes| bytes == 0));
         let timer = self.ports.clock.sleep(HANDSHAKE_TIME_MAX);
         let entry = match select(Box::pin(self.shake_hands(&mut link, &mut connection)), timer).await {
             Either::Left((Some(entry), _)) => entry,
             // Refused, or silent: whoever connects and says nothing must not hold a place.
             _ => return,
         };
+        let mut coming = connection.coming();
+        link.receiver.bound(Box::new(move |bytes| coming.hold(bytes).is_ok()));
         let served = Served { service: self, sender: link.sender, entry, connection };
         let mut window = window::Window::new();
         loop {
@@ -121,6 +125,7 @@ impl Service {
                     }
                 }
                 Ok(None) => return,
+                Err(NetworkError::NotKept { head }) => served.refuse_unread(&head),
                 Err(error) => {
                     tracing::debug!(peer = %link.peer, %error, "link ended");
                     return;
@@ -269,6 +274,13 @@ impl Served {
             }
         }
         true
+    }
+
+    /// Refuses a request that there was no room to read.
+    fn refuse_unread(&self, head: &Bytes) {
+        let failure =
+            Failure::new(ErrorCode::Overloaded, "too many bytes of requests are coming in on this node");
+        self.answer(request_id(head).unwrap_or(0), Err(failure));
     }
 
     /// A step of a collection round, which only nodes ask for.

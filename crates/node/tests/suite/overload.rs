@@ -11,6 +11,8 @@ use model::{Actor, Generation, NodeId, StoreName, Timestamp, Value, VersionSet};
 use node::NodeConfig;
 use protocol::admission::Load;
 use runtime::Ports;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use wire::error::ErrorCode;
 use wire::messages::{
     Condition, Hello, Peer, Put, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response,
@@ -174,6 +176,84 @@ async fn a_connection_over_the_limit_is_told_so_and_a_later_one_finds_the_place_
         assert_eq!(found.value().as_deref(), Some(&b"v"[..]));
         break;
     }
+}
+
+/// Sends the beginning of a long put over a link of its own, and leaves it there.
+async fn begin(address: &str, value_bytes: usize, sent_bytes: usize) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let (version_min, version_max) = (wire::messages::VERSION_MIN, wire::messages::VERSION_MAX);
+    let peer = Peer::Client { name: "slow".to_owned() };
+    let hello = Request::Hello(Hello { version_min, version_max, cluster: None, peer });
+    stream.write_all(b"TONTINE\x01\n").await.unwrap();
+    stream.write_all(&frame(0, &hello)).await.unwrap();
+    let mut preamble = [0; 9];
+    stream.read_exact(&mut preamble).await.unwrap();
+    assert!(matches!(read_frame(&mut stream).await.1, Response::Welcome(_)));
+    let put = frame(7 << 16, &put("slow".to_owned(), value_bytes, RequestOptions::default()));
+    stream.write_all(&put[..sent_bytes]).await.unwrap();
+    stream
+}
+
+fn frame(id: u64, request: &Request) -> Vec<u8> {
+    let mut body = bytes::BytesMut::new();
+    encode_request(id, request, &mut body);
+    [&u32::try_from(body.len()).unwrap().to_le_bytes()[..], &body].concat()
+}
+
+async fn read_frame(stream: &mut TcpStream) -> (u64, Response) {
+    let mut body = vec![0; stream.read_u32_le().await.unwrap() as usize];
+    stream.read_exact(&mut body).await.unwrap();
+    decode_response(body.into()).unwrap()
+}
+
+/// Beginnings of commands and frames that never end used to be bounded by connection only: each could hold 64 MiB.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_slow_connections_hold_no_more_than_their_part_and_whoever_is_over_it_is_told() {
+    const LIMIT: usize = 4 << 20;
+    let cluster =
+        RunningCluster::start((1, 1), store(1, 1, 1), |config| config.limits.node_bytes_max = LIMIT).await;
+    let address = cluster.nodes[0].replica().view().get().cluster().nodes[0].native.clone();
+    let held = || cluster.nodes[0].admission().load().bytes;
+    let mut slow = Vec::new();
+    // The last one that fits is not known: what is reserved counts with what has come.
+    while held() < LIMIT / 4 {
+        let before = held();
+        slow.push(begin(&address, 1 << 20, 300_000).await);
+        while held() == before {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    let mut redis = Vec::new();
+    for _ in 0..10 {
+        let mut connection = cluster.redis(0);
+        connection.send(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1000000\r\nbegin").await;
+        redis.push(connection);
+    }
+    // Each announces a megabyte, and is believed: half of the limit is soon full.
+    let mut told = 0;
+    for connection in &mut redis[3..] {
+        connection.expect("-OVERLOADED overloaded: requests of 2097152 bytes are under way").await;
+        told += 1;
+    }
+    assert_eq!(told, 7);
+    assert!(held() <= LIMIT / 2, "{} bytes are held", held());
+
+    // A link is told which of its requests found no room, and goes on.
+    let mut late = begin(&address, 10 << 20, 1 << 20).await;
+    let (id, answer) = read_frame(&mut late).await;
+    let Response::Failure(failure) = answer else { panic!("{answer:?}") };
+    assert_eq!((id, failure.code), (7 << 16, ErrorCode::Overloaded));
+    let rest = frame(7 << 16, &put("slow".to_owned(), 10 << 20, RequestOptions::default()));
+    late.write_all(&rest[1 << 20..]).await.unwrap();
+    late.write_all(&frame(8 << 16, &put("k".to_owned(), 1_000, RequestOptions::default()))).await.unwrap();
+    let (id, answer) = read_frame(&mut late).await;
+    assert!(id == 8 << 16 && matches!(answer, Response::Written(_)), "{id}: {answer:?}");
+
+    drop((slow, redis, late));
+    until_idle(&cluster).await;
+    let client = cluster.client(ClientOptions { deadline: PATIENCE, ..ClientOptions::default() }).await;
+    let large = vec![1; 3 << 20];
+    client.store("default").unwrap().put("k", large, client::PutOptions::default()).await.unwrap();
 }
 
 /// A merge used to be carried out first and then refused, which promises that nothing was done.

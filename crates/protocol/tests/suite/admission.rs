@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use protocol::admission::{
-    Admission, AdmissionLimits, CONNECTION_BYTES_MAX, CONNECTION_REQUESTS_MAX, Connection, FAREWELLS_MAX,
-    Load, Overloaded, Peer, Permit,
+    Admission, AdmissionLimits, COMING_BYTES_FREE, CONNECTION_BYTES_MAX, CONNECTION_REQUESTS_MAX, Connection,
+    FAREWELLS_MAX, Load, Overloaded, Peer, Permit,
 };
 
 fn limits() -> AdmissionLimits {
@@ -54,6 +54,40 @@ fn only_so_many_refused_connections_are_kept_to_be_told_why() {
     assert_eq!(kept.len(), FAREWELLS_MAX);
     drop(kept);
     assert!(admission.farewell().is_some(), "places are given back");
+}
+
+#[test]
+fn what_is_still_coming_in_may_use_half_of_the_nodes_bytes_and_is_given_back() {
+    const KIB: usize = 1024;
+    let limits = AdmissionLimits { connections_max: 9, node_bytes_max: 1_000 * KIB, ..limits() };
+    let limits = AdmissionLimits { connection_bytes_max: 1_000 * KIB, ..limits };
+    let admission = Admission::new(limits);
+    let connections: Vec<_> = (0..4).map(|_| connect(&admission, Peer::Client)).collect();
+    let mut coming: Vec<_> = connections.iter().map(Connection::coming).collect();
+    assert_eq!(coming[0].hold(COMING_BYTES_FREE), Ok(()));
+    assert_eq!(admission.load(), Load::default(), "a buffer that each has anyway");
+    for held in [20 * KIB, 400 * KIB, 200 * KIB] {
+        assert_eq!(coming[0].hold(held), Ok(()));
+        assert_eq!(admission.load(), Load { requests: 0, bytes: held }, "in place of what was held before");
+    }
+    assert_eq!(coming[1].hold(300 * KIB), Ok(()));
+    assert_eq!(coming[2].hold(17 * KIB), Err(Overloaded::NodeBytes { max: 500 * KIB }));
+    assert_eq!(coming[1].hold(301 * KIB), Err(Overloaded::NodeBytes { max: 500 * KIB }));
+    assert_eq!(admission.load().bytes, 200 * KIB, "what is refused holds nothing any more");
+
+    // Requests that have come whole keep their room, and take none away from what was granted.
+    assert_eq!(coming[1].hold(300 * KIB), Ok(()));
+    let permit = connections[3].admit(200 * KIB).unwrap();
+    assert!(
+        matches!(connections[3].admit(100 * KIB), Err(Overloaded::NodeBytes { .. })),
+        "a quarter is the nodes'"
+    );
+    drop(coming);
+    assert_eq!(admission.load(), Load { requests: 1, bytes: 200 * KIB });
+    drop(permit);
+    // Alone, anything may come: the frame bounds it.
+    assert_eq!(connections[0].coming().hold(64 * 1_024 * KIB), Ok(()));
+    assert_eq!(admission.load(), Load::default());
 }
 
 #[test]

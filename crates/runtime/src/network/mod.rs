@@ -53,6 +53,12 @@ pub enum NetworkError {
     },
     /// More than the limit of bytes wait to be sent on this link.
     Overloaded,
+    /// There is no room for a frame that is coming in ([`LinkReceiver::bound`]): the rest of it is passed over, and the
+    /// link goes on behind it.
+    NotKept {
+        /// The first bytes of its body, as many as tell which it was.
+        head: Bytes,
+    },
 }
 
 impl fmt::Display for NetworkError {
@@ -79,6 +85,7 @@ impl fmt::Display for NetworkError {
             NetworkError::Foreign { looks_like } => {
                 write!(f, "the peer speaks {looks_like}, not the native protocol")
             }
+            NetworkError::NotKept { .. } => f.write_str("there was no room for a frame that came in"),
             NetworkError::Overloaded => f.write_str("too many bytes wait to be sent to this peer"),
         }
     }
@@ -120,8 +127,21 @@ pub trait LinkReceiver: Send {
     /// The next frame's body; `Ok(None)` when the peer closed the link cleanly.
     ///
     /// Bytes may share a larger receive buffer: whoever keeps them for long copies them.
+    ///
+    /// # Errors
+    /// After [`NetworkError::NotKept`] the next frame can be received; any other ends the link.
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, NetworkError>>;
+
+    /// Asks `room` from now on before more is kept of a frame that is coming in. A link whose frames arrive whole has
+    /// no use for it.
+    fn bound(&mut self, room: Room) {
+        drop(room);
+    }
 }
+
+/// Whether there is room for so many bytes of a frame that is coming in, in place of as many as were asked for before;
+/// 0 when it has come whole. When there is none, none of them are kept.
+pub type Room = Box<dyn FnMut(usize) -> bool + Send>;
 
 impl dyn LinkReceiver {
     /// Awaits the next frame's body; `Ok(None)` when the peer closed the link cleanly.

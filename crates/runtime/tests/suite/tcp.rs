@@ -184,6 +184,43 @@ async fn a_frame_over_the_limit_is_refused_and_ends_the_link() {
     assert_eq!(link.sender.queued_bytes(), 0, "our own frames over the limit are refused and not queued");
 }
 
+/// Of the first frame there is never room for so much, of the second there is once half of it has come and then no
+/// more, of the third there is, and it is given back.
+#[tokio::test]
+async fn a_frame_without_room_is_passed_over_and_the_link_goes_on_behind_it() {
+    let (mut stream, mut link) = raw_peer().await;
+    let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let (max, noted) = (Arc::new(std::sync::atomic::AtomicUsize::new(100_000)), asked.clone());
+    let limit = max.clone();
+    link.receiver.bound(Box::new(move |bytes| {
+        noted.lock().unwrap().push(bytes);
+        bytes <= limit.load(std::sync::atomic::Ordering::Relaxed)
+    }));
+    let frame = |first: u8| {
+        let mut frame = 1_000_000_u32.to_le_bytes().to_vec();
+        frame.push(first);
+        frame.resize(1_000_004, 7);
+        frame
+    };
+    for first in [1, 2] {
+        let sent = [&frame(first)[..], b"\x02\0\0\0ok"].concat();
+        let writing = async { stream.write_all(&sent).await.unwrap() };
+        let reading = async {
+            let refused = link.receiver.receive().await;
+            let Err(NetworkError::NotKept { head }) = refused else { panic!("{refused:?}") };
+            assert_eq!((head[0], head[1], head.len()), (first, 7, 64));
+            assert_eq!(link.receiver.receive().await.unwrap().unwrap(), "ok");
+        };
+        tokio::join!(writing, reading);
+        max.store(500_000, std::sync::atomic::Ordering::Relaxed);
+    }
+    max.store(usize::MAX, std::sync::atomic::Ordering::Relaxed);
+    let sent = frame(3);
+    let (_, received) = tokio::join!(stream.write_all(&sent), link.receiver.receive());
+    assert_eq!(received.unwrap().unwrap(), sent[4..]);
+    assert_eq!(asked.lock().unwrap().last(), Some(&0), "what was asked for is given back");
+}
+
 #[tokio::test]
 async fn a_link_that_ends_within_a_frame_is_no_clean_end() {
     for cut in 1..6 {

@@ -47,15 +47,26 @@ where
         closing: false,
     };
     connection.register();
+    let mut coming = connection.admitted.coming();
     let mut ask = READ_BYTES;
     while !connection.closing {
         let lacking = connection.parser.bytes_lacking(input.len()).min(READ_AHEAD_BYTES_MAX);
+        // What has come of a command, and what is about to be reserved for the rest of it.
+        if let Err(full) = coming.hold(if input.is_empty() { 0 } else { input.len() + lacking }) {
+            // Where the next command begins is known only to whoever reads this one to its end.
+            connection.answer(Reply::failure(&crate::serve::not_admitted(&full)));
+            let (door, last_words) = (connection.door, connection.out.split());
+            drop((input, coming));
+            return door.part(stream, &last_words).await;
+        }
         input.reserve(ask.max(lacking));
         match stream.read_buf(&mut input).await {
             Ok(0) | Err(_) => return,
             Ok(read) if read >= ask => ask = (2 * ask).min(READ_BYTES_MAX),
             Ok(_) => {}
         }
+        // What has come whole is counted as a request from here on; holding nothing is never refused.
+        let _ = coming.hold(0);
         if connection.take_in(&mut input, &mut stream).await.is_err() {
             return;
         }

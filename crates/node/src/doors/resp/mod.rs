@@ -114,13 +114,21 @@ impl Door {
 
     /// Tells a client that there is no place for it, in Redis's words, and waits until it has closed the connection:
     /// most clients send their first commands before they read anything.
-    async fn refuse<S>(&self, mut stream: S)
+    async fn refuse<S>(&self, stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send,
+    {
+        self.part(stream, b"-ERR max number of clients reached\r\n").await;
+    }
+
+    /// Says something for the last time, and gives the client the time to read it.
+    async fn part<S>(&self, mut stream: S, last_words: &[u8])
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
         let Some(_farewell) = self.shared.admission.farewell() else { return };
         let telling = async {
-            stream.write_all(b"-ERR max number of clients reached\r\n").await?;
+            stream.write_all(last_words).await?;
             stream.shutdown().await?;
             let mut unread = [0_u8; 512];
             while stream.read(&mut unread).await? > 0 {}

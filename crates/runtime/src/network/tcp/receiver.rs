@@ -11,10 +11,13 @@ use tokio::io::AsyncReadExt;
 use tokio::net::tcp::OwnedReadHalf;
 
 use super::sender::PREFIX;
-use crate::network::{LinkReceiver, NetworkError};
+use crate::network::{LinkReceiver, NetworkError, Room};
 
 /// What one read asks for at first: enough for a burst of small requests, small enough for thousands of idle links.
 const READ_BYTES_MIN: usize = 16 * 1024;
+
+/// Bytes of a frame that has not been kept by which its sender is told which it was.
+const HEAD_BYTES: usize = 64;
 
 /// What one read asks for at most, on a link whose reads come back full.
 const READ_BYTES_MAX: usize = 256 * 1024;
@@ -25,6 +28,12 @@ pub(super) struct TcpReceiver {
     buffer: BytesMut,
     /// What the next read asks for.
     read_bytes: usize,
+    /// Is asked before much is kept of a frame that has not come whole.
+    room: Option<Room>,
+    /// Whether `room` was asked for some.
+    occupies: bool,
+    /// Bytes of a frame without room that are yet to be passed over.
+    passing: usize,
     /// The link was closed on our side.
     closed: Arc<AtomicBool>,
     /// No frame can follow: the peer closed, or sent what is no frame.
@@ -33,11 +42,27 @@ pub(super) struct TcpReceiver {
 
 impl TcpReceiver {
     pub(super) fn new(socket: OwnedReadHalf, closed: Arc<AtomicBool>) -> TcpReceiver {
-        TcpReceiver { socket, buffer: BytesMut::new(), read_bytes: READ_BYTES_MIN, closed, ended: false }
+        TcpReceiver {
+            socket,
+            buffer: BytesMut::new(),
+            read_bytes: READ_BYTES_MIN,
+            room: None,
+            occupies: false,
+            passing: 0,
+            closed,
+            ended: false,
+        }
     }
 
     /// The next whole frame in the buffer, or how many bytes are missing for it at least.
     fn cut(&mut self) -> Result<Cut, NetworkError> {
+        let passed = self.passing.min(self.buffer.len());
+        self.buffer.advance(passed);
+        self.passing -= passed;
+        if self.passing > 0 {
+            // The buffer is empty, and may have been a large one.
+            return Ok(Cut::Missing(self.passing.min(READ_BYTES_MIN)));
+        }
         let Some(prefix) = self.buffer.first_chunk::<PREFIX>() else {
             return Ok(Cut::Missing(PREFIX - self.buffer.len()));
         };
@@ -47,10 +72,35 @@ impl TcpReceiver {
         }
         let have = self.buffer.len() - PREFIX;
         if have < body {
-            return Ok(Cut::Missing(body - have));
+            let missing = body - have;
+            if self.has_room(missing) {
+                return Ok(Cut::Missing(missing));
+            }
+            let head = Bytes::copy_from_slice(&self.buffer[PREFIX..PREFIX + have.min(HEAD_BYTES)]);
+            self.buffer = BytesMut::new();
+            self.passing = missing;
+            return Err(NetworkError::NotKept { head });
+        }
+        if self.occupies {
+            self.occupies = false;
+            if let Some(room) = &mut self.room {
+                // There is always room for nothing.
+                let _ = room(0);
+            }
         }
         self.buffer.advance(PREFIX);
         Ok(Cut::Frame(self.buffer.split_to(body).freeze()))
+    }
+
+    /// Whether there is room for what has come of a frame and for the next read. A buffer of the least size is any
+    /// link's own.
+    fn has_room(&mut self, missing: usize) -> bool {
+        let Some(room) = &mut self.room else { return true };
+        if self.buffer.len() < READ_BYTES_MIN {
+            return true;
+        }
+        self.occupies = room(self.buffer.len() + missing.min(self.buffer.len().max(self.read_bytes)));
+        self.occupies
     }
 
     /// Makes room for the next read. A frame's announced length is believed only as far as bytes have come, so that
@@ -69,6 +119,10 @@ enum Cut {
 }
 
 impl LinkReceiver for TcpReceiver {
+    fn bound(&mut self, room: Room) {
+        self.room = Some(room);
+    }
+
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, NetworkError>> {
         loop {
             if self.ended || self.closed.load(Ordering::Acquire) {
@@ -78,7 +132,7 @@ impl LinkReceiver for TcpReceiver {
                 Ok(Cut::Frame(frame)) => return Poll::Ready(Ok(Some(frame))),
                 Ok(Cut::Missing(missing)) => missing,
                 Err(error) => {
-                    self.ended = true;
+                    self.ended = !matches!(error, NetworkError::NotKept { .. });
                     return Poll::Ready(Err(error));
                 }
             };

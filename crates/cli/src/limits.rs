@@ -1,0 +1,133 @@
+//! How much a node takes in before it answers *overloaded*, as options: `docs/operating/limits.md` says what each means.
+
+use node::stores::HINT_BYTES_MAX;
+use protocol::admission::{
+    AdmissionLimits, CONNECTION_BYTES_MAX, CONNECTION_REQUESTS_MAX, CONNECTIONS_MAX, NODE_BYTES_MAX,
+    NODE_REQUESTS_MAX,
+};
+
+/// How much a node takes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Args)]
+#[command(next_help_heading = "Limits of one node")]
+pub struct LimitSettings {
+    /// Connections of clients at the same time, native and Redis together. One more is told so and closed.
+    #[arg(
+        long,
+        default_value_t = CONNECTIONS_MAX as u32,
+        value_parser = clap::value_parser!(u32).range(1..),
+        value_name = "COUNT"
+    )]
+    pub connections_max: u32,
+    /// Requests under way on the node, 1 to 16777215. One more is answered *overloaded*.
+    #[arg(
+        long,
+        default_value_t = NODE_REQUESTS_MAX as u32,
+        value_parser = clap::value_parser!(u32).range(1..1 << 24),
+        value_name = "COUNT"
+    )]
+    pub requests_max: u32,
+    /// Bytes of requests under way on the node, from 1 MiB; those that are still coming in may use half of them.
+    #[arg(
+        long,
+        default_value_t = NODE_BYTES_MAX as u64,
+        value_parser = clap::value_parser!(u64).range(1 << 20..1 << 40),
+        value_name = "BYTES"
+    )]
+    pub request_bytes_max: u64,
+    /// Requests under way on one connection, 1 to 16777215.
+    #[arg(
+        long,
+        default_value_t = CONNECTION_REQUESTS_MAX as u32,
+        value_parser = clap::value_parser!(u32).range(1..1 << 24),
+        value_name = "COUNT"
+    )]
+    pub connection_requests_max: u32,
+    /// Bytes of requests under way on one connection, from 1 MiB.
+    #[arg(
+        long,
+        default_value_t = CONNECTION_BYTES_MAX as u64,
+        value_parser = clap::value_parser!(u64).range(1 << 20..1 << 40),
+        value_name = "BYTES"
+    )]
+    pub connection_bytes_max: u64,
+    /// Bytes of hints that the node holds for others. What it refuses is brought to them by comparing.
+    #[arg(long, default_value_t = HINT_BYTES_MAX, value_name = "BYTES")]
+    pub hint_bytes_max: u64,
+}
+
+impl Default for LimitSettings {
+    fn default() -> Self {
+        let limits = AdmissionLimits::default();
+        LimitSettings {
+            connections_max: limits.connections_max as u32,
+            requests_max: limits.node_requests_max as u32,
+            request_bytes_max: limits.node_bytes_max as u64,
+            connection_requests_max: limits.connection_requests_max as u32,
+            connection_bytes_max: limits.connection_bytes_max as u64,
+            hint_bytes_max: HINT_BYTES_MAX,
+        }
+    }
+}
+
+impl LimitSettings {
+    /// What the node's front doors go by.
+    pub(crate) fn admission(&self) -> AdmissionLimits {
+        AdmissionLimits {
+            connections_max: self.connections_max as usize,
+            connection_requests_max: self.connection_requests_max as usize,
+            connection_bytes_max: self.connection_bytes_max as usize,
+            node_requests_max: self.requests_max as usize,
+            node_bytes_max: self.request_bytes_max as usize,
+        }
+    }
+
+    /// Those that are not the defaults, as arguments of another `tontine`.
+    pub(crate) fn as_arguments(&self) -> Vec<String> {
+        let pairs = |limits: &LimitSettings| {
+            [
+                ("connections-max", u64::from(limits.connections_max)),
+                ("requests-max", u64::from(limits.requests_max)),
+                ("request-bytes-max", limits.request_bytes_max),
+                ("connection-requests-max", u64::from(limits.connection_requests_max)),
+                ("connection-bytes-max", limits.connection_bytes_max),
+                ("hint-bytes-max", limits.hint_bytes_max),
+            ]
+        };
+        let changed = pairs(self).into_iter().zip(pairs(&LimitSettings::default()));
+        let changed = changed.filter(|(chosen, default)| chosen != default);
+        changed.map(|((name, value), _)| format!("--{name}={value}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Alone {
+        #[command(flatten)]
+        limits: LimitSettings,
+    }
+
+    fn parse(words: &[String]) -> LimitSettings {
+        let words = ["x".to_owned()].into_iter().chain(words.iter().cloned());
+        Alone::try_parse_from(words).unwrap().limits
+    }
+
+    #[test]
+    fn limits_that_were_chosen_reach_a_node_of_its_own_process_and_the_others_stay_the_defaults() {
+        assert_eq!(parse(&[]), LimitSettings::default());
+        assert_eq!(parse(&[]).admission(), AdmissionLimits::default());
+        assert_eq!(parse(&[]).as_arguments(), Vec::<String>::new());
+        let words =
+            ["--requests-max=7", "--request-bytes-max=1048576", "--hint-bytes-max=5"].map(str::to_owned);
+        let chosen = parse(&words);
+        assert_eq!(chosen.as_arguments(), words);
+        assert_eq!((chosen.admission().node_requests_max, chosen.admission().node_bytes_max), (7, 1 << 20));
+        for refused in ["--requests-max=0", "--request-bytes-max=1000", "--requests-max=16777216"] {
+            assert!(Alone::try_parse_from(["x", refused]).is_err(), "{refused}");
+        }
+    }
+}
