@@ -66,6 +66,18 @@ def nothing_wrong(client: ParKazooClient) -> bool:
     return list(Checker(client).run()) == []
 
 
+def leave_behind(client: Any, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin a recursive delete, and stop short when its intent is written."""
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(remove, "_delete_all", die)
+        with pytest.raises(KeyboardInterrupt):
+            client.delete(path, recursive=True)
+
+
 def test_directories_are_spread_and_look_like_one_tree(make: Maker) -> None:
     client = make()
     for number in range(12):
@@ -355,14 +367,7 @@ def test_a_recursive_delete_left_behind_is_finished_by_others(
     client, other = make(), make()
     for number in range(5):
         client.create(f"/r/{number}/x", makepath=True)
-
-    def die(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(remove, "_delete_all", die)
-        with pytest.raises(KeyboardInterrupt):
-            client.delete("/r", recursive=True)
+    leave_behind(client, "/r", monkeypatch)
     assert remove.roll_forward(other) == []  # its owner is still alive
     client.stop()
     wait_until(
@@ -379,14 +384,7 @@ def test_a_client_that_runs_finishes_what_others_left_behind(
     monkeypatch.setattr(remove, "LOOK_SECONDS", 0.2)
     client, other = make(), make()
     client.create("/r/x", makepath=True)
-
-    def die(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(remove, "_delete_all", die)
-        with pytest.raises(KeyboardInterrupt):
-            client.delete("/r", recursive=True)
+    leave_behind(client, "/r", monkeypatch)
     client.stop()
     wait_until(lambda: not other.exists("/r"), "the other one finishes it by itself")
 
@@ -396,14 +394,7 @@ def test_a_new_life_is_not_deleted_by_an_old_intent(
 ) -> None:
     client, other = make(), make()
     client.create("/r/x", makepath=True)
-
-    def die(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(remove, "_delete_all", die)
-        with pytest.raises(KeyboardInterrupt):
-            client.delete("/r", recursive=True)
+    leave_behind(client, "/r", monkeypatch)
     other.delete("/r/x")
     other.delete("/r")
     other.create("/r/new", makepath=True)

@@ -19,7 +19,7 @@ from parkazoo.layout import INTENTS
 from parkazoo.mapping import Table
 from parkazoo.requests import _sync
 from servers import PATIENCE_SECONDS, wait_until
-from test_client import Maker, make, nothing_wrong
+from test_client import Maker, leave_behind, make, nothing_wrong
 
 __all__ = ["make"]
 
@@ -76,14 +76,7 @@ def test_a_new_life_is_not_deleted_by_who_finishes_the_work_of_another(
     anew, with the same names."""
     client, other, third = make(), make(), make()
     client.create("/r/d/x", makepath=True)
-
-    def die(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(remove, "_delete_all", die)
-        with pytest.raises(KeyboardInterrupt):
-            client.delete("/r", recursive=True)
+    leave_behind(client, "/r", monkeypatch)
     again: list[str] = []
 
     def make_anew() -> None:
