@@ -14,7 +14,7 @@
 //! **Architecture Invariant:** asking for a state takes no lock while all nodes are alive.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -41,29 +41,6 @@ const GOODBYE_PATIENCE: Duration = Duration::from_millis(1_500);
 /// Rounds between two measurements of the own load.
 const ROUNDS_PER_LOAD: u64 = 5;
 
-/// Where collection epochs come from and go to.
-pub trait Epochs: Send + Sync {
-    /// The epoch that this node has reached; spread with its next round.
-    fn current(&self) -> u64;
-
-    /// Another node has reached a greater one. Called again with each round until `current` has caught up.
-    fn heard(&self, epoch: u64);
-}
-
-/// A node without collection: it goes by the greatest epoch that it hears of.
-#[derive(Default)]
-struct HeardEpochs(AtomicU64);
-
-impl Epochs for HeardEpochs {
-    fn current(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    fn heard(&self, epoch: u64) {
-        self.0.fetch_max(epoch, Ordering::Relaxed);
-    }
-}
-
 /// A belief that changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
@@ -81,6 +58,10 @@ pub type Listener = Box<dyn Fn(Change) + Send + Sync>;
 /// Measures this node's load.
 pub(crate) type Measure = Box<dyn Fn() -> Load + Send + Sync>;
 
+/// Tells this node's collection epoch. Others are shown it and never adopt it: an epoch is adopted with a content, which
+/// names the cluster document that it goes with.
+pub(crate) type OwnEpoch = Box<dyn Fn() -> u64 + Send + Sync>;
+
 /// What this node believes about all nodes. One for each node, shared by its workers.
 pub struct Gossip {
     node: NodeId,
@@ -92,7 +73,6 @@ pub struct Gossip {
     troubled: RwLock<BTreeMap<NodeId, State>>,
     /// As many; so that asking costs a load while all is well.
     troubled_count: AtomicUsize,
-    epochs: RwLock<Arc<dyn Epochs>>,
     listeners: RwLock<Vec<Listener>>,
     /// The links of the rounds, once a worker plays them.
     links: OnceLock<Weak<Peers>>,
@@ -136,7 +116,6 @@ impl Gossip {
             machine,
             troubled: RwLock::default(),
             troubled_count: AtomicUsize::new(0),
-            epochs: RwLock::new(Arc::new(HeardEpochs::default())),
             listeners: RwLock::default(),
             links: OnceLock::new(),
             counts: Counts::register(metrics),
@@ -176,11 +155,6 @@ impl Gossip {
     /// Calls `listener` with every change of belief from now on.
     pub fn listen(&self, listener: impl Fn(Change) + Send + Sync + 'static) {
         self.listeners.write().push(Box::new(listener));
-    }
-
-    /// Takes epochs from, and tells them to, the collection module from now on.
-    pub fn connect_epochs(&self, epochs: Arc<dyn Epochs>) {
-        *self.epochs.write() = epochs;
     }
 
     /// Answers a peer's table.
@@ -240,12 +214,6 @@ impl Gossip {
                     self.believe(node, to);
                     changes.push((Change { node, from, to }, news.then_some(why)));
                 }
-            }
-        }
-        for action in &actions {
-            if let Action::HearEpoch { epoch } = *action {
-                let epochs = self.epochs.read().clone();
-                epochs.heard(epoch);
             }
         }
         for (change, why) in changes {
@@ -346,6 +314,7 @@ pub(crate) struct Rounds {
     peers: Arc<Peers>,
     adopt: Adopt,
     measure: Measure,
+    epoch: OwnEpoch,
     /// All links of the node, to hear who answers requests.
     links: Box<dyn Fn() -> Vec<Arc<Peers>> + Send + Sync>,
 }
@@ -358,12 +327,13 @@ impl Rounds {
         me: Peer,
         adopt: Adopt,
         measure: Measure,
+        epoch: OwnEpoch,
         links: impl Fn() -> Vec<Arc<Peers>> + Send + Sync + 'static,
     ) -> Rounds {
         let peers = own_links(gossip, ports.clone(), me);
         // A second call would be a second worker with rounds; the first one's links do.
         let _ = gossip.links.set(Arc::downgrade(&peers));
-        Rounds { gossip: Arc::downgrade(gossip), ports, peers, adopt, measure, links: Box::new(links) }
+        Rounds { gossip: Arc::downgrade(gossip), ports, peers, adopt, measure, epoch, links: Box::new(links) }
     }
 
     /// The links that the rounds use.
@@ -385,8 +355,7 @@ impl Rounds {
             for node in (self.links)().iter().flat_map(|peers| peers.heard()) {
                 gossip.step(Happened::Experienced { node, experience: Experience::Heard });
             }
-            let epoch = gossip.epochs.read().current();
-            gossip.step(Happened::EpochReached { epoch });
+            gossip.step(Happened::EpochReached { epoch: (self.epoch)() });
             for action in gossip.step(Happened::Elapsed { roll: self.ports.entropy.next_u64() }) {
                 if let Action::Exchange { with, rows } = action {
                     let (gossip, adopt) = (gossip.clone(), self.adopt.clone());

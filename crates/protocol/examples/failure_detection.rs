@@ -142,7 +142,6 @@ impl World {
                     self.send(to, Item::Answer { from: node, rows, exchange });
                 }
                 Action::Announce { node: about, to, .. } => self.announced.push((self.now, node, about, to)),
-                Action::HearEpoch { .. } => {}
             }
         }
     }

@@ -26,7 +26,9 @@ impl Node {
             node.map_or_else(Vec::new, |node| node.peers.lock().iter().filter_map(Weak::upgrade).collect())
         };
         let measure = Box::new(self.measure());
-        let rounds = Rounds::new(&self.gossip, ports.clone(), self.as_peer(), adopt, measure, links);
+        let epochs = self.replica.epochs().clone();
+        let epoch = Box::new(move || epochs.tag().0);
+        let rounds = Rounds::new(&self.gossip, ports.clone(), self.as_peer(), adopt, measure, epoch, links);
         self.peers.lock().push(Arc::downgrade(rounds.peers()));
         ports.tasks.spawn(Box::pin(rounds.run()));
     }

@@ -128,11 +128,6 @@ pub enum Action {
         /// yet does not answer yet, nor that it then does; that it never comes is.
         news: bool,
     },
-    /// Tell the collection module of a greater epoch than this node's.
-    HearEpoch {
-        /// The epoch.
-        epoch: u64,
-    },
 }
 
 /// One node's part in the rumours.
@@ -165,7 +160,7 @@ impl Gossip {
             Event::TableReceived { from, rows } => {
                 self.experience(from, Experience::Heard, now);
                 let better = self.known_better(&rows);
-                self.learn(&rows, now, actions);
+                self.learn(&rows, now);
                 actions.push(Action::Answer { rows: better });
                 self.announce(Some(from), &rows, now, actions);
             }
@@ -174,7 +169,7 @@ impl Gossip {
                 if let Some(member) = self.members.get_mut(&from) {
                     member.exchange = None;
                 }
-                self.learn(&rows, now, actions);
+                self.learn(&rows, now);
                 self.announce(Some(from), &rows, now, actions);
             }
             Event::ExchangeFailed { with } => {
@@ -284,17 +279,13 @@ impl Gossip {
         }
     }
 
-    fn learn(&mut self, rows: &[Row], now: Moment, actions: &mut Vec<Action>) {
+    fn learn(&mut self, rows: &[Row], now: Moment) {
         for &row in rows {
             if row.node == self.own.node {
                 self.outlive(row);
             } else if let Some(member) = self.members.get_mut(&row.node) {
                 member.learn(row, now);
             }
-        }
-        let greatest = rows.iter().map(|row| row.epoch).max().unwrap_or(0);
-        if greatest > self.own.epoch {
-            actions.push(Action::HearEpoch { epoch: greatest });
         }
     }
 

@@ -31,7 +31,6 @@ struct Room {
     announced: Vec<(Moment, NodeId, NodeId, State, Why)>,
     /// The announcements that people are told.
     news: Vec<(NodeId, NodeId, State)>,
-    epochs: BTreeMap<NodeId, u64>,
     under_way: Vec<(Moment, Parcel)>,
 }
 
@@ -58,7 +57,6 @@ impl Room {
             seed: 7,
             announced: Vec::new(),
             news: Vec::new(),
-            epochs: BTreeMap::new(),
             under_way: Vec::new(),
         };
         for node in nodes(count) {
@@ -107,10 +105,6 @@ impl Room {
                     self.news.push((node, about, to));
                 }
                 self.announced.push((self.now, node, about, to, why));
-            }
-            Action::HearEpoch { epoch } => {
-                self.epochs.insert(node, epoch);
-                self.tell(node, Event::EpochReached { epoch });
             }
         }
     }
@@ -400,7 +394,7 @@ fn a_node_that_is_no_member_is_not_known_and_a_removed_one_is_forgotten() {
 }
 
 #[test]
-fn load_and_epochs_travel_with_the_rows_and_the_greater_epoch_is_heard_everywhere() {
+fn load_and_epochs_travel_with_the_rows_and_nobody_takes_anothers_epoch_for_its_own() {
     let mut room = Room::new(5);
     let load = Load { operations_per_second: 42, data_bytes: 7, links: 1 };
     room.tell(NodeId(2), Event::LoadMeasured { load });
@@ -410,8 +404,7 @@ fn load_and_epochs_travel_with_the_rows_and_the_greater_epoch_is_heard_everywher
         let row =
             room.machines[&NodeId(viewer)].seen(room.now).find(|seen| seen.node == NodeId(2)).unwrap().row;
         assert_eq!((row.unwrap().load, row.unwrap().epoch), (load, 6));
-        assert_eq!(room.epochs.get(&NodeId(viewer)), Some(&6), "the collection module was told");
-        assert_eq!(room.machines[&NodeId(viewer)].own().epoch, 6);
+        assert_eq!(room.machines[&NodeId(viewer)].own().epoch, 0);
     }
 }
 
