@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use protocol::gossip::Experience;
 use runtime::{Clock, LinkReceiver, LinkSender, Moment, NetworkError, Ports};
 use tokio::sync::oneshot::Receiver;
+use wire::error::ErrorCode;
 use wire::messages::{Hello, Peer, Request, Response};
 
 use super::calls::Calls;
@@ -132,7 +133,7 @@ async fn shake_hands(
         clock: ports.clock.clone(),
         standing,
     });
-    shared.met(Experience::Replied);
+    shared.met(Experience::Greeted);
     let opened = PeerLink { sender: link.sender.clone(), shared: shared.clone() };
     ports.tasks.spawn(Box::pin(hand_out_answers(link.receiver, link.sender, shared)));
     Ok(Arc::new(opened))
@@ -224,6 +225,9 @@ async fn hand_out_answers(
         };
         if let Some(standing) = &shared.standing {
             standing.replied();
+            if matches!(&response, Response::Failure(failure) if failure.code == ErrorCode::ShuttingDown) {
+                standing.met(Experience::Stopping);
+            }
         }
         let waiter = shared.calls.lock().remove(id);
         if let Some(waiter) = waiter {

@@ -51,8 +51,15 @@ impl Standing {
     }
 
     pub(super) fn met(&self, experience: Experience) {
-        if experience == Experience::Replied {
-            return self.replied();
+        match experience {
+            Experience::Replied => return self.replied(),
+            // A link is rare, and its news ends doubts that no answer ends.
+            Experience::Greeted => {
+                self.frames.fetch_add(1, Ordering::Relaxed);
+                self.wary.store(false, Ordering::Relaxed);
+                return self.witness.experienced(self.node, experience);
+            }
+            _ => {}
         }
         self.wary.store(true, Ordering::Relaxed);
         self.witness.experienced(self.node, experience);
@@ -127,10 +134,13 @@ async fn ask_again(belief: Arc<OwnBelief>, first: Probe) {
         let Some(peers) = belief.peers.upgrade().filter(|_| belief.is_suspected(probe.node)) else { return };
         let call = peers.call(probe.node, Request::Ping(Ping {}));
         drop(peers);
-        if matches!(call.within(&clock, CONNECT_TIMEOUT).await, Ok(_) | Err(CallError::Refused(_))) {
-            return belief.experienced(probe.node, Experience::Replied);
-        }
-        match belief.change(|suspects| suspects.probe_failed(probe.node)) {
+        let answer = call.within(&clock, CONNECT_TIMEOUT).await;
+        let answered = matches!(answer, Ok(_) | Err(CallError::Refused(_)));
+        let next = belief.change(|suspects| match answered {
+            true => suspects.probe_answered(probe.node),
+            false => suspects.probe_failed(probe.node),
+        });
+        match next {
             Some(next) => probe = next,
             None => return,
         }

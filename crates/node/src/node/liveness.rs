@@ -14,6 +14,9 @@ use crate::gossip::{Gossip, Rounds, say_goodbye};
 /// How long a node that stops waits for requests under way. What takes longer is cut off: whoever follows its events
 /// may wait for the next one for ever.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(2);
+/// How long it answers with refusals at least, so that whoever sends it requests learns to send them elsewhere before
+/// the links close: what is on its way then is in doubt.
+const REFUSE_TIME_MIN: Duration = Duration::from_millis(200);
 /// How often it looks, and how long answers may take from there to the network.
 const SETTLE_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -58,8 +61,10 @@ impl Node {
     /// taken are answered: a write that is cut off would be in doubt. Comes after [`Self::leave`].
     pub async fn settle(&self) {
         self.admission.stop();
-        let end = self.ports.clock.now().after(SETTLE_TIME_MAX);
-        while self.admission.load().requests > 0 && self.ports.clock.now() < end {
+        let began = self.ports.clock.now();
+        let (learned, end) = (began.after(REFUSE_TIME_MIN), began.after(SETTLE_TIME_MAX));
+        let under_way = |now| now < learned || (now < end && self.admission.load().requests > 0);
+        while under_way(self.ports.clock.now()) {
             self.ports.clock.sleep(SETTLE_INTERVAL).await;
         }
         // Answers are on their way when nothing is under way any more, but not yet out of this process.

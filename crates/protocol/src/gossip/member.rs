@@ -53,6 +53,10 @@ impl State {
 pub enum Experience {
     /// It answered a request; a refusal is an answer.
     Replied,
+    /// A new link to it has shaken hands.
+    Greeted,
+    /// It answered that it stops, and takes nothing in any more.
+    Stopping,
     /// Something came from it lately; perhaps before what was experienced since.
     Heard,
     /// The link to it broke.
@@ -194,7 +198,7 @@ impl Member {
     pub(super) fn experience(&mut self, experience: Experience, now: Moment) {
         self.known |= matches!(experience, Experience::Replied | Experience::Heard | Experience::LinkBroke);
         match experience {
-            Experience::Replied => {
+            Experience::Replied | Experience::Greeted => {
                 self.heard = now;
                 self.doubt = None;
                 self.refusals = None;
@@ -210,7 +214,8 @@ impl Member {
                 self.refusals = Some(Refusals { first, last: now });
             }
             Experience::Unanswered { waited } if waited >= LATE_AFTER => self.doubt = Some(Why::Unanswered),
-            Experience::Unanswered { .. } => {}
+            // That a node stops it says in gossip, to nodes.
+            Experience::Unanswered { .. } | Experience::Stopping => {}
         }
     }
 
