@@ -111,6 +111,9 @@ error_codes! {
     ShuttingDown = 304 "shutting-down" Failed true
         "The node is stopping and takes no new requests."
         "Send the request to another node.";
+    Isolated = 305 "isolated" Failed true
+        "The node believes that too few of the nodes that could take the write hear it, and has not begun the write."
+        "Send the request to another node; if all say so, `tontine node list` shows which nodes are down.";
     DiskFull = 400 "disk-full" Failed true
         "The node's disk is full; it still answers gets."
         "Free or add space for the node's data directory.";

@@ -18,6 +18,7 @@ use bytes::Bytes;
 use client::coordinator::{Coordinator, OwnWrite, Scope};
 use client::peers::{Call, CallError, Peers};
 use model::{Cluster, Moment, NodeId, Value, WallMillis};
+use protocol::quorum::can_be_driven;
 use runtime::Clock;
 use storage::Durable;
 use wire::error::{ErrorCode, Outcome};
@@ -170,6 +171,7 @@ impl Front {
         let route = view.route(store, key);
         let own = self.replica.node();
         let is_replica = route.preference.is_replica(own);
+        self.check_reach(store, &route, options)?;
         if entry == Entry::Passed {
             return match is_replica {
                 true => self.write_here(view, store, &route, key, order, options).await,
@@ -178,6 +180,9 @@ impl Front {
         }
         let own_first = is_replica && entry != Entry::Exclusive;
         let others = route.preference.replicas().iter().copied().filter(|&node| !own_first || node != own);
+        // Whoever is silent leaves the write in doubt, so those that are there come first.
+        let (there, silent): (Vec<_>, Vec<_>) = others.partition(|&node| !self.is_suspected(node));
+        let others = there.into_iter().chain(silent);
         let mut reasons = Vec::new();
         for node in own_first.then_some(own).into_iter().chain(others) {
             if node == own {
@@ -242,6 +247,31 @@ impl Front {
         let own = OwnWrite::Hint(durable);
         let acked = self.coordinator.write(&scope, key.clone(), set, own, options).await?;
         Ok(Written { dot, acks: acked.acks, sloppy: acked.sloppy, context })
+    }
+
+    /// Refuses a write that this node could not drive to its quorum, before anything of it is kept. A node that clients
+    /// reach and no other node hears would drive each of their writes into doubt.
+    fn check_reach(
+        &self,
+        store: &LocalStore,
+        route: &Route,
+        options: &RequestOptions,
+    ) -> Result<(), Failure> {
+        let definition = store.definition();
+        let required = options.required.unwrap_or(definition.consistency.writes_required);
+        let sloppy = options.sloppy.unwrap_or(definition.sloppy);
+        let suspected = |node| self.is_suspected(node);
+        match can_be_driven(self.replica.node(), &route.preference, required, sloppy, suspected) {
+            true => Ok(()),
+            false => Err(Failure::new(
+                ErrorCode::Isolated,
+                format!("{} reaches too few nodes for {required} acknowledgements", self.replica.node()),
+            )),
+        }
+    }
+
+    fn is_suspected(&self, node: NodeId) -> bool {
+        node != self.replica.node() && self.peers.is_suspected(node)
     }
 
     async fn pass_on(
@@ -329,6 +359,7 @@ fn may_go_on(failure: &Failure) -> bool {
             failure.code,
             ErrorCode::Overloaded
                 | ErrorCode::ShuttingDown
+                | ErrorCode::Isolated
                 | ErrorCode::DiskFull
                 | ErrorCode::Corrupt
                 | ErrorCode::Refilling

@@ -72,7 +72,12 @@ impl Front {
         let mut elsewhere: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
         let mut answers: Vec<Option<Result<Written, Failure>>> = entries.iter().map(|_| None).collect();
         for (position, (key, _)) in entries.iter().enumerate() {
-            let preference = view.route(&local, key).preference;
+            let route = view.route(&local, key);
+            if let Err(failure) = self.check_reach(&local, &route, options) {
+                answers[position] = Some(Err(failure));
+                continue;
+            }
+            let preference = route.preference;
             if preference.is_replica(self.replica.node()) {
                 here.push(position);
             } else if entry == Entry::Passed {

@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use wire::error::ErrorCode;
 use wire::messages::{
-    Condition, Hello, Peer, Put, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response,
+    Condition, Get, Hello, MultiGet, Peer, Put, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response,
     decode_response, encode_request,
 };
 
@@ -27,6 +27,18 @@ const CLIENT_REQUESTS_MAX: usize = 48;
 fn small(config: &mut NodeConfig) {
     config.limits.node_requests_max = 64;
     config.limits.node_bytes_max = 1 << 20;
+}
+
+fn get(key: String, options: RequestOptions) -> Request {
+    let store = (&StoreName::new("default").unwrap()).into();
+    Request::Get(Get { store, generation: Generation(1), options, key: Bytes::from(key) })
+}
+
+/// A hundred thousand bytes of keys.
+fn long_get(number: usize, options: RequestOptions) -> Request {
+    let store = (&StoreName::new("default").unwrap()).into();
+    let keys = (0..25).map(|n| Bytes::from(format!("{number}-{n}-{:4000}", ""))).collect();
+    Request::MultiGet(MultiGet { store, generation: Generation(1), options, keys })
 }
 
 fn put(key: String, value_bytes: usize, options: RequestOptions) -> Request {
@@ -67,12 +79,12 @@ async fn until_idle(cluster: &RunningCluster) {
     }
 }
 
-/// Node 2 takes everything and answers nothing, so each put waits for its deadline: of a flood the node keeps what
+/// Node 2 takes everything and answers nothing, so each get waits for its deadline: of a flood the node keeps what
 /// its limits say and refuses the rest at once, on both doors, and goes on as before when the flood is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flooded_node_refuses_what_is_over_its_limits_and_recovers() {
     let deadline = RequestOptions { deadline_ms: 10_000, ..RequestOptions::default() };
-    let cluster = RunningCluster::start((2, 1), store(2, 1, 2), |config| {
+    let cluster = RunningCluster::start((2, 1), store(2, 2, 2), |config| {
         small(config);
         config.coordinator.deadline = Duration::from_secs(10);
     })
@@ -80,28 +92,28 @@ async fn a_flooded_node_refuses_what_is_over_its_limits_and_recovers() {
     let peers = Peers::new(Ports::os().unwrap(), Peer::Client { name: "flood".to_owned() }, None);
     peers.learn(cluster.nodes[0].replica().view().get().cluster());
 
-    let puts = (0..1_000).map(|n| put(format!("many{n}"), 1, deadline.clone())).collect();
-    let answers = flood(&peers, puts).await;
+    let gets = (0..1_000).map(|n| get(format!("many{n}"), deadline.clone())).collect();
+    let answers = flood(&peers, gets).await;
     let overloaded = answers.iter().filter(|answer| code(answer) == Some(ErrorCode::Overloaded)).count();
-    let unknown = answers.iter().filter(|answer| code(answer) == Some(ErrorCode::Indeterminate)).count();
-    assert_eq!(overloaded + unknown, 1_000, "each put is answered once: {answers:?}");
-    assert!(overloaded > 0 && unknown >= CLIENT_REQUESTS_MAX, "{overloaded} overloaded, {unknown} unknown");
+    let too_few = |answer: &&_| code(answer) == Some(ErrorCode::InsufficientReplicas);
+    let taken = answers.iter().filter(too_few).count();
+    assert_eq!(overloaded + taken, 1_000, "each get is answered once: {answers:?}");
+    assert!(overloaded > 0 && taken >= CLIENT_REQUESTS_MAX, "{overloaded} overloaded, {taken} taken");
 
     // Few requests, but too many bytes.
     until_idle(&cluster).await;
-    let puts = (0..30).map(|n| put(format!("long{n}"), 100_000, deadline.clone())).collect();
-    let answers = flood(&peers, puts).await;
+    let answers = flood(&peers, (0..30).map(|n| long_get(n, deadline.clone())).collect()).await;
     assert!(answers.iter().any(|answer| code(answer) == Some(ErrorCode::Overloaded)), "{answers:?}");
-    assert!(answers.iter().any(|answer| code(answer) == Some(ErrorCode::Indeterminate)), "{answers:?}");
+    assert!(answers.iter().any(|answer| matches!(answer, Ok(Response::MultiGot(_)))), "{answers:?}");
 
     // The Redis door draws on the same account, and answers a pipeline in order.
     until_idle(&cluster).await;
     let mut redis = cluster.redis(0);
-    let pipeline: String = (0..CLIENT_REQUESTS_MAX + 2).map(|n| format!("SET r{n} v\r\n")).collect();
+    let pipeline: String = (0..CLIENT_REQUESTS_MAX + 2).map(|n| format!("GET r{n}\r\n")).collect();
     redis.send(format!("{pipeline}PING\r\n").as_bytes()).await;
     let lines = redis.lines(CLIENT_REQUESTS_MAX + 3).await;
     let (taken, refused) = lines.split_at(CLIENT_REQUESTS_MAX);
-    assert!(taken.iter().all(|line| line.starts_with("-INDETERMINATE")), "{taken:?}");
+    assert!(taken.iter().all(|line| line.starts_with("-NOREPLICAS")), "{taken:?}");
     assert!(
         refused[..2].iter().all(|line| line.starts_with("-OVERLOADED overloaded: 48 requests")),
         "{refused:?}"

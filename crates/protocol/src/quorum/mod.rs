@@ -38,6 +38,8 @@ pub use machine::Machine;
 pub use multi::KeyIndex;
 pub use multi_get::{MultiGet, MultiGetAction, MultiGetEvent};
 pub use multi_write::{MultiWrite, MultiWriteAction, MultiWriteEvent};
-pub use options::{Candidates, FALLBACKS_MAX, QuorumOptions, own_record_suffices, own_write_suffices};
+pub use options::{
+    Candidates, FALLBACKS_MAX, QuorumOptions, can_be_driven, own_record_suffices, own_write_suffices,
+};
 pub use replica_error::{Errors, ReplicaError};
 pub use write::{Local, Origin, Write, WriteAction, WriteActions, WriteEvent, WriteOutcome};

@@ -524,6 +524,7 @@ fn every_error_has_its_bytes() {
         ff 01 2e 01 00 00  302 indeterminate
         ff 01 2f 01 00 00  303 overloaded
         ff 01 30 01 00 00  304 shutting-down
+        ff 01 31 01 00 00  305 isolated
         ff 01 90 01 00 00  400 disk-full
         ff 01 91 01 00 00  401 storage-failed
         ff 01 92 01 00 00  402 corrupt

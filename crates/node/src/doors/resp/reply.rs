@@ -52,7 +52,7 @@ impl Reply {
     pub(super) fn failure(failure: &Failure) -> Reply {
         let word = match failure.code {
             ErrorCode::Overloaded | ErrorCode::TooManyConnections => "OVERLOADED",
-            ErrorCode::InsufficientReplicas => "NOREPLICAS",
+            ErrorCode::InsufficientReplicas | ErrorCode::Isolated => "NOREPLICAS",
             ErrorCode::Obsolete => "OBSOLETE",
             ErrorCode::DiskFull => "DISKFULL",
             ErrorCode::ShuttingDown => "SHUTTINGDOWN",
