@@ -47,6 +47,7 @@ use crate::handoff::{HandoffParts, Handoffs};
 use crate::identity::{Identity, IdentityError};
 use crate::local_copy;
 use crate::metrics::{Counter, Metrics};
+use crate::pulse::Pulse;
 use crate::replica::Replica;
 use crate::replicas::WorkerReplicas;
 use crate::serve::{Service, Telling};
@@ -192,6 +193,8 @@ pub struct Node {
     events: Arc<Events>,
     metrics: Arc<Metrics>,
     gossip: Arc<Gossip>,
+    /// How late its workers are.
+    pulse: Arc<Pulse>,
     /// Whether a worker plays the rounds of gossip.
     gossips: AtomicBool,
     /// Each worker's requests.
@@ -242,12 +245,14 @@ impl Node {
         let (cluster, witness) = (Some(config.cluster.clone()), gossip.clone());
         let peers = Peers::witnessed(ports.clone(), me, cluster, witness, BACKOFF_MAX);
         peers.learn(replica.view().get().cluster());
+        let pulse = Pulse::new(ports.clock.clone());
         let repair = Repair::start(antientropy::Parts {
             options: config.repair,
             ports: ports.clone(),
             disk: disk.clone(),
             replica: replica.clone(),
             peers,
+            pulse: pulse.clone(),
             events: events.clone(),
             metrics: metrics.clone(),
             refill,
@@ -274,6 +279,7 @@ impl Node {
             events,
             metrics,
             gossip,
+            pulse,
             gossips: AtomicBool::new(false),
             requests: Mutex::default(),
             ports,
@@ -303,6 +309,7 @@ impl Node {
         if !self.gossips.swap(true, Ordering::Relaxed) {
             self.start_gossip(ports.clone(), adopt.clone());
         }
+        self.pulse.add_worker(&*ports.tasks);
         let requests = Counter::default();
         self.requests.lock().push(requests.clone());
         let replicas = WorkerReplicas::new(self.replica.clone(), peers.clone(), adopt.clone());
@@ -343,6 +350,7 @@ impl Node {
         });
         let handoffs = Handoffs::new(HandoffParts {
             replica: self.replica.clone(),
+            pulse: self.pulse.clone(),
             standings: self.gossip.clone(),
             peers,
             adopt,

@@ -18,6 +18,7 @@ pub mod antientropy;
 pub mod collection;
 pub mod gossip;
 pub mod handoff;
+pub mod lateness;
 pub mod merkle;
 mod planted;
 pub mod quorum;

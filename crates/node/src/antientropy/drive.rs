@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use client::peers::CallError;
@@ -11,6 +10,7 @@ use model::limits::MESSAGE_BYTES_MAX;
 use model::{Epoch, NodeId, PartitionId, Token, VersionSet};
 use protocol::antientropy::session::Listing;
 use protocol::antientropy::{Action, Event, Goal, Options, Outcome, Pace, RequestId, Session};
+use protocol::lateness::Lateness;
 use protocol::merkle::Span;
 use smallvec::SmallVec;
 use wire::messages::{
@@ -39,8 +39,8 @@ pub(crate) struct Drive<'a> {
 struct Heard {
     /// Partitions that the peer itself has lost.
     incomplete: BTreeSet<PartitionId>,
-    /// The shortest time that a ping has taken.
-    usual: Option<Duration>,
+    /// What the peer's workers usually take.
+    peer: Lateness,
 }
 
 impl Drive<'_> {
@@ -104,7 +104,7 @@ impl Drive<'_> {
         }
     }
 
-    /// Before a batch of records: how long does the peer take for the least of requests? A peer that has fallen silent
+    /// Before a batch of records: how long do both nodes take for the least of requests? A peer that has fallen silent
     /// is waited for no longer than for any other answer.
     async fn observe(&self, request: &Action, session: &mut Session, heard: &mut Heard) {
         if matches!(request, Action::CompareSums { .. } | Action::Descend { .. }) {
@@ -113,10 +113,8 @@ impl Drive<'_> {
         let clock = &self.repair.ports.clock;
         let asked = clock.now();
         if self.call(Ping {}).await.is_ok() {
-            let took = clock.now().since(asked);
-            let usual = heard.usual.map_or(took, |usual| usual.min(took));
-            heard.usual = Some(usual);
-            session.observe(took, usual);
+            let there = heard.peer.times(clock.now().since(asked));
+            session.observe(there.max(self.repair.pulse.times().await));
         }
     }
 

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! All of it runs on the background thread, one piece at a time, and lets requests go first: by a rate of bytes, and
-//! slower while a peer's workers are late to answer a ping.
+//! slower while a peer's workers are late to answer a ping, or this node's own are (`crate::pulse`).
 //!
 //! Must never: keep the node alive. Each task holds on to it only while it does something.
 
@@ -34,6 +34,7 @@ use tokio::sync::Notify;
 
 use crate::events::Events;
 use crate::metrics::Metrics;
+use crate::pulse::Pulse;
 use crate::refill::Refill;
 use crate::replica::Replica;
 
@@ -73,6 +74,7 @@ pub(crate) struct Parts {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) replica: Arc<Replica>,
     pub(crate) peers: Arc<Peers>,
+    pub(crate) pulse: Arc<Pulse>,
     pub(crate) events: Arc<Events>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) refill: Refill,
@@ -85,6 +87,7 @@ pub struct Repair {
     disk: Arc<dyn Disk>,
     replica: Arc<Replica>,
     peers: Arc<Peers>,
+    pulse: Arc<Pulse>,
     events: Arc<Events>,
     numbers: Numbers,
     refill: Mutex<Refill>,
@@ -140,7 +143,7 @@ struct Scrub {
 impl Repair {
     /// Begins. Tasks end when the result is dropped or closed.
     pub(crate) fn start(parts: Parts) -> Arc<Repair> {
-        let Parts { options, ports, disk, replica, peers, events, metrics, refill } = parts;
+        let Parts { options, ports, disk, replica, peers, pulse, events, metrics, refill } = parts;
         let mut schedule = Schedule::new(replica.node(), options.period);
         if standstill::is_remembered(&*disk) {
             tracing::warn!("comparing replicas is stopped since before this start");
@@ -160,6 +163,7 @@ impl Repair {
             disk,
             replica,
             peers,
+            pulse,
             events,
             refill: Mutex::new(refill),
             state: Mutex::new(state),

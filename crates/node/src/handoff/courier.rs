@@ -6,14 +6,16 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use model::{Generation, Moment, NodeId};
 use protocol::handoff::{
     BatchId, Errand, Handoff, HandoffAction, HandoffActions, HandoffEvent, HintFacts, PageId,
 };
+use protocol::lateness::Lateness;
 use runtime::{BoxFuture, Clock};
 use storage::{ScanCursor, ScanLimit};
+use wire::messages::{Ping, Request};
 
 use super::Handoffs;
 use super::delivery::{Settled, carry};
@@ -26,11 +28,21 @@ const PAGE: ScanLimit = ScanLimit { records_max: 256, bytes_max: 1 << 20 };
 /// How often the target's state, and the ring, are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
+/// Longest wait for the target's workers; batches that fail say what is wrong with it.
+const PING_PATIENCE: Duration = Duration::from_secs(1);
+
 /// How often at most events are recorded about one target's hints that were given up.
 const EXPIRED_EVENT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A batch under way.
-type Flight = BoxFuture<'static, (BatchId, Errand, Settled)>;
+/// A batch or a question under way.
+type Flight = BoxFuture<'static, Landed>;
+
+/// What has come to its end.
+enum Landed {
+    Batch(BatchId, Errand, Settled),
+    /// How many times as long as is ordinary this node's workers took, and how long the target's.
+    Asked(u32, Option<Duration>),
+}
 
 /// Brings one target its hints.
 pub(super) struct Courier {
@@ -39,6 +51,10 @@ pub(super) struct Courier {
     clock: Arc<dyn Clock>,
     events: VecDeque<HandoffEvent>,
     flights: FuturesUnordered<Flight>,
+    /// Whether workers are being asked.
+    asking: bool,
+    /// What the target's workers usually take.
+    lateness: Lateness,
     page: Vec<Hint>,
     cursor: Option<ScanCursor>,
     alive: bool,
@@ -59,12 +75,16 @@ impl Courier {
     pub(super) fn new(handoffs: &Handoffs, target: NodeId) -> Courier {
         let ports = handoffs.parts.peers.ports();
         let now = ports.clock.now();
+        let nodes = handoffs.parts.replica.view().get().cluster().nodes.len();
+        let holders = u32::try_from(nodes.saturating_sub(1)).unwrap_or(u32::MAX);
         Courier {
             target,
-            machine: Handoff::new(handoffs.parts.options, ports.entropy.next_u64(), now),
+            machine: Handoff::new(handoffs.parts.options, holders, ports.entropy.next_u64(), now),
             clock: ports.clock.clone(),
             events: VecDeque::new(),
             flights: FuturesUnordered::new(),
+            asking: false,
+            lateness: Lateness::default(),
             page: Vec::new(),
             cursor: None,
             alive: false,
@@ -105,8 +125,16 @@ impl Courier {
         if self.flights.is_empty() {
             return timer.await;
         }
-        if let Either::Left((Some((batch, errand, settled)), _)) = select(self.flights.next(), timer).await {
-            self.settle(batch, errand, settled);
+        match select(self.flights.next(), timer).await {
+            Either::Left((Some(Landed::Batch(batch, errand, settled)), _)) => {
+                self.settle(batch, errand, settled);
+            }
+            Either::Left((Some(Landed::Asked(here, there)), _)) => {
+                self.asking = false;
+                let there = there.map_or(1, |took| self.lateness.times(took));
+                self.events.push_back(HandoffEvent::WorkersAsked { times: here.max(there) });
+            }
+            Either::Left((None, _)) | Either::Right(_) => {}
         }
     }
 
@@ -141,6 +169,9 @@ impl Courier {
             self.generation = generation;
             self.events.push_back(HandoffEvent::Rerouted);
         }
+        if alive && !own && !self.asking && self.machine.is_delivering() {
+            self.ask_workers(handoffs);
+        }
         let millis = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX).max(1);
         let fresh = std::mem::take(&mut self.recent).saturating_mul(1000) / millis;
         let (delivering, failures, rate) =
@@ -153,6 +184,22 @@ impl Courier {
         if self.expired > 0 && now.since(self.expired_told_at) >= EXPIRED_EVENT_INTERVAL {
             self.tell_expired(handoffs, now);
         }
+    }
+
+    /// Asks the workers of both nodes for nothing: whoever serves requests takes longer.
+    fn ask_workers(&mut self, handoffs: &Handoffs) {
+        let (pulse, peers, target) = (handoffs.parts.pulse.clone(), &handoffs.parts.peers, self.target);
+        let (clock, asked_at) = (self.clock.clone(), self.clock.now());
+        let ping = peers.call(target, Request::Ping(Ping {}));
+        let ping = Box::pin(async move {
+            let answer = ping.within(&clock, PING_PATIENCE).await;
+            answer.is_ok().then(|| clock.now().since(asked_at))
+        });
+        self.asking = true;
+        self.flights.push(Box::pin(async move {
+            let (here, there) = join(pulse.times(), ping).await;
+            Landed::Asked(here, there)
+        }));
     }
 
     fn tell_expired(&mut self, handoffs: &Handoffs, now: Moment) {
@@ -194,7 +241,7 @@ impl Courier {
                 HandoffAction::ReadPage { page, first } => self.read(handoffs, page, first),
                 HandoffAction::Carry { batch, errand, hints } => {
                     let carried = carry(handoffs, self.target, errand, self.page[hints].to_vec());
-                    self.flights.push(Box::pin(async move { (batch, errand, carried.await) }));
+                    self.flights.push(Box::pin(async move { Landed::Batch(batch, errand, carried.await) }));
                 }
             }
         }

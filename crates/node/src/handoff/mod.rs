@@ -26,6 +26,7 @@ use crate::events::{Event, Events};
 use crate::front::Adopt;
 use crate::gossip::Gossip;
 use crate::metrics::{Counter, Metrics};
+use crate::pulse::Pulse;
 use crate::replica::Replica;
 
 use courier::Courier;
@@ -54,6 +55,8 @@ pub struct HandoffParts {
     pub replica: Arc<Replica>,
     /// Links to the others.
     pub peers: Arc<Peers>,
+    /// This node's workers, whose requests go before hints.
+    pub pulse: Arc<Pulse>,
     /// Who is believed to be there.
     pub standings: Arc<dyn Standings>,
     /// Takes in a newer cluster document.

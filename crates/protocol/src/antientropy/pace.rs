@@ -7,6 +7,9 @@ use model::Moment;
 /// Longest rest after one batch, so that no pressure stops the work for good.
 const REST_MAX: Duration = Duration::from_secs(2);
 
+/// Most times slower than its rate that it goes.
+const SLOWNESS_MAX: u32 = 16;
+
 /// A rate of bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
@@ -21,12 +24,9 @@ impl Pace {
         Pace { bytes_per_second, slowness: 1 }
     }
 
-    /// How late requests are: `usual` is what they take when nothing disturbs them.
-    pub fn observe(&mut self, now_taken: Duration, usual: Duration) {
-        let usual = usual.max(Duration::from_micros(100)).as_nanos();
-        // Twice as long as usual is the ordinary noise of a loaded machine.
-        let times = now_taken.as_nanos() / (2 * usual);
-        self.slowness = u32::try_from(times).unwrap_or(u32::MAX).clamp(1, 16);
+    /// Requests take so many times what is ordinary; 1 is in time (see [`crate::lateness::Lateness::times`]).
+    pub fn observe(&mut self, times: u32) {
+        self.slowness = times.clamp(1, SLOWNESS_MAX);
     }
 
     /// How many times slower than its rate it goes.
@@ -55,14 +55,12 @@ mod tests {
         let now = Moment::default();
         let rest = |pace: &Pace, bytes| pace.after(now, bytes).since(now);
         assert_eq!(rest(&pace, 100_000), Duration::from_millis(100));
-        pace.observe(Duration::from_millis(3), Duration::from_millis(1));
-        assert_eq!(rest(&pace, 100_000), Duration::from_millis(100), "noise");
-        pace.observe(Duration::from_millis(8), Duration::from_millis(1));
+        pace.observe(4);
         assert_eq!(rest(&pace, 100_000), Duration::from_millis(400));
-        pace.observe(Duration::from_secs(60), Duration::ZERO);
+        pace.observe(u32::MAX);
         assert_eq!(rest(&pace, 100_000), Duration::from_millis(1600));
         assert_eq!(rest(&pace, u64::MAX), REST_MAX);
-        pace.observe(Duration::ZERO, Duration::ZERO);
+        pace.observe(1);
         assert_eq!(pace.slowness(), 1);
         assert_eq!(rest(&Pace::new(0), u64::MAX), Duration::ZERO);
     }

@@ -262,9 +262,9 @@ impl Session {
         }
     }
 
-    /// How late requests are now, for the pace.
-    pub fn observe(&mut self, now_taken: Duration, usual: Duration) {
-        self.options.pace.observe(now_taken, usual);
+    /// How late requests are now, for the pace: see [`Pace::observe`].
+    pub fn observe(&mut self, times: u32) {
+        self.options.pace.observe(times);
     }
 
     /// Begins.

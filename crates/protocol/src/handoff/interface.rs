@@ -12,10 +12,10 @@ pub struct HandoffOptions {
     pub batch_bytes_max: u64,
     /// Batches under way at the same time. Default: 2, so that one is on its way while the other is answered.
     pub batches_max: usize,
-    /// Rate in bytes per second below which pacing does not fall, and with which it begins again after a target came
-    /// back. Default: 128 KiB/s.
+    /// Rate in bytes per second below which pacing does not fall, of all holders together: each begins with its part
+    /// after a target came back. Default: 1 MiB/s.
     pub rate_min: u64,
-    /// Rate in bytes per second that is never exceeded. Default: 8 MiB/s.
+    /// Rate in bytes per second that no holder exceeds. Default: 8 MiB/s.
     pub rate_max: u64,
     /// Bytes per second that each quick answer adds. Default: 128 KiB/s.
     pub rate_step: u64,
@@ -41,7 +41,7 @@ impl Default for HandoffOptions {
             batch_hints_max: 64,
             batch_bytes_max: 256 << 10,
             batches_max: 2,
-            rate_min: 128 << 10,
+            rate_min: 1 << 20,
             rate_max: 8 << 20,
             rate_step: 128 << 10,
             late_after: Duration::from_millis(50),
@@ -120,6 +120,12 @@ pub enum HandoffEvent {
         left: usize,
         /// Why, if something went wrong.
         fault: Option<Fault>,
+    },
+    /// The workers of this node and of the target were asked for nothing, and the slowest took so many times what is
+    /// ordinary; 1 is in time.
+    WorkersAsked {
+        /// See [`crate::lateness::Lateness::times`].
+        times: u32,
     },
     /// Time has passed.
     Elapsed,

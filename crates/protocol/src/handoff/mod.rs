@@ -11,7 +11,9 @@
 //! that is slow or flaps costs the others nothing.
 //!
 //! **Pace.** A token bucket counts bytes. Its rate grows by a step with each quick answer and halves when the target
-//! is late or overloaded. While a batch is late nothing further is sent. A target that cannot be reached, or refuses
+//! is late or overloaded. It halves, and does not grow, while the workers of either node are late for the least of
+//! requests: hints take what requests leave, but never less than this holder's part of the lowest rate, so delivery
+//! ends. While a batch is late nothing further is sent. A target that cannot be reached, or refuses
 //! everything, is left alone for a pause that doubles, with jitter from the dice that the machine was given; the
 //! pace begins at its minimum when a target comes back, so that many holders do not overrun it together.
 //!
@@ -93,9 +95,12 @@ struct Flight {
 }
 
 impl Handoff {
-    /// For a target of which nothing is known yet: it counts as away until [`HandoffEvent::TargetRose`]. `dice` should
-    /// differ from holder to holder. The first walk may begin at once.
-    pub fn new(options: HandoffOptions, dice: u64, now: Moment) -> Self {
+    /// For a target of which nothing is known yet: it counts as away until [`HandoffEvent::TargetRose`]. `holders` is
+    /// how many nodes may hold hints for it, and `dice` should differ from one to the next. The first walk may begin at
+    /// once.
+    pub fn new(options: HandoffOptions, holders: u32, dice: u64, now: Moment) -> Self {
+        let rate_min = (options.rate_min / u64::from(holders.max(1))).clamp(1, options.rate_max.max(1));
+        let options = HandoffOptions { rate_min, ..options };
         Handoff {
             options,
             pace: Pace::new(&options, dice, now),
@@ -128,6 +133,7 @@ impl Handoff {
                 }
             }
             HandoffEvent::Settled { batch, removed, left, fault } => self.settle(batch, removed, left, fault),
+            HandoffEvent::WorkersAsked { times } => self.pace.press(&self.options, times > 1),
             HandoffEvent::Elapsed => {}
         }
         self.look_for_late();

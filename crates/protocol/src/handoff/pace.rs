@@ -24,6 +24,8 @@ pub(super) struct Pace {
     halved_at: Moment,
     /// Failures of batches sent before this have been answered for by the last pause.
     paused_at: Moment,
+    /// Whether requests were late when that was looked at last.
+    pressed: bool,
     /// Failures in a row.
     failures: u32,
     /// Nothing is sent before this.
@@ -40,6 +42,7 @@ impl Pace {
             refilled_at: now,
             halved_at: now,
             paused_at: now,
+            pressed: false,
             failures: 0,
             resume_at: now,
             dice,
@@ -89,9 +92,12 @@ impl Pace {
         self.tokens -= i128::from(bytes);
     }
 
-    /// A quick answer: a bit faster, and past failures are forgotten.
+    /// A quick answer: a bit faster unless requests are late, and past failures are forgotten.
     pub(super) fn quicken(&mut self, options: &HandoffOptions) {
         self.failures = 0;
+        if self.pressed {
+            return;
+        }
         self.rate = self.rate.saturating_add(options.rate_step).min(options.rate_max).max(1);
     }
 
@@ -99,8 +105,20 @@ impl Pace {
     pub(super) fn halve(&mut self, options: &HandoffOptions, sent_at: Moment, now: Moment) {
         if sent_at >= self.halved_at {
             self.halved_at = now;
-            self.rate = (self.rate / 2).max(options.rate_min).max(1);
+            self.slow_down(options);
         }
+    }
+
+    /// Somebody has looked whether requests are late at either end: half as fast each time that they are.
+    pub(super) fn press(&mut self, options: &HandoffOptions, pressed: bool) {
+        self.pressed = pressed;
+        if pressed {
+            self.slow_down(options);
+        }
+    }
+
+    fn slow_down(&mut self, options: &HandoffOptions) {
+        self.rate = (self.rate / 2).max(options.rate_min).max(1);
     }
 
     /// A failure of a batch sent at `sent_at`: leaves the target alone for a pause that doubles, half of it drawn.
@@ -175,6 +193,22 @@ mod tests {
             pace.halve(&options, at(100 + ms), at(100 + ms));
         }
         assert_eq!(pace.rate(), 1000);
+    }
+
+    #[test]
+    fn late_requests_take_the_pace_down_to_its_lowest_and_hold_it_there_until_they_are_in_time() {
+        let (mut pace, options) = (Pace::new(&options(), 1, at(0)), options());
+        (0..20).for_each(|_| pace.quicken(&options));
+        pace.press(&options, true);
+        pace.quicken(&options);
+        assert_eq!(pace.rate(), 5_000);
+        (0..20).for_each(|_| pace.press(&options, true));
+        pace.quicken(&options);
+        assert_eq!(pace.rate(), 1000, "never less, so delivery ends");
+        pace.press(&options, false);
+        assert_eq!(pace.rate(), 1000);
+        pace.quicken(&options);
+        assert_eq!(pace.rate(), 2000);
     }
 
     #[test]

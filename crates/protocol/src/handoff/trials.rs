@@ -43,6 +43,8 @@ enum Happening {
     Passes(u64),
     /// The next batches meet this.
     Replies(Reply),
+    /// The workers are found late, or in time.
+    Asks(bool),
     /// An event that nobody asked for.
     Nonsense(HandoffEvent),
 }
@@ -87,6 +89,8 @@ struct World {
     failures: u32,
     /// Bytes of deliveries since the start, with their moments.
     sent: Vec<(Moment, u64)>,
+    /// Whether workers were late when they were asked last.
+    pressed: bool,
     given_up: usize,
     readdressed: usize,
     delivered: usize,
@@ -100,7 +104,7 @@ fn at(ms: u64) -> Moment {
 impl World {
     fn new(page_size: usize) -> World {
         World {
-            machine: Handoff::new(OPTIONS, 42, at(0)),
+            machine: Handoff::new(OPTIONS, 1, 42, at(0)),
             now: at(0),
             alive: false,
             store: Vec::new(),
@@ -115,6 +119,7 @@ impl World {
             paused_at: at(0),
             failures: 0,
             sent: Vec::new(),
+            pressed: false,
             given_up: 0,
             readdressed: 0,
             delivered: 0,
@@ -130,7 +135,13 @@ impl World {
         self.steps += 1;
         assert!(self.steps < 200_000, "the machine does not come to rest");
         let mut actions = HandoffActions::new();
+        let before = self.machine.rate();
         self.machine.step(event, self.now, &mut actions);
+        let after = self.machine.rate();
+        assert!(
+            after <= before || !self.pressed,
+            "{before} to {after} bytes per second while requests are late"
+        );
         for action in actions {
             self.act(action);
         }
@@ -312,6 +323,14 @@ impl World {
             }
             Happening::Passes(ms) => self.pass(self.now.after(Duration::from_millis(ms))),
             Happening::Replies(reply) => self.reply = reply,
+            Happening::Asks(late) => {
+                let before = self.machine.rate();
+                self.tell(HandoffEvent::WorkersAsked { times: if late { 2 } else { 1 } });
+                self.pressed = late;
+                let after = self.machine.rate();
+                let expected = if late { (before / 2).max(OPTIONS.rate_min) } else { before };
+                assert_eq!(after, expected);
+            }
             Happening::Nonsense(event) => self.tell(event),
         }
     }
@@ -334,6 +353,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (0u64..700, fault())
             .prop_map(|(after_ms, fault)| Happening::Replies(Reply::Fails { after_ms, fault })),
         1 => Just(Happening::Replies(Reply::Never)),
+        2 => any::<bool>().prop_map(Happening::Asks),
         1 => (far.clone(), 0usize..9, 0usize..9).prop_map(|(batch, removed, left)| Happening::Nonsense(
             HandoffEvent::Settled { batch: BatchId(batch), removed, left, fault: None }
         )),
@@ -398,6 +418,28 @@ fn delivery_speeds_up_while_answers_are_quick_and_slows_down_when_they_are_late(
     world.happen(Happening::Replies(Reply::Takes { after_ms: 300 }));
     world.happen(Happening::Passes(5000));
     assert!(world.machine.rate() < quick / 4, "{} after {quick}", world.machine.rate());
+}
+
+/// Hints took a quarter of the clients' throughput: their pace followed the target alone.
+#[test]
+fn hints_flow_at_the_lowest_rate_while_requests_are_late_and_all_of_them_arrive() {
+    let mut world = World::new(6);
+    parks(&mut world, 400, 100);
+    world.happen(Happening::Rises);
+    world.happen(Happening::Asks(true));
+    world.happen(Happening::Passes(20_000));
+    let slow = world.delivered;
+    // 356 bytes each.
+    assert!((100..130).contains(&slow), "{slow} within 20 s at 2000 bytes per second");
+    world.happen(Happening::Asks(false));
+    world.happen(Happening::Passes(5000));
+    assert_eq!(world.store.len(), 0, "at full speed once requests are in time");
+}
+
+#[test]
+fn holders_share_the_lowest_rate() {
+    let rate = |holders| Handoff::new(OPTIONS, holders, 1, at(0)).rate();
+    assert_eq!([rate(0), rate(1), rate(4), rate(u32::MAX)], [2000, 2000, 500, 1]);
 }
 
 #[test]

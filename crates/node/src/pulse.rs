@@ -1,0 +1,83 @@
+//! How long this node's own workers take for the least of requests.
+//!
+//! ```text
+//!   background ── asked at ──▶ worker 0, worker 1, … ── how long ago that was ──▶ the slowest counts
+//! ```
+//!
+//! A worker answers between two requests, on the thread that serves them. So the answer waits as long as a request
+//! would that comes in at that moment: for requests that came before it, and for a processor.
+//!
+//! Must never: wait for a worker for longer than [`PATIENCE`], or cost anything while nobody asks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{Either, join_all, select};
+use model::Moment;
+use parking_lot::Mutex;
+use protocol::lateness::Lateness;
+use runtime::{Clock, Tasks};
+use tokio::sync::{mpsc, oneshot};
+
+/// Whoever takes longer counts as having taken this long.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Questions that wait for one worker; more are not asked.
+const QUESTIONS_MAX: usize = 16;
+
+/// When it was asked, and where the answer goes.
+type Question = (Moment, oneshot::Sender<Duration>);
+
+/// The workers of one node.
+pub struct Pulse {
+    clock: Arc<dyn Clock>,
+    workers: Mutex<Vec<mpsc::Sender<Question>>>,
+    lateness: Mutex<Lateness>,
+}
+
+impl Pulse {
+    /// Of a node without workers so far.
+    pub fn new(clock: Arc<dyn Clock>) -> Arc<Pulse> {
+        Arc::new(Pulse { clock, workers: Mutex::default(), lateness: Mutex::default() })
+    }
+
+    /// Asks the calling worker too, from now on.
+    pub fn add_worker(&self, tasks: &dyn Tasks) {
+        let (sender, mut questions) = mpsc::channel::<Question>(QUESTIONS_MAX);
+        self.workers.lock().push(sender);
+        let clock = self.clock.clone();
+        tasks.spawn(Box::pin(async move {
+            while let Some((asked_at, answer)) = questions.recv().await {
+                // Whoever asked may have waited long enough.
+                let _ = answer.send(clock.now().since(asked_at));
+            }
+        }));
+    }
+
+    /// How many times as long as is ordinary the slowest worker takes now; 1 is in time.
+    pub async fn times(&self) -> u32 {
+        let mut answers = Vec::new();
+        {
+            let mut workers = self.workers.lock();
+            workers.retain(|worker| !worker.is_closed());
+            for worker in &*workers {
+                let (answer, answered) = oneshot::channel();
+                // One that has so many questions open has not answered for a while: patience tells.
+                answers.push(answered);
+                if let Err(mpsc::error::TrySendError::Full((_, answer))) =
+                    worker.try_send((self.clock.now(), answer))
+                {
+                    let _ = answer.send(PATIENCE);
+                }
+            }
+        }
+        let slowest = async {
+            let took = join_all(answers).await.into_iter().flatten().max();
+            took.unwrap_or_default()
+        };
+        let took = match select(Box::pin(slowest), self.clock.sleep(PATIENCE)).await {
+            Either::Left((took, _)) => took,
+            Either::Right(_) => PATIENCE,
+        };
+        self.lateness.lock().times(took)
+    }
+}
