@@ -259,6 +259,7 @@ impl World {
                 (config.repair.period, config.repair.scrub_period) = (NEVER, NEVER);
                 config.hint_bytes_max = 0;
             }
+            Some(Plant::OverlookedLeaves) => config.hint_bytes_max = 0,
             _ => {}
         }
         if self.setup.plant == Some(Plant::RewoundIdentity) {
@@ -288,6 +289,7 @@ impl World {
                 plant @ (Plant::HoardedHints
                 | Plant::HastyCollection
                 | Plant::ForgetfulEngine
+                | Plant::OverlookedLeaves
                 | Plant::StaleEngine
                 | Plant::RewoundIdentity),
             ) => {

@@ -1,7 +1,7 @@
 //! Engines with planted bugs.
 //!
 //! Must never: be used but for [`Plant::ForgetfulEngine`], [`Plant::StaleEngine`], [`Plant::RewoundIdentity`],
-//! [`Plant::HoardedHints`] and [`Plant::HastyCollection`].
+//! [`Plant::HoardedHints`], [`Plant::HastyCollection`] and [`Plant::OverlookedLeaves`].
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, RangeInclusive};
@@ -152,7 +152,11 @@ impl StorageEngine for PlantedEngine {
         tokens: RangeInclusive<Token>,
         visit: &mut dyn FnMut(Token, Met<'_>) -> ControlFlow<()>,
     ) -> Result<(), StorageError> {
-        self.inner.walk(partition, tokens, visit)
+        let overlooks = self.plant == Plant::OverlookedLeaves;
+        self.inner.walk(partition, tokens, &mut |token, met| match overlooks && is_overlooked(token) {
+            true => ControlFlow::Continue(()),
+            false => visit(token, met),
+        })
     }
 
     fn find(
@@ -179,6 +183,11 @@ impl StorageEngine for PlantedEngine {
     fn close(&self) -> BoxFuture<'static, Result<(), StorageError>> {
         self.inner.close()
     }
+}
+
+/// Whether a record lies in a leaf that is not looked at: every other sixteenth of the ring.
+fn is_overlooked(token: Token) -> bool {
+    token.0 >> 60 & 1 == 0
 }
 
 /// Whether a record says nothing but that its key was deleted.

@@ -29,11 +29,13 @@ pub enum Plant {
     HastyReaping,
     /// Nodes that never compare with each other, and have no room for hints.
     IdleRepair,
+    /// Nodes that compare and overlook the records of every other leaf, and have no room for hints.
+    OverlookedLeaves,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 12] = [
+    pub const ALL: [Plant; 13] = [
         Plant::LyingDisk,
         Plant::ForgetfulEngine,
         Plant::StaleEngine,
@@ -46,13 +48,14 @@ impl Plant {
         Plant::HastyCollection,
         Plant::HastyReaping,
         Plant::IdleRepair,
+        Plant::OverlookedLeaves,
     ];
 
     /// The invariant whose judge must convict it.
     pub fn breaks(self) -> u8 {
         match self {
             Plant::LyingDisk | Plant::ForgetfulEngine => 1,
-            Plant::HoardedHints | Plant::IdleRepair => 2,
+            Plant::HoardedHints | Plant::IdleRepair | Plant::OverlookedLeaves => 2,
             Plant::HastyCollection | Plant::HastyReaping => 3,
             Plant::DroppedContext | Plant::ForgottenRead => 4,
             Plant::TamperingNetwork | Plant::RewoundIdentity => 5,

@@ -252,7 +252,7 @@ impl Setup {
                 (setup.engine, setup.losses) = (EngineKind::Memory, Losses::Nodes(1));
                 (vec![Fault::Kill], 3)
             }
-            Plant::HoardedHints | Plant::IdleRepair => (vec![Fault::Kill], 8),
+            Plant::HoardedHints | Plant::IdleRepair | Plant::OverlookedLeaves => (vec![Fault::Kill], 8),
             Plant::HastyCollection => {
                 (setup.puts, setup.deletes, setup.blind) = (400, 200, 0);
                 (vec![Fault::Kill], 8)

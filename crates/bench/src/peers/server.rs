@@ -272,6 +272,18 @@ mod tests {
     }
 
     #[test]
+    fn a_free_base_leaves_room_for_the_ports_of_sixteen_nodes_and_is_no_port_that_is_taken() {
+        let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let taken = taken.local_addr().unwrap().port();
+        for _ in 0..20 {
+            let base = free_base().unwrap();
+            assert!(base.checked_add(100 + 16).is_some());
+            let served = |port: u16| (1..=16).any(|node| port == base + node || port == base + 100 + node);
+            assert!(!served(taken), "{base} would serve {taken}");
+        }
+    }
+
+    #[test]
     fn a_missing_program_is_named_with_its_remedy() {
         let error = start("no-such-program-anywhere", &[]).unwrap_err();
         assert_eq!(

@@ -26,6 +26,7 @@ fn operators_see_how_repair_stands_and_can_stop_and_start_it() {
             node["peers"].as_array().is_some_and(|peers| peers.len() == 2) && node["stopped"] == false
         })
     });
+    assert!(!cluster.run(&["doctor"]).text().contains("is stopped at"));
     let text = cluster.run(&["repair", "status"]).exits(0).text();
     assert!(text.contains("NODE") && text.contains("n3"), "{text}");
     cluster.run(&["repair", "start", "--store", "nowhere"]).fails_with("nowhere");

@@ -78,6 +78,11 @@ fn nodes_that_never_compare_never_become_equal() {
     convicts(Plant::IdleRepair);
 }
 
+#[test]
+fn nodes_that_overlook_differing_leaves_never_become_equal() {
+    convicts(Plant::OverlookedLeaves);
+}
+
 /// Plain clients alone hear too little to find everything, but they find what their own judge is there for, and what
 /// they are shown is judged like what others get.
 #[test]

@@ -170,3 +170,34 @@ fn writes_and_deletes_during_a_one_way_partition_reach_everybody_after_it() {
         shows_none(&client, &keys[..20]).await;
     });
 }
+
+/// A removal is a record of the log engine like any other: what compaction leaves out, what a snapshot of the index no
+/// longer names and what a power cut tears must not let the record before it come back.
+#[test]
+fn a_collected_record_stays_gone_over_compaction_snapshot_and_power_cut() {
+    play(setup(36), |world, client| async move {
+        let all = keys(40);
+        let (gone, kept) = all.split_at(20);
+        put_all(&world, &client, &all, "old").await;
+        delete_all(&client, gone).await;
+        let collected = || (0..3).all(|position| records(&world, position) == 20);
+        until(&world, "the deleted are forgotten", collected).await;
+        let compacted = |position| local(&world, position).engine().stats().compacted_bytes;
+        let before: Vec<u64> = (0..3).map(compacted).collect();
+        // Segments and snapshots are small here: this ends many of each.
+        while (0..3).any(|position| compacted(position) < before[position] + (32 << 10)) {
+            put_all(&world, &client, kept, "new").await;
+        }
+        for position in 0..3 {
+            world.cut_power(position, 36 + position as u64, Duration::ZERO, Duration::ZERO);
+            world.start(position);
+            until(&world, "it stands again", || world.all_up()).await;
+        }
+        equal(&world, kept).await;
+        shows_none(&client, gone).await;
+        for position in 0..3 {
+            assert!(gone.iter().all(|key| held(&world, position, key).is_empty()), "n{}", position + 1);
+            assert_eq!(records(&world, position), 20);
+        }
+    });
+}

@@ -6,6 +6,7 @@ mod detection;
 mod expiry;
 mod handoff;
 mod messages;
+mod reach;
 mod repair;
 mod replays;
 mod stage;
