@@ -267,14 +267,24 @@ impl Cluster {
 
     /// Starts a node that has ended again, with the command that `dev` printed.
     pub(crate) fn start_node_again(&mut self, node: usize) {
-        let command_line = self.start_command(node);
+        self.start_node_with(node, &[]);
+    }
+
+    /// Waits until a node that was started again by hand has ended.
+    pub(crate) fn await_end(&mut self, node: usize) {
         if let Some(mut before) = self.restarted.remove(&node) {
             before.wait();
         }
+    }
+
+    /// As [`Self::start_node_again`], with further variables in its environment.
+    pub(crate) fn start_node_with(&mut self, node: usize, environment: &[(&str, &Path)]) {
+        let command_line = self.start_command(node);
+        self.await_end(node);
         let mut words = command_line.split(' ');
         let mut command = Command::new(words.next().unwrap());
-        let process =
-            Process::start(command.args(words), self.folder.path().join(format!("node-{node}.stderr")));
+        command.args(words).envs(environment.iter().copied());
+        let process = Process::start(&mut command, self.folder.path().join(format!("node-{node}.stderr")));
         process.await_line(&format!("node {node}"));
         self.pids[node - 1] = process.id();
         self.restarted.insert(node, process);

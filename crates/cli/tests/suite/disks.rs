@@ -2,15 +2,16 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::Value as Json;
 
 use crate::cluster::Cluster;
 use crate::observe::{
-    Dots, await_no_hints, await_records, hints, metric, put, records, repair, status, statuses, tree_sum,
-    until,
+    Dots, await_calm, await_no_hints, await_records, held, hints, metric, put, records, repair, status,
+    statuses, tree_sum, until,
 };
 use crate::resp::{Redis, Reply};
 
@@ -174,4 +175,134 @@ fn a_full_disk_at_one_replica_fails_no_write_and_is_made_up_for_when_there_is_ro
     await_no_hints(&cluster);
     await_records(&cluster, 74);
     assert_eq!(live_bytes(2), live_bytes(1));
+}
+
+/// Makes syncs of a process that it is loaded into fail while a file is there.
+///
+/// A library in front of the C library is the only way in that needs no privilege and reaches a running process: file
+/// size limits and full disks fail writes and not syncs, a filter of system calls cannot be put on afterwards, and
+/// devices that err on purpose want an administrator.
+fn failing_sync(cluster: &Cluster) -> (PathBuf, PathBuf) {
+    const SOURCE: &str = r#"
+        #define _GNU_SOURCE
+        #include <errno.h>
+        #include <stdlib.h>
+        #include <sys/syscall.h>
+        #include <unistd.h>
+
+        static int sync_with(long call, int file) {
+            const char *fails = getenv("TONTINE_TEST_SYNC_FAILS");
+            if (fails && access(fails, F_OK) == 0) {
+                errno = EIO;
+                return -1;
+            }
+            return (int)syscall(call, file);
+        }
+
+        int fdatasync(int file) { return sync_with(SYS_fdatasync, file); }
+        int fsync(int file) { return sync_with(SYS_fsync, file); }
+    "#;
+    let (source, library) = (cluster.write("failing_sync.c", SOURCE), cluster.file("failing_sync.so"));
+    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o", &library, &source]).status();
+    assert!(compiled.expect("there is a C compiler: linking Rust needs one").success());
+    (library.into(), cluster.file("syncs-fail").into())
+}
+
+#[test]
+fn a_failing_fsync_at_one_replica_fails_no_write_and_loses_none() {
+    let mut cluster = comparing_cluster();
+    put(&cluster, 0..50, "before");
+    await_records(&cluster, 50);
+    let keys = keys(100);
+    let mut dots = Dots::default();
+    dots.look(&cluster, &keys);
+    let (library, fails) = failing_sync(&cluster);
+    cluster.end_node(2, Signal::TERM);
+    cluster.start_node_with(2, &[("LD_PRELOAD", &library), ("TONTINE_TEST_SYNC_FAILS", &fails)]);
+    await_calm(&cluster);
+
+    std::fs::write(&fails, "").unwrap();
+    let mut door = Redis::connect(&cluster.resp(1));
+    keys.iter().for_each(|key| set(&mut door, key, "while it fails"));
+    // Its own storage has stopped: what it acknowledged before is on its disk, and it acknowledges nothing more.
+    let waiting = |found: &Option<Vec<(u64, u64, u64)>>| found.iter().flatten().any(|hint| hint.1 == 2);
+    until("hints wait for the node whose disk fails", || hints(&cluster), waiting);
+    for key in &keys {
+        assert_eq!(door.call(&[b"GET", key.as_bytes()]), Reply::Bulk(Some(b"while it fails".to_vec())));
+    }
+
+    cluster.end_node(2, Signal::KILL);
+    std::fs::remove_file(&fails).unwrap();
+    cluster.start_node_again(2);
+    await_no_hints(&cluster);
+    await_records(&cluster, 100);
+    await_equal(&cluster, &keys);
+    let mut door = Redis::connect(&cluster.resp(2));
+    keys.iter().for_each(|key| set(&mut door, key, "after"));
+    dots.look(&cluster, &keys);
+}
+
+/// A copy of a node's directory from before deletions that were forgotten since.
+#[test]
+fn a_restored_disk_brings_nothing_deleted_back_and_reuses_no_dot() {
+    let mut cluster = comparing_cluster();
+    put(&cluster, 0..60, "before");
+    await_records(&cluster, 60);
+    let keys = keys(120);
+    let mut dots = Dots::default();
+    let node = cluster.data().join("node-2");
+    let copy = cluster.folder.path().join("copy");
+    cluster.end_node(2, Signal::TERM);
+    copy_directory(&node, &copy);
+    cluster.start_node_again(2);
+    await_calm(&cluster);
+
+    // Through the node itself, so that it stamps: what it stamps after it was restored must not look the same.
+    let mut door = Redis::connect(&cluster.resp(2));
+    keys[30..120].iter().for_each(|key| set(&mut door, key, "later"));
+    let gone: Vec<&str> = keys[..30].iter().map(String::as_str).collect();
+    cluster.run(&[&["delete"], &gone[..]].concat()).exits(0);
+    await_records(&cluster, 90);
+    dots.look(&cluster, &keys);
+
+    cluster.end_node(2, Signal::TERM);
+    cluster.await_end(2);
+    std::fs::remove_dir_all(&node).unwrap();
+    copy_directory(&copy, &node);
+    cluster.start_node_again(2);
+    let refilled = || repair(&cluster, 2)["refill"]["partitions_left"].as_u64();
+    until("what the copy lacks is fetched", refilled, |&left| left == Some(0));
+    let mut door = Redis::connect(&cluster.resp(2));
+    for key in &gone {
+        assert_eq!(door.call(&[b"GET", key.as_bytes()]), Reply::Bulk(None), "{key} was deleted");
+    }
+    for key in &keys[30..] {
+        assert_eq!(door.call(&[b"GET", key.as_bytes()]), Reply::Bulk(Some(b"later".to_vec())));
+    }
+    await_records(&cluster, 90);
+    await_equal(&cluster, &keys);
+    keys[60..].iter().for_each(|key| set(&mut door, key, "after"));
+    await_records(&cluster, 90);
+    dots.look(&cluster, &keys);
+    assert!(dots.incarnations(2).len() > 1, "it has stamped again, as somebody else");
+    for node in 1..=3 {
+        assert!(held(&cluster, node, &keys[..30]).is_empty(), "n{node} holds what was deleted");
+    }
+}
+
+/// Waits until all nodes hold the same of these keys.
+fn await_equal(cluster: &Cluster, keys: &[String]) {
+    let each = || [1, 2, 3].map(|node| held(cluster, node, keys));
+    until("equal replicas", each, |each| each[0] == each[1] && each[1] == each[2]);
+}
+
+fn copy_directory(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_directory(&source, &target),
+            false => drop(std::fs::copy(&source, &target).unwrap()),
+        }
+    }
 }
