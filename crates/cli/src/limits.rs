@@ -6,13 +6,16 @@ use protocol::admission::{
     NODE_REQUESTS_MAX,
 };
 
+/// Under which the options stand in the help.
+const HEADING: &str = "Limits of one node";
+
 /// How much a node takes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Args)]
-#[command(next_help_heading = "Limits of one node")]
 pub struct LimitSettings {
     /// Connections of clients at the same time, native and Redis together. One more is told so and closed.
     #[arg(
         long,
+        help_heading = HEADING,
         default_value_t = CONNECTIONS_MAX as u32,
         value_parser = clap::value_parser!(u32).range(1..),
         value_name = "COUNT"
@@ -21,6 +24,7 @@ pub struct LimitSettings {
     /// Requests under way on the node, 1 to 16777215. One more is answered *overloaded*.
     #[arg(
         long,
+        help_heading = HEADING,
         default_value_t = NODE_REQUESTS_MAX as u32,
         value_parser = clap::value_parser!(u32).range(1..1 << 24),
         value_name = "COUNT"
@@ -29,6 +33,7 @@ pub struct LimitSettings {
     /// Bytes of requests under way on the node, from 1 MiB; those that are still coming in may use half of them.
     #[arg(
         long,
+        help_heading = HEADING,
         default_value_t = NODE_BYTES_MAX as u64,
         value_parser = clap::value_parser!(u64).range(1 << 20..1 << 40),
         value_name = "BYTES"
@@ -37,6 +42,7 @@ pub struct LimitSettings {
     /// Requests under way on one connection, 1 to 16777215.
     #[arg(
         long,
+        help_heading = HEADING,
         default_value_t = CONNECTION_REQUESTS_MAX as u32,
         value_parser = clap::value_parser!(u32).range(1..1 << 24),
         value_name = "COUNT"
@@ -45,13 +51,14 @@ pub struct LimitSettings {
     /// Bytes of requests under way on one connection, from 1 MiB.
     #[arg(
         long,
+        help_heading = HEADING,
         default_value_t = CONNECTION_BYTES_MAX as u64,
         value_parser = clap::value_parser!(u64).range(1 << 20..1 << 40),
         value_name = "BYTES"
     )]
     pub connection_bytes_max: u64,
     /// Bytes of hints that the node holds for others. What it refuses is brought to them by comparing.
-    #[arg(long, default_value_t = HINT_BYTES_MAX, value_name = "BYTES")]
+    #[arg(long, help_heading = HEADING, default_value_t = HINT_BYTES_MAX, value_name = "BYTES")]
     pub hint_bytes_max: u64,
 }
 

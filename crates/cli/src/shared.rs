@@ -70,6 +70,11 @@ impl Shared {
 
     /// A client of the cluster.
     pub(crate) async fn client(&self) -> Result<Client, CliError> {
+        if let Some(odd) = self.connect.iter().find(|address| !address.contains(':')) {
+            return Err(CliError::Usage(format!(
+                "--connect takes addresses like 127.0.0.1:7401, one or more between commas; {odd:?} has no port"
+            )));
+        }
         let ports = Ports::os().map_err(CliError::io("cannot start the background thread"))?;
         let deadline = Duration::from_millis(u64::from(self.deadline_ms));
         let options = ClientOptions { name: "tontine-cli".to_owned(), deadline, ..ClientOptions::default() };

@@ -95,7 +95,12 @@ impl ClientError {
 impl From<Failure> for ClientError {
     fn from(failure: Failure) -> Self {
         match failure.code.outcome() {
-            Outcome::Indeterminate => ClientError::Indeterminate { detail: failure.to_string() },
+            Outcome::Indeterminate => ClientError::Indeterminate {
+                detail: match failure.code {
+                    ErrorCode::Indeterminate => failure.detail,
+                    _ => failure.to_string(),
+                },
+            },
             Outcome::Failed => ClientError::Failed { code: failure.code, detail: failure.detail },
         }
     }

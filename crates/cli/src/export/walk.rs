@@ -100,7 +100,7 @@ impl Walk {
             }
             if began.elapsed() >= self.patience {
                 return Err(format!(
-                    "{}: fewer than {} replicas answer: {error}",
+                    "partition {}: fewer than {} replicas answer: {error}; `tontine doctor` tells which nodes are down",
                     self.partition, self.required
                 )
                 .into());

@@ -98,6 +98,11 @@ pub struct LoadArguments {
 
 /// Carries out the load.
 pub(crate) async fn run(shared: Shared, arguments: LoadArguments) -> Result<ExitCode, CliError> {
+    if arguments.file != "-" {
+        // A name that was mistyped has no format either, but that is not what is wrong with it.
+        std::fs::metadata(&arguments.file)
+            .map_err(CliError::io(format!("cannot read {}", arguments.file)))?;
+    }
     let settings = LoadSettings::new(&arguments)?;
     let client = shared.client().await?;
     let store = client.store(&shared.store)?;

@@ -117,7 +117,7 @@ fn a_command_says_so_when_no_node_answers() {
     cluster.stop();
     cluster.run(&["get", "a"]).fails_with("`tontine dev` starts a cluster on this machine");
     cluster
-        .run(&["load", "x.tsv", "--key", "1", "--value", "2"])
+        .run(&["load", "-", "--format", "tsv", "--key", "1", "--value", "2"])
         .fails_with("`tontine dev` starts a cluster on this machine");
 }
 
@@ -136,6 +136,9 @@ fn errors_are_documents_when_json_is_asked_for() {
         "no node of the cluster can be reached: 127.0.0.1:1 refused the connection: nobody listens there";
     assert_eq!(refused["message"], said);
     assert!(refused["next"].as_str().unwrap().contains("--connect"));
+    let refused = cluster.run(&["get", "k", "--connect", "h:1,localhost", "--json"]).fails_in_json();
+    assert_eq!(refused["kind"], "usage");
+    assert!(refused["message"].as_str().unwrap().contains("\"localhost\" has no port"), "{refused}");
     for mistake in [&["put", "k", "--json"][..], &["nonsense", "--json"], &["dev", "--connect=h:1", "--json"]]
     {
         assert_eq!(tontine(mistake).fails_in_json()["kind"], "usage", "{mistake:?}");

@@ -189,6 +189,10 @@ fn bad_records_are_named_by_their_line_in_every_format() {
         "is over the store's limit of 16777216 bytes",
     );
     fails("b.unknown", b"", &named, "add --format");
+    let missing = cluster.file("nowhere");
+    cluster
+        .run(&["load", &missing, "--key", "k"])
+        .fails_with(&format!("cannot read {missing}: No such file"));
 }
 
 #[test]

@@ -160,17 +160,20 @@ pub(super) fn outcome_to_answer(outcome: GetOutcome) -> Result<Got, Failure> {
     match outcome {
         GetOutcome::Done { set, answered, sloppy } => Ok(Got { replicas_answered: answered, sloppy, set }),
         GetOutcome::Failed { reason, errors } => {
-            let (done, required, what) = match reason {
-                GetFailure::InsufficientReplicas { answered, required }
-                | GetFailure::DeadlinePassed { answered, required } => {
-                    (answered, required, "required replicas answered")
+            let what = match reason {
+                // Given up as soon as it is certain: how many had answered by then is chance.
+                GetFailure::InsufficientReplicas { required, .. } => {
+                    format!("{required} replicas must answer, and so many cannot")
+                }
+                GetFailure::DeadlinePassed { answered, required } => {
+                    format!("{answered} of {required} required replicas answered in time")
                 }
                 GetFailure::NotHeld { holders, required } => {
-                    (holders, required, "replicas hold what was read")
+                    format!("{holders} of {required} replicas hold what was read")
                 }
             };
             let code = common_refusal(&errors).unwrap_or(ErrorCode::InsufficientReplicas);
-            Err(Failure::new(code, format!("{done} of {required} {what} ({})", describe(&errors))))
+            Err(Failure::new(code, format!("{what} ({})", describe(&errors))))
         }
     }
 }
