@@ -2,18 +2,37 @@
 
 use std::sync::Arc;
 
-use model::Cluster;
+use model::{Cluster, Token};
 use runtime::{Disk, DiskError};
+use serde::{Deserialize, Serialize};
 
 /// The file below the data directory.
 const FILE: &str = "cluster.json";
+
+/// The file's contents.
+#[derive(Serialize, Deserialize)]
+struct Copy<C> {
+    /// XXH3-64 of the document without white space, in hexadecimal digits: a digit that flipped would be a document
+    /// as well.
+    checksum: String,
+    cluster: C,
+}
+
+fn checksum(cluster: &Cluster) -> String {
+    format!("{:016x}", Token::of(&serde_json::to_vec(cluster).expect("a cluster is plain data")).0)
+}
 
 /// Reads the copy; `None` when there is none, or none that can be read: it is only a copy.
 pub(crate) fn read(disk: &dyn Disk) -> Option<Cluster> {
     let file = disk.open(FILE).ok()?;
     let mut bytes = vec![0; usize::try_from(file.length()).ok()?];
     let read = file.read_at(0, &mut bytes).ok()?;
-    serde_json::from_slice(&bytes[..read]).ok()
+    let copy: Copy<Cluster> = serde_json::from_slice(&bytes[..read]).ok()?;
+    let holds = copy.checksum == checksum(&copy.cluster);
+    if !holds {
+        tracing::warn!("the copy of the cluster document is damaged, and ignored");
+    }
+    holds.then_some(copy.cluster)
 }
 
 /// Replaces the copy.
@@ -24,8 +43,43 @@ pub(crate) async fn write(disk: Arc<dyn Disk>, cluster: &Cluster) -> Result<(), 
         Err(error) => return Err(error),
     }
     let file = disk.create(&temporary)?;
-    file.append(&serde_json::to_vec_pretty(cluster).expect("a cluster is plain data"))?;
+    let copy = Copy { checksum: checksum(cluster), cluster };
+    file.append(&serde_json::to_vec_pretty(&copy).expect("a cluster is plain data"))?;
     file.sync().await?;
     disk.rename(&temporary, FILE)?;
     disk.sync_directory("").await
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Generation, Node, NodeId, Ring, Zone};
+    use runtime::disk::simulated::SimulatedDisk;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_damaged_copy_is_none() {
+        let zone = Zone("a".to_owned());
+        let cluster = Cluster {
+            name: "test".to_owned(),
+            generation: Generation(17),
+            generation_accepted_min: Generation(1),
+            nodes: vec![Node { id: NodeId(1), zone: zone.clone(), native: String::new(), resp: None }],
+            ring: Ring::equal_slices(2, &[(NodeId(1), zone)]),
+            stores: Vec::new(),
+        };
+        let disk = SimulatedDisk::new(1);
+        write(Arc::new(disk.clone()), &cluster).await.unwrap();
+        assert_eq!(read(&disk), Some(cluster.clone()));
+        let bytes = disk.contents(FILE).unwrap();
+        for at in 0..bytes.len() {
+            disk.flip_bit(FILE, at as u64, 0);
+            // A field that may be left out can lose its name; no other document is ever read.
+            assert!(read(&disk).is_none_or(|found| found == cluster), "byte {at}");
+            disk.flip_bit(FILE, at as u64, 0);
+        }
+        let digit = String::from_utf8(bytes).unwrap().find("17").unwrap();
+        disk.flip_bit(FILE, digit as u64, 1);
+        assert_eq!(read(&disk), None);
+    }
 }

@@ -37,10 +37,18 @@ use crate::swarm::{EngineKind, Setup};
 
 /// The store that keeps the last write.
 pub const LAST_WRITE: &str = "default";
-/// All stores of a simulated cluster.
+/// The stores of every simulated cluster.
 pub const STORES: [&str; 2] = [LAST_WRITE, siblings::STORE];
+/// The store that only Redis clients use, where there are any.
+pub const PLAIN: &str = "plain";
+const ALL_STORES: [&str; 3] = [LAST_WRITE, siblings::STORE, PLAIN];
+/// Files that say whose a directory is, or up to where deletions were forgotten. If they are damaged, the node does not
+/// start and says why (its tests are its own); a run wants all nodes to stand in the end.
+const SPARED: [&str; 4] = ["identity", "FORMAT", "LOCK", "epoch"];
 
 const CLUSTER: &str = "sim";
+/// What every value begins with.
+const VALUE: &[u8] = b"value-c";
 /// Few, so that documents stay small; several, so that keys have different replicas.
 const PARTITIONS: usize = 8;
 /// Within this time every pair of nodes compares: a short run shall see it often.
@@ -127,6 +135,11 @@ impl World {
         &self.machines
     }
 
+    /// The stores of this cluster.
+    pub fn stores(&self) -> &'static [&'static str] {
+        if self.setup.redis_clients > 0 { &ALL_STORES } else { &STORES }
+    }
+
     /// Writes a line of the run's own log, for people.
     pub fn tell(&self, line: impl AsRef<str>) {
         let seconds = self.executor.now().nanos as f64 / 1e9;
@@ -169,7 +182,7 @@ impl World {
             writes_required: setup.writes,
         };
         let store = |name: &str| {
-            let resolver = if name == LAST_WRITE { Resolver::LastWriteWins } else { Resolver::Siblings };
+            let resolver = if name == siblings::STORE { Resolver::Siblings } else { Resolver::LastWriteWins };
             let name = StoreName::new(name).expect("the name is well formed");
             let store = Store::new(name, consistency).expect("the swarm draws numbers that fit each other");
             let settles = setup.monotonic && setup.plant != Some(Plant::HastyReads);
@@ -180,7 +193,7 @@ impl World {
             name: CLUSTER.to_owned(),
             nodes: self.machines.iter().map(member).collect(),
             partitions: PARTITIONS,
-            stores: STORES.iter().map(|name| store(name)).collect(),
+            stores: self.stores().iter().map(|name| store(name)).collect(),
         };
         bootstrap::create(&self.service.open(), &blueprint).await.expect("nothing disturbs the founding");
     }
@@ -291,6 +304,7 @@ impl World {
                 | Plant::ForgetfulEngine
                 | Plant::OverlookedLeaves
                 | Plant::StaleEngine
+                | Plant::UncheckedReads
                 | Plant::RewoundIdentity),
             ) => {
                 let dice = Dice::new(ports.entropy.next_u64());
@@ -440,10 +454,64 @@ impl World {
         found.is_some_and(|(path, at)| disk.flip_bit(&path, at, 3))
     }
 
+    /// Flips a bit that was synced, in any of a machine's files but those that say whose they are; every second time
+    /// in the last value that a file holds, so that records that matter are struck as often as dead ones.
+    pub fn flip_somewhere(&self, position: usize, dice: &mut Dice) {
+        let machine = &self.machines[position];
+        let spared = |path: &str| SPARED.iter().any(|name| path.rsplit('/').next() == Some(name));
+        let mut files = machine.disk.files();
+        files.retain_mut(|(path, contents)| {
+            contents.truncate(machine.disk.synced_bytes(path) as usize);
+            !spared(path) && !contents.is_empty()
+        });
+        let in_a_value = dice.chance(500);
+        let mut places: Vec<(usize, usize)> = Vec::new();
+        for (number, (_, contents)) in files.iter().enumerate() {
+            let value = contents.windows(VALUE.len()).rposition(|bytes| bytes == VALUE);
+            places.extend(value.filter(|_| in_a_value).map(|at| (number, at + dice.below(8) as usize)));
+        }
+        let (number, at) = match places.is_empty() {
+            false => *dice.pick(&places),
+            true => {
+                let all = files.iter().map(|(_, contents)| contents.len()).sum::<usize>();
+                let mut at = dice.below(all as u64) as usize;
+                let Some(number) = files.iter().position(|(_, contents)| {
+                    let here = at < contents.len();
+                    at -= if here { 0 } else { contents.len() };
+                    here
+                }) else {
+                    return;
+                };
+                (number, at)
+            }
+        };
+        let path = &files[number].0;
+        if machine.disk.flip_bit(path, at as u64, dice.below(8) as u8) {
+            self.executor.note(17, model::Token::of(path.as_bytes()).0 ^ at as u64);
+            self.tell(format!("{}: a bit of {path} flips, in byte {at}", machine.id));
+        }
+    }
+
+    /// Says of each node what it noticed of flipped bits since its last start.
+    pub fn tell_of_damage(&self) {
+        for (position, machine) in self.machines.iter().enumerate() {
+            let Some(node) = self.node(position) else { continue };
+            let status = node.repair().status();
+            let trees = status["trees"].as_array().into_iter().flatten();
+            let repaired: u64 = trees.filter_map(|trees| trees["repaired_records_total"].as_u64()).sum();
+            let (found, hints) =
+                (&status["scrub"]["corrupt_records_total"], node.replica().hints().damaged());
+            self.tell(format!(
+                "{}: the scrub found {found} corrupt records, {repaired} were repaired, {hints} hints forgotten",
+                machine.id
+            ));
+        }
+    }
+
     /// Why the replicas are not equal yet; `None` when every key is held alike by all its replicas and all trees agree
     /// with each other. All nodes must be up.
     pub fn difference(&self, keys: &[Bytes]) -> Option<String> {
-        for store in STORES {
+        for store in self.stores() {
             for key in keys {
                 let remains = match self.remains(store, key) {
                     Ok(remains) => remains,

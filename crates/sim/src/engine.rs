@@ -1,7 +1,7 @@
 //! Engines with planted bugs.
 //!
 //! Must never: be used but for [`Plant::ForgetfulEngine`], [`Plant::StaleEngine`], [`Plant::RewoundIdentity`],
-//! [`Plant::HoardedHints`], [`Plant::HastyCollection`] and [`Plant::OverlookedLeaves`].
+//! [`Plant::HoardedHints`], [`Plant::HastyCollection`], [`Plant::OverlookedLeaves`] and [`Plant::UncheckedReads`].
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, RangeInclusive};
@@ -52,8 +52,15 @@ impl Engines for PlantedEngines {
         let dice = Mutex::new(Dice::new(self.dice.lock().roll()));
         Box::pin(async move {
             let inner = opening.await?;
-            Ok(Arc::new(PlantedEngine { inner, plant, hoards, collects, dice, before: Mutex::default() })
-                as Arc<dyn StorageEngine>)
+            Ok(Arc::new(PlantedEngine {
+                inner,
+                plant,
+                hoards,
+                collects,
+                dice,
+                before: Mutex::default(),
+                last: Mutex::default(),
+            }) as Arc<dyn StorageEngine>)
         })
     }
 }
@@ -68,6 +75,8 @@ struct PlantedEngine {
     dice: Mutex<Dice>,
     /// The record before the last of each key.
     before: Mutex<BTreeMap<Bytes, Option<Bytes>>>,
+    /// The last record of each key, for who does not check what he reads.
+    last: Mutex<BTreeMap<Bytes, Bytes>>,
 }
 
 impl StorageEngine for PlantedEngine {
@@ -81,7 +90,12 @@ impl StorageEngine for PlantedEngine {
         if self.plant == Plant::ForgetfulEngine && self.dice.lock().chance(200) {
             self.inner.update(partition, token, key, &mut |_| Change::Remove)?;
         }
-        self.inner.get(partition, token, key)
+        match self.inner.get(partition, token, key) {
+            Err(StorageError::Corrupt { .. }) if self.plant == Plant::UncheckedReads => {
+                Ok(self.last.lock().get(key).map(damaged))
+            }
+            answer => answer,
+        }
     }
 
     fn update(
@@ -98,6 +112,9 @@ impl StorageEngine for PlantedEngine {
                 Change::Remove if self.hoards => Change::Keep,
                 Change::Put(new) => {
                     deleted = self.collects.is_some_and(|from| is_deleted(&new.slice(from..)));
+                    if self.plant == Plant::UncheckedReads {
+                        self.last.lock().insert(Bytes::copy_from_slice(key), new.clone());
+                    }
                     Change::Put(new)
                 }
                 change => change,
@@ -123,6 +140,10 @@ impl StorageEngine for PlantedEngine {
         key: &[u8],
     ) -> Result<bool, StorageError> {
         self.inner.discard_corrupt(partition, token, key)
+    }
+
+    fn discard_damaged(&self, partition: PartitionId) -> Result<u64, StorageError> {
+        self.inner.discard_damaged(partition)
     }
 
     fn sync(&self) -> BoxFuture<'static, Result<(), StorageError>> {
@@ -188,6 +209,15 @@ impl StorageEngine for PlantedEngine {
 /// Whether a record lies in a leaf that is not looked at: every other sixteenth of the ring.
 fn is_overlooked(token: Token) -> bool {
     token.0 >> 60 & 1 == 0
+}
+
+/// The record with a flipped bit in its value.
+fn damaged(record: &Bytes) -> Bytes {
+    let mut record = record.to_vec();
+    if let Some(place) = record.windows(7).rposition(|bytes| bytes == b"value-c") {
+        record[place] ^= 1;
+    }
+    record.into()
 }
 
 /// Whether a record says nothing but that its key was deleted.

@@ -73,8 +73,11 @@ pub struct Operation {
     pub action: Action,
     /// For writes: what it was told to replace.
     pub basis: Basis,
-    /// For puts: from when on the value reads as absent, if ever.
+    /// For puts: from when on the value may read as absent, if ever.
     pub expires: Option<Moment>,
+    /// For puts: from when on the value must read as absent, if that is known. Where a node with a wrong clock has
+    /// worked out the moment, it is not.
+    pub shown_until: Option<Moment>,
     /// For gets: the values that the client was shown.
     pub shown: Vec<Bytes>,
     /// When it was asked.
@@ -129,6 +132,13 @@ impl Recorder {
         let mut history = self.history.lock();
         history.operations.push(operation);
         OperationId(history.operations.len() - 1)
+    }
+
+    /// Records that the value of a put expires, at a moment that a node makes out by its own clock, however wrong that
+    /// is: it may read as absent at once.
+    pub fn may_expire(&self, id: OperationId) {
+        let put = &mut self.history.lock().operations[id.0];
+        put.expires = Some(put.invoked);
     }
 
     /// Records what a get's answer shows, before its end.

@@ -89,6 +89,7 @@ impl Harm {
         match fault {
             Fault::Kill | Fault::PowerCut | Fault::CleanStop => self.end_process(fault).await,
             Fault::FailingSync => self.failing_sync().await,
+            Fault::FlippedBits => self.flip_bits(),
             Fault::SlowDisk => self.slow_disk().await,
             Fault::FullDisk => self.full_disk().await,
             Fault::Isolate | Fault::OneWay => self.partition(fault).await,
@@ -123,6 +124,12 @@ impl Harm {
         let down = *self.dice.pick(&[20, 500, 4000]);
         self.last(down).await;
         self.world.start(self.victim);
+    }
+
+    fn flip_bits(&mut self) {
+        for _ in 0..*self.dice.pick(&[1, 1, 3]) {
+            self.world.flip_somewhere(self.victim, &mut self.dice);
+        }
     }
 
     async fn failing_sync(&mut self) {

@@ -31,11 +31,13 @@ pub enum Plant {
     IdleRepair,
     /// Nodes that compare and overlook the records of every other leaf, and have no room for hints.
     OverlookedLeaves,
+    /// An engine that answers with a damaged record as if its checksum held.
+    UncheckedReads,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 13] = [
+    pub const ALL: [Plant; 14] = [
         Plant::LyingDisk,
         Plant::ForgetfulEngine,
         Plant::StaleEngine,
@@ -49,6 +51,7 @@ impl Plant {
         Plant::HastyReaping,
         Plant::IdleRepair,
         Plant::OverlookedLeaves,
+        Plant::UncheckedReads,
     ];
 
     /// The invariant whose judge must convict it.
@@ -58,7 +61,7 @@ impl Plant {
             Plant::HoardedHints | Plant::IdleRepair | Plant::OverlookedLeaves => 2,
             Plant::HastyCollection | Plant::HastyReaping => 3,
             Plant::DroppedContext | Plant::ForgottenRead => 4,
-            Plant::TamperingNetwork | Plant::RewoundIdentity => 5,
+            Plant::TamperingNetwork | Plant::RewoundIdentity | Plant::UncheckedReads => 5,
             Plant::StaleEngine | Plant::HastyReads => 7,
         }
     }

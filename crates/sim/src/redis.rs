@@ -1,4 +1,4 @@
-//! Redis clients at work: pipelines of plain commands over a stream of bytes, every command recorded.
+//! Redis clients at work: pipelines of plain commands over a stream of bytes, on two stores, every command recorded.
 //!
 //! They know neither contexts nor versions. A reply says what a plain client sees and no more, so the history has
 //! [`Outcome::Shown`] and [`Outcome::Acknowledged`] for it, and the judges make of them what they can.
@@ -14,12 +14,12 @@ use runtime::Ports;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use wire::resp::{Reply, ReplyParser};
 
-use crate::cluster::{LAST_WRITE, World, redis_address};
+use crate::cluster::{LAST_WRITE, PLAIN, World, redis_address};
 use crate::dice::Dice;
 use crate::executor::{ProcessId, WallClock};
 use crate::history::{Action, Basis, Operation, OperationId, Outcome, Recorder};
 use crate::network::{Host, LinkStream};
-use crate::workload::key;
+use crate::workload::{TTLS_MS, key};
 
 /// Pause before a client that lost its connection opens another.
 const CONNECT_AGAIN: Duration = Duration::from_millis(100);
@@ -45,6 +45,7 @@ const SETS: [Set; 7] =
 #[derive(Debug)]
 enum Asked {
     Hello,
+    Choose,
     Get(OperationId),
     Set { set: Set, put: OperationId, read: Option<OperationId> },
     Delete(OperationId),
@@ -60,6 +61,8 @@ pub struct RedisClient {
     ports: Ports,
     dice: Dice,
     written: u64,
+    /// The store of the connection.
+    store: &'static str,
 }
 
 impl RedisClient {
@@ -68,7 +71,7 @@ impl RedisClient {
         let number = NUMBER_FIRST + number;
         let ports = world.ports(Host(100 + number), process, Arc::new(WallClock::default()));
         let dice = Dice::apart(world.setup.seed, 100 + u64::from(number));
-        RedisClient { world, recorder, number, ports, dice, written: 0 }
+        RedisClient { world, recorder, number, ports, dice, written: 0, store: LAST_WRITE }
     }
 
     /// Works until `end`, over one connection after the other.
@@ -88,6 +91,7 @@ impl RedisClient {
     async fn converse(&mut self, mut stream: LinkStream, end: Moment) {
         let mut greeting = self.dice.chance(500);
         let (mut parser, mut input) = (ReplyParser::default(), BytesMut::new());
+        self.store = LAST_WRITE;
         while self.ports.clock.now() < end {
             let mut bytes = BytesMut::new();
             let mut asked = VecDeque::new();
@@ -97,6 +101,9 @@ impl RedisClient {
             }
             let commands = self.dice.between(1, PIPELINE_MAX);
             for _ in 0..commands {
+                if self.dice.chance(100) {
+                    asked.push_back(self.choose(&mut bytes));
+                }
                 asked.push_back(self.ask(&mut bytes));
             }
             // Commands on one key wait for each other, each as long as its deadline.
@@ -164,6 +171,13 @@ impl RedisClient {
         Asked::Get(self.begin(at, Action::Get))
     }
 
+    /// Goes on with the other store.
+    fn choose(&mut self, bytes: &mut BytesMut) -> Asked {
+        self.store = if self.store == LAST_WRITE { PLAIN } else { LAST_WRITE };
+        command(bytes, &[b"TONTINE.STORE", self.store.as_bytes()]);
+        Asked::Choose
+    }
+
     fn set(&mut self, bytes: &mut BytesMut, at: Bytes) -> Asked {
         let (set, value) = (*self.dice.pick(&SETS), self.value());
         let options: &[&[u8]] = match set {
@@ -173,10 +187,22 @@ impl RedisClient {
             Set::Get => &[b"GET"],
             Set::PresentGet => &[b"XX", b"GET"],
         };
-        command(bytes, &[&[&b"SET"[..], &at, &value], options].concat());
+        let expiring = self.world.setup.expiring;
+        let expires = expiring > 0 && self.dice.chance(expiring);
+        let ttl = match (expires, self.dice.chance(500)) {
+            (false, _) => None,
+            (true, true) => Some((&b"PX"[..], self.dice.pick(&TTLS_MS).to_string())),
+            (true, false) => Some((&b"EX"[..], self.dice.between(1, 5).to_string())),
+        };
+        let lives: Vec<&[u8]> = ttl.iter().flat_map(|(unit, number)| [*unit, number.as_bytes()]).collect();
+        command(bytes, &[&[&b"SET"[..], &at, &value], options, &lives].concat());
         let reads = matches!(set, Set::Get | Set::PresentGet);
         let read = reads.then(|| self.begin(at.clone(), Action::Get));
-        Asked::Set { set, put: self.begin(at, Action::Put(value)), read }
+        let put = self.begin(at, Action::Put(value));
+        if expires {
+            self.recorder.may_expire(put);
+        }
+        Asked::Set { set, put, read }
     }
 
     fn get_many(&self, bytes: &mut BytesMut, keys: Vec<Bytes>) -> Asked {
@@ -208,6 +234,7 @@ impl RedisClient {
     fn settle(&self, asked: &Asked, reply: &Reply) {
         match asked {
             Asked::Hello => assert!(matches!(reply, Reply::Map(_)), "HELLO is answered with {reply:?}"),
+            Asked::Choose => assert_eq!(acknowledged(reply), Outcome::Acknowledged, "the store is there"),
             Asked::Get(get) => self.end(*get, shown(reply)),
             Asked::Set { set, put, read } => {
                 self.end(*put, stored(*set, reply));
@@ -248,7 +275,7 @@ impl RedisClient {
     fn leave_open(&self, asked: &Asked) {
         let end = |id: &OperationId| self.end(*id, Outcome::Indeterminate("no reply".to_owned()));
         match asked {
-            Asked::Hello => {}
+            Asked::Hello | Asked::Choose => {}
             Asked::Get(id) | Asked::Delete(id) => end(id),
             Asked::Set { put, read, .. } => std::iter::once(put).chain(read).for_each(end),
             Asked::GetMany(ids) | Asked::SetMany(ids) => ids.iter().for_each(end),
@@ -258,11 +285,12 @@ impl RedisClient {
     fn begin(&self, key: Bytes, action: Action) -> OperationId {
         self.recorder.begin(Operation {
             client: self.number,
-            store: LAST_WRITE,
+            store: self.store,
             key,
             action,
             basis: Basis::Overwrite,
             expires: None,
+            shown_until: None,
             // Judged by the node's clock, which may be wrong, and not by the true time.
             shown: Vec::new(),
             invoked: self.ports.clock.now(),

@@ -9,14 +9,14 @@ use parking_lot::Mutex;
 use runtime::BoxFuture;
 
 use crate::check::{self, Violation};
-use crate::cluster::{STORES, World};
+use crate::cluster::World;
 use crate::dice::Dice;
 use crate::executor::{Halt, ProcessId};
 use crate::history::{History, Outcome, Recorder, Remains};
 use crate::nemesis;
 use crate::plant::Plant;
 use crate::redis::RedisClient;
-use crate::swarm::Setup;
+use crate::swarm::{Fault, Setup};
 use crate::workload::{self, Worker};
 
 /// Virtual time after which a run counts as hanging.
@@ -213,8 +213,11 @@ async fn last_words(
     found.lock().hints = world.hints();
     found.lock().unequal = become_equal(world).await;
     found.lock().left = forget_expired(world).await;
+    if world.setup.faults.contains(&Fault::FlippedBits) {
+        world.tell_of_damage();
+    }
     world.tell("reading what is left");
-    for store in STORES {
+    for store in world.stores() {
         for number in 0..world.setup.keys {
             let remains = world.remains(store, &workload::key(number))?;
             found.lock().remains.push(remains);
@@ -247,7 +250,7 @@ async fn forget_expired(world: &Arc<World>) -> Option<Violation> {
     let give_up = world.executor.now().after(CONVERGENCE);
     loop {
         let keys = || (0..world.setup.keys).map(workload::key);
-        let remains = STORES.iter().flat_map(|store| keys().map(|key| world.remains(store, &key)));
+        let remains = world.stores().iter().flat_map(|store| keys().map(|key| world.remains(store, &key)));
         let remains: Vec<Remains> = remains.filter_map(Result::ok).collect();
         let left = check::expired::left(&remains)?;
         if world.executor.now() > give_up {

@@ -48,6 +48,8 @@ pub enum Fault {
     CleanStop,
     /// Syncs fail; the node is restarted later.
     FailingSync,
+    /// Bits of what is stored flip.
+    FlippedBits,
     /// Syncs take long.
     SlowDisk,
     /// The disk is full for a while.
@@ -199,6 +201,7 @@ impl Setup {
         setup.draw_reads(&mut Dice::apart(seed, 9));
         setup.draw_expiry(&mut Dice::apart(seed, 10));
         setup.draw_doors(&mut Dice::apart(seed, 11));
+        setup.draw_flips(&mut Dice::apart(seed, 12));
         setup
     }
 
@@ -230,6 +233,17 @@ impl Setup {
         self.workers = if dice.chance(333) { dice.between(2, 4) as u32 } else { 1 };
     }
 
+    /// Flipped bits in a quarter of the runs whose promises bear that nodes lose copies. A damaged copy is a lost one,
+    /// until it is repaired: it counts against the same budget as what a power cut takes.
+    fn draw_flips(&mut self, dice: &mut Dice) {
+        let logs = matches!(self.engine, EngineKind::Log(_));
+        if logs && self.writes > 1 && dice.chance(350) {
+            self.losses = Losses::Nodes(u32::from(self.writes) - 1);
+            self.faults.push(Fault::FlippedBits);
+            self.harms = self.harms.max(10);
+        }
+    }
+
     /// Whether this kind of harm may take from a node what it has shown, but not yet acknowledged as kept.
     fn takes_unacknowledged(fault: Fault) -> bool {
         matches!(fault, Fault::Kill | Fault::PowerCut | Fault::FailingSync)
@@ -253,6 +267,10 @@ impl Setup {
                 (vec![Fault::Kill], 3)
             }
             Plant::HoardedHints | Plant::IdleRepair | Plant::OverlookedLeaves => (vec![Fault::Kill], 8),
+            Plant::UncheckedReads => {
+                setup.losses = Losses::Nodes(1);
+                (vec![Fault::FlippedBits], 30)
+            }
             Plant::HastyCollection => {
                 (setup.puts, setup.deletes, setup.blind) = (400, 200, 0);
                 (vec![Fault::Kill], 8)
@@ -300,7 +318,7 @@ impl Setup {
     /// Whether this kind of harm may cost a node acknowledged copies.
     pub fn forgets_on(&self, fault: Fault) -> bool {
         match (fault, self.engine) {
-            (Fault::Kill, EngineKind::Memory) => true,
+            (Fault::Kill, EngineKind::Memory) | (Fault::FlippedBits, _) => true,
             (Fault::PowerCut | Fault::FailingSync, engine) => engine != EngineKind::Log(Durability::Always),
             _ => false,
         }
@@ -316,6 +334,7 @@ impl Setup {
                     | Plant::RewoundIdentity
                     | Plant::TamperingNetwork
                     | Plant::HastyCollection
+                    | Plant::UncheckedReads
             )
         )
     }

@@ -25,7 +25,7 @@ use crate::plant::Plant;
 const CONNECT_AGAIN: Duration = Duration::from_millis(100);
 
 /// How long values live that expire, in milliseconds.
-const TTLS_MS: [u64; 3] = [200, 1500, 5000];
+pub const TTLS_MS: [u64; 3] = [200, 1500, 5000];
 
 /// One client and what it remembers.
 pub struct Worker {
@@ -67,7 +67,7 @@ impl Worker {
     /// Names a key that could not be read before `end`.
     pub async fn read_all(mut self, end: Moment) -> Result<(), String> {
         let client = self.connect().await;
-        for store in STORES {
+        for &store in self.world.clone().stores() {
             let handle = client.store(store).expect("the cluster has the store");
             for number in 0..self.world.setup.keys {
                 while !self.get(&handle, store, key(number)).await {
@@ -225,6 +225,7 @@ impl Worker {
             action,
             basis,
             expires: ttl.map(|ttl| now.after(ttl)),
+            shown_until: ttl.map(|ttl| now.after(ttl)),
             shown: Vec::new(),
             invoked: now,
             returned: None,

@@ -221,6 +221,12 @@ pub trait StorageEngine: Send + Sync {
         Ok(false)
     }
 
+    /// Forgets every record of a partition that cannot be read, whatever its key, and says how many those were: for
+    /// records that nobody has another copy of, and that must not stand in the way of others.
+    fn discard_damaged(&self, _partition: PartitionId) -> Result<u64, StorageError> {
+        Ok(0)
+    }
+
     /// Waits until the write at `commit` is as durable as the engine's setting promises to whoever acknowledges it.
     fn durable(&self, commit: Commit) -> Durable;
 

@@ -34,6 +34,9 @@ impl Node {
         watch(Kind::Gauge, "tontine_handoff_hint_bytes", "Bytes of hints held for other nodes.", |node| {
             node.replica.hints().engine().stats().live_bytes
         });
+        watch(Kind::Counter, "tontine_handoff_hints_damaged_total", "Damaged hints forgotten.", |node| {
+            node.replica.hints().damaged()
+        });
         watch(Kind::Counter, "tontine_handoff_hints_refused_total", "Hints refused at the limit.", |node| {
             node.replica.hints().refused()
         });

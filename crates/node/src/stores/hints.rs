@@ -11,14 +11,13 @@
 //!
 //! **Architecture Invariant:** at the byte limit a hint is refused, never a healthy write.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use model::{Epoch, NodeId, PartitionId, Resolver, Store, StoreName, Token, VersionSet, WallMillis};
 use parking_lot::RwLock;
-use storage::{Change, Commit, Durable, Met, ScanCursor, ScanLimit, ScanPage, StorageEngine, StorageError};
+use storage::{Change, Commit, Durable, ScanCursor, ScanLimit, StorageEngine, StorageError};
 use wire::error::ErrorCode;
 use wire::messages::Failure;
 
@@ -66,6 +65,9 @@ pub struct Hints {
     stamper: Arc<Stamper>,
     bytes_max: u64,
     refused: AtomicU64,
+    damaged: AtomicU64,
+    /// Damaged records that the engine had met when they were last forgotten here.
+    looked_after: AtomicU64,
     /// Held for reading while content moves from one hint to another, so that whoever must see every hint for a key
     /// (a fence of collection, which holds it for writing) meets it at one of its places.
     moving: RwLock<()>,
@@ -74,7 +76,15 @@ pub struct Hints {
 impl Hints {
     /// Over an engine that holds nothing else; refuses hints when it holds `bytes_max` bytes.
     pub fn new(engine: Arc<dyn StorageEngine>, stamper: Arc<Stamper>, bytes_max: u64) -> Self {
-        Hints { engine, stamper, bytes_max, refused: AtomicU64::new(0), moving: RwLock::new(()) }
+        Hints {
+            engine,
+            stamper,
+            bytes_max,
+            refused: AtomicU64::new(0),
+            damaged: AtomicU64::new(0),
+            looked_after: AtomicU64::new(0),
+            moving: RwLock::new(()),
+        }
     }
 
     /// Parks what `target` misses, merged with what is parked already.
@@ -172,22 +182,16 @@ impl Hints {
         Ok(all)
     }
 
-    /// One page of a target's hints. Damaged ones are left out: what waits behind them must not wait for ever, and
-    /// anti-entropy makes up for what they held if any replica has it.
+    /// One page of a target's hints. Damaged ones are forgotten, and counted: what waits behind them must not wait for
+    /// ever, nor they themselves, and anti-entropy makes up for what they held if any replica has it.
     pub fn page(
         &self,
         target: NodeId,
         after: Option<&ScanCursor>,
         limit: ScanLimit,
     ) -> Result<(Vec<Hint>, Option<ScanCursor>), Failure> {
-        let page = match self.engine.scan(partition(target), after, limit) {
-            Err(StorageError::Corrupt { .. }) => {
-                tracing::warn!(peer = %target, "damaged hints are left where they are");
-                self.page_past_damage(target, after, limit)
-            }
-            page => page,
-        };
-        let page = page.map_err(refuse)?;
+        let page = self.engine.scan(partition(target), after, limit).map_err(refuse)?;
+        self.forget_damaged()?;
         let read = |(name, whole): (Bytes, Bytes)| {
             let (parked, record) = unframe(&whole, target).ok()?;
             let (store, key) = split_key(&name)?;
@@ -197,30 +201,21 @@ impl Hints {
         Ok((page.records.into_iter().filter_map(read).collect(), page.next))
     }
 
-    /// A page by a walk, which meets damaged records where a scan ends at them.
-    fn page_past_damage(
-        &self,
-        target: NodeId,
-        after: Option<&ScanCursor>,
-        limit: ScanLimit,
-    ) -> Result<ScanPage, StorageError> {
-        let (mut page, mut bytes, mut last) = (ScanPage::default(), 0, None);
-        let tokens = after.map_or(Token(0), |after| after.token)..=Token(u64::MAX);
-        self.engine.walk(partition(target), tokens, &mut |token, met| {
-            let Met::Record { key, record } = met else { return ControlFlow::Continue(()) };
-            if after.is_some_and(|after| (token, key) <= (after.token, &after.key)) {
-                return ControlFlow::Continue(());
+    /// Forgets damaged hints, if the engine has met any since the last time; a scan leaves them out.
+    fn forget_damaged(&self) -> Result<(), Failure> {
+        let met = self.engine.stats().corrupt_records;
+        if self.looked_after.load(Ordering::Relaxed) == met {
+            return Ok(());
+        }
+        for (target, _) in self.pending() {
+            let lost = self.engine.discard_damaged(partition(target)).map_err(refuse)?;
+            if lost > 0 {
+                self.damaged.fetch_add(lost, Ordering::Relaxed);
+                tracing::warn!(peer = %target, hints = lost, "damaged hints are forgotten");
             }
-            if last.is_some() && (page.records.len() >= limit.records_max || bytes >= limit.bytes_max) {
-                page.next = last.take();
-                return ControlFlow::Break(());
-            }
-            bytes += key.len() + record.len();
-            last = Some(ScanCursor { token, key: key.clone() });
-            page.records.push((key.clone(), record.clone()));
-            ControlFlow::Continue(())
-        })?;
-        Ok(page)
+        }
+        self.looked_after.store(met, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Removes a hint that has been taken care of, if it is what was read; false when it has changed since, or is gone.
@@ -328,6 +323,11 @@ impl Hints {
         self.pending().into_iter().find(|(id, _)| *id == target).map_or(0, |(_, count)| count)
     }
 
+    /// Hints that could not be read and were forgotten, since the start.
+    pub fn damaged(&self) -> u64 {
+        self.damaged.load(Ordering::Relaxed)
+    }
+
     /// Hints that were refused since the start, because the byte limit was reached.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
@@ -375,19 +375,29 @@ impl Hints {
         let name = hint_key(store, key);
         let now = self.stamper.clock().wall();
         let mut answer = Ok(());
-        let commit = self
-            .engine
-            .update(partition(target), Token::of(&name), &name, &mut |record| match record {
-                None => change(now, None),
-                Some(record) => match unframe(record, target) {
-                    Ok((parked, record)) => change(parked, Some(record)),
-                    Err(failure) => {
-                        answer = Err(failure);
-                        Change::Keep
-                    }
-                },
-            })
-            .map_err(refuse)?;
+        let mut change = |record: Option<&Bytes>| match record {
+            None => change(now, None),
+            Some(record) => match unframe(record, target) {
+                Ok((parked, record)) => change(parked, Some(record)),
+                Err(failure) => {
+                    answer = Err(failure);
+                    Change::Keep
+                }
+            },
+        };
+        let (partition, token) = (partition(target), Token::of(&name));
+        let commit = match self.engine.update(partition, token, &name, &mut change) {
+            // What it held is lost in any case; it must not stand in the way of what comes.
+            Err(StorageError::Corrupt { .. })
+                if self.engine.discard_corrupt(partition, token, &name).map_err(refuse)? =>
+            {
+                self.damaged.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(peer = %target, hints = 1, "damaged hints are forgotten");
+                self.engine.update(partition, token, &name, &mut change)
+            }
+            commit => commit,
+        };
+        let commit = commit.map_err(refuse)?;
         answer?;
         Ok(commit)
     }

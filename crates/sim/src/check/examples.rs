@@ -121,6 +121,7 @@ impl Story {
             action,
             basis,
             expires: None,
+            shown_until: None,
             shown: Vec::new(),
             invoked,
             returned: None,

@@ -1,8 +1,9 @@
 //! Invariant 3 for values that expire: none is shown after its time, none is taken away before it, and in the end
 //! nothing is left of them.
 //!
-//! Clients have the true time, so they must not show a value a moment too late. Nodes do not; what they keep longer is
-//! their business, what they forget earlier is not.
+//! Native clients have the true time, so they must not show a value a moment too late. Nodes do not; what they keep
+//! longer is their business, what they forget earlier is not. When a value expires that a Redis client wrote, and
+//! whether it still shows, is decided by clocks of nodes that are wrong: judged is only that it is gone in the end.
 
 use model::{Moment, Value, VersionSet};
 
@@ -16,7 +17,7 @@ pub fn check(history: &History, remains: &[Remains]) -> Vec<Violation> {
     for (id, get) in history.all() {
         let place = (get.store, get.key.clone());
         for put in get.shown.iter().filter_map(|value| known.of_value(&place, value)) {
-            if history.operation(put).expires.is_some_and(|expires| expires <= get.invoked) {
+            if history.operation(put).shown_until.is_some_and(|end| end <= get.invoked) {
                 violations.push(format!("{}: {id:?} shows {put:?}, which had expired", name(&place)));
             }
         }
@@ -80,7 +81,9 @@ mod tests {
         let mut story = Story::default();
         let put = story.put_blind("a");
         let asked = story.history.operation(put).invoked;
-        story.history.operations[put.0].expires = expires_us.map(|micros| after(asked, micros * 1000));
+        let expires = expires_us.map(|micros| after(asked, micros * 1000));
+        story.history.operations[put.0].expires = expires;
+        story.history.operations[put.0].shown_until = expires;
         let (dot, _) = story.written(put, 1, 1);
         let get = story.get();
         story.got(get, &[(dot, "a")]);

@@ -93,7 +93,7 @@ pub(super) enum Found {
 }
 
 /// The newest record of a key.
-struct Newest {
+pub(super) struct Newest {
     slot: Slot,
     record: Bytes,
 }
@@ -142,7 +142,7 @@ impl Core {
         Ok(self.newest(partition, stripe, token, fingerprint, key)?.map(|newest| newest.record))
     }
 
-    fn newest(
+    pub(super) fn newest(
         &self,
         partition: PartitionId,
         stripe: &Stripe,
@@ -273,7 +273,7 @@ impl Core {
     }
 
     /// Logs a removal and takes the entry out, under its gate.
-    fn remove(
+    pub(super) fn remove(
         &self,
         index: &PartitionIndex,
         stripe: &Stripe,
@@ -283,51 +283,17 @@ impl Core {
         self.check_waiting()?;
         let appended = self.append(entry)?;
         appended.segment.add_marker(appended.slot.space(), appended.origin);
+        self.take_out(index, stripe, slot);
+        Ok(appended)
+    }
+
+    /// Takes a key's entry out of the index, under its gate.
+    pub(super) fn take_out(&self, index: &PartitionIndex, stripe: &Stripe, slot: &Slot) {
         let removed = stripe.remove(slot);
         assert!(removed, "under its gate nobody else touches a key's entry");
         self.segments.died(slot.segment, slot.space());
         index.bytes.fetch_sub(u64::from(slot.length) - RECORD_HEADER_BYTES as u64, Ordering::Relaxed);
         index.records.fetch_sub(1, Ordering::Relaxed);
-        Ok(appended)
-    }
-
-    /// Removes a key whose record is corrupt, so that a good one can be written; true when there was one.
-    pub(super) fn discard_corrupt(
-        &self,
-        partition: PartitionId,
-        token: Token,
-        key: &[u8],
-    ) -> Result<bool, StorageError> {
-        self.check()?;
-        let Some(index) = self.index.get(partition) else { return Ok(false) };
-        let fingerprint = fingerprint(key);
-        let stripe = index.stripe(token, fingerprint);
-        let gate = stripe.gate.lock();
-        if !matches!(
-            self.newest(partition, stripe, token, fingerprint, key),
-            Err(StorageError::Corrupt { .. })
-        ) {
-            return Ok(false);
-        }
-        let mut discarded = false;
-        for slot in stripe.find(token, fingerprint) {
-            if matches!(self.read(partition, &slot)?, Found::Corrupt) {
-                let entry = Entry {
-                    kind: Kind::Remove,
-                    partition,
-                    token,
-                    fingerprint,
-                    key,
-                    value: &[],
-                    value_check: xxh3_64(&[]),
-                };
-                let appended = self.remove(index, stripe, &entry, &slot)?;
-                discarded = true;
-                self.notice(&appended);
-            }
-        }
-        drop(gate);
-        Ok(discarded)
     }
 
     pub(super) fn drop_partition(&self, partition: PartitionId) -> Result<(), StorageError> {
@@ -414,7 +380,7 @@ impl Core {
         if over { Err(StorageError::Full) } else { Ok(()) }
     }
 
-    fn notice(&self, _appended: &Appended) {
+    pub(super) fn notice(&self, _appended: &Appended) {
         if !self.dirty.swap(true, Ordering::AcqRel) {
             self.committer.notify_one();
         }

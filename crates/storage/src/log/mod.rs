@@ -20,6 +20,7 @@
 mod commit;
 mod compaction;
 mod core;
+mod damage;
 mod format;
 mod identity;
 mod index;
@@ -270,6 +271,10 @@ impl StorageEngine for LogEngine {
         key: &[u8],
     ) -> Result<bool, StorageError> {
         self.core.discard_corrupt(partition, token, key)
+    }
+
+    fn discard_damaged(&self, partition: PartitionId) -> Result<u64, StorageError> {
+        self.core.discard_damaged(partition)
     }
 
     fn acknowledges_at_once(&self) -> bool {

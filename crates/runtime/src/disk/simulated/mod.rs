@@ -175,6 +175,11 @@ impl SimulatedDisk {
         state.platter.named(path)?.flip(offset, bit).then_some(offset)
     }
 
+    /// How many of a file's first bytes are on the platter as a process sees them; 0 when it does not exist.
+    pub fn synced_bytes(&self, path: &str) -> u64 {
+        self.state.lock().platter.named(path).map_or(0, |inode| inode.common() as u64)
+    }
+
     /// What a process would read from the file.
     pub fn contents(&self, path: &str) -> Option<Vec<u8>> {
         self.state.lock().platter.named(path).map(|inode| inode.data.clone())

@@ -22,6 +22,11 @@ pub(super) struct Inode {
 }
 
 impl Inode {
+    /// What a process reads and what is on the platter agree up to here.
+    pub(super) fn common(&self) -> usize {
+        self.common
+    }
+
     /// Makes the first `covered` bytes durable.
     pub(super) fn sync(&mut self, covered: usize) {
         let covered = covered.min(self.data.len());
