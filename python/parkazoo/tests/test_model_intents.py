@@ -65,6 +65,9 @@ LARGE: dict[str, dict[str, Any]] = {
     "a transaction that goes on in its next session, and two finishers": dict(
         processes=[[ACROSS], [FINISH], [FINISH]], nodes=PARENTS, losses=1, renewed=True
     ),
+    "an owner, a finisher and a new life": dict(
+        processes=[[ALL_D], [FINISH], ANEW[:3]], nodes=TREE, losses=1
+    ),
 }
 
 

@@ -135,3 +135,9 @@ def test_an_owner_that_meets_a_table_of_yesterday_adopts_all_the_same(
     assert failed.is_set()
     assert client.get("/o/e")[0] == b"mine"
     assert nothing_wrong(client)
+
+
+def test_a_mover_whose_ensemble_has_left_says_so(make: Maker) -> None:
+    """It had published the ensemble, and somebody took it out again."""
+    with pytest.raises(MoveFailed, match="somebody else has taken e9 out"):
+        Mover(make())._at("e9")

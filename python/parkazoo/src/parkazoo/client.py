@@ -27,7 +27,7 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.connection import _CONNECTION_DROP, _SESSION_EXPIRED
 from kazoo.protocol.paths import _prefix_root
-from kazoo.protocol.serialization import Auth, Transaction
+from kazoo.protocol.serialization import Auth, Exists, Transaction
 from kazoo.protocol.states import KazooState, KeeperState
 
 from parkazoo import hosts as hosts_string
@@ -397,10 +397,16 @@ class ParKazooClient(Facade):
             reply = StrictReply(self._fencing, call, reply)
             for request_ahead, reply_ahead in reply.ahead(shard):
                 ensemble.enqueue(request_ahead, reply_ahead)
+        elif later is not None and type(request) is Exists and request.watcher is None:
+            if ensemble.share(request, reply):
+                later.setdefault(ensemble, []).append(reply)
+            return
         if later is None:
             ensemble.submit(request, reply)
         elif ensemble.enqueue(request, reply):
             later.setdefault(ensemble, []).append(reply)
+        if type(request) is Fenced and not request.keeps_children:
+            ensemble.shared = None
 
     def _everywhere(self, request: Any, async_object: Any) -> None:
         """Send a request on every session; the answer is a failure if one failed."""

@@ -68,6 +68,57 @@ class Reply:
         self.failed(exception)
 
 
+class Shared:
+    """A bucket's Stat, read once for all who asked while the read was in the queue.
+
+    Request and reply in one. It leaves the queue after each of them has asked, and is
+    answered before any of them, so to each it is a read of its own. `leaving` is set
+    when it is put on the wire: who asks from then on needs another.
+    """
+
+    __slots__ = ("_done", "_replies", "_told", "leaving", "request")
+    type = Exists.type
+    watcher = None
+
+    def __init__(self, request: Exists) -> None:
+        self.request = request
+        self.leaving = self._done = False
+        self._replies: list[Any] = []
+        self._told: Callable[[Any], None] = lambda reply: None
+
+    def join(self, reply: Any) -> None:
+        self._replies.append(reply)
+        if self._done:
+            self._tell()  # it was answered just now, and this reply overlooked
+
+    def serialize(self) -> Any:
+        self.leaving = True
+        return self.request.serialize()
+
+    def deserialize(self, buffer: bytes, offset: int) -> Any:
+        return self.request.deserialize(buffer, offset)
+
+    def set(self, value: Any = None) -> None:
+        self._answer(lambda reply: reply.set(value))
+
+    def set_exception(self, error: Exception) -> None:
+        self._answer(lambda reply: reply.set_exception(error))
+
+    def _answer(self, tell: Callable[[Any], None]) -> None:
+        self._told = tell
+        self.leaving = self._done = True
+        self._tell()
+
+    def _tell(self) -> None:
+        """Taking from a list is indivisible: each reply is told by one thread."""
+        while True:
+            try:
+                reply = self._replies.pop()
+            except IndexError:
+                return
+            self._told(reply)
+
+
 class EnsembleClient(BatchingClient):
     """One session with one ensemble.
 
@@ -75,6 +126,7 @@ class EnsembleClient(BatchingClient):
     `closing`: it is being closed on purpose, so its end is not a loss.
     `suspect`: its copy of the configuration has changed and was not read yet, so
     what it answers may come from a shard that has left.
+    `shared`: the newest shared read, while no write that it must count is behind it.
     """
 
     def __init__(self, owner: Owner, name: str, hosts: str, **options: Any) -> None:
@@ -86,6 +138,7 @@ class EnsembleClient(BatchingClient):
         self.closing = False
         self.opened = False
         self.suspect = False
+        self.shared: Shared | None = None
         self._shutting = owner.handler.lock_object()
         super().__init__(hosts=hosts, handler=_Inline(owner.handler), **options)
         # The connection waits on sockets with the owner's handler itself, which
@@ -143,6 +196,21 @@ class EnsembleClient(BatchingClient):
             return False
         self._queue.append((request, reply))
         return True
+
+    def share(self, request: Exists, reply: Any) -> bool:
+        """Queue a read of a bucket's Stat, or join one like it that is queued.
+
+        True: `send_queued` has to have it sent. What is noted is noted before it is
+        queued, and undone (see `ParKazooClient._submit`) after a write is, so that
+        nobody joins a read that is ahead of a write of theirs.
+        """
+        shared = self.shared
+        if shared is not None and shared.request is request and not shared.leaving:
+            shared.join(reply)
+            return False
+        self.shared = shared = Shared(request)
+        shared.join(reply)
+        return self.enqueue(shared, shared)
 
     def send_queued(self, replies: Sequence[Any]) -> None:
         """Have sent what was queued, to be answered to `replies`."""

@@ -71,7 +71,12 @@ class Seat:
             known = table
 
     def _at(self, name: str) -> Any:
-        session = self.client._sessions.session(name)
+        try:
+            session = self.client._sessions.session(name)
+        except KeyError:
+            raise MoveFailed(
+                f"somebody else has taken {name} out of the namespace meanwhile"
+            ) from None
         if not self.client._sessions.wait(lambda: session.connected, 15):
             raise MoveFailed(
                 f"ensemble {name} cannot be reached; nothing moves while one of the"

@@ -82,6 +82,12 @@ class Fenced:
     def __repr__(self) -> str:
         return f"Fenced(fences={self.fences!r}, operations={self.operations!r})"
 
+    @property
+    def keeps_children(self) -> bool:
+        """Does it create and delete nothing, so that no directory's Stat changes but
+        the written nodes' own?"""
+        return all(type(operation) is SetData for operation in self.operations)
+
     def serialize(self) -> bytes:
         parts = [_check(path, version) for path, version in self.fences]
         for operation in self.operations:
