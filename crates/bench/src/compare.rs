@@ -51,7 +51,7 @@ impl Contestant {
             label: label.to_owned(),
             target: Arc::new(peer.resp_target()),
             server: peer.version.clone(),
-            watched: peer.process.watched(),
+            watched: peer.watched(),
             peer: Some(peer),
         })
     }

@@ -132,9 +132,11 @@ impl AccessArgs {
     fn target(&self, address: &Address, store: &str) -> Result<Arc<dyn Target>, MeasureError> {
         let timeout = Duration::from_secs_f64(self.timeout.clamp(0.001, 1e6));
         Ok(match address {
-            Address::Resp(address) => {
-                Arc::new(RespTarget { address: address.clone(), timeout, scan_index: self.scan_index })
-            }
+            Address::Resp(address) => Arc::new(RespTarget {
+                scan_index: self.scan_index,
+                timeout,
+                ..RespTarget::new(address.clone())
+            }),
             Address::Native(addresses) => {
                 let target = NativeTarget::new(addresses.clone(), store, timeout);
                 Arc::new(target.map_err(DriveError::System)?)

@@ -8,6 +8,7 @@ mod server;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::processes::Watched;
 use crate::target::resp::RespTarget;
 
 pub use server::{PeerError, ServerProcess};
@@ -32,13 +33,20 @@ pub struct RedisOptions {
     pub program: PathBuf,
     /// What survives.
     pub persistence: Persistence,
+    /// Servers beside it that copy everything it is told.
+    pub replicas: usize,
     /// Where its scratch directory is made; the system's temporary directory by default.
     pub parent: Option<PathBuf>,
 }
 
 impl Default for RedisOptions {
     fn default() -> Self {
-        RedisOptions { program: "redis-server".into(), persistence: Persistence::None, parent: None }
+        RedisOptions {
+            program: "redis-server".into(),
+            persistence: Persistence::None,
+            replicas: 0,
+            parent: None,
+        }
     }
 }
 
@@ -72,7 +80,9 @@ pub enum PeerOptions {
 pub struct Peer {
     /// Its process.
     pub process: ServerProcess,
-    /// Where it speaks RESP, `host:port`; one for each node.
+    /// Processes beside it that belong to it: a Redis's replicas.
+    pub others: Vec<ServerProcess>,
+    /// Where it speaks RESP, `host:port`; one for each node that takes requests.
     pub resp: Vec<String>,
     /// Where it speaks the native protocol; empty for others than Tontine.
     pub native: Vec<String>,
@@ -92,6 +102,16 @@ impl Peer {
         }
     }
 
+    /// All its processes, to be watched: with their children, but for those of a Redis with replicas, which come and go
+    /// with snapshots for a replica and are charged to their parent when they end.
+    pub fn watched(&self) -> Vec<Watched> {
+        if self.others.is_empty() {
+            return self.process.watched();
+        }
+        let parents = std::iter::once(&self.process).chain(&self.others);
+        parents.flat_map(|process| process.watched().into_iter().take(1)).collect()
+    }
+
     /// The first RESP address as a target.
     pub fn resp_target(&self) -> RespTarget {
         RespTarget::new(self.resp.first().expect("a peer that answers has an address").clone())
@@ -99,6 +119,27 @@ impl Peer {
 }
 
 fn start_redis(name: &str, options: &RedisOptions) -> Result<Peer, PeerError> {
+    if options.replicas == 0 {
+        let (process, address) = start_one_redis(name, options, None)?;
+        let version = version(&address);
+        return Ok(Peer { process, others: Vec::new(), resp: vec![address], native: Vec::new(), version });
+    }
+    let (process, address) = start_one_redis(&format!("{name} primary"), options, None)?;
+    let replica = |number| {
+        let (process, _) = start_one_redis(&format!("{name} replica {number}"), options, Some(&address))?;
+        Ok(process)
+    };
+    let others = (1..=options.replicas).map(replica).collect::<Result<_, PeerError>>()?;
+    let version = version(&address);
+    Ok(Peer { process, others, resp: vec![address], native: Vec::new(), version })
+}
+
+/// One server, as a replica of another if one is named; a replica that has caught up.
+fn start_one_redis(
+    name: &str,
+    options: &RedisOptions,
+    primary: Option<&str>,
+) -> Result<(ServerProcess, String), PeerError> {
     let directory = scratch(options.parent.as_deref())?;
     let port = free_port()?;
     let (append_only, sync) = match options.persistence {
@@ -108,7 +149,8 @@ fn start_redis(name: &str, options: &RedisOptions) -> Result<Peer, PeerError> {
     };
     let directory_text = directory.path().display().to_string();
     let port_text = port.to_string();
-    let pairs = [
+    let primary_text = primary.map(|address| address.replace(':', " "));
+    let mut pairs = vec![
         ("--bind", "127.0.0.1"),
         ("--port", &port_text),
         ("--dir", &directory_text),
@@ -116,16 +158,22 @@ fn start_redis(name: &str, options: &RedisOptions) -> Result<Peer, PeerError> {
         ("--save", ""),
         ("--appendonly", append_only),
         ("--appendfsync", sync),
+        ("--repl-diskless-sync-delay", "0"),
     ];
+    pairs.extend(primary_text.iter().map(|address| ("--replicaof", address.as_str())));
     let arguments =
         pairs.iter().flat_map(|(name, value)| [(*name).to_owned(), (*value).to_owned()]).collect();
     let install = "apt-get install redis-server";
     let mut process =
         ServerProcess::start(Start { name, program: &options.program, arguments, directory, install })?;
-    let resp = vec![format!("127.0.0.1:{port}")];
-    process.wait_until(|_| all_answer(&resp))?;
-    let version = version(&resp[0]);
-    Ok(Peer { process, resp, native: Vec::new(), version })
+    let address = format!("127.0.0.1:{port}");
+    process.wait_until(|_| {
+        all_answer(std::slice::from_ref(&address))?;
+        let linked =
+            || ask(&address, &[b"INFO", b"replication"])?.contains("master_link_status:up").then_some(());
+        if primary.is_some() { linked() } else { Some(()) }
+    })?;
+    Ok((process, address))
 }
 
 fn start_tontine(name: &str, options: &TontineOptions) -> Result<Peer, PeerError> {
@@ -163,7 +211,7 @@ fn start_tontine(name: &str, options: &TontineOptions) -> Result<Peer, PeerError
         all_answer(&resp).map(|()| (resp, native))
     })?;
     let version = version(&resp[0]);
-    Ok(Peer { process, resp, native, version })
+    Ok(Peer { process, others: Vec::new(), resp, native, version })
 }
 
 /// The distinct addresses on lines of a program's output that contain `word`, in order.

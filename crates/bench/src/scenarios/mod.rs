@@ -22,8 +22,8 @@ use crate::compare::{Contestant, MeasureError};
 use crate::peers::TontineOptions;
 use crate::processes::Context;
 use crate::report::{
-    Comparison, FORMAT, Outcomes, Percentiles, RunReport, comparison_markdown, comparison_text,
-    context_markdown, median, run_text, runs_markdown,
+    Comparison, FORMAT, Outcomes, Percentiles, ProcessReport, RunReport, comparison_markdown,
+    comparison_text, context_markdown, median, run_text, runs_markdown,
 };
 
 use redis_benchmark::RedisBenchmarkError;
@@ -123,6 +123,19 @@ fn medians_note(runs: &[RunReport]) -> Option<String> {
         );
     }
     Some(note + ".")
+}
+
+/// The CPU time of each process in the median of repeated runs, in words; `None` without runs.
+fn components_note(runs: &[RunReport]) -> Option<String> {
+    let first = runs.first()?;
+    let of = |process: &ProcessReport| {
+        let name = &process.name;
+        let costs = runs.iter().flat_map(|run| run.processes.iter().chain([&run.client]));
+        let cost = median(costs.filter(|one| one.name == *name).map(|one| one.cpu_us_per_operation));
+        format!("{name} {cost:.2}")
+    };
+    let parts: Vec<String> = first.processes.iter().chain([&first.client]).map(of).collect();
+    Some(format!("{}, CPU µs per operation by process: {}.", first.label, parts.join(", ")))
 }
 
 /// What a scenario found.

@@ -35,12 +35,15 @@ pub struct RespTarget {
     pub timeout: Duration,
     /// Keep all keys in one sorted set as well, and answer scans from it, as YCSB's Redis binding does.
     pub scan_index: bool,
+    /// Each write waits until so many replicas have acknowledged it (`WAIT`); 0: for none. One that fewer had within
+    /// half of the timeout is in doubt.
+    pub copies: u8,
 }
 
 impl RespTarget {
     /// A target with a timeout of ten seconds and no index.
     pub fn new(address: impl Into<String>) -> Self {
-        RespTarget { address: address.into(), timeout: Duration::from_secs(10), scan_index: false }
+        RespTarget { address: address.into(), timeout: Duration::from_secs(10), scan_index: false, copies: 0 }
     }
 
     async fn connect(&self) -> io::Result<TcpStream> {
@@ -167,7 +170,14 @@ impl RespSession {
         self.expected.clear();
         for operation in batch {
             let replies = encode(operation, self.target.scan_index, &mut self.sending);
-            self.expected.push(replies);
+            let waits = self.target.copies > 0 && operation.writes();
+            if waits {
+                let copies = self.target.copies.to_string();
+                // Its answer must come before the batch is given up.
+                let timeout_ms = (self.target.timeout / 2).as_millis().to_string();
+                resp_codec::encode(&[b"WAIT", copies.as_bytes(), timeout_ms.as_bytes()], &mut self.sending);
+            }
+            self.expected.push(replies + u8::from(waits));
         }
         let timeout = self.target.timeout;
         tokio::time::timeout(timeout, self.converse(batch, answers)).await.map_err(io::Error::from)?
@@ -181,10 +191,21 @@ impl RespSession {
         let first = answers.len();
         for (operation, &replies) in batch.iter().zip(&self.expected) {
             let mut outcome = None;
-            for _ in 0..replies {
+            for number in 1..=replies {
                 let (reply, read) = connection.reply().await?;
                 if read {
                     at = Instant::now();
+                }
+                let copies = i64::from(self.target.copies);
+                if copies > 0 && operation.writes() && number == replies {
+                    match (&outcome, reply) {
+                        (Some(Outcome::Written), Reply::Integer(acknowledged)) if acknowledged >= copies => {}
+                        (Some(Outcome::Written), _) => {
+                            outcome = Some(Outcome::Indeterminate("too few copies in time".to_owned()));
+                        }
+                        _ => {}
+                    }
+                    continue;
                 }
                 // The first bad reply decides (a SET may be followed by the index's ZADD).
                 if !outcome.as_ref().is_some_and(failed) {

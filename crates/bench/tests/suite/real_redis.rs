@@ -1,6 +1,7 @@
 //! Every workload against a real redis-server, started and stopped by the test.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bench::compare::{Contestant, MeasureError, alternate};
 use bench::driver::{DriverOptions, Phase};
@@ -36,6 +37,27 @@ fn driver(operations: u64) -> DriverOptions {
         quiet: true,
         ..DriverOptions::default()
     }
+}
+
+#[test]
+fn writes_that_wait_for_a_replica_are_done_and_those_that_have_none_are_in_doubt() {
+    let options = RedisOptions { replicas: 1, ..RedisOptions::default() };
+    let mut redis = match Contestant::start("redis", &PeerOptions::Redis(options)) {
+        Err(MeasureError::Peer(PeerError::NotInstalled { .. })) => return,
+        started => started.unwrap(),
+    };
+    let address = redis.peer.as_ref().unwrap().resp[0].clone();
+    let names: Vec<&str> = redis.watched.iter().map(|process| process.name.as_str()).collect();
+    assert_eq!(names, ["redis primary", "redis replica 1"]);
+    let target = |copies, timeout| RespTarget { copies, timeout, ..RespTarget::new(&address) };
+    redis.target = Arc::new(target(1, Duration::from_secs(60)));
+    let loaded = redis.load(&WorkloadOptions::preset(Preset::A, RECORDS), &driver(1)).unwrap();
+    assert_eq!(loaded.outcomes.done, RECORDS);
+    redis.target = Arc::new(target(2, Duration::from_secs(1)));
+    let one_by_one = DriverOptions { depth: 1, ..driver(4) };
+    let run = redis.measure(&WorkloadOptions::preset(Preset::Set, RECORDS), &one_by_one, Phase::Run).unwrap();
+    assert_eq!(run.outcomes.done, 0, "there is one replica");
+    assert_eq!(run.outcomes.indeterminate.values().sum::<u64>(), 4, "{:?}", run.outcomes);
 }
 
 #[test]
