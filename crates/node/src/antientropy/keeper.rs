@@ -12,7 +12,8 @@ use crate::stores::LocalStore;
 
 /// How often it is looked for trees to count.
 const COUNT_INTERVAL: Duration = Duration::from_millis(500);
-/// Rest after a step of counting, so that requests and commits of the background thread get their turn.
+/// Rest after a step of counting, so that requests and commits of the background thread get their turn; as many times
+/// longer as this node's workers are late.
 const COUNT_REST: Duration = Duration::from_micros(500);
 /// Longest pause between two steps of the scrub.
 const SCRUB_PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -60,7 +61,8 @@ async fn count_partition(repair: &Arc<Repair>, store: &LocalStore, partition: Pa
                 return met;
             }
         }
-        repair.ports.clock.sleep(COUNT_REST).await;
+        let rest = COUNT_REST * repair.pulse.times().await;
+        repair.ports.clock.sleep(rest).await;
     }
 }
 
