@@ -48,8 +48,8 @@ pub struct HandoffScenario {
     /// Seconds under load before the node dies.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(2..=3600), value_name = "SECONDS")]
     pub before: u64,
-    /// Seconds under load after the node was started again.
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(2..=3600), value_name = "SECONDS")]
+    /// Seconds under load after the node was started again. Those of a minute take a minute and a half.
+    #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u64).range(2..=3600), value_name = "SECONDS")]
     pub after: u64,
     /// Requests in flight.
     #[arg(long, default_value_t = 16)]
