@@ -1,8 +1,8 @@
 //! Routing: from a partition to the ordered nodes that a request may use.
 //!
 //! *Consistent* routing takes the partition's own list. *Zoned* (a number of replicas per zone) and *everywhere*
-//! (every node is a replica) become further variants of [`Routing`]; they change [`PreferenceList::of`] and nothing
-//! else.
+//! (every node is a replica) become further variants of [`Routing`]; they change [`PreferenceList::of`] and
+//! [`replicas`], and nothing else.
 
 use smallvec::SmallVec;
 
@@ -31,6 +31,16 @@ pub struct PreferenceList {
 /// Of a node in whose zone no replica lies.
 const FAR: u8 = u8::MAX;
 
+/// The nodes that should hold a store's keys in `partition`: the beginning of every preference list for them.
+pub fn replicas<'a>(store: &Store, partition: &'a Partition) -> &'a [NodeId] {
+    match Routing::Consistent {
+        Routing::Consistent => {
+            let count = usize::from(store.consistency.replicas).min(partition.nodes.len());
+            &partition.nodes[..count]
+        }
+    }
+}
+
 impl PreferenceList {
     /// The list of `store` for keys in `partition`.
     ///
@@ -39,7 +49,7 @@ impl PreferenceList {
         match Routing::Consistent {
             Routing::Consistent => PreferenceList {
                 nodes: SmallVec::from_slice(&partition.nodes),
-                replicas: usize::from(store.consistency.replicas).min(partition.nodes.len()),
+                replicas: replicas(store, partition).len(),
                 near: SmallVec::new(),
             },
         }

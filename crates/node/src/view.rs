@@ -63,6 +63,14 @@ impl View {
         Route { place: Place { partition: partition.id, token }, preference }
     }
 
+    /// Where a key of `store` lies, and the nodes that should hold it: what most requests need to know.
+    pub fn replicas(&self, store: &LocalStore, key: &[u8]) -> (Place, &[NodeId]) {
+        let token = Token::of(key);
+        let partition = self.cluster.ring.partition(token);
+        let replicas = model::routing::replicas(store.definition(), partition);
+        (Place { partition: partition.id, token }, replicas)
+    }
+
     /// The partitions of a store of which `node` is a replica, each with its other replicas.
     pub fn replicated_by(&self, node: NodeId, store: &LocalStore) -> BTreeMap<PartitionId, Vec<NodeId>> {
         let partitions = self.cluster.ring.partitions().iter();

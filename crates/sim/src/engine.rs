@@ -98,12 +98,12 @@ impl StorageEngine for PlantedEngine {
         }
     }
 
-    fn update(
+    fn update<'a>(
         &self,
         partition: PartitionId,
         token: Token,
         key: &[u8],
-        change: &mut dyn FnMut(Option<&Bytes>) -> Change,
+        change: &mut dyn FnMut(Option<&Bytes>) -> Change<'a>,
     ) -> Result<Option<Commit>, StorageError> {
         let (mut before, mut deleted) = (None, false);
         let commit = self.inner.update(partition, token, key, &mut |record| {
@@ -117,6 +117,7 @@ impl StorageEngine for PlantedEngine {
                     }
                     Change::Put(new)
                 }
+                // Whatever is put in two pieces is a value.
                 change => change,
             }
         })?;

@@ -177,12 +177,12 @@ impl StorageEngine for Nothing {
     fn get(&self, _: PartitionId, _: Token, _: &[u8]) -> Result<Option<Bytes>, storage::StorageError> {
         Ok(None)
     }
-    fn update(
+    fn update<'a>(
         &self,
         _: PartitionId,
         _: Token,
         _: &[u8],
-        change: &mut dyn FnMut(Option<&Bytes>) -> Change,
+        change: &mut dyn FnMut(Option<&Bytes>) -> Change<'a>,
     ) -> Result<Option<storage::Commit>, storage::StorageError> {
         std::hint::black_box(change(None));
         Ok(None)

@@ -17,6 +17,7 @@ use std::ops::{ControlFlow, RangeInclusive};
 use bytes::Bytes;
 use model::{PartitionId, Token};
 use runtime::{BoxFuture, DiskError};
+use smallvec::SmallVec;
 
 pub use hash::fingerprint;
 pub use log::{Durability, EnginePorts, LogEngine, LogOptions};
@@ -25,18 +26,32 @@ pub use partitions::Partitions;
 
 /// What [`StorageEngine::update`] shall do with the record, as its closure decides under the key's lock.
 #[derive(Debug)]
-pub enum Change {
+pub enum Change<'a> {
     /// Leave what is there.
     Keep,
     /// Replace it with these bytes.
     Put(Bytes),
+    /// Replace it with these two pieces, one behind the other: for whoever has the long one somewhere else, of which
+    /// the engine makes its own copy.
+    PutJoined(Head, &'a [u8]),
     /// Remove it physically, without a trace. (A user's delete is a `Put` of a tombstone.)
     Remove,
 }
 
+/// The short first piece of a record; up to 64 bytes need no allocation.
+pub type Head = SmallVec<[u8; 64]>;
+
 /// Position in an engine's order of writes, for waiting until they are durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Commit(pub u64);
+
+/// The record that two pieces make, in a buffer of exactly its size.
+fn joined(head: &[u8], tail: &[u8]) -> Bytes {
+    let mut record = Vec::with_capacity(head.len() + tail.len());
+    record.extend_from_slice(head);
+    record.extend_from_slice(tail);
+    Bytes::from(record)
+}
 
 /// Where a scan of one partition goes on: strictly after this token and key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -197,12 +212,12 @@ pub trait StorageEngine: Send + Sync {
     /// says so. A put may also be refused (with `Full`) after `change` has run; then nothing was changed.
     ///
     /// `change` is called at most once, and not at all on an error before it. It must not call the engine.
-    fn update(
+    fn update<'a>(
         &self,
         partition: PartitionId,
         token: Token,
         key: &[u8],
-        change: &mut dyn FnMut(Option<&Bytes>) -> Change,
+        change: &mut dyn FnMut(Option<&Bytes>) -> Change<'a>,
     ) -> Result<Option<Commit>, StorageError>;
 
     /// Whether [`Self::durable`] need not be called: a write is as durable as promised when `update` returns. False

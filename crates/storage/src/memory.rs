@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
+use hashbrown::hash_table::{Entry, VacantEntry};
 use model::{PartitionId, Token};
 use parking_lot::RwLock;
 use runtime::BoxFuture;
@@ -20,6 +20,7 @@ use crate::partitions::Partitions;
 use crate::walk::{Place, Walkable, Walks};
 use crate::{
     Change, Commit, Durable, EngineStats, Met, ScanCursor, ScanLimit, ScanPage, StorageEngine, StorageError,
+    joined,
 };
 
 /// Tables per partition.
@@ -113,6 +114,33 @@ fn replace(old: &mut Bytes, new: Bytes) {
     };
 }
 
+/// As [`replace`], with pieces that are copied once: into the memory of the old record, or into their own.
+fn replace_joined(old: &mut Bytes, head: &[u8], tail: &[u8]) {
+    *old = match std::mem::take(old).try_into_mut() {
+        Ok(mut place) if place.len() == head.len() + tail.len() => {
+            let (first, rest) = place.split_at_mut(head.len());
+            first.copy_from_slice(head);
+            rest.copy_from_slice(tail);
+            place.freeze()
+        }
+        _ => joined(head, tail),
+    };
+}
+
+/// The memory of `partition` counts a record that was `old` bytes and is `new` now.
+fn count_replaced(partition: &Partition, old: usize, new: usize) {
+    // Most records keep their length, and the count lies far away.
+    if old != new {
+        partition.bytes.fetch_add((new as u64).wrapping_sub(old as u64), Ordering::Relaxed);
+    }
+}
+
+fn insert(partition: &Partition, vacant: VacantEntry<'_, Record>, token: Token, key: &[u8], record: Bytes) {
+    partition.bytes.fetch_add((key.len() + record.len()) as u64, Ordering::Relaxed);
+    partition.records.fetch_add(1, Ordering::Relaxed);
+    vacant.insert(Record { token, key: Key::new(key), record });
+}
+
 impl Default for MemoryEngine {
     fn default() -> Self {
         MemoryEngine::new()
@@ -161,12 +189,12 @@ impl StorageEngine for MemoryEngine {
         Ok(found.map(|record| visit(&record.record)).is_some())
     }
 
-    fn update(
+    fn update<'a>(
         &self,
         partition: PartitionId,
         token: Token,
         key: &[u8],
-        change: &mut dyn FnMut(Option<&Bytes>) -> Change,
+        change: &mut dyn FnMut(Option<&Bytes>) -> Change<'a>,
     ) -> Result<Option<Commit>, StorageError> {
         self.check_open()?;
         let partition = self.partitions.get_or_create(partition);
@@ -176,9 +204,13 @@ impl StorageEngine for MemoryEngine {
             Entry::Occupied(mut occupied) => match change(Some(&occupied.get().record)) {
                 Change::Keep => Ok(None),
                 Change::Put(record) => {
-                    let grown = (record.len() as u64).wrapping_sub(occupied.get().record.len() as u64);
-                    partition.bytes.fetch_add(grown, Ordering::Relaxed);
+                    count_replaced(partition, occupied.get().record.len(), record.len());
                     replace(&mut occupied.get_mut().record, record);
+                    Ok(Some(Commit::default()))
+                }
+                Change::PutJoined(head, tail) => {
+                    count_replaced(partition, occupied.get().record.len(), head.len() + tail.len());
+                    replace_joined(&mut occupied.get_mut().record, &head, tail);
                     Ok(Some(Commit::default()))
                 }
                 Change::Remove => {
@@ -192,9 +224,11 @@ impl StorageEngine for MemoryEngine {
             Entry::Vacant(vacant) => match change(None) {
                 Change::Keep | Change::Remove => Ok(None),
                 Change::Put(record) => {
-                    partition.bytes.fetch_add((key.len() + record.len()) as u64, Ordering::Relaxed);
-                    partition.records.fetch_add(1, Ordering::Relaxed);
-                    vacant.insert(Record { token, key: Key::new(key), record });
+                    insert(partition, vacant, token, key, record);
+                    Ok(Some(Commit::default()))
+                }
+                Change::PutJoined(head, tail) => {
+                    insert(partition, vacant, token, key, joined(&head, tail));
                     Ok(Some(Commit::default()))
                 }
             },

@@ -156,6 +156,28 @@ pub fn peek_single(record: &Bytes) -> Result<Option<Single>, DecodeError> {
     Ok(Some(Single { own: (header & OWN != 0).then_some(dot.actor), dot, timestamp }))
 }
 
+/// The record of one value that does not expire, but for the value's bytes, which follow: together they are what
+/// [`encode_record`] makes of a set that holds nothing but this version. For values that are copied to their place
+/// once. The actor of `dot` may be gone on with.
+pub fn single_head(dot: Dot, timestamp: Timestamp, value_bytes: usize) -> SmallVec<[u8; 64]> {
+    let mut bytes = [0; 64];
+    bytes[0] = FORMAT | OWN | SINGLE | PRESENT;
+    bytes[1..9].copy_from_slice(&timestamp.0.to_le_bytes());
+    let mut length = 9;
+    let Actor { node, incarnation, birth } = dot.actor;
+    // Five varints of at most ten bytes each.
+    for mut number in [u64::from(node.0), incarnation, birth, dot.count, value_bytes as u64] {
+        while number >= 0x80 {
+            bytes[length] = number as u8 | 0x80;
+            number >>= 7;
+            length += 1;
+        }
+        bytes[length] = number as u8;
+        length += 1;
+    }
+    SmallVec::from_buf_and_len(bytes, length)
+}
+
 /// When the first value of a record expires; `None` when none does, all were deleted or have been reaped, or the record
 /// is damaged. Allocates nothing and looks at no value.
 pub fn peek_expiry(record: &Bytes) -> Option<WallMillis> {

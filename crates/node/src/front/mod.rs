@@ -22,7 +22,7 @@ use protocol::quorum::can_be_driven;
 use runtime::Clock;
 use storage::Durable;
 use wire::error::{ErrorCode, Outcome};
-use wire::messages::{Condition, Delete, Failure, Got, Put, Request, RequestOptions, Response, Written};
+use wire::messages::{Delete, Failure, Got, Put, Request, RequestOptions, Response, Written};
 
 use crate::replica::Replica;
 use crate::stores::{LocalStore, Stamped, WriteOrder};
@@ -101,13 +101,13 @@ impl Front {
         key: &[u8],
         visit: &mut dyn FnMut(&[u8]),
     ) -> Option<Result<bool, Failure>> {
-        let route = view.route(store, key);
+        let (place, replicas) = view.replicas(store, key);
         let definition = store.definition();
         let required = definition.consistency.reads_required.max(definition.read_holders());
-        if !protocol::quorum::own_record_suffices(self.replica.node(), &route.preference, required) {
+        if !protocol::quorum::own_record_suffices(self.replica.node(), replicas, required) {
             return None;
         }
-        Some(store.winner(route.place, key, visit))
+        Some(store.winner(place, key, visit))
     }
 
     /// Overwrites a key, when this node's own acknowledgement is the whole write quorum and there is no other replica;
@@ -117,21 +117,15 @@ impl Front {
         view: &View,
         store: &LocalStore,
         key: &[u8],
-        value: Bytes,
+        value: &[u8],
     ) -> Option<Result<(), Failure>> {
-        let route = view.route(store, key);
+        let (place, replicas) = view.replicas(store, key);
         if !store.acknowledges_at_once()
-            || !protocol::quorum::own_write_suffices(self.replica.node(), &route.preference)
+            || !protocol::quorum::own_write_suffices(self.replica.node(), replicas)
         {
             return None;
         }
-        let order = WriteOrder {
-            context: None,
-            condition: Condition::None,
-            expires: None,
-            value: Value::Present(value),
-        };
-        Some(store.stamp(route.place, key, order).map(|_| ()))
+        Some(store.overwrite(place, key, value))
     }
 
     /// Reads a key from its read quorum.

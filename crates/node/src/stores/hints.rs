@@ -365,12 +365,12 @@ impl Hints {
         ))
     }
 
-    fn update(
+    fn update<'a>(
         &self,
         target: NodeId,
         store: &StoreName,
         key: &[u8],
-        change: &mut dyn FnMut(WallMillis, Option<Bytes>) -> Change,
+        change: &mut dyn FnMut(WallMillis, Option<Bytes>) -> Change<'a>,
     ) -> Result<Option<Commit>, Failure> {
         let name = hint_key(store, key);
         let now = self.stamper.clock().wall();

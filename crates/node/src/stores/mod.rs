@@ -9,6 +9,7 @@
 mod compare;
 mod expiry;
 mod hints;
+mod overwrite;
 mod stamper;
 mod store;
 mod tombstones;

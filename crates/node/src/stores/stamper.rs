@@ -63,13 +63,18 @@ impl Stamper {
     /// The actor to stamp with: the record's own, if this incarnation minted it, or a new one.
     pub(super) fn actor(&self, own: Option<Actor>) -> Actor {
         match own {
-            Some(actor) if actor.node == self.node && actor.incarnation == self.incarnation => actor,
+            Some(actor) if self.owns(actor) => actor,
             _ => Actor {
                 node: self.node,
                 incarnation: self.incarnation,
                 birth: self.births.fetch_add(1, Ordering::Relaxed) + 1,
             },
         }
+    }
+
+    /// Whether this incarnation minted the actor.
+    pub(super) fn owns(&self, actor: Actor) -> bool {
+        actor.node == self.node && actor.incarnation == self.incarnation
     }
 
     /// A timestamp after everything stamped or seen here, and after `seen`.

@@ -71,7 +71,7 @@ pub struct LocalStore {
     definition: Arc<Store>,
     reference: StoreRef,
     engine: Arc<dyn StorageEngine>,
-    stamper: Arc<Stamper>,
+    pub(super) stamper: Arc<Stamper>,
     pub(super) tombstones: Arc<Tombstones>,
     pub(super) expiring: Arc<Expiring>,
     trees: Arc<Trees>,
@@ -149,7 +149,7 @@ impl LocalStore {
     }
 
     /// Refuses while the partition's records are lost here: what is there must not pass for all there is.
-    fn check_complete(&self, partition: PartitionId) -> Result<(), Failure> {
+    pub(super) fn check_complete(&self, partition: PartitionId) -> Result<(), Failure> {
         match self.trees.is_incomplete(partition) {
             false => Ok(()),
             true => Err(Failure::new(
@@ -163,11 +163,11 @@ impl LocalStore {
     }
 
     /// Updates a record and notes it for its hash tree. **Every change of a record goes through here.**
-    pub(super) fn update(
+    pub(super) fn update<'a>(
         &self,
         place: Place,
         key: &[u8],
-        change: &mut dyn FnMut(Option<&Bytes>) -> Change,
+        change: &mut dyn FnMut(Option<&Bytes>) -> Change<'a>,
     ) -> Result<Option<Commit>, StorageError> {
         let mut writing = self.trees.writing(place.partition);
         if !writing.is_noted() {
@@ -179,6 +179,9 @@ impl LocalStore {
             difference = match &change {
                 Change::Keep => Some(Default::default()),
                 Change::Put(new) => trees::difference(key, record, Some(new)),
+                Change::PutJoined(head, tail) => {
+                    trees::difference(key, record, Some(&[&**head, tail].concat().into()))
+                }
                 Change::Remove => trees::difference(key, record, None),
             };
             change
@@ -379,7 +382,7 @@ impl LocalStore {
         &**self.stamper.clock()
     }
 
-    fn stamp_record(
+    pub(super) fn stamp_record(
         &self,
         place: Place,
         record: Option<&Bytes>,
@@ -430,7 +433,7 @@ impl LocalStore {
         key: &[u8],
         record: Option<&Bytes>,
         incoming: &VersionSet,
-    ) -> Result<(Merged, Change), Failure> {
+    ) -> Result<(Merged, Change<'static>), Failure> {
         let Some(record) = record else {
             self.note(place, key, None, incoming);
             return Ok(match incoming.is_empty() {
@@ -497,17 +500,19 @@ pub(super) fn stamp(
 /// Checks a value against the store's limit.
 pub(super) fn check_size(definition: &Store, value: &Value) -> Result<(), Failure> {
     match value {
-        Value::Present(bytes) if bytes.len() > definition.value_bytes_max => Err(Failure::new(
-            ErrorCode::ValueTooLarge,
-            format!(
-                "value of {} bytes is over the limit of {} bytes of store {}",
-                bytes.len(),
-                definition.value_bytes_max,
-                definition.name
-            ),
-        )),
-        _ => Ok(()),
+        Value::Present(bytes) => check_length(definition, bytes.len()),
+        Value::Tombstone => Ok(()),
     }
+}
+
+/// Checks a value's length against the store's limit.
+pub(super) fn check_length(definition: &Store, bytes: usize) -> Result<(), Failure> {
+    if bytes <= definition.value_bytes_max {
+        return Ok(());
+    }
+    let (limit, name) = (definition.value_bytes_max, &definition.name);
+    let detail = format!("value of {bytes} bytes is over the limit of {limit} bytes of store {name}");
+    Err(Failure::new(ErrorCode::ValueTooLarge, detail))
 }
 
 /// Checks what must hold of a key before it is written.
@@ -548,7 +553,7 @@ pub(super) fn encode(own: Option<Actor>, set: &VersionSet) -> Bytes {
     buffer.freeze()
 }
 
-fn corrupt(partition: PartitionId) -> Failure {
+pub(super) fn corrupt(partition: PartitionId) -> Failure {
     refuse(StorageError::Corrupt { partition })
 }
 

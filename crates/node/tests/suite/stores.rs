@@ -1,9 +1,10 @@
 //! Puts, merges and limits on one record.
 
 use model::{Context, Resolver, Value, WallMillis};
-use node::stores::WriteOrder;
+use node::stores::{LocalStore, WriteOrder};
 use wire::ErrorCode;
 use wire::messages::{Condition, Merged};
+use wire::versions::{Record, decode_record};
 
 use crate::support::{order, place, store, values};
 
@@ -42,6 +43,46 @@ fn a_put_without_a_context_replaces_what_is_known_here() {
     let alone = store.stamp(place(KEY), KEY, order("c", None)).unwrap();
     assert_eq!(values(&alone.set), ["c"]);
     assert_eq!(alone.context, alone.set.context());
+}
+
+#[test]
+fn overwriting_leaves_the_record_that_a_put_without_a_context_leaves() {
+    for resolver in [Resolver::Siblings, Resolver::LastWriteWins] {
+        let (put, overwritten) = (store(1, resolver), store(1, resolver));
+        let elsewhere = store(2, resolver);
+        // All but the timestamps.
+        let record = |store: &LocalStore| {
+            let record = store.engine().get(place(KEY).partition, place(KEY).token, KEY).unwrap().unwrap();
+            let Record { own, set } = decode_record(&record).unwrap();
+            let versions = set.versions().iter().map(|v| (v.dot, v.expires, v.value.clone()));
+            (own, set.vector().clone(), versions.collect::<Vec<_>>())
+        };
+        let both = |value: &str| {
+            put.stamp(place(KEY), KEY, order(value, None)).unwrap();
+            overwritten.overwrite(place(KEY), KEY, value.as_bytes()).unwrap();
+            assert_eq!(record(&put), record(&overwritten), "{value}");
+            let shown = overwritten.get(place(KEY), KEY).unwrap();
+            assert_eq!(values(&shown), [value]);
+        };
+        both("the first");
+        both("the next");
+        // What another node wrote meanwhile, of which no actor is this node's own.
+        let foreign = elsewhere.stamp(place(KEY), KEY, order("foreign", None)).unwrap();
+        for store in [&put, &overwritten] {
+            store.merge(place(KEY), KEY, &foreign.set).unwrap();
+        }
+        both("over the foreign one");
+        both("once more");
+        for store in [&put, &overwritten] {
+            let delete = WriteOrder { value: Value::Tombstone, ..order("", None) };
+            store.stamp(place(KEY), KEY, delete).unwrap();
+        }
+        both("over a deletion");
+        let large = vec![0; overwritten.definition().value_bytes_max + 1];
+        let refused = overwritten.overwrite(place(KEY), KEY, &large).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::ValueTooLarge);
+        assert_eq!(record(&put), record(&overwritten), "nothing was stored");
+    }
 }
 
 #[test]

@@ -103,14 +103,14 @@ impl Candidates<'_> {
 
 /// Whether the own node's record alone answers a get: it is a replica, and one answer is enough. A machine started
 /// for such a get would ask the own node and nobody else.
-pub fn own_record_suffices(own: NodeId, preference: &PreferenceList, required: u8) -> bool {
-    required <= 1 && preference.is_replica(own)
+pub fn own_record_suffices(own: NodeId, replicas: &[NodeId], required: u8) -> bool {
+    required <= 1 && replicas.contains(&own)
 }
 
 /// Whether the own node's acknowledgement alone completes a write: it is the key's only replica. A machine started
 /// for such a write would send nothing.
-pub fn own_write_suffices(own: NodeId, preference: &PreferenceList) -> bool {
-    preference.replicas() == [own]
+pub fn own_write_suffices(own: NodeId, replicas: &[NodeId]) -> bool {
+    replicas == [own]
 }
 
 /// Whether a write that `own` stamps can have as many acknowledgements as it must, as far as `own` knows whom it reaches.

@@ -426,10 +426,18 @@ fn what_needs_nobody_else_is_what_a_machine_would_ask_nobody_else_for() {
         let (mut gets, mut writes) = (GetActions::new(), WriteActions::new());
         Get::start(candidates, Some(own), options(required), Moment::default(), &mut gets);
         let alone = gets[..] == [GetAction::Fetch { node: own }];
-        assert_eq!(own_record_suffices(own, &preference, required), alone, "get on {own} of {replicas}");
+        assert_eq!(
+            own_record_suffices(own, preference.replicas(), required),
+            alone,
+            "get on {own} of {replicas}"
+        );
         let local = if preference.is_replica(own) { Local::Applied } else { Local::NotReplica };
         let origin = Origin { own, local, possible: false };
         Write::start(candidates, origin, options(required), Moment::default(), &mut writes);
-        assert_eq!(own_write_suffices(own, &preference), writes.is_empty(), "write on {own} of {replicas}");
+        assert_eq!(
+            own_write_suffices(own, preference.replicas()),
+            writes.is_empty(),
+            "write on {own} of {replicas}"
+        );
     }
 }

@@ -19,7 +19,7 @@ use super::tail::{AppendError, Appended, Entry, Tail};
 use crate::hash::fingerprint;
 use crate::partitions::Partitions;
 use crate::walk::{Place, Walkable, Walks};
-use crate::{Change, Commit, StorageError};
+use crate::{Change, Commit, StorageError, joined};
 
 /// An update that finds more than this waiting for the file writes it there itself.
 const WAITING_BYTES_MAX: usize = 256 << 10;
@@ -217,12 +217,12 @@ impl Core {
         }
     }
 
-    pub(super) fn update(
+    pub(super) fn update<'a>(
         &self,
         partition: PartitionId,
         token: Token,
         key: &[u8],
-        change: &mut dyn FnMut(Option<&Bytes>) -> Change,
+        change: &mut dyn FnMut(Option<&Bytes>) -> Change<'a>,
     ) -> Result<Option<Commit>, StorageError> {
         self.check()?;
         let index = self.index.get_or_create(partition);
@@ -232,13 +232,18 @@ impl Core {
         let newest = self.newest(partition, stripe, token, fingerprint, key)?;
         let entry =
             |kind, value, value_check| Entry { kind, partition, token, fingerprint, key, value, value_check };
-        let appended = match change(newest.as_ref().map(|newest| &newest.record)) {
+        let put = match change(newest.as_ref().map(|newest| &newest.record)) {
             Change::Keep => return Ok(None),
-            Change::Remove => {
+            Change::Remove => None,
+            Change::Put(record) => Some(record),
+            Change::PutJoined(head, tail) => Some(joined(&head, tail)),
+        };
+        let appended = match put {
+            None => {
                 let Some(newest) = newest else { return Ok(None) };
                 self.remove(index, stripe, &entry(Kind::Remove, &[], xxh3_64(&[])), &newest.slot)?
             }
-            Change::Put(record) => {
+            Some(record) => {
                 let space = check_size(key, &record)?;
                 self.check_space(space)?;
                 let appended = self.append(&entry(Kind::Put, &record, xxh3_64(&record)))?;

@@ -254,12 +254,12 @@ impl StorageEngine for LogEngine {
         self.core.get(partition, token, key)
     }
 
-    fn update(
+    fn update<'a>(
         &self,
         partition: PartitionId,
         token: Token,
         key: &[u8],
-        change: &mut dyn FnMut(Option<&Bytes>) -> Change,
+        change: &mut dyn FnMut(Option<&Bytes>) -> Change<'a>,
     ) -> Result<Option<Commit>, StorageError> {
         self.core.update(partition, token, key, change)
     }

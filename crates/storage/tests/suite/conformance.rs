@@ -56,6 +56,34 @@ fn a_change_sees_the_record_that_it_replaces() {
 }
 
 #[test]
+fn a_record_put_in_two_pieces_is_as_good_as_one_put_whole() {
+    on_each(|setup| {
+        let engine = setup.open();
+        let (partition, token) = (PartitionId(3), Token::of(b"k"));
+        let put = |head: &[u8], tail: &[u8]| {
+            let change = &mut |_: Option<&Bytes>| Change::PutJoined(head.into(), tail);
+            assert!(engine.update(partition, token, b"k", change).unwrap().is_some());
+        };
+        // New, of the same length, shorter, empty, longer than a head holds without an allocation.
+        let pieces: [(&[u8], &[u8]); 5] =
+            [(b"head", b"tail"), (b"he", b"adtwo+"), (b"h", b""), (b"", b""), (&[1; 100], &[2; 3000])];
+        for (head, tail) in pieces {
+            // A reader that holds the record of before keeps it as it was.
+            let held = engine.get(partition, token, b"k").unwrap();
+            let before = held.as_deref().map(<[u8]>::to_vec);
+            put(head, tail);
+            assert_eq!(held.as_deref().map(<[u8]>::to_vec), before);
+            assert_eq!(get(&*engine, 3, "k"), Some([head, tail].concat()));
+            drop(held);
+            put(tail, head);
+            assert_eq!(get(&*engine, 3, "k"), Some([tail, head].concat()));
+        }
+        assert_eq!(engine.partitions(), [(partition, 1)]);
+        assert!(engine.stats().live_bytes >= 3101);
+    });
+}
+
+#[test]
 fn the_same_key_in_two_partitions_is_two_records() {
     on_each(|setup| {
         let engine = setup.open();

@@ -22,12 +22,12 @@ impl StorageEngine for Hasty {
         self.0.get(partition, token, key)
     }
 
-    fn update(
+    fn update<'a>(
         &self,
         partition: PartitionId,
         token: Token,
         key: &[u8],
-        change: &mut dyn FnMut(Option<&Bytes>) -> Change,
+        change: &mut dyn FnMut(Option<&Bytes>) -> Change<'a>,
     ) -> Result<Option<Commit>, StorageError> {
         self.0.update(partition, token, key, change)
     }

@@ -114,6 +114,49 @@ impl Command {
     }
 }
 
+/// A command that has arrived whole and still stands at the front of its connection's input.
+///
+/// Most commands are answered at a look at their arguments; for these nothing is split off and shared. Hand in the
+/// input unchanged.
+#[derive(Debug)]
+pub struct Seen {
+    bytes: usize,
+    args: SmallVec<[ArgRange; 4]>,
+}
+
+impl Seen {
+    /// The number of arguments, the name included.
+    #[allow(clippy::len_without_is_empty)] // It never is.
+    pub fn len(&self) -> usize {
+        self.args.len()
+    }
+
+    /// An argument; 0 is the name.
+    #[inline]
+    pub fn arg<'a>(&self, input: &'a [u8], position: usize) -> Option<&'a [u8]> {
+        self.args.get(position).map(|arg| &input[arg.range()])
+    }
+
+    /// Takes it off the input.
+    pub fn take(self, input: &mut BytesMut) -> Command {
+        Command { bytes: input.split_to(self.bytes).freeze(), args: self.args }
+    }
+
+    /// Drops it from the input.
+    pub fn pass(self, input: &mut BytesMut) {
+        input.advance(self.bytes);
+    }
+}
+
+/// The next command of an input.
+#[derive(Debug)]
+pub enum Arrived {
+    /// It stands there: take it, or pass it.
+    Seen(Seen),
+    /// It was an inline line, and has been taken.
+    Inline(Command),
+}
+
 impl std::fmt::Debug for Command {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.args().map(|arg| arg.escape_ascii().to_string())).finish()
@@ -168,6 +211,18 @@ impl CommandParser {
     /// # Errors
     /// After one the connection cannot go on, and neither can the parser.
     pub fn parse(&mut self, input: &mut BytesMut) -> Result<Option<Command>, RespError> {
+        Ok(self.look(input)?.map(|arrived| match arrived {
+            Arrived::Seen(seen) => seen.take(input),
+            Arrived::Inline(command) => command,
+        }))
+    }
+
+    /// As [`parse`](Self::parse), but leaves the command at the front of `input`, for the caller to take or to pass
+    /// before the next call.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn look(&mut self, input: &mut BytesMut) -> Result<Option<Arrived>, RespError> {
         loop {
             if self.expected == 0 {
                 match input.first() {
@@ -179,16 +234,16 @@ impl CommandParser {
                     },
                     Some(_) => match self.read_inline(input)? {
                         Some(command) if command.args.is_empty() => continue,
-                        command => return Ok(command),
+                        command => return Ok(command.map(Arrived::Inline)),
                     },
                 }
             }
             if !self.read_args(input)? {
                 return Ok(None);
             }
-            let bytes = input.split_to(self.at).freeze();
+            let seen = Seen { bytes: self.at, args: std::mem::take(&mut self.args) };
             (self.expected, self.at) = (0, 0);
-            return Ok(Some(Command { bytes, args: std::mem::take(&mut self.args) }));
+            return Ok(Some(Arrived::Seen(seen)));
         }
     }
 

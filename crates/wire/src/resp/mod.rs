@@ -14,7 +14,7 @@ mod number;
 mod reply;
 mod reply_parser;
 
-pub use command::{Command, CommandParser, Limits};
+pub use command::{Arrived, Command, CommandParser, Limits, Seen};
 pub use reply::ReplyWriter;
 pub use reply_parser::{Reply, ReplyParser};
 

@@ -2,8 +2,10 @@
 
 use bytes::{Bytes, BytesMut};
 use expect_test::{Expect, expect};
-use model::{Actor, VersionSet, WallMillis};
-use wire::versions::{Record, decode_record, decode_set, encode_record, encode_set, peek_winner};
+use model::{Actor, Dot, NodeId, Timestamp, Value, Vector, Version, VersionSet, WallMillis};
+use wire::versions::{
+    Record, decode_record, decode_set, encode_record, encode_set, peek_winner, single_head,
+};
 
 use super::samples::*;
 
@@ -17,6 +19,24 @@ fn check(own: Option<Actor>, set: VersionSet, expected: Expect) {
     let bytes = record(own, &set);
     expected.assert_eq(&hex(&bytes));
     assert_eq!(decode_record(&bytes), Ok(Record { own, set }));
+}
+
+#[test]
+fn a_head_and_a_value_are_the_record_of_one_value() {
+    let numbers = [1, 127, 128, 16_383, 16_384, 1_763_754_000_123, u64::MAX];
+    for (at, &number) in numbers.iter().enumerate() {
+        let actor = Actor { node: NodeId(number as u32), incarnation: number, birth: numbers[at / 2] };
+        let (dot, timestamp) = (Dot { actor, count: number }, Timestamp(!number));
+        for length in [0, 1, 127, 128, 1024, 20_000] {
+            let value = Bytes::from(vec![7; length]);
+            let vector = Vector::from_entries([(actor, dot.count)]);
+            let version = Version { dot, timestamp, expires: None, value: Value::Present(value.clone()) };
+            let set = VersionSet::from_parts(vector, [version].into_iter().collect()).unwrap();
+            let head = single_head(dot, timestamp, length);
+            assert!(!head.spilled());
+            assert_eq!([&*head, &*value].concat(), record(Some(actor), &set));
+        }
+    }
 }
 
 #[test]

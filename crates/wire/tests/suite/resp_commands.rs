@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use expect_test::{Expect, expect};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use wire::resp::{Command, CommandParser, Limits, RespError};
+use wire::resp::{Arrived, Command, CommandParser, Limits, RespError};
 
 /// What comes out of `input` when it arrives in pieces of these lengths, over and over: commands, then perhaps the
 /// error.
@@ -311,6 +311,27 @@ fn arguments_share_the_receive_buffer() {
     assert_eq!((command.name(), command.arg(1), command.arg(2)), (&b"GET"[..], Some(&b"key"[..]), None));
     assert_eq!(command.bytes(2), None);
     assert_eq!(&input[..], b"*1\r\n", "what follows stays");
+}
+
+#[test]
+fn a_command_may_be_looked_at_and_passed_without_being_taken() {
+    let mut input = BytesMut::from(
+        &b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n*1\r\n$4\r\nPING\r\nping now\r\n*2\r\n$3\r\nGET\r\n$1"[..],
+    );
+    let mut parser = CommandParser::new(Limits::DEFAULT);
+    let Some(Arrived::Seen(get)) = parser.look(&mut input).unwrap() else { panic!("it is no inline line") };
+    assert_eq!((get.len(), get.arg(&input, 1), get.arg(&input, 2)), (2, Some(&b"a"[..]), None));
+    get.pass(&mut input);
+    let Some(Arrived::Seen(ping)) = parser.look(&mut input).unwrap() else { panic!("it is no inline line") };
+    assert_eq!(ping.take(&mut input).name(), b"PING");
+    let Some(Arrived::Inline(ping)) = parser.look(&mut input).unwrap() else {
+        panic!("it is an inline line")
+    };
+    assert_eq!(ping.arg(1), Some(&b"now"[..]));
+    assert!(parser.look(&mut input).unwrap().is_none(), "half a command has arrived");
+    input.extend_from_slice(b"\r\nb\r\n");
+    assert_eq!(parser.parse(&mut input).unwrap().unwrap().arg(1), Some(&b"b"[..]));
+    assert!(input.is_empty());
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! One connection: commands in, answers out, in order.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 
 use bytes::BytesMut;
 use futures_util::StreamExt;
@@ -11,17 +14,16 @@ use protocol::admission::Connection as Admitted;
 use runtime::BoxFuture;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use wire::messages::Failure;
-use wire::resp::{Command, CommandParser, Limits, ReplyWriter};
+use wire::resp::{Arrived, Command, CommandParser, Limits, ReplyWriter, Seen};
 
 use super::Door;
 use super::commands::{self, Kind};
 use super::reply::Reply;
 use super::session::{Session, Speaking};
 
-/// Bytes that one read asks for at first; the ask doubles while reads fill it, so that a pipeline takes one system
-/// call and an idle connection little memory.
+/// Bytes that a read asks for at first when half a command has arrived; the ask doubles while reads fill it.
 const READ_BYTES: usize = 16 * 1024;
-/// Bytes that one read asks for at most.
+/// Bytes that such a read asks for at most.
 const READ_BYTES_MAX: usize = 128 * 1024;
 /// Most bytes reserved at once for an argument that has only been announced.
 const READ_AHEAD_BYTES_MAX: usize = 1024 * 1024;
@@ -35,22 +37,23 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
     let limits = if session.authenticated { Limits::DEFAULT } else { Limits::UNAUTHENTICATED };
-    let mut input = BytesMut::with_capacity(READ_BYTES);
+    let mut input = BytesMut::new();
     let mut connection = Connection {
         door,
         session,
         admitted,
         parser: CommandParser::new(limits),
-        out: BytesMut::with_capacity(READ_BYTES),
+        out: BytesMut::new(),
+        borrowed: false,
+        ask: READ_BYTES,
         running: FuturesOrdered::new(),
         busy: Vec::new(),
         closing: false,
     };
     connection.register();
     let mut coming = connection.admitted.coming();
-    let mut ask = READ_BYTES;
     while !connection.closing {
-        let lacking = connection.parser.bytes_lacking(input.len()).min(READ_AHEAD_BYTES_MAX);
+        let lacking = connection.lacking(&input);
         // What has come of a command, and what is about to be reserved for the rest of it.
         if let Err(full) = coming.hold(if input.is_empty() { 0 } else { input.len() + lacking }) {
             // Where the next command begins is known only to whoever reads this one to its end.
@@ -59,17 +62,18 @@ where
             drop((input, coming));
             return door.part(stream, &last_words).await;
         }
-        input.reserve(ask.max(lacking));
-        match stream.read_buf(&mut input).await {
+        match connection.read(&mut input, &mut stream).await {
             Ok(0) | Err(_) => return,
-            Ok(read) if read >= ask => ask = (2 * ask).min(READ_BYTES_MAX),
             Ok(_) => {}
         }
         // What has come whole is counted as a request from here on; holding nothing is never refused.
         let _ = coming.hold(0);
+        connection.out = door.buffers.take();
         if connection.take_in(&mut input, &mut stream).await.is_err() {
             return;
         }
+        door.buffers.give(std::mem::take(&mut connection.out));
+        connection.give_back(&mut input);
     }
     // The other end may be gone already; either way the connection is over.
     let _ = stream.shutdown().await;
@@ -81,7 +85,12 @@ struct Connection<'a> {
     /// Its account with the node.
     admitted: Arc<Admitted>,
     parser: CommandParser,
+    /// Borrowed while commands are carried out.
     out: BytesMut,
+    /// Whether the input is.
+    borrowed: bool,
+    /// Bytes that a read into a buffer of its own asks for.
+    ask: usize,
     /// Commands under way, in the order of their answers.
     running: FuturesOrdered<BoxFuture<'static, Reply>>,
     /// Tokens of the keys that they touch.
@@ -90,6 +99,50 @@ struct Connection<'a> {
 }
 
 impl Connection<'_> {
+    /// Bytes to reserve for an argument of which only a part has come.
+    fn lacking(&self, input: &BytesMut) -> usize {
+        self.parser.bytes_lacking(input.len()).min(READ_AHEAD_BYTES_MAX)
+    }
+
+    /// Appends what arrives next: to a borrowed buffer, unless half a command waits in one of its own.
+    async fn read<S>(&mut self, input: &mut BytesMut, stream: &mut S) -> std::io::Result<usize>
+    where
+        S: AsyncRead + Unpin,
+    {
+        if !input.is_empty() {
+            input.reserve(self.ask.max(self.lacking(input)));
+            let read = stream.read_buf(input).await?;
+            if read >= self.ask {
+                self.ask = (2 * self.ask).min(READ_BYTES_MAX);
+            }
+            return Ok(read);
+        }
+        self.borrowed = true;
+        poll_fn(|context| {
+            let mut buffer = self.door.buffers.take();
+            let read = pin!(stream.read_buf(&mut buffer)).poll(context);
+            match read {
+                Poll::Pending => self.door.buffers.give(buffer),
+                Poll::Ready(_) => *input = buffer,
+            }
+            read
+        })
+        .await
+    }
+
+    /// Gives a borrowed buffer back, also when half a command is left in it: the rest may take its time.
+    fn give_back(&mut self, input: &mut BytesMut) {
+        if input.is_empty() {
+            self.door.buffers.give(std::mem::take(input));
+            (self.borrowed, self.ask) = (false, READ_BYTES);
+        } else if self.borrowed {
+            let mut own = BytesMut::with_capacity(input.len() + READ_BYTES.max(self.lacking(input)));
+            own.extend_from_slice(input);
+            self.door.buffers.give(std::mem::replace(input, own));
+            self.borrowed = false;
+        }
+    }
+
     /// Carries out every command that has arrived whole, and sends the answers.
     async fn take_in<S>(&mut self, input: &mut BytesMut, stream: &mut S) -> std::io::Result<()>
     where
@@ -97,8 +150,15 @@ impl Connection<'_> {
     {
         let mut taken = 0;
         while !self.closing {
-            match self.parser.parse(input) {
-                Ok(Some(command)) => {
+            match self.parser.look(input) {
+                Ok(Some(Arrived::Seen(seen))) => {
+                    taken += 1;
+                    match self.at_once(&seen, input) {
+                        true => seen.pass(input),
+                        false => self.carry_out(seen.take(input)).await,
+                    }
+                }
+                Ok(Some(Arrived::Inline(command))) => {
                     taken += 1;
                     self.carry_out(command).await;
                 }
@@ -137,9 +197,6 @@ impl Connection<'_> {
         if let Some(refusal) = kind.check_arity(&command) {
             return self.answer_in_order(refusal).await;
         }
-        if self.running.is_empty() && self.at_once(kind, &command) {
-            return;
-        }
         if kind.is_about_session() {
             self.finish_running().await;
             let reply = commands::session::run(self.door, &mut self.session, kind, &command);
@@ -154,13 +211,17 @@ impl Connection<'_> {
     }
 
     /// Answers plain GET and SET when this node alone can; most requests of a small cluster end here.
-    fn at_once(&mut self, kind: Kind, command: &Command) -> bool {
+    fn at_once(&mut self, command: &Seen, input: &[u8]) -> bool {
+        if !self.running.is_empty() || !self.session.authenticated || self.session.speaking != Speaking::On {
+            return false;
+        }
+        let kind = command.arg(input, 0).and_then(Kind::of);
         let plain = match kind {
-            Kind::Get => command.len() == 2,
-            Kind::Set => command.len() == 3,
+            Some(Kind::Get) => command.len() == 2,
+            Some(Kind::Set) => command.len() == 3,
             _ => false,
         };
-        if !plain || self.session.speaking != Speaking::On {
+        if !plain {
             return false;
         }
         let front = &self.door.front;
@@ -170,12 +231,12 @@ impl Connection<'_> {
             self.session.current = front.current(&self.session.store).ok();
         }
         let Some((view, store)) = &self.session.current else { return false };
-        let Some(key) = command.arg(1) else { return false };
+        let Some(key) = command.arg(input, 1) else { return false };
         if model::Key::check(key).is_err() {
             return false;
         }
         let mut writer = ReplyWriter::new(&mut self.out, self.session.protocol);
-        if kind == Kind::Get {
+        if kind == Some(Kind::Get) {
             let shown = front.get_now(view, store, key, &mut |value| writer.bulk(value));
             match shown {
                 None => return false,
@@ -185,7 +246,7 @@ impl Connection<'_> {
             }
             return true;
         }
-        let Some(value) = command.bytes(2) else { return false };
+        let Some(value) = command.arg(input, 2) else { return false };
         match front.put_now(view, store, key, value) {
             None => return false,
             Some(Ok(())) => writer.ok(),

@@ -10,6 +10,7 @@
 //! **Architecture Invariant:** the door knows commands and replies; what a read or write is, `front` decides.
 
 mod arguments;
+mod buffers;
 mod commands;
 mod connection;
 mod reply;
@@ -24,6 +25,7 @@ use parking_lot::Mutex;
 use protocol::admission::{Admission, FAREWELL_TIME_MAX, Peer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use self::buffers::Buffers;
 use crate::front::Front;
 
 /// Settings of the door.
@@ -84,12 +86,13 @@ impl Shared {
 pub struct Door {
     front: Arc<Front>,
     shared: Arc<Shared>,
+    buffers: Arc<Buffers>,
 }
 
 impl Door {
     /// Commands enter at `front`.
     pub fn new(front: Arc<Front>, shared: Arc<Shared>) -> Self {
-        Door { front, shared }
+        Door { front, shared, buffers: Arc::default() }
     }
 
     /// Serves one connection until either side closes it.
