@@ -106,7 +106,7 @@ async fn rest(weak: &Weak<Repair>, clock: &dyn runtime::Clock, pause: Duration) 
 }
 
 async fn scrub_partition(repair: &Arc<Repair>, store: &Arc<LocalStore>, partition: PartitionId) {
-    let Some(mut from) = store.trees().look(partition, |tree| *tree.tokens().start()) else { return };
+    let Some(mut from) = store.scrub_from(partition) else { return };
     let (mut corrupt, mut wrong) = (0, 0);
     while let Some(next) = scrub_once(repair, store, partition, from, &mut corrupt, &mut wrong) {
         from = next;

@@ -60,8 +60,13 @@ impl LocalStore {
         self.shared_trees()
     }
 
-    /// Gives each partition of the ring its tree.
+    /// Gives each partition of the ring its tree, if the store has replicas that compare.
     pub(crate) fn shape(&self, ring: &Ring) {
+        if self.definition().consistency.replicas <= 1 {
+            // What is remembered will not be right any more when somebody asks.
+            self.take_remembered();
+            return self.trees().give_up();
+        }
         self.trees().shape(ring, || Beginning {
             remembered: self.take_remembered(),
             records: self.engine().partitions().into_iter().collect(),
@@ -135,7 +140,12 @@ impl LocalStore {
     /// Reads all records of a piece of a partition, and compares them with its leaves. A doubtful tree is left alone:
     /// it is about to be counted.
     pub(crate) fn scrub_step(&self, partition: PartitionId, from: Token) -> Result<Scrubbed, StorageError> {
-        let Some(mut locked) = self.trees().lock(partition) else { return Ok(Scrubbed::default()) };
+        let Some(mut locked) = self.trees().lock(partition) else {
+            return match self.trees().is_alone() {
+                true => self.scrub_alone(partition, from),
+                false => Ok(Scrubbed::default()),
+            };
+        };
         let tree = locked.tree();
         let Some(tokens) = tree.leaves_from(from, RECORDS_AT_ONCE) else { return Ok(Scrubbed::default()) };
         let walked = self.walk_digests(partition, &tokens)?;
@@ -148,6 +158,36 @@ impl LocalStore {
             corrupt: walked.corrupt,
             wrong_leaves,
         })
+    }
+
+    /// Where a scrub of the partition begins; `None` when its records have no right to be there.
+    pub(crate) fn scrub_from(&self, partition: PartitionId) -> Option<Token> {
+        match self.trees().is_alone() {
+            true => Some(Token(0)),
+            false => self.trees().look(partition, |tree| *tree.tokens().start()),
+        }
+    }
+
+    /// Reads all records of a piece of a partition that has no tree. No writer is kept away: nothing is compared.
+    fn scrub_alone(&self, partition: PartitionId, from: Token) -> Result<Scrubbed, StorageError> {
+        let (mut scrubbed, mut last) = (Scrubbed::default(), None);
+        self.engine().walk(partition, from..=Token(u64::MAX), &mut |token, met| {
+            if scrubbed.records >= RECORDS_AT_ONCE && last != Some(token) {
+                scrubbed.next = Some(token);
+                return ControlFlow::Break(());
+            }
+            last = Some(token);
+            scrubbed.records += 1;
+            match met {
+                Met::Record { key, record } => {
+                    scrubbed.bytes += (key.len() + record.len()) as u64;
+                    scrubbed.corrupt += u64::from(digest_of(key, record).is_none());
+                }
+                Met::Corrupt => scrubbed.corrupt += 1,
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(scrubbed)
     }
 
     fn walk_digests(
@@ -171,5 +211,107 @@ impl LocalStore {
             ControlFlow::Continue(())
         })?;
         Ok(walked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use model::{Consistency, NodeId, Store, StoreName, Zone};
+    use protocol::merkle::Tree;
+    use runtime::clock::os::OsClock;
+    use storage::{Change, MemoryEngine, StorageEngine};
+
+    use super::*;
+    use crate::stores::Stamper;
+
+    const PARTITION: PartitionId = PartitionId(0);
+
+    fn definition(replicas: u8) -> Store {
+        let consistency = Consistency { replicas, reads_required: 1, writes_required: 1 };
+        Store::new(StoreName::new("s").unwrap(), consistency).unwrap()
+    }
+
+    fn ring() -> Ring {
+        Ring::equal_slices(1, &[(NodeId(1), Zone("z".to_owned()))])
+    }
+
+    fn overwrite(store: &LocalStore, number: u32) {
+        let key = number.to_be_bytes();
+        store.overwrite(Place { partition: PARTITION, token: Token::of(&key) }, &key, b"value").unwrap();
+    }
+
+    fn sum(store: &LocalStore) -> Option<(Digest, u64)> {
+        store.trees().look(PARTITION, |tree| tree.sum().zip(tree.records())).flatten()
+    }
+
+    fn count(store: &LocalStore) {
+        while !store.count_step(PARTITION, 0).unwrap().done {}
+    }
+
+    #[test]
+    fn a_store_with_one_replica_keeps_no_tree_and_counts_one_when_it_gets_a_second() {
+        let engine = Arc::new(MemoryEngine::new());
+        let stamper = Arc::new(Stamper::new(NodeId(1), 1, 0, Arc::new(OsClock::new())));
+        // A tree that would pass for right by its number of records, were it remembered for so long.
+        let remembered = [(PARTITION, Tree::empty(&(Token(0)..=Token(u64::MAX))))].into();
+        let one = LocalStore::new(definition(1), engine, stamper).remembering(remembered);
+        one.shape(&ring());
+        assert!(one.trees().is_alone() && one.trees().uncounted().is_empty());
+        overwrite(&one, 1);
+        assert_eq!((one.trees().summary(), sum(&one)), ((0, 0, 0), None));
+
+        let two = one.redefined(definition(2));
+        two.shape(&ring());
+        assert_eq!((two.trees().uncounted(), sum(&two)), (vec![PARTITION], None), "nobody knows yet");
+        overwrite(&two, 2);
+        // Whoever still has the view of before writes through the same trees.
+        overwrite(&one, 3);
+        count(&two);
+        let Some((_, 3)) = sum(&two) else { panic!("{:?}", sum(&two)) };
+        overwrite(&two, 3);
+        let noted = sum(&two);
+        two.trees().lock(PARTITION).unwrap().tree().doubt();
+        count(&two);
+        assert_eq!(sum(&two), noted, "it was kept right from then on");
+
+        let one = two.redefined(definition(1));
+        one.shape(&ring());
+        assert_eq!(one.trees().summary(), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_partition_emptied_of_its_tree_is_doubtful_even_when_it_looks_empty() {
+        let engine = Arc::new(MemoryEngine::new());
+        let stamper = Arc::new(Stamper::new(NodeId(1), 1, 0, Arc::new(OsClock::new())));
+        let one = LocalStore::new(definition(1), engine, stamper);
+        one.shape(&ring());
+        let two = one.redefined(definition(2));
+        two.shape(&ring());
+        assert_eq!(sum(&two), None, "a write may have come after the engine was asked");
+        count(&two);
+        assert_eq!(sum(&two), Some((Digest::default(), 0)));
+    }
+
+    #[test]
+    fn a_scrub_without_trees_reads_every_record_once_and_finds_the_damaged() {
+        let engine = Arc::new(MemoryEngine::new());
+        let stamper = Arc::new(Stamper::new(NodeId(1), 1, 0, Arc::new(OsClock::new())));
+        let store = LocalStore::new(definition(1), engine.clone(), stamper);
+        store.shape(&ring());
+        let records = 3 * RECORDS_AT_ONCE as u32 + 1;
+        (0..records).for_each(|number| overwrite(&store, number));
+        engine
+            .update(PARTITION, Token(7), b"bad", &mut |_| Change::Put(Bytes::from_static(b"\xff")))
+            .unwrap();
+        let (mut from, mut met, mut corrupt) = (store.scrub_from(PARTITION), 0, 0);
+        while let Some(token) = from {
+            let step = store.scrub_step(PARTITION, token).unwrap();
+            assert!(step.records <= RECORDS_AT_ONCE, "no two keys here share a token");
+            (from, met, corrupt) = (step.next, met + step.records, corrupt + step.corrupt);
+        }
+        assert_eq!((met, corrupt), (u64::from(records) + 1, 1));
     }
 }

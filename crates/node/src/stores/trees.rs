@@ -9,6 +9,8 @@
 //! so a file that is there belongs to the records that are there. Without one, trees of partitions with records are
 //! doubtful until the records have been counted.
 //!
+//! A store whose partitions have one replica each has nobody to compare with and keeps no trees.
+//!
 //! Must never: let a record change without its tree, or say that a tree is right when nobody knows.
 
 use std::collections::BTreeMap;
@@ -36,6 +38,8 @@ pub struct Trees {
     incomplete: AtomicUsize,
     /// Corrupt records that were replaced.
     repaired: AtomicU64,
+    /// Nobody compares, so no tree is kept.
+    alone: AtomicBool,
 }
 
 /// On lines of its own, so that workers do not share what they do not both use.
@@ -119,7 +123,7 @@ pub(super) struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    /// Whether anybody wants to know of changes: nobody does before there is a ring.
+    /// Whether anybody wants to know of changes: nobody does before there is a ring, or when nobody compares.
     pub(super) fn is_noted(&self) -> bool {
         !self.kept.ids.is_empty()
     }
@@ -153,6 +157,7 @@ impl Default for Trees {
             lost: Partitions::default(),
             incomplete: AtomicUsize::new(0),
             repaired: AtomicU64::new(0),
+            alone: AtomicBool::new(false),
         }
     }
 }
@@ -168,6 +173,7 @@ impl Trees {
             return;
         }
         let Beginning { mut remembered, records } = beginning();
+        let was_alone = self.alone.swap(false, Ordering::AcqRel);
         for (id, tokens) in bounds {
             let mut kept = self.stripe(id).lock();
             let before = kept.tree(id).map(|tree| tree.tokens());
@@ -177,13 +183,27 @@ impl Trees {
             let found = records.get(&id).copied().unwrap_or(0);
             let tree = match remembered.remove(&id) {
                 Some(known) if known.tokens() == tokens && known.records() == Some(found) => known,
-                // Nobody has written to a partition that was not there.
-                _ if found == 0 && before.is_none() => Tree::empty(&tokens),
+                // Nobody has written to a partition that was not there, unless nobody cared.
+                _ if found == 0 && before.is_none() && !was_alone => Tree::empty(&tokens),
                 _ => Tree::doubtful(&tokens),
             };
             kept.settle();
             kept.insert(id, tree);
         }
+    }
+
+    /// Gives all trees up: each partition has one replica, and nobody to compare with. Writes note nothing from here
+    /// on, so trees that are shaped later begin doubtful.
+    pub(super) fn give_up(&self) {
+        self.alone.store(true, Ordering::Release);
+        for stripe in &self.stripes {
+            *stripe.0.lock() = Kept::default();
+        }
+    }
+
+    /// Whether no trees are kept, because nobody compares.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.alone.load(Ordering::Acquire)
     }
 
     fn stripe(&self, partition: PartitionId) -> &Mutex<Kept> {

@@ -41,7 +41,8 @@ struct Replica {
 
 impl Replica {
     fn new(id: u32, resolver: Resolver) -> Replica {
-        let one = Consistency { replicas: 1, reads_required: 1, writes_required: 1 };
+        // Two, so that a tree is kept.
+        let one = Consistency { replicas: 2, reads_required: 1, writes_required: 1 };
         let definition = Store { resolver, ..Store::new(StoreName::new("s").unwrap(), one).unwrap() };
         let wall = Arc::new(Wall::default());
         let stamper = Arc::new(Stamper::new(NodeId(id), 1, 0, wall.clone()));
