@@ -83,6 +83,11 @@ fn nodes_that_overlook_differing_leaves_never_become_equal() {
     convicts(Plant::OverlookedLeaves);
 }
 
+#[test]
+fn an_engine_that_does_not_check_what_it_reads_returns_what_nobody_wrote() {
+    convicts(Plant::UncheckedReads);
+}
+
 /// Plain clients alone hear too little to find everything, but they find what their own judge is there for, and what
 /// they are shown is judged like what others get.
 #[test]
