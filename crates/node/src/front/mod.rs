@@ -259,7 +259,10 @@ impl Front {
             true => Ok(()),
             false => Err(Failure::new(
                 ErrorCode::Isolated,
-                format!("{} reaches too few nodes for {required} acknowledgements", self.replica.node()),
+                format!(
+                    "{} believes too few of the key's nodes alive: {required} must acknowledge",
+                    self.replica.node()
+                ),
             )),
         }
     }

@@ -261,7 +261,10 @@ async fn a_write_that_met_too_few_replicas_is_tried_again_while_there_is_time() 
     for n in 0..20 {
         match impatient.put(format!("k{n}"), "w", PutOptions::default()).await {
             Ok(_) => {}
-            Err(ClientError::Failed { code: ErrorCode::InsufficientReplicas, .. }) => away = Some(n),
+            // The node has tried the replica, or knows already that it need not.
+            Err(ClientError::Failed {
+                code: ErrorCode::InsufficientReplicas | ErrorCode::Isolated, ..
+            }) => away = Some(n),
             // The end of its link may come while the first of them is on its way.
             Err(ClientError::Indeterminate { .. }) => {}
             Err(error) => panic!("{error:?}"),
