@@ -26,7 +26,8 @@ pub struct Epochs {
     disk: Arc<dyn Disk>,
     /// Shared while contents are admitted and stored, exclusive for all that changes it.
     participant: RwLock<Participant>,
-    writing: tokio::sync::Mutex<()>,
+    /// What the disk remembers. Whoever holds it writes.
+    written: tokio::sync::Mutex<Remembered>,
 }
 
 /// Leave to store contents: while it is held, no epoch is adopted and no guard begins.
@@ -52,9 +53,9 @@ impl Epochs {
     /// When the disk refuses. A file that cannot be read counts as none, so the node is taken for rolled back if there
     /// ever was a round.
     pub fn open(disk: Arc<dyn Disk>) -> Result<Self, DiskError> {
-        let remembered = read(&*disk)?;
-        let participant = RwLock::new(Participant::new(remembered.unwrap_or_default()));
-        Ok(Epochs { disk, participant, writing: tokio::sync::Mutex::new(()) })
+        let remembered = read(&*disk)?.unwrap_or_default();
+        let participant = RwLock::new(Participant::new(remembered));
+        Ok(Epochs { disk, participant, written: tokio::sync::Mutex::new(remembered) })
     }
 
     /// What it goes by.
@@ -120,9 +121,15 @@ impl Epochs {
         change(&mut self.participant.write())
     }
 
-    /// Makes `remembered` durable.
+    /// Makes `remembered` durable, and takes back nothing of what is remembered already: of two rounds that fence at
+    /// once, the one that is written later may have been judged before the other was.
     pub async fn remember(&self, remembered: Remembered) -> Result<(), DiskError> {
-        let _one_at_a_time = self.writing.lock().await;
+        let mut written = self.written.lock().await;
+        let remembered = Remembered {
+            epoch: written.epoch.max(remembered.epoch),
+            generation: written.generation.max(remembered.generation),
+            floor: written.floor.max(remembered.floor),
+        };
         let temporary = format!("{FILE}.new");
         match self.disk.remove(&temporary) {
             Ok(()) | Err(DiskError::NotFound { .. }) => {}
@@ -132,7 +139,9 @@ impl Epochs {
         file.append(encode(remembered).as_bytes())?;
         file.sync().await?;
         self.disk.rename(&temporary, FILE)?;
-        self.disk.sync_directory("").await
+        self.disk.sync_directory("").await?;
+        *written = remembered;
+        Ok(())
     }
 }
 
@@ -194,6 +203,18 @@ mod tests {
         let mut bytes = encode(remembered()).into_bytes();
         bytes[20] ^= 1;
         assert_eq!(decode(std::str::from_utf8(&bytes).unwrap()), None);
+    }
+
+    #[test]
+    fn what_is_remembered_never_becomes_less() {
+        let disk = SimulatedDisk::new(1);
+        let epochs = Epochs::open(Arc::new(disk.clone())).unwrap();
+        let other = Remembered { epoch: Epoch(13), generation: Generation(2), floor: Timestamp(5) };
+        for judged in [remembered(), other] {
+            futures_util::FutureExt::now_or_never(epochs.remember(judged)).unwrap().unwrap();
+        }
+        let both = Remembered { epoch: Epoch(13), ..remembered() };
+        assert_eq!(Epochs::open(Arc::new(disk)).unwrap().known(), both);
     }
 
     #[test]
