@@ -62,8 +62,20 @@ pub(super) fn carry(
     }
 }
 
+/// Says of hints that have not changed since they were read that they are as of now: a page lasts for many batches, and
+/// while there is much to forget a collection round ends several times a second.
+fn renew(replica: &Replica, hints: &mut [Hint]) {
+    let epoch = replica.epochs().tag();
+    for hint in hints.iter_mut().filter(|hint| hint.epoch < epoch) {
+        if replica.hints().holds(hint) {
+            hint.epoch = epoch;
+        }
+    }
+}
+
 /// Merges hints at `node`, and removes those that it has then. Stores are sent apart.
-async fn send(handoffs: &Handoffs, node: NodeId, hints: Vec<Hint>) -> Settled {
+async fn send(handoffs: &Handoffs, node: NodeId, mut hints: Vec<Hint>) -> Settled {
+    renew(&handoffs.parts.replica, &mut hints);
     let view = handoffs.parts.replica.view().get();
     let mut settled = Settled::default();
     let mut calls = Vec::new();
@@ -94,7 +106,8 @@ async fn send(handoffs: &Handoffs, node: NodeId, hints: Vec<Hint>) -> Settled {
                 // A collection round came in between: the hints are read again.
                 let replica = &handoffs.parts.replica;
                 replica.epochs().hear(stale.epoch, view.cluster().generation, replica.standing());
-                settled.stay(group.len(), Fault::Refused);
+                // No fault of the target's, and nothing to slow down for.
+                settled.left += group.len();
             }
             Ok(_) => settled.stay(group.len(), Fault::Refused),
             Err(error) => settled.stay(group.len(), fault_of(handoffs, &error)),

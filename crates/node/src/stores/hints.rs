@@ -234,6 +234,13 @@ impl Hints {
         Ok(unchanged)
     }
 
+    /// Whether a hint is still what was read.
+    pub(crate) fn holds(&self, hint: &Hint) -> bool {
+        let name = hint_key(&hint.store, &hint.key);
+        let found = self.engine.get(partition(hint.target), Token::of(&name), &name);
+        found.is_ok_and(|found| found.as_ref() == Some(&hint.record))
+    }
+
     /// Gives a hint, as it was read, to whoever holds its key by now, with `give`, which must put its content where a
     /// fence would find it: into hints for others, or into this node's own record. Does nothing when the hint has
     /// changed since it was read, or is gone; `None` then.
