@@ -1,34 +1,39 @@
 //! Starting collection rounds: by the first node that can be reached, when tombstones wait.
 //!
 //! ```text
-//!   every interval: first node? ─▶ candidates of all nodes ─▶ Round decides ─▶ steps to all, and the service
+//!   every interval, until all are looked at:
+//!   first node? ─▶ the next candidates of all nodes ─▶ Round decides ─▶ steps to all, and the service
 //! ```
 //!
 //! Must never: send a step that the machine has not asked for.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use client::peers::{CallError, Peers};
 use coordination::CoordinationService;
 use coordination::documents;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use model::limits::MESSAGE_BYTES_MAX;
-use model::{Epoch, Generation, NodeId, Timestamp};
+use model::{Epoch, Generation, NodeId, PartitionId, Timestamp, Token};
 use parking_lot::Mutex;
 use protocol::collection::{ROUND_TIME, Round, RoundAction, RoundEnd, RoundEvent, RoundId};
-use runtime::BoxFuture;
+use runtime::{BoxFuture, Clock};
 use serde_json::{Value as Json, json};
 use wire::messages::{
-    Collect, CollectCandidates, CollectConfirm, CollectFence, Collectable, Request, Response,
+    Collect, CollectCandidates, CollectConfirm, CollectFence, CollectPlace, CollectRelease, Collectable,
+    Request, Response, StoreRef,
 };
 
-use super::answers::{Answers, KEYS_MAX};
+use super::answers::{Answers, KEYS_MAX, is_ahead};
 use crate::events::{Event, Events};
 use crate::metrics::{Counter, Metrics};
 use crate::stores::LocalStore;
 
-/// Pause between rounds. Default of [`CollectionOptions::interval`].
+/// Pause between passes over all tombstones. Default of [`CollectionOptions::interval`].
 pub const INTERVAL: Duration = Duration::from_secs(5);
 /// Bytes of keys and tombstones of one round at most: an eighth of a message, and a quick walk.
 const ROUND_BYTES_MAX: usize = MESSAGE_BYTES_MAX / 8;
@@ -42,7 +47,8 @@ const WAITING_EVENT_INTERVAL: Duration = Duration::from_secs(60);
 /// How a node collects.
 #[derive(Clone, Copy, Debug)]
 pub struct CollectionOptions {
-    /// Pause between rounds. Default: [`INTERVAL`].
+    /// Pause between passes over all tombstones; there is none after a pass that has collected many. Default:
+    /// [`INTERVAL`].
     pub interval: Duration,
 }
 
@@ -64,6 +70,8 @@ pub(crate) struct Collection {
     records: Counter,
     /// The node without which the last round could not go on.
     waits_for: Mutex<Option<NodeId>>,
+    /// Behind which tombstone the next round begins; `None`: with the first.
+    cursor: Mutex<Option<CollectPlace>>,
 }
 
 /// The node's session of the coordination service at the moment; `None` when the node is gone.
@@ -97,6 +105,7 @@ impl Collection {
                 "Tombstones that rounds of this node removed.",
             ),
             waits_for: Mutex::default(),
+            cursor: Mutex::default(),
             answers,
             peers,
             service,
@@ -142,39 +151,53 @@ impl Collection {
         node != self.answers.replica.node() && self.peers.is_suspected(node)
     }
 
-    async fn collect(self: &Arc<Self>) {
+    /// One pass over all tombstones that wait anywhere, round after round; whether so much was collected that the next
+    /// pass may begin at once.
+    async fn sweep(self: &Arc<Self>) -> bool {
         // Who could not compare at its start, because the service was away, does it when the service is back.
         if !self.answers.replica.epochs().is_compared() && !self.compare().await {
-            return;
+            return false;
         }
-        if !self.is_first() {
-            // Whoever is first knows for whom tombstones wait now.
-            *self.waits_for.lock() = None;
-            return;
-        }
-        let keys = self.candidates().await;
-        if keys.is_empty() {
-            *self.waits_for.lock() = None;
-            return;
-        }
-        // A round needs everybody; one that cannot be completed would only use up what others reserve for it.
-        if let Some(away) = self.members().into_iter().find(|&node| self.is_away(node)) {
-            *self.waits_for.lock() = Some(away);
-            return;
-        }
-        let end = self.round(Arc::new(keys)).await;
-        match end {
-            RoundEnd::Done { records, .. } => {
-                self.rounds.increment();
-                self.records.add(records);
+        let (mut collected, mut left_out) = (0, None);
+        loop {
+            if !self.is_first() {
+                // Whoever is first knows for whom tombstones wait now.
                 *self.waits_for.lock() = None;
+                return false;
             }
-            RoundEnd::Broken { node, .. } => {
-                self.broken.increment();
-                *self.waits_for.lock() = node;
+            // A round needs everybody; one that cannot be completed would only use up what others reserve for it.
+            if let Some(away) = self.members().into_iter().find(|&node| self.is_away(node)) {
+                let waiting = self.candidates(None, 1).await.keys;
+                *self.waits_for.lock() = (!waiting.is_empty()).then_some(away);
+                return false;
+            }
+            let begin = self.cursor.lock().clone();
+            let Candidates { keys, next } = self.candidates(begin, KEYS_MAX).await;
+            // Whatever becomes of the round: the next one is for what lies behind these, so that keys which nobody can
+            // collect, or a store with a great many, keep nothing from the others.
+            self.cursor.lock().clone_from(&next);
+            if !keys.is_empty() {
+                let end = self.round(Arc::new(keys)).await;
+                tracing::debug!(?end, "collection round ended");
+                match end {
+                    RoundEnd::Done { records, left_out: by, .. } => {
+                        self.rounds.increment();
+                        self.records.add(records);
+                        collected += records;
+                        left_out = left_out.or(by);
+                    }
+                    RoundEnd::Broken { node, .. } => {
+                        self.broken.increment();
+                        *self.waits_for.lock() = node;
+                        return false;
+                    }
+                }
+            }
+            if next.is_none() {
+                *self.waits_for.lock() = left_out;
+                return collected >= KEYS_MAX as u64;
             }
         }
-        tracing::debug!(?end, "collection round ended");
     }
 
     async fn compare(&self) -> bool {
@@ -185,35 +208,42 @@ impl Collection {
         }
     }
 
-    /// Tombstones that wait anywhere.
-    async fn candidates(self: &Arc<Self>) -> Vec<Collectable> {
-        let ask = CollectCandidates { keys_max: KEYS_MAX as u32, bytes_max: ROUND_BYTES_MAX as u32 };
-        let nodes: Vec<NodeId> = self.members();
+    /// Tombstones that wait anywhere behind a place, the first in the order of places.
+    async fn candidates(self: &Arc<Self>, after: Option<CollectPlace>, keys_max: usize) -> Candidates {
+        let ask = CollectCandidates {
+            after: after.clone(),
+            keys_max: keys_max as u32,
+            bytes_max: ROUND_BYTES_MAX as u32,
+        };
+        let nodes = self.members().into_iter().filter(|&node| !self.is_away(node));
         let mut asked: FuturesUnordered<_> =
-            nodes.into_iter().map(|node| self.clone().call(node, ask.clone().into())).collect();
-        let mut keys: std::collections::BTreeMap<(String, bytes::Bytes), Collectable> = Default::default();
-        let mut bytes = 0;
+            nodes.map(|node| self.clone().call(node, ask.clone().into())).collect();
+        let mut keys: BTreeMap<Order, Collectable> = BTreeMap::new();
+        // Nobody has been asked for what lies behind this.
+        let mut horizon: Option<Order> = None;
         while let Some((_, answer)) = asked.next().await {
             let Ok(Response::CollectCandidated(found)) = answer else { continue };
             for key in found.keys {
-                let size = key.1.0.len() + wire::versions::record_bytes(None, &key.1.1);
-                if keys.len() >= KEYS_MAX || bytes + size > 2 * ROUND_BYTES_MAX || !key.1.1.is_deleted() {
-                    continue;
-                }
-                let place = (key.0.as_str().to_owned(), key.1.0.clone());
-                match keys.get_mut(&place) {
+                match keys.entry(order(&key.0, &key.1.0)) {
                     // Two nodes know different deletions: together they are what all shall forget.
-                    Some(known) => known.1.1.merge(&key.1.1),
-                    None => {
-                        bytes += size;
-                        keys.insert(place, key);
-                    }
+                    Entry::Occupied(mut known) => known.get_mut().1.1.merge(&key.1.1),
+                    Entry::Vacant(vacant) => drop(vacant.insert(key)),
                 }
             }
+            // Who gets no further than where it began has nothing more.
+            let next = found.next.filter(|next| Some(next) != after.as_ref());
+            let next = next.map(|(store, key)| order(&store, &key));
+            horizon = [horizon, next].into_iter().flatten().min();
+            shorten(&mut keys, &mut horizon, keys_max);
         }
         let now = self.answers.clock.wall();
-        let ready = |key: &Collectable| key.1.1.is_deleted() && !key.1.1.is_reaped_before(now);
-        keys.into_values().filter(ready).collect()
+        // Whoever offers them goes by its own clock.
+        let ready = |key: &Collectable| {
+            let set = &key.1.1;
+            set.is_deleted() && !set.is_reaped_before(now) && !is_ahead(set.timestamp_max(), now)
+        };
+        let next = horizon.map(|(store, _, key)| (store, key));
+        Candidates { keys: keys.into_values().filter(ready).collect(), next }
     }
 
     fn members(&self) -> Vec<NodeId> {
@@ -221,17 +251,29 @@ impl Collection {
     }
 
     /// Drives one round to its end.
-    async fn round(self: &Arc<Self>, keys: Arc<Vec<Collectable>>) -> RoundEnd {
+    async fn round(self: &Arc<Self>, mut keys: Arc<Vec<Collectable>>) -> RoundEnd {
         let ports = self.peers.ports();
         let id = RoundId(ports.entropy.next_u64());
         let generation = self.answers.replica.view().generation();
         let mut actions = Vec::new();
-        let mut round = Round::start(self.members(), generation, ports.clock.now(), &mut actions);
+        let count = keys.len() as u32;
+        let mut round = Round::start(self.members(), count, generation, ports.clock.now(), &mut actions);
         let mut steps: FuturesUnordered<Step> = FuturesUnordered::new();
         loop {
             for action in actions.drain(..) {
                 match action {
                     RoundAction::End(end) => return end,
+                    // Nobody waits for it: whoever does not hear of it lets go by itself, a minute later.
+                    RoundAction::Release(node) => {
+                        let released = self.clone().call(node, CollectRelease { round: id }.into());
+                        ports.tasks.spawn_background(Box::pin(async move { drop(released.await) }));
+                    }
+                    RoundAction::Open(_) => {
+                        // Everybody has confirmed: what somebody left out is no part of the round any more.
+                        let kept = (0..).zip(&*keys).filter(|(position, _)| !round.is_left_out(*position));
+                        keys = Arc::new(kept.map(|(_, key)| key.clone()).collect());
+                        steps.push(self.clone().step(id, generation, keys.clone(), action));
+                    }
                     other => steps.push(self.clone().step(id, generation, keys.clone(), other)),
                 }
             }
@@ -267,11 +309,13 @@ impl Collection {
             RoundAction::Collect(node) => (node, Collect { keys: keys.to_vec() }.into()),
             RoundAction::Open(above) => return Box::pin(async move { self.open(above).await }),
             RoundAction::Complete(epoch) => return Box::pin(async move { self.complete(epoch).await }),
-            RoundAction::End(_) => unreachable!("the end is no step"),
+            RoundAction::Release(_) | RoundAction::End(_) => unreachable!("what ends a round is no step"),
         };
         Box::pin(async move {
             match self.call(node, request).await {
-                (node, Ok(Response::CollectConfirmed(answer))) => RoundEvent::Confirmed(node, answer.epoch),
+                (node, Ok(Response::CollectConfirmed(answer))) => {
+                    RoundEvent::Confirmed { node, epoch: answer.epoch, left_out: answer.left_out }
+                }
                 (node, Ok(Response::CollectFenced(_))) => RoundEvent::Fenced(node),
                 (node, Ok(Response::Collected(answer))) => RoundEvent::Collected(node, answer.records),
                 (node, answer) => {
@@ -320,6 +364,35 @@ impl Collection {
     }
 }
 
+/// What a round may be for, and where to go on after it.
+struct Candidates {
+    keys: Vec<Collectable>,
+    next: Option<CollectPlace>,
+}
+
+/// What places are ordered by.
+type Order = (StoreRef, Token, Bytes);
+
+fn order(store: &StoreRef, key: &Bytes) -> Order {
+    (store.clone(), Token::of(key), key.clone())
+}
+
+/// Drops what is behind the horizon, and what is too much for one round; then the horizon is where that begins.
+fn shorten(keys: &mut BTreeMap<Order, Collectable>, horizon: &mut Option<Order>, keys_max: usize) {
+    let (mut count, mut bytes) = (0, 0);
+    let too_much = keys.iter().find_map(|(at, key)| {
+        bytes += key.1.0.len() + wire::versions::record_bytes(None, &key.1.1);
+        count += 1;
+        let fits = count == 1 || (count <= keys_max && bytes <= 2 * ROUND_BYTES_MAX);
+        (!fits || horizon.as_ref().is_some_and(|horizon| at > horizon)).then(|| at.clone())
+    });
+    let Some(too_much) = too_much else { return };
+    drop(keys.split_off(&too_much));
+    if let Some((last, _)) = keys.last_key_value() {
+        *horizon = Some(horizon.take().map_or_else(|| last.clone(), |horizon| horizon.min(last.clone())));
+    }
+}
+
 async fn run(collection: Weak<Collection>) {
     let Some((clock, interval, first)) = collection.upgrade().map(|collection| {
         let ports = collection.peers.ports();
@@ -332,19 +405,13 @@ async fn run(collection: Weak<Collection>) {
     };
     clock.sleep(first).await;
     let mut told = clock.now();
+    let mut goes_on = false;
     loop {
-        clock.sleep(interval).await;
-        let Some(collection) = collection.upgrade() else { return };
-        collection.collect().await;
-        let view = collection.answers.replica.view().get();
-        let now = clock.wall();
-        let overflowed = |store: &Arc<LocalStore>| {
-            let (tombstones, expiring) = (store.tombstones_overflowed(), store.expiring_overflowed(now));
-            tombstones || expiring
-        };
-        if view.stores().iter().filter(|store| overflowed(store)).count() > 0 {
-            walk(Arc::downgrade(&collection)).await;
+        if !goes_on {
+            clock.sleep(interval).await;
         }
+        let Some(collection) = collection.upgrade() else { return };
+        goes_on = collection.sweep().await;
         let waits_for = *collection.waits_for.lock();
         if let Some(peer) = waits_for
             && clock.now().since(told) >= WAITING_EVENT_INTERVAL
@@ -355,26 +422,69 @@ async fn run(collection: Weak<Collection>) {
     }
 }
 
-/// Finds the tombstones, and the values that expire, that were there before this process or had no room.
+/// Finds the tombstones, and the values that expire, that were there before this process; later those that had no room,
+/// when there is room again. Beside the rounds: they do not wait for it.
 async fn walk(collection: Weak<Collection>) {
-    let stores: Vec<Arc<LocalStore>> = match collection.upgrade() {
-        Some(collection) => collection.answers.replica.view().get().stores().to_vec(),
-        None => return,
-    };
-    for store in stores {
-        for (partition, _) in store.engine().partitions() {
-            let mut after = None;
-            loop {
-                let Some(collection) = collection.upgrade() else { return };
-                let clock = collection.peers.ports().clock.clone();
-                drop(collection);
-                match store.note_tombstones(partition, after.as_ref(), WALK_RECORDS) {
-                    Ok(Some(next)) => after = Some(next),
-                    // What cannot be read is the scrub's.
-                    Ok(None) | Err(_) => break,
-                }
-                clock.sleep(WALK_PAUSE).await;
+    let mut first = true;
+    loop {
+        let Some(held) = collection.upgrade() else { return };
+        let (clock, interval) = (held.peers.ports().clock.clone(), held.options.interval);
+        let stores: Vec<Arc<LocalStore>> = held.answers.replica.view().get().stores().to_vec();
+        drop(held);
+        for store in stores {
+            let expiring = store.expiring_overflowed(clock.wall());
+            let tombstones = store.tombstones_overflowed();
+            if (first || expiring || tombstones)
+                && !walk_store(&collection, &store, &clock, first || expiring).await
+            {
+                return;
             }
         }
+        first = false;
+        clock.sleep(interval).await;
     }
+}
+
+/// Walks a store once around, from where the walk before it ran out of room; unless it must be `whole`, it ends where it
+/// runs out of room itself. False when the node is gone.
+async fn walk_store(
+    collection: &Weak<Collection>,
+    store: &LocalStore,
+    clock: &Arc<dyn Clock>,
+    whole: bool,
+) -> bool {
+    let mut partitions: Vec<PartitionId> =
+        store.engine().partitions().into_iter().map(|(id, _)| id).collect();
+    let (begin, mut after) = store.tombstones_resume().unwrap_or((PartitionId(0), None));
+    let turn = partitions.partition_point(|&id| id < begin);
+    partitions.rotate_left(turn);
+    if after.is_some() {
+        // The part of the first partition that lies before the cursor comes last.
+        partitions.push(begin);
+    }
+    let mut full = false;
+    for partition in partitions {
+        after = after.filter(|_| partition == begin);
+        loop {
+            if collection.strong_count() == 0 {
+                return false;
+            }
+            let place = (partition, after.take());
+            let noted = store.note_tombstones(partition, place.1.as_ref(), WALK_RECORDS);
+            if store.tombstones_full() && !full {
+                full = true;
+                store.tombstones_unwalked(place);
+            }
+            if full && !whole {
+                return true;
+            }
+            match noted {
+                Ok(Some(next)) => after = Some(next),
+                // What cannot be read is the scrub's.
+                Ok(None) | Err(_) => break,
+            }
+            clock.sleep(WALK_PAUSE).await;
+        }
+    }
+    true
 }

@@ -283,11 +283,16 @@ impl Served {
         self.answer(request_id(head).unwrap_or(0), Err(failure));
     }
 
-    /// A step of a collection round, which only nodes ask for.
+    /// A step of a collection round, which only nodes ask for. It may read and write a thousand keys, so it runs where
+    /// it keeps no request waiting.
     fn take_step(&self, id: u64, bytes: usize, step: Request) -> bool {
         if let Some(permit) = self.admit(id, bytes) {
-            let collection = self.service.collection.clone();
-            self.run(id, permit, async move { collection.answers.answer(step).await });
+            let (collection, sender) = (self.service.collection.clone(), self.sender.clone());
+            self.service.ports.tasks.spawn_background(Box::pin(async move {
+                let answer = collection.answers.answer(step).await.unwrap_or_else(Response::Failure);
+                drop(permit);
+                send(&*sender, id, &answer);
+            }));
         }
         true
     }
@@ -412,5 +417,6 @@ fn is_round_step(request: &Request) -> bool {
             | Request::CollectConfirm(_)
             | Request::CollectFence(_)
             | Request::Collect(_)
+            | Request::CollectRelease(_)
     )
 }

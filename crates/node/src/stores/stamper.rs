@@ -77,9 +77,13 @@ impl Stamper {
         actor.node == self.node && actor.incarnation == self.incarnation
     }
 
-    /// A timestamp after everything stamped or seen here, and after `seen`.
+    /// A timestamp after everything stamped or seen here, and after `seen`. What is too far ahead is outdone once, for
+    /// the key that has it, and not followed.
     pub(super) fn timestamp(&self, seen: Timestamp) -> Timestamp {
         let wall = self.clock.wall();
+        if self.is_too_far_ahead(seen) {
+            return Timestamp(self.latest.load(Ordering::Relaxed).max(seen.0)).next(wall);
+        }
         let next = |latest: u64| Timestamp(latest.max(seen.0)).next(wall).0;
         let previous = self
             .latest
@@ -131,8 +135,12 @@ impl Stamper {
         if timestamp.0 <= self.latest.load(Ordering::Relaxed) {
             return;
         }
-        if timestamp.wall().0 <= self.clock.wall().0.saturating_add(TIMESTAMP_AHEAD_MS_MAX) {
+        if !self.is_too_far_ahead(timestamp) {
             self.latest.fetch_max(timestamp.0, Ordering::Relaxed);
         }
+    }
+
+    fn is_too_far_ahead(&self, timestamp: Timestamp) -> bool {
+        timestamp.wall().0 > self.clock.wall().0.saturating_add(TIMESTAMP_AHEAD_MS_MAX)
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! Must never: grow without bound. At the limit keys are not remembered; a later walk finds them.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
@@ -22,19 +22,36 @@ use super::store::{LocalStore, Place, decode, refuse};
 const KEYS_MAX: usize = 100_000;
 
 /// Keys with tombstones.
-#[derive(Default)]
 pub(crate) struct Tombstones {
-    keys: Mutex<BTreeMap<(Token, Bytes), ()>>,
+    keys: Mutex<BTreeSet<(Token, Bytes)>>,
+    keys_max: usize,
     overflowed: AtomicBool,
+    /// Where a walk ran out of room: the next one begins there.
+    resume: Mutex<Option<WalkPlace>>,
+}
+
+/// A partition, and how far a walk of it had come.
+pub(crate) type WalkPlace = (PartitionId, Option<ScanCursor>);
+
+impl Default for Tombstones {
+    fn default() -> Self {
+        Tombstones::of_at_most(KEYS_MAX)
+    }
 }
 
 impl Tombstones {
+    fn of_at_most(keys_max: usize) -> Self {
+        let (keys, overflowed, resume) = (Mutex::default(), AtomicBool::new(false), Mutex::default());
+        Tombstones { keys, keys_max, overflowed, resume }
+    }
+
     /// A tombstone was stored.
     pub(crate) fn add(&self, token: Token, key: &[u8]) {
         let mut keys = self.keys.lock();
-        if keys.len() < KEYS_MAX {
-            keys.insert((token, Bytes::copy_from_slice(key)), ());
-        } else {
+        let place = (token, Bytes::copy_from_slice(key));
+        if keys.len() < self.keys_max {
+            keys.insert(place);
+        } else if !keys.contains(&place) {
             self.overflowed.store(true, Ordering::Relaxed);
         }
     }
@@ -48,10 +65,7 @@ impl Tombstones {
     pub(crate) fn after(&self, after: Option<&(Token, Bytes)>, keys_max: usize) -> Vec<(Token, Bytes)> {
         let keys = self.keys.lock();
         let from = after.map_or(std::ops::Bound::Unbounded, |place| std::ops::Bound::Excluded(place.clone()));
-        keys.range((from, std::ops::Bound::Unbounded))
-            .take(keys_max)
-            .map(|(place, ())| place.clone())
-            .collect()
+        keys.range((from, std::ops::Bound::Unbounded)).take(keys_max).cloned().collect()
     }
 
     /// How many are known.
@@ -59,9 +73,14 @@ impl Tombstones {
         self.keys.lock().len()
     }
 
-    /// Whether some were not remembered since this was last asked, so that a walk is due.
+    /// Whether a walk is due, which finds what was not remembered: not before there is room for much of it, because a
+    /// walk reads everything. Whoever asks walks.
     pub(crate) fn take_overflowed(&self) -> bool {
-        self.overflowed.swap(false, Ordering::Relaxed)
+        self.len() <= self.keys_max / 2 && self.overflowed.swap(false, Ordering::Relaxed)
+    }
+
+    fn is_full(&self) -> bool {
+        self.len() >= self.keys_max
     }
 }
 
@@ -80,9 +99,25 @@ impl LocalStore {
         self.tombstones.len()
     }
 
-    /// Whether some were not remembered for want of room since this was last asked.
+    /// Whether some were not remembered for want of room, and there is room now. Whoever asks walks.
     pub(crate) fn tombstones_overflowed(&self) -> bool {
         self.tombstones.take_overflowed()
+    }
+
+    /// Whether no more would be remembered.
+    pub(crate) fn tombstones_full(&self) -> bool {
+        self.tombstones.is_full()
+    }
+
+    /// A walk has found no more room at this place, so another one is due, which begins there.
+    pub(crate) fn tombstones_unwalked(&self, place: WalkPlace) {
+        self.tombstones.overflowed.store(true, Ordering::Relaxed);
+        *self.tombstones.resume.lock() = Some(place);
+    }
+
+    /// Where the last walk ran out of room.
+    pub(crate) fn tombstones_resume(&self) -> Option<WalkPlace> {
+        self.tombstones.resume.lock().take()
     }
 
     /// The key turned out not to be one.
@@ -99,17 +134,19 @@ impl LocalStore {
         set.is_deleted().then(|| past().then_some(set.clone()))
     }
 
-    /// Merges tombstones into the record if it is not clean of them. One that cannot be read brings nothing back.
+    /// Merges tombstones into the record if it is not clean of them. They take the place of one that cannot be read:
+    /// once they are forgotten, nobody has anything to repair it with, and it must not be found again.
     ///
     /// # Errors
     /// What the engine refuses.
     pub(crate) fn cleanse(&self, place: Place, key: &[u8], tombstones: &VersionSet) -> Result<(), Failure> {
         let held = match self.engine().get(place.partition, place.token, key) {
-            Ok(None) | Err(StorageError::Corrupt { .. }) => return Ok(()),
-            Ok(Some(record)) => decode(&record, place.partition)?.1,
+            Ok(None) => return Ok(()),
+            Ok(Some(record)) => decode(&record, place.partition).ok().map(|(_, set)| set),
+            Err(StorageError::Corrupt { .. }) => None,
             Err(error) => return Err(refuse(error)),
         };
-        match held.is_clean_of(tombstones) {
+        match held.is_some_and(|held| held.is_clean_of(tombstones)) {
             true => Ok(()),
             false => self.merge(place, key, tombstones).map(|_| ()),
         }
@@ -158,5 +195,28 @@ impl LocalStore {
             self.note(Place { partition, token: Token::of(&key) }, &key, None, &set);
         }
         Ok(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_is_due_for_what_had_no_room_and_only_when_there_is_room_again() {
+        let tombstones = Tombstones::of_at_most(4);
+        let places: Vec<(Token, Bytes)> =
+            (0..4).map(|number| (Token(number), Bytes::from(format!("k{number}")))).collect();
+        for (token, key) in places.iter().chain(&places) {
+            tombstones.add(*token, key);
+        }
+        assert!(!tombstones.overflowed.load(Ordering::Relaxed), "what is known needs no room");
+        tombstones.add(Token(9), b"one more");
+        assert!(!tombstones.take_overflowed(), "there is no room");
+        tombstones.remove(places[0].0, &places[0].1);
+        assert!(!tombstones.take_overflowed(), "there is hardly room");
+        tombstones.remove(places[1].0, &places[1].1);
+        assert!(tombstones.take_overflowed());
+        assert!(!tombstones.take_overflowed(), "one walk is enough");
     }
 }

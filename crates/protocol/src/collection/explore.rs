@@ -15,6 +15,7 @@ use model::{Actor, Epoch, Generation, Moment, NodeId, Resolver, StoreName, Times
 use super::planted::{Bug, planted};
 use super::*;
 
+mod initiators;
 mod scenarios;
 
 const NODES: usize = 3;
@@ -67,10 +68,18 @@ struct Node {
     record: VersionSet,
     hint: VersionSet,
     disk: Disk,
+    /// What cannot be read at the moment: the record (false) or the hint (true).
+    damaged: Option<bool>,
 }
 
 impl Node {
     fn store(&mut self, hint: bool, content: &VersionSet) {
+        match self.damaged {
+            // Whoever cannot read a hint refuses to add to it; a record's next content takes the damaged one's place.
+            Some(true) if hint => return,
+            Some(false) if !hint => (self.record, self.damaged) = (VersionSet::default(), None),
+            _ => {}
+        }
         let (store, key) = place();
         let mut content = content.clone();
         for tombstones in self.participant.guarded(&store, &key) {
@@ -89,6 +98,24 @@ impl Node {
     }
 
     fn clean(&mut self, tombstones: &VersionSet) {
+        if let Some(hint) = self.damaged.take_if(|_| !planted(Bug::PassesOverDamage)) {
+            // It is forgotten for good, and the tombstones take its place.
+            *(if hint { &mut self.hint } else { &mut self.record }) = tombstones.clone();
+        }
+        if let Some(hint) = self.damaged {
+            let kept = if hint { self.hint.clone() } else { self.record.clone() };
+            self.clean_readable(tombstones);
+            let (held, synced) = match hint {
+                true => (&mut self.hint, &mut self.disk.hint),
+                false => (&mut self.record, &mut self.disk.record),
+            };
+            (*held, *synced) = (kept.clone(), kept);
+            return;
+        }
+        self.clean_readable(tombstones);
+    }
+
+    fn clean_readable(&mut self, tombstones: &VersionSet) {
         if !self.record.is_clean_of(tombstones) {
             self.record.merge(tombstones);
         }
@@ -138,6 +165,8 @@ struct World {
     restores: u8,
     rounds: u8,
     lost: u8,
+    unsure: u8,
+    damages: u8,
 }
 
 /// What may happen in a scenario.
@@ -155,6 +184,10 @@ struct Scenario {
     rounds_beside: u8,
     /// Answers to an initiator that are lost.
     lost: u8,
+    /// Nodes that cannot make the key clean when they are asked.
+    unsure: u8,
+    /// Records or hints that cannot be read any more, as far as their node can tell.
+    damages: u8,
     /// Whether the key is written again.
     writes: bool,
     /// The delete has reached both replicas, and a hint that was written before it is still held.
@@ -172,6 +205,8 @@ enum Move {
     Write(usize),
     Begin { beside: bool },
     Answer { initiator: usize, action: RoundAction, lost: bool },
+    LeaveOut { initiator: usize, action: RoundAction },
+    Damage { node: usize, hint: bool },
     Crash { node: usize, restored: bool, service: bool },
     Compare(usize),
     Publish,
@@ -204,7 +239,7 @@ impl World {
             let disk = Disk { remembered: Remembered::default(), record: record.clone(), hint: hint.clone() };
             let mut participant = Participant::new(disk.remembered);
             participant.compare(Epoch(0));
-            Node { up: true, participant, generation: Generation(1), record, hint, disk }
+            Node { up: true, participant, generation: Generation(1), record, hint, disk, damaged: None }
         });
         let content = sets.number(&old());
         let old = |to, hint| Message { from: 0, to, hint, tag: Epoch(0), generation: Generation(1), content };
@@ -222,6 +257,8 @@ impl World {
             restores: scenario.restores,
             rounds: scenario.rounds_beside,
             lost: scenario.lost,
+            unsure: scenario.unsure,
+            damages: scenario.damages,
         };
         if scenario.old_hint {
             let [_, second, third] = &mut world.nodes;
@@ -261,6 +298,10 @@ impl World {
                     moves.push(Move::Crash { node, restored: false, service: false });
                 }
             }
+            if self.damages > 0 && self.nodes[node].damaged.is_none() {
+                moves.push(Move::Damage { node, hint: false });
+                moves.push(Move::Damage { node, hint: true });
+            }
             if self.restores > 0 && node == 1 {
                 moves.push(Move::Crash { node, restored: true, service: true });
                 if scenario.service_away {
@@ -275,10 +316,11 @@ impl World {
             }
         }
         if scenario.writes && self.new_write.is_none() {
-            moves.extend([Move::Write(0), Move::Write(1)]);
+            let whole = |&node: &usize| self.nodes[node].damaged != Some(false);
+            moves.extend([0, 1].into_iter().filter(whole).map(Move::Write));
         }
         let own = self.initiators.iter().filter(|initiator| initiator.tombstones.is_some()).count();
-        if own == 0 && self.nodes[0].record.is_deleted() {
+        if own == 0 && self.nodes[0].record.is_deleted() && self.nodes[0].damaged != Some(false) {
             moves.push(Move::Begin { beside: false });
         }
         if self.rounds > 0 {
@@ -291,10 +333,18 @@ impl World {
             moves.push(Move::Publish);
         }
         for (position, initiator) in self.initiators.iter().enumerate() {
-            // The second fence of a process changes nothing, so its order does not matter.
+            // The second fence of a process changes nothing, and nodes are released each by itself: their order does
+            // not matter.
             let checks = initiator.round.stage() == RoundStage::Checking;
-            for &action in initiator.asked.iter().take(if checks { 1 } else { usize::MAX }) {
+            let released = matches!(initiator.asked.first(), Some(RoundAction::Release(_)));
+            for &action in initiator.asked.iter().take(if checks || released { 1 } else { usize::MAX }) {
                 moves.push(Move::Answer { initiator: position, action, lost: false });
+                if self.unsure > 0
+                    && initiator.tombstones.is_some()
+                    && matches!(action, RoundAction::Confirm(_))
+                {
+                    moves.push(Move::LeaveOut { initiator: position, action });
+                }
                 if self.lost > 0 {
                     moves.push(Move::Answer { initiator: position, action, lost: true });
                 }
@@ -311,11 +361,13 @@ impl World {
             for to in (0..NODES).filter(|&to| to != from) {
                 // Of a removed node only what it says to and hears from one other matters.
                 let matters = scenario.leaves.is_none() || from + to == 1;
-                if matters && !self.nodes[from].record.is_empty() {
+                let readable = self.nodes[from].damaged != Some(false);
+                if matters && readable && !self.nodes[from].record.is_empty() {
                     moves.push(Move::Send { from, to, hint: false });
                 }
             }
-            if scenario.leaves.is_none() && !self.nodes[from].hint.is_empty() && from != 1 {
+            let readable = self.nodes[from].damaged != Some(true);
+            if scenario.leaves.is_none() && readable && !self.nodes[from].hint.is_empty() && from != 1 {
                 moves.push(Move::Send { from, to: 1, hint: true });
             }
         }
@@ -340,6 +392,11 @@ impl World {
             Move::Write(node) => self.write(node),
             Move::Begin { beside } => self.begin(beside, scenario),
             Move::Answer { initiator, action, lost } => self.answer(initiator, action, lost, scenario),
+            Move::LeaveOut { initiator, action } => self.leave_out(initiator, action),
+            Move::Damage { node, hint } => {
+                self.damages -= 1;
+                self.nodes[node].damaged = Some(hint);
+            }
             Move::Crash { node, restored, service } => return self.crash(node, restored, service),
             Move::Compare(node) => self.compare(node)?,
             Move::Publish => {
@@ -401,111 +458,6 @@ impl World {
         }
     }
 
-    fn begin(&mut self, beside: bool, scenario: Scenario) {
-        if beside {
-            self.rounds -= 1;
-        }
-        let generation = self.nodes[0].generation;
-        let mut actions = Vec::new();
-        let round = Round::start(self.members(scenario, generation), generation, NOW, &mut actions);
-        let tombstones = (!beside).then(|| self.nodes[0].record.clone());
-        let id = RoundId(self.initiators.len() as u64);
-        self.initiators.push(Initiator { round, id, epoch: Epoch(0), tombstones, asked: BTreeSet::new() });
-        let position = self.initiators.len() - 1;
-        self.ask(position, actions);
-    }
-
-    fn ask(&mut self, position: usize, actions: Vec<RoundAction>) {
-        let ends = actions.iter().any(|action| matches!(action, RoundAction::End(_)));
-        let asked = &mut self.initiators[position].asked;
-        asked.extend(actions.into_iter().filter(|action| !matches!(action, RoundAction::End(_))));
-        if ends {
-            // What is under way may still arrive, but for the sake of the number of worlds only removals do.
-            asked.retain(|action| matches!(action, RoundAction::Collect(_)));
-        }
-    }
-
-    /// Carries out one question of an initiator; its answer may be lost.
-    fn answer(&mut self, position: usize, action: RoundAction, lost: bool, scenario: Scenario) {
-        self.initiators[position].asked.remove(&action);
-        let event = self.carry_out(position, action, scenario);
-        if lost {
-            self.lost -= 1;
-            return;
-        }
-        let mut actions = Vec::new();
-        self.initiators[position].round.step(event, &mut actions);
-        self.ask(position, actions);
-    }
-
-    fn carry_out(&mut self, position: usize, action: RoundAction, _scenario: Scenario) -> RoundEvent {
-        let (round, tombstones) =
-            (self.initiators[position].id, self.initiators[position].tombstones.clone());
-        match action {
-            RoundAction::Confirm(node) => self.confirm(round, node, tombstones),
-            RoundAction::Open(above) => {
-                self.opened = Epoch(self.opened.0.max(above.0) + 1);
-                self.initiators[position].epoch = self.opened;
-                RoundEvent::Opened(self.opened)
-            }
-            RoundAction::Fence(id, epoch) => {
-                let floor = match tombstones {
-                    Some(_) if !planted(Bug::ForgetsTheFloor) => DELETED_AT,
-                    _ => Timestamp(0),
-                };
-                let node = &mut self.nodes[index(id)];
-                match node.participant.fence(round, epoch, floor, NOW) {
-                    Ok(FenceStep::Already) => RoundEvent::Fenced(id),
-                    Ok(FenceStep::Remember(remembered)) => {
-                        if !planted(Bug::ForgetsTheEpoch) {
-                            node.disk.remembered = remembered;
-                        }
-                        node.participant.fenced(round, remembered);
-                        RoundEvent::Fenced(id)
-                    }
-                    Err(_) => RoundEvent::Failed(id),
-                }
-            }
-            RoundAction::Complete(epoch) => {
-                self.completed = self.completed.max(epoch);
-                RoundEvent::Completed(self.generation)
-            }
-            RoundAction::Collect(id) => {
-                let node = &mut self.nodes[index(id)];
-                let Some(tombstones) = tombstones else { return RoundEvent::Collected(id, 0) };
-                self.collected = true;
-                if node.record == tombstones || planted(Bug::CollectsAnything) {
-                    node.record = VersionSet::default();
-                    // A crash may or may not undo the removal; undone is the harder case for a later write.
-                }
-                if tombstones.includes(&node.hint) {
-                    node.hint = VersionSet::default();
-                }
-                if planted(Bug::CollectsAnything) {
-                    node.disk.record = VersionSet::default();
-                }
-                RoundEvent::Collected(id, 1)
-            }
-            RoundAction::End(_) => unreachable!("ends are not asked"),
-        }
-    }
-
-    fn confirm(&mut self, round: RoundId, id: NodeId, tombstones: Option<VersionSet>) -> RoundEvent {
-        let generation = self.nodes[0].generation;
-        let node = &mut self.nodes[index(id)];
-        let keys: BTreeMap<_, _> = tombstones.iter().map(|set| (place(), set.clone())).collect();
-        let generation = if node.up { generation } else { Generation(u64::MAX) };
-        let confirm = Confirm { round, generation, keys: Arc::new(keys) };
-        let epoch = node.participant.epoch();
-        match node.participant.confirm(confirm, node.generation, NOW) {
-            Ok(()) => {
-                tombstones.iter().for_each(|set| node.clean(set));
-                RoundEvent::Confirmed(id, epoch)
-            }
-            Err(_) => RoundEvent::Failed(id),
-        }
-    }
-
     fn crash(&mut self, position: usize, restored: bool, service: bool) -> Result<(), String> {
         if restored {
             self.restores -= 1;
@@ -516,6 +468,7 @@ impl World {
         if restored {
             node.disk =
                 Disk { remembered: Remembered::default(), record: old(), hint: VersionSet::default() };
+            node.damaged = None;
         }
         node.record = node.disk.record.clone();
         node.hint = node.disk.hint.clone();
@@ -531,7 +484,7 @@ impl World {
                 if position != 1 || node.disk.record != old() {
                     return Err(format!("the sound disk of node {position} was set aside"));
                 }
-                (node.record, node.hint) = Default::default();
+                (node.record, node.hint, node.damaged) = Default::default();
                 node.disk = Disk {
                     remembered: Remembered { epoch, ..node.disk.remembered },
                     record: VersionSet::default(),
@@ -561,6 +514,7 @@ impl World {
             .filter(|node| node.disk.record.includes(&deleted()) || node.disk.hint.includes(&deleted()));
         if !clean
             && scenario.restores == 0
+            && scenario.damages == 0
             && scenario.joins.is_none()
             && scenario.leaves.is_none()
             && holders.count() < 2

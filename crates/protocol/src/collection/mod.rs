@@ -11,6 +11,9 @@
 //!   Collect ───────────────────▶ remove what is nothing but the tombstones                   ──▶ collected
 //! ```
 //!
+//! A key that a node cannot make clean costs that key only: the round goes on without it. A round that ends early says
+//! so (*release*), so that nobody guards its keys for longer.
+//!
 //! The argument is in `docs/design/healing.md`; `explore` plays every interleaving of a small cluster against it.
 //!
 //! **Architecture Invariant:** nothing here reads a record or a clock. Whoever carries out a step does it in the

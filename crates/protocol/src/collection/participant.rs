@@ -273,6 +273,11 @@ impl Participant {
         }
     }
 
+    /// The round is over, and this node's fence was not asked for, or refused: its keys need no guard any more.
+    pub fn release(&mut self, round: RoundId) {
+        self.guards.retain(|guard| guard.round != round);
+    }
+
     fn expire(&mut self, now: Moment) {
         self.guards.retain(|guard| guard.until > now);
     }

@@ -8,6 +8,8 @@ pub(super) enum Bug {
     OpensEarly,
     /// A round goes on although one node has not confirmed.
     SkipsAConfirm,
+    /// A round collects a key that one node could not make clean.
+    CollectsWhatWasLeftOut,
     /// A round goes on although one node has not fenced.
     SkipsAFence,
     /// A round collects without asking again whether everybody is still there.
@@ -33,6 +35,8 @@ pub(super) enum Bug {
     SkipsSync,
     /// The epoch is not remembered before the fence is answered.
     ForgetsTheEpoch,
+    /// A record or hint that cannot be read is taken for clean, and left where it is.
+    PassesOverDamage,
     /// Hints are not looked at.
     LeavesHints,
     /// Hints that hold nothing but the tombstones are dropped before everybody has confirmed.

@@ -34,10 +34,17 @@ pub enum RoundStage {
 }
 
 /// What happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RoundEvent {
-    /// A node confirmed; this is its epoch.
-    Confirmed(NodeId, Epoch),
+    /// A node confirmed.
+    Confirmed {
+        /// Which.
+        node: NodeId,
+        /// Its epoch when it began to guard the keys.
+        epoch: Epoch,
+        /// Positions of keys that it could not make clean: the round goes on without them.
+        left_out: Vec<u32>,
+    },
     /// The service has given out this epoch.
     Opened(Epoch),
     /// A node fenced, or had fenced.
@@ -67,6 +74,9 @@ pub enum RoundAction {
     Complete(Epoch),
     /// Have a node remove what equals the tombstones.
     Collect(NodeId),
+    /// Tell a node that the round is over without its fence, so that it need not guard the keys any longer. Whether it
+    /// hears of it does not matter.
+    Release(NodeId),
     /// The round is over.
     End(RoundEnd),
 }
@@ -81,6 +91,8 @@ pub enum RoundEnd {
         records: u64,
         /// Nodes that did not say so.
         missing: u32,
+        /// The first node that could not make some of the keys clean: they wait for a later round.
+        left_out: Option<NodeId>,
     },
     /// Nothing was removed; at which stage, and because of whom, if it was one node.
     Broken {
@@ -96,6 +108,11 @@ pub enum RoundEnd {
 pub struct Round {
     generation: Generation,
     nodes: BTreeSet<NodeId>,
+    /// How many keys it began with.
+    keys: u32,
+    /// Positions of those that it goes on without.
+    left_out: BTreeSet<u32>,
+    left_out_by: Option<NodeId>,
     stage: RoundStage,
     waiting: BTreeSet<NodeId>,
     above: Epoch,
@@ -106,9 +123,10 @@ pub struct Round {
 }
 
 impl Round {
-    /// Begins a round among all nodes of the cluster document of this generation.
+    /// Begins a round for so many keys among all nodes of the cluster document of this generation.
     pub fn start(
         nodes: impl IntoIterator<Item = NodeId>,
+        keys: u32,
         generation: Generation,
         now: Moment,
         actions: &mut Vec<RoundAction>,
@@ -118,6 +136,9 @@ impl Round {
             generation,
             waiting: BTreeSet::new(),
             nodes,
+            keys,
+            left_out: BTreeSet::new(),
+            left_out_by: None,
             stage: RoundStage::Confirming,
             above: Epoch(0),
             epoch: Epoch(0),
@@ -137,8 +158,9 @@ impl Round {
     /// Takes in what happened.
     pub fn step(&mut self, event: RoundEvent, actions: &mut Vec<RoundAction>) {
         match event {
-            RoundEvent::Confirmed(node, epoch) if self.stage == RoundStage::Confirming => {
+            RoundEvent::Confirmed { node, epoch, left_out } if self.stage == RoundStage::Confirming => {
                 self.above = self.above.max(epoch);
+                self.leave_out(node, left_out);
                 self.answered(node, actions);
             }
             RoundEvent::Opened(epoch) if self.stage == RoundStage::Opening => {
@@ -186,9 +208,22 @@ impl Round {
         (self.stage != RoundStage::Ended).then_some(Moment { nanos: self.until })
     }
 
+    /// Whether the round goes on without the key at this position: not everybody could make it clean. It changes no more
+    /// once everybody has confirmed.
+    pub fn is_left_out(&self, position: u32) -> bool {
+        self.left_out.contains(&position) && !planted(Bug::CollectsWhatWasLeftOut)
+    }
+
     /// How far it is.
     pub fn stage(&self) -> RoundStage {
         self.stage
+    }
+
+    fn leave_out(&mut self, node: NodeId, positions: Vec<u32>) {
+        if !positions.is_empty() {
+            self.left_out_by.get_or_insert(node);
+        }
+        self.left_out.extend(positions.into_iter().filter(|&position| position < self.keys));
     }
 
     fn ask_all(&mut self, stage: RoundStage, actions: &mut Vec<RoundAction>) {
@@ -231,6 +266,11 @@ impl Round {
     fn advance(&mut self, actions: &mut Vec<RoundAction>) {
         match self.stage {
             RoundStage::Confirming if planted(Bug::OpensEarly) => self.ask_all(RoundStage::Fencing, actions),
+            RoundStage::Confirming
+                if self.left_out.len() as u32 >= self.keys && !planted(Bug::CollectsWhatWasLeftOut) =>
+            {
+                self.end(self.left_out_by, actions);
+            }
             RoundStage::Confirming => {
                 self.stage = RoundStage::Opening;
                 actions.push(RoundAction::Open(self.above));
@@ -242,8 +282,8 @@ impl Round {
             RoundStage::Checking => self.ask_all(RoundStage::Collecting, actions),
             RoundStage::Collecting => {
                 self.stage = RoundStage::Ended;
-                let (records, missing) = (self.records, self.missing);
-                actions.push(RoundAction::End(RoundEnd::Done { records, missing }));
+                let (records, missing, left_out) = (self.records, self.missing, self.left_out_by);
+                actions.push(RoundAction::End(RoundEnd::Done { records, missing, left_out }));
             }
             RoundStage::Opening | RoundStage::Completing | RoundStage::Ended => {}
         }
@@ -254,6 +294,7 @@ impl Round {
             return;
         }
         let stage = std::mem::replace(&mut self.stage, RoundStage::Ended);
+        actions.extend(self.nodes.iter().map(|&node| RoundAction::Release(node)));
         actions.push(RoundAction::End(RoundEnd::Broken { stage, node }));
     }
 }

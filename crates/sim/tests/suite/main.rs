@@ -1,5 +1,6 @@
 //! The simulated world keeps the promises of the ports, one seed gives one run, and every judge can convict.
 
+mod collection;
 mod convictions;
 mod deletes;
 mod detection;

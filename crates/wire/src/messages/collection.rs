@@ -23,9 +23,14 @@ impl Field for RoundId {
 /// A key with the tombstones that shall be forgotten, and its store.
 pub type Collectable = (StoreRef, (Bytes, VersionSet));
 
+/// A store and a key in it: a place in the order in which candidates are named.
+pub type CollectPlace = (StoreRef, Bytes);
+
 fields! {
-    /// Asks which tombstones wait at the node.
+    /// Asks which tombstones wait at the node, in the order of stores' names, tokens and keys.
     pub struct CollectCandidates {
+        /// Only those behind this store and key.
+        pub after: Option<CollectPlace>,
         /// How many it shall name at most.
         pub keys_max: u32,
         /// Bytes of keys and tombstones after which it shall end.
@@ -34,10 +39,12 @@ fields! {
 }
 
 fields! {
-    /// Some of the tombstones that wait at the node.
+    /// Some of the tombstones that wait at the node, in that order.
     pub struct CollectCandidated {
         /// Keys and tombstones.
         pub keys: Vec<Collectable>,
+        /// How far it has looked, if there may be more behind that.
+        pub next: Option<CollectPlace>,
     }
 }
 
@@ -54,11 +61,26 @@ fields! {
 }
 
 fields! {
-    /// The keys are clean, on the device, and guarded.
+    /// The keys are clean, on the device, and guarded, but for those that are left out.
     pub struct CollectConfirmed {
         /// The node's epoch when it began to guard them.
         pub epoch: Epoch,
+        /// Positions, in the list that was asked for, of keys that the node could not make clean.
+        pub left_out: Vec<u32>,
     }
+}
+
+fields! {
+    /// The round is over, and the node was not fenced: it need not guard the round's keys any longer.
+    pub struct CollectRelease {
+        /// Which round.
+        pub round: RoundId,
+    }
+}
+
+fields! {
+    /// The node guards nothing for that round.
+    pub struct CollectReleased {}
 }
 
 fields! {

@@ -24,7 +24,7 @@ mod store_ref;
 
 pub use collection::{
     Collect, CollectCandidated, CollectCandidates, CollectConfirm, CollectConfirmed, CollectFence,
-    CollectFenced, Collectable, Collected, StaleEpoch,
+    CollectFenced, CollectPlace, CollectRelease, CollectReleased, Collectable, Collected, StaleEpoch,
 };
 pub use gossip::{Gossip, Gossiped};
 pub use repair::{

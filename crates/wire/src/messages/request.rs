@@ -4,7 +4,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use model::{Context, Epoch, Generation, NodeId, PartitionId, Token, VersionSet, WallMillis};
 use smallvec::SmallVec;
 
-use super::collection::{Collect, CollectCandidates, CollectConfirm, CollectFence};
+use super::collection::{Collect, CollectCandidates, CollectConfirm, CollectFence, CollectRelease};
 use super::gossip::Gossip;
 use super::repair::{KeyDigests, RecordsGet, RecordsPage, RepairControl, RepairGet, TreeNodes, TreeSums};
 use super::{StoreRef, messages};
@@ -40,6 +40,7 @@ messages! {
         0x39 CollectConfirm "collect-confirm",
         0x3a CollectFence "collect-fence",
         0x3b Collect "collect",
+        0x3c CollectRelease "collect-release",
     }
 }
 

@@ -4,7 +4,9 @@ use bytes::Bytes;
 use model::{Context, Dot, Epoch, Generation, NodeId, VersionSet};
 use smallvec::SmallVec;
 
-use super::collection::{CollectCandidated, CollectConfirmed, CollectFenced, Collected, StaleEpoch};
+use super::collection::{
+    CollectCandidated, CollectConfirmed, CollectFenced, CollectReleased, Collected, StaleEpoch,
+};
 use super::gossip::Gossiped;
 use super::messages;
 use super::repair::{KeyDigested, RecordsGot, RecordsPaged, RepairDocument, TreeNoded, TreeSummed};
@@ -41,6 +43,7 @@ messages! {
         0xba CollectFenced "collect-fenced",
         0xbb Collected "collected",
         0xbc StaleEpoch "stale-epoch",
+        0xbd CollectReleased "collect-released",
         0xff Failure "failure",
     }
 }

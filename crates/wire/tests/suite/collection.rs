@@ -11,6 +11,10 @@ use super::samples::*;
 
 const ROUND: RoundId = RoundId(0x1122_3344_5566_7788);
 
+fn place() -> CollectPlace {
+    (store(), Bytes::from_static(b"cart:1"))
+}
+
 fn keys() -> Vec<Collectable> {
     vec![(store(), (Bytes::from_static(b"cart:1"), single_tombstone()))]
 }
@@ -18,9 +22,10 @@ fn keys() -> Vec<Collectable> {
 pub fn requests() -> Vec<u8> {
     vec![
         request(
-            CollectCandidates { keys_max: 512, bytes_max: 65536 },
+            CollectCandidates { after: Some(place()), keys_max: 512, bytes_max: 65536 },
             expect![[r#"
-            38 ac 02 80 04 80 80 04                          8.......
+            38 ac 02 01 05 63 61 72 74 73 06 63 61 72 74 3a  8....carts.cart:
+            31 80 04 80 80 04                                1.....
         "#]],
         ),
         request(
@@ -46,23 +51,29 @@ pub fn requests() -> Vec<u8> {
             31 07 03                                         1..
         "#]],
         ),
+        request(
+            CollectRelease { round: ROUND },
+            expect![[r#"
+            3c ac 02 88 77 66 55 44 33 22 11                 <...wfUD3".
+        "#]],
+        ),
     ]
 }
 
 pub fn responses() -> Vec<u8> {
     vec![
         response(
-            CollectCandidated { keys: keys() },
+            CollectCandidated { keys: keys(), next: None },
             expect![[r#"
             b8 01 01 05 63 61 72 74 73 06 63 61 72 74 3a 31  ....carts.cart:1
             21 03 07 06 05 04 03 02 01 01 80 80 80 80 f0 31  !..............1
-            07 03                                            ..
+            07 03 00                                         ...
         "#]],
         ),
         response(
-            CollectConfirmed { epoch: Epoch(8) },
+            CollectConfirmed { epoch: Epoch(8), left_out: vec![300] },
             expect![[r#"
-            b9 01 08                                         ...
+            b9 01 08 01 ac 02                                ......
         "#]],
         ),
         response(
@@ -81,6 +92,12 @@ pub fn responses() -> Vec<u8> {
             StaleEpoch { epoch: Epoch(9) },
             expect![[r#"
             bc 01 09                                         ...
+        "#]],
+        ),
+        response(
+            CollectReleased {},
+            expect![[r#"
+            bd 01                                            ..
         "#]],
         ),
     ]

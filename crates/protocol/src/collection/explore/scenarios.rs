@@ -48,6 +48,8 @@ const PLAIN: Scenario = Scenario {
     restores: 0,
     rounds_beside: 0,
     lost: 0,
+    unsure: 0,
+    damages: 0,
     writes: false,
     old_hint: false,
     joins: None,
@@ -60,6 +62,10 @@ const WRITES: Scenario = Scenario { crashes: 1, sends: 1, writes: true, ..PLAIN 
 const HINTED: Scenario = Scenario { old_hint: true, ..PLAIN };
 /// Answers are lost while contents are under way.
 const LOSSES: Scenario = Scenario { crashes: 0, sends: 2, lost: 1, ..PLAIN };
+/// Some node cannot make the key clean.
+const UNSURE: Scenario = Scenario { unsure: 1, ..HINTED };
+/// A record or hint cannot be read.
+const DAMAGED: Scenario = Scenario { crashes: 0, sends: 1, damages: 1, ..HINTED };
 /// A disk is replaced by its copy.
 const RESTORED: Scenario = Scenario { crashes: 0, restores: 1, service_away: true, ..PLAIN };
 /// The service is away when a process starts.
@@ -97,6 +103,16 @@ fn an_initiator_that_hears_no_answer_leaves_nothing_half_done() {
 }
 
 #[test]
+fn a_key_that_one_node_cannot_make_clean_is_not_forgotten() {
+    holds(UNSURE);
+}
+
+#[test]
+fn what_cannot_be_read_brings_nothing_back_when_it_can_be_read_again() {
+    holds(DAMAGED);
+}
+
+#[test]
 fn a_restored_disk_brings_nothing_back() {
     holds(RESTORED);
 }
@@ -126,6 +142,8 @@ fn every_planted_bug_is_found() {
     for (bug, scenario) in [
         (Bug::OpensEarly, TWO),
         (Bug::SkipsAConfirm, LOSSES),
+        (Bug::CollectsWhatWasLeftOut, UNSURE),
+        (Bug::PassesOverDamage, DAMAGED),
         (Bug::SkipsAFence, AWAY),
         (Bug::SkipsTheCheck, RESTORED),
         (Bug::IgnoresTheDocument, JOINS),
