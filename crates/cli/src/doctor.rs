@@ -152,6 +152,18 @@ fn stopped_repair(nodes: &[NodeStatus]) -> Option<Finding> {
     })
 }
 
+/// The parts that somebody has stopped comparing at a node, and left it so.
+fn stopped_parts(status: &NodeStatus, answer: &Json) -> Option<Finding> {
+    let parts = answer["repair_stopped_parts"].as_array().into_iter().flatten().filter_map(Json::as_str);
+    let parts: Vec<&str> = parts.collect();
+    (!parts.is_empty()).then(|| Finding {
+        bad: true,
+        what: format!("{} does not compare {}", status.node.id, parts.join(", ")),
+        next: "tontine repair start; until then, also after a restart, only reads and hints bring them up to date"
+            .to_owned(),
+    })
+}
+
 /// What nodes have refused to hold.
 fn refused_hints(status: &NodeStatus, answer: &Json) -> Option<Finding> {
     let refused = answer["hints_refused_total"].as_u64().filter(|&refused| refused > 0)?;
@@ -165,6 +177,21 @@ fn refused_hints(status: &NodeStatus, answer: &Json) -> Option<Finding> {
         ),
         next: "nothing: no acknowledged write depends on them, and replicas that were away are brought up to date by \
                comparing; `tontine repair start` does it now"
+            .to_owned(),
+    })
+}
+
+/// That a node does not know whether its directory is a copy of earlier days.
+fn not_compared(status: &NodeStatus, answer: &Json) -> Option<Finding> {
+    (answer["collection"]["compared"].as_bool() == Some(false)).then(|| Finding {
+        bad: true,
+        what: format!(
+            "{} has not compared its collection epoch ({}) with the cluster's since it started; until then no deletion \
+             is forgotten anywhere",
+            status.node.id, answer["collection"]["epoch"]
+        ),
+        next: "let it reach the coordination service; if it does, its directory is an older copy: start it with an \
+               empty one"
             .to_owned(),
     })
 }
@@ -246,6 +273,8 @@ fn examine(status: &NodeStatus, generation: u64, nodes: &[NodeStatus], findings:
         });
     }
     findings.extend(refused_hints(status, answer));
+    findings.extend(not_compared(status, answer));
+    findings.extend(stopped_parts(status, answer));
     let corrupt = sum(answer, "corrupt_records_total");
     if corrupt > 0 {
         findings.push(Finding {

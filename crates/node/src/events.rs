@@ -133,6 +133,31 @@ events! {
         /// How many.
         records: u64,
     } => "{records} corrupt records in partition {partition} of store {store}; replicas are asked for them",
+    /// Requests met records whose checksum does not hold; replicas answered for them, and are asked for them.
+    CorruptMet "corrupt-met" {
+        /// In which store.
+        store: String,
+        /// In which partition.
+        partition: PartitionId,
+        /// How many places.
+        records: u64,
+    } => "requests met {records} corrupt records in partition {partition} of store {store}; replicas are asked for them",
+    /// The scrub found hints whose checksum does not hold. Their target gets what they held by comparing.
+    HintsCorrupt "hints-corrupt" {
+        /// For whom they were.
+        target: NodeId,
+        /// How many.
+        hints: u64,
+    } => "{hints} corrupt hints for {target}; comparing brings it what they held",
+    /// The data directory was empty, and the coordination service remembers the node.
+    DiskLost "disk-lost" {} => "its data directory was empty: it has lost its disk",
+    /// The data directory was a copy of earlier days.
+    RollbackNoticed "rollback-noticed" {} => "its data directory was an older copy of what it once was",
+    /// What the data directory held was set aside; nothing of it is served.
+    ContentsSetAside "contents-set-aside" {
+        /// Where below the data directory the records lie from now on.
+        contents: String,
+    } => "set aside what its data directory held; its records lie in {contents} from now on",
     /// The scrub found leaves whose sum was not that of their records, and has put them right.
     LeavesRecounted "leaves-recounted" {
         /// In which store.

@@ -153,6 +153,15 @@ pub enum StartError {
         /// The name here.
         wanted: String,
     },
+    /// The data directory holds nothing yet, and nobody says with which collection epoch it begins.
+    #[error(
+        "the data directory holds nothing yet, and the coordination service does not say which collection epoch it \
+             begins with ({detail}); start again when the service answers"
+    )]
+    EpochUnknown {
+        /// What the service said.
+        detail: String,
+    },
     /// The data directory is a copy of earlier days: what it holds may have been deleted and forgotten since.
     #[error(
         "the data directory remembers collection epoch {found}, the cluster has completed {completed}: it was restored \
@@ -229,12 +238,14 @@ impl Node {
         engines: Arc<dyn Engines>,
         coordination: Arc<dyn CoordinationService>,
     ) -> Result<Arc<Node>, StartError> {
-        let joining::Joined { identity, stamper, contents, replica, refill } =
-            joining::join(&config, &ports, &disk, &*engines, &*coordination).await?;
+        let joined = joining::join(&config, &ports, &disk, &*engines, &*coordination).await?;
+        let come_back = joined.events();
+        let joining::Joined { identity, stamper, contents, replica, refill, .. } = joined;
         let view = replica.view().clone();
         let events = Events::new(config.id, ports.entropy.next_u64(), ports.clock.clone());
         let generation = view.generation().0;
         events.record(Event::NodeStarted { incarnation: stamper.incarnation(), generation });
+        come_back.into_iter().for_each(|event| events.record(event));
         let metrics = Metrics::new();
         let incarnation = stamper.incarnation();
         let (clock, seen) = (ports.clock.clone(), view.clone());

@@ -127,12 +127,18 @@ impl Collection {
         let waiting: usize = view.stores().iter().map(|store| store.tombstones_known()).sum();
         json!({
             "epoch": self.answers.replica.epochs().tag(),
+            "compared": self.answers.replica.epochs().is_compared(),
             "tombstones": waiting,
             "waits_for": *self.waits_for.lock(),
             "rounds_total": self.rounds.get(),
             "rounds_broken_total": self.broken.get(),
             "records_collected_total": self.records.get(),
         })
+    }
+
+    /// Whether rounds wait for a node.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waits_for.lock().is_some()
     }
 
     /// Whether this node is the first of the cluster that can be reached.
@@ -156,6 +162,7 @@ impl Collection {
     async fn sweep(self: &Arc<Self>) -> bool {
         // Who could not compare at its start, because the service was away, does it when the service is back.
         if !self.answers.replica.epochs().is_compared() && !self.compare().await {
+            *self.waits_for.lock() = Some(self.answers.replica.node());
             return false;
         }
         let (mut collected, mut left_out) = (0, None);

@@ -16,6 +16,7 @@ use runtime::{Disk, Ports};
 use super::{NodeConfig, StartError};
 use crate::collection::Epochs;
 use crate::engines::Engines;
+use crate::events::Event;
 use crate::identity::{Identity, IdentityError, Known, Standing};
 use crate::local_copy;
 use crate::refill::Refill;
@@ -36,6 +37,21 @@ pub(super) struct Joined {
     pub(super) replica: Arc<Replica>,
     /// What it has lost.
     pub(super) refill: Refill,
+    /// How it comes back.
+    pub(super) standing: Standing,
+}
+
+impl Joined {
+    /// What people should know about how it comes back.
+    pub(super) fn events(&self) -> Vec<Event> {
+        match self.standing {
+            Standing::Lost => vec![Event::DiskLost {}],
+            Standing::RolledBack => {
+                vec![Event::RollbackNoticed {}, Event::ContentsSetAside { contents: self.contents.clone() }]
+            }
+            Standing::New | Standing::Stopped { .. } | Standing::Ended => Vec::new(),
+        }
+    }
 }
 
 /// Settles who the node is, and opens what it holds.
@@ -82,7 +98,7 @@ pub(super) async fn join(
         }
     }
     let replica = Arc::new(Replica::new(config.id, view, hints, epochs));
-    Ok(Joined { identity, stamper, contents, replica, refill })
+    Ok(Joined { identity, stamper, contents, replica, refill, standing })
 }
 
 pub(super) async fn open(
@@ -219,7 +235,9 @@ pub(super) fn reuse(current: &View, cluster: &Cluster) -> Vec<Option<Arc<LocalSt
     };
     cluster.stores.iter().map(known).collect()
 }
-/// Compares the disk's collection epoch with the completed one; `fresh` when the disk holds no contents.
+
+/// Compares the disk's collection epoch with the completed one; `fresh` when the disk holds no contents, and so has no
+/// epoch to begin with but the service's.
 async fn compare(
     epochs: &Epochs,
     coordination: &dyn CoordinationService,
@@ -227,6 +245,8 @@ async fn compare(
 ) -> Result<(), StartError> {
     let completed = match documents::read_epochs(coordination).await {
         Ok(epochs) => epochs.completed,
+        // A directory that was begun without its epoch would pass for a copy of earlier days at every later start.
+        Err(error) if fresh => return Err(StartError::EpochUnknown { detail: error.to_string() }),
         Err(error) => {
             tracing::warn!(%error, "collection epochs not read; this node takes over none until they are");
             return Ok(());

@@ -61,6 +61,23 @@ impl Node {
             "Bytes of expired values reaped.",
             |node| node.replica.view().get().stores().iter().map(|store| store.reaped().bytes).sum(),
         );
+        watch(
+            Kind::Gauge,
+            "tontine_collection_tombstones_pending",
+            "Keys that are nothing but tombstones and wait to be forgotten.",
+            |node| {
+                node.replica.view().get().stores().iter().map(|store| store.tombstones_known() as u64).sum()
+            },
+        );
+        watch(Kind::Gauge, "tontine_collection_epoch", "The collection epoch it goes by.", |node| {
+            node.replica.epochs().tag().0
+        });
+        watch(
+            Kind::Gauge,
+            "tontine_collection_rounds_waiting",
+            "1 while rounds wait for a node that is away or has not compared its epoch.",
+            |node| node.collection.get().map_or(0, |collection| u64::from(collection.is_waiting())),
+        );
         watch(Kind::Counter, "tontine_node_events_total", "Events recorded.", |node| node.events.recorded());
         watch(
             Kind::Counter,

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use coordination::memory::MemoryService;
-use model::{Node as Member, NodeId, Zone};
+use coordination::{CoordinationService, Expected, documents};
+use model::{Epoch, Node as Member, NodeId, Zone};
 use node::engines::MemoryEngines;
 use node::{IdentityError, Node, NodeConfig, StartError};
 use runtime::disk::simulated::SimulatedDisk;
@@ -72,4 +73,29 @@ async fn a_directory_in_use_and_a_second_node_with_one_id_are_refused() {
     let error = start(&disk, 1, &service).await.err().unwrap();
     assert!(matches!(error, StartError::Identity(IdentityError::InUse)), "{error}");
     running.stop().await.unwrap();
+}
+
+/// The service once fell silent between saying that the node had lost its disk and saying which epoch was completed: the
+/// directory was begun without an epoch, and refused as a copy of earlier days ever after.
+#[tokio::test]
+async fn an_outage_in_the_middle_of_a_start_leaves_a_directory_that_can_be_started() {
+    let (disk, service) = (Arc::new(SimulatedDisk::new(1)), MemoryService::new());
+    start(&disk, 1, &service).await.unwrap().stop().await.unwrap();
+    let (session, path) = (service.open(), documents::epochs_path());
+    let epoch = documents::open_epoch(&session, Epoch(6)).await.unwrap();
+    documents::complete_epoch(&session, epoch).await.unwrap();
+    let epochs = session.get(&path).await.unwrap().data;
+    disk.wipe();
+    // What is no answer stands for none: the rest of the service still answers.
+    session.set(&path, "nothing".into(), Expected::Any).await.unwrap();
+    let refused = start(&disk, 1, &service).await.err().unwrap();
+    assert!(matches!(refused, StartError::EpochUnknown { .. }), "{refused}");
+    session.set(&path, epochs, Expected::Any).await.unwrap();
+    for _ in 0..2 {
+        let node = start(&disk, 1, &service).await.unwrap();
+        let epochs = node.replica().epochs();
+        assert!(epochs.is_compared());
+        assert_eq!(epochs.tag(), epoch);
+        node.stop().await.unwrap();
+    }
 }
