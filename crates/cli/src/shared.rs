@@ -133,8 +133,7 @@ fn useless(path: &str) -> &'static [(&'static str, &'static str)] {
     const DEADLINE_SCENARIO: (&str, &str) = ("deadline_ms", "the deadline is part of what it measures");
     match path {
         "dev" | "node" => &[CONNECT_NODE, STORE_NODE, DEADLINE_NODE],
-        "status" | "doctor" | "repair status" => &[("store", "it shows all stores")],
-        "repair stop" => &[("store", "it stops all comparing")],
+        "status" | "doctor" => &[("store", "it shows all stores")],
         "bench load" | "bench run" => &[DEADLINE_BENCH],
         "bench compare" => &[("connect", "name the systems with --a and --b"), DEADLINE_BENCH],
         "bench resp" => &[CONNECT_BENCH, ("store", "Redis clients use the default store"), DEADLINE_SCENARIO],

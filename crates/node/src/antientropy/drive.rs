@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use client::peers::CallError;
 use futures_util::future::{Either, select};
 use model::limits::MESSAGE_BYTES_MAX;
-use model::{Epoch, NodeId, PartitionId, Token, VersionSet};
+use model::{Epoch, Moment, NodeId, PartitionId, Token, VersionSet};
 use protocol::antientropy::session::Listing;
 use protocol::antientropy::{Action, Event, Goal, Options, Outcome, Pace, RequestId, Session};
 use protocol::lateness::Lateness;
@@ -25,6 +26,9 @@ use crate::view::View;
 const PUSH_BYTES_MAX: usize = 1 << 20;
 const _: () = assert!(PUSH_BYTES_MAX < MESSAGE_BYTES_MAX);
 
+/// How often it is counted what a comparison has left to do.
+const LEFT_INTERVAL: Duration = Duration::from_millis(200);
+
 /// One session: with whom, about what, to which end.
 pub(crate) struct Drive<'a> {
     pub(crate) repair: &'a Repair,
@@ -41,6 +45,8 @@ struct Heard {
     incomplete: BTreeSet<PartitionId>,
     /// What the peer's workers usually take.
     peer: Lateness,
+    /// When what is left was counted last.
+    counted_at: Option<Moment>,
 }
 
 impl Drive<'_> {
@@ -86,7 +92,7 @@ impl Drive<'_> {
             if self.is_unwanted() {
                 session.abort(&mut actions);
             }
-            self.show(session.progress());
+            self.show(&session, &mut heard);
             waiting.extend(actions.drain(..));
         }
     }
@@ -98,9 +104,16 @@ impl Drive<'_> {
         stopped || self.repair.is_stopping() || self.view.cluster().generation < accepted
     }
 
-    fn show(&self, progress: Outcome) {
+    fn show(&self, session: &Session, heard: &mut Heard) {
+        // Counting what is left goes through all that waits: not at each step.
+        let now = self.repair.ports.clock.now();
+        let left = heard.counted_at.is_none_or(|at| now.since(at) >= LEFT_INTERVAL).then(|| session.left());
+        if left.is_some() {
+            heard.counted_at = Some(now);
+        }
         if let Some(running) = self.repair.state.lock().running.as_mut().filter(|r| r.peer == self.peer) {
-            running.progress = progress;
+            running.progress = session.progress();
+            running.left = left.unwrap_or(running.left);
         }
     }
 

@@ -1,14 +1,15 @@
 //! Keeping trees and records honest: counting trees that are doubtful or too shallow, and the scrub.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use model::{PartitionId, Token};
 use storage::StorageError;
 
-use super::{Repair, breathe, living};
+use super::{Only, Repair, Scrubbing, breathe, living};
 use crate::events::Event;
-use crate::stores::LocalStore;
+use crate::stores::{LocalStore, Scrubbed};
 
 /// How often it is looked for trees to count.
 const COUNT_INTERVAL: Duration = Duration::from_millis(500);
@@ -25,6 +26,7 @@ pub(super) async fn count(weak: Weak<Repair>) {
         let Some(repair) = living(&weak) else { return };
         let stores = repair.replica.view().get().stores().to_vec();
         for store in &stores {
+            mend_met(&repair, store);
             let doubtful = store.trees().summary().1;
             let mut records = 0;
             for partition in store.trees().uncounted() {
@@ -66,6 +68,30 @@ async fn count_partition(repair: &Arc<Repair>, store: &LocalStore, partition: Pa
     }
 }
 
+/// Sees to the corrupt records that requests have met: their leaves are read, so that comparing finds what is missing.
+/// The gets that met them have mostly repaired them by then.
+fn mend_met(repair: &Repair, store: &Arc<LocalStore>) {
+    let mut met: BTreeMap<PartitionId, u64> = BTreeMap::new();
+    for (partition, token) in store.trees().take_damaged() {
+        *met.entry(partition).or_default() += 1;
+        let (mut corrupt, mut wrong) = (0, 0);
+        let _ = scrub_once(repair, store, (partition, token), &mut corrupt, &mut wrong);
+        if corrupt > 0 || wrong > 0 {
+            ask_replicas(repair, store, partition);
+        }
+    }
+    for (partition, records) in met {
+        let store = store.definition().name.to_string();
+        repair.events.record(Event::CorruptMet { store, partition, records });
+    }
+}
+
+fn ask_replicas(repair: &Repair, store: &Arc<LocalStore>, partition: PartitionId) {
+    let view = repair.replica.view().get();
+    let others = view.replicated_by(repair.replica.node(), store).remove(&partition);
+    others.into_iter().flatten().for_each(|peer| repair.ask_for(peer));
+}
+
 /// Reads every record once in a scrub period, as long as the node lives.
 pub(super) async fn scrub(weak: Weak<Repair>) {
     let Some(clock) = weak.upgrade().map(|repair| repair.ports.clock.clone()) else { return };
@@ -94,6 +120,7 @@ pub(super) async fn scrub(weak: Weak<Repair>) {
             repair.state.lock().scrub.done += 1;
         }
         let Some(repair) = living(&weak) else { return };
+        scrub_hints(&repair).await;
         repair.state.lock().scrub.passes += 1;
     }
 }
@@ -105,12 +132,23 @@ async fn rest(weak: &Weak<Repair>, clock: &dyn runtime::Clock, pause: Duration) 
     }
 }
 
-async fn scrub_partition(repair: &Arc<Repair>, store: &Arc<LocalStore>, partition: PartitionId) {
-    let Some(mut from) = store.scrub_from(partition) else { return };
-    let (mut corrupt, mut wrong) = (0, 0);
-    while let Some(next) = scrub_once(repair, store, partition, from, &mut corrupt, &mut wrong) {
-        from = next;
-        breathe().await;
+/// Reads a partition; how many records and bytes there were.
+async fn scrub_partition(
+    repair: &Arc<Repair>,
+    store: &Arc<LocalStore>,
+    partition: PartitionId,
+) -> (u64, u64) {
+    let Some(mut from) = store.scrub_from(partition) else { return (0, 0) };
+    let (mut corrupt, mut wrong, mut records, mut bytes) = (0, 0, 0, 0);
+    loop {
+        let scrubbed = scrub_once(repair, store, (partition, from), &mut corrupt, &mut wrong);
+        records += scrubbed.records;
+        bytes += scrubbed.bytes;
+        match scrubbed.next.filter(|_| !repair.is_stopping()) {
+            Some(next) => from = next,
+            None => break,
+        }
+        let_others_go_first(repair, scrubbed.bytes).await;
     }
     let name = || store.definition().name.to_string();
     if corrupt > 0 {
@@ -122,45 +160,97 @@ async fn scrub_partition(repair: &Arc<Repair>, store: &Arc<LocalStore>, partitio
         repair.events.record(Event::LeavesRecounted { store: name(), partition, leaves: wrong as u64 });
     }
     if corrupt > 0 || wrong > 0 {
-        let view = repair.replica.view().get();
-        let others = view.replicated_by(repair.replica.node(), store).remove(&partition);
-        others.into_iter().flatten().for_each(|peer| repair.ask_for(peer));
+        ask_replicas(repair, store, partition);
+    }
+    (records, bytes)
+}
+
+/// Rests after reading so many bytes, so that reading keeps to the rate of comparing.
+async fn let_others_go_first(repair: &Repair, bytes: u64) {
+    match bytes.saturating_mul(1_000_000).checked_div(repair.options.bytes_per_second) {
+        Some(micros) if micros > 0 => repair.ports.clock.sleep(Duration::from_micros(micros)).await,
+        _ => breathe().await,
     }
 }
 
 fn scrub_once(
     repair: &Repair,
     store: &LocalStore,
-    partition: PartitionId,
-    from: Token,
+    (partition, from): (PartitionId, Token),
     corrupt: &mut u64,
     wrong: &mut usize,
-) -> Option<Token> {
+) -> Scrubbed {
     match store.scrub_step(partition, from) {
         Ok(scrubbed) => {
             repair.numbers.scrubbed_records.add(scrubbed.records);
             repair.numbers.scrubbed_bytes.add(scrubbed.bytes);
             *corrupt += scrubbed.corrupt;
             *wrong += scrubbed.wrong_leaves;
-            scrubbed.next.filter(|_| !repair.is_stopping())
+            scrubbed
         }
-        Err(StorageError::Closed) => None,
+        Err(StorageError::Closed) => Scrubbed::default(),
         Err(error) => {
             tracing::warn!(%partition, %error, "partition not scrubbed");
-            None
+            Scrubbed::default()
+        }
+    }
+}
+
+/// Reads all hints. One that cannot be read is for a target that will get what it held by comparing.
+async fn scrub_hints(repair: &Arc<Repair>) {
+    for target in repair.replica.hints().pending().into_iter().map(|(target, _)| target) {
+        let (mut from, mut corrupt) = (Some(Token(0)), 0);
+        while let Some(first) = from.filter(|_| !repair.is_stopping()) {
+            let scrubbed = match repair.replica.hints().scrub_step(target, first) {
+                Ok(scrubbed) => scrubbed,
+                Err(error) => {
+                    tracing::warn!(%target, %error, "hints not scrubbed");
+                    break;
+                }
+            };
+            repair.numbers.scrubbed_records.add(scrubbed.records);
+            repair.numbers.scrubbed_bytes.add(scrubbed.bytes);
+            corrupt += scrubbed.corrupt;
+            from = scrubbed.next;
+            let_others_go_first(repair, scrubbed.bytes).await;
+        }
+        if corrupt > 0 {
+            repair.numbers.corrupt_hints.add(corrupt);
+            repair.events.record(Event::HintsCorrupt { target, hints: corrupt });
+            repair.ask_for(target);
         }
     }
 }
 
 impl Repair {
-    /// Reads all records now, and repairs what is found: what the scrub does over its period. Says how many records
+    /// Reads all records and hints now, and repairs what is found: what the scrub does over its period. Says how many
     /// were read.
     pub async fn scrub_now(self: &Arc<Self>) -> u64 {
+        self.scrub_part(&Only::default()).await
+    }
+
+    /// Reads all records of a part now. A second one that is asked for meanwhile is shown instead of the first.
+    pub(super) async fn scrub_part(self: &Arc<Self>, only: &Only) -> u64 {
         let before = self.numbers.scrubbed_records.get();
+        let mut work = Vec::new();
         for store in self.replica.view().get().stores() {
-            for (partition, _) in store.engine().partitions() {
-                scrub_partition(self, store, partition).await;
-            }
+            let held = store.engine().partitions().into_iter().map(|(partition, _)| partition);
+            let wanted = held.filter(|&id| only.has(store.definition().name.as_str(), id));
+            work.extend(wanted.map(|partition| (store.clone(), partition)));
+        }
+        let (since, partitions) = (self.ports.clock.now(), work.len());
+        let mut scrubbing = Scrubbing { since, partitions, ..Scrubbing::default() };
+        for (store, partition) in work {
+            scrubbing.store = store.definition().name.to_string();
+            self.state.lock().scrubbing = Some(scrubbing.clone());
+            let (records, bytes) = scrub_partition(self, &store, partition).await;
+            scrubbing.done += 1;
+            scrubbing.records += records;
+            scrubbing.bytes += bytes;
+        }
+        self.state.lock().scrubbing = None;
+        if only.is_all() {
+            scrub_hints(self).await;
         }
         self.numbers.scrubbed_records.get() - before
     }

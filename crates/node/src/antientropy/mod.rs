@@ -28,7 +28,7 @@ use std::time::Duration;
 use client::peers::Peers;
 use model::{Moment, NodeId, PartitionId};
 use parking_lot::Mutex;
-use protocol::antientropy::{Outcome, Schedule};
+use protocol::antientropy::{Left, Outcome, Schedule};
 use runtime::{Disk, Ports};
 use tokio::sync::Notify;
 
@@ -106,21 +106,60 @@ struct State {
     /// Breaks off the comparison that runs.
     abort: bool,
     ended: BTreeMap<NodeId, Ended>,
+    /// What an operator has stopped while the rest goes on.
+    stopped: Vec<Only>,
     scrub: Scrub,
+    /// The scrub that was asked for.
+    scrubbing: Option<Scrubbing>,
 }
 
-/// What a comparison that was asked for is limited to.
+/// A part of what there is, or all of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Only {
     store: Option<String>,
     partition: Option<PartitionId>,
 }
 
+impl Only {
+    fn is_all(&self) -> bool {
+        *self == Only::default()
+    }
+
+    fn has_store(&self, store: &str) -> bool {
+        self.store.as_deref().is_none_or(|name| name == store)
+    }
+
+    fn has(&self, store: &str, partition: PartitionId) -> bool {
+        self.has_store(store) && self.partition.is_none_or(|only| only == partition)
+    }
+
+    /// Whether something is part of both.
+    fn meets(&self, other: &Only) -> bool {
+        let partitions = self.partition.zip(other.partition).is_none_or(|(a, b)| a == b);
+        self.store.as_deref().is_none_or(|store| other.has_store(store)) && partitions
+    }
+}
+
 struct Running {
     peer: NodeId,
     store: String,
     since: Moment,
+    /// Partitions of all stores that both hold, and of those up to this store.
+    partitions: usize,
+    partitions_through: usize,
     progress: Outcome,
+    left: Left,
+}
+
+/// How far a scrub is that was asked for.
+#[derive(Clone, Debug, Default)]
+struct Scrubbing {
+    since: Moment,
+    store: String,
+    partitions: usize,
+    done: usize,
+    records: u64,
+    bytes: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -155,7 +194,9 @@ impl Repair {
             running: None,
             abort: false,
             ended: BTreeMap::new(),
+            stopped: standstill::parts(&*disk),
             scrub: Scrub::default(),
+            scrubbing: None,
         };
         let repair = Arc::new(Repair {
             numbers: Numbers::new(&metrics),
@@ -217,7 +258,12 @@ impl Repair {
 
     /// Compares with this peer soon.
     pub fn ask_for(&self, peer: NodeId) {
-        self.state.lock().schedule.ask_for(peer);
+        {
+            let mut state = self.state.lock();
+            state.schedule.ask_for(peer);
+            // It is about whatever differs.
+            state.only = Only::default();
+        }
         self.wake.notify_one();
     }
 

@@ -19,6 +19,7 @@ pub(super) struct Numbers {
     pub(super) scrubbed_records: Counter,
     pub(super) scrubbed_bytes: Counter,
     pub(super) corrupt_records: Counter,
+    pub(super) corrupt_hints: Counter,
     pub(super) wrong_leaves: Counter,
 }
 
@@ -49,6 +50,10 @@ impl Numbers {
             corrupt_records: counter(
                 "tontine_scrub_corrupt_records_total",
                 "Records that the scrub found corrupt.",
+            ),
+            corrupt_hints: counter(
+                "tontine_scrub_corrupt_hints_total",
+                "Hints that the scrub found corrupt.",
             ),
             wrong_leaves: counter(
                 "tontine_scrub_wrong_leaves_total",
@@ -97,6 +102,15 @@ pub(super) fn watch(repair: &Arc<Repair>, metrics: &Metrics) {
         |repair| {
             let view = repair.replica().view().get();
             view.stores().iter().map(|store| store.trees().repaired()).sum()
+        },
+    );
+    watch(
+        Kind::Counter,
+        "tontine_node_corrupt_reads_total",
+        "Requests that met a corrupt record, which was then repaired from replicas.",
+        |repair| {
+            let view = repair.replica().view().get();
+            view.stores().iter().map(|store| store.trees().corrupt_met()).sum()
         },
     );
     watch(Kind::Gauge, "tontine_refill_incomplete_partitions", "Partitions being refilled.", |repair| {

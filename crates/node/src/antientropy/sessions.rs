@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::select;
 use model::{NodeId, PartitionId};
-use protocol::antientropy::{Goal, Outcome};
+use protocol::antientropy::{Goal, Left, Outcome};
 use protocol::merkle::Span;
 
 use super::drive::Drive;
@@ -26,7 +26,12 @@ pub(super) async fn run(weak: Weak<Repair>) {
             let mut state = repair.state.lock();
             let view = repair.replica.view().get();
             state.schedule.learn(view.cluster().nodes.iter().map(|node| node.id), now);
-            (state.schedule.next(now), state.schedule.deadline())
+            let next = state.schedule.next(now);
+            if next.is_some() {
+                // What is stopped from here on is this one.
+                state.abort = false;
+            }
+            (next, state.schedule.deadline())
         };
         match next {
             Some(peer) => compare(&repair, peer).await,
@@ -45,25 +50,37 @@ pub(super) async fn run(weak: Weak<Repair>) {
 async fn compare(repair: &Arc<Repair>, peer: NodeId) {
     let clock = repair.ports.clock.clone();
     let (began, view) = (clock.now(), repair.replica.view().get());
-    let only = {
-        let mut state = repair.state.lock();
-        state.abort = false;
-        state.only.clone()
+    let (only, stopped) = {
+        let state = repair.state.lock();
+        let asked = state.schedule.is_running_asked();
+        (if asked { state.only.clone() } else { Only::default() }, state.stopped.clone())
     };
+    let own = repair.replica.node();
+    let work: Vec<_> = view
+        .stores()
+        .iter()
+        .map(|store| (store, shared(&view, store, (own, peer), &only, &stopped)))
+        .collect();
+    let all = work.iter().map(|(_, partitions)| partitions.len()).sum();
     let mut total = Outcome { complete: true, ..Outcome::default() };
-    for store in view.stores() {
-        let partitions = shared(&view, store, repair.replica.node(), peer, &only);
+    let mut through = 0;
+    for (store, partitions) in work {
         if partitions.is_empty() {
             continue;
         }
+        let count = partitions.len();
         repair.state.lock().running = Some(Running {
             peer,
             store: store.definition().name.to_string(),
-            since: began,
+            since: clock.now(),
+            partitions: all,
+            partitions_through: through + count,
             progress: Outcome::default(),
+            left: Left { partitions: count, keys: 0 },
         });
         let drive = Drive { repair, peer, view: view.clone(), store: store.clone(), goal: Goal::Equal };
         let outcome = Box::pin(drive.run(partitions, &mut |_, _| {})).await;
+        through += count;
         add(&mut total, outcome);
         if !outcome.complete {
             tracing::debug!(%peer, store = %store.definition().name, ?outcome, "comparison not complete");
@@ -87,26 +104,27 @@ async fn compare(repair: &Arc<Repair>, peer: NodeId) {
     let mut state = repair.state.lock();
     state.running = None;
     state.ended.insert(peer, Ended { at: now, took, outcome: total });
-    state.schedule.ended(total.complete, now);
+    state.schedule.ended(total.complete, only.is_all(), now);
     if state.schedule.asked() == 0 {
         state.only = Only::default();
     }
 }
 
-/// The partitions that both hold.
+/// The partitions that both hold, and that are to be compared.
 fn shared(
     view: &View,
     store: &LocalStore,
-    own: NodeId,
-    peer: NodeId,
+    (own, peer): (NodeId, NodeId),
     only: &Only,
+    stopped: &[Only],
 ) -> Vec<(PartitionId, Span)> {
-    if only.store.as_deref().is_some_and(|name| name != store.definition().name.as_str()) {
+    let name = store.definition().name.as_str();
+    if !only.has_store(name) {
         return Vec::new();
     }
     let replicas = view.replicated_by(own, store);
     let both = |id: PartitionId| replicas.get(&id).is_some_and(|others| others.contains(&peer));
-    let wanted = |id: PartitionId| only.partition.is_none_or(|partition| partition == id);
+    let wanted = |id: PartitionId| only.has(name, id) && !stopped.iter().any(|part| part.has(name, id));
     let all = bounds(&view.cluster().ring);
     let chosen = all.into_iter().filter(|(id, _)| both(*id) && wanted(*id));
     chosen.map(|(id, tokens)| (id, Span::around(&tokens))).collect()

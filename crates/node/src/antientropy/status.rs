@@ -8,17 +8,20 @@ use serde_json::{Value as Json, json};
 use wire::error::ErrorCode;
 use wire::messages::{Failure, RepairControl, RepairDocument, RepairOrder, Request, Response};
 
-use super::{Only, Repair, respond, standstill};
+use super::{Only, Repair, Running, State, respond, standstill};
+use crate::stores::LocalStore;
 
 impl Repair {
     /// Answers what a peer or an operator asks of repair; other requests are not for it.
     pub(crate) async fn answer(self: Arc<Self>, request: Request) -> Result<Response, Failure> {
         match request {
-            Request::RepairGet(_) => Ok(self.document()),
+            Request::RepairGet(_) => Ok(self.document(&Only::default())),
             Request::RepairControl(control) => {
-                self.carry_out(&control)?;
-                self.remember_order().await?;
-                Ok(self.document())
+                let only = self.carry_out(&control)?;
+                if control.order != RepairOrder::Look {
+                    self.remember_order().await?;
+                }
+                Ok(self.document(&only))
             }
             other => self.respond_in_background(other).await,
         }
@@ -38,47 +41,58 @@ impl Repair {
         })
     }
 
-    fn document(&self) -> Response {
-        let json = serde_json::to_vec(&self.status()).expect("a status is plain data").into();
+    fn document(&self, only: &Only) -> Response {
+        let json = serde_json::to_vec(&self.status_of(only)).expect("a status is plain data").into();
         Response::RepairDocument(RepairDocument { json })
     }
 
-    fn carry_out(self: &Arc<Self>, control: &RepairControl) -> Result<(), Failure> {
+    /// Does what was ordered, and says what it was about.
+    fn carry_out(self: &Arc<Self>, control: &RepairControl) -> Result<Only, Failure> {
         let view = self.replica.view().get();
         if let Some(name) = &control.store
             && view.store(name).is_none()
         {
             return Err(Failure::new(ErrorCode::UnknownStore, format!("there is no store {name:?}")));
         }
+        let partitions = view.cluster().ring.partitions();
+        if let Some(id) = control.partition
+            && !partitions.iter().any(|partition| partition.id == id)
+        {
+            let detail = format!("there is no partition {id}, of {}", partitions.len());
+            return Err(Failure::new(ErrorCode::Malformed, detail));
+        }
+        let only = Only { store: control.store.clone(), partition: control.partition };
         let mut state = self.state.lock();
         match control.order {
             RepairOrder::Start => {
-                state.only = Only { store: control.store.clone(), partition: control.partition };
+                state.stopped.retain(|part| !part.meets(&only));
+                state.only = only.clone();
                 let now = self.ports.clock.now();
                 state.schedule.learn(view.cluster().nodes.iter().map(|node| node.id), now);
                 state.schedule.ask();
             }
-            RepairOrder::Stop => {
-                state.schedule.stop();
-                state.abort = true;
-            }
+            RepairOrder::Stop => state.stop(&only)?,
             RepairOrder::Scrub => {
-                let repair = self.clone();
+                let (repair, only) = (self.clone(), only.clone());
                 self.ports.tasks.spawn_background(Box::pin(async move {
-                    repair.scrub_now().await;
+                    repair.scrub_part(&only).await;
                 }));
             }
+            RepairOrder::Look => {}
         }
         drop(state);
         self.wake.notify_one();
-        Ok(())
+        Ok(only)
     }
 
     /// Writes down whether comparing is stopped, so that a restart does not decide otherwise.
     async fn remember_order(&self) -> Result<(), Failure> {
         let _one_at_a_time = self.remembering.lock().await;
-        let stopped = self.is_stopped();
-        standstill::remember(&*self.disk, stopped).await.map_err(|error| {
+        let (stopped, parts) = {
+            let state = self.state.lock();
+            (state.schedule.is_stopped(), state.stopped.clone())
+        };
+        standstill::remember(&*self.disk, stopped, &parts).await.map_err(|error| {
             let now = if stopped { "stopped" } else { "started" };
             let detail = format!("comparing is {now}, but the next start may not remember it: {error}");
             Failure::new(ErrorCode::StorageFailed, detail)
@@ -92,29 +106,73 @@ impl Repair {
 
     /// How repair stands.
     pub fn status(&self) -> Json {
-        let now = self.ports.clock.now();
-        let view = self.replica.view().get();
-        let trees: Vec<Json> = view
-            .stores()
+        self.status_of(&Only::default())
+    }
+
+    /// What an operator has stopped while the rest goes on, for people.
+    pub(crate) fn stopped_parts(&self) -> Vec<String> {
+        let partition = |part: &Only| part.partition.map(|id| format!("partition {id}"));
+        let store = |part: &Only| part.store.as_ref().map(|store| format!("store {store}"));
+        let stopped = self.state.lock().stopped.clone();
+        stopped
             .iter()
-            .map(|store| {
-                let (trees, doubtful, bytes) = store.trees().summary();
-                json!({
-                    "store": store.definition().name,
-                    "trees": trees,
-                    "doubtful": doubtful,
-                    "tree_bytes": bytes,
-                    "repaired_records_total": store.trees().repaired(),
-                })
-            })
-            .collect();
+            .map(|part| [partition(part), store(part)].into_iter().flatten().collect::<Vec<_>>().join(" of "))
+            .collect()
+    }
+
+    /// The hash trees of each store, or of one partition of it.
+    fn trees_of(&self, only: &Only) -> Vec<Json> {
+        let view = self.replica.view().get();
+        let stores = view.stores().iter().filter(|store| only.has_store(store.definition().name.as_str()));
+        let tree = |store: &Arc<LocalStore>| {
+            let (trees, doubtful, bytes) = match only.partition {
+                None => store.trees().summary(),
+                Some(id) => {
+                    let found = store.trees().look(id, |tree| (tree.sum().is_none(), tree.bytes()));
+                    found.map_or((0, 0, 0), |(doubtful, bytes)| (1, usize::from(doubtful), bytes))
+                }
+            };
+            let mut json = json!({
+                "store": store.definition().name,
+                "trees": trees,
+                "doubtful": doubtful,
+                "tree_bytes": bytes,
+                "repaired_records_total": store.trees().repaired(),
+            });
+            if let Some(id) = only.partition {
+                json["partition"] = json!(id);
+                json["records"] = json!(store.trees().look(id, |tree| tree.records()).flatten());
+                json["incomplete"] = json!(store.trees().is_incomplete(id));
+                json["compared_with"] = json!(view.replicated_by(self.replica.node(), store).get(&id));
+            }
+            json
+        };
+        stores.map(tree).collect()
+    }
+
+    fn status_of(&self, only: &Only) -> Json {
+        let now = self.ports.clock.now();
+        let (trees, stopped_parts) = (self.trees_of(only), self.stopped_parts());
         let state = self.state.lock();
         let running = state.running.as_ref().map(|running| {
             json!({
                 "peer": running.peer,
                 "store": running.store,
                 "seconds": now.since(running.since).as_secs_f64(),
+                "partitions": running.partitions,
+                "partitions_done": running.partitions_done(),
+                "keys_left": running.left.keys,
                 "progress": outcome(&running.progress),
+            })
+        });
+        let scrubbing = state.scrubbing.as_ref().map(|scrubbing| {
+            json!({
+                "store": scrubbing.store,
+                "seconds": now.since(scrubbing.since).as_secs_f64(),
+                "partitions": scrubbing.partitions,
+                "partitions_done": scrubbing.done,
+                "records": scrubbing.records,
+                "bytes": scrubbing.bytes,
             })
         });
         let peers: Vec<Json> = state
@@ -132,6 +190,7 @@ impl Repair {
         json!({
             "node": self.replica.node(),
             "stopped": state.schedule.is_stopped(),
+            "stopped_parts": stopped_parts,
             "period_s": self.options.period.as_secs(),
             "asked": state.schedule.asked(),
             "running": running,
@@ -141,11 +200,40 @@ impl Repair {
                 "passes": state.scrub.passes,
                 "partitions": state.scrub.partitions,
                 "partitions_done": state.scrub.done,
+                "running": scrubbing,
                 "corrupt_records_total": self.numbers.corrupt_records.get(),
                 "wrong_leaves_total": self.numbers.wrong_leaves.get(),
             },
             "refill": self.refill.lock().status(),
         })
+    }
+}
+
+impl State {
+    /// Stops comparing all, or a part of it.
+    fn stop(&mut self, only: &Only) -> Result<(), Failure> {
+        if only.is_all() {
+            self.schedule.stop();
+            self.abort = true;
+            return Ok(());
+        }
+        if self.stopped.len() >= standstill::PARTS_MAX {
+            let detail = format!("{} parts are stopped already; stop all instead", self.stopped.len());
+            return Err(Failure::new(ErrorCode::Malformed, detail));
+        }
+        if !self.stopped.contains(only) {
+            self.stopped.push(only.clone());
+        }
+        // What runs begins anew without this part.
+        self.abort |= self.running.as_ref().is_some_and(|running| only.has_store(&running.store));
+        Ok(())
+    }
+}
+
+impl Running {
+    /// Partitions that were compared to the end.
+    fn partitions_done(&self) -> usize {
+        self.partitions_through.saturating_sub(self.left.partitions)
     }
 }
 

@@ -11,6 +11,7 @@ use crate::metrics::{Counter, Kind};
 impl Node {
     /// Shows what the node's parts count anyway.
     pub(super) fn watch_numbers(self: &Arc<Self>) {
+        self.watch_collection();
         let watch = |kind, name, help, read: fn(&Node) -> u64| {
             let weak = Arc::downgrade(self);
             self.metrics
@@ -61,6 +62,22 @@ impl Node {
             "Bytes of expired values reaped.",
             |node| node.replica.view().get().stores().iter().map(|store| store.reaped().bytes).sum(),
         );
+        watch(Kind::Counter, "tontine_node_events_total", "Events recorded.", |node| node.events.recorded());
+        watch(
+            Kind::Counter,
+            "tontine_node_requests_total",
+            "Requests of the native protocol.",
+            Node::requests,
+        );
+    }
+
+    /// How collection stands.
+    fn watch_collection(self: &Arc<Self>) {
+        let watch = |kind, name, help, read: fn(&Node) -> u64| {
+            let weak = Arc::downgrade(self);
+            self.metrics
+                .watch(kind, name, help, &[], move || weak.upgrade().map_or(0.0, |node| read(&node) as f64));
+        };
         watch(
             Kind::Gauge,
             "tontine_collection_tombstones_pending",
@@ -77,13 +94,6 @@ impl Node {
             "tontine_collection_rounds_waiting",
             "1 while rounds wait for a node that is away or has not compared its epoch.",
             |node| node.collection.get().map_or(0, |collection| u64::from(collection.is_waiting())),
-        );
-        watch(Kind::Counter, "tontine_node_events_total", "Events recorded.", |node| node.events.recorded());
-        watch(
-            Kind::Counter,
-            "tontine_node_requests_total",
-            "Requests of the native protocol.",
-            Node::requests,
         );
     }
 

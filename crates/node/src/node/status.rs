@@ -30,6 +30,7 @@ impl Node {
             "disk_available_bytes": self.disk.available_bytes(),
             "hints": pending,
             "repair_stopped": self.repair.is_stopped(),
+            "repair_stopped_parts": self.repair.stopped_parts(),
             "hint_bytes": hints.engine().stats().live_bytes,
             "hint_bytes_max": hints.bytes_max(),
             "hints_refused_total": hints.refused(),

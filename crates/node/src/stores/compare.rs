@@ -7,15 +7,20 @@ use std::ops::{ControlFlow, RangeInclusive};
 
 use bytes::Bytes;
 use model::{PartitionId, Ring, Token, VersionSet};
-use protocol::merkle::{Digest, Span};
+use protocol::merkle::{Digest, Span, Tree};
 use storage::{Met, StorageError};
 use wire::messages::Failure;
 
 use super::store::{LocalStore, Place, decode, refuse};
-use super::trees::{Beginning, Trees, digest_of};
+use super::trees::{Beginning, Locked, Trees, Watching, digest_of};
 
-/// Records that are read under one hold of a tree's lock: a few milliseconds during which writes of one partition wait.
+/// Records that one step reads, about. Writers go on meanwhile.
 const RECORDS_AT_ONCE: u64 = 256;
+/// Bytes that one step reads, unless one leaf has more: other tasks of the background thread wait for it.
+const BYTES_AT_ONCE: u64 = 1 << 20;
+/// How often records are read again, each time half as many, because one of the first leaf was written meanwhile. After
+/// that the writers of the partition wait while its one leaf is read.
+const ATTEMPTS_MAX: u32 = 10;
 
 /// What a step of counting came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,8 +56,40 @@ pub(crate) type Page = (Vec<(Bytes, VersionSet)>, Option<Token>);
 struct Walked {
     digests: Vec<(Token, Digest)>,
     bytes: u64,
-    corrupt: u64,
+    corrupt: Vec<Token>,
 }
+
+impl Walked {
+    fn meet(&mut self, token: Token, met: Met<'_>) {
+        let digest = match met {
+            Met::Record { key, record } => {
+                self.bytes += (key.len() + record.len()) as u64;
+                digest_of(key, record)
+            }
+            Met::Corrupt => None,
+        };
+        match digest {
+            Some(digest) => self.digests.push((token, digest)),
+            None => self.corrupt.push(token),
+        }
+    }
+
+    /// Forgets what was met after this token.
+    fn truncate(&mut self, last: Token) {
+        self.digests.retain(|(token, _)| *token <= last);
+        self.corrupt.retain(|token| *token <= last);
+    }
+
+    fn records(&self) -> u64 {
+        (self.digests.len() + self.corrupt.len()) as u64
+    }
+}
+
+/// Whole leaves that were read and have not changed since: their tree, their tokens, and what was met.
+type Steady<'a> = (Locked<'a>, RangeInclusive<Token>, Walked);
+
+/// The tokens to read for about so many records, and the bits of their leaves.
+type Choose<'c> = &'c dyn Fn(&mut Tree, u64) -> Option<(RangeInclusive<Token>, u8)>;
 
 impl LocalStore {
     /// The hash trees.
@@ -124,38 +161,40 @@ impl LocalStore {
 
     /// Counts a piece of a partition's tree, if it wants to be counted.
     pub(crate) fn count_step(&self, partition: PartitionId, records: u64) -> Result<Counted, StorageError> {
-        let Some(mut locked) = self.trees().lock(partition) else {
+        let choose = |tree: &mut Tree, records_max| {
+            let tokens = tree.next_to_count(records, records_max)?;
+            tree.bits_counting().map(|bits| (tokens, bits))
+        };
+        let Some((mut locked, tokens, walked)) = self.read_steadily(partition, &choose)? else {
             return Ok(Counted { done: true, ..Counted::default() });
         };
-        let tree = locked.tree();
-        let Some(tokens) = tree.next_to_count(records, RECORDS_AT_ONCE) else {
-            return Ok(Counted { done: true, ..Counted::default() });
-        };
-        let walked = self.walk_digests(partition, &tokens)?;
-        let (records, corrupt) = (walked.digests.len() as u64 + walked.corrupt, walked.corrupt);
-        let done = tree.counted_up_to(*tokens.end(), walked.digests);
+        let (records, corrupt) = (walked.records(), walked.corrupt.len() as u64);
+        let done = locked.tree().counted_up_to(*tokens.end(), walked.digests);
         Ok(Counted { done, records, corrupt })
     }
 
     /// Reads all records of a piece of a partition, and compares them with its leaves. A doubtful tree is left alone:
     /// it is about to be counted.
     pub(crate) fn scrub_step(&self, partition: PartitionId, from: Token) -> Result<Scrubbed, StorageError> {
-        let Some(mut locked) = self.trees().lock(partition) else {
+        let choose = |tree: &mut Tree, records_max| {
+            // The ring may have been given other partitions since.
+            let tokens = tree.leaves_from(from.max(*tree.tokens().start()), records_max)?;
+            tree.bits().map(|bits| (tokens, bits))
+        };
+        let Some((mut locked, tokens, walked)) = self.read_steadily(partition, &choose)? else {
             return match self.trees().is_alone() {
                 true => self.scrub_alone(partition, from),
                 false => Ok(Scrubbed::default()),
             };
         };
         let tree = locked.tree();
-        let Some(tokens) = tree.leaves_from(from, RECORDS_AT_ONCE) else { return Ok(Scrubbed::default()) };
-        let walked = self.walk_digests(partition, &tokens)?;
         let wrong_leaves = tree.verify(&tokens, &walked.digests);
         let next = (*tokens.end() < *tree.tokens().end()).then(|| Token(tokens.end().0 + 1));
         Ok(Scrubbed {
             next,
-            records: walked.digests.len() as u64 + walked.corrupt,
+            records: walked.records(),
             bytes: walked.bytes,
-            corrupt: walked.corrupt,
+            corrupt: walked.corrupt.len() as u64,
             wrong_leaves,
         })
     }
@@ -172,7 +211,8 @@ impl LocalStore {
     fn scrub_alone(&self, partition: PartitionId, from: Token) -> Result<Scrubbed, StorageError> {
         let (mut scrubbed, mut last) = (Scrubbed::default(), None);
         self.engine().walk(partition, from..=Token(u64::MAX), &mut |token, met| {
-            if scrubbed.records >= RECORDS_AT_ONCE && last != Some(token) {
+            let enough = scrubbed.records >= RECORDS_AT_ONCE || scrubbed.bytes >= BYTES_AT_ONCE;
+            if enough && last != Some(token) {
                 scrubbed.next = Some(token);
                 return ControlFlow::Break(());
             }
@@ -190,29 +230,59 @@ impl LocalStore {
         Ok(scrubbed)
     }
 
-    fn walk_digests(
+    /// Reads the records that `choose` names without keeping writers away, and answers with those leaves of them, from
+    /// the first on, to which nobody has written meanwhile. `None` when there is nothing to read.
+    fn read_steadily(
         &self,
         partition: PartitionId,
-        tokens: &RangeInclusive<Token>,
-    ) -> Result<Walked, StorageError> {
+        choose: Choose<'_>,
+    ) -> Result<Option<Steady<'_>>, StorageError> {
+        for attempt in 0..ATTEMPTS_MAX {
+            let records_max = (RECORDS_AT_ONCE >> attempt).max(1);
+            let chosen = self.trees().watch(partition, |tree| choose(tree, records_max));
+            let Some(watching) = chosen else { return Ok(None) };
+            let (first, walked) = (*watching.tokens.start(), self.walk_leaves(partition, &watching));
+            let read = walked.as_ref().map_or(first, |(_, end)| *end);
+            let ended = watching.end(read);
+            let (mut walked, _) = walked?;
+            if let Some((locked, last)) = ended {
+                walked.truncate(last);
+                return Ok(Some((locked, first..=last, walked)));
+            }
+        }
+        let Some(mut locked) = self.trees().lock(partition) else { return Ok(None) };
+        let Some((tokens, _)) = choose(locked.tree(), 1) else { return Ok(None) };
         let mut walked = Walked::default();
         self.engine().walk(partition, tokens.clone(), &mut |token, met| {
-            let digest = match met {
-                Met::Record { key, record } => {
-                    walked.bytes += (key.len() + record.len()) as u64;
-                    digest_of(key, record)
-                }
-                Met::Corrupt => None,
-            };
-            match digest {
-                Some(digest) => walked.digests.push((token, digest)),
-                None => walked.corrupt += 1,
-            }
+            walked.meet(token, met);
             ControlFlow::Continue(())
         })?;
-        Ok(walked)
+        Ok(Some((locked, tokens, walked)))
+    }
+
+    /// Reads the leaves that are watched, as many as are allowed at once, and says how far.
+    fn walk_leaves(
+        &self,
+        partition: PartitionId,
+        watching: &Watching<'_>,
+    ) -> Result<(Walked, Token), StorageError> {
+        let (mut walked, mut end) = (Walked::default(), *watching.tokens.end());
+        let mut leaf_end = end;
+        self.engine().walk(partition, watching.tokens.clone(), &mut |token, met| {
+            if walked.bytes >= BYTES_AT_ONCE && token > leaf_end {
+                end = leaf_end;
+                return ControlFlow::Break(());
+            }
+            leaf_end = *Span::of(token, watching.bits).tokens().end();
+            walked.meet(token, met);
+            ControlFlow::Continue(())
+        })?;
+        Ok((walked, end))
     }
 }
+
+#[cfg(test)]
+mod trials;
 
 #[cfg(test)]
 mod tests {

@@ -11,16 +11,18 @@
 //!
 //! **Architecture Invariant:** at the byte limit a hint is refused, never a healthy write.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use model::{Epoch, NodeId, PartitionId, Resolver, Store, StoreName, Token, VersionSet, WallMillis};
 use parking_lot::RwLock;
-use storage::{Change, Commit, Durable, ScanCursor, ScanLimit, StorageEngine, StorageError};
+use storage::{Change, Commit, Durable, Met, ScanCursor, ScanLimit, StorageEngine, StorageError};
 use wire::error::ErrorCode;
 use wire::messages::Failure;
 
+use super::compare::Scrubbed;
 use super::stamper::Stamper;
 use super::store::{Stamped, WriteOrder, check_condition, check_size, decode, encode, refuse, stamp};
 
@@ -32,6 +34,9 @@ pub const HINT_BYTES_MAX: u64 = 1 << 30;
 /// milliseconds), then a stored record.
 const HINT_FORMAT: u8 = 1;
 const HEADER_BYTES: usize = 9;
+
+/// Bytes of hints that one step of the scrub reads.
+const SCRUB_BYTES: u64 = 1 << 20;
 
 /// One parked write.
 #[derive(Clone, Debug, PartialEq)]
@@ -249,6 +254,25 @@ impl Hints {
         let _moving = self.moving.read();
         let found = self.engine.get(partition(hint.target), Token::of(&name), &name).map_err(refuse)?;
         Ok((found.as_ref() == Some(&hint.record)).then(give))
+    }
+
+    /// Reads hints for `target` from this token on, about a mebibyte of them.
+    pub(crate) fn scrub_step(&self, target: NodeId, from: Token) -> Result<Scrubbed, StorageError> {
+        let (mut scrubbed, mut last) = (Scrubbed::default(), None);
+        self.engine.walk(partition(target), from..=Token(u64::MAX), &mut |token, met| {
+            if scrubbed.bytes >= SCRUB_BYTES && last.is_some_and(|last| last != token) {
+                scrubbed.next = Some(token);
+                return ControlFlow::Break(());
+            }
+            last = Some(token);
+            scrubbed.records += 1;
+            match met {
+                Met::Record { key, record } => scrubbed.bytes += (key.len() + record.len()) as u64,
+                Met::Corrupt => scrubbed.corrupt += 1,
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(scrubbed)
     }
 
     /// Merges tombstones into every hint for the key that is not clean of them.

@@ -15,6 +15,7 @@ mod store;
 mod tombstones;
 mod trees;
 
+pub(crate) use compare::Scrubbed;
 pub use expiry::EXPIRY_MARGIN;
 pub use hints::{HINT_BYTES_MAX, Hint, Hints};
 pub use stamper::Stamper;

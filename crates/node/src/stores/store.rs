@@ -225,10 +225,20 @@ impl LocalStore {
     /// `Refilling` while the partition's records are lost here, or what the engine refuses.
     pub fn get(&self, place: Place, key: &[u8]) -> Result<VersionSet, Failure> {
         self.check_complete(place.partition)?;
-        match self.engine.get(place.partition, place.token, key).map_err(refuse)? {
+        let found = self.engine.get(place.partition, place.token, key).map_err(refuse);
+        let decoded = found.and_then(|record| match record {
             None => Ok(VersionSet::default()),
             Some(record) => Ok(decode(&record, place.partition)?.1),
+        });
+        decoded.map_err(|failure| self.met(place, failure))
+    }
+
+    /// What a request met here; a corrupt record is remembered, so that somebody sees to it.
+    fn met(&self, place: Place, failure: Failure) -> Failure {
+        if failure.code == ErrorCode::Corrupt {
+            self.trees.note_corrupt(place.partition, place.token);
         }
+        failure
     }
 
     /// Shows the value that last-write-wins shows here, if there is one, to `visit`, without building the set or
@@ -245,8 +255,8 @@ impl LocalStore {
                     live
                 });
             })
-            .map_err(refuse)?;
-        shown.map_err(|_| corrupt(place.partition))
+            .map_err(|error| self.met(place, refuse(error)))?;
+        shown.map_err(|_| self.met(place, corrupt(place.partition)))
     }
 
     /// Stamps a write and stores it.
@@ -278,8 +288,8 @@ impl LocalStore {
                     }
                 }
             })
-            .map_err(refuse)?;
-        let (set, dot) = answer?;
+            .map_err(|error| self.met(place, refuse(error)))?;
+        let (set, dot) = answer.map_err(|failure| self.met(place, failure))?;
         Ok(Stamped::new(set, dot, own_context, commit))
     }
 

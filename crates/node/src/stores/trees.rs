@@ -5,6 +5,9 @@
 //! before anybody looks at one. So a write touches a few lines of memory that are always near, and those of its tree,
 //! which are far, are fetched for many writes at once.
 //!
+//! Whoever reads many records, to count them or to look at them, keeps no writer away meanwhile: it *watches* the tokens
+//! that it reads, and takes back what it has read of leaves that were written to.
+//!
 //! A tree is remembered from a clean stop to the next start, in a file that is removed before anything is written:
 //! so a file that is there belongs to the records that are there. Without one, trees of partitions with records are
 //! doubtful until the records have been counted.
@@ -13,14 +16,14 @@
 //!
 //! Must never: let a record change without its tree, or say that a tree is right when nobody knows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use model::{PartitionId, Ring, Token};
 use parking_lot::{Mutex, MutexGuard};
-use protocol::merkle::{Change, Digest, Tree};
+use protocol::merkle::{Change, Digest, Span, Tree};
 use storage::Partitions;
 
 /// Stripes of a store: so many that workers rarely meet, so few that all of them stay near.
@@ -28,6 +31,12 @@ const STRIPES: usize = 64;
 
 /// Notes that a stripe gathers: 1 KiB.
 const NOTES_MAX: usize = 32;
+
+/// Changes that a watch remembers at most; after more it is of no use.
+const CHANGES_MAX: usize = 4096;
+
+/// Places of corrupt records that are remembered until somebody sees to them; the scrub finds others.
+const DAMAGED_MAX: usize = 256;
 
 /// The trees of one store.
 pub struct Trees {
@@ -40,6 +49,12 @@ pub struct Trees {
     repaired: AtomicU64,
     /// Nobody compares, so no tree is kept.
     alone: AtomicBool,
+    /// Numbers of watches.
+    watched: AtomicU64,
+    /// Requests that met a corrupt record.
+    corrupt_met: AtomicU64,
+    /// Where they did, until somebody sees to it.
+    damaged: Mutex<BTreeSet<(PartitionId, Token)>>,
 }
 
 /// On lines of its own, so that workers do not share what they do not both use.
@@ -55,6 +70,16 @@ struct Kept {
     /// Their trees.
     trees: Vec<Tree>,
     notes: Vec<Note>,
+    watches: Vec<Watch>,
+}
+
+/// Tokens of a partition that somebody reads while writers go on.
+struct Watch {
+    number: u64,
+    partition: PartitionId,
+    tokens: RangeInclusive<Token>,
+    /// Where records have changed since; `None` when nobody knows.
+    changed: Option<Vec<Token>>,
 }
 
 /// What a write did, not yet in its tree. Halves, because the whole would be aligned to waste a third.
@@ -77,7 +102,7 @@ impl Kept {
 
     /// Carries the notes over.
     fn settle(&mut self) {
-        let Kept { ids, trees, notes } = self;
+        let Kept { ids, trees, notes, .. } = self;
         for Note { token, difference: [low, high], partition, records } in notes.drain(..) {
             let difference = Digest(u128::from(low) | u128::from(high) << 64);
             // A partition that the ring does not have has no sums.
@@ -87,7 +112,19 @@ impl Kept {
         }
     }
 
+    /// Tells whoever reads there that the record has changed; `None` when nobody knows which.
+    fn witness(&mut self, partition: PartitionId, token: Option<Token>) {
+        for watch in self.watches.iter_mut().filter(|watch| watch.partition == partition) {
+            match (token, &mut watch.changed) {
+                (Some(token), _) if !watch.tokens.contains(&token) => {}
+                (Some(token), Some(changed)) if changed.len() < CHANGES_MAX => changed.push(token),
+                _ => watch.changed = None,
+            }
+        }
+    }
+
     fn insert(&mut self, partition: PartitionId, tree: Tree) {
+        self.witness(partition, None);
         match self.ids.binary_search(&partition) {
             Ok(place) => self.trees[place] = tree,
             Err(place) => {
@@ -116,6 +153,38 @@ impl Locked<'_> {
     }
 }
 
+/// Somebody reads tokens of a partition while writers go on, and says in any case when they [`Watching::end`].
+#[must_use]
+pub(super) struct Watching<'a> {
+    trees: &'a Trees,
+    number: u64,
+    partition: PartitionId,
+    /// What to read.
+    pub(super) tokens: RangeInclusive<Token>,
+    /// Bits that the tokens of one leaf share.
+    pub(super) bits: u8,
+}
+
+impl<'a> Watching<'a> {
+    /// The tree as it is now, and up to which token what was read is still so, if that is at least one leaf of what was
+    /// read up to `read`.
+    pub(super) fn end(self, read: Token) -> Option<(Locked<'a>, Token)> {
+        let mut kept = self.trees.stripe(self.partition).lock();
+        let at = kept.watches.iter().position(|watch| watch.number == self.number)?;
+        let changed = kept.watches.swap_remove(at).changed?;
+        kept.settle();
+        let place = kept.place(self.partition)?;
+        let locked = Locked(kept, place);
+        let leaf = |token| *Span::of(token, self.bits).tokens().start();
+        let steady = match changed.into_iter().filter(|token| *token <= read).map(leaf).min() {
+            None => read,
+            Some(first) if first > *self.tokens.start() => Token(first.0 - 1),
+            Some(_) => return None,
+        };
+        Some((locked, steady))
+    }
+}
+
 /// The right to change records of a partition.
 pub(super) struct Writing<'a> {
     kept: MutexGuard<'a, Kept>,
@@ -133,6 +202,9 @@ impl Writing<'_> {
         if change == Change::default() {
             return;
         }
+        if !self.kept.watches.is_empty() {
+            self.kept.witness(self.partition, Some(token));
+        }
         let Change { difference: Digest(sum), records } = change;
         let difference = [sum as u64, (sum >> 64) as u64];
         self.kept.notes.push(Note { token, difference, partition: self.partition, records });
@@ -143,6 +215,7 @@ impl Writing<'_> {
 
     /// Nobody knows any more what the records are.
     pub(super) fn doubt(&mut self) {
+        self.kept.witness(self.partition, None);
         self.kept.settle();
         if let Some(tree) = self.kept.tree(self.partition) {
             tree.doubt();
@@ -158,6 +231,9 @@ impl Default for Trees {
             incomplete: AtomicUsize::new(0),
             repaired: AtomicU64::new(0),
             alone: AtomicBool::new(false),
+            watched: AtomicU64::new(0),
+            corrupt_met: AtomicU64::new(0),
+            damaged: Mutex::default(),
         }
     }
 }
@@ -223,6 +299,20 @@ impl Trees {
         Some(Locked(kept, place))
     }
 
+    /// Watches the tokens that `choose` names, with the bits of their leaves; `None` when there is nothing to read.
+    pub(super) fn watch(
+        &self,
+        partition: PartitionId,
+        choose: impl FnOnce(&mut Tree) -> Option<(RangeInclusive<Token>, u8)>,
+    ) -> Option<Watching<'_>> {
+        let mut locked = self.lock(partition)?;
+        let (tokens, bits) = choose(locked.tree())?;
+        let number = self.watched.fetch_add(1, Ordering::Relaxed);
+        let watch = Watch { number, partition, tokens: tokens.clone(), changed: Some(Vec::new()) };
+        locked.0.watches.push(watch);
+        Some(Watching { trees: self, number, partition, tokens, bits })
+    }
+
     /// Looks at a partition's tree.
     pub(crate) fn look<T>(&self, partition: PartitionId, look: impl FnOnce(&Tree) -> T) -> Option<T> {
         self.lock(partition).map(|mut locked| look(locked.tree()))
@@ -261,6 +351,25 @@ impl Trees {
     /// Corrupt records that were replaced since the start.
     pub(crate) fn repaired(&self) -> u64 {
         self.repaired.load(Ordering::Relaxed)
+    }
+
+    /// Requests that met a corrupt record since the start.
+    pub(crate) fn corrupt_met(&self) -> u64 {
+        self.corrupt_met.load(Ordering::Relaxed)
+    }
+
+    /// A request met a corrupt record.
+    pub(super) fn note_corrupt(&self, partition: PartitionId, token: Token) {
+        self.corrupt_met.fetch_add(1, Ordering::Relaxed);
+        let mut damaged = self.damaged.lock();
+        if damaged.len() < DAMAGED_MAX {
+            damaged.insert((partition, token));
+        }
+    }
+
+    /// Where requests met corrupt records since this was asked last.
+    pub(crate) fn take_damaged(&self) -> BTreeSet<(PartitionId, Token)> {
+        std::mem::take(&mut *self.damaged.lock())
     }
 
     pub(super) fn note_repaired(&self) {

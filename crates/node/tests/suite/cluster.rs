@@ -6,11 +6,12 @@ use std::time::Duration;
 use client::{Client, ClientOptions};
 use coordination::memory::MemoryService;
 use model::{Cluster, Consistency, Generation, Node as Member, NodeId, Ring, Store, StoreName, Zone};
-use node::engines::MemoryEngines;
+use node::engines::{Engines, LogEngines, MemoryEngines};
 use node::serve::Service;
 use node::{Node, NodeConfig, Worker};
 use runtime::disk::simulated::SimulatedDisk;
 use runtime::{BoxFuture, Link, Listener, Network, NetworkError, Ports};
+use storage::{Durability, LogOptions};
 use wire::messages::{Response, Welcome, encode_response, request_id};
 
 use crate::support::Connection;
@@ -28,8 +29,21 @@ pub(crate) struct RunningCluster {
     homes: Vec<Home>,
 }
 
+/// Where the nodes' records are.
+type Build = fn(&Arc<SimulatedDisk>, &Ports) -> Arc<dyn Engines>;
+
+fn in_memory(_: &Arc<SimulatedDisk>, _: &Ports) -> Arc<dyn Engines> {
+    Arc::new(MemoryEngines)
+}
+
+fn on_disk(disk: &Arc<SimulatedDisk>, ports: &Ports) -> Arc<dyn Engines> {
+    let options = LogOptions { durability: Durability::Always, ..LogOptions::default() };
+    Arc::new(LogEngines { disk: disk.clone(), options, ports: ports.clone() })
+}
+
 /// What stays of a node while it is away.
 struct Home {
+    build: Build,
     config: NodeConfig,
     disk: Arc<SimulatedDisk>,
     serving: tokio::task::JoinHandle<()>,
@@ -63,18 +77,33 @@ impl RunningCluster {
         store: Store,
         configure: impl Fn(&mut NodeConfig),
     ) -> RunningCluster {
-        RunningCluster::start_over(Ports::os().unwrap(), counts, store, configure).await
+        RunningCluster::start_over((Ports::os().unwrap(), in_memory), counts, store, configure).await
+    }
+
+    /// Starts nodes that keep their records in files of their simulated disks.
+    pub(crate) async fn start_logging(
+        count: u32,
+        store: Store,
+        configure: impl Fn(&mut NodeConfig),
+    ) -> RunningCluster {
+        let doors = (Ports::os().unwrap(), on_disk as Build);
+        RunningCluster::start_over(doors, (count, count), store, configure).await
+    }
+
+    /// A node's disk.
+    pub(crate) fn disk(&self, position: usize) -> &SimulatedDisk {
+        &self.homes[position].disk
     }
 
     /// Starts nodes that clients reach and that do not reach each other.
     pub(crate) async fn start_apart(count: u32, store: Store) -> RunningCluster {
         let mut ports = Ports::os().unwrap();
         ports.network = Arc::new(NoWayOut(ports.network.clone()));
-        RunningCluster::start_over(ports, (count, count), store, |_| {}).await
+        RunningCluster::start_over((ports, in_memory), (count, count), store, |_| {}).await
     }
 
     async fn start_over(
-        ports: Ports,
+        (ports, build): (Ports, Build),
         (count, running): (u32, u32),
         store: Store,
         configure: impl Fn(&mut NodeConfig),
@@ -119,11 +148,11 @@ impl RunningCluster {
             config.coordinator.deadline = PATIENCE;
             configure(&mut config);
             let disk = Arc::new(SimulatedDisk::new(u64::from(member.id.0)));
-            let (node, worker) = run(&config, &disk, &service, &ports).await;
+            let (node, worker) = run((&config, build), &disk, &service, &ports).await;
             let serving = tokio::spawn(serve(listener, worker.service.clone()));
             started.nodes.push(node);
             started.workers.push(worker);
-            started.homes.push(Home { config, disk, serving });
+            started.homes.push(Home { build, config, disk, serving });
             started.addresses.push(member.native);
         }
         started
@@ -146,7 +175,7 @@ impl RunningCluster {
         let ports = Ports::os().unwrap();
         let listener = ports.network.listen(&self.addresses[position]).await.unwrap();
         let home = &mut self.homes[position];
-        let (node, worker) = run(&home.config, &home.disk, &self.service, &ports).await;
+        let (node, worker) = run((&home.config, home.build), &home.disk, &self.service, &ports).await;
         home.serving = tokio::spawn(serve(listener, worker.service.clone()));
         self.nodes[position] = node;
         self.workers[position] = worker;
@@ -159,13 +188,13 @@ impl RunningCluster {
 }
 
 async fn run(
-    config: &NodeConfig,
+    (config, build): (&NodeConfig, Build),
     disk: &Arc<SimulatedDisk>,
     service: &MemoryService,
     ports: &Ports,
 ) -> (Arc<Node>, Worker) {
     let session = Arc::new(service.open());
-    let engines = Arc::new(MemoryEngines);
+    let engines = build(disk, ports);
     let node = Node::start(config.clone(), ports.clone(), disk.clone(), engines, session).await.unwrap();
     let worker = node.worker(ports.clone());
     (node, worker)

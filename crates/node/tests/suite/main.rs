@@ -5,6 +5,7 @@
 mod client_library;
 mod cluster;
 mod collection;
+mod damage;
 mod door;
 mod expiry;
 mod handoff;

@@ -24,4 +24,4 @@ pub mod session;
 pub use ledger::Ledger;
 pub use pace::Pace;
 pub use schedule::Schedule;
-pub use session::{Action, Event, Goal, Options, Outcome, RequestId, Session};
+pub use session::{Action, Event, Goal, Left, Options, Outcome, RequestId, Session};

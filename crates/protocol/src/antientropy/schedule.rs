@@ -17,8 +17,14 @@ pub struct Schedule {
     node: NodeId,
     period: Duration,
     turns: BTreeMap<NodeId, Turn>,
-    running: Option<NodeId>,
+    running: Option<Comparing>,
     stopped: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Comparing {
+    peer: NodeId,
+    asked: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -87,15 +93,25 @@ impl Schedule {
         let own = self.node;
         let due = |(peer, turn): &(&NodeId, &Turn)| turn.asked || (**peer > own && turn.due <= now);
         let (&peer, _) = self.turns.iter().filter(due).min_by_key(|(_, turn)| (!turn.asked, turn.due))?;
-        self.running = Some(peer);
-        self.turns.get_mut(&peer).expect("it was found there").asked = false;
+        let turn = self.turns.get_mut(&peer).expect("it was found there");
+        let asked = std::mem::replace(&mut turn.asked, false);
+        self.running = Some(Comparing { peer, asked });
         Some(peer)
     }
 
-    /// The comparison that runs is over.
-    pub fn ended(&mut self, succeeded: bool, now: Moment) {
-        let Some(peer) = self.running.take() else { return };
+    /// Whether the comparison that runs was asked for, and is not the peer's turn.
+    pub fn is_running_asked(&self) -> bool {
+        self.running.is_some_and(|running| running.asked)
+    }
+
+    /// The comparison that runs is over; `whole` when it was about everything that both hold. One of a part is nobody's
+    /// turn.
+    pub fn ended(&mut self, succeeded: bool, whole: bool, now: Moment) {
+        let Some(Comparing { peer, .. }) = self.running.take() else { return };
         let (period, Some(turn)) = (self.period, self.turns.get_mut(&peer)) else { return };
+        if succeeded && !whole {
+            return;
+        }
         if succeeded {
             turn.failures = 0;
             // Its place in the period stays, also when it came late.
@@ -138,7 +154,7 @@ mod tests {
             while let Some(due) = schedule.deadline().filter(|due| *due < at(1200)) {
                 let peer = schedule.next(due).unwrap();
                 assert_eq!(schedule.next(due), None, "one at a time");
-                schedule.ended(true, due.after(Duration::from_millis(50)));
+                schedule.ended(true, true, due.after(Duration::from_millis(50)));
                 turns.push((node, peer.0, due));
             }
         }
@@ -160,7 +176,7 @@ mod tests {
         for _ in 0..6 {
             let due = schedule.deadline().unwrap();
             assert_eq!(schedule.next(due), Some(NodeId(2)));
-            schedule.ended(false, due);
+            schedule.ended(false, true, due);
             pauses.push(schedule.deadline().unwrap().since(due).as_secs());
         }
         assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
@@ -173,14 +189,28 @@ mod tests {
         assert_eq!(schedule.next(at(0)), None);
         schedule.ask();
         assert_eq!(schedule.next(at(0)), Some(NodeId(1)));
-        schedule.ended(true, at(1));
+        schedule.ended(true, true, at(1));
         assert_eq!(schedule.next(at(1)), Some(NodeId(3)));
-        schedule.ended(true, at(2));
+        schedule.ended(true, true, at(2));
         assert_eq!(schedule.next(at(2)), None);
         schedule.ask_for(NodeId(1));
         schedule.stop();
         assert_eq!((schedule.next(at(500)), schedule.deadline()), (None, None));
         schedule.ask();
         assert_eq!(schedule.next(at(500)), Some(NodeId(1)));
+    }
+
+    #[test]
+    fn a_comparison_of_a_part_is_not_the_turn_that_was_due() {
+        let mut schedule = Schedule::new(NodeId(1), Duration::from_secs(100));
+        schedule.learn([NodeId(1), NodeId(2)], at(0));
+        schedule.ask();
+        let late = schedule.next(at(60)).unwrap();
+        assert!(schedule.is_running_asked());
+        schedule.ended(true, false, at(61));
+        assert_eq!(schedule.next(at(61)), Some(late), "its turn was due before, and is still");
+        assert!(!schedule.is_running_asked());
+        schedule.ended(true, true, at(62));
+        assert_eq!(schedule.next(at(62)), None);
     }
 }

@@ -212,6 +212,15 @@ pub struct Outcome {
     pub bytes: u64,
 }
 
+/// What a comparison knows to be left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Partitions that were not compared to the end.
+    pub partitions: usize,
+    /// Keys known to differ that were not exchanged.
+    pub keys: usize,
+}
+
 /// A comparison under way.
 #[derive(Debug)]
 pub struct Session {
@@ -260,6 +269,24 @@ impl Session {
             outcome: Outcome::default(),
             ended: false,
         }
+    }
+
+    /// What is known to be left to do.
+    pub fn left(&self) -> Left {
+        let mut open: BTreeSet<PartitionId> = self.sums.iter().copied().collect();
+        open.extend(self.descents.iter().map(|(id, ..)| *id));
+        open.extend(self.lists.iter().map(|(id, _)| *id));
+        open.extend(self.pages.iter().map(|(id, _)| *id));
+        let mut keys = self.pulls.len() + self.pushes.len();
+        match self.out.as_ref().map(|out| &out.action) {
+            Some(Action::CompareSums { partitions, .. }) => open.extend(partitions),
+            Some(Action::Descend { spans, .. }) => open.extend(spans.iter().map(|(id, ..)| *id)),
+            Some(Action::List { spans, .. }) => open.extend(spans.iter().map(|(id, _)| *id)),
+            Some(Action::Page { partition, .. }) => open.extend([*partition]),
+            Some(Action::Pull { keys: out, .. } | Action::Push { keys: out, .. }) => keys += out.len(),
+            Some(Action::Settle { .. } | Action::End(_)) | None => {}
+        }
+        Left { partitions: open.len(), keys }
     }
 
     /// How late requests are now, for the pace: see [`Pace::observe`].

@@ -12,7 +12,7 @@
 //! - *Requests* say that a node does not serve **this** one: a link that breaks, a refused connection, silence until
 //!   a deadline. That makes it suspected at once, and only an answer from it takes that back: behind a partition in
 //!   one direction its rumours keep coming by way of others.
-//! - A suspected node is asked again every round, one that is down or left every tenth, so whoever comes back is seen
+//! - Each round asks one suspected node again, each tenth one that is down or left, so whoever comes back is seen
 //!   soon and two halves of a cluster that lost sight of each other find together again.
 //! - A round that comes late says that this node slept: no silence of others is counted for that time.
 //!

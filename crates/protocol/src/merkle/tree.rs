@@ -177,6 +177,11 @@ impl Tree {
         self.counted.as_ref().map(|leaves| leaves.bits)
     }
 
+    /// Bits that the tokens of one of the leaves share that [`Tree::next_to_count`] counts.
+    pub fn bits_counting(&self) -> Option<u8> {
+        self.count.as_ref().map(|count| count.leaves.bits)
+    }
+
     /// All leaves in order of their tokens.
     pub fn leaves(&self) -> Option<&[Digest]> {
         self.counted.as_ref().map(|leaves| &*leaves.sums)
@@ -248,7 +253,8 @@ impl Tree {
     }
 
     /// What to count next: the tokens of so many leaves that they hold about `records_max` records, if the partition
-    /// holds `records`. Meet all of them and then say [`Tree::counted_up_to`], under one lock.
+    /// holds `records`. Meet all of them and then say [`Tree::counted_up_to`], while none of them changes; stopping at the
+    /// end of an earlier leaf is fine.
     pub fn next_to_count(&mut self, records: u64, records_max: u64) -> Option<RangeInclusive<Token>> {
         if !self.wants_count() {
             return None;

@@ -53,13 +53,15 @@ tags! {
         Stop = 1,
         /// Read all records now, and compare where something is wrong.
         Scrub = 2,
+        /// Change nothing; the answer is about that store and partition.
+        Look = 3,
     }
 }
 
 fields! {
-    /// Starts or stops comparing at the node; answered as [`RepairGet`].
+    /// An order to repair at the node; answered as [`RepairGet`], about that store and partition.
     pub struct RepairControl {
-        /// Which of the two.
+        /// Which.
         pub order: RepairOrder,
         /// Only this store; all when absent.
         pub store: Option<String>,

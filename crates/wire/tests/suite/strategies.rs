@@ -295,7 +295,7 @@ fn partition() -> impl Strategy<Value = PartitionId> {
 }
 
 fn repair_request() -> impl Strategy<Value = Request> {
-    let order = select(vec![RepairOrder::Start, RepairOrder::Stop, RepairOrder::Scrub]);
+    let order = select(vec![RepairOrder::Start, RepairOrder::Stop, RepairOrder::Scrub, RepairOrder::Look]);
     prop_oneof![
         Just(RepairGet {}.into()),
         (order, option::of(text()), option::of(partition()))

@@ -1,0 +1,115 @@
+//! Counting and scrubbing beside writers, and over large values.
+
+use std::sync::Arc;
+
+use model::{Consistency, Moment, NodeId, Store, StoreName, Value, WallMillis, Zone};
+use runtime::{BoxFuture, Clock};
+use storage::MemoryEngine;
+use wire::messages::Condition;
+
+use super::*;
+use crate::stores::{Stamper, WriteOrder};
+
+/// Time that stands still.
+struct Noon;
+
+impl Clock for Noon {
+    fn now(&self) -> Moment {
+        Moment::default()
+    }
+    fn wall(&self) -> WallMillis {
+        WallMillis(1_000_000)
+    }
+    fn sleep_until(&self, _: Moment) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+const PARTITION: PartitionId = PartitionId(0);
+
+fn store(engine: Arc<MemoryEngine>) -> LocalStore {
+    let two = Consistency { replicas: 2, reads_required: 1, writes_required: 1 };
+    let definition = Store::new(StoreName::new("s").unwrap(), two).unwrap();
+    let store = LocalStore::new(definition, engine, Arc::new(Stamper::new(NodeId(1), 1, 0, Arc::new(Noon))));
+    store.shape(&Ring::equal_slices(1, &[(NodeId(1), Zone("z".to_owned()))]));
+    store
+}
+
+fn put(store: &LocalStore, key: &str, bytes: usize) {
+    let place = Place { partition: PARTITION, token: Token::of(key.as_bytes()) };
+    let value = Value::Present(vec![7; bytes].into());
+    let order = WriteOrder { context: None, condition: Condition::None, expires: None, value };
+    store.stamp(place, key.as_bytes(), order).unwrap();
+}
+
+#[test]
+fn a_step_over_large_values_is_bounded_by_their_bytes() {
+    let engine = Arc::new(MemoryEngine::new());
+    let counted = store(engine.clone());
+    (0..128).for_each(|number| put(&counted, &format!("k{number}"), 128 << 10));
+    let (mut from, mut steps, mut records) = (Token(0), 0, 0);
+    loop {
+        let step = counted.scrub_step(PARTITION, from).unwrap();
+        // Some 8 records are in a leaf, and the last leaf is read to its end.
+        assert!(step.bytes <= 4 << 20, "{step:?}");
+        assert_eq!((step.corrupt, step.wrong_leaves), (0, 0));
+        (steps, records) = (steps + 1, records + step.records);
+        match step.next {
+            Some(next) => from = next,
+            None => break,
+        }
+    }
+    assert!(steps >= 4 && records == 128, "{steps} steps, {records} records");
+    // Another store over the same records knows nothing of them, and comes to the same sum.
+    let doubtful = store(engine);
+    let mut steps = 0;
+    while !doubtful.count_step(PARTITION, 128).unwrap().done {
+        steps += 1;
+    }
+    assert!(steps >= 4, "{steps} steps");
+    let sum = |store: &LocalStore| store.trees().look(PARTITION, |tree| tree.sum()).unwrap().unwrap();
+    assert_eq!(sum(&doubtful), sum(&counted));
+}
+
+#[test]
+fn writers_go_on_while_records_are_read_and_what_they_touch_is_read_again() {
+    let store = store(Arc::new(MemoryEngine::new()));
+    (0..64).for_each(|number| put(&store, &format!("k{number}"), 10));
+    let all = |tree: &mut Tree| Some((tree.tokens(), tree.bits()?));
+    let watch = || store.trees().watch(PARTITION, all).unwrap();
+    let last = Token(u64::MAX);
+
+    let (watching, written) = (watch(), Token::of(b"k7"));
+    put(&store, "k7", 11);
+    let first_changed = *Span::of(written, watching.bits).tokens().start();
+    match watching.end(last) {
+        Some((_, steady)) => assert_eq!(steady.0 + 1, first_changed.0),
+        None => assert_eq!(first_changed, Token(0), "nothing before it was read"),
+    }
+
+    let watching = watch();
+    assert_eq!(watching.end(last).unwrap().1, last, "nobody wrote");
+
+    let watching = watch();
+    store.trees().writing(PARTITION).doubt();
+    assert!(watching.end(last).is_none(), "nobody knows what has changed");
+}
+
+#[test]
+fn counting_beside_writers_comes_to_the_sum_of_what_is_there() {
+    let engine = Arc::new(MemoryEngine::new());
+    let exact = store(engine.clone());
+    (0..4000).for_each(|number| put(&exact, &format!("k{number}"), 10));
+    let counted = store(engine);
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..4000).for_each(|number| put(&counted, &format!("k{}", number % 500), 11)));
+        while !counted.count_step(PARTITION, 4000).unwrap().done {}
+    });
+    let (mut from, mut wrong) = (Some(Token(0)), 0);
+    while let Some(next) = from {
+        let step = counted.scrub_step(PARTITION, next).unwrap();
+        (from, wrong) = (step.next, wrong + step.wrong_leaves);
+    }
+    assert_eq!(wrong, 0);
+    assert_eq!(counted.trees().look(PARTITION, |tree| tree.records()).unwrap(), Some(4000));
+}
