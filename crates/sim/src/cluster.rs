@@ -262,6 +262,7 @@ impl World {
         let mut config = NodeConfig::new(machine.id, CLUSTER);
         config.coordinator.deadline = self.setup.deadline;
         config.handoff = self.setup.handoff;
+        config.hint_bytes_max = self.setup.hint_bytes_max;
         config.repair.period = REPAIR_PERIOD;
         config.repair.scrub_period = SCRUB_PERIOD;
         config.repair.patience = Duration::from_secs(1);

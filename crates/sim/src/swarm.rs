@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use node::stores::HINT_BYTES_MAX;
 use protocol::handoff::HandoffOptions;
 use storage::Durability;
 
@@ -127,6 +128,8 @@ pub struct Setup {
     pub deadline: Duration,
     /// How hints are delivered.
     pub handoff: HandoffOptions,
+    /// Bytes of hints that a node holds at most.
+    pub hint_bytes_max: u64,
     /// Puts in a thousand operations.
     pub puts: u64,
     /// Deletes in a thousand operations.
@@ -188,6 +191,7 @@ impl Setup {
             think: Duration::from_millis(*dice.pick(&[5, 30, 100, 300])),
             deadline: Duration::from_millis(*dice.pick(&[300, 1000, 2000])),
             handoff: HandoffOptions::default(),
+            hint_bytes_max: HINT_BYTES_MAX,
             puts: dice.between(200, 700),
             deletes: *dice.pick(&[0, 30, 100]),
             blind: *dice.pick(&[0, 100, 400]),

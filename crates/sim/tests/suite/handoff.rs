@@ -14,6 +14,8 @@ use sim::run::{Report, Story, play_story};
 use sim::swarm::{EngineKind, Losses, Setup};
 use storage::Durability;
 
+use crate::stage;
+
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=3;
 
 /// Five nodes that sync every write, three replicas, stand-ins allowed, and clients that never rest for long.
@@ -190,4 +192,54 @@ fn hints_that_grow_too_old_are_given_up_while_the_target_is_away() {
         (setup, story(tale))
     };
     tell(impatient, |_| {});
+}
+
+/// Thousands of keys, a target that comes and goes, and holders with little room: what they hold stays within its limit,
+/// no write fails for it, and what they deliver keeps to its pace. What was refused comes by comparing.
+#[test]
+fn a_storm_of_thousands_of_hints_stays_within_its_bytes_and_its_pace_while_the_target_flaps() {
+    const LIMIT: u64 = 48 << 10;
+    const RATE: u64 = 16 << 10;
+    let mut setup = setup(1);
+    setup.hint_bytes_max = LIMIT;
+    (setup.handoff.rate_min, setup.handoff.rate_max) = (RATE, RATE);
+    setup.handoff.batch_bytes_max = 2 << 10;
+    stage::play(setup, |world, client| async move {
+        let keys = stage::keys(2400);
+        let target = NodeId(3);
+        let bytes = |world: &World| -> Vec<u64> {
+            let nodes = (0..5).filter_map(|position| world.node(position));
+            nodes.map(|node| node.replica().hints().engine().stats().live_bytes).collect()
+        };
+        for (round, keys) in keys.chunks(400).enumerate() {
+            kill(&world, target);
+            for keys in keys.chunks(50) {
+                stage::put_all(&world, &client, keys, "a value of some forty bytes, or a bit more").await;
+                // A hint is refused once there is no room; the last one may reach over the limit.
+                assert!(bytes(&world).iter().all(|held| *held <= LIMIT + 512), "{:?}", bytes(&world));
+            }
+            start(&world, target);
+            sleep(&world, 40 * (round as u64 + 1)).await;
+        }
+        stage::until(&world, "all nodes stand", || world.all_up()).await;
+        let refused = (0..5).filter_map(|position| world.node(position));
+        let refused: u64 = refused.map(|node| node.replica().hints().refused()).sum();
+        assert!(refused > 0, "the storm was not too much for them");
+        // From here on nobody parks: bytes only leave, and each holder keeps to its rate.
+        let (began, before) = (world.executor.now(), bytes(&world));
+        let most = before.iter().copied().max().unwrap_or(0);
+        assert!(most > LIMIT / 2, "{before:?}");
+        let mut left = before;
+        while left.iter().any(|held| *held > 0) {
+            sleep(&world, 100).await;
+            let passed = world.executor.now().since(began);
+            assert!(passed < Duration::from_secs(60), "hints are still held: {left:?}");
+            left = bytes(&world);
+        }
+        // A tenth of a second's worth may go at once.
+        let least = Duration::from_secs_f64((most - RATE / 10) as f64 / RATE as f64 / 2.0);
+        let took = world.executor.now().since(began);
+        assert!(took >= least, "{most} bytes in {took:?} at {RATE} a second");
+        stage::until(&world, "equal replicas", || world.difference(&keys).is_none()).await;
+    });
 }
