@@ -54,6 +54,8 @@ async fn deleted_keys_leave_nothing_behind_and_late_messages_bring_nothing_back(
     for key in &keys {
         client.put(key.clone(), "old", PutOptions::default()).await.unwrap();
     }
+    // Two of three acknowledge; this one may be the third.
+    wait_until("the first node has all of them", || held(&cluster.nodes[0]).0 == 50).await;
     let old = record(&cluster.nodes[0], &keys[0]);
     let full = held(&cluster.nodes[0]);
     assert!(full.0 == 50 && !old.is_empty(), "{full:?}");
