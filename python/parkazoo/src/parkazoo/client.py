@@ -27,7 +27,7 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.connection import _CONNECTION_DROP, _SESSION_EXPIRED
 from kazoo.protocol.paths import _prefix_root
-from kazoo.protocol.serialization import Auth, Exists, Transaction
+from kazoo.protocol.serialization import Auth, Transaction
 from kazoo.protocol.states import KazooState, KeeperState
 
 from parkazoo import hosts as hosts_string
@@ -36,7 +36,7 @@ from parkazoo.adopting import Adopting
 from parkazoo.ensemble import EnsembleClient
 from parkazoo.facade import Facade
 from parkazoo.fencing import READS, Fencing, StrictReply
-from parkazoo.layout import SYSTEM, Layout, fence
+from parkazoo.layout import SYSTEM, BucketStat, Layout, fence
 from parkazoo.mapping import Rules, Table
 from parkazoo.ordering import Ordering
 from parkazoo.requests import ON_ONE_PATH, passed_through
@@ -397,16 +397,14 @@ class ParKazooClient(Facade):
             reply = StrictReply(self._fencing, call, reply)
             for request_ahead, reply_ahead in reply.ahead(shard):
                 ensemble.enqueue(request_ahead, reply_ahead)
-        elif later is not None and type(request) is Exists and request.watcher is None:
-            if ensemble.share(request, reply):
-                later.setdefault(ensemble, []).append(reply)
+        elif later is not None and type(request) is BucketStat:
+            if (shared := ensemble.share(request, reply)) is not None:
+                later.setdefault(ensemble, []).append(shared)
             return
         if later is None:
             ensemble.submit(request, reply)
         elif ensemble.enqueue(request, reply):
             later.setdefault(ensemble, []).append(reply)
-        if type(request) is Fenced and not request.keeps_children:
-            ensemble.shared = None
 
     def _everywhere(self, request: Any, async_object: Any) -> None:
         """Send a request on every session; the answer is a failure if one failed."""

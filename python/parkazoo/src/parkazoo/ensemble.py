@@ -13,16 +13,19 @@ the real handler), start or stop the handler it shares, or outlive its owner.
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from kazoo.client import CLOSED_STATES
 from kazoo.exceptions import ConnectionClosedError
-from kazoo.protocol.serialization import Exists, GetData
+from kazoo.protocol.serialization import Exists, GetACL, GetData
 from kazoo.protocol.states import KazooState, KeeperState
 
 from parkazoo.connection import BatchingClient
-from parkazoo.layout import CONFIG
+from parkazoo.layout import CONFIG, BucketStat
+from parkazoo.wire import Fenced
 
 
 class Owner(Protocol):
@@ -73,23 +76,39 @@ class Shared:
 
     Request and reply in one. It leaves the queue after each of them has asked, and is
     answered before any of them, so to each it is a read of its own. `leaving` is set
-    when it is put on the wire: who asks from then on needs another.
+    when it is put on the wire: who asks from then on needs another. So does who asks
+    behind a request that could show, or change, what the read is about.
     """
 
-    __slots__ = ("_done", "_replies", "_told", "leaving", "request")
+    __slots__ = ("_done", "_replies", "_telling", "_told", "leaving", "request")
     type = Exists.type
     watcher = None
 
-    def __init__(self, request: Exists) -> None:
+    def __init__(self, request: BucketStat) -> None:
         self.request = request
         self.leaving = self._done = False
-        self._replies: list[Any] = []
+        self._replies: deque[Any] = deque()
+        self._telling = threading.Lock()
         self._told: Callable[[Any], None] = lambda reply: None
 
     def join(self, reply: Any) -> None:
         self._replies.append(reply)
         if self._done:
             self._tell()  # it was answered just now, and this reply overlooked
+
+    def bears(self, request: Any) -> bool:
+        """May others join although this was queued behind it?
+
+        Only if it is about the directory's own node on another shard. Not so a
+        listing, a sync, or anything about a child: who asks behind that must not be
+        told of an earlier moment.
+        """
+        kind, home = type(request), self.request.home
+        if home is None:
+            return False
+        if kind is Fenced:
+            return bool(request.only_sets(home))
+        return kind in _OF_ONE_NODE and bool(request.path == home)
 
     def serialize(self) -> Any:
         self.leaving = True
@@ -110,13 +129,15 @@ class Shared:
         self._tell()
 
     def _tell(self) -> None:
-        """Taking from a list is indivisible: each reply is told by one thread."""
-        while True:
+        """One thread at a time tells, so that all are told in the order they asked."""
+        while self._replies:
+            if not self._telling.acquire(blocking=False):
+                return  # whoever is at it looks again
             try:
-                reply = self._replies.pop()
-            except IndexError:
-                return
-            self._told(reply)
+                while self._replies:
+                    self._told(self._replies.popleft())
+            finally:
+                self._telling.release()
 
 
 class EnsembleClient(BatchingClient):
@@ -126,7 +147,7 @@ class EnsembleClient(BatchingClient):
     `closing`: it is being closed on purpose, so its end is not a loss.
     `suspect`: its copy of the configuration has changed and was not read yet, so
     what it answers may come from a shard that has left.
-    `shared`: the newest shared read, while no write that it must count is behind it.
+    `shared`: the newest shared read, while nothing behind it keeps others from it.
     """
 
     def __init__(self, owner: Owner, name: str, hosts: str, **options: Any) -> None:
@@ -164,6 +185,11 @@ class EnsembleClient(BatchingClient):
             # Kazoo's `stop` returns at once if another has begun it: wait here.
             self._connection.stop(self._session_timeout / 1000)
 
+    def _session_callback(self, state: Any) -> None:
+        super()._session_callback(state)
+        # A read that was queued as Kazoo emptied its queue is never answered.
+        self.shared = None
+
     def _make_state_change(self, state: str) -> None:
         if self.state == state:
             return
@@ -178,10 +204,12 @@ class EnsembleClient(BatchingClient):
         """Send a request, now or when the connection that is being made stands."""
         if self._state not in CLOSED_STATES:
             self._queue.append((request, reply))
+            self._no_joining_past(request)
             self.send_queued((reply,))
             return
         if self.opened and self._state == KeeperState.CLOSED and not self.closing:
             self._queue.append((request, reply))
+            self._no_joining_past(request)
             try:
                 self._connection.wake()
             except ConnectionClosedError:
@@ -195,22 +223,28 @@ class EnsembleClient(BatchingClient):
             self.submit(request, reply)
             return False
         self._queue.append((request, reply))
+        self._no_joining_past(request)
         return True
 
-    def share(self, request: Exists, reply: Any) -> bool:
+    def share(self, request: BucketStat, reply: Any) -> Shared | None:
         """Queue a read of a bucket's Stat, or join one like it that is queued.
 
-        True: `send_queued` has to have it sent. What is noted is noted before it is
-        queued, and undone (see `ParKazooClient._submit`) after a write is, so that
-        nobody joins a read that is ahead of a write of theirs.
+        What is returned `send_queued` has to have sent. It is noted in `shared`
+        before it is queued, and that undone after other requests are, so that
+        nobody joins a read that is ahead of one of theirs.
         """
         shared = self.shared
         if shared is not None and shared.request is request and not shared.leaving:
             shared.join(reply)
-            return False
+            return None
         self.shared = shared = Shared(request)
         shared.join(reply)
-        return self.enqueue(shared, shared)
+        return shared if self.enqueue(shared, shared) else None
+
+    def _no_joining_past(self, request: Any) -> None:
+        shared = self.shared
+        if shared is not None and shared is not request and not shared.bears(request):
+            self.shared = None
 
     def send_queued(self, replies: Sequence[Any]) -> None:
         """Have sent what was queued, to be answered to `replies`."""
@@ -252,4 +286,5 @@ class EnsembleClient(BatchingClient):
         self.owner.configuration_seen(self, error)
 
 
+_OF_ONE_NODE = (Exists, GetACL, GetData)
 _IGNORED = Reply(lambda value: None, lambda error: None)

@@ -31,14 +31,14 @@ from kazoo.protocol.serialization import (
 
 from parkazoo.ensemble import EnsembleClient, Reply
 from parkazoo.errors import Contention
-from parkazoo.layout import fence
+from parkazoo.layout import BucketStat, fence
 from parkazoo.mapping import Table
 from parkazoo.steps import Call
 
 if TYPE_CHECKING:
     from parkazoo.client import ParKazooClient
 
-READS = frozenset((Exists, GetACL, GetChildren, GetChildren2, GetData))
+READS = frozenset((BucketStat, Exists, GetACL, GetChildren, GetChildren2, GetData))
 # A table that changes is announced by a watch; this is for an announcement lost.
 POLL_SECONDS = 0.1
 # A move pauses a shard for well under a second, or for as long as an owner takes to

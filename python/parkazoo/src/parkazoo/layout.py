@@ -110,6 +110,22 @@ class Node(NamedTuple):
     logical: str
 
 
+class BucketStat(Exists):  # type: ignore[misc, unused-ignore]
+    """The read of a bucket that completes a directory's Stat.
+
+    `home` is the physical path of the directory's own node, if that is on another
+    shard than the bucket, so that no order is promised between the two.
+    """
+
+    home: str | None
+
+    @classmethod
+    def of(cls, bucket: Bucket, home: Node) -> BucketStat:
+        request = cls(bucket.path, None)
+        request.home = None if home.shard == bucket.shard else home.path
+        return request
+
+
 class Layout:
     """The layout under given rules; results are cached, the caches are bounded.
 
@@ -136,8 +152,9 @@ class Layout:
 
     def bucket_stats(self, path: str) -> tuple[Call, ...]:
         """The reads that complete a directory's Stat."""
+        home = self.node(path)
         buckets = self.buckets(path)
-        return tuple(Call(b.shard, Exists(b.path, None)) for b in buckets)
+        return tuple(Call(b.shard, BucketStat.of(b, home)) for b in buckets)
 
     def _buckets(self, directory: str) -> tuple[Bucket, ...]:
         keys = self.rules.keys(directory)

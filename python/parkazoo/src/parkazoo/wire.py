@@ -82,11 +82,12 @@ class Fenced:
     def __repr__(self) -> str:
         return f"Fenced(fences={self.fences!r}, operations={self.operations!r})"
 
-    @property
-    def keeps_children(self) -> bool:
-        """Does it create and delete nothing, so that no directory's Stat changes but
-        the written nodes' own?"""
-        return all(type(operation) is SetData for operation in self.operations)
+    def only_sets(self, path: str) -> bool:
+        """Does it set the value of this node, and nothing else?"""
+        for operation in self.operations:
+            if type(operation) is not SetData or operation.path != path:
+                return False
+        return True
 
     def serialize(self) -> bytes:
         parts = [_check(path, version) for path, version in self.fences]
