@@ -239,3 +239,60 @@ def test_sync_goes_to_ensembles_that_it_only_hears_of(make: Maker) -> None:
     assert [newest.owners[call.shard] for call in calls] == ["e2"]
     with pytest.raises(StopIteration):
         machine.send(["/"])
+
+
+def bucket_acl(client: ParKazooClient, path: str) -> Any:
+    table, bucket = client.table, client._layout.buckets(path)[0]
+    assert table is not None
+    ensemble = client._sessions.by_name[table.owners[bucket.shard]]
+    return ensemble.get_acls(bucket.path)[0]
+
+
+def once(label: str, work: Any) -> Any:
+    begun: list[str] = []
+
+    def hook(reached: str, when: str) -> None:
+        if (reached, when) == (label, failpoints.AFTER) and not begun:
+            begun.append(reached)
+            work()
+
+    return hook
+
+
+def test_a_directory_made_anew_under_its_first_child_has_its_own_acl(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ACL had been read in the earlier life; both had the version 0."""
+    client, other = make(), make()
+    own = [make_acl("world", "anyone", read=True, create=True)]
+    other.create("/anew")
+
+    def make_anew() -> None:
+        other.delete("/anew")
+        other.create("/anew", acl=own)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(failpoints, "hook", once("create.1.claim", make_anew))
+        client.create("/anew/x")
+    assert bucket_acl(other, "/anew") == own
+
+
+def test_an_acl_that_comes_late_does_not_stay_on_the_next_life(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its version in that life was the same."""
+    client, other = make(), make()
+    everyone = [make_acl("world", "anyone", all=True)]
+    own = [make_acl("world", "anyone", read=True, create=True, admin=True)]
+    other.create("/late/x", makepath=True)
+
+    def make_anew() -> None:
+        other.delete("/late", recursive=True)
+        other.create("/late/x", makepath=True)
+        other.set_acls("/late", own)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(failpoints, "hook", once("acl.1.home", make_anew))
+        client.set_acls("/late", everyone)
+    assert other.get_acls("/late")[0] == own
+    assert bucket_acl(other, "/late") == own

@@ -253,7 +253,7 @@ def set_acls(layout: Layout, path: str, acls: list[Any], version: int) -> Machin
             yield from _open(layout, path, acls, stat.aversion, fresh)
         return stat
     for bucket in layout.buckets(path):
-        yield from _mirror(bucket, node, acls, stat.aversion)
+        yield from _mirror(bucket, node, acls, stat)
     return (yield from _completed(layout, path, stat, None))
 
 
@@ -276,17 +276,20 @@ def _set_acl(shard: int, path: str, acls: Any, version: int, label: str) -> Mach
     raise Contention(f"{path}: its ACL could not be set, it keeps moving")
 
 
-def _mirror(bucket: Bucket, home: Node, acls: Any, aversion: int) -> Machine:
-    """Give a bucket its directory's ACL, until nobody has changed it meanwhile."""
+def _mirror(bucket: Bucket, home: Node, acls: Any, seen: ZnodeStat) -> Machine:
+    """Give a bucket its directory's ACL, until nobody has changed it meanwhile.
+
+    A directory made anew counts from the same version on; its czxid is another one.
+    """
     for _ in range(ATTEMPTS_MAX):
         try:
             yield from _set_acl(bucket.shard, bucket.path, acls, -1, "acl.2.bucket")
             acls, stat = yield Call(home.shard, GetACL(home.path))
         except (NoNodeError, NoAuthError):
             return  # no bucket, no node, or no longer ours to set
-        if stat.aversion == aversion:
+        if (stat.aversion, stat.czxid) == (seen.aversion, seen.czxid) or _hidden(acls):
             return
-        aversion = stat.aversion
+        seen = stat
     raise Contention(f"{home.logical}: its ACL keeps changing")
 
 
@@ -356,15 +359,16 @@ def first_child(
     home = layout.node(bucket.directory)
     for _ in range(ATTEMPTS_MAX):
         if known is None:
-            links, acls, aversion = yield from _read_directory(home)
+            links = yield from _read_directory(home)
         else:
-            links, (acls, aversion) = [], known
+            links = []
         claim = bucket.anchor + CLAIM + new()
         yield from _claim(bucket, claim)
         try:
             yield from _link(home, links, new())
+            acls, aversion = yield from _acl_behind_link(home, known)
             done, result = yield from _commit(bucket, claim, acls, operation)
-        except (MultiFailed, NoNodeError) as refused:
+        except (MultiFailed, NoAuthError, NoNodeError) as refused:
             yield from _unclaim(bucket, claim)
             raise refused.error if isinstance(refused, MultiFailed) else refused
         if done:
@@ -377,7 +381,8 @@ def first_child(
 
 
 def _read_directory(home: Node) -> Machine:
-    """The links and the ACL of a directory's node, as they were a moment ago."""
+    """The links of a directory's node, as they were a moment ago, if we may see its
+    ACL: whom it is hidden from had better hear so before anything is made."""
     for calls in (
         [Call(home.shard, GetACL(home.path))],
         # A follower may not have heard of the node yet: ask again behind a sync.
@@ -392,11 +397,34 @@ def _read_directory(home: Node) -> Machine:
         for reply in (acl, links):
             if isinstance(reply, Exception):
                 raise reply
-        acls, stat = acl
-        if any(a.id.scheme == "digest" and a.id.id.endswith(":x") for a in acls):
-            raise NoAuthError(f"{home.logical}: its ACL is hidden from this client")
-        return links, acls, stat.aversion
+        _refuse_hidden(home, acl[0])
+        return links
     raise NoNodeError
+
+
+def _acl_behind_link(home: Node, known: tuple[Any, int] | None) -> Machine:
+    """The ACL, and its version, of the life of the directory that our link is in.
+
+    What was read before the link may be that of an earlier life. From now on a
+    remover ends our claim first, so what is committed with it is of this life.
+    """
+    try:
+        acls, stat = yield Call(home.shard, GetACL(home.path))
+        _refuse_hidden(home, acls)
+    except NoAuthError:
+        if known is None:
+            raise
+        return known
+    return acls, stat.aversion
+
+
+def _hidden(acls: Any) -> bool:
+    return any(a.id.scheme == "digest" and a.id.id.endswith(":x") for a in acls)
+
+
+def _refuse_hidden(home: Node, acls: Any) -> None:
+    if _hidden(acls):
+        raise NoAuthError(f"{home.logical}: its ACL is hidden from this client")
 
 
 def _claim(bucket: Bucket, claim: str) -> Machine:
@@ -481,7 +509,7 @@ def _follow_acl(bucket: Bucket, home: Node, aversion: int) -> Machine:
     except (NoNodeError, NoAuthError):
         return
     if stat.aversion != aversion:
-        yield from _mirror(bucket, home, acls, stat.aversion)
+        yield from _mirror(bucket, home, acls, stat)
 
 
 # -- removing --------------------------------------------------------------------
