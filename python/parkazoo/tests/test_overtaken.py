@@ -14,12 +14,12 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.protocol.connection import _SESSION_EXPIRED
 
-from conftest import EnsembleFactory
+from conftest import EnsembleFactory, empty
 from parkazoo import MoveFailed, ParKazooClient, failpoints
 from parkazoo.failpoints import BEFORE
 from parkazoo.layout import CONFIG
 from parkazoo.mapping import Table
-from parkazoo.move import Mover
+from parkazoo.move import FAREWELL, Mover
 from parkazoo.seat import ADMIN
 from servers import PATIENCE_SECONDS, wait_until
 from test_client import Maker, make, nothing_wrong
@@ -86,6 +86,47 @@ def test_a_farewell_that_comes_late_does_not_put_a_member_out(
     assert hosts in mover.table.ensembles.values()
     assert copy_at(hosts) == mover.table
     assert nothing_wrong(other)
+
+
+@pytest.mark.parametrize("now", ["another", "of the same name", "unreadable"])
+def test_a_farewell_is_not_said_to_who_has_become_another(
+    ensembles: EnsembleFactory, monkeypatch: pytest.MonkeyPatch, now: str
+) -> None:
+    """Who removed it was killed before its word; it was wiped, and is in use again."""
+    stays, goes = ensembles(2)
+    # An identifier follows from the hosts that a namespace is made of.
+    first = goes.hosts if now == "of the same name" else f"{stays.hosts};{goes.hosts}"
+    client = ParKazooClient(first, timeout=30)
+    client.start(PATIENCE_SECONDS)
+    mover = Mover(client)
+    if now == "of the same name":
+        mover.add_ensemble(stays.hosts)
+    named = {hosts: name for name, hosts in mover.table.ensembles.items()}
+
+    def die(label: str, when: str) -> None:
+        if (label, when) == ("remove.4.farewell", BEFORE):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(failpoints, "hook", die)
+        with pytest.raises(KeyboardInterrupt):
+            mover.remove_ensemble(named[goes.hosts])
+    empty(goes)
+    stranger = ParKazooClient(goes.hosts, timeout=30)
+    stranger.start(PATIENCE_SECONDS)
+    home = stranger._home
+    assert home is not None and stranger.table is not None
+    same = stranger.table.namespace == mover.table.namespace
+    assert same == (now == "of the same name")
+    if now == "unreadable":
+        home.set(CONFIG, b"what is this")
+    before = home.get(CONFIG)[0]
+    mover.abort()
+    assert home.get(CONFIG)[0] == before
+    assert mover._at(mover.table.seat).exists(FAREWELL) is None, "it is tried once"
+    for one in (client, stranger):
+        one.stop()
+        one.close()
 
 
 def test_a_mover_whose_session_has_ended_does_not_go_on_in_the_next(

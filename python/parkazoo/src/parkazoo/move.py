@@ -50,7 +50,7 @@ from parkazoo.copying import (
 )
 from parkazoo.errors import MoveFailed, NamespaceMismatch
 from parkazoo.layout import BASE, CONFIG, IDENTITY, INTENTS, fence
-from parkazoo.mapping import EnsembleRemoved, Table, balanced
+from parkazoo.mapping import ConfigurationInvalid, EnsembleRemoved, Table, balanced
 from parkazoo.seat import Seat
 
 if TYPE_CHECKING:
@@ -470,20 +470,27 @@ class Mover(Seat):
     def _say_farewell(self, hosts: str, table: Table) -> None:
         """Leave word on an ensemble that nobody may take for a fresh one.
 
-        Unless it has been taken in again meanwhile, or has heard it already.
+        Unless it has been taken in again meanwhile, or has heard it already, or is
+        somebody else's now: what it holds then is not ours to write over.
         """
         session = self.client._sessions.visit(hosts)
         try:
             if not self.client._sessions.wait(lambda: session.connected, 15):
                 raise ConnectionLoss("no connection")
             data, stat = session.get(CONFIG)
-            if Table.deserialize(data).generation > table.generation:
+            found = Table.deserialize(data)
+            if found.generation > table.generation:
                 raise MoveFailed("it has been taken in again")
+            name = member(found, hosts)
+            # It held no shard when it went, so one that does began anew. The
+            # identifier of a namespace follows from its hosts, and may be the same.
+            if found.namespace != table.namespace or (name and found.shards(name)):
+                raise MoveFailed("it is of another namespace now")
             failpoints.reached("remove.4.farewell", failpoints.BEFORE)
             session.set(CONFIG, table.tombstone(), stat.version)
         except EnsembleRemoved:
             pass
-        except KazooException as error:
+        except (ConfigurationInvalid, KazooException) as error:
             self.client.logger.warning("no word left on %s: %r", hosts, error)
         finally:
             session.shut()
