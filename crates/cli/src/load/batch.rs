@@ -8,7 +8,7 @@ use model::{Token, WallMillis};
 use runtime::Clock;
 use tokio::sync::mpsc;
 
-use super::reader::{BadRecord, Position, ReadError, RecordReader};
+use super::reader::{BadRecord, Position, ReadError, Record, RecordReader};
 
 /// Bytes of keys and values after which a batch ends.
 const BATCH_BYTES: usize = 1024 * 1024;
@@ -22,24 +22,42 @@ pub(super) const BAD_SHOWN_MAX: usize = 10;
 /// Consecutive records of the file, each key once.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// Keys, values and when these expire; of a key that came twice the last value.
+    /// Keys, values and when these expire; of a key that came twice the last value, also when that has expired.
     pub(super) entries: Vec<(Bytes, Bytes, Option<WallMillis>)>,
-    /// Records that these stand for, duplicates included.
+    /// Records that these stand for, duplicates included, but not what had expired.
     pub(super) records: u64,
-    /// Bytes of those records' keys and values.
+    /// Bytes of the keys and values of all records that were taken into it.
     pub(super) bytes: u64,
     /// Records whose key had come before in this load.
     pub(super) duplicates: u64,
     /// Whether every duplicate was counted.
     pub(super) duplicates_at_least: bool,
-    /// Records passed over because they had expired when they were read.
+    /// Records that had expired when they were read.
     pub(super) expired: u64,
+    /// Those of them whose key may have come before: they were taken in, so that no earlier value outlives them. The
+    /// others were passed over.
+    pub(super) expired_over_earlier: u64,
     /// Bad records passed over.
     pub(super) bad: u64,
     /// The first of them.
     pub(super) bad_first: Vec<BadRecord>,
     /// The place after the last record.
     pub(super) end: Position,
+}
+
+impl Batch {
+    /// Takes a record in, in place of an earlier one of the same key.
+    fn take(&mut self, places: &mut BTreeMap<Bytes, usize>, record: Record) {
+        let Record { key, value, expires } = record;
+        self.bytes += (key.len() + value.len()) as u64;
+        match places.get(&key) {
+            Some(&place) => self.entries[place] = (key, value, expires),
+            None => {
+                places.insert(key.clone(), self.entries.len());
+                self.entries.push((key, value, expires));
+            }
+        }
+    }
 }
 
 /// Why the input ended early.
@@ -61,6 +79,8 @@ pub(super) struct BatchLimits {
     pub(super) keys_max: usize,
     /// Whether bad records are passed over.
     pub(super) skip_bad: bool,
+    /// Whether the first record is not the file's first, so that any key may have come before.
+    pub(super) resumed: bool,
 }
 
 /// Starts reading. The thread ends with the file, at a failure, or when nobody takes its batches any more.
@@ -118,18 +138,16 @@ impl Batcher {
             match self.reader.next() {
                 Ok(Some(Ok(record))) if record.expires.is_some_and(|expires| expires <= now) => {
                     batch.expired += 1;
+                    // Passed over, it would leave an earlier value of its key to live on.
+                    if self.limits.resumed || self.distinct.may_know(&record.key) {
+                        batch.expired_over_earlier += 1;
+                        batch.take(&mut places, record);
+                    }
                 }
                 Ok(Some(Ok(record))) => {
                     batch.records += 1;
-                    batch.bytes += (record.key.len() + record.value.len()) as u64;
                     batch.duplicates += u64::from(self.distinct.is_known(&record.key));
-                    match places.get(&record.key) {
-                        Some(&place) => batch.entries[place] = (record.key, record.value, record.expires),
-                        None => {
-                            places.insert(record.key.clone(), batch.entries.len());
-                            batch.entries.push((record.key, record.value, record.expires));
-                        }
-                    }
+                    batch.take(&mut places, record);
                 }
                 Ok(Some(Err(bad))) if self.limits.skip_bad => {
                     batch.bad += 1;
@@ -155,7 +173,7 @@ impl Batcher {
 }
 
 /// Which keys have come before, by their tokens: 64 bits, so that two keys are taken for one about once in a million
-/// loads of this size. Nothing but the count depends on it.
+/// loads of this size. Nothing depends on it but the count, and whether a record that has expired is written.
 #[derive(Default)]
 struct Distinct(BTreeSet<Token>);
 
@@ -163,6 +181,11 @@ impl Distinct {
     fn is_known(&mut self, key: &[u8]) -> bool {
         let token = Token::of(key);
         if self.is_full() { self.0.contains(&token) } else { !self.0.insert(token) }
+    }
+
+    /// Whether the key has come before, or nobody knows.
+    fn may_know(&self, key: &[u8]) -> bool {
+        self.is_full() || self.0.contains(&Token::of(key))
     }
 
     fn is_full(&self) -> bool {
@@ -179,6 +202,10 @@ mod tests {
     use super::*;
 
     fn batches(text: &str, keys_max: usize, skip_bad: bool) -> Vec<Result<Batch, InputFailure>> {
+        limited(text, BatchLimits { keys_max, skip_bad, resumed: false })
+    }
+
+    fn limited(text: &str, limits: BatchLimits) -> Vec<Result<Batch, InputFailure>> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         let settings = LoadSettings::Delimited {
@@ -198,7 +225,7 @@ mod tests {
         let source = Source::File(file.path().to_owned());
         let reader = reader::open(&source, &settings, Position::default(), 8).unwrap();
         let distinct = Distinct::default();
-        let (limits, clock) = (BatchLimits { keys_max, skip_bad }, Ports::os().unwrap().clock);
+        let clock = Ports::os().unwrap().clock;
         Batcher { reader, limits, clock, distinct, failure: None, ended: false }.collect()
     }
 
@@ -227,6 +254,22 @@ mod tests {
         let expires = Some(WallMillis(99_999_999_999_999));
         assert_eq!(batch.entries, [("b".into(), "2".into(), None), ("c".into(), "3".into(), expires)]);
         assert_eq!((batch.records, batch.expired, batch.end.line), (2, 1, 3));
+    }
+
+    #[test]
+    fn a_value_that_has_expired_takes_the_place_of_an_earlier_one_of_its_key() {
+        let text = "a\t1\t\t\nb\t1\t\t\nb\t2\t\t1000\nc\t1\t\t1000\na\t2\t\t1000\n";
+        let all: Vec<Batch> = batches(text, 3, false).into_iter().map(Result::unwrap).collect();
+        let gone = Some(WallMillis(1000));
+        assert_eq!(all[0].entries, [("a".into(), "1".into(), None), ("b".into(), "2".into(), gone)]);
+        assert_eq!((all[0].records, all[0].expired, all[0].expired_over_earlier), (2, 1, 1));
+        assert_eq!(all[1].entries, [("a".into(), "2".into(), gone)], "it came in an earlier batch");
+        assert_eq!((all[1].records, all[1].expired, all[1].expired_over_earlier), (0, 2, 1));
+
+        let limits = BatchLimits { keys_max: 3, skip_bad: false, resumed: true };
+        let all = limited("c\t1\t\t1000\n", limits);
+        let batch = all[0].as_ref().unwrap();
+        assert_eq!(batch.entries, [("c".into(), "1".into(), gone)], "it may have come in the load before");
     }
 
     #[test]

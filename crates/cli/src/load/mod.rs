@@ -119,7 +119,11 @@ pub(crate) async fn run(shared: Shared, arguments: LoadArguments) -> Result<Exit
     // A file that cannot even be opened leaves nothing beside it.
     checkpoint.as_ref().map_or(Ok(()), Checkpoint::begin)?;
     let clock = Ports::os().map_err(CliError::io("cannot start the background thread"))?.clock;
-    let limits = BatchLimits { keys_max: usize::from(arguments.batch), skip_bad: arguments.skip_bad };
+    let limits = BatchLimits {
+        keys_max: usize::from(arguments.batch),
+        skip_bad: arguments.skip_bad,
+        resumed: start != Position::default(),
+    };
     let batches =
         batch::read_in_background(reader, limits, clock).map_err(CliError::io("cannot start the reader"))?;
     let mut pipeline = Pipeline {

@@ -19,8 +19,10 @@ pub(super) struct Report {
     pub(super) duplicates: u64,
     /// Whether there may be more duplicates than counted.
     pub(super) duplicates_at_least: bool,
-    /// Records passed over because they had expired already.
+    /// Records that had expired already.
     pub(super) expired: u64,
+    /// Those of them that were written as what they are, because their key may have come before.
+    pub(super) expired_over_earlier: u64,
     /// Bad records passed over.
     pub(super) bad: u64,
     /// The first of them.
@@ -45,6 +47,7 @@ impl Report {
         self.duplicates += batch.duplicates;
         self.duplicates_at_least |= batch.duplicates_at_least;
         self.expired += batch.expired;
+        self.expired_over_earlier += batch.expired_over_earlier;
         self.bad += batch.bad;
         // Batches finish in any order; the first bad records of the file are wanted.
         self.bad_first.extend(batch.bad_first.iter().cloned());
@@ -67,6 +70,7 @@ impl Report {
             "duplicates": self.duplicates,
             "duplicates_exact": !self.duplicates_at_least,
             "expired": self.expired,
+            "expired_over_earlier": self.expired_over_earlier,
             "bad": self.bad,
             "bad_first": self.bad_first,
             "retries": self.retries,
@@ -103,6 +107,12 @@ impl Report {
             text.push_str(&format!(
                 "\n{} had expired already and were left out (--no-expires loads them to live for ever)",
                 self.expired
+            ));
+        }
+        if self.expired_over_earlier > 0 {
+            text.push_str(&format!(
+                "\n{} of them, whose key came before or may have, were written as expired instead",
+                self.expired_over_earlier
             ));
         }
         if self.bad > 0 {

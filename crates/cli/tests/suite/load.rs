@@ -67,6 +67,24 @@ fn of_a_key_that_comes_again_and_again_the_last_value_stands() {
 }
 
 #[test]
+fn a_last_value_that_has_expired_does_not_leave_an_earlier_one_to_live_for_ever() {
+    let cluster = Cluster::with(1, &[]);
+    // Two exports, one after the other: what had no end at first got one, which is over.
+    let file = cluster.write("both.tsv", "a\t1\t\nb\t1\t\na\t2\t1000\nc\t2\t1000\nb\t2\t\n");
+    cluster.run(&["put", "c", "0"]).exits(0);
+    for batch in ["1", "2", "500"] {
+        let columns = ["--key", "1", "--value", "2", "--expires", "3", "--batch", batch];
+        let report = cluster.json(&[&["load", &file][..], &columns].concat());
+        let counted = |field: &str| report[field].as_u64().unwrap();
+        let counts = ["records", "duplicates", "expired", "expired_over_earlier"].map(counted);
+        assert_eq!(counts, [3, 1, 2, 1], "{batch}");
+        cluster.run(&["get", "a"]).exits(1);
+        assert_eq!(cluster.run(&["get", "b"]).exits(0).text(), "2\n", "{batch}");
+        assert_eq!(cluster.run(&["get", "c"]).exits(0).text(), "0\n", "its key had not come in the file");
+    }
+}
+
+#[test]
 fn a_bad_record_stops_the_load_after_everything_before_it_and_resume_goes_on_from_there() {
     let cluster = Cluster::start();
     let lines: String =
