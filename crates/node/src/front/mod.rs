@@ -11,6 +11,7 @@ mod multi;
 
 pub use multi::MULTI_ANSWER_BYTES_MAX;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use protocol::quorum::can_be_driven;
 use runtime::Clock;
 use storage::Durable;
 use wire::error::{ErrorCode, Outcome};
-use wire::messages::{Delete, Failure, Got, Put, Request, RequestOptions, Response, Written};
+use wire::messages::{Delete, Failure, Got, Ping, Put, Request, RequestOptions, Response, Written};
 
 use crate::replica::Replica;
 use crate::stores::{LocalStore, Stamped, WriteOrder};
@@ -30,6 +31,9 @@ use crate::view::{Route, View};
 
 /// Attempts of one request whose cluster document turned out too old. Each attempt has a newer document.
 const REFRESHES_MAX: usize = 8;
+
+/// How long a write that could not be driven otherwise waits for suspected nodes to answer after all.
+const REACH_PATIENCE: Duration = Duration::from_millis(250);
 
 /// Takes in a newer cluster document that a peer handed over.
 pub type Adopt = Arc<dyn Fn(Cluster) + Send + Sync>;
@@ -165,7 +169,10 @@ impl Front {
         let route = view.route(store, key);
         let own = self.replica.node();
         let is_replica = route.preference.is_replica(own);
-        self.check_reach(store, &route, options)?;
+        if self.check_reach(store, &route, options, &BTreeSet::new()).is_err() {
+            let answering = self.ask_suspected(std::iter::once(&route)).await;
+            self.check_reach(store, &route, options, &answering)?;
+        }
         if entry == Entry::Passed {
             return match is_replica {
                 true => self.write_here(view, store, &route, key, order, options).await,
@@ -244,27 +251,44 @@ impl Front {
     }
 
     /// Refuses a write that this node could not drive to its quorum, before anything of it is kept. A node that clients
-    /// reach and no other node hears would drive each of their writes into doubt.
+    /// reach and no other node hears would drive each of their writes into doubt. `answering` are nodes that have just
+    /// answered, whatever is suspected of them.
     fn check_reach(
         &self,
         store: &LocalStore,
         route: &Route,
         options: &RequestOptions,
+        answering: &BTreeSet<NodeId>,
     ) -> Result<(), Failure> {
         let definition = store.definition();
         let required = options.required.unwrap_or(definition.consistency.writes_required);
         let sloppy = options.sloppy.unwrap_or(definition.sloppy);
-        let suspected = |node| self.is_suspected(node);
+        let suspected = |node| self.is_suspected(node) && !answering.contains(&node);
         match can_be_driven(self.replica.node(), &route.preference, required, sloppy, suspected) {
             true => Ok(()),
             false => Err(Failure::new(
                 ErrorCode::Isolated,
                 format!(
-                    "{} believes too few of the key's nodes alive: {required} must acknowledge",
+                    "{} hears too few of the key's nodes: {required} must acknowledge",
                     self.replica.node()
                 ),
             )),
         }
+    }
+
+    /// Which of the suspected nodes that could take writes of `routes` answer after all. Suspicion is cheap and often
+    /// wrong, so nothing is refused because of it before they were asked.
+    async fn ask_suspected<'a>(&self, routes: impl Iterator<Item = &'a Route>) -> BTreeSet<NodeId> {
+        let takers = routes.flat_map(|route| {
+            route.preference.replicas().iter().chain(route.preference.fallbacks()).copied()
+        });
+        let suspected: BTreeSet<NodeId> = takers.filter(|&node| self.is_suspected(node)).collect();
+        let clock = &self.peers.ports().clock;
+        let asked = suspected.into_iter().map(|node| async move {
+            let answer = self.peers.call(node, Request::Ping(Ping {})).within(clock, REACH_PATIENCE).await;
+            matches!(answer, Ok(_) | Err(CallError::Refused(_))).then_some(node)
+        });
+        futures_util::future::join_all(asked).await.into_iter().flatten().collect()
     }
 
     fn is_suspected(&self, node: NodeId) -> bool {

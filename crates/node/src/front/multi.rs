@@ -1,6 +1,6 @@
 //! Many keys of a thin client at once: one message per node, not per key.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -71,9 +71,16 @@ impl Front {
         let mut here = Vec::new();
         let mut elsewhere: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
         let mut answers: Vec<Option<Result<Written, Failure>>> = entries.iter().map(|_| None).collect();
-        for (position, (key, _)) in entries.iter().enumerate() {
-            let route = view.route(&local, key);
-            if let Err(failure) = self.check_reach(&local, &route, options) {
+        let routes: Vec<_> = entries.iter().map(|(key, _)| view.route(&local, key)).collect();
+        let nobody = BTreeSet::new();
+        let short =
+            || routes.iter().filter(|route| self.check_reach(&local, route, options, &nobody).is_err());
+        let answering = match short().next() {
+            Some(_) => self.ask_suspected(short()).await,
+            None => nobody.clone(),
+        };
+        for (position, route) in routes.into_iter().enumerate() {
+            if let Err(failure) = self.check_reach(&local, &route, options, &answering) {
                 answers[position] = Some(Err(failure));
                 continue;
             }
