@@ -22,10 +22,13 @@ fn operators_see_how_repair_stands_and_can_stop_and_start_it() {
     cluster.run(&["repair", "start", "--store", "default", "--partition", "7"]).exits(0);
     let stands = || (1..=3).map(|node| repair(&cluster, node)).collect::<Vec<_>>();
     until("every node has compared one partition", stands, |nodes| {
-        nodes.iter().all(|node| {
-            node["peers"].as_array().is_some_and(|peers| peers.len() == 2) && node["stopped"] == false
-        })
+        nodes.iter().all(|node| node["peers"].as_array().is_some_and(|peers| peers.len() == 2))
     });
+    assert!(stopped(&cluster), "all the rest stays stopped");
+    cluster.restart();
+    assert!(stopped(&cluster));
+    cluster.run(&["repair", "start"]).exits(0);
+    assert!((1..=3).all(|node| repair(&cluster, node)["stopped"] == false));
     assert!(!cluster.run(&["doctor"]).text().contains("is stopped at"));
     let text = cluster.run(&["repair", "status"]).exits(0).text();
     assert!(text.contains("NODE") && text.contains("n3"), "{text}");

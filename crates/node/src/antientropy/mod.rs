@@ -99,9 +99,7 @@ pub struct Repair {
 }
 
 struct State {
-    schedule: Schedule,
-    /// Only these, in comparisons that were asked for.
-    only: Only,
+    schedule: Schedule<Only>,
     running: Option<Running>,
     /// Breaks off the comparison that runs.
     abort: bool,
@@ -190,7 +188,6 @@ impl Repair {
         }
         let state = State {
             schedule,
-            only: Only::default(),
             running: None,
             abort: false,
             ended: BTreeMap::new(),
@@ -258,12 +255,7 @@ impl Repair {
 
     /// Compares with this peer soon.
     pub fn ask_for(&self, peer: NodeId) {
-        {
-            let mut state = self.state.lock();
-            state.schedule.ask_for(peer);
-            // It is about whatever differs.
-            state.only = Only::default();
-        }
+        self.state.lock().schedule.ask_for(peer);
         self.wake.notify_one();
     }
 

@@ -52,8 +52,7 @@ async fn compare(repair: &Arc<Repair>, peer: NodeId) {
     let (began, view) = (clock.now(), repair.replica.view().get());
     let (only, stopped) = {
         let state = repair.state.lock();
-        let asked = state.schedule.is_running_asked();
-        (if asked { state.only.clone() } else { Only::default() }, state.stopped.clone())
+        (state.schedule.running_parts().to_vec(), state.stopped.clone())
     };
     let own = repair.replica.node();
     let work: Vec<_> = view
@@ -104,27 +103,22 @@ async fn compare(repair: &Arc<Repair>, peer: NodeId) {
     let mut state = repair.state.lock();
     state.running = None;
     state.ended.insert(peer, Ended { at: now, took, outcome: total });
-    state.schedule.ended(total.complete, only.is_all(), now);
-    if state.schedule.asked() == 0 {
-        state.only = Only::default();
-    }
+    state.schedule.ended(total.complete, now);
 }
 
-/// The partitions that both hold, and that are to be compared.
+/// The partitions that both hold, and that are to be compared: `only` these parts, if any, and none that is stopped.
 fn shared(
     view: &View,
     store: &LocalStore,
     (own, peer): (NodeId, NodeId),
-    only: &Only,
+    only: &[Only],
     stopped: &[Only],
 ) -> Vec<(PartitionId, Span)> {
     let name = store.definition().name.as_str();
-    if !only.has_store(name) {
-        return Vec::new();
-    }
     let replicas = view.replicated_by(own, store);
     let both = |id: PartitionId| replicas.get(&id).is_some_and(|others| others.contains(&peer));
-    let wanted = |id: PartitionId| only.has(name, id) && !stopped.iter().any(|part| part.has(name, id));
+    let among = |parts: &[Only], id: PartitionId| parts.iter().any(|part| part.has(name, id));
+    let wanted = |id: PartitionId| (only.is_empty() || among(only, id)) && !among(stopped, id);
     let all = bounds(&view.cluster().ring);
     let chosen = all.into_iter().filter(|(id, _)| both(*id) && wanted(*id));
     chosen.map(|(id, tokens)| (id, Span::around(&tokens))).collect()

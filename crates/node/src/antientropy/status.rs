@@ -66,10 +66,12 @@ impl Repair {
         match control.order {
             RepairOrder::Start => {
                 state.stopped.retain(|part| !part.meets(&only));
-                state.only = only.clone();
                 let now = self.ports.clock.now();
                 state.schedule.learn(view.cluster().nodes.iter().map(|node| node.id), now);
-                state.schedule.ask();
+                match only.is_all() {
+                    true => state.schedule.ask(),
+                    false => state.schedule.ask_part(&only),
+                }
             }
             RepairOrder::Stop => state.stop(&only)?,
             RepairOrder::Scrub => {

@@ -2,6 +2,10 @@
 //!
 //! Of each pair of nodes the lower id compares; every pair has its turn once in a period, at moments spread over it,
 //! one at a time. A comparison that failed is tried again after a tenth of the period at the latest.
+//!
+//! That comparing is stopped and what was asked for are kept apart: a part that is asked for while all is stopped is
+//! compared once, and the rest stays stopped. What was asked for belongs to the turn of a peer, so that a part that an
+//! operator wants never narrows what somebody else wants of that peer.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,33 +15,43 @@ use model::{Moment, NodeId};
 /// Pause after the first failure with a peer; doubles up to a tenth of the period.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 
-/// The turns of one node.
+/// The turns of one node; `P` names a part of what two nodes share.
 #[derive(Clone, Debug)]
-pub struct Schedule {
+pub struct Schedule<P> {
     node: NodeId,
     period: Duration,
-    turns: BTreeMap<NodeId, Turn>,
-    running: Option<Comparing>,
+    turns: BTreeMap<NodeId, Turn<P>>,
+    running: Option<Comparing<P>>,
     stopped: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Comparing {
+#[derive(Clone, Debug)]
+struct Comparing<P> {
     peer: NodeId,
-    asked: bool,
+    /// Only these; all when there is none.
+    parts: Vec<P>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Turn {
+#[derive(Clone, Debug)]
+struct Turn<P> {
     due: Moment,
     failures: u32,
-    /// Somebody wants it now, whosever turn it is.
+    /// Somebody wants all of it now, whosever turn it is.
     asked: bool,
+    /// Somebody wants these now, also while comparing is stopped. Each once, so never more than there are parts.
+    parts: Vec<P>,
 }
 
-impl Schedule {
+impl<P> Turn<P> {
+    /// Whether somebody wants something of it that may begin.
+    fn is_wanted(&self, stopped: bool) -> bool {
+        (self.asked && !stopped) || !self.parts.is_empty()
+    }
+}
+
+impl<P: Clone + PartialEq> Schedule<P> {
     /// For `node`, without peers; every pair once in `period`.
-    pub fn new(node: NodeId, period: Duration) -> Schedule {
+    pub fn new(node: NodeId, period: Duration) -> Schedule<P> {
         Schedule { node, period, turns: BTreeMap::new(), running: None, stopped: false }
     }
 
@@ -48,15 +62,25 @@ impl Schedule {
         let count = peers.len().max(1) as u32;
         for (position, &peer) in peers.iter().enumerate() {
             let due = now.after(self.period * (position as u32 + 1) / (count + 1));
-            self.turns.entry(peer).or_insert(Turn { due, failures: 0, asked: false });
+            let turn = || Turn { due, failures: 0, asked: false, parts: Vec::new() };
+            self.turns.entry(peer).or_insert_with(turn);
         }
     }
 
-    /// Compare with all peers now.
+    /// Compare with all peers now, and go on by the turns.
     pub fn ask(&mut self) {
         self.stopped = false;
         for turn in self.turns.values_mut() {
             turn.asked = true;
+        }
+    }
+
+    /// Compare this part with all peers now, once. Whether all the rest is stopped stays as it is.
+    pub fn ask_part(&mut self, part: &P) {
+        for turn in self.turns.values_mut() {
+            if !turn.parts.contains(part) {
+                turn.parts.push(part.clone());
+            }
         }
     }
 
@@ -72,6 +96,7 @@ impl Schedule {
         self.stopped = true;
         for turn in self.turns.values_mut() {
             turn.asked = false;
+            turn.parts.clear();
         }
     }
 
@@ -82,34 +107,40 @@ impl Schedule {
 
     /// Peers with whom a comparison was asked for and has not begun.
     pub fn asked(&self) -> usize {
-        self.turns.values().filter(|turn| turn.asked).count()
+        self.turns.values().filter(|turn| turn.is_wanted(false)).count()
     }
 
     /// Whom to compare with now. Say [`Schedule::ended`] afterwards.
     pub fn next(&mut self, now: Moment) -> Option<NodeId> {
-        if self.running.is_some() || self.stopped {
+        if self.running.is_some() {
             return None;
         }
-        let own = self.node;
-        let due = |(peer, turn): &(&NodeId, &Turn)| turn.asked || (**peer > own && turn.due <= now);
-        let (&peer, _) = self.turns.iter().filter(due).min_by_key(|(_, turn)| (!turn.asked, turn.due))?;
-        let turn = self.turns.get_mut(&peer).expect("it was found there");
-        let asked = std::mem::replace(&mut turn.asked, false);
-        self.running = Some(Comparing { peer, asked });
+        let (own, stopped) = (self.node, self.stopped);
+        let due = |(peer, turn): &(&NodeId, &mut Turn<P>)| {
+            turn.is_wanted(stopped) || (!stopped && **peer > own && turn.due <= now)
+        };
+        let turns = self.turns.iter_mut().filter(due);
+        let (&peer, turn) = turns.min_by_key(|(_, turn)| (!turn.is_wanted(stopped), turn.due))?;
+        let mut parts = std::mem::take(&mut turn.parts);
+        if turn.asked && !stopped {
+            turn.asked = false;
+            // They are parts of all.
+            parts.clear();
+        }
+        self.running = Some(Comparing { peer, parts });
         Some(peer)
     }
 
-    /// Whether the comparison that runs was asked for, and is not the peer's turn.
-    pub fn is_running_asked(&self) -> bool {
-        self.running.is_some_and(|running| running.asked)
+    /// To what the comparison that runs is limited: everything that both hold when there is none.
+    pub fn running_parts(&self) -> &[P] {
+        self.running.as_ref().map_or(&[], |running| &running.parts)
     }
 
-    /// The comparison that runs is over; `whole` when it was about everything that both hold. One of a part is nobody's
-    /// turn.
-    pub fn ended(&mut self, succeeded: bool, whole: bool, now: Moment) {
-        let Some(Comparing { peer, .. }) = self.running.take() else { return };
+    /// The comparison that runs is over. One of parts is nobody's turn.
+    pub fn ended(&mut self, succeeded: bool, now: Moment) {
+        let Some(Comparing { peer, parts }) = self.running.take() else { return };
         let (period, Some(turn)) = (self.period, self.turns.get_mut(&peer)) else { return };
-        if succeeded && !whole {
+        if succeeded && !parts.is_empty() {
             return;
         }
         if succeeded {
@@ -127,11 +158,14 @@ impl Schedule {
 
     /// When the next turn is due; `None` while one runs, or when there is none.
     pub fn deadline(&self) -> Option<Moment> {
-        if self.running.is_some() || self.stopped {
+        if self.running.is_some() {
             return None;
         }
-        if self.turns.values().any(|turn| turn.asked) {
+        if self.turns.values().any(|turn| turn.is_wanted(self.stopped)) {
             return Some(Moment::default());
+        }
+        if self.stopped {
+            return None;
         }
         self.turns.iter().filter(|(peer, _)| **peer > self.node).map(|(_, turn)| turn.due).min()
     }
@@ -149,12 +183,12 @@ mod tests {
     fn every_pair_has_its_turn_once_in_a_period_at_moments_of_its_own() {
         let mut turns = Vec::new();
         for node in 1..=5 {
-            let mut schedule = Schedule::new(NodeId(node), Duration::from_secs(600));
+            let mut schedule = Schedule::<u8>::new(NodeId(node), Duration::from_secs(600));
             schedule.learn((1..=5).map(NodeId), at(0));
             while let Some(due) = schedule.deadline().filter(|due| *due < at(1200)) {
                 let peer = schedule.next(due).unwrap();
                 assert_eq!(schedule.next(due), None, "one at a time");
-                schedule.ended(true, true, due.after(Duration::from_millis(50)));
+                schedule.ended(true, due.after(Duration::from_millis(50)));
                 turns.push((node, peer.0, due));
             }
         }
@@ -170,13 +204,13 @@ mod tests {
 
     #[test]
     fn a_failed_turn_comes_again_soon_and_less_often() {
-        let mut schedule = Schedule::new(NodeId(1), Duration::from_secs(100));
+        let mut schedule = Schedule::<u8>::new(NodeId(1), Duration::from_secs(100));
         schedule.learn([NodeId(1), NodeId(2)], at(0));
         let mut pauses = Vec::new();
         for _ in 0..6 {
             let due = schedule.deadline().unwrap();
             assert_eq!(schedule.next(due), Some(NodeId(2)));
-            schedule.ended(false, true, due);
+            schedule.ended(false, due);
             pauses.push(schedule.deadline().unwrap().since(due).as_secs());
         }
         assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
@@ -184,14 +218,14 @@ mod tests {
 
     #[test]
     fn whoever_asks_is_served_at_once_in_both_directions_and_a_stop_ends_it() {
-        let mut schedule = Schedule::new(NodeId(2), Duration::from_secs(100));
+        let mut schedule = Schedule::<u8>::new(NodeId(2), Duration::from_secs(100));
         schedule.learn((1..=3).map(NodeId), at(0));
         assert_eq!(schedule.next(at(0)), None);
         schedule.ask();
         assert_eq!(schedule.next(at(0)), Some(NodeId(1)));
-        schedule.ended(true, true, at(1));
+        schedule.ended(true, at(1));
         assert_eq!(schedule.next(at(1)), Some(NodeId(3)));
-        schedule.ended(true, true, at(2));
+        schedule.ended(true, at(2));
         assert_eq!(schedule.next(at(2)), None);
         schedule.ask_for(NodeId(1));
         schedule.stop();
@@ -202,15 +236,48 @@ mod tests {
 
     #[test]
     fn a_comparison_of_a_part_is_not_the_turn_that_was_due() {
-        let mut schedule = Schedule::new(NodeId(1), Duration::from_secs(100));
+        let mut schedule = Schedule::<u8>::new(NodeId(1), Duration::from_secs(100));
         schedule.learn([NodeId(1), NodeId(2)], at(0));
-        schedule.ask();
+        schedule.ask_part(&7);
         let late = schedule.next(at(60)).unwrap();
-        assert!(schedule.is_running_asked());
-        schedule.ended(true, false, at(61));
+        assert_eq!(schedule.running_parts(), [7]);
+        schedule.ended(true, at(61));
         assert_eq!(schedule.next(at(61)), Some(late), "its turn was due before, and is still");
-        assert!(!schedule.is_running_asked());
-        schedule.ended(true, true, at(62));
+        assert!(schedule.running_parts().is_empty());
+        schedule.ended(true, at(62));
         assert_eq!(schedule.next(at(62)), None);
+    }
+
+    #[test]
+    fn a_part_that_is_asked_for_while_all_is_stopped_is_compared_once_and_the_rest_stays_stopped() {
+        let mut schedule = Schedule::new(NodeId(1), Duration::from_secs(100));
+        schedule.learn((1..=2).map(NodeId), at(0));
+        schedule.stop();
+        schedule.ask_for(NodeId(2));
+        assert_eq!((schedule.next(at(500)), schedule.deadline()), (None, None));
+        schedule.ask_part(&7);
+        schedule.ask_part(&8);
+        schedule.ask_part(&7);
+        assert_eq!(schedule.deadline(), Some(at(0)));
+        assert_eq!(schedule.next(at(500)), Some(NodeId(2)));
+        assert_eq!(schedule.running_parts(), [7, 8]);
+        schedule.ended(true, at(501));
+        assert!(schedule.is_stopped());
+        assert_eq!((schedule.next(at(900)), schedule.deadline()), (None, None));
+    }
+
+    #[test]
+    fn a_part_that_is_asked_for_narrows_nothing_that_was_asked_for_before() {
+        let mut schedule = Schedule::new(NodeId(3), Duration::from_secs(100));
+        schedule.learn((1..=3).map(NodeId), at(0));
+        schedule.ask_for(NodeId(2));
+        schedule.ask_part(&7);
+        let mut compared = BTreeMap::new();
+        while let Some(peer) = schedule.next(at(1)) {
+            let again = compared.insert(peer, schedule.running_parts().to_vec());
+            assert_eq!(again, None, "once");
+            schedule.ended(true, at(1));
+        }
+        assert_eq!(compared, BTreeMap::from([(NodeId(1), vec![7]), (NodeId(2), vec![])]));
     }
 }
