@@ -18,6 +18,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::coordinator::{Coordinator, OwnWrite, Scope};
 use client::peers::{Call, CallError, Peers};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use model::{Cluster, Moment, NodeId, Value, WallMillis};
 use protocol::quorum::can_be_driven;
 use runtime::Clock;
@@ -31,9 +33,6 @@ use crate::view::{Route, View};
 
 /// Attempts of one request whose cluster document turned out too old. Each attempt has a newer document.
 const REFRESHES_MAX: usize = 8;
-
-/// How long a write that could not be driven otherwise waits for suspected nodes to answer after all.
-const REACH_PATIENCE: Duration = Duration::from_millis(250);
 
 /// Takes in a newer cluster document that a peer handed over.
 pub type Adopt = Arc<dyn Fn(Cluster) + Send + Sync>;
@@ -170,8 +169,9 @@ impl Front {
         let own = self.replica.node();
         let is_replica = route.preference.is_replica(own);
         if self.check_reach(store, &route, options, &BTreeSet::new()).is_err() {
-            let answering = self.ask_suspected(std::iter::once(&route)).await;
-            self.check_reach(store, &route, options, &answering)?;
+            let reaches = |answering: &_| self.check_reach(store, &route, options, answering);
+            let asked = std::iter::once(&route);
+            reaches(&self.ask_suspected(asked, options, |answering| reaches(answering).is_ok()).await)?;
         }
         if entry == Entry::Passed {
             return match is_replica {
@@ -277,18 +277,35 @@ impl Front {
     }
 
     /// Which of the suspected nodes that could take writes of `routes` answer after all. Suspicion is cheap and often
-    /// wrong, so nothing is refused because of it before they were asked.
-    async fn ask_suspected<'a>(&self, routes: impl Iterator<Item = &'a Route>) -> BTreeSet<NodeId> {
+    /// wrong, so nothing is refused because of it before they were asked. Ends when `enough` have answered, or after
+    /// half of the request's time, so that the caller can still try elsewhere.
+    async fn ask_suspected<'a>(
+        &self,
+        routes: impl Iterator<Item = &'a Route>,
+        options: &RequestOptions,
+        enough: impl Fn(&BTreeSet<NodeId>) -> bool,
+    ) -> BTreeSet<NodeId> {
         let takers = routes.flat_map(|route| {
             route.preference.replicas().iter().chain(route.preference.fallbacks()).copied()
         });
         let suspected: BTreeSet<NodeId> = takers.filter(|&node| self.is_suspected(node)).collect();
         let clock = &self.peers.ports().clock;
-        let asked = suspected.into_iter().map(|node| async move {
-            let answer = self.peers.call(node, Request::Ping(Ping {})).within(clock, REACH_PATIENCE).await;
-            matches!(answer, Ok(_) | Err(CallError::Refused(_))).then_some(node)
-        });
-        futures_util::future::join_all(asked).await.into_iter().flatten().collect()
+        let patience = self.coordinator.deadline(options).since(clock.now()) / 2;
+        let mut asked: FuturesUnordered<_> = suspected
+            .into_iter()
+            .map(|node| async move {
+                let answer = self.peers.call(node, Request::Ping(Ping {})).within(clock, patience).await;
+                matches!(answer, Ok(_) | Err(CallError::Refused(_))).then_some(node)
+            })
+            .collect();
+        let mut answering = BTreeSet::new();
+        while let Some(node) = asked.next().await {
+            answering.extend(node);
+            if enough(&answering) {
+                break;
+            }
+        }
+        answering
     }
 
     fn is_suspected(&self, node: NodeId) -> bool {

@@ -75,8 +75,11 @@ impl Front {
         let nobody = BTreeSet::new();
         let short =
             || routes.iter().filter(|route| self.check_reach(&local, route, options, &nobody).is_err());
+        let enough = |answering: &BTreeSet<NodeId>| {
+            routes.iter().all(|route| self.check_reach(&local, route, options, answering).is_ok())
+        };
         let answering = match short().next() {
-            Some(_) => self.ask_suspected(short()).await,
+            Some(_) => self.ask_suspected(short(), options, enough).await,
             None => nobody.clone(),
         };
         for (position, route) in routes.into_iter().enumerate() {
