@@ -22,6 +22,7 @@ mod get;
 mod multi_get;
 mod multi_write;
 mod parcels;
+mod probe;
 mod repairs;
 mod write;
 
@@ -172,17 +173,12 @@ impl Coordinator {
         direction: Direction,
         deadline: Moment,
     ) -> QuorumOptions {
-        let consistency = scope.definition.consistency;
-        let required = match direction {
-            Direction::Read => consistency.reads_required,
-            Direction::Write => consistency.writes_required,
-        };
+        let (required, sloppy) = required(&scope.definition, options, direction);
         let held = if direction == Direction::Read { scope.definition.read_holders() } else { 0 };
-        let required = options.required.unwrap_or(required);
         QuorumOptions {
             required,
             preferred: options.preferred.unwrap_or(required),
-            sloppy: options.sloppy.unwrap_or(scope.definition.sloppy),
+            sloppy,
             held,
             hedge_after: self.options.hedge_after,
             deadline,
@@ -194,6 +190,15 @@ impl Coordinator {
         let all = preference.replicas().iter().chain(preference.fallbacks());
         all.copied().filter(|&node| self.replicas.is_suspected(node)).collect()
     }
+}
+
+/// Answers that a request must have, and whether fallbacks give them: by its options, or else by its store.
+fn required(definition: &Store, options: &RequestOptions, direction: Direction) -> (u8, bool) {
+    let required = match direction {
+        Direction::Read => definition.consistency.reads_required,
+        Direction::Write => definition.consistency.writes_required,
+    };
+    (options.required.unwrap_or(required), options.sloppy.unwrap_or(definition.sloppy))
 }
 
 /// The newer cluster document that an error carries, if any.

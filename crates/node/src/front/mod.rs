@@ -11,21 +11,18 @@ mod multi;
 
 pub use multi::MULTI_ANSWER_BYTES_MAX;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use client::coordinator::{Coordinator, OwnWrite, Scope};
 use client::peers::{Call, CallError, Peers};
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use model::{Cluster, Moment, NodeId, Value, WallMillis};
-use protocol::quorum::can_be_driven;
+use protocol::quorum::{Reach, can_be_driven};
 use runtime::Clock;
 use storage::Durable;
 use wire::error::{ErrorCode, Outcome};
-use wire::messages::{Delete, Failure, Got, Ping, Put, Request, RequestOptions, Response, Written};
+use wire::messages::{Delete, Failure, Got, Put, Request, RequestOptions, Response, Written};
 
 use crate::replica::Replica;
 use crate::stores::{LocalStore, Stamped, WriteOrder};
@@ -168,10 +165,11 @@ impl Front {
         let route = view.route(store, key);
         let own = self.replica.node();
         let is_replica = route.preference.is_replica(own);
-        if self.check_reach(store, &route, options, &BTreeSet::new()).is_err() {
-            let reaches = |answering: &_| self.check_reach(store, &route, options, answering);
-            let asked = std::iter::once(&route);
-            reaches(&self.ask_suspected(asked, options, |answering| reaches(answering).is_ok()).await)?;
+        if !self.reaches(store, &route, options) {
+            let asked = std::iter::once(&route.preference);
+            if !self.coordinator.out_of_reach(self.scope(view, store), asked, options).await.is_empty() {
+                return Err(self.isolated(store, options));
+            }
         }
         if entry == Entry::Passed {
             return match is_replica {
@@ -250,62 +248,18 @@ impl Front {
         Ok(Written { dot, acks: acked.acks, sloppy: acked.sloppy, context })
     }
 
-    /// Refuses a write that this node could not drive to its quorum, before anything of it is kept. A node that clients
-    /// reach and no other node hears would drive each of their writes into doubt. `answering` are nodes that have just
-    /// answered, whatever is suspected of them.
-    fn check_reach(
-        &self,
-        store: &LocalStore,
-        route: &Route,
-        options: &RequestOptions,
-        answering: &BTreeSet<NodeId>,
-    ) -> Result<(), Failure> {
-        let definition = store.definition();
-        let required = options.required.unwrap_or(definition.consistency.writes_required);
-        let sloppy = options.sloppy.unwrap_or(definition.sloppy);
-        let suspected = |node| self.is_suspected(node) && !answering.contains(&node);
-        match can_be_driven(self.replica.node(), &route.preference, required, sloppy, suspected) {
-            true => Ok(()),
-            false => Err(Failure::new(
-                ErrorCode::Isolated,
-                format!(
-                    "{} hears too few of the key's nodes: {required} must acknowledge",
-                    self.replica.node()
-                ),
-            )),
-        }
+    /// Whether this node can drive a write to its quorum, as far as it knows. What it could not is not begun: a node
+    /// that clients reach and no other node hears would drive each of their writes into doubt.
+    fn reaches(&self, store: &LocalStore, route: &Route, options: &RequestOptions) -> bool {
+        let reach = self.coordinator.reach(store.definition(), options);
+        can_be_driven(&reach, &route.preference, |node| self.is_suspected(node))
     }
 
-    /// Which of the suspected nodes that could take writes of `routes` answer after all. Suspicion is cheap and often
-    /// wrong, so nothing is refused because of it before they were asked. Ends when `enough` have answered, or after
-    /// half of the request's time, so that the caller can still try elsewhere.
-    async fn ask_suspected<'a>(
-        &self,
-        routes: impl Iterator<Item = &'a Route>,
-        options: &RequestOptions,
-        enough: impl Fn(&BTreeSet<NodeId>) -> bool,
-    ) -> BTreeSet<NodeId> {
-        let takers = routes.flat_map(|route| {
-            route.preference.replicas().iter().chain(route.preference.fallbacks()).copied()
-        });
-        let suspected: BTreeSet<NodeId> = takers.filter(|&node| self.is_suspected(node)).collect();
-        let clock = &self.peers.ports().clock;
-        let patience = self.coordinator.deadline(options).since(clock.now()) / 2;
-        let mut asked: FuturesUnordered<_> = suspected
-            .into_iter()
-            .map(|node| async move {
-                let answer = self.peers.call(node, Request::Ping(Ping {})).within(clock, patience).await;
-                matches!(answer, Ok(_) | Err(CallError::Refused(_))).then_some(node)
-            })
-            .collect();
-        let mut answering = BTreeSet::new();
-        while let Some(node) = asked.next().await {
-            answering.extend(node);
-            if enough(&answering) {
-                break;
-            }
-        }
-        answering
+    /// The refusal of a write before anything of it is kept.
+    fn isolated(&self, store: &LocalStore, options: &RequestOptions) -> Failure {
+        let Reach { own, required, .. } = self.coordinator.reach(store.definition(), options);
+        let detail = format!("{own} hears too few of the key's nodes: {required} must acknowledge");
+        Failure::new(ErrorCode::Isolated, detail)
     }
 
     fn is_suspected(&self, node: NodeId) -> bool {

@@ -1,6 +1,6 @@
 //! Many keys of a thin client at once: one message per node, not per key.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -72,19 +72,14 @@ impl Front {
         let mut elsewhere: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
         let mut answers: Vec<Option<Result<Written, Failure>>> = entries.iter().map(|_| None).collect();
         let routes: Vec<_> = entries.iter().map(|(key, _)| view.route(&local, key)).collect();
-        let nobody = BTreeSet::new();
-        let short =
-            || routes.iter().filter(|route| self.check_reach(&local, route, options, &nobody).is_err());
-        let enough = |answering: &BTreeSet<NodeId>| {
-            routes.iter().all(|route| self.check_reach(&local, route, options, answering).is_ok())
-        };
-        let answering = match short().next() {
-            Some(_) => self.ask_suspected(short(), options, enough).await,
-            None => nobody.clone(),
-        };
+        if !routes.iter().all(|route| self.reaches(&local, route, options)) {
+            let asked = routes.iter().map(|route| &route.preference);
+            for position in self.coordinator.out_of_reach(self.scope(&view, &local), asked, options).await {
+                answers[position] = Some(Err(self.isolated(&local, options)));
+            }
+        }
         for (position, route) in routes.into_iter().enumerate() {
-            if let Err(failure) = self.check_reach(&local, &route, options, &answering) {
-                answers[position] = Some(Err(failure));
+            if answers[position].is_some() {
                 continue;
             }
             let preference = route.preference;

@@ -3,7 +3,8 @@
 //! One request, one machine: [`Get`] for a get, [`Write`] for a put or a delete, [`MultiGet`] and [`MultiWrite`]
 //! for many keys with one message per node. Each is started with the key's candidates and options, tells its driver
 //! what to send, and answers exactly once: an `Answer`, or a `Refresh` when a replica knows a newer ring. After the
-//! answer it goes on until stragglers are repaired or hinted; then [`deadline`](Get::deadline) is `None`.
+//! answer it goes on until stragglers are repaired or hinted; then [`deadline`](Get::deadline) is `None`. Before a
+//! write is refused because too few nodes seem to be there, a [`Probe`] asks those that are suspected.
 //!
 //! ```text
 //!             hedge_after                                  deadline
@@ -30,6 +31,7 @@ mod multi_get;
 mod multi_write;
 mod options;
 mod planted;
+mod probe;
 mod replica_error;
 mod write;
 
@@ -38,8 +40,7 @@ pub use machine::Machine;
 pub use multi::KeyIndex;
 pub use multi_get::{MultiGet, MultiGetAction, MultiGetEvent};
 pub use multi_write::{MultiWrite, MultiWriteAction, MultiWriteEvent};
-pub use options::{
-    Candidates, FALLBACKS_MAX, QuorumOptions, can_be_driven, own_record_suffices, own_write_suffices,
-};
+pub use options::{Candidates, FALLBACKS_MAX, QuorumOptions, own_record_suffices, own_write_suffices};
+pub use probe::{Probe, ProbeAction, ProbeEvent, Reach, can_be_driven};
 pub use replica_error::{Errors, ReplicaError};
 pub use write::{Local, Origin, Write, WriteAction, WriteActions, WriteEvent, WriteOutcome};

@@ -113,21 +113,6 @@ pub fn own_write_suffices(own: NodeId, replicas: &[NodeId]) -> bool {
     replicas == [own]
 }
 
-/// Whether a write that `own` stamps can have as many acknowledgements as it must, as far as `own` knows whom it reaches.
-/// One that cannot is better not begun: it would end in doubt, and somebody else may reach more.
-pub fn can_be_driven(
-    own: NodeId,
-    preference: &PreferenceList,
-    required: u8,
-    sloppy: bool,
-    is_suspected: impl Fn(NodeId) -> bool,
-) -> bool {
-    let fallbacks = if sloppy { preference.fallbacks() } else { &[] };
-    let takers = preference.replicas().iter().chain(fallbacks).copied();
-    let there = takers.filter(|&node| node == own || !is_suspected(node));
-    there.take(usize::from(required)).count() == usize::from(required)
-}
-
 #[cfg(test)]
 mod tests {
     use model::{Cluster, Consistency, FallbackOrder, Key, Node, Ring, Store, StoreName, Zone};
@@ -172,22 +157,6 @@ mod tests {
             let candidates = Candidates { preference: &preference, suspected: &both };
             assert_ne!(candidates.fallbacks(None)[0], fallbacks[0], "a suspected one does not come first");
         }
-    }
-
-    /// A replica that clients reached and no other node heard drove each of their writes into doubt.
-    #[test]
-    fn a_node_that_reaches_nobody_drives_no_write_that_needs_others() {
-        let preference = preference(FallbackOrder::Consistent);
-        let (one, other) = (preference.replicas()[0], preference.replicas()[1]);
-        let outsider = preference.fallbacks()[0];
-        let driven = |own, required, sloppy, there: &[NodeId]| {
-            can_be_driven(own, &preference, required, sloppy, |node| !there.contains(&node))
-        };
-        assert!(driven(one, 1, false, &[]) && driven(one, 2, false, &[other]));
-        assert!(!driven(one, 2, false, &[]) && !driven(one, 2, true, &[]));
-        assert!(!driven(one, 2, false, &[outsider]), "only replicas count");
-        assert!(driven(one, 2, true, &[outsider]) && driven(outsider, 1, true, &[]), "fallbacks count too");
-        assert!(!driven(outsider, 1, false, &[]) && driven(outsider, 1, false, &[other]));
     }
 
     #[test]

@@ -48,6 +48,14 @@ pub(super) enum Bug {
     EarlierRoundCounts,
     /// Answers of nodes that were never asked count.
     UnaskedCounts,
+    /// A write is refused for suspicion alone.
+    RefusesUnasked,
+    /// Suspected nodes are asked, and what they answer is not believed.
+    SuspicionIsFinal,
+    /// The question goes on when its answer is certain.
+    AsksForMore,
+    /// The question takes all of the request's time.
+    AsksForever,
 }
 
 crate::planted::plantable!(Bug);

@@ -1,0 +1,238 @@
+//! Whom to ask before a write is refused because its node reaches too few others.
+//!
+//! A node that clients reach and no other node hears would drive each of their writes into doubt, so it begins only
+//! what it can bring to its quorum, as far as it knows ([`can_be_driven`]). What it knows of others is suspicion, which
+//! is cheap and often wrong. So nothing is refused before the suspected nodes that would make the difference were
+//! asked whether they are there: all at once, once for all keys of a request.
+//!
+//! ```text
+//!   start ─────────────── part of the time ──────────── deadline of the request
+//!     │ Ask every suspected  │ Answer: whoever is         left for trying elsewhere
+//!     │ node that could help │ silent is not there
+//!     └─ Answer as soon as no answer can change it any more
+//! ```
+//!
+//! **Architecture Invariant:** a key is refused only when so many of the nodes that were asked have failed, or were
+//! silent for their part of the time, that those that are there are fewer than must acknowledge.
+
+#[cfg(test)]
+mod explore;
+
+use std::collections::BTreeMap;
+
+use model::{Moment, NodeId, PreferenceList};
+
+use super::machine::machine;
+use super::multi::KeyIndex;
+use super::planted::{Bug, planted};
+
+/// Nodes have one part in so many of the request's time to answer: what is left is for trying elsewhere.
+const PATIENCE_PART: u64 = 2;
+
+/// Who drives a write, and what it must have. The same for every key of a multi-request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// The node that stamps the write, or passes it on.
+    pub own: NodeId,
+    /// Acknowledgements that the write must have: W.
+    pub required: u8,
+    /// Whether fallbacks count in place of replicas.
+    pub sloppy: bool,
+}
+
+/// Whether a write can have as many acknowledgements as it must, as far as its node knows whom it reaches. One that
+/// cannot is better not begun: it would end in doubt, and somebody else may reach more. [`Probe`] finds out.
+pub fn can_be_driven(
+    reach: &Reach,
+    preference: &PreferenceList,
+    is_suspected: impl Fn(NodeId) -> bool,
+) -> bool {
+    reach.missing(preference, is_suspected) == 0
+}
+
+impl Reach {
+    /// The nodes whose acknowledgements count.
+    fn takers(self, preference: &PreferenceList) -> impl Iterator<Item = NodeId> {
+        let fallbacks = if self.sloppy { preference.fallbacks() } else { &[] };
+        preference.replicas().iter().chain(fallbacks).copied()
+    }
+
+    /// How many takers are missing when those are not there that are suspected.
+    fn missing(self, preference: &PreferenceList, is_suspected: impl Fn(NodeId) -> bool) -> usize {
+        let required = usize::from(self.required);
+        let there = self.takers(preference).filter(|&node| node == self.own || !is_suspected(node));
+        required - there.take(required).count()
+    }
+}
+
+/// What has happened to the question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeEvent {
+    /// A node has said anything, be it a refusal: it is there.
+    Answered {
+        /// Who.
+        node: NodeId,
+    },
+    /// A node cannot be reached, or the link to it broke before it answered.
+    Failed {
+        /// Who.
+        node: NodeId,
+    },
+    /// The moment that [`Probe::deadline`] named has come.
+    Elapsed,
+}
+
+/// What shall be done for the question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProbeAction {
+    /// Ask this node for a sign of life, whatever is suspected of it. Each node comes once.
+    Ask {
+        /// Whom.
+        node: NodeId,
+    },
+    /// The question is settled; comes once.
+    Answer {
+        /// The keys whose writes must be refused, ascending; the others can be driven.
+        refused: Vec<KeyIndex>,
+    },
+}
+
+/// One question for all keys of a write.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// The keys that lack takers, ascending.
+    short: Vec<Short>,
+    asked: BTreeMap<NodeId, Asked>,
+    /// Until when answers are waited for; `None` once the question is settled.
+    deadline: Option<Moment>,
+}
+
+/// A key that is short of takers.
+#[derive(Clone, Copy, Debug)]
+struct Short {
+    key: KeyIndex,
+    /// Takers that it still lacks.
+    missing: usize,
+    /// Takers of it that have been asked and have neither answered nor failed.
+    awaited: usize,
+}
+
+/// A node that was asked.
+#[derive(Clone, Debug)]
+struct Asked {
+    reply: Reply,
+    /// Positions among the short keys that it can take writes of.
+    short: Vec<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reply {
+    Awaited,
+    Failed,
+    Answered,
+}
+
+impl Short {
+    /// Whether what is awaited can still decide about it.
+    fn is_open(&self) -> bool {
+        self.missing > 0 && self.missing <= self.awaited
+    }
+}
+
+impl Probe {
+    /// Asks for the keys with these preference lists, numbered in their order. `deadline` is that of the request.
+    ///
+    /// The answer may be among the first actions: when no key lacks a taker, or no question can help.
+    pub fn start<'a>(
+        reach: Reach,
+        preferences: impl IntoIterator<Item = &'a PreferenceList>,
+        is_suspected: impl Fn(NodeId) -> bool,
+        now: Moment,
+        deadline: Moment,
+        actions: &mut Vec<ProbeAction>,
+    ) -> Self {
+        let mut probe = Probe { short: Vec::new(), asked: BTreeMap::new(), deadline: None };
+        for (position, preference) in preferences.into_iter().enumerate() {
+            let missing = reach.missing(preference, &is_suspected);
+            if missing > 0 {
+                let absent = |node: &NodeId| *node != reach.own && is_suspected(*node);
+                let absent = reach.takers(preference).filter(absent).collect();
+                probe.add(KeyIndex::at(position), missing, absent);
+            }
+        }
+        let patience = deadline.nanos.saturating_sub(now.nanos) / PATIENCE_PART;
+        let patience = if planted(Bug::AsksForever) { patience * PATIENCE_PART } else { patience };
+        probe.deadline = Some(Moment { nanos: now.nanos + patience });
+        actions.extend(probe.asked.keys().map(|&node| ProbeAction::Ask { node }));
+        probe.settle(now, actions);
+        probe
+    }
+
+    /// Takes in what has happened by `now`, and says what to do.
+    pub fn step(&mut self, event: ProbeEvent, now: Moment, actions: &mut Vec<ProbeAction>) {
+        if self.deadline.is_none() {
+            return;
+        }
+        match event {
+            ProbeEvent::Answered { node } => self.replied(node, Reply::Answered),
+            ProbeEvent::Failed { node } => self.replied(node, Reply::Failed),
+            ProbeEvent::Elapsed => {}
+        }
+        self.settle(now, actions);
+    }
+
+    /// When the machine must be told that time has passed, at the latest; `None` once it has answered.
+    pub fn deadline(&self) -> Option<Moment> {
+        self.deadline
+    }
+
+    /// Whether its caller still waits.
+    pub fn is_unanswered(&self) -> bool {
+        self.deadline.is_some()
+    }
+
+    /// Adds a key that lacks takers, and asks those that are suspected unless even all of them were too few.
+    fn add(&mut self, key: KeyIndex, missing: usize, absent: Vec<NodeId>) {
+        let asks = missing <= absent.len() && !planted(Bug::RefusesUnasked);
+        let awaited = if asks { absent.len() } else { 0 };
+        for node in absent.into_iter().take(awaited) {
+            let asked = self.asked.entry(node);
+            asked.or_insert(Asked { reply: Reply::Awaited, short: Vec::new() }).short.push(self.short.len());
+        }
+        self.short.push(Short { key, missing, awaited });
+    }
+
+    /// Counts a node's reply. Positive evidence wins: who has answered is there, also after a failure.
+    fn replied(&mut self, node: NodeId, reply: Reply) {
+        let Some(asked) = self.asked.get_mut(&node) else { return };
+        let before = asked.reply;
+        if before == Reply::Answered || before == reply {
+            return;
+        }
+        asked.reply = reply;
+        for &position in &asked.short {
+            let short = &mut self.short[position];
+            short.awaited -= usize::from(before == Reply::Awaited);
+            if reply == Reply::Answered && !planted(Bug::SuspicionIsFinal) {
+                short.missing = short.missing.saturating_sub(1);
+            }
+        }
+    }
+
+    /// Answers when nothing that is awaited can change the answer any more, or nobody is waited for any longer.
+    fn settle(&mut self, now: Moment, actions: &mut Vec<ProbeAction>) {
+        let Some(deadline) = self.deadline else { return };
+        let waits = match planted(Bug::AsksForMore) {
+            true => self.short.iter().any(|short| short.awaited > 0),
+            false => self.short.iter().any(Short::is_open),
+        };
+        if waits && now < deadline {
+            return;
+        }
+        self.deadline = None;
+        let refused = self.short.iter().filter(|short| short.missing > 0).map(|short| short.key).collect();
+        actions.push(ProbeAction::Answer { refused });
+    }
+}
+
+machine!(Probe, ProbeEvent, Vec<ProbeAction>);
