@@ -7,10 +7,11 @@ from typing import Any
 
 from kazoo.exceptions import ConnectionClosedError
 from kazoo.protocol.serialization import GetChildren2, GetData, Sync
-from kazoo.protocol.states import KeeperState, ZnodeStat
+from kazoo.protocol.states import KeeperState, WatchedEvent, ZnodeStat
 
 from parkazoo import ParKazooClient
 from parkazoo.ensemble import EnsembleClient, Shared
+from parkazoo.layout import CONFIG
 from parkazoo.mapping import Table
 from parkazoo.wire import Fenced
 
@@ -33,6 +34,7 @@ class Fake:
         for name, hosts in self.table.ensembles.items():
             ensemble = EnsembleClient(sessions, name, hosts)
             ensemble.opened, ensemble._state = True, KeeperState.CONNECTED
+            ensemble._live.set()
             ensemble._connection.wake = lambda: None  # type: ignore[method-assign]
             sessions.by_name[name] = ensemble
         client._state = KeeperState.CONNECTED
@@ -62,6 +64,14 @@ class Fake:
             raise ConnectionClosedError("closed")
 
         self[name]._connection.wake = closed  # type: ignore[method-assign]
+
+    def silent(self) -> None:
+        """From now on it does nothing by itself: no routine of its own is started."""
+        self.client.handler.spawn = lambda *_: None
+
+    def announce(self, name: str) -> None:
+        """An ensemble says that its copy of the table has changed."""
+        self[name]._configuration_changed(WatchedEvent("CHANGED", "CONNECTED", CONFIG))
 
     def sent(self, name: str) -> list[Any]:
         """What is put on the wire now, as pairs of request and reply object."""

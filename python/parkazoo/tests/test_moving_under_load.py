@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -18,8 +20,9 @@ from history import UNKNOWN
 from parkazoo import ParKazooClient
 from parkazoo.mapping import SHARDS
 from parkazoo.move import Mover
-from servers import Ensemble
+from servers import PATIENCE_SECONDS, Ensemble, wait_until
 from test_faults import Turmoil, connect_to, hosts_of
+from test_moves import elsewhere
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(900)]
 
@@ -28,6 +31,8 @@ WHOLE = 3  # ensembles, when the third has joined
 LONG_SECONDS = 30.0
 # A third of all shards moves while everybody is busy and the servers stall and die.
 MOVE_SECONDS = 600.0
+# One shard goes round and round, under requests of which so many pairs are in flight.
+MOVES_OF_ONE, IN_FLIGHT = 12, 40
 
 
 @pytest.fixture
@@ -122,3 +127,49 @@ def disturb(ensemble: Ensemble) -> None:
     ensemble.kill()
     ensemble.start()
     time.sleep(3)
+
+
+def test_one_client_that_does_not_wait_sees_its_own_writes_in_their_order(
+    ensembles: EnsembleFactory, operator: Callable[[str], ParKazooClient]
+) -> None:
+    """Reads were asked again behind later writes, and saw them."""
+    hosts = hosts_of(ensembles(WHOLE))
+    mover, client = operator(hosts), operator(hosts)
+    client.create("/own/x", b"-1", makepath=True)
+    ended, told, number = threading.Event(), deque[int](), 0
+
+    def move() -> None:
+        try:
+            for _ in range(MOVES_OF_ONE):
+                Mover(mover).move(elsewhere(mover, "/own/x"))
+        finally:
+            ended.set()
+
+    thread = threading.Thread(target=move)
+    thread.start()
+    asked: deque[tuple[int, Any, Any]] = deque()
+
+    def judge() -> None:
+        number, read, write = asked.popleft()
+        data, stat = read.get(timeout=PATIENCE_SECONDS)
+        assert (int(data), stat.version) == (number - 1, number)
+        assert write.get(timeout=PATIENCE_SECONDS).version == number + 1
+
+    try:
+        while not ended.is_set():
+            read = client.get_async("/own/x")
+            write = client.set_async("/own/x", b"%d" % number)
+            for result, place in (read, 2 * number), (write, 2 * number + 1):
+                result.rawlink(lambda _, place=place: told.append(place))
+            asked.append((number, read, write))
+            number += 1
+            if len(asked) == IN_FLIGHT:
+                judge()
+        while asked:
+            judge()
+    finally:
+        ended.wait()
+        thread.join()
+    assert number > MOVES_OF_ONE * IN_FLIGHT
+    wait_until(lambda: len(told) == 2 * number, "all callers are told")
+    assert list(told) == list(range(2 * number))

@@ -378,33 +378,39 @@ class ParKazooClient(Facade):
         table = self._sessions.table
         assert table is not None
         fencing = self._fencing
-        if (fencing.waiting or table.moving) and fencing.must_wait(call, reply, table):
-            return
+        if fencing.busy or table.moving:
+            if fencing.must_wait(call, reply):
+                return
+            table = self._sessions.table  # it may have been a while
+            assert table is not None
         name = table.owners[shard]
         ensemble = self._sessions.by_name.get(name)
         if ensemble is None or not ensemble.opened:
             ensemble = self._sessions.session(name)
         reply.ensemble = ensemble
-        reply.fence = table.fences[shard]
+        reply.table = table
         if type(request) is Multi:
-            fences: tuple[tuple[str, int], ...] = ((fence(shard), reply.fence),)
+            fences: tuple[tuple[str, int], ...] = ((fence(shard), table.fences[shard]),)
             for other in request.also:
                 fences += ((fence(other), table.fences[other]),)
             request = Fenced(fences, request.operations)
         elif getattr(request, "watcher", None) is not None:
             request = request._replace(watcher=request.watcher.at(ensemble))
-        if self.strict_reads and type(request) in READS:
-            reply = StrictReply(self._fencing, call, reply)
-            for request_ahead, reply_ahead in reply.ahead(shard):
-                ensemble.enqueue(request_ahead, reply_ahead)
-        elif later is not None and type(request) is BucketStat:
+        if later is not None and type(request) is BucketStat and not self.strict_reads:
             if (shared := ensemble.share(request, reply)) is not None:
                 later.setdefault(ensemble, []).append(shared)
-            return
-        if later is None:
-            ensemble.submit(request, reply)
-        elif ensemble.enqueue(request, reply):
-            later.setdefault(ensemble, []).append(reply)
+        else:
+            if self.strict_reads and type(request) in READS:
+                reply = StrictReply(fencing, call, reply)
+                for request_ahead, reply_ahead in reply.ahead(shard):
+                    ensemble.enqueue(request_ahead, reply_ahead)
+            if later is None:
+                ensemble.submit(request, reply)
+            elif ensemble.enqueue(request, reply):
+                later.setdefault(ensemble, []).append(reply)
+        now = self._sessions.table
+        if now is not table and now is not None:
+            fencing.shards_left(table, now, (shard,))  # what follows must not overtake
 
     def _everywhere(self, request: Any, async_object: Any) -> None:
         """Send a request on every session; the answer is a failure if one failed."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from kazoo.client import CLOSED_STATES
@@ -25,14 +26,19 @@ from kazoo.protocol.states import KazooState, KeeperState
 
 from parkazoo.connection import BatchingClient
 from parkazoo.layout import CONFIG, BucketStat
+from parkazoo.mapping import ConfigurationInvalid, Table
 from parkazoo.wire import Fenced
+
+UNREAD = float("inf")
 
 
 class Owner(Protocol):
     handler: Any
 
     def ensemble_changed(self, ensemble: EnsembleClient, state: str) -> None: ...
-    def configuration_seen(self, ensemble: EnsembleClient, data: Any) -> None: ...
+    def configuration_seen(
+        self, ensemble: EnsembleClient, data: Any, number: int
+    ) -> None: ...
 
 
 class _Inline:
@@ -145,8 +151,10 @@ class EnsembleClient(BatchingClient):
 
     `counted`: its state is part of the logical state. It is not while it joins.
     `closing`: it is being closed on purpose, so its end is not a loss.
-    `suspect`: its copy of the configuration has changed and was not read yet, so
-    what it answers may come from a shard that has left.
+    `copy`: its copy of the table, as it was last read. `newest`: the generation of
+    that; `UNREAD` while there is a newer one, and what it answers may come from a
+    shard that has left.
+    `asked`: how many times its copy was asked for.
     `shared`: the newest shared read, while nothing behind it keeps others from it.
     """
 
@@ -158,8 +166,11 @@ class EnsembleClient(BatchingClient):
         self.counted = True
         self.closing = False
         self.opened = False
-        self.suspect = False
+        self.copy: Table | None = None
+        self.newest: float = 0
+        self.asked = 0
         self.shared: Shared | None = None
+        self._asking = owner.handler.lock_object()
         self._shutting = owner.handler.lock_object()
         super().__init__(hosts=hosts, handler=_Inline(owner.handler), **options)
         # The connection waits on sockets with the owner's handler itself, which
@@ -256,12 +267,22 @@ class EnsembleClient(BatchingClient):
 
     # -- the configuration, watched on every connection ---------------------------
 
+    @property
+    def suspect(self) -> bool:
+        return self.newest == UNREAD
+
     def read_configuration(self, first: bool = False) -> None:
-        """Read our copy of the table, leaving a watch, ahead of all that waits."""
-        self.suspect = True
+        """Read our copy of the table, leaving a watch.
+
+        `first`: ahead of all that waits, on a connection that has just been made.
+        """
+        with self._asking:
+            self.asked = number = self.asked + 1
+            self.newest = UNREAD
+        seen = partial(self._configuration_seen, number, first)
         requests = [
             (Exists(CONFIG, self._configuration_changed), _IGNORED),
-            (GetData(CONFIG, None), Reply(self._configuration, self._no_configuration)),
+            (GetData(CONFIG, None), Reply(seen, seen)),
         ]
         if first:
             self._queue.extendleft(reversed(requests))
@@ -277,13 +298,22 @@ class EnsembleClient(BatchingClient):
         if event.type != "NONE" and not self.closing:
             self.read_configuration()
 
-    def _configuration(self, found: Any) -> None:
+    def _configuration_seen(self, number: int, first: bool, found: Any) -> None:
+        """The copy, or what went wrong in reading it."""
         assert self.owner is not None
-        self.owner.configuration_seen(self, found[0])
-
-    def _no_configuration(self, error: Exception) -> None:
-        assert self.owner is not None
-        self.owner.configuration_seen(self, error)
+        seen = found if isinstance(found, Exception) else found[0]
+        if isinstance(seen, bytes):
+            try:
+                seen = Table.deserialize(seen)
+            except ConfigurationInvalid as error:
+                seen = error
+        with self._asking:
+            if isinstance(seen, Table):
+                self.copy = seen
+            if number == self.asked:
+                self.newest = self.copy.generation if self.copy else 0
+        # One that went ahead of others does not tell that they have been answered.
+        self.owner.configuration_seen(self, seen, 0 if first else number)
 
 
 _OF_ONE_NODE = (Exists, GetACL, GetData)

@@ -2,21 +2,28 @@
 
 What: calls that a fence refused, and all later calls to that shard, wait here in
 the order in which they were made. When the table says where the shard is now they
-are sent there, refused ones first. Reads that were answered after the ensemble's
-copy of the table changed, and before it was read, are asked again.
+are sent there, refused ones first.
+
+A read has no fence. If its ensemble's copy of the table has changed since it was
+sent, its answer is held until that copy has been read. It is good if the shard was
+still there, by that copy, or if a write behind it passed the shard's fence: servers
+answer in order, and a fence that has changed never changes back. Else it is asked
+again, in its turn among the refused writes.
 
 Why a single call is sent again, and not its whole operation: the step machines
 are correct for any delay between their steps, and a move is a delay. A claim does
 not move; a machine whose claim is gone begins anew by itself.
 
-Must never: reorder two calls of one client to one shard, or release a shard before
-every call that was in flight to its old ensemble has come back.
+Must never: reorder two calls of one client to one shard, release a shard before
+every call that was in flight to its old ensemble has come back, or ask a read
+again behind a later write that has had its effect.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import NoAuthError, NoNodeError
@@ -32,7 +39,7 @@ from kazoo.protocol.serialization import (
 from parkazoo.ensemble import EnsembleClient, Reply
 from parkazoo.errors import Contention
 from parkazoo.layout import BucketStat, fence
-from parkazoo.mapping import Table
+from parkazoo.mapping import SHARDS, ConfigurationInvalid, Table
 from parkazoo.steps import Call
 
 if TYPE_CHECKING:
@@ -70,7 +77,8 @@ class StrictReply:
         ]
 
     def _fence(self, stat: Any) -> None:
-        self.moved = stat is None or stat.version != self.reply.fence
+        fences = self.reply.table.fences
+        self.moved = stat is None or stat.version != fences[self.call.shard]
 
     def set(self, value: Any = None) -> None:
         if self.moved:
@@ -86,18 +94,34 @@ class StrictReply:
             self.reply.set_exception(error)
 
     def _refused(self) -> None:
-        reply = self.reply
-        self.fencing.refused(self.call, reply, reply.ensemble.name, reply.fence)
+        self.fencing.refused(self.call, self.reply)
 
 
 class _Waiting:
-    """The calls waiting for one shard, and the place they were refused at."""
+    """The calls waiting for one shard, and the place that it leaves.
 
-    def __init__(self, owner: str, fence: int) -> None:
+    `after`: how often that ensemble's copy had been asked for when calls began to
+    wait. The answer to a later one comes behind all that was sent before.
+    """
+
+    def __init__(self, ensemble: EnsembleClient | None, owner: str, fence: int) -> None:
+        self.ensemble = ensemble
         self.owner, self.fence = owner, fence
+        self.after = ensemble.asked if ensemble is not None else 0
         self.since = time.monotonic()
         self.refused: deque[tuple[Call, Any]] = deque()
         self.unsent: deque[tuple[Call, Any]] = deque()
+
+    def may_go(self, ensemble: EnsembleClient, number: int) -> bool:
+        """Have all calls to the old place come back, this copy having been read?"""
+        behind = self.ensemble is ensemble and number > self.after
+        return behind or _idle(self.ensemble)
+
+
+def _idle(ensemble: EnsembleClient | None) -> bool:
+    """Is nothing on its way there, nor will be? What a lost connection had under
+    way has been ended."""
+    return ensemble is None or not (ensemble.connected or ensemble._queue)
 
 
 class Fencing:
@@ -105,19 +129,22 @@ class Fencing:
         self.client = client
         self.lock = client.handler.rlock_object()
         self.waiting: dict[int, _Waiting] = {}
-        self.held: dict[str, list[tuple[Call, Any]]] = {}
+        # True while anything waits, or is being sent that did.
+        self.busy = False
+        self.held: dict[EnsembleClient, list[tuple[Call, Any, Any]]] = {}
         self.polling = False
 
-    def refused(self, call: Call, reply: Any, owner: str, fence: int) -> None:
-        """The fence refused this call at `owner`. It will be sent again."""
-        with self.lock:
-            waiting = self.waiting.setdefault(call.shard, _Waiting(owner, fence))
-            waiting.refused.append((call, reply))
-            start, self.polling = not self.polling, True
-        if start:
-            self.client.handler.spawn(self._poll)
+    # -- calls that wait -----------------------------------------------------------
 
-    def must_wait(self, call: Call, reply: Any, table: Table) -> bool:
+    def refused(self, call: Call, reply: Any) -> None:
+        """The fence refused this call. It will be sent again."""
+        with self.lock:
+            self._entry(call.shard, reply.ensemble, reply.table).refused.append(
+                (call, reply)
+            )
+        self._see_to_it()
+
+    def must_wait(self, call: Call, reply: Any) -> bool:
         """Is the shard on its way? Then the call waits behind those before it.
 
         Reads wait, too: what the old ensemble answers after the switch is old.
@@ -126,58 +153,155 @@ class Fencing:
         with self.lock:
             waiting = self.waiting.get(shard)
             if waiting is None:
-                if shard not in table.moving:
+                table = self.client._sessions.table
+                if table is None or shard not in table.moving:
                     return False
-                waiting = self.waiting[shard] = _Waiting(
-                    table.owners[shard], table.fences[shard]
-                )
+                waiting = self._entry(shard, self._at(table, shard), table)
             waiting.unsent.append((call, reply))
-            start, self.polling = not self.polling, True
-        if start:
-            self.client.handler.spawn(self._poll)
+        self._see_to_it()
         return True
 
-    def hold(self, ensemble: EnsembleClient, call: Call, reply: Any) -> None:
-        """A read answered by an ensemble whose table we have yet to read."""
+    def shards_left(
+        self, old: Table, table: Table, among: Iterable[int] = range(SHARDS)
+    ) -> None:
+        """Later calls to shards that have moved wait for those sent before."""
         with self.lock:
-            self.held.setdefault(ensemble.name, []).append((call, reply))
+            for shard in among:
+                if not _is_at(table, shard, old.owners[shard], old.fences[shard]):
+                    ensemble = self._at(old, shard)
+                    if not _idle(ensemble):
+                        self._entry(shard, ensemble, old)
+        self._see_to_it()
 
-    def copy_read(self, ensemble: EnsembleClient) -> None:
-        """An ensemble's copy of the table has been read, or could not be."""
+    def _at(self, table: Table, shard: int) -> EnsembleClient | None:
+        return self.client._sessions.by_name.get(table.owners[shard])
+
+    def _entry(
+        self, shard: int, ensemble: EnsembleClient | None, table: Table
+    ) -> _Waiting:
+        waiting = self.waiting.get(shard)
+        if waiting is None:
+            waiting = self.waiting[shard] = _Waiting(
+                ensemble, table.owners[shard], table.fences[shard]
+            )
+            self.busy = True
+        return waiting
+
+    # -- reads in doubt ------------------------------------------------------------
+
+    def doubted(self, call: Call, reply: Any, answer: Any) -> None:
+        """A read was answered by an ensemble whose table is newer than the one that
+        the read was sent by. `answer` may be an error."""
+        ensemble = reply.ensemble
         with self.lock:
-            again = self.held.pop(ensemble.name, [])
-            table = self.client._sessions.table
-            if table is not None:
-                for shard, waiting in list(self.waiting.items()):
-                    here = (table.owners[shard], table.fences[shard])
-                    if (
-                        waiting.owner == ensemble.name
-                        and here != (waiting.owner, waiting.fence)
-                        and shard not in table.moving
-                    ):
-                        again += [*waiting.refused, *waiting.unsent]
-                        del self.waiting[shard]
+            waiting = self.waiting.get(call.shard)
+            if waiting is not None and waiting.refused:
+                waiting.refused.append((call, reply))
+                return
+            if ensemble.suspect:
+                self.held.setdefault(ensemble, []).append((call, reply, answer))
+                return
+        if _good(ensemble.copy, call, reply):
+            reply.believe(answer)
+        else:
+            self.refused(call, reply)
+
+    def passed(self, write: Any) -> None:
+        """A write passed its fence: so had the shard been there for reads before it."""
+        ensemble, shard = write.ensemble, write.call.shard
+        if ensemble not in self.held:
+            return
+        proven: list[tuple[Call, Any, Any]] = []
+        left: list[tuple[Call, Any, Any]] = []
+        with self.lock:
+            for held in self.held.pop(ensemble, []):
+                same = held[1].table.fences[shard] == write.table.fences[shard]
+                (proven if held[0].shard == shard and same else left).append(held)
+            if left:
+                self.held[ensemble] = left
+        for _, reply, answer in proven:
+            reply.believe(answer)
+
+    def copy_read(self, ensemble: EnsembleClient, seen: Any, number: int) -> None:
+        """An ensemble's copy of the table has been read, or could not be."""
+        good, failed = [], []
+        with self.lock:
+            again: list[tuple[Call, Any]] = []
+            for call, reply, answer in self.held.pop(ensemble, []):
+                if isinstance(seen, Table) and _good(seen, call, reply):
+                    good.append((reply, answer))
+                elif self._ended_with(seen, call, reply):
+                    failed.append(reply)
+                else:
+                    again.append((call, reply))
+            # They came before whatever was refused since they are held.
+            for call, reply in reversed(again):
+                entry = self._entry(call.shard, ensemble, reply.table)
+                entry.refused.appendleft((call, reply))
+        for reply, answer in good:
+            reply.believe(answer)
+        for reply in failed:
+            reply.believe(seen)
+        self._release(ensemble, number)
+        self._see_to_it()
+
+    def _ended_with(self, seen: Any, call: Call, reply: Any) -> bool:
+        """Was the connection lost, and the shard is still there as far as we know?"""
+        table = self.client._sessions.table
+        return (
+            isinstance(seen, Exception)
+            and not isinstance(seen, (NoNodeError, ConfigurationInvalid))
+            and table is not None
+            and _good(table, call, reply)
+        )
+
+    def _release(self, ensemble: EnsembleClient, number: int) -> None:
+        """Send what waited for shards that have arrived."""
+        table = self.client._sessions.table
+        if table is None or not self.waiting:
+            return
+        for owner in {table.owners[shard] for shard in list(self.waiting)}:
+            self.client._sessions.session(owner)  # not under our lock, which is inner
+        with self.lock:
+            again: list[tuple[Call, Any]] = []
+            for shard, waiting in list(self.waiting.items()):
+                if (
+                    shard not in table.moving
+                    and not _is_at(table, shard, waiting.owner, waiting.fence)
+                    and waiting.may_go(ensemble, number)
+                ):
+                    again += [*waiting.refused, *waiting.unsent]
+                    del self.waiting[shard]
             # Sent under the lock, so that no later call slips in between.
             for call, reply in again:
                 self.client._submit(call, reply)
+            self.busy = bool(self.waiting)
 
     def give_up(self, error: Exception) -> None:
         """The session is lost: nothing that waits will be sent."""
         with self.lock:
             calls = [c for w in self.waiting.values() for c in [*w.refused, *w.unsent]]
-            calls += [c for held in self.held.values() for c in held]
+            calls += [(c, r) for held in self.held.values() for c, r, _ in held]
             self.waiting.clear()
+            self.busy = False
             self.held.clear()
         for _, reply in calls:
             reply.set_exception(error)
+
+    def _see_to_it(self) -> None:
+        """Have the copies read as long as anything waits."""
+        with self.lock:
+            if self.polling or not self.waiting:
+                return
+            self.polling = True
+        self.client.handler.spawn(self._poll)
 
     def _poll(self) -> None:
         """Read the copies again and again while anything waits."""
         while True:
             self._end_long_waits()
             with self.lock:
-                owners = {waiting.owner for waiting in self.waiting.values()}
-                if not owners:
+                if not self.waiting:
                     self.polling = False
                     return
             for ensemble in list(self.client._sessions.by_name.values()):
@@ -192,6 +316,7 @@ class Fencing:
             limit = now - WAIT_SECONDS_MAX
             late = [s for s, waiting in self.waiting.items() if waiting.since < limit]
             ended = [(shard, self.waiting.pop(shard)) for shard in late]
+            self.busy = bool(self.waiting)
         for shard, waiting in ended:
             error = Contention(
                 f"shard {shard} of ensemble {waiting.owner} takes no requests for"
@@ -200,3 +325,16 @@ class Fencing:
             )
             for _, reply in [*waiting.refused, *waiting.unsent]:
                 reply.set_exception(error)
+
+
+def _is_at(table: Table, shard: int, owner: str, fence: int) -> bool:
+    return table.owners[shard] == owner and table.fences[shard] == fence
+
+
+def _good(copy: Table, call: Call, reply: Any) -> bool:
+    """Was the shard where the read went, by that ensemble's copy or since?"""
+    sent, shard = reply.table, call.shard
+    return copy.generation <= sent.generation or (
+        shard not in copy.moving
+        and _is_at(copy, shard, sent.owners[shard], sent.fences[shard])
+    )

@@ -22,6 +22,7 @@ from kazoo.protocol.serialization import SetACL
 
 from parkazoo import failpoints
 from parkazoo.layout import Layout
+from parkazoo.mapping import Table
 from parkazoo.steps import Call, Machine, Multi, MultiFailed
 from parkazoo.wire import ShardMoved
 
@@ -47,50 +48,52 @@ def run(
 class _Part:
     """Takes the reply to one of several calls that were sent together."""
 
-    __slots__ = ("call", "ensemble", "fence", "index", "operation")
+    __slots__ = ("call", "ensemble", "index", "operation", "table")
 
     def __init__(self, operation: Driven, index: int, call: Call) -> None:
         self.operation, self.index, self.call = operation, index, call
         self.ensemble: EnsembleClient = None  # type: ignore[assignment]
-        self.fence = 0
+        self.table: Table = None  # type: ignore[assignment]
 
     def set(self, value: Any = None) -> None:
         call = self.call
         if call.label:
             failpoints.reached(call.label, failpoints.AFTER)
-        if type(call.request) is Multi:
-            if type(value) is ShardMoved:
-                fencing = self.operation.client._fencing
-                fencing.refused(call, self, self.ensemble.name, self.fence)
+        if self.ensemble.newest > self.table.generation:
+            fencing = self.operation.client._fencing
+            if type(call.request) is not Multi:
+                fencing.doubted(call, self, value)
                 return
-        elif self.ensemble.suspect:
-            self.operation.client._fencing.hold(self.ensemble, call, self)
-            return
+            if type(value) is not ShardMoved:
+                fencing.passed(self)
+        if type(value) is ShardMoved:
+            self.operation.client._fencing.refused(call, self)
+        else:
+            self.believe(value)
+
+    def set_exception(self, error: Exception) -> None:
+        if _doubtful(self, self.call, error):
+            self.operation.client._fencing.doubted(self.call, self, error)
+        else:
+            self.believe(error)
+
+    def believe(self, value: Any) -> None:
         operation = self.operation
         operation.parts[self.index] = value
         if not operation.missing.pop():
             operation.together()
 
-    def set_exception(self, error: Exception) -> None:
-        if _doubtful(self.ensemble, self.call, error):
-            self.operation.client._fencing.hold(self.ensemble, self.call, self)
-        else:
-            operation = self.operation
-            operation.parts[self.index] = error
-            if not operation.missing.pop():
-                operation.together()
 
-
-def _doubtful(ensemble: EnsembleClient | None, call: Call, error: Exception) -> bool:
+def _doubtful(reply: Any, call: Call, error: Exception) -> bool:
     """Does this read say "absent" of a shard that may just have left?
 
     A call that was never sent has no ensemble, and can be ended all the same.
     """
     return (
-        ensemble is not None
-        and ensemble.suspect
+        isinstance(error, NoNodeError)
         and type(call.request) is not Multi
-        and isinstance(error, NoNodeError)
+        and reply.ensemble is not None
+        and reply.ensemble.newest > reply.table.generation
     )
 
 
@@ -104,16 +107,16 @@ class Driven:
         "call",
         "client",
         "ensemble",
-        "fence",
         "losses",
         "machine",
         "missing",
         "parts",
+        "table",
     )
 
     # Set when first used, not before: an operation is made for every request.
     call: Call
-    fence: int
+    table: Table
     parts: list[Any]
     missing: list[bool]
 
@@ -196,14 +199,19 @@ class Driven:
         call = self.call
         if call.label:
             failpoints.reached(call.label, failpoints.AFTER)
-        if type(call.request) is not Multi:
-            if self.ensemble.suspect and type(call.request) is not SetACL:
-                self.client._fencing.hold(self.ensemble, call, self)
-            else:
-                self.resume(value, None)
-            return
+        if self.ensemble.newest > self.table.generation:
+            fencing = self.client._fencing
+            if type(call.request) is not Multi:
+                if type(call.request) is not SetACL:
+                    fencing.doubted(call, self, value)
+                    return
+            elif type(value) is not ShardMoved:
+                fencing.passed(self)
         if type(value) is ShardMoved:
-            self.client._fencing.refused(call, self, self.ensemble.name, self.fence)
+            if call.request.also:  # they may be on several ensembles now
+                self.resume(None, value)
+            else:
+                self.client._fencing.refused(call, self)
         elif type(value) is MultiFailed:
             machine = self.machine
             if self.behind(call, value.error):
@@ -214,10 +222,17 @@ class Driven:
             self.resume(value, None)
 
     def set_exception(self, error: Exception) -> None:
-        if _doubtful(self.ensemble, self.call, error):
-            self.client._fencing.hold(self.ensemble, self.call, self)
+        if _doubtful(self, self.call, error):
+            self.client._fencing.doubted(self.call, self, error)
         else:
             self.resume(None, error)
+
+    def believe(self, value: Any) -> None:
+        """The answer to a read that was in doubt has turned out to be good."""
+        if isinstance(value, Exception):
+            self.resume(None, value)
+        else:
+            self.resume(value, None)
 
     def together(self) -> None:
         """The last of several replies has come: resume the machine."""

@@ -43,6 +43,7 @@ from parkazoo.mapping import parent
 from parkazoo.operation import Driven
 from parkazoo.requests import machine_for
 from parkazoo.steps import Call
+from parkazoo.wire import ShardMoved
 
 if TYPE_CHECKING:
     from parkazoo.client import ParKazooClient
@@ -99,7 +100,12 @@ class Task(Driven):
             if isinstance(error, _TOO_EARLY) and ordering.behind_gate(self):
                 return
             ordering.leave(self)
-        self.async_object.set_exception(error)
+        if type(error) is ShardMoved:
+            # A transaction over shards that are not on one ensemble any more, or
+            # soon will not be. Nothing was done: it is judged by the newer table.
+            ordering.client._dispatch(self.request, self.async_object)
+        else:
+            self.async_object.set_exception(error)
         if ordering.across:
             ordering.answered(self)
 

@@ -436,32 +436,29 @@ class Sessions:
 
     # -- the table ---------------------------------------------------------------
 
-    def configuration_seen(self, ensemble: EnsembleClient, data: Any) -> None:
+    def configuration_seen(
+        self, ensemble: EnsembleClient, seen: Any, number: int
+    ) -> None:
         """A copy of the table, or the error met in reading it, from an ensemble."""
-        seen: Any = data
-        if isinstance(data, bytes):
-            try:
-                seen = Table.deserialize(data)
-            except ConfigurationInvalid as error:
-                seen = error
         with self.lock:
             if isinstance(seen, (Table, NoNodeError, ConfigurationInvalid)):
                 self.copies[ensemble.name] = seen
             known = self.table is not None
         if known and isinstance(seen, Table):
             self.adopt(seen)
-        ensemble.suspect = False
         self.signal.set()
         self.client._watches.released(ensemble)
-        self.client._fencing.copy_read(ensemble)
+        self.client._fencing.copy_read(ensemble, seen, number)
 
     def adopt(self, table: Table) -> None:
         """Use this table if it is newer than ours."""
+        old = self.table
+        if old is not None and _follows(old, table):
+            # Before it is used, so that nobody goes by it ahead of earlier calls.
+            self.client._fencing.shards_left(old, table)
         with self.lock:
             old = self.table
-            if old is not None and (
-                table.namespace != old.namespace or table.generation <= old.generation
-            ):
+            if old is not None and not _follows(old, table):
                 return
             self.table = table
             self.client._use_table(old, table)
@@ -470,6 +467,8 @@ class Sessions:
         if old is None:
             return
         for ensemble in retired:
+            if ensemble.connected:
+                ensemble.read_configuration()  # it comes behind all that was asked
             ensemble.closing = True
             self.handler.spawn(ensemble.shut)
         if table.moving:
@@ -485,3 +484,7 @@ class Sessions:
                 return False
             self.handler.sleep_func(0.05)
         return True
+
+
+def _follows(old: Table, table: Table) -> bool:
+    return table.namespace == old.namespace and table.generation > old.generation
