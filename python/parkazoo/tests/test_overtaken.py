@@ -12,10 +12,18 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 from kazoo.protocol.connection import _SESSION_EXPIRED
 
 from conftest import EnsembleFactory, empty
-from parkazoo import MoveFailed, ParKazooClient, failpoints
+from parkazoo import (
+    MoveFailed,
+    NamespaceMismatch,
+    ParKazooClient,
+    cli,
+    failpoints,
+)
+from parkazoo.check import Checker
 from parkazoo.failpoints import BEFORE
 from parkazoo.layout import CONFIG
 from parkazoo.mapping import Table
@@ -127,6 +135,53 @@ def test_a_farewell_is_not_said_to_who_has_become_another(
     for one in (client, stranger):
         one.stop()
         one.close()
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["wiped", "used by others"])
+@pytest.mark.parametrize("which", [0, 1], ids=["seat", "member"])
+def test_nothing_is_written_over_what_is_no_member_any_more(
+    ensembles: EnsembleFactory, which: int, used: bool
+) -> None:
+    taken = ensembles(2)
+    hosts = ";".join(ensemble.hosts for ensemble in taken)
+    client = ParKazooClient(hosts, timeout=30)
+    client.start(PATIENCE_SECONDS)
+    client.create("/d/x", makepath=True)
+    assert client.table is not None
+    name = list(client.table.ensembles)[which]
+    gone = next(e for e in taken if e.hosts == client.table.ensembles[name])
+    empty(gone)
+    stranger = ParKazooClient(gone.hosts, timeout=30)
+    if used:
+        stranger.start(PATIENCE_SECONDS)
+        for number in range(20):
+            stranger.create(f"/mine{number}/x", makepath=True)
+        before = copy_at(gone.hosts)
+    mover = Mover(client)
+    for work in (
+        mover.abort,
+        mover.rebalance,
+        lambda: mover.publish(client.table),
+        lambda: mover.remove_ensemble(name),
+    ):
+        with pytest.raises(NamespaceMismatch, match=f"{name} .*set-hosts"):
+            work()
+    other = next(e.hosts for e in taken if e is not gone)
+    assert cli.main(["--hosts", other, "check", "--repair", "--delete-orphans"]) == 1
+    found = {(f.kind, f.where) for f in Checker(client).run()}
+    assert ("stranger", name) in found
+    if used:
+        assert copy_at(gone.hosts) == before
+        for number in range(20):
+            assert stranger.exists(f"/mine{number}/x") is not None
+        assert nothing_wrong(stranger)
+        stranger.stop()
+    else:
+        with pytest.raises(NoNodeError):
+            copy_at(gone.hosts)
+    stranger.close()
+    client.stop()
+    client.close()
 
 
 def test_a_mover_whose_session_has_ended_does_not_go_on_in_the_next(

@@ -12,6 +12,8 @@ finding is looked at a second time before it is believed or touched.
     acl          a bucket whose ACL is not its directory's: set
     unfinished   a move or a recursive delete whose client is gone: ended
     copy         an ensemble's copy of the table that is missing or old: written
+    stranger     a member that was wiped, or holds another namespace: shown; nothing
+                 there is looked at or touched
     unreachable  an ensemble that could not be looked at: shown
     fence        a shard without its fence at its owner: shown
 
@@ -34,11 +36,11 @@ from kazoo.exceptions import (
 )
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from parkazoo import remove
+from parkazoo import namespace, remove
 from parkazoo.copying import GONE, clear, erase, version_of
-from parkazoo.errors import MoveFailed
+from parkazoo.errors import MoveFailed, NamespaceMismatch
 from parkazoo.layout import CLAIM, CONFIG, DONE, INTENTS, Layout, decode, fence
-from parkazoo.mapping import Table
+from parkazoo.mapping import ConfigurationInvalid, Table
 from parkazoo.move import FAREWELL, Mover
 
 if TYPE_CHECKING:
@@ -77,6 +79,9 @@ class Checker:
             lost = len(self.table.shards(name))
             what = f"not asked; {lost} shards, and what hangs on it, are not judged"
             yield Finding("unreachable", name, what)
+        for stranger in list(self._strangers()):
+            repair = delete_orphans = False  # that needs every ensemble
+            yield stranger
         if self.table.seat not in self.away:
             yield from self._table(repair)
         yield from self._intents(repair)
@@ -96,6 +101,15 @@ class Checker:
         session = self.client._sessions.session(name)
         self.client._sessions.wait(lambda: session.connected, 15)
         return session
+
+    def _strangers(self) -> Iterator[Finding]:
+        """Members that are not what the table takes them for: hands off them."""
+        for name in set(self.table.ensembles) - self.away:
+            try:
+                namespace.copy_at(self._at(name), name, self.table)
+            except (NamespaceMismatch, ConfigurationInvalid) as error:
+                self.away = {*self.away, name}
+                yield Finding("stranger", name, str(error))
 
     # -- the table and what was left unfinished ------------------------------------
 
@@ -119,29 +133,28 @@ class Checker:
                 finding.repaired = True
             yield finding
         for name in table.ensembles:
-            if name in self.away:
-                continue
-            session = self._at(name)
-            try:
-                data, stat = session.get(CONFIG)
-                found = Table.deserialize(data).generation
-            except NoNodeError:
-                found = 0
-            if found >= table.generation:
-                continue
-            finding = Finding(
-                "copy", name, f"has table {found}, not {table.generation}"
-            )
-            if repair:
-                # Not over a newer one that somebody has brought meanwhile.
-                with suppress(BadVersionError, NodeExistsError):
-                    if found:
-                        session.set(CONFIG, table.serialize(), stat.version)
-                    else:
-                        session.create(CONFIG, table.serialize(), acl=OPEN_ACL_UNSAFE)
-                finding.repaired = True
-            yield finding
+            if name not in self.away:
+                yield from self._copy(name, table, repair)
         self.table = table
+
+    def _copy(self, name: str, table: Table, repair: bool) -> Iterator[Finding]:
+        session = self._at(name)
+        copy = namespace.copy_at(session, name, table)
+        generation = 0 if copy is None else copy[0].generation
+        if generation >= table.generation:
+            return
+        finding = Finding(
+            "copy", name, f"has table {generation}, not {table.generation}"
+        )
+        if repair:
+            # Not over a newer one that somebody has brought meanwhile.
+            with suppress(BadVersionError, NodeExistsError):
+                if copy is not None:
+                    session.set(CONFIG, table.serialize(), copy[1])
+                else:
+                    session.create(CONFIG, table.serialize(), acl=OPEN_ACL_UNSAFE)
+            finding.repaired = True
+        yield finding
 
     def _intents(self, repair: bool) -> Iterator[Finding]:
         left = []

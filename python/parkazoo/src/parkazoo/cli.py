@@ -493,7 +493,8 @@ def check_command(options: Any) -> int:
         f"{f.kind:10} {f.where}: {f.what}" + ("  (repaired)" if f.repaired else "")
         for f in found
     ] or ["nothing wrong"]
-    mendable = [f for f in found if not f.repaired and f.kind != "unreachable"]
+    shown = ("unreachable", "stranger")
+    mendable = [f for f in found if not f.repaired and f.kind not in shown]
     if mendable and not options.repair:
         lines.append("next: `parkazoo check --repair`")
     _answer(options, [vars(f) for f in found], lines)

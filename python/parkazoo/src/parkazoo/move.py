@@ -269,10 +269,7 @@ class Mover(Seat):
     def _recover(self) -> list[int]:
         table = self.table
         seat = self._at(table.seat)
-        data, stat = seat.get(CONFIG)
-        if Table.deserialize(data).generation < table.generation:
-            # Who handed the seat over died before the new one was told.
-            seat.set(CONFIG, table.serialize(), stat.version)
+        self._tell(seat, table)  # who handed the seat over may have died before
         unfinished = sorted({*table.planned, *table.moving})
         if unfinished:
             self._give_up(unfinished)
@@ -284,12 +281,16 @@ class Mover(Seat):
     def _tell_the_others(self, table: Table) -> None:
         """Who decided this table may have died before every ensemble had it."""
         for name in table.ensembles:
-            session = self._at(name)
-            if namespace._create(session, CONFIG, table.serialize()):
-                continue
-            data, stat = session.get(CONFIG)
-            if Table.deserialize(data).generation < table.generation:
-                session.set(CONFIG, table.serialize(), stat.version)
+            self._tell(self._at(name), table)
+
+    @staticmethod
+    def _tell(session: Any, table: Table) -> None:
+        """Write the table where an older one is, or none was ever written."""
+        copy = namespace.copy_at(session, session.name, table)
+        if copy is None:
+            namespace._create(session, CONFIG, table.serialize())
+        elif copy[0].generation < table.generation:
+            session.set(CONFIG, table.serialize(), copy[1])
 
     def _give_up(self, shards: list[int]) -> None:
         """Thaw what is frozen, forget what is staged; the owner stays the same.

@@ -24,7 +24,7 @@ from kazoo.security import OPEN_ACL_UNSAFE
 from parkazoo import failpoints
 from parkazoo.errors import NamespaceMismatch, NotInitialized
 from parkazoo.layout import BASE, CONFIG, IDENTITY, INTENTS, Layout, fence
-from parkazoo.mapping import Rules, Table
+from parkazoo.mapping import ConfigurationInvalid, EnsembleRemoved, Rules, Table
 
 if TYPE_CHECKING:
     from parkazoo.client import ParKazooClient
@@ -138,6 +138,40 @@ def found(client: KazooClient) -> Table | None:
         return Table.deserialize(client.get(CONFIG)[0])
     except NoNodeError:
         return None
+
+
+def copy_at(session: KazooClient, name: str, table: Table) -> tuple[Table, int] | None:
+    """A member's copy of the table, and its version; None if it was never written.
+
+    :raises NamespaceMismatch: this is not the member, or not any more.
+    """
+    what = f"{name} ({table.ensembles.get(name, 'gone')})"
+    try:
+        data, stat = session.get(CONFIG)
+    except NoNodeError:
+        if session.exists(IDENTITY) is not None:
+            return None  # who made the namespace died before
+        raise NamespaceMismatch(f"{what} holds nothing of this namespace; {_WIPED}")
+    try:
+        copy = Table.deserialize(data)
+    except EnsembleRemoved:
+        raise
+    except ConfigurationInvalid as error:
+        raise NamespaceMismatch(
+            f"the table on {what} cannot be read: {error}"
+        ) from None
+    if copy.namespace != table.namespace:
+        raise NamespaceMismatch(
+            f"{what} holds another namespace ({copy.namespace}); {_WIPED}"
+        )
+    return copy, stat.version
+
+
+_WIPED = (
+    "was it emptied and put to other use, or does another ensemble have its address"
+    " now? Nothing was changed there. Bring its data back from a backup, or say where"
+    " it is with `parkazoo set-hosts`"
+)
 
 
 def _refuse_other(hosts: str, present: Table | None, table: Table) -> None:

@@ -61,9 +61,10 @@ class Seat:
         while True:
             seat = self._at(known.seat)
             seat.sync(CONFIG)
-            table = Table.deserialize(seat.get(CONFIG)[0])
-            if table.generation < known.generation:
+            copy = namespace.copy_at(seat, seat.name, known)
+            if copy is None or copy[0].generation < known.generation:
                 return known  # it became the seat and was not told; see `_recover`
+            table = copy[0]
             # Our own client would hear of it a moment later; we are about to need it.
             self.client._sessions.adopt(table)
             if table.seat == seat.name:
@@ -192,20 +193,19 @@ class Seat:
         deciding: bool,
     ) -> None:
         while True:
-            try:
-                data, stat = ensemble.get(CONFIG)
-            except NoNodeError:  # whoever made the namespace died before this one
+            copy = namespace.copy_at(ensemble, ensemble.name, table)
+            if copy is None:
                 namespace._create(ensemble, CONFIG, before.serialize())
                 continue
-            found = Table.deserialize(data)
+            found, version = copy
             if deciding and found.generation != before.generation:
                 raise MoveFailed("the table was changed by somebody else; try again")
-            if data == table.serialize() and not (deciding or frozen):
+            if found == table and not (deciding or frozen):
                 return  # we lost the connection, and it had been done
             if found.generation >= table.generation:
                 raise MoveFailed("somebody else is ahead with the table; try again")
             change = ensemble.transaction()
-            change.set_data(CONFIG, table.serialize(), stat.version)
+            change.set_data(CONFIG, table.serialize(), version)
             for shard in frozen:
                 change.set_data(fence(shard), FROZEN, table.fences[shard])
             results = change.commit()
