@@ -23,8 +23,8 @@ from typing import Any
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
+from parkazoo import addresses, importing, namespace
 from parkazoo import hosts as hosts_string
-from parkazoo import importing, namespace
 from parkazoo.check import Checker
 from parkazoo.client import ParKazooClient
 from parkazoo.connection import BatchingClient
@@ -126,6 +126,9 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--no-rebalance", action="store_true")
     away = command("remove-ensemble", remove_command, "empty an ensemble, let it go")
     away.add_argument("name")
+    moved = command("set-hosts", hosts_command, "say where an ensemble's servers are")
+    moved.add_argument("name")
+    moved.add_argument("ensemble", type=_ensemble, metavar="HOSTS")
     even = command("rebalance", rebalance_command, "even out the shards")
     even.add_argument("--plan", action="store_true", help="only show what would move")
     even.add_argument("--abort", action="store_true", help="undo an unfinished move")
@@ -504,15 +507,40 @@ def check_command(options: Any) -> int:
 def add_command(options: Any) -> int:
     with _client(options) as client:
         mover = Mover(client, None if options.json else _progress)
-        known = member(mover.table, options.ensemble)
+        table = mover.table
+        known = member(table.ensembles, options.ensemble)
         name = mover.add_ensemble(options.ensemble, options.name)
         if known is not None:
-            print(f"{options.ensemble} is a member already: {known}", file=sys.stderr)
+            print(_known(known, table, options.ensemble), file=sys.stderr)
         if options.no_rebalance:
             joined = "is a member already" if known else "joined"
             _answer(options, {"name": name}, [f"{name} {joined}; next: `rebalance`"])
             return DONE
         return _moved(options, mover, mover.rebalance)
+
+
+def _known(name: str, table: Table, hosts: str) -> str:
+    listed = table.ensembles[name]
+    said = f"{hosts} is a member already: {name}"
+    if hosts_string.servers(hosts) == hosts_string.servers(listed):
+        return said
+    return (
+        f"{said}, and stays at {listed}; to change that,"
+        f" `parkazoo set-hosts {name} {hosts}`"
+    )
+
+
+def hosts_command(options: Any) -> int:
+    # Those given come first: who is found there is not looked for elsewhere.
+    ensembles, _ = hosts_string.split(options.hosts)
+    options.hosts = hosts_string.SEPARATOR.join([options.ensemble, *ensembles])
+    with _client(options, degraded=True) as client:
+        mover = Mover(client)
+        addresses.set_hosts(mover, options.name, options.ensemble)
+        document = _table_document(mover.table)
+    text = f"{options.name} is at {options.ensemble}; give programs its new hosts, too"
+    _answer(options, document, [text])
+    return DONE
 
 
 def remove_command(options: Any) -> int:

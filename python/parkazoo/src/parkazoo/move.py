@@ -334,7 +334,7 @@ class Mover(Seat):
         with self.alone():
             self._recover()
             table = self.table
-            known = member(table, hosts)
+            known = member(table.ensembles, hosts)
             if known is not None:
                 return known  # it had joined already
             if name is None:
@@ -361,8 +361,19 @@ class Mover(Seat):
             session.shut()
             session.close()
 
-    @staticmethod
-    def _introduce(session: Any, table: Table, name: str, hosts: str) -> None:
+    def _refuse_known(self, session: Any, table: Table, hosts: str) -> None:
+        """It may be a member, at an address that the table does not know."""
+        with suppress(NoNodeError):
+            name, stat = session.get(IDENTITY)
+            said = name.decode(errors="replace")
+            if said in table.ensembles and stat == self._at(said).get(IDENTITY)[1]:
+                raise MoveFailed(
+                    f"{hosts} is {said}, which the table has at"
+                    f" {table.ensembles[said]}; to change that,"
+                    f" `parkazoo set-hosts {said} {hosts}`"
+                )
+
+    def _introduce(self, session: Any, table: Table, name: str, hosts: str) -> None:
         """Write the table and the ensemble's name there, if nobody else has since."""
         change = session.transaction()
         try:
@@ -371,6 +382,7 @@ class Mover(Seat):
             change.create(CONFIG, table.serialize(), acl=OPEN_ACL_UNSAFE)
         else:
             _refuse_member(data, hosts, table)
+            self._refuse_known(session, table, hosts)
             change.set_data(CONFIG, table.serialize(), stat.version)
         if session.exists(IDENTITY) is None:
             change.create(IDENTITY, name.encode(), acl=OPEN_ACL_UNSAFE)
@@ -461,7 +473,7 @@ class Mover(Seat):
         except NoNodeError:
             return
         name, hosts = json.loads(note)
-        if not member(table, hosts):
+        if not member(table.ensembles, hosts):
             self._say_farewell(hosts, table)
             self.farewell_said = name
             failpoints.reached("remove.4.farewell", failpoints.AFTER)
@@ -482,7 +494,7 @@ class Mover(Seat):
             found = Table.deserialize(data)
             if found.generation > table.generation:
                 raise MoveFailed("it has been taken in again")
-            name = member(found, hosts)
+            name = member(found.ensembles, hosts)
             # It held no shard when it went, so one that does began anew. The
             # identifier of a namespace follows from its hosts, and may be the same.
             if found.namespace != table.namespace or (name and found.shards(name)):
@@ -498,9 +510,9 @@ class Mover(Seat):
             session.close()
 
 
-def member(table: Table, hosts: str) -> str | None:
+def member(ensembles: Mapping[str, str], hosts: str) -> str | None:
     """The name under which an ensemble with one of these servers is a member."""
-    for name, listed in table.ensembles.items():
+    for name, listed in ensembles.items():
         if hosts_string.servers(hosts) & hosts_string.servers(listed):
             return name
     return None

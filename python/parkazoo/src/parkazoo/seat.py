@@ -81,7 +81,8 @@ class Seat:
         if not self.client._sessions.wait(lambda: session.connected, 15):
             raise MoveFailed(
                 f"ensemble {name} cannot be reached; nothing moves while one of the"
-                " ensembles is away"
+                " ensembles is away. If it has other addresses now, `parkazoo"
+                f" set-hosts {name} HOSTS` says so to all"
             )
         if not self.still_alone:
             raise MoveFailed(

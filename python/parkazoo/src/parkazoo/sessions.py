@@ -464,8 +464,14 @@ class Sessions:
             self.client._use_table(old, table)
             gone = [n for n in self.by_name if n not in table.ensembles]
             retired = [self.by_name.pop(name) for name in gone] if old else []
+            known = list(self.by_name.items())
         if old is None:
             return
+        for name, ensemble in known:
+            hosts = table.ensembles.get(name)
+            if hosts is not None and hosts != old.ensembles.get(name):
+                ensemble.hosts_string = hosts
+                ensemble.set_hosts(hosts, self.client.randomize_hosts)
         for ensemble in retired:
             if ensemble.connected:
                 ensemble.read_configuration()  # it comes behind all that was asked

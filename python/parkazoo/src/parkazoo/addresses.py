@@ -1,0 +1,100 @@
+"""Where a member's servers are: changing its hosts in the table.
+
+What: looks at each of the servers given, and at those in the table so far, and then
+publishes a table with the new hosts. Clients take them over when they read it, and
+connect there the next time they connect.
+
+Why each is looked at: hosts lead clients to locks and data. Of two copies of one
+ensemble, say the old one and another that was brought up from a backup, either would
+say that it is the member; so a mark is left through one server, and each other that
+answers must have it.
+
+Must never: give a member the address of a server that is not its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.protocol.states import ZnodeStat
+
+from parkazoo import hosts as hosts_string
+from parkazoo.errors import MoveFailed
+from parkazoo.layout import IDENTITY
+from parkazoo.move import Mover, member
+
+# How long a server is waited for, of several of which some may be down.
+SERVER_SECONDS = 5.0
+
+
+def set_hosts(mover: Mover, name: str, hosts: str) -> None:
+    """Say in the table where a member is. `mover`'s client is connected to it there.
+
+    :raises MoveFailed: a server that answers is not one of that member's, or none
+        answers; nothing was changed.
+    """
+    with mover.alone():
+        mover._recover()
+        table = mover.table
+        if name not in table.ensembles:
+            raise MoveFailed(
+                f"there is no ensemble named {name}; there are"
+                f" {', '.join(table.ensembles)}"
+            )
+        rest = {n: listed for n, listed in table.ensembles.items() if n != name}
+        other = member(rest, hosts)
+        if other is not None:
+            raise MoveFailed(f"one of {hosts} is a server of {other}")
+        _look_at_each(mover, name, hosts, table.ensembles[name])
+        if table.ensembles[name] != hosts:
+            mover.publish(table.with_ensembles({**table.ensembles, name: hosts}))
+
+
+def _look_at_each(mover: Mover, name: str, hosts: str, before: str) -> None:
+    mark = mover._at(name).set(IDENTITY, name.encode())
+    given = hosts_string.servers(hosts)
+    answers = {
+        server: _identity(mover, hosts_string.server(server))
+        for server in sorted(given | hosts_string.servers(before))
+    }
+    for server, found in answers.items():
+        if found is None or (found[0] == name.encode() and _same(found[1], mark)):
+            continue
+        where = hosts_string.server(server)
+        if server in given:
+            said = found[0].decode(errors="replace") or "nothing"
+            raise MoveFailed(
+                f"{where} is not a server of the {name} that was found: it says that"
+                f" it is {said}. Nothing was changed"
+            )
+        if found[0] == name.encode():
+            raise MoveFailed(
+                f"another {name} still runs at {where}, with data of its own; stop"
+                " it first, and make sure that the one to stay has all of it"
+            )
+    if not any(answers[server] for server in given):
+        raise MoveFailed(f"none of {hosts} answers; nothing was changed")
+
+
+def _identity(mover: Mover, server: str) -> tuple[bytes, ZnodeStat] | None:
+    """What a server says it is; None if it does not answer."""
+    sessions = mover.client._sessions
+    visited: Any = sessions.visit(server)
+    try:
+        if not sessions.wait(lambda: visited.connected, SERVER_SECONDS):
+            return None
+        visited.sync(IDENTITY)
+        found: tuple[bytes, ZnodeStat] = visited.get(IDENTITY)
+        return found
+    except NoNodeError:
+        return b"", ZnodeStat(*[0] * len(ZnodeStat._fields))
+    except KazooException:
+        return None
+    finally:
+        visited.shut()
+        visited.close()
+
+
+def _same(one: ZnodeStat, other: ZnodeStat) -> bool:
+    return (one.mzxid, one.mtime) == (other.mzxid, other.mtime)

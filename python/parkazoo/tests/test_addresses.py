@@ -1,0 +1,146 @@
+"""An ensemble whose servers get other addresses stays the member it was."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from typing import Any
+
+import pytest
+from kazoo.protocol.states import KazooState
+
+from conftest import EnsembleFactory
+from parkazoo import ParKazooClient, cli
+from servers import PATIENCE_SECONDS, Ensemble, free_port, wait_until
+from test_client import nothing_wrong
+
+Said = pytest.CaptureFixture[str]
+
+
+def started(hosts: str, **options: Any) -> ParKazooClient:
+    patient = {"max_tries": -1, "max_delay": 1}
+    client = ParKazooClient(hosts, timeout=40, connection_retry=patient, **options)
+    client.start(PATIENCE_SECONDS)
+    return client
+
+
+def move_to_another_port(ensemble: Ensemble) -> None:
+    (server,) = ensemble.servers
+    ensemble.stop()
+    server.client_port = free_port()
+    server.configure([server])
+    ensemble.start()
+
+
+def table_of(hosts: str, capsys: Said) -> dict[str, str]:
+    capsys.readouterr()
+    assert cli.main(["--hosts", hosts, "--json", "status"]) == 0
+    found = json.loads(capsys.readouterr().out)["ensembles"]
+    return {name: entry["hosts"] for name, entry in found.items()}
+
+
+@pytest.mark.parametrize("which", ["e0", "e1"], ids=["seat", "member"])
+def test_an_ensemble_at_another_port_is_found_by_those_who_run_and_who_start(
+    ensembles: EnsembleFactory, capsys: Said, which: str
+) -> None:
+    taken = ensembles(2)
+    hosts = ";".join(ensemble.hosts for ensemble in taken)
+    client = started(hosts)
+    for number in range(8):
+        client.create(f"/d{number}/held", ephemeral=True, makepath=True)
+    states: list[str] = []
+    client.add_listener(states.append)
+    listed = table_of(hosts, capsys)
+    moving = next(e for e in taken if e.hosts == listed[which])
+    stays = next(e for e in taken if e is not moving)
+    before = moving.hosts
+    move_to_another_port(moving)
+    wait_until(lambda: client.state == KazooState.SUSPENDED, "it is missed")
+
+    # Whoever is asked knows the old address only, or the one that answers.
+    asked = hosts if which == "e0" else stays.hosts
+    assert cli.main(["--hosts", asked, "set-hosts", which, moving.hosts]) == 0
+    wait_until(lambda: client.state == KazooState.CONNECTED, "it is found again")
+    assert states == [KazooState.SUSPENDED, KazooState.CONNECTED]
+    late = started(stays.hosts, auto_init=False)
+    for number in range(8):
+        assert late.exists(f"/d{number}/held").ephemeralOwner
+        assert client.set(f"/d{number}/held", b"mine").version == 1
+    assert table_of(stays.hosts, capsys)[which] == moving.hosts
+    assert moving.hosts != before
+    assert nothing_wrong(late)
+    for one in (late, client):
+        one.stop()
+        one.close()
+
+
+def test_the_address_of_somebody_else_is_refused(
+    ensembles: EnsembleFactory, capsys: Said
+) -> None:
+    first, second, third = ensembles(3)
+    hosts = f"{first.hosts};{second.hosts}"
+    assert cli.main(["--hosts", hosts, "init"]) == 0
+    listed = table_of(hosts, capsys)
+    name = next(n for n, h in listed.items() if h == second.hosts)
+    for given, why in (
+        (first.hosts, "is a server of"),
+        (third.hosts, "is not a server of"),
+        (f"{second.hosts},{third.hosts}", "are not the servers of one ensemble"),
+        (f"127.0.0.1:{free_port()}", "none of .* answers"),
+    ):
+        capsys.readouterr()
+        code = cli.main(["--hosts", hosts, "set-hosts", name, given])
+        said = capsys.readouterr().err
+        assert code == 2, given
+        assert re.search(why, said), (given, said)
+    assert cli.main(["--hosts", hosts, "set-hosts", "e7", second.hosts]) == 2
+    assert table_of(hosts, capsys) == listed
+
+
+def test_one_of_two_that_both_take_themselves_for_the_member_is_refused(
+    ensembles: EnsembleFactory, capsys: Said
+) -> None:
+    """It was brought up from a backup, while the one it is of went on."""
+    first, second = ensembles(2)
+    hosts = f"{first.hosts};{second.hosts}"
+    assert cli.main(["--hosts", hosts, "init"]) == 0
+    listed = table_of(hosts, capsys)
+    name = next(n for n, h in listed.items() if h == second.hosts)
+    with Ensemble() as twin:
+        twin.stop()
+        second.stop()
+        (source,), (target,) = second.servers, twin.servers
+        shutil.rmtree(target.directory / "data")
+        shutil.copytree(source.directory / "data", target.directory / "data")
+        second.start()
+        twin.start()
+        capsys.readouterr()
+        assert cli.main(["--hosts", hosts, "set-hosts", name, twin.hosts]) == 2
+        assert f"another {name} still runs" in capsys.readouterr().err
+        assert table_of(hosts, capsys) == listed
+        second.stop()
+        assert cli.main(["--hosts", first.hosts, "set-hosts", name, twin.hosts]) == 0
+        assert table_of(first.hosts, capsys)[name] == twin.hosts
+
+
+def test_adding_a_member_under_other_hosts_says_what_changes_them(
+    ensembles: EnsembleFactory, capsys: Said
+) -> None:
+    first, second = ensembles(2)
+    hosts = f"{first.hosts};{second.hosts}"
+    assert cli.main(["--hosts", hosts, "init"]) == 0
+    listed = table_of(hosts, capsys)
+    name = next(n for n, h in listed.items() if h == second.hosts)
+    port = second.servers[0].client_port
+
+    more = f"{second.hosts},127.0.0.1:{free_port()}"
+    assert cli.main(["--hosts", hosts, "add-ensemble", more]) == 0
+    assert f"`parkazoo set-hosts {name} {more}`" in capsys.readouterr().err
+    alias = f"localhost:{port}"
+    assert cli.main(["--hosts", hosts, "add-ensemble", alias]) == 2
+    assert f"`parkazoo set-hosts {name} {alias}`" in capsys.readouterr().err
+    assert table_of(hosts, capsys) == listed
+
+    assert cli.main(["--hosts", hosts, "set-hosts", name, alias]) == 0
+    assert table_of(hosts, capsys)[name] == alias
