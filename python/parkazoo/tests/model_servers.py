@@ -41,7 +41,7 @@ from kazoo.protocol.serialization import (
 from kazoo.protocol.states import ZnodeStat
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from parkazoo import directory, intents, operation, remove
+from parkazoo import buckets, intents, operation, remove
 from parkazoo.mapping import parent
 from parkazoo.steps import EPHEMERAL, Multi, MultiFailed
 
@@ -271,17 +271,17 @@ def ask(client: Any, make: Any) -> Any:
 @contextmanager
 def in_the_model() -> Iterator[None]:
     """The client's functions ask the explorer, and make names that repeat."""
-    before = remove.ask, intents.ask, operation.Operation, directory.uuid
+    before = remove.ask, intents.ask, operation.Operation, buckets.uuid
     remove.ask = intents.ask = ask  # type: ignore[assignment]
     operation.Operation = InTurn  # type: ignore[assignment,misc]
     names = SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=getcurrent().name()))
-    directory.uuid = names  # type: ignore[assignment]
+    buckets.uuid = names  # type: ignore[assignment]
     try:
         yield
     finally:
         remove.ask, intents.ask = before[:2]
         operation.Operation = before[2]  # type: ignore[misc]
-        directory.uuid = before[3]
+        buckets.uuid = before[3]
 
 
 class Routine(greenlet):

@@ -14,7 +14,7 @@ from kazoo.protocol.serialization import Create, Delete, GetChildren
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from model import Broken, Explorer
-from parkazoo import directory
+from parkazoo import buckets, directory
 from parkazoo.layout import LINK
 from parkazoo.mapping import Rules
 from parkazoo.steps import Call, Multi, MultiFailed
@@ -78,7 +78,8 @@ def few_attempts(
     """
     scenario = request.getfixturevalue("scenario")
     attempts = 1 if len(scenario["processes"]) > 2 else 2
-    monkeypatch.setattr(directory, "ATTEMPTS_MAX", attempts)
+    for module in (buckets, directory):
+        monkeypatch.setattr(module, "ATTEMPTS_MAX", attempts)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
@@ -120,7 +121,7 @@ def _close_on_a_read(bucket: Any) -> Any:
     yield from CLOSE(bucket)
 
 
-CLOSE = directory._close
+CLOSE = buckets._close
 PLANTED: dict[str, tuple[str, Any, str]] = {
     "links without identity": (
         "_link", _link_by_one_name, "a new life with a new child",
@@ -142,7 +143,7 @@ PLANTED: dict[str, tuple[str, Any, str]] = {
 def test_a_planted_fault_is_found(
     name: str, broken: Any, scenario: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory, name, broken)
+    monkeypatch.setattr(buckets, name, broken)
     with pytest.raises(Broken) as found:
         Explorer(**scenario).run()
     print(found.value)

@@ -61,7 +61,7 @@ from kazoo.protocol.serialization import (
 from kazoo.retry import RetryFailedError
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 
-from parkazoo import directory, failpoints
+from parkazoo import buckets, directory, failpoints
 from parkazoo.errors import Contention
 from parkazoo.layout import CONFIG, DONE, INTENTS, fence
 from parkazoo.mapping import EnsembleRemoved, Table
@@ -160,7 +160,7 @@ def _attempt(client: ParKazooClient, operations: list[Any]) -> list[Any]:
     by_shard: dict[int, list[int]] = {}
     for number, operation in enumerate(operations):
         by_shard.setdefault(layout.node(operation.path).shard, []).append(number)
-    identity = directory.fresh()
+    identity = buckets.fresh()
     parts = [[shard, numbers] for shard, numbers in by_shard.items()]
     intent = f"{INTENTS}/t-{identity}"
     document = json.dumps({"parts": parts, "records": records}).encode()

@@ -42,7 +42,7 @@ from kazoo.exceptions import (
 from kazoo.protocol.serialization import CheckVersion, Create, Delete, Exists, Sync
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from parkazoo import directory, failpoints, operation
+from parkazoo import buckets, directory, failpoints, operation
 from parkazoo.layout import CLAIM, INTENTS, MARK
 from parkazoo.mapping import join
 from parkazoo.steps import EPHEMERAL, Call, Multi, MultiFailed
@@ -75,7 +75,7 @@ def delete_recursive(client: ParKazooClient, path: str) -> Any:
             return None
         except NotEmptyError:
             pass
-    identity = directory.fresh()
+    identity = buckets.fresh()
     try:
         ask(client, lambda layout: _declare(layout, path, identity))
     except NoNodeError:
@@ -166,7 +166,7 @@ def _hold(client: ParKazooClient, path: str, life: Life) -> dict[str, Any]:
     """
     checks: dict[str, Any] = {}
     for bucket in client._layout.buckets(path):
-        claim = bucket.anchor + CLAIM + directory.fresh()
+        claim = bucket.anchor + CLAIM + buckets.fresh()
         make = Create(claim, b"", OPEN_ACL_UNSAFE, EPHEMERAL)
         there = CheckVersion(bucket.path, -1)
 

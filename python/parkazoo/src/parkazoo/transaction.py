@@ -33,7 +33,7 @@ from kazoo.protocol.serialization import (
 )
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from parkazoo import directory
+from parkazoo.buckets import ATTEMPTS_MAX, close_buckets, first_child, fresh
 from parkazoo.errors import Contention, CrossShardTransaction
 from parkazoo.layout import BUCKET, LINK, Layout, Node
 from parkazoo.mapping import Table
@@ -98,7 +98,7 @@ def native(
 
     `extra` is done with it, last, and has no part in the results.
     """
-    for _ in range(directory.ATTEMPTS_MAX):
+    for _ in range(ATTEMPTS_MAX):
         physical: list[Any] = []
         owner: list[int] = []
         for number, group in enumerate(groups):
@@ -204,7 +204,7 @@ def _open(
         for other in groups[:number]
     )
     if not created_here:
-        yield from directory.first_child(layout, bucket, None)
+        yield from first_child(layout, bucket, None)
         return True
     if not _together(table, shards, bucket.shard):
         raise CrossShardTransaction(
@@ -216,7 +216,7 @@ def _open(
         for other in groups[:number]
         if isinstance(other.operation, Create) and other.node.logical == above
     )
-    link = layout.node(above).path + LINK + directory.fresh()
+    link = layout.node(above).path + LINK + fresh()
     group.before = [
         Create(link, b"", OPEN_ACL_UNSAFE, 0),
         Create(bucket.anchor, b"", OPEN_ACL_UNSAFE, 0),
@@ -251,6 +251,6 @@ def _close(layout: Layout, table: Table, group: Group, shards: list[int]) -> Mac
             if bucket.shard not in shards:
                 shards.append(bucket.shard)
     else:
-        yield from directory.close_buckets(layout, node.logical)
+        yield from close_buckets(layout, node.logical)
     group.before = [*inside, *(Delete(f"{node.path}/{link}", -1) for link in links)]
     return True
