@@ -10,6 +10,7 @@ import pytest
 from kazoo.exceptions import BadVersionError
 from kazoo.protocol.connection import _CONNECTION_DROP
 from kazoo.protocol.states import KazooState
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, make_acl
 
 from conftest import EnsembleFactory
 from parkazoo import MoveFailed, ParKazooClient, cli
@@ -235,3 +236,29 @@ def test_the_command_line(
     assert sorted(client.get_children("/d1")) == ["x"]
     client.stop()
     client.close()
+
+
+@pytest.mark.parametrize("auth", [[], [("digest", "me:secret")]], ids=["world", "me"])
+def test_an_ephemeral_keeps_its_acl_and_the_version_of_that(
+    make: Maker, auth: list[Any]
+) -> None:
+    """Nobody may set it any more, not even its owner, who makes it again."""
+    client, owner = make(), make(auth_data=auth)
+    client.create("/o")
+    owner.create("/o/e", b"mine", ephemeral=True)
+    for _ in range(2):
+        owner.set_acls("/o/e", make_acl_of(owner.auth_data))
+    owner.set_acls("/o/e", [make_acl("world", "anyone", read=True)])
+    before = owner.get_acls("/o/e")
+    assert before[1].aversion == 3
+    session = owner.get("/o/e")[1].ephemeralOwner
+    Mover(client, ephemeral_seconds=PATIENCE_SECONDS).move(elsewhere(client, "/o/e"))
+    acls, stat = client.get_acls("/o/e")
+    assert (acls, stat.aversion) == (before[0], 3)
+    assert client.get("/o/e")[1].ephemeralOwner not in (0, session)
+    owner.stop()
+    assert client.exists("/o/e") is None
+
+
+def make_acl_of(auth: Any) -> list[Any]:
+    return CREATOR_ALL_ACL if auth else OPEN_ACL_UNSAFE

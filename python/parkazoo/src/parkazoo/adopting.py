@@ -17,7 +17,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
+from kazoo.exceptions import (
+    InvalidACLError,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+)
 from kazoo.protocol.serialization import (
     Create,
     SetData,
@@ -25,6 +30,7 @@ from kazoo.protocol.serialization import (
     read_string,
     write_string,
 )
+from kazoo.security import CREATOR_ALL_ACL, make_acl
 
 from parkazoo import failpoints
 from parkazoo.copying import INCOMING
@@ -37,6 +43,11 @@ if TYPE_CHECKING:
     from parkazoo.ensemble import EnsembleClient
 
 LOOK_SECONDS = 0.05
+# An ACL's version only grows by setting one, which no multi does, and the last may
+# leave nobody the right to. Until then its owner has that, as far as a server can
+# tell who that is. The switch waits for the last.
+_OWNER = (CREATOR_ALL_ACL, [make_acl("world", "anyone", admin=True)])
+_Check = tuple[str, int]
 
 
 class GetEphemerals(NamedTuple):
@@ -117,26 +128,45 @@ class Adopting:
             if not (is_claim and path.count("/") == root.count("/") + 2):
                 self._create(old, new, path, (root, stat.version))
 
-    @staticmethod
     def _create(
-        old: EnsembleClient, new: EnsembleClient, path: str, check: tuple[str, int]
+        self, old: EnsembleClient, new: EnsembleClient, path: str, check: _Check
     ) -> None:
-        if new.exists(path) is not None:
+        there, stat = new.exists(path), old.exists(path)
+        if stat is None or (there is not None and there.aversion >= stat.aversion):
             return
         try:
             data, stat = old.get(path)
             acls, _ = old.get_acls(path)
         except NoNodeError:
             return
-        first = data if not stat.version else b""
-        sets = [SetData(path, b"", -1)] * (stat.version - 1)
-        if stat.version:
+        if there is None:
+            for also in _OWNER if stat.aversion else ([],):
+                try:
+                    create = Create(path, data, [*acls, *also], EPHEMERAL)
+                    self._create_at(new, create, stat.version, check)
+                    break
+                except InvalidACLError:
+                    continue  # we are nobody in particular
+        done = there.aversion if there is not None else 0
+        if done < stat.aversion:
+            for_now, _ = new.get_acls(path)
+            for aversion in range(done, stat.aversion):
+                last = aversion == stat.aversion - 1
+                new.set_acls(path, acls if last else for_now, aversion)
+
+    @staticmethod
+    def _create_at(
+        new: EnsembleClient, create: Create, version: int, check: _Check
+    ) -> None:
+        path, data = create.path, create.data
+        sets = [SetData(path, b"", -1)] * (version - 1)
+        if version:
+            create = create._replace(data=b"")
             sets.append(SetData(path, data, -1))
-        create = Create(path, first, acls, EPHEMERAL)
         failpoints.reached("adopt.1.create", failpoints.BEFORE)
         try:
             results_of(ask(new, Fenced((check,), (create, *sets))))
         except MultiFailed as failed:
             if not isinstance(failed.error, NodeExistsError):
-                raise
+                raise failed.error from None
         failpoints.reached("adopt.1.create", failpoints.AFTER)

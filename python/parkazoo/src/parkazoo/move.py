@@ -215,12 +215,12 @@ class Mover(Seat):
         for copier in copiers:
             for path in sorted(copier.ephemerals):
                 while True:
-                    there = copier.target.exists(path)
-                    if copier.source.exists(path) is None:
+                    there, here = copier.target.exists(path), copier.source.exists(path)
+                    if here is None:
                         if there is not None:
                             erase(copier.target, path, (copier.root, copier.fence))
                         break
-                    if there is not None:
+                    if there is not None and there.aversion >= here.aversion:
                         break
                     if time.monotonic() > deadline:
                         raise MoveFailed(
