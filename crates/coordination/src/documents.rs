@@ -97,14 +97,15 @@ pub enum ReadError {
 pub enum RegisterError {
     /// Another session has registered this node and is alive.
     #[error(
-        "two nodes with one id: node {id} is active already{}; give this one an id of its own", 
+        "two nodes with one id: node {id} is active already{}; give this one an id of its own, or start it when \
+         that one has ended", 
         .other.as_ref().map(|other| format!(" at {}", other.node.native)).unwrap_or_default()
     )]
     AlreadyActive {
         /// The id that both claim.
         id: NodeId,
-        /// The other one, if its document can be read. When it has the addresses of the one that registers, it is
-        /// most likely its predecessor, whose session ends soon: try again.
+        /// The other one, if its document can be read. When it has the addresses of the one that registers, and an
+        /// incarnation that only its directory can know, it is its predecessor, whose session ends soon: try again.
         other: Option<Box<ActiveNode>>,
     },
     /// The service refused.

@@ -16,6 +16,13 @@ pub trait Engines: Send + Sync {
         false
     }
 
+    /// The number of the engine that has this name, which no other engine has; `None` where there is none.
+    /// Changes nothing.
+    ///
+    /// # Errors
+    /// When it cannot be told whose what lies there is.
+    fn number(&self, name: &str) -> Result<Option<u64>, StorageError>;
+
     /// Opens the engine of this name, creating it if need be.
     fn open(&self, name: &str) -> BoxFuture<'static, Result<Arc<dyn StorageEngine>, StorageError>>;
 }
@@ -30,6 +37,10 @@ impl Engines for MemoryEngines {
 
     fn forget(&self) -> bool {
         true
+    }
+
+    fn number(&self, _name: &str) -> Result<Option<u64>, StorageError> {
+        Ok(None)
     }
 
     fn open(&self, _name: &str) -> BoxFuture<'static, Result<Arc<dyn StorageEngine>, StorageError>> {
@@ -50,6 +61,10 @@ pub struct LogEngines {
 impl Engines for LogEngines {
     fn kind(&self) -> &'static str {
         "log"
+    }
+
+    fn number(&self, name: &str) -> Result<Option<u64>, StorageError> {
+        LogEngine::number(&*self.disk, name)
     }
 
     fn open(&self, name: &str) -> BoxFuture<'static, Result<Arc<dyn StorageEngine>, StorageError>> {

@@ -153,11 +153,19 @@ events! {
     DiskLost "disk-lost" {} => "its data directory was empty: it has lost its disk",
     /// The data directory was a copy of earlier days.
     RollbackNoticed "rollback-noticed" {} => "its data directory was an older copy of what it once was",
-    /// What the data directory held was set aside; nothing of it is served.
+    /// What the data directory held, or a part of it, was set aside; nothing of it is served.
     ContentsSetAside "contents-set-aside" {
-        /// Where below the data directory the records lie from now on.
-        contents: String,
-    } => "set aside what its data directory held; its records lie in {contents} from now on",
+        /// Where it lies now, below the data directory.
+        directory: String,
+    } => "what it must not serve any more lies in {directory} of its data directory, and may be deleted",
+    /// A store's directory was missing, or another than it was.
+    StoreLost "store-lost" {
+        /// The store.
+        store: String,
+    } => "its records of store {store} were gone: its directory was missing, or another than it was",
+    /// The directory of hints was missing, or another than it was.
+    HintsLost "hints-lost" {} =>
+        "the hints that it held were gone; comparing brings their targets what they held",
     /// The scrub found leaves whose sum was not that of their records, and has put them right.
     LeavesRecounted "leaves-recounted" {
         /// In which store.

@@ -10,7 +10,7 @@
 //! cluster dev
 //! node 2
 //! incarnation 1763754000123
-//! contents since-17637/  (below which records lie, when those of before were set aside)
+//! holds 9c01d2... stores/default   (each engine that lies here, with its number)
 //! births 5120            (only after a clean stop)
 //! token 3f81a9           (only after a clean stop)
 //! checksum 5f2c...       (XXH3-64 of all lines before)
@@ -28,9 +28,18 @@
 //! | has a clean stop's token | another, or none | goes on with its incarnation |
 //! | has no clean stop | anything else | was ended, and takes a new incarnation |
 //!
+//! Nor does a directory tell that a part of it is gone: an engine that finds nothing begins anew. So the identity names
+//! the engines, and one that is not there, or is another than it was, is *gone*: the node has lost that store, takes a
+//! new incarnation and refills it. An engine is named when it has been opened and before anything is written to it.
+//!
+//! What the directory holds and must not serve any more (all of it when it was rolled back, a store that is not its
+//! own) is *set aside*: moved to `set-aside-<incarnation>/`, where nobody looks but the operator. That comes before
+//! the identity says anything new, so a start that ends in between finds the same again.
+//!
 //! A copy that was taken while the node ran and put back while it still remembered the same incarnation looks like a
 //! node that was ended; only what it acknowledged since is gone.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use coordination::documents::Member;
@@ -94,7 +103,25 @@ pub(crate) struct Identity {
     incarnation: u64,
     births_used: u64,
     contents: String,
+    holds: Holds,
+    /// What must not be served any more.
+    unfit: Vec<String>,
     _lock: Box<dyn Send + Sync>,
+}
+
+/// Engines by name, with their numbers.
+type Holds = BTreeMap<String, u64>;
+
+/// A name of an engine, and the number of the one that lies there.
+pub(crate) type Found = (String, Option<u64>);
+
+/// An engine that the directory held, and does not hold any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Gone {
+    /// Its name.
+    pub(crate) engine: String,
+    /// Whether another one lies there.
+    pub(crate) replaced: bool,
 }
 
 #[derive(Clone)]
@@ -102,7 +129,9 @@ struct Remembered {
     cluster: String,
     node: NodeId,
     incarnation: u64,
+    /// Below which the engines lie, in directories whose records an earlier version set aside.
     contents: String,
+    holds: Holds,
     births: Option<u64>,
     token: Option<u64>,
 }
@@ -154,7 +183,10 @@ impl Identity {
                 cluster: cluster.to_owned(),
             });
         }
-        let contents = remembered.as_ref().map(|found| found.contents.clone()).unwrap_or_default();
+        let (contents, holds) = remembered
+            .as_ref()
+            .map(|found| (found.contents.clone(), found.holds.clone()))
+            .unwrap_or_default();
         Ok(Identity {
             disk,
             cluster: cluster.to_owned(),
@@ -163,13 +195,27 @@ impl Identity {
             incarnation: 0,
             births_used: 0,
             contents,
+            holds,
+            unfit: Vec::new(),
             _lock: lock,
         })
     }
 
-    /// Says how the node comes back, and settles incarnation and births accordingly.
-    pub(crate) fn settle(&mut self, known: Known, wall: WallMillis) -> Standing {
-        let standing = standing(self.remembered.as_ref(), known);
+    /// Which of the engines are gone, given what was found under their names. One that was never named is new.
+    pub(crate) fn gone(&self, found: &[Found]) -> Vec<Gone> {
+        let gone = found
+            .iter()
+            .filter(|(name, number)| self.holds.get(name).is_some_and(|own| Some(*own) != *number));
+        gone.map(|(name, number)| Gone { engine: name.clone(), replaced: number.is_some() }).collect()
+    }
+
+    /// Says how the node comes back, and settles incarnation, births and what is set aside accordingly.
+    pub(crate) fn settle(&mut self, known: Known, wall: WallMillis, gone: &[Gone]) -> Standing {
+        let standing = match standing(self.remembered.as_ref(), known) {
+            // What it knows of its births says nothing about records that are not there.
+            Standing::Stopped { .. } if !gone.is_empty() => Standing::Ended,
+            standing => standing,
+        };
         let own = self.remembered.as_ref().map_or(0, |found| found.incarnation);
         let theirs = if let Known::Member(member) = known { member.incarnation } else { 0 };
         let births = self.remembered.as_ref().and_then(|found| found.births);
@@ -178,14 +224,42 @@ impl Identity {
             _ => (wall.0.max(own.max(theirs) + 1), 0),
         };
         if standing == Standing::RolledBack {
-            self.contents = format!("since-{}/", self.incarnation);
+            let contents = std::mem::take(&mut self.contents);
+            let contents = contents.strip_suffix('/').map(str::to_owned);
+            self.unfit = ["stores", "hints"].map(str::to_owned).into_iter().chain(contents).collect();
+            self.holds.clear();
+        } else {
+            self.unfit = gone.iter().filter(|gone| gone.replaced).map(|gone| gone.engine.clone()).collect();
+            self.holds.retain(|name, _| gone.iter().all(|gone| gone.engine != *name));
         }
         standing
     }
 
+    /// Sets aside, durably, what must not be served any more; says into which directory, if there was anything.
+    pub(crate) async fn set_aside(&self) -> Result<Option<String>, DiskError> {
+        let directory = format!("set-aside-{}", self.incarnation);
+        let mut changed = Vec::new();
+        for name in &self.unfit {
+            let target = format!("{directory}/{name}");
+            match self.disk.rename(name, &target) {
+                Ok(()) => changed.extend([above(&target), above(name)]),
+                Err(DiskError::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if changed.is_empty() {
+            return Ok(None);
+        }
+        changed.extend([directory.clone(), String::new()]);
+        for path in changed {
+            self.disk.sync_directory(&path).await?;
+        }
+        Ok(Some(directory))
+    }
+
     /// Makes the incarnation durable, as one that has not been stopped: before the first write is stamped.
     pub(crate) async fn begin(&self) -> Result<(), IdentityError> {
-        self.write(None).await
+        Ok(self.write(None).await?)
     }
 
     /// Where below the data directory the records lie: a prefix of paths.
@@ -193,9 +267,22 @@ impl Identity {
         &self.contents
     }
 
+    /// Names engines that have been opened, so that the next start knows if one of them is gone: before anything is
+    /// written to them.
+    pub(crate) async fn hold(&mut self, found: Vec<Found>) -> Result<(), DiskError> {
+        let before = self.holds.clone();
+        self.holds.extend(found.into_iter().filter_map(|(name, number)| Some((name, number?))));
+        if self.holds != before { self.write(None).await } else { Ok(()) }
+    }
+
     /// The incarnation to stamp under.
     pub(crate) fn incarnation(&self) -> u64 {
         self.incarnation
+    }
+
+    /// The incarnation under which the directory was last begun.
+    pub(crate) fn incarnation_before(&self) -> Option<u64> {
+        self.remembered.as_ref().map(|found| found.incarnation)
     }
 
     /// Births that the incarnation had used when it was last stopped cleanly.
@@ -206,16 +293,19 @@ impl Identity {
     /// Remembers a clean stop: call it after all stores are closed.
     /// `token` is a number that no other stop has.
     pub(crate) async fn close(self, births_used: u64, token: u64) -> Result<(), IdentityError> {
-        self.write(Some((births_used, token))).await
+        Ok(self.write(Some((births_used, token))).await?)
     }
 
-    async fn write(&self, stopped: Option<(u64, u64)>) -> Result<(), IdentityError> {
+    async fn write(&self, stopped: Option<(u64, u64)>) -> Result<(), DiskError> {
         let mut text = format!(
             "tontine-identity {FORMAT}\ncluster {}\nnode {}\nincarnation {}\n",
             self.cluster, self.node.0, self.incarnation
         );
         if !self.contents.is_empty() {
             text.push_str(&format!("contents {}\n", self.contents));
+        }
+        for (name, number) in &self.holds {
+            text.push_str(&format!("holds {number:016x} {name}\n"));
         }
         if let Some((births, token)) = stopped {
             text.push_str(&format!("births {births}\ntoken {token}\n"));
@@ -224,15 +314,18 @@ impl Identity {
         let temporary = format!("{FILE}.new");
         match self.disk.remove(&temporary) {
             Ok(()) | Err(DiskError::NotFound { .. }) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         }
         let file = self.disk.create(&temporary)?;
         file.append(text.as_bytes())?;
         file.sync().await?;
         self.disk.rename(&temporary, FILE)?;
-        self.disk.sync_directory("").await?;
-        Ok(())
+        self.disk.sync_directory("").await
     }
+}
+
+fn above(path: &str) -> String {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent).to_owned()
 }
 
 fn standing(remembered: Option<&Remembered>, known: Known) -> Standing {
@@ -296,9 +389,15 @@ fn parse(text: &str) -> Result<Remembered, IdentityError> {
             .ok_or_else(|| damaged("it names no node"))?,
         incarnation: number("incarnation").ok_or_else(|| damaged("it names no incarnation"))?,
         contents: field("contents").unwrap_or_default(),
+        holds: text[..body_end].lines().filter_map(held).collect(),
         births: number("births"),
         token: number("token"),
     })
+}
+
+fn held(line: &str) -> Option<(String, u64)> {
+    let (number, name) = line.strip_prefix("holds ")?.split_once(' ')?;
+    Some((name.to_owned(), u64::from_str_radix(number, 16).ok()?))
 }
 
 fn damaged(reason: &str) -> IdentityError {
@@ -315,6 +414,7 @@ mod tests {
             node: NodeId(1),
             incarnation,
             contents: String::new(),
+            holds: Holds::new(),
             births: stopped.map(|_| 5),
             token: stopped,
         })

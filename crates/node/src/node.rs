@@ -191,7 +191,7 @@ pub struct Node {
     engines: Arc<dyn Engines>,
     /// The session now; when it ends, [`follow`] puts another in its place.
     coordination: Mutex<Arc<dyn CoordinationService>>,
-    identity: Mutex<Option<Identity>>,
+    identity: tokio::sync::Mutex<Option<Identity>>,
     stamper: Arc<Stamper>,
     replica: Arc<Replica>,
     resp: Arc<resp::Shared>,
@@ -272,7 +272,7 @@ impl Node {
             resp: resp::Shared::new(config.resp.clone(), admission.clone()),
             admission,
             replica,
-            identity: Mutex::new(Some(identity)),
+            identity: tokio::sync::Mutex::new(Some(identity)),
             peers: Mutex::new(vec![Arc::downgrade(repair.peers())]),
             contents,
             repair,
@@ -451,7 +451,10 @@ impl Node {
                 )
                 .await
                 {
-                    Ok(store) => stores.push(store),
+                    Ok(store) => {
+                        self.hold(definition.name.as_str()).await;
+                        stores.push(store);
+                    }
                     Err(error) => tracing::error!(store = %definition.name, %error, "store not opened"),
                 },
             }
@@ -460,6 +463,19 @@ impl Node {
             tracing::warn!(%error, "local copy of the cluster document not written");
         }
         self.take(cluster, stores);
+    }
+
+    /// Names the engine of a store that was opened while the node runs.
+    async fn hold(&self, store: &str) {
+        let Some(identity) = &mut *self.identity.lock().await else { return };
+        let names = vec![joining::store_engine(&self.contents, store)];
+        let named = match joining::find_engines(&*self.engines, names) {
+            Ok(found) => identity.hold(found).await.map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        if let Err(error) = named {
+            tracing::warn!(store, %error, "store not named in the identity: its loss would not be noticed");
+        }
     }
 
     fn take(&self, cluster: Cluster, stores: Vec<Arc<LocalStore>>) {
@@ -536,7 +552,7 @@ impl Node {
             // They can be counted.
             tracing::warn!(%error, "hash trees not remembered");
         }
-        let identity = self.identity.lock().take();
+        let identity = self.identity.lock().await.take();
         if let Some(identity) = identity {
             identity.close(self.stamper.births_used(), self.ports.entropy.next_u64()).await?;
         }

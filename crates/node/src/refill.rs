@@ -45,7 +45,12 @@ pub(crate) struct Refill {
 impl Refill {
     /// Everything that `node` shall hold and does not.
     pub(crate) fn everything(node: NodeId, cluster: &Cluster) -> Refill {
-        let stores = cluster.stores.iter().map(|store| {
+        Refill::of(node, cluster, |_| true)
+    }
+
+    /// What `node` shall hold of the stores that are lost.
+    pub(crate) fn of(node: NodeId, cluster: &Cluster, lost: impl Fn(&str) -> bool) -> Refill {
+        let stores = cluster.stores.iter().filter(|store| lost(store.name.as_str())).map(|store| {
             let mine = cluster
                 .ring
                 .partitions()
@@ -54,6 +59,12 @@ impl Refill {
             (store.name.to_string(), Ledger::new(mine.map(|partition| partition.id)))
         });
         Refill { stores: stores.collect(), ..Refill::default() }
+    }
+
+    /// Both; of a store that is in both what `more` says.
+    pub(crate) fn and(mut self, more: Refill) -> Refill {
+        self.stores.extend(more.stores);
+        self
     }
 
     /// Partitions that are incomplete, and how many were in the beginning.

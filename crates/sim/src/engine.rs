@@ -43,6 +43,10 @@ impl Engines for PlantedEngines {
         self.plant != Plant::RewoundIdentity && self.inner.forget()
     }
 
+    fn number(&self, name: &str) -> Result<Option<u64>, StorageError> {
+        self.inner.number(name)
+    }
+
     fn open(&self, name: &str) -> BoxFuture<'static, Result<Arc<dyn StorageEngine>, StorageError>> {
         let (opening, plant) = (self.inner.open(name), self.plant);
         let hoards = plant == Plant::HoardedHints && name == "hints";

@@ -96,6 +96,36 @@ fn a_node_whose_disk_is_lost_reuses_no_dot_and_denies_no_key_while_it_refills() 
     assert!(text.contains("n3 has refilled what its disk had lost: "), "{text}");
 }
 
+/// A part of the directory: it once passed for an empty store, and after a clean stop the hash trees said that all was
+/// there.
+#[test]
+fn a_store_whose_directory_is_lost_is_refilled_and_denies_no_key_meanwhile() {
+    let mut cluster = cluster(&["--consistency=3,1,2"]);
+    let keys = keys(300);
+    let mut door = Redis::connect(&cluster.resp(3));
+    keys.iter().for_each(|key| set(&mut door, key, "before"));
+    await_records(&cluster, 300);
+    for signal in [Signal::KILL, Signal::TERM] {
+        let incarnation = status(&cluster, 3)["incarnation"].as_u64().unwrap();
+        cluster.end_node(3, signal);
+        cluster.await_end(3);
+        std::fs::remove_dir_all(cluster.data().join("node-3/stores/default")).unwrap();
+        cluster.start_node_again(3);
+        let mut door = Redis::connect(&cluster.resp(3));
+        for key in &keys {
+            let reply = door.call(&[b"GET", key.as_bytes()]);
+            assert_eq!(reply, Reply::Bulk(Some(b"before".to_vec())), "{key} after {signal:?}");
+        }
+        let refilled = || repair(&cluster, 3)["refill"]["partitions_left"].as_u64();
+        until("what is lost is fetched", refilled, |&left| left == Some(0));
+        await_records(&cluster, 300);
+        assert!(status(&cluster, 3)["incarnation"].as_u64() > Some(incarnation));
+        let text = cluster.run(&["events", "--from=3"]).exits(0).text();
+        assert!(text.contains("its records of store default were gone"), "{text}");
+        assert!(text.contains("refill-ended") && !text.contains("disk-lost"), "{text}");
+    }
+}
+
 #[test]
 fn a_flipped_bit_in_a_data_file_is_found_and_repaired_from_a_replica() {
     let cluster = comparing_cluster();
@@ -272,6 +302,14 @@ fn a_restored_disk_brings_nothing_deleted_back_and_reuses_no_dot() {
     cluster.start_node_again(2);
     let refilled = || repair(&cluster, 2)["refill"]["partitions_left"].as_u64();
     until("what the copy lacks is fetched", refilled, |&left| left == Some(0));
+    // What the copy held may go; what the node holds by now lies where it always did.
+    let names = std::fs::read_dir(&node).unwrap().map(|entry| entry.unwrap().path());
+    let aside: Vec<PathBuf> =
+        names.filter(|path| path.display().to_string().contains("/set-aside-")).collect();
+    assert!(aside.len() == 1 && aside[0].join("stores/default").is_dir(), "{aside:?}");
+    let told = cluster.run(&["events", "--from=2"]).exits(0).text();
+    assert!(told.contains(aside[0].file_name().unwrap().to_str().unwrap()), "{told}");
+    std::fs::remove_dir_all(&aside[0]).unwrap();
     let mut door = Redis::connect(&cluster.resp(2));
     for key in &gone {
         assert_eq!(door.call(&[b"GET", key.as_bytes()]), Reply::Bulk(None), "{key} was deleted");
@@ -296,7 +334,7 @@ fn await_equal(cluster: &Cluster, keys: &[String]) {
     until("equal replicas", each, |each| each[0] == each[1] && each[1] == each[2]);
 }
 
-fn copy_directory(from: &Path, to: &Path) {
+pub(crate) fn copy_directory(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
         let (source, target) = (entry.path(), to.join(entry.file_name()));

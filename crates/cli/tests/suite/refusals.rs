@@ -8,15 +8,38 @@ use crate::cluster::{Cluster, Process, command, free_port_base, limit_files, ton
 use crate::observe::until;
 use crate::resp::{Redis, Reply};
 
+/// It once waited without a word for ten seconds, and took the id over, with nothing in its directory, when the node was
+/// restarted meanwhile.
 #[test]
-fn a_second_node_with_the_id_of_a_running_one_is_refused() {
-    let cluster = Cluster::start();
+fn a_second_node_with_the_id_of_a_running_one_is_refused_at_once_and_never_takes_it_over() {
+    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    cluster.run(&["put", "k", "v"]).exits(0);
     let coordination = cluster.data().join("coordination").display().to_string();
+    let duplicate =
+        |data: &str| command(&["node", "--id=3", "--data-dir", data, "--coordination", &coordination]);
+    let began = std::time::Instant::now();
     let second =
-        tontine(&["node", "--id=1", "--data-dir", &cluster.file("second"), "--coordination", &coordination]);
+        tontine(&["node", "--id=3", "--data-dir", &cluster.file("second"), "--coordination", &coordination]);
     second.fails_with("two nodes with one id");
-    second.fails_with(&cluster.native(1));
-    assert_eq!(cluster.json(&["status"])["nodes"][0]["up"], true);
+    second.fails_with(&cluster.native(3));
+    assert!(began.elapsed() < std::time::Duration::from_secs(8), "it waits for what it may not have");
+
+    // A copy passes for the node's own directory, so it waits for a while, but says so at once.
+    let copy = cluster.folder.path().join("copy");
+    crate::disks::copy_directory(&cluster.data().join("node-3"), &copy);
+    let mut waiting = Process::start(
+        &mut duplicate(&copy.display().to_string()),
+        cluster.folder.path().join("copy.stderr"),
+    );
+    until("it says that it waits", || waiting.stderr(), |said| said.contains("waits for the registration"));
+    waiting.wait();
+    assert!(waiting.stderr().contains("two nodes with one id"), "{}", waiting.stderr());
+
+    cluster.end_node(3, Signal::TERM);
+    cluster.start_node_again(3);
+    let nodes = cluster.json(&["status"])["nodes"].clone();
+    assert_eq!(nodes[2]["up"], true, "{nodes}");
+    cluster.run(&["get", "k"]).exits(0);
 }
 
 #[test]

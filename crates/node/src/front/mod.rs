@@ -93,7 +93,7 @@ impl Front {
     }
 
     /// Shows the value of a key to `visit`, if it has one, when this node's own record is the whole read quorum;
-    /// `None` when others must be asked.
+    /// `None` when others must be asked, also because this node cannot answer (its record is corrupt, or lost).
     pub fn get_now(
         &self,
         view: &View,
@@ -107,7 +107,10 @@ impl Front {
         if !protocol::quorum::own_record_suffices(self.replica.node(), replicas, required) {
             return None;
         }
-        Some(store.winner(place, key, visit))
+        match store.winner(place, key, visit) {
+            Err(failure) if may_go_on(&failure) => None,
+            answer => Some(answer),
+        }
     }
 
     /// Overwrites a key, when this node's own acknowledgement is the whole write quorum and there is no other replica;

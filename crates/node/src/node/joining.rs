@@ -17,15 +17,14 @@ use super::{NodeConfig, StartError};
 use crate::collection::Epochs;
 use crate::engines::Engines;
 use crate::events::Event;
-use crate::identity::{Identity, IdentityError, Known, Standing};
+use crate::identity::{Found, Gone, Identity, IdentityError, Known, Standing};
 use crate::local_copy;
 use crate::refill::Refill;
 use crate::replica::Replica;
 use crate::stores::{Hints, LocalStore, Stamper};
 use crate::view::{CurrentView, View};
 
-/// How long a registration under this node's id and address may stand in the way: a predecessor's session that has
-/// not ended yet.
+/// How long the registration of this directory's last process may stand in the way: its session has not ended yet.
 const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a node is once it has joined.
@@ -38,19 +37,32 @@ pub(super) struct Joined {
     /// What it has lost.
     pub(super) refill: Refill,
     /// How it comes back.
-    pub(super) standing: Standing,
+    standing: Standing,
+    /// Which of its engines were gone.
+    gone: Vec<Gone>,
+    /// Where what it must not serve any more lies now.
+    aside: Option<String>,
 }
+
+/// What `hints` and stores are called among engines.
+const HINTS: &str = "hints";
+const STORES: &str = "stores/";
 
 impl Joined {
     /// What people should know about how it comes back.
     pub(super) fn events(&self) -> Vec<Event> {
-        match self.standing {
-            Standing::Lost => vec![Event::DiskLost {}],
-            Standing::RolledBack => {
-                vec![Event::RollbackNoticed {}, Event::ContentsSetAside { contents: self.contents.clone() }]
-            }
-            Standing::New | Standing::Stopped { .. } | Standing::Ended => Vec::new(),
-        }
+        let whole = match self.standing {
+            Standing::Lost => Some(Event::DiskLost {}),
+            Standing::RolledBack => Some(Event::RollbackNoticed {}),
+            Standing::New | Standing::Stopped { .. } | Standing::Ended => None,
+        };
+        let gone = self.gone.iter().map(|gone| match gone.engine.rsplit_once(STORES) {
+            Some((_, store)) => Event::StoreLost { store: store.to_owned() },
+            None => Event::HintsLost {},
+        });
+        let aside =
+            self.aside.iter().map(|directory| Event::ContentsSetAside { directory: directory.clone() });
+        whole.into_iter().chain(gone).chain(aside).collect()
     }
 }
 
@@ -64,10 +76,20 @@ pub(super) async fn join(
 ) -> Result<Joined, StartError> {
     let mut identity = Identity::open(disk.clone(), &config.cluster, config.id)?;
     let cluster = find_cluster(config, &**disk, coordination).await?;
-    let standing = identity.settle(known_of(coordination, config.id).await, ports.clock.wall());
-    register(ports, coordination, &cluster, config.id, identity.incarnation()).await?;
+    // Engines that forget lose everything, whatever lies there.
+    let gone = match engines.forget() {
+        true => Vec::new(),
+        false => identity.gone(&find_engines(engines, engine_names(identity.contents(), &cluster))?),
+    };
+    let known = known_of(coordination, config.id).await;
+    let standing = identity.settle(known, ports.clock.wall(), &gone);
+    let me = cluster.node(config.id).expect("membership was checked").clone();
+    let active = ActiveNode { node: me, incarnation: identity.incarnation() };
+    register(ports, coordination, &active, identity.incarnation_before()).await?;
     // First what is lost, then who the node is, then that it was: whatever ends in between, nothing passes for whole.
-    let refill = missing(disk, engines, &cluster, config.id, standing).await?;
+    let refill = missing(disk, engines, (config.id, &cluster), standing, &gone).await?;
+    // Before its epoch, which must not be that of contents that are no part of it.
+    let aside = identity.set_aside().await.map_err(IdentityError::Disk)?;
     let epochs = settle_epochs(disk, coordination, standing).await?;
     identity.begin().await?;
     remember_member(coordination, config.id, &identity, standing).await?;
@@ -80,7 +102,8 @@ pub(super) async fn join(
     if standing == Standing::RolledBack {
         remembered.clear();
     }
-    let hints_engine = open(engines, &format!("{contents}hints")).await?;
+    remembered.retain(|store, _| gone.iter().all(|gone| gone.engine != store_engine(&contents, store)));
+    let hints_engine = open(engines, &format!("{contents}{HINTS}")).await?;
     let hints = Arc::new(Hints::new(hints_engine, stamper.clone(), config.hint_bytes_max));
     let mut stores = Vec::new();
     for definition in &cluster.stores {
@@ -88,6 +111,8 @@ pub(super) async fn join(
         let margin = config.expiry.margin;
         stores.push(open_store(engines, &contents, definition, &stamper, (trees, margin)).await?);
     }
+    let found = find_engines(engines, engine_names(&contents, &cluster))?;
+    identity.hold(found).await.map_err(IdentityError::Disk)?;
     if let Err(error) = local_copy::write(disk.clone(), &cluster).await {
         tracing::warn!(%error, "local copy of the cluster document not written");
     }
@@ -98,7 +123,27 @@ pub(super) async fn join(
         }
     }
     let replica = Arc::new(Replica::new(config.id, view, hints, epochs));
-    Ok(Joined { identity, stamper, contents, replica, refill, standing })
+    Ok(Joined { identity, stamper, contents, replica, refill, standing, gone, aside })
+}
+
+/// The name of a store's engine.
+pub(super) fn store_engine(contents: &str, store: &str) -> String {
+    format!("{contents}{STORES}{store}")
+}
+
+/// The engines of a node of this cluster.
+fn engine_names(contents: &str, cluster: &Cluster) -> Vec<String> {
+    let stores = cluster.stores.iter().map(|store| store_engine(contents, store.name.as_str()));
+    stores.chain([format!("{contents}{HINTS}")]).collect()
+}
+
+/// What lies under these names.
+pub(super) fn find_engines(engines: &dyn Engines, names: Vec<String>) -> Result<Vec<Found>, StartError> {
+    let find = |name: String| match engines.number(&name) {
+        Ok(number) => Ok((name, number)),
+        Err(error) => Err(StartError::Storage { store: name, error }),
+    };
+    names.into_iter().map(find).collect()
 }
 
 pub(super) async fn open(
@@ -115,7 +160,7 @@ pub(super) async fn open_store(
     stamper: &Arc<Stamper>,
     (trees, margin): (BTreeMap<PartitionId, Tree>, Duration),
 ) -> Result<Arc<LocalStore>, StartError> {
-    let engine = open(engines, &format!("{contents}stores/{}", definition.name)).await?;
+    let engine = open(engines, &store_engine(contents, definition.name.as_str())).await?;
     let store = LocalStore::new(definition.clone(), engine, stamper.clone());
     Ok(Arc::new(store.keeping_expired(margin).remembering(trees)))
 }
@@ -156,19 +201,25 @@ pub(super) async fn remember_member(
 pub(super) async fn missing(
     disk: &Arc<dyn Disk>,
     engines: &dyn Engines,
-    cluster: &Cluster,
-    id: NodeId,
+    (id, cluster): (NodeId, &Cluster),
     standing: Standing,
+    gone: &[Gone],
 ) -> Result<Refill, StartError> {
     let forgotten = engines.forget() && standing != Standing::New;
     let refill = if forgotten || matches!(standing, Standing::Lost | Standing::RolledBack) {
         Refill::everything(id, cluster)
     } else {
-        match Refill::load(&**disk).map_err(IdentityError::Disk)? {
-            None => return Ok(Refill::default()),
-            Some(Some(refill)) => refill,
-            Some(None) => Refill::everything(id, cluster),
+        let before = Refill::load(&**disk).map_err(IdentityError::Disk)?;
+        if before.is_none() && gone.is_empty() {
+            return Ok(Refill::default());
         }
+        // A list that cannot be read counts as everything.
+        let before = before
+            .map_or_else(Refill::default, |list| list.unwrap_or_else(|| Refill::everything(id, cluster)));
+        let lost = |store: &str| {
+            gone.iter().any(|gone| gone.engine.rsplit_once(STORES).is_some_and(|(_, name)| name == store))
+        };
+        before.and(Refill::of(id, cluster, lost))
     };
     Refill::save(disk.clone(), refill.text()).await.map_err(IdentityError::Disk)?;
     Ok(refill)
@@ -195,23 +246,34 @@ pub(super) async fn find_cluster(
     Ok(cluster)
 }
 
-/// Registers the node; waits for a predecessor with the same address to be gone.
+/// Registers the node. It waits for the process before it, whose session may not have ended yet: that is known by the
+/// incarnation that this directory remembers, `before`. Anybody else who has the id keeps it: if the wait ended when
+/// such a one stops, whoever restarts it would find its id taken, by a directory that knows nothing of its records.
 pub(super) async fn register(
     ports: &Ports,
     coordination: &dyn CoordinationService,
-    cluster: &Cluster,
-    id: NodeId,
-    incarnation: u64,
+    active: &ActiveNode,
+    before: Option<u64>,
 ) -> Result<(), StartError> {
-    let node = cluster.node(id).expect("membership was checked").clone();
-    let active = ActiveNode { node, incarnation };
     let give_up = ports.clock.now().after(PREDECESSOR_PATIENCE);
+    let mut told = false;
     loop {
-        match documents::register(coordination, &active).await {
+        match documents::register(coordination, active).await {
             Ok(()) => return Ok(()),
             Err(RegisterError::AlreadyActive { other: Some(other), .. })
-                if other.node == active.node && ports.clock.now() < give_up =>
+                if other.node == active.node
+                    && Some(other.incarnation) == before
+                    && ports.clock.now() < give_up =>
             {
+                if !told {
+                    tracing::warn!(
+                        node = %active.node.id,
+                        incarnation = other.incarnation,
+                        seconds_max = PREDECESSOR_PATIENCE.as_secs(),
+                        "waits for the registration of its last process to end"
+                    );
+                    told = true;
+                }
                 ports.clock.sleep(Duration::from_millis(100)).await;
             }
             Err(RegisterError::Coordination(CoordinationError::Unavailable { .. })) => {

@@ -5,14 +5,30 @@ use std::sync::Arc;
 use coordination::memory::MemoryService;
 use coordination::{CoordinationService, Expected, documents};
 use model::{Epoch, Node as Member, NodeId, Zone};
-use node::engines::MemoryEngines;
+use node::engines::{Engines, LogEngines, MemoryEngines};
 use node::{IdentityError, Node, NodeConfig, StartError};
 use runtime::disk::simulated::SimulatedDisk;
 use runtime::{Disk, Ports};
+use storage::{Durability, LogOptions};
 
-use crate::support::publish;
+use crate::support::{order, publish};
 
 async fn start(disk: &Arc<SimulatedDisk>, id: u32, service: &MemoryService) -> Result<Arc<Node>, StartError> {
+    start_with(disk, id, service, Arc::new(MemoryEngines)).await
+}
+
+async fn start_logging(disk: &Arc<SimulatedDisk>, service: &MemoryService) -> Result<Arc<Node>, StartError> {
+    let options = LogOptions { durability: Durability::Always, reserve_bytes: 0, ..LogOptions::default() };
+    let engines = LogEngines { disk: disk.clone(), options, ports: Ports::os().unwrap() };
+    start_with(disk, 1, service, Arc::new(engines)).await
+}
+
+async fn start_with(
+    disk: &Arc<SimulatedDisk>,
+    id: u32,
+    service: &MemoryService,
+    engines: Arc<dyn Engines>,
+) -> Result<Arc<Node>, StartError> {
     let members = [1, 2].map(|id| Member {
         id: NodeId(id),
         zone: Zone("a".to_owned()),
@@ -22,7 +38,40 @@ async fn start(disk: &Arc<SimulatedDisk>, id: u32, service: &MemoryService) -> R
     publish(service, members.to_vec()).await;
     let config = NodeConfig::new(NodeId(id), "test");
     let ports = Ports::os().unwrap();
-    Node::start(config, ports, disk.clone(), Arc::new(MemoryEngines), Arc::new(service.open())).await
+    Node::start(config, ports, disk.clone(), engines, Arc::new(service.open())).await
+}
+
+/// Ends the process of a node, and only that.
+fn end(disk: &SimulatedDisk, node: Arc<Node>) {
+    drop(node);
+    disk.kill();
+}
+
+fn kinds(node: &Node) -> Vec<&'static str> {
+    node.events().after(0, 100).into_iter().map(|recorded| recorded.event.kind()).collect()
+}
+
+/// Waits until the node knows what it holds.
+async fn refilled(node: &Node) {
+    while node.repair().status()["refill"]["partitions_left"].as_u64().is_some_and(|left| left > 0) {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+}
+
+/// Writes a key into the first store, durably.
+async fn write(node: &Node, key: &[u8]) {
+    refilled(node).await;
+    let view = node.replica().view().get();
+    let store = view.store("default").unwrap();
+    let stamped = store.stamp(view.route(store, key).place, key, order("v", None)).unwrap();
+    store.engine().sync().await.unwrap();
+    drop(stamped);
+}
+
+fn holds(node: &Node, key: &[u8]) -> bool {
+    let view = node.replica().view().get();
+    let store = view.store("default").unwrap();
+    store.get(view.route(store, key).place, key).is_ok_and(|set| !set.is_empty())
 }
 
 fn write_identity(disk: &SimulatedDisk, text: &str) {
@@ -97,5 +146,105 @@ async fn an_outage_in_the_middle_of_a_start_leaves_a_directory_that_can_be_start
         assert!(epochs.is_compared());
         assert_eq!(epochs.tag(), epoch);
         node.stop().await.unwrap();
+    }
+}
+
+/// Once, a store whose directory was gone passed for an empty one, after a clean stop even with the hash trees of what
+/// was not there.
+#[tokio::test]
+async fn a_store_or_the_hints_whose_directory_is_gone_are_lost_and_the_event_names_them() {
+    for (lost, told) in [("stores/default/", "store-lost"), ("hints/", "hints-lost")] {
+        for clean in [true, false] {
+            let (disk, service) = (Arc::new(SimulatedDisk::new(1)), MemoryService::new());
+            let node = start_logging(&disk, &service).await.unwrap();
+            let first = node.incarnation();
+            write(&node, b"k").await;
+            if clean {
+                node.stop().await.unwrap();
+            }
+            end(&disk, node);
+            for (path, _) in disk.files().iter().filter(|(path, _)| path.starts_with(lost)) {
+                disk.remove(path).unwrap();
+            }
+            let node = start_logging(&disk, &service).await.unwrap();
+            let found = kinds(&node);
+            assert!(found.contains(&told) && !found.contains(&"disk-lost"), "{lost}: {found:?}");
+            assert!(node.incarnation() > first, "what it stamped may be out there");
+            assert_eq!(!node.repair().status()["refill"].is_null(), told == "store-lost", "{lost}");
+            assert_eq!(holds(&node, b"k"), told == "hints-lost");
+            node.stop().await.unwrap();
+            end(&disk, node);
+            let found = kinds(&start_logging(&disk, &service).await.unwrap());
+            assert!(!found.contains(&told), "it is told once: {found:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_belongs_to_another_directory_is_set_aside() {
+    let (disk, service) = (Arc::new(SimulatedDisk::new(1)), MemoryService::new());
+    let other = Arc::new(SimulatedDisk::new(1));
+    let node = start_logging(&other, &MemoryService::new()).await.unwrap();
+    write(&node, b"theirs").await;
+    end(&other, node);
+    let node = start_logging(&disk, &service).await.unwrap();
+    write(&node, b"ours").await;
+    end(&disk, node);
+    let of_the_store = |disk: &SimulatedDisk| -> Vec<(String, Vec<u8>)> {
+        disk.files().into_iter().filter(|(path, _)| path.starts_with("stores/default/")).collect()
+    };
+    of_the_store(&disk).iter().for_each(|(path, _)| disk.remove(path).unwrap());
+    of_the_store(&other).iter().for_each(|(path, bytes)| disk.plant(path, bytes));
+    let node = start_logging(&disk, &service).await.unwrap();
+    let found = kinds(&node);
+    assert!(found.contains(&"store-lost") && found.contains(&"contents-set-aside"), "{found:?}");
+    assert!(!holds(&node, b"theirs") && !holds(&node, b"ours"));
+    let aside = format!("set-aside-{}/stores/default/FORMAT", node.incarnation());
+    assert!(disk.contents(&aside).is_some(), "{aside}");
+}
+
+/// The old contents once stayed where living ones lie, and the living ones went to a directory that the event told to
+/// be the old one's. Wherever the process or the power ends while they change places, nothing old is served.
+#[tokio::test]
+async fn the_contents_of_an_older_copy_are_set_aside_wherever_the_start_ends() {
+    for cut in [false, true] {
+        for operations in 0.. {
+            let (disk, service) = (Arc::new(SimulatedDisk::new(1)), MemoryService::new());
+            let node = start_logging(&disk, &service).await.unwrap();
+            write(&node, b"old").await;
+            node.stop().await.unwrap();
+            end(&disk, node);
+            let copy = disk.files();
+            end(&disk, start_logging(&disk, &service).await.unwrap());
+            disk.wipe();
+            copy.iter().for_each(|(path, bytes)| disk.plant(path, bytes));
+
+            disk.power_off_after(Some(operations));
+            let started = start_logging(&disk, &service).await;
+            let whole = started.is_ok();
+            drop(started);
+            if cut {
+                disk.crash(operations)
+            } else {
+                disk.kill()
+            }
+            let node = start_logging(&disk, &service).await.unwrap();
+            assert!(!holds(&node, b"old"), "after {operations} operations");
+            let aside =
+                |path: &str| path.starts_with("set-aside-") && path.ends_with("stores/default/FORMAT");
+            let kept = disk.files().iter().filter(|(path, _)| aside(path)).count();
+            assert!(kept == 1 || cut, "after {operations} operations {kept} copies are kept");
+            write(&node, b"new").await;
+            assert!(holds(&node, b"new") && !holds(&node, b"old"), "after {operations} operations");
+            node.stop().await.unwrap();
+            end(&disk, node);
+            let node = start_logging(&disk, &service).await.unwrap();
+            refilled(&node).await;
+            assert!(holds(&node, b"new") && !holds(&node, b"old"), "after {operations} operations");
+            if whole {
+                assert!(operations > 10, "the power went off in the middle of each start");
+                break;
+            }
+        }
     }
 }

@@ -98,6 +98,39 @@ fn names_are_listed_sorted_renamed_over_and_removed() {
 }
 
 #[test]
+fn a_directory_is_renamed_with_everything_below_it() {
+    on_each(|disk| {
+        for name in ["d/one", "d/e/two", "dd/three"] {
+            disk.create(name).unwrap().append(name.as_bytes()).unwrap();
+        }
+        disk.rename("d", "aside/d").unwrap();
+        assert_eq!(disk.list("").unwrap(), ["aside", "dd"], "and nothing else whose name begins so");
+        assert_eq!(disk.list("aside/d").unwrap(), ["e", "one"]);
+        assert_eq!(read_all(disk, "aside/d/e/two"), b"d/e/two");
+        assert_eq!(disk.rename("d", "f"), Err(DiskError::NotFound { path: "d".into() }));
+        disk.create("d/one").unwrap();
+        assert!(disk.rename("d", "aside/d").is_err(), "the name is taken");
+        assert_eq!(read_all(disk, "aside/d/one"), b"d/one");
+    });
+}
+
+#[test]
+fn a_renamed_directory_is_whole_under_one_of_its_names_after_a_crash() {
+    let mut moved = 0;
+    for seed in 0..100 {
+        let disk = SimulatedDisk::new(0);
+        disk.plant("d/e/one", b"1");
+        disk.plant("d/two", b"2");
+        disk.rename("d", "f").unwrap();
+        disk.crash(seed);
+        let names: Vec<String> = disk.files().into_iter().map(|(path, _)| path).collect();
+        moved += usize::from(names == ["f/two", "f/e/one"]);
+        assert!(names == ["f/two", "f/e/one"] || names == ["d/two", "d/e/one"], "{names:?}");
+    }
+    assert!((20..80).contains(&moved), "{moved} of 100 moved");
+}
+
+#[test]
 fn missing_and_existing_files_are_told_apart() {
     on_each(|disk| {
         assert_eq!(disk.open("x").err(), Some(DiskError::NotFound { path: "x".into() }));

@@ -91,7 +91,9 @@ pub trait Disk: Send + Sync {
     /// Opens an existing file.
     fn open(&self, path: &str) -> Result<Arc<dyn File>, DiskError>;
 
-    /// Renames a file over whatever has the new name, atomically.
+    /// Renames a file over whatever has the new name, or a directory with all that is below it to a name that is free,
+    /// atomically; parent directories of the new name are created as needed. A directory that is moved into another
+    /// one is durable when both have been synced.
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError>;
 
     /// Removes a file. Readers that have it open may go on.

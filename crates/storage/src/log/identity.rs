@@ -19,19 +19,26 @@ pub(super) async fn load_or_create(
     clock: &dyn Clock,
     directory: &str,
 ) -> Result<u64, StorageError> {
-    let path = format!("{directory}/{NAME}");
-    match disk.open(&path) {
+    match load(disk, directory)? {
+        Some(engine) => Ok(engine),
+        None => create(disk, clock, directory).await,
+    }
+}
+
+/// The identity of the data in a directory; `None` where there is no data.
+pub(super) fn load(disk: &dyn Disk, directory: &str) -> Result<Option<u64>, StorageError> {
+    match disk.open(&format!("{directory}/{NAME}")) {
         Ok(file) => {
             let mut bytes = vec![0; 256];
             let count = file.read_at(0, &mut bytes)?;
-            parse(directory, &String::from_utf8_lossy(&bytes[..count]))
+            parse(directory, &String::from_utf8_lossy(&bytes[..count])).map(Some)
         }
         Err(DiskError::NotFound { .. }) => {
             let strange =
                 disk.list(directory)?.into_iter().find(|name| name != LOCK && !name.ends_with(".tmp"));
             match strange {
                 Some(name) => Err(foreign(directory, format!("it holds {name} and no {NAME}"))),
-                None => create(disk, clock, directory).await,
+                None => Ok(None),
             }
         }
         Err(error) => Err(error.into()),

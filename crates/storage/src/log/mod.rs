@@ -103,6 +103,17 @@ impl LogEngine {
     }
 }
 
+impl LogEngine {
+    /// The number of the engine whose records lie in `directory`, which no other engine has; `None` where there are
+    /// none. Changes nothing.
+    ///
+    /// # Errors
+    /// As [`LogEngine::open`], but for the lock, which it does not need.
+    pub fn number(disk: &dyn Disk, directory: &str) -> Result<Option<u64>, StorageError> {
+        identity::load(disk, directory)
+    }
+}
+
 impl Drop for LogEngine {
     fn drop(&mut self) {
         self.core.stop();

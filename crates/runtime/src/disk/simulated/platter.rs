@@ -114,14 +114,23 @@ enum Rename {
     Directory(String),
     Link(String, u64),
     Unlink(String),
-    Move { from: String, to: String, inode: u64 },
+    Move {
+        from: String,
+        to: String,
+        inode: u64,
+    },
+    /// A directory with everything below it.
+    MoveAll {
+        from: String,
+        to: String,
+    },
 }
 
 impl Rename {
     fn directory(&self) -> &str {
         match self {
             Rename::Directory(path) | Rename::Link(path, _) | Rename::Unlink(path) => parent(path),
-            Rename::Move { to, .. } => parent(to),
+            Rename::Move { to, .. } | Rename::MoveAll { to, .. } => parent(to),
         }
     }
 }
@@ -182,11 +191,37 @@ impl Platter {
     }
 
     pub(super) fn rename(&mut self, from: &str, to: &str) -> bool {
+        if self.directories.contains(from) {
+            return self.rename_directory(from, to);
+        }
         let Some(inode) = self.names.remove(from) else { return false };
         self.make_directories(parent(to));
         let replaced = self.names.insert(to.to_owned(), inode);
         self.pending.push(Rename::Move { from: from.to_owned(), to: to.to_owned(), inode });
         self.release(replaced);
+        true
+    }
+
+    /// What was not synced below it stays so, under its new name.
+    fn rename_directory(&mut self, from: &str, to: &str) -> bool {
+        if self.names.contains_key(to) || !self.list(to).is_empty() {
+            return false;
+        }
+        self.make_directories(parent(to));
+        move_all(&mut self.names, &mut self.directories, from, to);
+        for change in &mut self.pending {
+            match change {
+                Rename::Directory(path) | Rename::Link(path, _) | Rename::Unlink(path) => {
+                    move_path(path, from, to)
+                }
+                Rename::Move { from: source, to: target, .. }
+                | Rename::MoveAll { from: source, to: target } => {
+                    move_path(source, from, to);
+                    move_path(target, from, to);
+                }
+            }
+        }
+        self.pending.push(Rename::MoveAll { from: from.to_owned(), to: to.to_owned() });
         true
     }
 
@@ -253,6 +288,9 @@ impl Platter {
                 }
                 self.durable_names.insert(to, inode);
             }
+            Rename::MoveAll { from, to } => {
+                move_all(&mut self.durable_names, &mut self.durable_directories, &from, &to);
+            }
         }
     }
 
@@ -296,6 +334,25 @@ impl Platter {
     pub(super) fn shrank(&mut self, bytes: u64) {
         self.used_bytes = self.used_bytes.saturating_sub(bytes);
     }
+}
+
+/// Gives a path that is `from`, or below it, its new name.
+fn move_path(path: &mut String, from: &str, to: &str) {
+    if let Some(rest) = path.strip_prefix(from)
+        && (rest.is_empty() || rest.starts_with('/'))
+    {
+        *path = format!("{to}{rest}");
+    }
+}
+
+/// Moves a directory with everything below it.
+fn move_all(names: &mut BTreeMap<String, u64>, directories: &mut BTreeSet<String>, from: &str, to: &str) {
+    let moved = |mut path: String| {
+        move_path(&mut path, from, to);
+        path
+    };
+    *names = std::mem::take(names).into_iter().map(|(path, inode)| (moved(path), inode)).collect();
+    *directories = std::mem::take(directories).into_iter().map(moved).collect();
 }
 
 /// True when the directory and all above it exist.
