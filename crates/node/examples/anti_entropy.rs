@@ -25,7 +25,7 @@ use model::{
 };
 use node::engines::MemoryEngines;
 use node::stores::{LocalStore, Place, Stamper, WriteOrder};
-use node::view::View;
+use node::view::{CurrentView, View};
 use node::{Node, NodeConfig};
 use runtime::Ports;
 use runtime::clock::os::OsClock;
@@ -139,7 +139,8 @@ async fn writes(arguments: &Arguments) {
     let (plain, treed) = (store("plain").await, store("treed").await);
     // Only a store that has seen a ring keeps trees.
     let shaped = if arguments.what == "control" { store("third").await } else { treed.clone() };
-    let view = View::new(Arc::new(cluster(&["127.0.0.1:1".to_owned()])), vec![shaped]);
+    let view =
+        CurrentView::new(View::new(Arc::new(cluster(&["127.0.0.1:1".to_owned()])), vec![shaped])).get();
     let routed = |number| {
         let key = key(number);
         let place = view.route(&treed, &key).place;

@@ -32,8 +32,12 @@ impl View {
     /// The view of `cluster` with `stores` open at this node.
     pub fn new(cluster: Arc<Cluster>, stores: Vec<Arc<LocalStore>>) -> Self {
         let document = serde_json::to_vec(&*cluster).expect("a cluster is plain data").into();
-        stores.iter().for_each(|store| store.shape(&cluster.ring));
         View { cluster, document, stores }
+    }
+
+    /// Gives the stores the trees of this view: when it becomes the current one, and not before.
+    fn shape(&self) {
+        self.stores.iter().for_each(|store| store.shape(&self.cluster.ring));
     }
 
     /// The cluster.
@@ -107,6 +111,7 @@ pub struct CurrentView {
 impl CurrentView {
     /// Starts with this view.
     pub fn new(view: View) -> Self {
+        view.shape();
         let generation = AtomicU64::new(view.cluster().generation.0);
         CurrentView { view: RwLock::new(Arc::new(view)), generation }
     }
@@ -125,8 +130,55 @@ impl CurrentView {
     pub fn replace(&self, view: View) {
         let mut current = self.view.write();
         if view.cluster().generation > current.cluster().generation {
+            // Under the lock, so that trees are never those of a view that came too late.
+            view.shape();
             self.generation.store(view.cluster().generation.0, Ordering::Release);
             *current = Arc::new(view);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Consistency, Ring, Store, StoreName, Zone};
+    use runtime::clock::os::OsClock;
+    use storage::MemoryEngine;
+
+    use super::*;
+    use crate::stores::Stamper;
+
+    fn definition(replicas: u8) -> Store {
+        let consistency = Consistency { replicas, reads_required: 1, writes_required: 1 };
+        Store::new(StoreName::new("s").unwrap(), consistency).unwrap()
+    }
+
+    fn view(generation: u64, store: &LocalStore, replicas: u8) -> View {
+        let zone = Zone("z".to_owned());
+        let cluster = Cluster {
+            name: "test".to_owned(),
+            generation: Generation(generation),
+            generation_accepted_min: Generation(1),
+            nodes: Vec::new(),
+            ring: Ring::equal_slices(4, &[(NodeId(1), zone.clone()), (NodeId(2), zone)]),
+            stores: vec![definition(replicas)],
+        };
+        View::new(Arc::new(cluster), vec![Arc::new(store.redefined(definition(replicas)))])
+    }
+
+    /// Making the view of a document that came too late once gave up the trees of a store that has a second replica by
+    /// now.
+    #[test]
+    fn a_document_that_comes_too_late_leaves_the_trees_as_they_are() {
+        let stamper = Arc::new(Stamper::new(NodeId(1), 1, 0, Arc::new(OsClock::new())));
+        let store = LocalStore::new(definition(1), Arc::new(MemoryEngine::new()), stamper);
+        let trees = || (store.trees().is_alone(), store.trees().summary().0);
+        let current = CurrentView::new(view(1, &store, 1));
+        assert_eq!(trees(), (true, 0), "nobody to compare with");
+        current.replace(view(3, &store, 2));
+        assert_eq!(trees(), (false, 4));
+        current.replace(view(2, &store, 1));
+        assert_eq!((trees(), current.generation()), ((false, 4), Generation(3)));
+        current.replace(view(4, &store, 1));
+        assert_eq!(trees(), (true, 0));
     }
 }

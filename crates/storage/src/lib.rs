@@ -236,8 +236,9 @@ pub trait StorageEngine: Send + Sync {
         Ok(false)
     }
 
-    /// Forgets every record of a partition that cannot be read, whatever its key, and says how many those were: for
-    /// records that nobody has another copy of, and that must not stand in the way of others.
+    /// Forgets the records of a partition that cannot be read and that somebody has met (a get, a scan, a walk),
+    /// whatever their keys, and says how many those were: for records that nobody has another copy of, and that must
+    /// not stand in the way of others. It reads no others, so it takes the time of looking through an index.
     fn discard_damaged(&self, _partition: PartitionId) -> Result<u64, StorageError> {
         Ok(0)
     }

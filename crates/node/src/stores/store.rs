@@ -326,6 +326,7 @@ impl LocalStore {
         let discarded = self.engine.discard_corrupt(place.partition, place.token, key)?;
         if discarded {
             writing.doubt();
+            self.trees.forget_damaged(place.partition, place.token);
         }
         Ok(discarded)
     }

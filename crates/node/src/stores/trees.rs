@@ -38,6 +38,9 @@ const CHANGES_MAX: usize = 4096;
 /// Places of corrupt records that are remembered until somebody sees to them; the scrub finds others.
 const DAMAGED_MAX: usize = 256;
 
+/// Places of corrupt records that somebody has seen to, and that are not told of again while they are as they were.
+const SEEN_MAX: usize = 4096;
+
 /// The trees of one store.
 pub struct Trees {
     stripes: Box<[Stripe]>,
@@ -53,8 +56,17 @@ pub struct Trees {
     watched: AtomicU64,
     /// Requests that met a corrupt record.
     corrupt_met: AtomicU64,
-    /// Where they did, until somebody sees to it.
-    damaged: Mutex<BTreeSet<(PartitionId, Token)>>,
+    /// Where they did.
+    damaged: Mutex<Damaged>,
+}
+
+/// Places of corrupt records that requests have met.
+#[derive(Default)]
+struct Damaged {
+    /// Until somebody sees to them.
+    met: BTreeSet<(PartitionId, Token)>,
+    /// Somebody has. What nobody can mend is met again and again; it needs no second look.
+    seen: BTreeSet<(PartitionId, Token)>,
 }
 
 /// On lines of its own, so that workers do not share what they do not both use.
@@ -362,14 +374,26 @@ impl Trees {
     pub(super) fn note_corrupt(&self, partition: PartitionId, token: Token) {
         self.corrupt_met.fetch_add(1, Ordering::Relaxed);
         let mut damaged = self.damaged.lock();
-        if damaged.len() < DAMAGED_MAX {
-            damaged.insert((partition, token));
+        if damaged.met.len() < DAMAGED_MAX && !damaged.seen.contains(&(partition, token)) {
+            damaged.met.insert((partition, token));
         }
     }
 
-    /// Where requests met corrupt records since this was asked last.
+    /// Where requests met corrupt records since this was asked last, but for those that were handed out before.
     pub(crate) fn take_damaged(&self) -> BTreeSet<(PartitionId, Token)> {
-        std::mem::take(&mut *self.damaged.lock())
+        let mut damaged = self.damaged.lock();
+        let met = std::mem::take(&mut damaged.met);
+        if damaged.seen.len() + met.len() > SEEN_MAX {
+            // Rather tell of them once more than grow.
+            damaged.seen.clear();
+        }
+        damaged.seen.extend(&met);
+        met
+    }
+
+    /// The corrupt record of this place is gone: should there be another one later, it is news.
+    pub(super) fn forget_damaged(&self, partition: PartitionId, token: Token) {
+        self.damaged.lock().seen.remove(&(partition, token));
     }
 
     pub(super) fn note_repaired(&self) {

@@ -60,7 +60,7 @@ async fn put(cluster: &RunningCluster, key: &Bytes) -> client::StoreHandle {
     let client = cluster.client(ClientOptions::default()).await.store("default").unwrap();
     client.put(key.clone(), VALUE, PutOptions::default()).await.unwrap();
     let all = || cluster.nodes.iter().all(|node| record(node, key).is_ok_and(|set| !set.is_empty()));
-    until("all three have it", all).await;
+    until("all have it", all).await;
     client
 }
 
@@ -94,4 +94,23 @@ async fn a_corrupt_record_that_one_replica_meets_alone_is_mended_by_comparing() 
     assert_eq!(met.code, wire::ErrorCode::Corrupt);
     until("it is mended", || record(&cluster.nodes[2], &key).is_ok_and(|set| set == before)).await;
     assert!(kinds(&cluster.nodes[2]).contains(&"corrupt-met"));
+}
+
+/// Each get that met it once was a new event, and had the other replicas asked again, twice a second for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damage_that_nobody_can_mend_is_told_of_once() {
+    let cluster = RunningCluster::start_logging(1, store(1, 1, 1), |_| {}).await;
+    let key = Bytes::from("k");
+    put(&cluster, &key).await;
+    damage(&cluster, 0);
+    let node = &cluster.nodes[0];
+    let told = || kinds(node).into_iter().filter(|&kind| kind == "corrupt-met").count();
+    let met = || record(node, &key).is_err_and(|failure| failure.code == wire::ErrorCode::Corrupt);
+    until("it is told of", || met() && told() > 0).await;
+    // It is looked for every 500 ms.
+    for _ in 0..30 {
+        assert!(met());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(told(), 1);
 }

@@ -43,15 +43,21 @@ impl Core {
         Ok(discarded)
     }
 
-    /// Forgets every record of a partition that cannot be read, whatever its key; says how many there were. Where not
-    /// even the key can be read nothing is logged: the next opening may find the record again, as damaged as before.
+    /// Forgets the records of a partition that somebody has met and could not read, whatever their keys; says how many
+    /// there were. No other record is read for it. Where not even the key can be read nothing is logged: the next
+    /// opening may find the record again, as damaged as before.
     pub(super) fn discard_damaged(&self, partition: PartitionId) -> Result<u64, StorageError> {
         self.check()?;
         let Some(index) = self.index.get(partition) else { return Ok(0) };
+        let met = self.corrupt.lock().clone();
         let mut discarded = 0;
         for stripe in &index.stripes {
             let mut slots = Vec::new();
-            stripe.for_each(|slot| slots.push(*slot));
+            stripe.for_each(|slot| {
+                if met.contains(&(slot.segment, slot.offset)) {
+                    slots.push(*slot);
+                }
+            });
             let _gate = stripe.gate.lock();
             for slot in slots {
                 if !stripe.holds(&slot) || !matches!(self.read(partition, &slot)?, Found::Corrupt) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use model::{PartitionId, Token};
-use runtime::disk::simulated::SimulatedDisk;
+use runtime::disk::simulated::{Fault, Operation, SimulatedDisk};
 use runtime::{Disk, DiskError};
 use storage::{Durability, LogEngine, LogOptions, Met, StorageEngine, StorageError};
 use xxhash_rust::xxh3::xxh3_64;
@@ -232,4 +232,30 @@ fn a_directory_is_open_once() {
     assert_eq!(try_open(&disk).err(), Some(locked));
     world.block_on(engine.close()).unwrap();
     assert!(try_open(&disk).is_ok());
+}
+
+/// Once, forgetting one damaged record read all others of its partition, while everything else waited.
+#[test]
+fn only_damaged_records_that_were_met_are_forgotten_and_no_others_are_read() {
+    let disk = prepared();
+    let contents = disk.contents(&path(SEGMENT)).unwrap();
+    for key in [1, 3] {
+        let value = value(key, 1);
+        let at = contents.windows(value.len()).position(|window| window == value).unwrap();
+        assert!(disk.flip_bit(&path(SEGMENT), at as u64 + 4, 3));
+    }
+    let (_world, engine) = try_open(&disk).unwrap();
+    let partition = PartitionId(0);
+    let read = |key: u32| {
+        engine.get(partition, Token::of(format!("key {key}").as_bytes()), format!("key {key}").as_bytes())
+    };
+    assert_eq!(engine.discard_damaged(partition), Ok(0), "nobody has met any");
+    assert_eq!(read(3), Err(StorageError::Corrupt { partition }));
+    // Two reads for the one that was met: what it is, and whose.
+    disk.inject(Fault { skip: 2, ..Fault::next(Operation::Read, 100) });
+    assert_eq!(engine.discard_damaged(partition), Ok(1));
+    disk.clear_faults();
+    assert_eq!((read(3), read(1)), (Ok(None), Err(StorageError::Corrupt { partition })));
+    assert_eq!(engine.discard_damaged(partition), Ok(1));
+    assert_eq!(engine.partitions(), [(partition, u64::from(KEYS) - 2)]);
 }
