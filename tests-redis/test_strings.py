@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
@@ -148,6 +149,27 @@ def test_a_thousand_keys_at_once(client: redis.Redis, elsewhere: redis.Redis, fr
     assert elsewhere.exists(*values) == 1000
     assert client.delete(*values) == 1000
     assert elsewhere.mget(list(values)) == [None] * 1000
+
+
+def test_of_two_clients_that_delete_a_key_one_has_deleted_it(
+    client: redis.Redis, elsewhere: redis.Redis, fresh: Fresh
+) -> None:
+    keys = [fresh() for _ in range(200)]
+    for _ in range(5):
+        assert client.mset(dict.fromkeys(keys, "v"))
+        with ThreadPoolExecutor(2) as threads:
+            deleted = list(threads.map(lambda each: each.delete(*keys), (client, elsewhere)))
+        assert sum(deleted) == len(keys)
+        assert elsewhere.mget(keys) == [None] * len(keys)
+
+
+def test_keys_whose_values_fill_more_than_one_answer_are_deleted(client: redis.Redis, fresh: Fresh) -> None:
+    keys = [fresh() for _ in range(5)]
+    for key in keys:
+        assert client.set(key, b"x" * (15 << 20))
+    assert client.exists(*keys) == 5
+    assert client.delete(*keys, *keys) == 5
+    assert client.exists(*keys) == 0
 
 
 def test_strlen_counts_bytes(raw: Raw, key: str) -> None:

@@ -49,6 +49,7 @@ enum Asked {
     Get(OperationId),
     Set { set: Set, put: OperationId, read: Option<OperationId> },
     Delete(OperationId),
+    DeleteMany(Vec<OperationId>),
     GetMany(Vec<OperationId>),
     SetMany(Vec<OperationId>),
 }
@@ -158,7 +159,11 @@ impl RedisClient {
         let many = keys > 1 && self.dice.chance(150);
         if many {
             let keys: Vec<Bytes> = (0..keys).map(key).collect();
-            return if draw < puts { self.set_many(bytes, keys) } else { self.get_many(bytes, keys) };
+            return match draw {
+                _ if draw < puts => self.set_many(bytes, keys),
+                _ if draw < puts + deletes => self.delete_many(bytes, &keys[..2]),
+                _ => self.get_many(bytes, keys),
+            };
         }
         if draw < puts {
             return self.set(bytes, at);
@@ -220,6 +225,13 @@ impl RedisClient {
         Asked::SetMany(entries.into_iter().map(begin).collect())
     }
 
+    fn delete_many(&self, bytes: &mut BytesMut, keys: &[Bytes]) -> Asked {
+        // One of them twice, which counts once.
+        let words = keys.iter().chain(&keys[..1]).map(|key| &key[..]);
+        command(bytes, &std::iter::once(&b"DEL"[..]).chain(words).collect::<Vec<_>>());
+        Asked::DeleteMany(keys.iter().map(|key| self.begin(key.clone(), Action::Delete)).collect())
+    }
+
     /// A value that nobody else writes.
     fn value(&mut self) -> Bytes {
         self.written += 1;
@@ -251,6 +263,26 @@ impl RedisClient {
                     other => refused(other),
                 },
             ),
+            Asked::DeleteMany(deletes) => {
+                let outcome = match reply {
+                    Reply::Integer(count) if *count == deletes.len() as i64 => Outcome::Acknowledged,
+                    Reply::Integer(0) => Outcome::Failed("there was nothing to delete".to_owned()),
+                    Reply::Integer(count) => {
+                        assert!(
+                            (0..deletes.len() as i64).contains(count),
+                            "{count} of {} keys",
+                            deletes.len()
+                        );
+                        Outcome::Indeterminate("which of them were there is not told".to_owned())
+                    }
+                    // One error for all, though some may have been deleted.
+                    other => match refused(other) {
+                        Outcome::Failed(reason) => Outcome::Indeterminate(reason),
+                        other => other,
+                    },
+                };
+                deletes.iter().for_each(|delete| self.end(*delete, outcome.clone()));
+            }
             Asked::GetMany(gets) => match reply {
                 Reply::Array(replies) => {
                     assert_eq!(replies.len(), gets.len(), "one reply for each key");
@@ -278,7 +310,7 @@ impl RedisClient {
             Asked::Hello | Asked::Choose => {}
             Asked::Get(id) | Asked::Delete(id) => end(id),
             Asked::Set { put, read, .. } => std::iter::once(put).chain(read).for_each(end),
-            Asked::GetMany(ids) | Asked::SetMany(ids) => ids.iter().for_each(end),
+            Asked::GetMany(ids) | Asked::SetMany(ids) | Asked::DeleteMany(ids) => ids.iter().for_each(end),
         }
     }
 

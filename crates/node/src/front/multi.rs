@@ -8,10 +8,12 @@ use client::coordinator::{MultiGot, parcels};
 use client::peers::{Call, CallError};
 use futures_util::future::join_all;
 use model::limits::{FRAME_BYTES_MAX, MULTI_KEYS_MAX};
-use model::{NodeId, Value, VersionSet};
+use model::{NodeId, PreferenceList, Value, VersionSet};
 use storage::Commit;
 use wire::error::ErrorCode;
-use wire::messages::{Failure, MultiPut, PutEntry, Request, RequestOptions, Response, Written};
+use wire::messages::{
+    DeleteEntry, Failure, MultiDelete, MultiPut, PutEntry, Request, RequestOptions, Response, Written,
+};
 
 use super::{Entry, Front, into_future};
 use crate::stores::{LocalStore, Stamped, WriteOrder};
@@ -69,7 +71,8 @@ impl Front {
         check_count(entries.len())?;
         let (view, local) = self.current(store)?;
         let mut here = Vec::new();
-        let mut elsewhere: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+        // By node, and puts apart from deletes, which are messages of another kind.
+        let mut elsewhere: BTreeMap<(NodeId, bool), Vec<usize>> = BTreeMap::new();
         let mut answers: Vec<Option<Result<Written, Failure>>> = entries.iter().map(|_| None).collect();
         let routes: Vec<_> = entries.iter().map(|(key, _)| view.route(&local, key)).collect();
         if !routes.iter().all(|route| self.reaches(&local, route, options)) {
@@ -82,19 +85,18 @@ impl Front {
             if answers[position].is_some() {
                 continue;
             }
-            let preference = route.preference;
-            if preference.is_replica(self.replica.node()) {
-                here.push(position);
-            } else if entry == Entry::Passed {
-                answers[position] = Some(Err(self.not_here(&view)));
-            } else {
-                let up = preference.replicas().iter().find(|&&node| !self.peers.is_suspected(node));
-                elsewhere.entry(*up.unwrap_or(&preference.replicas()[0])).or_default().push(position);
+            match self.stamper(&route.preference, entry) {
+                Some(node) if node == self.replica.node() => here.push(position),
+                Some(node) => {
+                    let deletes = entries[position].1.value == Value::Tombstone;
+                    elsewhere.entry((node, deletes)).or_default().push(position);
+                }
+                None => answers[position] = Some(Err(self.not_here(&view))),
             }
         }
         let elsewhere: Vec<(NodeId, Vec<usize>)> = elsewhere
             .into_iter()
-            .flat_map(|(node, positions)| {
+            .flat_map(|((node, _), positions)| {
                 let messages = parcels(positions, |&position| order_bytes(&entries[position]));
                 messages.into_iter().map(move |positions| (node, positions))
             })
@@ -115,7 +117,17 @@ impl Front {
                 answers[position] = result;
             }
         }
-        self.write_the_rest(store, entries, answers, options).await
+        self.write_the_rest(store, entries, answers, options, entry).await
+    }
+
+    /// The replica that shall stamp a key's write, if this entry may choose one; the same rule as for a single key.
+    fn stamper(&self, preference: &PreferenceList, entry: Entry) -> Option<NodeId> {
+        let (own, replicas) = (self.replica.node(), preference.replicas());
+        if replicas.contains(&own) && entry != Entry::Exclusive {
+            return Some(own);
+        }
+        let up = replicas.iter().find(|&&node| !self.is_suspected(node));
+        (entry != Entry::Passed).then(|| *up.unwrap_or(&replicas[0]))
     }
 
     /// Keys whose first node certainly did nothing go their way one by one: there are few, and each may need another
@@ -126,11 +138,12 @@ impl Front {
         entries: Vec<(Bytes, WriteOrder)>,
         answers: Vec<Option<Result<Written, Failure>>>,
         options: &RequestOptions,
+        entry: Entry,
     ) -> Result<MultiWritten, Failure> {
         let rest = answers.into_iter().zip(entries).map(|(answer, (key, order))| async move {
             match answer {
                 Some(answer) => answer,
-                None => self.write(store, key, order, options, Entry::Client).await,
+                None => self.write(store, key, order, options, entry).await,
             }
         });
         Ok(join_all(rest).await)
@@ -182,18 +195,7 @@ impl Front {
         positions: &[usize],
         options: &RequestOptions,
     ) -> Vec<Option<Result<Written, Failure>>> {
-        let deletes = positions.iter().any(|&position| entries[position].1.value == Value::Tombstone);
-        if deletes {
-            // A multi-put carries values only; deletes go their way one by one.
-            return positions.iter().map(|_| None).collect();
-        }
-        let entries = positions.iter().map(|&position| put_entry(&entries[position])).collect();
-        let request = Request::MultiPut(MultiPut {
-            store: store.reference().clone(),
-            generation: view.cluster().generation,
-            options: options.clone(),
-            entries,
-        });
+        let request = self.request_for(view, store, entries, positions, options);
         let answer = match self.peers.call(node, request) {
             Call::Ready(answer) => answer,
             Call::Pending(future) => self.coordinator.within_deadline(future, options).await,
@@ -215,6 +217,31 @@ impl Front {
             Err(_) => positions.iter().map(|_| None).collect(),
         }
     }
+
+    /// The message that passes on these writes, which are all puts or all deletes.
+    fn request_for(
+        &self,
+        view: &View,
+        store: &LocalStore,
+        entries: &[(Bytes, WriteOrder)],
+        positions: &[usize],
+        options: &RequestOptions,
+    ) -> Request {
+        let (store, generation) = (store.reference().clone(), view.cluster().generation);
+        let (options, mut puts, mut deletes) = (options.clone(), Vec::new(), Vec::new());
+        for &position in positions {
+            let (key, WriteOrder { context, condition, expires, value }) = entries[position].clone();
+            match value {
+                Value::Present(value) => puts.push(PutEntry { key, context, expires, condition, value }),
+                Value::Tombstone => deletes.push(DeleteEntry { key, context, condition }),
+            }
+        }
+        assert!(puts.is_empty() || deletes.is_empty(), "puts and deletes go apart");
+        match deletes.is_empty() {
+            true => MultiPut { store, generation, options, entries: puts }.into(),
+            false => MultiDelete { store, generation, options, entries: deletes }.into(),
+        }
+    }
 }
 
 /// Bytes that an order takes in a message, as good as exactly.
@@ -230,20 +257,6 @@ fn answer_too_long() -> Failure {
             "the keys before this one fill an answer of {MULTI_ANSWER_BYTES_MAX} bytes; ask for fewer keys"
         ),
     )
-}
-
-fn put_entry((key, order): &(Bytes, WriteOrder)) -> PutEntry {
-    let value = match &order.value {
-        Value::Present(bytes) => bytes.clone(),
-        Value::Tombstone => Bytes::new(),
-    };
-    PutEntry {
-        key: key.clone(),
-        context: order.context.clone(),
-        expires: order.expires,
-        condition: order.condition,
-        value,
-    }
 }
 
 fn check_count(count: usize) -> Result<(), Failure> {

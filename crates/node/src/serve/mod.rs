@@ -21,8 +21,8 @@ use protocol::admission::{self, Admission, Connection, Permit};
 use runtime::{Link, LinkSender, NetworkError, Ports};
 use wire::error::ErrorCode;
 use wire::messages::{
-    ClusterDocument, Delete, Failure, Hello, MultiGot, MultiWritten, Peer, Pong, Put, Request, Response,
-    StatusDocument, Welcome, decode_request, encode_response, negotiate, request_id,
+    ClusterDocument, Delete, DeleteEntry, Failure, Hello, MultiGot, MultiWritten, Peer, Pong, Put, Request,
+    Response, StatusDocument, Welcome, decode_request, encode_response, negotiate, request_id,
 };
 
 use crate::antientropy::Repair;
@@ -397,6 +397,14 @@ async fn coordinate(front: &Front, request: Request, entry: Entry) -> Result<Res
                 (entry.key, WriteOrder { context, condition, expires, value: Value::Present(entry.value) })
             });
             let results = front.multi_write(&put.store, orders.collect(), &put.options, entry).await?;
+            Ok(Response::MultiWritten(MultiWritten { results }))
+        }
+        Request::MultiDelete(delete) => {
+            delete.entries.iter().try_for_each(|entry| check_key(&entry.key))?;
+            let orders = delete.entries.into_iter().map(|DeleteEntry { key, context, condition }| {
+                (key, WriteOrder { context, condition, expires: None, value: Value::Tombstone })
+            });
+            let results = front.multi_write(&delete.store, orders.collect(), &delete.options, entry).await?;
             Ok(Response::MultiWritten(MultiWritten { results }))
         }
         other => Err(Failure::new(ErrorCode::UnknownRequest, format!("{} is not coordinated", other.name()))),

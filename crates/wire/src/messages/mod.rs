@@ -32,8 +32,9 @@ pub use repair::{
     RepairDocument, RepairGet, RepairOrder, TreeNoded, TreeNodes, TreeSummed, TreeSums,
 };
 pub use request::{
-    ClusterGet, Condition, Delete, EventsGet, Get, Hello, MetricsGet, MultiGet, MultiPut, NodesGet, Peer,
-    Ping, Put, PutEntry, ReplicaGet, ReplicaMerge, Request, RequestOptions, Scan, ScanAfter, StatusGet,
+    ClusterGet, Condition, Delete, DeleteEntry, EventsGet, Get, Hello, MetricsGet, MultiDelete, MultiGet,
+    MultiPut, NodesGet, Peer, Ping, Put, PutEntry, ReplicaGet, ReplicaMerge, Request, RequestOptions, Scan,
+    ScanAfter, StatusGet,
 };
 pub use response::{
     ClusterDocument, EventsDocument, Failure, Got, Merged, MetricsText, MultiGot, MultiWritten,

@@ -27,6 +27,7 @@ messages! {
         0x12 Delete "delete",
         0x13 MultiGet "multi-get",
         0x14 MultiPut "multi-put",
+        0x15 MultiDelete "multi-delete",
         0x20 ReplicaGet "replica-get",
         0x21 ReplicaMerge "replica-merge",
         0x22 Scan "scan",
@@ -273,6 +274,32 @@ fields! {
         pub condition: Condition,
         /// The value.
         pub value: Bytes,
+    }
+}
+
+fields! {
+    /// Deletes many keys, each through its own quorum: not a transaction. Answered as a multi-put is.
+    pub struct MultiDelete {
+        /// Which store.
+        pub store: StoreRef,
+        /// The newest generation that the caller knows.
+        pub generation: Generation,
+        /// How hard to try.
+        pub options: RequestOptions,
+        /// What to delete; answered in this order.
+        pub entries: Vec<DeleteEntry>,
+    }
+}
+
+fields! {
+    /// One delete of a multi-delete.
+    pub struct DeleteEntry {
+        /// Which key.
+        pub key: Bytes,
+        /// What the caller has read; without it the delete replaces what its coordinator knows.
+        pub context: Option<Context>,
+        /// What must hold.
+        pub condition: Condition,
     }
 }
 

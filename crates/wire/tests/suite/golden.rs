@@ -201,6 +201,11 @@ fn multi_requests() -> Vec<u8> {
         condition,
         value: Bytes::from_static(b"v"),
     };
+    let delete = |key: &'static str, condition| DeleteEntry {
+        key: Bytes::from_static(key.as_bytes()),
+        context: None,
+        condition,
+    };
     vec![
         request(
             MultiGet {
@@ -216,14 +221,26 @@ fn multi_requests() -> Vec<u8> {
         ),
         request(
             MultiPut {
-                store,
+                store: store.clone(),
                 generation,
-                options,
+                options: options.clone(),
                 entries: vec![entry("a", Condition::None), entry("bc", Condition::IfAbsent)],
             },
             expect![[r#"
                 14 ac 02 05 63 61 72 74 73 07 00 00 00 f4 03 02  ....carts.......
                 01 61 00 00 00 01 76 02 62 63 00 00 01 01 76     .a....v.bc....v
+            "#]],
+        ),
+        request(
+            MultiDelete {
+                store,
+                generation,
+                options,
+                entries: vec![delete("a", Condition::None), delete("bc", Condition::IfCurrent)],
+            },
+            expect![[r#"
+                15 ac 02 05 63 61 72 74 73 07 00 00 00 f4 03 02  ....carts.......
+                01 61 00 00 02 62 63 00 03                       .a...bc..
             "#]],
         ),
     ]

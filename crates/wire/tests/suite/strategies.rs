@@ -206,6 +206,11 @@ pub fn request() -> impl Strategy<Value = Request> {
         (head(), vec(put_entry(), 0..4)).prop_map(|((store, generation, options), entries)| {
             MultiPut { store, generation, options, entries }.into()
         }),
+        (head(), vec(put_entry(), 0..4)).prop_map(|((store, generation, options), entries)| {
+            let entries = entries.into_iter();
+            let delete = |PutEntry { key, context, condition, .. }| DeleteEntry { key, context, condition };
+            MultiDelete { store, generation, options, entries: entries.map(delete).collect() }.into()
+        }),
         (store(), generation(), vec(bytes(), 0..4)).prop_map(|(store, generation, keys)| {
             ReplicaGet { store, generation, keys: keys.into() }.into()
         }),

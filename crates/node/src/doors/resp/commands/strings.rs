@@ -13,7 +13,7 @@ use crate::front::Entry;
 use crate::stores::WriteOrder;
 
 /// Attempts of a command that reads, decides and writes, when another writer keeps coming in between.
-const ATTEMPTS_MAX: usize = 16;
+pub(super) const ATTEMPTS_MAX: usize = 16;
 
 /// Reads a key's quorum.
 pub(super) async fn read(call: &Call<'_>, key: Bytes) -> Result<Got, Reply> {
@@ -123,7 +123,7 @@ pub(super) async fn mset(call: &Call<'_>) -> Result<Reply, Reply> {
 
 /// What to tell of several failures: one whose write may have happened, if there is one, because a failure that
 /// certainly changed nothing would deny it.
-fn least_certain(failures: impl Iterator<Item = Failure>) -> Option<Failure> {
+pub(super) fn least_certain(failures: impl Iterator<Item = Failure>) -> Option<Failure> {
     failures.reduce(|told, next| {
         let in_doubt = |failure: &Failure| failure.code.outcome() == Outcome::Indeterminate;
         if in_doubt(&next) && !in_doubt(&told) { next } else { told }
