@@ -18,10 +18,10 @@ use coordination::CoordinationService;
 use coordination::documents;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use model::limits::MESSAGE_BYTES_MAX;
-use model::{Epoch, Generation, NodeId, PartitionId, Timestamp, Token};
+use model::{Epoch, Generation, NodeId, Timestamp, Token};
 use parking_lot::Mutex;
 use protocol::collection::{ROUND_TIME, Round, RoundAction, RoundEnd, RoundEvent, RoundId};
-use runtime::{BoxFuture, Clock};
+use runtime::BoxFuture;
 use serde_json::{Value as Json, json};
 use wire::messages::{
     Collect, CollectCandidates, CollectConfirm, CollectFence, CollectPlace, CollectRelease, Collectable,
@@ -29,6 +29,7 @@ use wire::messages::{
 };
 
 use super::answers::{Answers, KEYS_MAX, is_ahead};
+use super::walk::walk_store;
 use crate::events::{Event, Events};
 use crate::metrics::{Counter, Metrics};
 use crate::stores::LocalStore;
@@ -37,10 +38,6 @@ use crate::stores::LocalStore;
 pub const INTERVAL: Duration = Duration::from_secs(5);
 /// Bytes of keys and tombstones of one round at most: an eighth of a message, and a quick walk.
 const ROUND_BYTES_MAX: usize = MESSAGE_BYTES_MAX / 8;
-/// Records of a page, when tombstones of earlier days are looked for.
-const WALK_RECORDS: usize = 512;
-/// Pause between such pages.
-const WALK_PAUSE: Duration = Duration::from_millis(20);
 /// How often at most an event tells of rounds that do not come to their end.
 const WAITING_EVENT_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -441,57 +438,12 @@ async fn walk(collection: Weak<Collection>) {
         for store in stores {
             let expiring = store.expiring_overflowed(clock.wall());
             let tombstones = store.tombstones_overflowed();
-            if (first || expiring || tombstones)
-                && !walk_store(&collection, &store, &clock, first || expiring).await
-            {
-                return;
+            if first || expiring || tombstones {
+                let is_there = || collection.strong_count() > 0;
+                walk_store(&is_there, &store, &clock, first || expiring).await;
             }
         }
         first = false;
         clock.sleep(interval).await;
     }
-}
-
-/// Walks a store once around, from where the walk before it ran out of room; unless it must be `whole`, it ends where it
-/// runs out of room itself. False when the node is gone.
-async fn walk_store(
-    collection: &Weak<Collection>,
-    store: &LocalStore,
-    clock: &Arc<dyn Clock>,
-    whole: bool,
-) -> bool {
-    let mut partitions: Vec<PartitionId> =
-        store.engine().partitions().into_iter().map(|(id, _)| id).collect();
-    let (begin, mut after) = store.tombstones_resume().unwrap_or((PartitionId(0), None));
-    let turn = partitions.partition_point(|&id| id < begin);
-    partitions.rotate_left(turn);
-    if after.is_some() {
-        // The part of the first partition that lies before the cursor comes last.
-        partitions.push(begin);
-    }
-    let mut full = false;
-    for partition in partitions {
-        after = after.filter(|_| partition == begin);
-        loop {
-            if collection.strong_count() == 0 {
-                return false;
-            }
-            let place = (partition, after.take());
-            let noted = store.note_tombstones(partition, place.1.as_ref(), WALK_RECORDS);
-            if store.tombstones_full() && !full {
-                full = true;
-                store.tombstones_unwalked(place);
-            }
-            if full && !whole {
-                return true;
-            }
-            match noted {
-                Ok(Some(next)) => after = Some(next),
-                // What cannot be read is the scrub's.
-                Ok(None) | Err(_) => break,
-            }
-            clock.sleep(WALK_PAUSE).await;
-        }
-    }
-    true
 }

@@ -85,6 +85,13 @@ impl Tombstones {
 }
 
 impl LocalStore {
+    /// With room for so many keys.
+    #[cfg(test)]
+    pub(crate) fn remembering_tombstones(mut self, keys_max: usize) -> Self {
+        self.tombstones = std::sync::Arc::new(Tombstones::of_at_most(keys_max));
+        self
+    }
+
     /// Keys that may be nothing but tombstones here, in the order of their tokens.
     pub(crate) fn tombstones_after(
         &self,

@@ -1,10 +1,15 @@
 //! Counting and scrubbing beside writers, and over large values.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use model::{Consistency, Moment, NodeId, Store, StoreName, Value, WallMillis, Zone};
 use runtime::{BoxFuture, Clock};
-use storage::MemoryEngine;
+use storage::{
+    Change, Commit, Durable, EngineStats, MemoryEngine, ScanCursor, ScanLimit, ScanPage, StorageEngine,
+};
 use wire::messages::Condition;
 
 use super::*;
@@ -27,7 +32,7 @@ impl Clock for Noon {
 
 const PARTITION: PartitionId = PartitionId(0);
 
-fn store(engine: Arc<MemoryEngine>) -> LocalStore {
+fn store(engine: Arc<dyn StorageEngine>) -> LocalStore {
     let two = Consistency { replicas: 2, reads_required: 1, writes_required: 1 };
     let definition = Store::new(StoreName::new("s").unwrap(), two).unwrap();
     let store = LocalStore::new(definition, engine, Arc::new(Stamper::new(NodeId(1), 1, 0, Arc::new(Noon))));
@@ -112,4 +117,133 @@ fn counting_beside_writers_comes_to_the_sum_of_what_is_there() {
     }
     assert_eq!(wrong, 0);
     assert_eq!(counted.trees().look(PARTITION, |tree| tree.records()).unwrap(), Some(4000));
+}
+
+/// An engine in which somebody else writes a record each time before others are read.
+#[derive(Default)]
+struct Busy {
+    engine: MemoryEngine,
+    /// The store to write to, and the key.
+    written: OnceLock<(Weak<LocalStore>, String)>,
+    /// Writes that were done before the reading went on, and those that had to wait for it.
+    went_on: AtomicUsize,
+    waited: AtomicUsize,
+}
+
+impl Busy {
+    fn write(&self, reading: &RangeInclusive<Token>) {
+        let Some((store, key)) = self.written.get() else { return };
+        // What is written to while it is read is read again, which is another story. One that had to wait is enough.
+        if reading.contains(&Token::of(key.as_bytes())) || self.waited.load(Ordering::Relaxed) > 0 {
+            return;
+        }
+        let (store, key, (done, is_done)) = (store.upgrade().unwrap(), key.clone(), channel());
+        std::thread::spawn(move || {
+            put(&store, &key, 11);
+            // Whoever reads may not wait any more.
+            let _ = done.send(());
+        });
+        let counted = match is_done.recv_timeout(Duration::from_secs(5)) {
+            Ok(()) => &self.went_on,
+            Err(_) => &self.waited,
+        };
+        counted.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl StorageEngine for Busy {
+    fn walk(
+        &self,
+        partition: PartitionId,
+        tokens: RangeInclusive<Token>,
+        visit: &mut dyn FnMut(Token, Met<'_>) -> ControlFlow<()>,
+    ) -> Result<(), StorageError> {
+        self.write(&tokens);
+        self.engine.walk(partition, tokens, visit)
+    }
+
+    fn get(&self, partition: PartitionId, token: Token, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
+        self.engine.get(partition, token, key)
+    }
+
+    fn update<'a>(
+        &self,
+        partition: PartitionId,
+        token: Token,
+        key: &[u8],
+        change: &mut dyn FnMut(Option<&Bytes>) -> Change<'a>,
+    ) -> Result<Option<Commit>, StorageError> {
+        self.engine.update(partition, token, key, change)
+    }
+
+    fn acknowledges_at_once(&self) -> bool {
+        true
+    }
+
+    fn durable(&self, commit: Commit) -> Durable {
+        self.engine.durable(commit)
+    }
+
+    fn sync(&self) -> BoxFuture<'static, Result<(), StorageError>> {
+        self.engine.sync()
+    }
+
+    fn position(&self) -> Commit {
+        self.engine.position()
+    }
+
+    fn scan(
+        &self,
+        partition: PartitionId,
+        after: Option<&ScanCursor>,
+        limit: ScanLimit,
+    ) -> Result<ScanPage, StorageError> {
+        self.engine.scan(partition, after, limit)
+    }
+
+    fn find(
+        &self,
+        partition: PartitionId,
+        token: Token,
+        fingerprint: u32,
+    ) -> Result<Vec<(Bytes, Bytes)>, StorageError> {
+        self.engine.find(partition, token, fingerprint)
+    }
+
+    fn partitions(&self) -> Vec<(PartitionId, u64)> {
+        self.engine.partitions()
+    }
+
+    fn drop_partition(&self, partition: PartitionId) -> Result<(), StorageError> {
+        self.engine.drop_partition(partition)
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.engine.stats()
+    }
+
+    fn close(&self) -> BoxFuture<'static, Result<(), StorageError>> {
+        self.engine.close()
+    }
+}
+
+/// The lock of a stripe, 1/64 of all partitions, was held while up to 256 records of any size were read.
+#[test]
+fn no_writer_waits_while_records_are_counted_or_scrubbed() {
+    let engine = Arc::new(Busy::default());
+    let before = store(engine.clone());
+    (0..2000).for_each(|number| put(&before, &format!("k{number}"), 10));
+    let last = (0..2000).map(|number| format!("k{number}")).max_by_key(|key| Token::of(key.as_bytes()));
+    // Another store over the same records knows nothing of them, and counts.
+    let counted = Arc::new(store(engine.clone()));
+    engine.written.set((Arc::downgrade(&counted), last.unwrap())).unwrap();
+    while !counted.count_step(PARTITION, 2000).unwrap().done {}
+    let (mut from, mut records) = (Some(Token(0)), 0);
+    while let Some(next) = from {
+        let step = counted.scrub_step(PARTITION, next).unwrap();
+        (from, records) = (step.next, records + step.records);
+    }
+    assert_eq!(records, 2000);
+    let (went_on, waited) = (engine.went_on.load(Ordering::Relaxed), engine.waited.load(Ordering::Relaxed));
+    assert!(went_on >= 8 && waited == 0, "{went_on} writes went on, {waited} had to wait");
 }
