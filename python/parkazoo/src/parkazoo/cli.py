@@ -48,6 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         logging.disable(logging.CRITICAL)
     try:
         code: int = options.run(options)
+        sys.stdout.flush()
         return code
     except (Usage, ParKazooError, ConfigurationInvalid) as error:
         print(f"parkazoo: {error}", file=sys.stderr)
@@ -65,6 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
         )
     except KeyboardInterrupt:
         print("parkazoo: interrupted", file=sys.stderr)
+    except BrokenPipeError:  # whoever read the answer has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return FAILED
 
 
@@ -75,24 +78,14 @@ def _parser() -> argparse.ArgumentParser:
         epilog="HOSTS is `h1:2181,h2:2181;h3:2181`: commas inside an ensemble,"
         " semicolons between ensembles; one ensemble of a namespace is enough.",
     )
-    parser.add_argument(
-        "--hosts",
-        type=_hosts,
-        default=os.environ.get("PARKAZOO_HOSTS", "127.0.0.1:2181"),
-        help="where the namespace is (default: $PARKAZOO_HOSTS, or 127.0.0.1:2181)",
-    )
-    parser.add_argument("--json", action="store_true", help="answer in JSON")
-    parser.add_argument(
-        "--timeout", type=float, default=15.0, help="seconds to connect (default: 15)"
-    )
-    parser.add_argument(
-        "--auth", action="append", default=[], metavar="SCHEME:CREDENTIAL"
-    )
-    parser.add_argument("--verbose", action="store_true", help="log on stderr")
+    hosts = os.environ.get("PARKAZOO_HOSTS", "127.0.0.1:2181")
+    _add_common(parser)
+    parser.set_defaults(hosts=hosts, json=False, timeout=15.0, auth=[], verbose=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run: Callable[[Any], int], text: str) -> Any:
         added = commands.add_parser(name, help=text, description=text)
+        _add_common(added)
         added.set_defaults(run=run)
         return added
 
@@ -136,6 +129,21 @@ def _parser() -> argparse.ArgumentParser:
         "--among", help="names of the ensembles to keep shards on, with commas between"
     )
     return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    """What every command takes, before its name or after it."""
+
+    def option(name: str, text: str, **named: Any) -> None:
+        parser.add_argument(name, help=text, default=argparse.SUPPRESS, **named)
+
+    where = "where the namespace is (default: $PARKAZOO_HOSTS, or 127.0.0.1:2181)"
+    option("--hosts", where, type=_hosts)
+    option("--json", "answer in JSON", action="store_true")
+    option("--timeout", "seconds to connect (default: 15)", type=float)
+    who = "who asks; may be given several times"
+    option("--auth", who, action="append", metavar="SCHEME:CREDENTIAL")
+    option("--verbose", "log on stderr", action="store_true")
 
 
 # -- what the operator may write ---------------------------------------------------
