@@ -44,10 +44,11 @@ class Moving(Fake):
         asked.rawlink(lambda _: self.told.append(word))
 
     def replies(self, name: str) -> list[tuple[str, Any]]:
-        """What is on the wire to an ensemble now, by kind."""
+        """What is put on the wire to an ensemble now, by kind."""
         words = {GetData: "get", Exists: "exists"}
         found = []
         for request, reply in self.sent(name):
+            reply = Pending(self[name], request, reply)
             if isinstance(request, Fenced):
                 found.append((request.operations[0].data.decode(), reply))
             elif request.path == CONFIG:
@@ -59,6 +60,23 @@ class Moving(Fake):
 
     def words(self, name: str) -> list[str]:
         return [word for word, _ in self.replies(name)]
+
+
+class Pending:
+    """A reply that is waited for until it has come."""
+
+    def __init__(self, ensemble: Any, request: Any, reply: Any) -> None:
+        self.reply, self.pending = reply, ensemble._pending
+        self.entry = (request, reply, 1)
+        self.pending.append(self.entry)
+
+    def set(self, value: Any) -> None:
+        self.pending.remove(self.entry)
+        self.reply.set(value)
+
+    def set_exception(self, error: Exception) -> None:
+        self.pending.remove(self.entry)
+        self.reply.set_exception(error)
 
 
 def value(data: bytes) -> tuple[bytes, Any]:
@@ -159,6 +177,31 @@ def test_a_shard_waits_for_its_old_place_if_another_tells_of_its_move() -> None:
     fake.announce(fake.old)
     fake.replies(fake.old)[0][1].set(copy(fake.switched))
     assert fake.words(fake.new) == ["w1", "w2"]
+
+
+def test_nobody_waits_for_an_old_place_that_owes_no_answer() -> None:
+    """It may have stopped since the shard left."""
+    fake = Moving()
+    fake.get()
+    ((_, get),) = fake.replies(fake.old)
+    get.set(value(b"before"))
+    fake.announce(fake.new)
+    fake.replies(fake.new)[0][1].set(copy(fake.switched))
+    fake.set()
+    assert fake.words(fake.new) == ["set"]
+
+
+def test_a_reply_that_is_being_dealt_with_is_still_waited_for() -> None:
+    fake = Moving()
+    fake[fake.old]._connection.taking = True
+    fake.announce(fake.new)
+    fake.replies(fake.new)[0][1].set(copy(fake.switched))
+    fake.set()
+    assert fake.words(fake.new) == []
+    fake[fake.old]._connection.taking = False
+    fake.announce(fake.new)
+    fake.replies(fake.new)[0][1].set(copy(fake.switched))
+    assert fake.words(fake.new) == ["set"]
 
 
 def test_nobody_overtakes_calls_that_are_being_released() -> None:

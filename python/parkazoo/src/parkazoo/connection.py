@@ -178,6 +178,8 @@ class BatchingConnection(ConnectionHandler):
         self.handler: Any = _Handler(client.handler)
         self._xid: int | None = None
         self._wake_sent = False
+        # Replies are being dealt with, that are not in `client._pending` any more.
+        self.taking = False
         self._missing = 0
         self._parts: list[bytes] = []
         self._heard_at = self._send_seconds = 0.0
@@ -287,6 +289,7 @@ class BatchingConnection(ConnectionHandler):
         awake = not self._wake_sent
         if awake:
             self._wake_sent = True  # we look at the queue anyway, below
+        self.taking = True
         try:
             chunk = self._receive()
             while chunk is not None:
@@ -296,6 +299,7 @@ class BatchingConnection(ConnectionHandler):
                     break
                 chunk = self._receive()
         finally:
+            self.taking = False
             if awake:
                 self._wake_sent = False
         if awake and self.client._queue:

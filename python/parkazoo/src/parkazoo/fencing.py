@@ -119,9 +119,14 @@ class _Waiting:
 
 
 def _idle(ensemble: EnsembleClient | None) -> bool:
-    """Is nothing on its way there, nor will be? What a lost connection had under
-    way has been ended."""
-    return ensemble is None or not (ensemble.connected or ensemble._queue)
+    """Has every call that was sent there come back, and has been dealt with?
+
+    A request goes from the queue to what is pending, and from there to its reply,
+    and is looked for in this order, so that it is not missed on its way.
+    """
+    return ensemble is None or not (
+        ensemble._queue or ensemble._pending or ensemble._connection.taking
+    )
 
 
 class Fencing:
