@@ -154,7 +154,7 @@ impl StoreHandle {
         let mut groups: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
         for position in positions(&puts.results, Option::is_none) {
             let tried = &mut puts.tried[position];
-            let candidates = self.candidates(&scope, &keyed[position].0);
+            let candidates = self.candidates(&scope, &keyed[position].0, Condition::None);
             if let Some(node) = candidates.into_iter().find(|node| !tried.contains(node)) {
                 tried.push(node);
                 groups.entry(node).or_default().push(position);

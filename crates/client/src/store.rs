@@ -9,6 +9,7 @@ use wire::error::Outcome;
 use wire::messages::{Condition, Delete, Failure, Put, Request, RequestOptions, Response, Written};
 
 use crate::connect::Client;
+use crate::coordinator::Scope;
 use crate::error::ClientError;
 use crate::found::Found;
 use crate::peers::CallError;
@@ -120,7 +121,7 @@ impl StoreHandle {
         let expires = options.ttl.map(|ttl| self.expiry(ttl));
         let PutOptions { context, condition, request, .. } = options;
         let (value, bytes) = (value.into(), key.bytes().clone());
-        self.write(&key, &request.clone(), move |store, generation| {
+        self.write(&key, condition, &request.clone(), move |store, generation| {
             Request::Put(Put {
                 store,
                 generation,
@@ -147,7 +148,7 @@ impl StoreHandle {
     ) -> Result<Written, ClientError> {
         let key = Key::new(key)?;
         let bytes = key.bytes().clone();
-        self.write(&key, &options.clone(), move |store, generation| {
+        self.write(&key, Condition::None, &options.clone(), move |store, generation| {
             Request::Delete(Delete {
                 store,
                 generation,
@@ -224,6 +225,7 @@ impl StoreHandle {
     async fn write(
         &self,
         key: &Key,
+        condition: Condition,
         options: &RequestOptions,
         request: impl Fn(wire::messages::StoreRef, model::Generation) -> Request,
     ) -> Result<Written, ClientError> {
@@ -234,7 +236,7 @@ impl StoreHandle {
             let scope = inner.scope_for(&self.name, options)?;
             let options = &self.until(end, options);
             let (mut refused, mut unreached) = (None, Vec::new());
-            for node in self.candidates(&scope, key) {
+            for node in self.candidates(&scope, key, condition) {
                 let request = request(scope.store.clone(), scope.cluster.generation);
                 let answer = match inner.peers.call(node, request) {
                     crate::peers::Call::Ready(answer) => answer,
@@ -272,14 +274,18 @@ impl StoreHandle {
         RequestOptions { deadline_ms: u32::try_from(left).unwrap_or(u32::MAX).max(1), ..options.clone() }
     }
 
-    /// Whom to ask to stamp a write: replicas, then fallbacks; those that are down last.
-    pub(crate) fn candidates(&self, scope: &crate::coordinator::Scope, key: &Key) -> Vec<NodeId> {
+    /// Whom to ask to stamp a write: replicas, then fallbacks; those that are down last. A replica that lags comes after
+    /// the other replicas: what it does not know it cannot replace. With a condition the order stays, because writers
+    /// that compete are judged best by the same node.
+    pub(crate) fn candidates(&self, scope: &Scope, key: &Key, condition: Condition) -> Vec<NodeId> {
         let preference = scope.preference(key.as_bytes());
-        let all = preference.replicas().iter().chain(preference.fallbacks()).copied();
-        let (mut up, down): (Vec<_>, Vec<_>) =
-            all.partition(|&node| !self.client.inner.peers.is_suspected(node));
-        up.extend(down);
-        up
+        let mut candidates = [preference.replicas(), preference.fallbacks()].concat();
+        if condition == Condition::None {
+            let lagging = self.client.inner.coordinator.lagging();
+            candidates[..preference.replicas().len()].sort_by_key(|node| lagging.contains(node));
+        }
+        candidates.sort_by_key(|&node| self.client.inner.peers.is_suspected(node));
+        candidates
     }
 
     pub(crate) async fn pause(&self, attempt: u32) {

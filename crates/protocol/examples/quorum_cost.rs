@@ -78,7 +78,7 @@ fn gets(preference: &PreferenceList, required: u8) {
     for round in 0..ROUNDS {
         let now = Moment { nanos: u64::from(round) };
         let mut actions = GetActions::new();
-        let candidates = Candidates { preference: black_box(preference), suspected: &[] };
+        let candidates = Candidates { preference: black_box(preference), suspected: &[], lagging: &[] };
         let mut get = Get::start(candidates, Some(NodeId(1)), options, now, &mut actions);
         for node in (1..=u32::from(required)).map(NodeId) {
             black_box(&actions);
@@ -98,7 +98,7 @@ fn writes(preference: &PreferenceList, required: u8) {
     for round in 0..ROUNDS {
         let now = Moment { nanos: u64::from(round) };
         let mut actions = WriteActions::new();
-        let candidates = Candidates { preference: black_box(preference), suspected: &[] };
+        let candidates = Candidates { preference: black_box(preference), suspected: &[], lagging: &[] };
         let mut write = Write::start(candidates, origin, options, now, &mut actions);
         for node in (1..=replicas).map(NodeId) {
             black_box(&actions);
@@ -116,7 +116,7 @@ fn multi_get(keys: usize) {
     let preferences = std::iter::repeat_n(&preference, keys);
     let now = Moment { nanos: 1 };
     let mut actions = Vec::new();
-    let mut multi = MultiGet::start(preferences, &[], Some(NodeId(1)), options(2), now, &mut actions);
+    let mut multi = MultiGet::start(preferences, &[], &[], Some(NodeId(1)), options(2), now, &mut actions);
     for action in std::mem::take(&mut actions) {
         let MultiGetAction::Fetch { node, keys } = action else { continue };
         let answers = keys.into_iter().map(|key| (key, Ok(held.clone()))).collect();

@@ -107,6 +107,12 @@ impl<T: Unpin> Desk<T> {
         }
     }
 
+    /// Remembers that so many gets found a node behind: the next ones ask others first.
+    pub(super) fn found_behind(&self, node: NodeId, times: usize) {
+        let now = self.coordinator.ports.clock.now();
+        self.coordinator.laggards.found_behind(node, times, now);
+    }
+
     /// What the machine hears of an answer; a document that came with it is kept for the refresh.
     fn heard(&mut self, answer: Answer) -> Result<Response, ReplicaError> {
         answer.map_err(|error| {

@@ -54,10 +54,12 @@ impl Coordinator {
     ) -> Drive<GetJob> {
         let preference = scope.preference(&key);
         let suspected = self.suspected(&preference);
-        let candidates = Candidates { preference: &preference, suspected: &suspected };
+        let now = self.ports.clock.now();
+        self.laggards.begin(1);
+        let lagging = self.laggards.nodes(now);
+        let candidates = Candidates { preference: &preference, suspected: &suspected, lagging: &lagging };
         let quorum = self.quorum_options(&scope, options, Direction::Read, deadline);
         let mut actions = GetActions::new();
-        let now = self.ports.clock.now();
         let machine = Get::start(candidates, self.replicas.own(), quorum, now, &mut actions);
         Drive::start(
             GetJob { key, epoch: Epoch(u64::MAX), outdated: false, end: None },
@@ -105,10 +107,14 @@ impl Job for GetJob {
                 desk.ask(node, Asked::Fetch(node), request);
             }
             GetAction::WriteBack { node, round, set } => {
+                desk.found_behind(node, 1);
                 let request = self.merge(set, desk);
                 desk.ask(node, Asked::WriteBack(node, round), request);
             }
-            GetAction::Repair { node, set } => desk.repair(node, self.merge(set, desk)),
+            GetAction::Repair { node, set } => {
+                desk.found_behind(node, 1);
+                desk.repair(node, self.merge(set, desk));
+            }
             GetAction::Answer(outcome) if self.outdated && is_not_held(&outcome) => {
                 self.end = Some(End::Outdated);
             }

@@ -19,6 +19,7 @@
 mod calls;
 mod drive;
 mod get;
+mod laggards;
 mod multi_get;
 mod multi_write;
 mod parcels;
@@ -38,6 +39,7 @@ use wire::error::{ErrorCode, Outcome};
 use wire::messages::{Failure, Request, RequestOptions, StoreRef};
 
 use crate::peers::{Call, CallError};
+use laggards::Laggards;
 
 pub use multi_get::MultiGot;
 pub use multi_write::AllDurable;
@@ -114,6 +116,7 @@ pub struct Coordinator {
     ports: Ports,
     options: CoordinatorOptions,
     repairs: Arc<Repairs>,
+    laggards: Laggards,
 }
 
 /// Which of a store's two numbers of required answers a request goes by.
@@ -136,7 +139,7 @@ impl Coordinator {
         options: CoordinatorOptions,
         repairs: Arc<Repairs>,
     ) -> Arc<Self> {
-        Arc::new(Coordinator { replicas, ports, options, repairs })
+        Arc::new(Coordinator { replicas, ports, options, repairs, laggards: Laggards::default() })
     }
 
     /// The nodes that it reaches.
@@ -184,6 +187,11 @@ impl Coordinator {
             deadline,
             generation: scope.cluster.generation,
         }
+    }
+
+    /// Nodes that were lately found behind: better read last, and better not asked to stamp what they may know less of.
+    pub(crate) fn lagging(&self) -> SmallVec<[NodeId; 4]> {
+        self.laggards.nodes(self.ports.clock.now())
     }
 
     fn suspected(&self, preference: &PreferenceList) -> SmallVec<[NodeId; 4]> {

@@ -82,7 +82,9 @@ impl Coordinator {
         let quorum = self.quorum_options(&scope, options, Direction::Read, deadline);
         let (own, now) = (self.replicas.own(), self.ports.clock.now());
         let mut actions = Vec::new();
-        let machine = MultiGet::start(&preferences, &suspected, own, quorum, now, &mut actions);
+        self.laggards.begin(keys.len());
+        let lagging = self.laggards.nodes(now);
+        let machine = MultiGet::start(&preferences, &suspected, &lagging, own, quorum, now, &mut actions);
         let key_bytes = vec![0; keys.len()];
         let job = MultiGetJob {
             keys,
@@ -104,6 +106,7 @@ impl Job for MultiGetJob {
         match action {
             MultiGetAction::Fetch { node, keys } => self.fetch(node, keys, desk),
             MultiGetAction::WriteBack { node, sets } => {
+                desk.found_behind(node, sets.len());
                 let (keys, sets): (Vec<_>, Vec<_>) =
                     sets.into_iter().map(|(key, round, set)| ((key, round), (key, set))).unzip();
                 let mut keys = keys.into_iter();
@@ -113,6 +116,7 @@ impl Job for MultiGetJob {
                 }
             }
             MultiGetAction::Repair { node, sets } => {
+                desk.found_behind(node, sets.len());
                 let merges = self.merges(sets, desk).into_iter();
                 merges.for_each(|merge| desk.repair(node, Request::ReplicaMerge(merge)));
             }

@@ -75,7 +75,7 @@ impl Coordinator {
     ) -> Drive<WriteJob> {
         let preference = scope.preference(&job.key);
         let suspected = self.suspected(&preference);
-        let candidates = Candidates { preference: &preference, suspected: &suspected };
+        let candidates = Candidates { preference: &preference, suspected: &suspected, lagging: &[] };
         let quorum = self.quorum_options(&scope, options, Direction::Write, deadline);
         let own = self.replicas.own().expect("only nodes drive writes");
         // After a refresh the own node's earlier copy stands, and merging it once more confirms it is durable.

@@ -43,6 +43,18 @@ fn park(holder: &Node, target: NodeId, key: &str, value: &str) {
     holder.replica().park(target, local, key.as_bytes(), &stamped.set).0.unwrap();
 }
 
+/// Merges a write that `stamp` stamped into the records of these nodes, and of no other.
+fn merge_at(nodes: &[std::sync::Arc<Node>], key: &str, value: &str, stamp: u32) {
+    let key = key.as_bytes();
+    let scratch = crate::support::store(stamp, model::Resolver::LastWriteWins);
+    let stamped = scratch.stamp(crate::support::place(key), key, order(value, None)).unwrap();
+    for node in nodes {
+        let view = node.replica().view().get();
+        let local = view.store("default").unwrap();
+        local.merge(view.route(local, key).place, key, &stamped.set).unwrap();
+    }
+}
+
 /// What a node's own record of a key shows.
 fn shown(node: &Node, key: &str) -> Vec<String> {
     let view = node.replica().view().get();
@@ -146,16 +158,9 @@ async fn at_the_limit_hints_are_refused_and_counted_and_writes_succeed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_get_that_saw_stale_or_missing_replicas_repairs_them_after_its_answer() {
     let cluster = RunningCluster::start((3, 3), store(3, 3, 1), |_| {}).await;
-    let put_at = |node: &Node, value: &str, stamp: u32| {
-        let scratch = crate::support::store(stamp, model::Resolver::LastWriteWins);
-        let stamped = scratch.stamp(crate::support::place(b"k"), b"k", order(value, None)).unwrap();
-        let view = node.replica().view().get();
-        let local = view.store("default").unwrap();
-        local.merge(view.route(local, b"k").place, b"k", &stamped.set).unwrap();
-    };
-    put_at(&cluster.nodes[0], "old", 98);
+    merge_at(&cluster.nodes[..1], "k", "old", 98);
     tokio::time::sleep(Duration::from_millis(2)).await;
-    put_at(&cluster.nodes[1], "new", 99);
+    merge_at(&cluster.nodes[1..2], "k", "new", 99);
     let options = ClientOptions { deadline: PATIENCE, hedge_after: PATIENCE, ..ClientOptions::default() };
     let client = cluster.client(options).await;
     let found = client.store("default").unwrap().get("k").await.unwrap();
@@ -163,4 +168,29 @@ async fn a_get_that_saw_stale_or_missing_replicas_repairs_them_after_its_answer(
     for node in &cluster.nodes {
         wait_until("a replica is not repaired", || shown(node, "k") == ["new"]).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_came_back_without_many_keys_is_read_last_until_it_has_them() {
+    const KEYS: u64 = 600;
+    let cluster = RunningCluster::start((3, 3), store(3, 2, 2), |_| {}).await;
+    for number in 0..KEYS {
+        merge_at(&cluster.nodes[..2], &format!("k{number}"), "value", 99);
+    }
+    let client = cluster.client(ClientOptions { deadline: PATIENCE, ..ClientOptions::default() }).await;
+    let store = client.store("default").unwrap();
+    let requests = || {
+        let text = cluster.nodes[2].metrics().text();
+        let line = text.lines().find_map(|line| line.strip_prefix("tontine_node_requests_total "));
+        line.unwrap().parse::<u64>().unwrap()
+    };
+    let before = requests();
+    for number in 0..KEYS {
+        let found = store.get(format!("k{number}")).await.unwrap();
+        assert_eq!(found.value(), Some(Bytes::from("value")));
+    }
+    // Two thirds of the keys have it among the two replicas that would be asked first, and each that is asked there is
+    // repaired there: 800 requests.
+    let asked = requests() - before;
+    assert!((1..KEYS / 2).contains(&asked), "{asked} requests came to the node that lacks everything");
 }

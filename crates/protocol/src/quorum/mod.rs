@@ -25,6 +25,7 @@
 #[cfg(test)]
 mod fixtures;
 mod get;
+mod lagging;
 mod machine;
 mod multi;
 mod multi_get;
@@ -36,6 +37,7 @@ mod replica_error;
 mod write;
 
 pub use get::{Get, GetAction, GetActions, GetEvent, GetFailure, GetOutcome};
+pub use lagging::Lagging;
 pub use machine::Machine;
 pub use multi::KeyIndex;
 pub use multi_get::{MultiGet, MultiGetAction, MultiGetEvent};

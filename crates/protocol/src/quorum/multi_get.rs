@@ -110,6 +110,7 @@ impl MultiGet {
     pub fn start<'a>(
         preferences: impl IntoIterator<Item = &'a PreferenceList>,
         suspected: &[NodeId],
+        lagging: &[NodeId],
         own: Option<NodeId>,
         options: QuorumOptions,
         now: Moment,
@@ -118,7 +119,7 @@ impl MultiGet {
         let mut multi = MultiGet { gets: Machines::new() };
         let mut wishes = Wishes::default();
         for preference in preferences {
-            let candidates = Candidates { preference, suspected };
+            let candidates = Candidates { preference, suspected, lagging };
             let get = Get::start(candidates, own, options, now, &mut wishes.buffer);
             wishes.take_in(multi.gets.push(get));
         }

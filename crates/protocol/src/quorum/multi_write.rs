@@ -106,7 +106,7 @@ impl MultiWrite {
         let mut multi = MultiWrite { writes: Machines::new() };
         let mut wishes = Wishes::default();
         for (preference, origin) in keys {
-            let candidates = Candidates { preference, suspected };
+            let candidates = Candidates { preference, suspected, lagging: &[] };
             let write = Write::start(candidates, origin, options, now, &mut wishes.buffer);
             wishes.take_in(multi.writes.push(write));
         }

@@ -67,12 +67,20 @@ pub struct Candidates<'a> {
     pub preference: &'a PreferenceList,
     /// Nodes that are better avoided. A few: searched one by one.
     pub suspected: &'a [NodeId],
+    /// Nodes that gets ask last among those that nobody suspects, see [`Lagging`](super::Lagging). Writes take no
+    /// notice.
+    pub lagging: &'a [NodeId],
 }
 
 impl Candidates<'_> {
     /// Whether the node is better avoided.
     pub(super) fn is_suspected(&self, node: NodeId) -> bool {
         self.suspected.contains(&node)
+    }
+
+    /// Whether the node is better read last.
+    pub(super) fn lags(&self, node: NodeId) -> bool {
+        self.lagging.contains(&node)
     }
 
     /// The fallbacks to turn to, best first: `own`, the unsuspected, the suspected; at most [`FALLBACKS_MAX`]. In a
@@ -148,13 +156,13 @@ mod tests {
         let preference = preference(FallbackOrder::Proximity);
         for missing in 0..2 {
             let suspected = [preference.replicas()[missing]];
-            let candidates = Candidates { preference: &preference, suspected: &suspected };
+            let candidates = Candidates { preference: &preference, suspected: &suspected, lagging: &[] };
             let fallbacks = candidates.fallbacks(None);
             assert_eq!(fallbacks.len(), 4);
             // Two nodes in each zone: ids that differ by three.
             assert_eq!(fallbacks[0].0.abs_diff(suspected[0].0), 3, "{fallbacks:?} for {suspected:?}");
             let both = [suspected[0], fallbacks[0]];
-            let candidates = Candidates { preference: &preference, suspected: &both };
+            let candidates = Candidates { preference: &preference, suspected: &both, lagging: &[] };
             assert_ne!(candidates.fallbacks(None)[0], fallbacks[0], "a suspected one does not come first");
         }
     }
@@ -163,7 +171,7 @@ mod tests {
     fn otherwise_suspicion_of_replicas_leaves_the_order_of_fallbacks_alone() {
         let preference = preference(FallbackOrder::Consistent);
         let suspected = [preference.replicas()[1]];
-        let candidates = Candidates { preference: &preference, suspected: &suspected };
+        let candidates = Candidates { preference: &preference, suspected: &suspected, lagging: &[] };
         assert_eq!(candidates.fallbacks(None).as_slice(), preference.fallbacks());
     }
 }

@@ -56,7 +56,7 @@ fn options(required: u8) -> QuorumOptions {
 
 fn get(replicas: u8, answers: &mut Vec<VersionSet>) {
     let preference = preference(replicas, 5);
-    let candidates = Candidates { preference: &preference, suspected: &[NodeId(2)] };
+    let candidates = Candidates { preference: &preference, suspected: &[NodeId(2)], lagging: &[] };
     let now = Moment { nanos: 1 };
     let count = allocations(|| {
         let mut actions = GetActions::new();
@@ -85,7 +85,7 @@ fn a_get_on_up_to_three_replicas_does_not_allocate() {
 fn a_write_on_up_to_three_replicas_does_not_allocate() {
     for replicas in 1..=3 {
         let preference = preference(replicas, 5);
-        let candidates = Candidates { preference: &preference, suspected: &[] };
+        let candidates = Candidates { preference: &preference, suspected: &[], lagging: &[] };
         let origin = Origin { own: NodeId(1), local: Local::Applied, possible: false };
         let now = Moment { nanos: 1 };
         let count = allocations(|| {

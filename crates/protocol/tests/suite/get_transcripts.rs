@@ -140,6 +140,36 @@ fn a_get_does_not_count_on_suspected_nodes() {
 }
 
 #[test]
+fn a_get_asks_nodes_that_lag_last_and_counts_on_them() {
+    check(
+        "get own=n1 lagging=n1\nn2 answers a:1\nn3 fails lost\nn1 answers -",
+        expect![[r#"
+        get own=n1 lagging=n1  (until 10)
+            fetch n2
+            fetch n3
+        n2 answers a:1  (until 10)
+        n3 fails lost  (until 10)
+            fetch n1
+        n1 answers -  (end)
+            answer a:1 from 2
+            repair n1 with a:1
+    "#]],
+    );
+    check(
+        "get own=n1 lagging=n2,n3 suspected=n3\nn1 answers a:1\nn2 answers -",
+        expect![[r#"
+        get own=n1 lagging=n2,n3 suspected=n3  (until 10)
+            fetch n1
+            fetch n2
+        n1 answers a:1  (until 10)
+        n2 answers -  (end)
+            answer a:1 from 2
+            repair n2 with a:1
+    "#]],
+    );
+}
+
+#[test]
 fn a_strict_get_fails_when_too_few_replicas_are_left() {
     check(
         "get strict\nn1 fails overloaded\nn2 fails lost",

@@ -170,13 +170,13 @@ proptest! {
         let (count, mut now) = (10, Moment { nanos: 0 });
         let preferences: Vec<_> = (0..count).map(preference).collect();
         let mut actions = Vec::new();
-        let mut multi = MultiGet::start(&preferences, &[NodeId(2)], Some(NodeId(1)), options, now, &mut actions);
+        let mut multi = MultiGet::start(&preferences, &[NodeId(2)], &[], Some(NodeId(1)), options, now, &mut actions);
         let (mut singles, mut wanted) = (Vec::new(), Wanted::new());
         let note = |wanted: &mut Wanted, key: usize, actions: GetActions| {
             actions.iter().for_each(|action| want(wanted, KeyIndex(key as u32), format!("{action:?}")));
         };
         for (key, preference) in preferences.iter().enumerate() {
-            let candidates = Candidates { preference, suspected: &[NodeId(2)] };
+            let candidates = Candidates { preference, suspected: &[NodeId(2)], lagging: &[] };
             let mut actions = GetActions::new();
             singles.push(Get::start(candidates, Some(NodeId(1)), options, now, &mut actions));
             note(&mut wanted, key, actions);
@@ -244,7 +244,7 @@ proptest! {
             actions.iter().for_each(|action| want(wanted, KeyIndex(key as u32), format!("{action:?}")));
         };
         for (key, preference) in preferences.iter().enumerate() {
-            let candidates = Candidates { preference, suspected: &[NodeId(2)] };
+            let candidates = Candidates { preference, suspected: &[NodeId(2)], lagging: &[] };
             let mut actions = WriteActions::new();
             singles.push(Write::start(candidates, origin(key), options, now, &mut actions));
             note(&mut wanted, key, actions);
@@ -294,7 +294,7 @@ fn ten_thousand_keys_on_five_nodes_are_five_messages() {
     let preferences: Vec<_> = (0..MULTI_KEYS_MAX).map(preference).collect();
     let now = Moment { nanos: 0 };
     let mut actions = Vec::new();
-    let mut multi = MultiGet::start(&preferences, &[], None, options(true), now, &mut actions);
+    let mut multi = MultiGet::start(&preferences, &[], &[], None, options(true), now, &mut actions);
     assert_eq!(actions.len(), NODES as usize);
     let mut outcomes = 0;
     for action in actions {
@@ -316,7 +316,7 @@ fn one_key_of_a_multi_get_fails_alone() {
     let preferences = [preference(0), preference(0)];
     let now = Moment { nanos: 0 };
     let mut actions = Vec::new();
-    let mut multi = MultiGet::start(&preferences, &[], None, options(false), now, &mut actions);
+    let mut multi = MultiGet::start(&preferences, &[], &[], None, options(false), now, &mut actions);
     let mut outcomes = Vec::new();
     for node in (1..=3).map(NodeId) {
         let answers = vec![(KeyIndex(0), Ok(set("a:1"))), (KeyIndex(1), Err(ReplicaError::Corrupt))];

@@ -91,6 +91,7 @@ struct Setup {
     local: Local,
     possible: bool,
     suspected: Vec<NodeId>,
+    lagging: Vec<NodeId>,
     started: Moment,
 }
 
@@ -114,6 +115,7 @@ impl Setup {
             local: Local::NotReplica,
             possible: false,
             suspected: Vec::new(),
+            lagging: Vec::new(),
             started: Moment { nanos: 0 },
         };
         for word in line.split_whitespace().skip(1) {
@@ -131,6 +133,7 @@ impl Setup {
                 "started" => setup.started.nanos = value.parse().unwrap(),
                 "possible" => setup.possible = true,
                 "suspected" => setup.suspected = value.split(',').map(node).collect(),
+                "lagging" => setup.lagging = value.split(',').map(node).collect(),
                 other => panic!("unknown word {other}"),
             }
         }
@@ -170,7 +173,8 @@ struct Stage {
 impl Stage {
     fn start(setup: &Setup) -> Self {
         let preference = preference(setup.replicas, setup.fallbacks);
-        let candidates = Candidates { preference: &preference, suspected: &setup.suspected };
+        let candidates =
+            Candidates { preference: &preference, suspected: &setup.suspected, lagging: &setup.lagging };
         let now = setup.started;
         let mut said = Vec::new();
         let machine = if setup.line.starts_with("get") {

@@ -422,7 +422,7 @@ fn what_needs_nobody_else_is_what_a_machine_would_ask_nobody_else_for() {
         (1..=3).flat_map(|n| (1..=n).flat_map(move |r| (1..=5).map(move |own| (n, r, NodeId(own)))))
     {
         let preference = preference(replicas, 2);
-        let candidates = Candidates { preference: &preference, suspected: &[] };
+        let candidates = Candidates { preference: &preference, suspected: &[], lagging: &[] };
         let (mut gets, mut writes) = (GetActions::new(), WriteActions::new());
         Get::start(candidates, Some(own), options(required), Moment::default(), &mut gets);
         let alone = gets[..] == [GetAction::Fetch { node: own }];

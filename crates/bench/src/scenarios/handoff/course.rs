@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::compare::MeasureError;
 use crate::driver::DriveError;
 use crate::peers::ServerProcess;
+use crate::processes::{Sample, Watched};
 use crate::target::native::NativeTarget;
 use crate::target::{OpenError, Session, Target};
 
@@ -46,6 +47,8 @@ pub(super) struct Course {
     pub(super) drained: f64,
     /// Hints for it at the moment of its return.
     pub(super) hints_held: u64,
+    /// Processors that nodes and client used together until the kill, until the return, and until it was drained.
+    pub(super) cores: [f64; 3],
 }
 
 /// Keys of the returned node beside those of another replica.
@@ -136,6 +139,7 @@ impl<'a> Conductor<'a> {
         &self,
         scenario: &HandoffScenario,
         opened: &Opened,
+        watched: &[Watched],
         over: &AtomicBool,
     ) -> Result<Course, ScenarioError> {
         let too_early = || ScenarioError::Stuck { what: "the run ended before its script" };
@@ -155,15 +159,30 @@ impl<'a> Conductor<'a> {
             if over.load(Ordering::Relaxed) { Err(too_early()) } else { Ok(()) }
         };
         let since_start = || Instant::now().saturating_duration_since(from).as_secs_f64();
+        let used = |other: Option<u32>| {
+            let own = Some(std::process::id());
+            let pids = watched.iter().map(|watched| watched.pid).chain(own).chain(other);
+            pids.filter_map(Sample::take).map(|sample| sample.cpu().as_secs_f64()).sum::<f64>()
+        };
+        let victim = u32::try_from(self.victim.as_raw_pid()).ok();
+        wait_until(from)?;
+        let (began, at_first) = (since_start(), used(victim));
         wait_until(from + Duration::from_secs(scenario.before))?;
+        let at_kill = used(victim);
         kill_process(self.victim, Signal::KILL).map_err(|error| system(error.into()))?;
-        let killed = since_start();
+        let (killed, left) = (since_start(), used(None));
         wait_until(Instant::now() + Duration::from_secs(scenario.away))?;
         let hints_held = self.ask(async |client| Ok(hints(&client).await.map_or(0, |found| found.count)))?;
-        let back = since_start();
-        *self.returned.lock() = Some(self.start_again()?);
+        let (back, at_return) = (since_start(), used(None));
+        let returned = self.returned.lock().insert(self.start_again()?).0.id();
         self.await_drained()?;
-        Ok(Course { killed, back, drained: since_start(), hints_held })
+        let (drained, at_end) = (since_start(), used(Some(returned)));
+        let cores = [
+            (at_kill - at_first) / (killed - began),
+            (at_return - left) / (back - killed),
+            (at_end - at_return) / (drained - back),
+        ];
+        Ok(Course { killed, back, drained, hints_held, cores })
     }
 
     /// Starts the victim with the command that `dev` has printed.

@@ -105,7 +105,7 @@ impl HandoffScenario {
 
         let over = AtomicBool::new(false);
         let (run, course) = std::thread::scope(|scope| {
-            let script = scope.spawn(|| conductor.conduct(self, &target, &over));
+            let script = scope.spawn(|| conductor.conduct(self, &target, &staying.watched, &over));
             let run = staying.measure(&workload, &self.driver(), Phase::Run);
             over.store(true, Ordering::Relaxed);
             let course = script.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -160,6 +160,16 @@ impl HandoffScenario {
             phases.draining,
             100.0 * share,
         ));
+        let parts = [phases.before, phases.away, phases.draining];
+        let cpu: [f64; 3] = std::array::from_fn(|part| 1e6 * course.cores[part] / parts[part].throughput);
+        report.notes.push(format!(
+            "Processor time per operation, of all nodes and the client: {:.1} µs until the kill, {:.1} µs with one node \
+             away, {:.1} µs while hints flowed: at full load, and whatever others do, {:.1} % of the throughput is kept.",
+            cpu[0],
+            cpu[1],
+            cpu[2],
+            100.0 * cpu[0] / cpu[2],
+        ));
         report.notes.push(format!(
             "Of {} requests {failed} failed; {unknown} writes that were under way at the killed node have an unknown \
              outcome.",
@@ -178,6 +188,10 @@ impl HandoffScenario {
             ("draining_throughput", phases.draining.throughput),
             ("draining_p99_us", phases.draining.p99_us),
             ("throughput_share_draining", share),
+            ("undisturbed_cpu_us", cpu[0]),
+            ("away_cpu_us", cpu[1]),
+            ("draining_cpu_us", cpu[2]),
+            ("cpu_share_draining", cpu[0] / cpu[2]),
             ("requests_failed", failed as f64),
             ("requests_unknown", unknown as f64),
         ];
@@ -214,6 +228,8 @@ impl std::fmt::Display for PhaseFigures {
 /// The parts of the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Phases {
+    /// Until the kill: part of `undisturbed`.
+    before: PhaseFigures,
     undisturbed: PhaseFigures,
     away: PhaseFigures,
     draining: PhaseFigures,
@@ -234,6 +250,7 @@ impl Phases {
             within(second, 0.0, course.killed) || within(second, course.drained, f64::INFINITY)
         };
         Phases {
+            before: PhaseFigures::of(series.iter().filter(|second| within(second, 0.0, course.killed))),
             undisturbed: PhaseFigures::of(series.iter().filter(undisturbed)),
             away: PhaseFigures::of(series.iter().filter(|second| within(second, course.killed, course.back))),
             draining: PhaseFigures::of(series.iter().filter(|second| touches(second))),
@@ -257,10 +274,11 @@ mod tests {
                 max_us: 1.0,
             })
             .collect();
-        let course = Course { killed: 2.5, back: 5.5, drained: 6.25, hints_held: 1 };
+        let course = Course { killed: 2.5, back: 5.5, drained: 6.25, hints_held: 1, cores: [1.0; 3] };
         let phases = Phases::of(&series, &course);
         // 0, 1, 7 and 8; the killing happened in 2, and 9 is not whole.
         assert_eq!(phases.undisturbed.throughput, f64::from(1 + 2 + 128 + 256) / 4.0);
+        assert_eq!(phases.before.throughput, f64::from(1 + 2) / 2.0);
         assert_eq!(phases.away, PhaseFigures { throughput: f64::from(8 + 16) / 2.0, p99_us: 3.5 });
         assert_eq!(phases.draining.throughput, f64::from(32 + 64) / 2.0);
     }

@@ -20,6 +20,7 @@ struct Scope {
     held: u8,
     own: Option<NodeId>,
     suspected: Vec<NodeId>,
+    lagging: Vec<NodeId>,
     /// Whether nodes may be ahead of the request's ring, and may answer after a failure.
     ahead: bool,
     /// What each node holds.
@@ -128,7 +129,15 @@ impl Observer {
                 let replicas_first = NODES[..3].iter().all(|&replica| self.fate(replica).is_some());
                 ensure(is_replica(*node) || replicas_first, "a fallback is asked before a replica")?;
                 let first = self.asked.iter().all(Option::is_none);
-                let own = scope.own.filter(|&own| is_replica(own));
+                let lags = |node: NodeId| scope.lagging.contains(&node);
+                let better = |&replica: &NodeId| {
+                    self.fate(replica).is_none() && !lags(replica) && !scope.suspected.contains(&replica)
+                };
+                ensure(
+                    !lags(*node) || !NODES[..3].iter().any(better),
+                    "one that lags is asked before others",
+                )?;
+                let own = scope.own.filter(|&own| is_replica(own) && !lags(own));
                 ensure(!first || own.is_none_or(|own| own == *node), "the own replica is not asked first")?;
                 let asked = self.asked[position(*node)].replace((self.now, Fate::Awaited));
                 ensure(asked.is_none(), "asked twice")
@@ -282,7 +291,8 @@ impl Observer {
 impl World {
     fn start(scope: &Scope) -> Result<World, String> {
         let preference = preference(3, 2);
-        let candidates = Candidates { preference: &preference, suspected: &scope.suspected };
+        let candidates =
+            Candidates { preference: &preference, suspected: &scope.suspected, lagging: &scope.lagging };
         let options =
             QuorumOptions { held: scope.held, ..options(scope.required, scope.preferred, scope.sloppy) };
         let mut actions = GetActions::new();
@@ -496,11 +506,13 @@ fn scopes() -> Vec<Scope> {
     for sloppy in [false, true] {
         for (required, preferred) in [(1, 1), (2, 2), (3, 3), (1, 3), (2, 3)] {
             let own = Some(NodeId(2));
-            let (suspected, sets) = (Vec::new(), diverged());
-            let scope = Scope { required, preferred, sloppy, held: 0, own, suspected, ahead: false, sets };
+            let (suspected, lagging, sets) = (Vec::new(), Vec::new(), diverged());
+            let scope =
+                Scope { required, preferred, sloppy, held: 0, own, suspected, lagging, ahead: false, sets };
             if preferred == 2 {
                 scopes.push(Scope { suspected: vec![NodeId(1)], ..scope.clone() });
                 scopes.push(Scope { suspected: vec![NodeId(1), NodeId(3)], own: None, ..scope.clone() });
+                scopes.push(Scope { lagging: vec![NodeId(1), NodeId(2)], ..scope.clone() });
                 scopes.push(Scope { own: Some(NodeId(5)), ahead: true, ..scope.clone() });
                 scopes.push(Scope { sets: std::array::from_fn(|_| old.clone()), ..scope.clone() });
             }
@@ -515,13 +527,14 @@ fn settling_scopes() -> Vec<Scope> {
     let [old, new, empty, ..] = diverged();
     let late = [old, empty.clone(), new, empty.clone(), empty];
     let scope = |(required, preferred, held), sets, ahead| {
-        let (own, suspected) = (Some(NodeId(2)), Vec::new());
-        Scope { required, preferred, sloppy: true, held, own, suspected, ahead, sets }
+        let (own, suspected, lagging) = (Some(NodeId(2)), Vec::new(), Vec::new());
+        Scope { required, preferred, sloppy: true, held, own, suspected, lagging, ahead, sets }
     };
     vec![
         scope((2, 2, 2), diverged(), false),
         scope((2, 2, 2), diverged(), true),
         Scope { suspected: vec![NodeId(1)], ..scope((2, 2, 2), diverged(), false) },
+        Scope { lagging: vec![NodeId(2)], ..scope((2, 2, 2), diverged(), false) },
         scope((1, 1, 3), diverged(), false),
         scope((2, 3, 2), late, false),
     ]

@@ -391,15 +391,15 @@ impl Member {
 fn members(candidates: Candidates<'_>, own: Option<NodeId>, sloppy: bool) -> SmallVec<[Member; 8]> {
     let replicas = candidates.preference.replicas();
     let mut members = SmallVec::new();
-    if let Some(own) = own.filter(|own| replicas.contains(own)) {
-        members.push(Member::new(own, false, false));
-    }
-    for suspected in [false, true] {
-        for &node in replicas {
-            if Some(node) != own && candidates.is_suspected(node) == suspected {
-                members.push(Member::new(node, false, suspected));
-            }
-        }
+    // The own node is there, whatever others believe of it.
+    let is_suspected = |node| Some(node) != own && candidates.is_suspected(node);
+    let own_replica = own.filter(|own| replicas.contains(own));
+    // Best first. When nobody lags, which is nearly always, two of these find nobody.
+    for class in [(false, false), (false, true), (true, false), (true, true)] {
+        let others = replicas.iter().copied().filter(|&node| Some(node) != own);
+        let of_class = |&node: &NodeId| (is_suspected(node), candidates.lags(node)) == class;
+        let first = own_replica.into_iter().chain(others).filter(of_class);
+        members.extend(first.map(|node| Member::new(node, false, class.0)));
     }
     if sloppy || planted(Bug::StrictCountsHints) {
         for &node in &candidates.fallbacks(own) {

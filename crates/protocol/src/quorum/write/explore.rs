@@ -252,7 +252,7 @@ impl Observer {
 impl World {
     fn start(scope: &Scope) -> Result<World, String> {
         let preference = preference(3, 2);
-        let candidates = Candidates { preference: &preference, suspected: &scope.suspected };
+        let candidates = Candidates { preference: &preference, suspected: &scope.suspected, lagging: &[] };
         let options = options(scope.required, scope.preferred, scope.sloppy);
         let mut actions = WriteActions::new();
         let write = Write::start(candidates, scope.origin, options, at(0), &mut actions);
