@@ -33,12 +33,12 @@ Examples:
 
 Nodes, zones, N, R, W and ports are settled when the data directory is new; later starts keep them.")]
 pub struct DevArguments {
-    /// Nodes of a new cluster, 1 to 64.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "COUNT")]
-    pub nodes: u32,
-    /// Zones (failure domains) over which a new cluster's nodes are spread, 1 to 64.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "COUNT")]
-    pub zones: u32,
+    /// Nodes of a new cluster, 1 to 64; 3 by default.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "COUNT")]
+    pub nodes: Option<u32>,
+    /// Zones (failure domains) over which a new cluster's nodes are spread, 1 to 64; 1 by default.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "COUNT")]
+    pub zones: Option<u32>,
     /// N, R and W of a new cluster's stores, for example `3,2,2`: replicas of each key, replicas that a get and that a
     /// put waits for. By default three replicas (or as many as there are nodes) and majorities.
     #[arg(long, value_parser = creation::parse_consistency, value_name = "N,R,W")]
@@ -59,6 +59,18 @@ pub struct DevArguments {
     /// How the nodes run.
     #[command(flatten)]
     pub settings: NodeSettings,
+}
+
+impl DevArguments {
+    /// Nodes of a new cluster.
+    fn nodes_wanted(&self) -> u32 {
+        self.nodes.unwrap_or(3)
+    }
+
+    /// Zones of a new cluster.
+    fn zones_wanted(&self) -> u32 {
+        self.zones.unwrap_or(1)
+    }
 }
 
 /// Runs the cluster.

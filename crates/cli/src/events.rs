@@ -3,8 +3,10 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use client::Client;
 use model::NodeId;
+use node::events::Event;
 use serde_json::{Value as Json, json};
 use tokio::sync::mpsc;
 use wire::messages::EventsGet;
@@ -34,8 +36,8 @@ pub struct EventsArguments {
     /// Only events of this node.
     #[arg(long, value_name = "NUMBER")]
     pub from: Option<u32>,
-    /// Only events of this kind, for example `peer-down`.
-    #[arg(long, value_name = "KIND")]
+    /// Only events of this kind.
+    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(Event::KINDS))]
     pub kind: Option<String>,
 }
 

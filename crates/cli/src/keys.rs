@@ -366,7 +366,10 @@ pub(crate) async fn siblings(shared: Shared, arguments: SiblingsArguments) -> Re
     });
     print(shared.format(), &document, || {
         if found.versions().is_empty() {
-            return format!("{}: never written", arguments.key);
+            return format!(
+                "{}: never written, or deleted so long ago that the deletion is forgotten",
+                arguments.key
+            );
         }
         let heading = ["DOT", "WRITTEN", "EXPIRES", "VALUE"].map(str::to_owned).to_vec();
         let rows: Vec<Vec<String>> = std::iter::once(heading)

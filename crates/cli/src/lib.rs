@@ -26,6 +26,7 @@ mod server;
 mod shared;
 mod status;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 pub use commands::Arguments;
@@ -42,6 +43,9 @@ pub fn run() -> ExitCode {
                 .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn")),
         )
         .with_writer(std::io::stderr)
+        .with_ansi(
+            std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty()),
+        )
         .init();
     let format = arguments.shared.format();
     commands::carry_out(arguments).unwrap_or_else(|error| failure::report(format, &error))

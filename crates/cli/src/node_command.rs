@@ -142,16 +142,21 @@ pub(crate) fn run(shared: &Shared, arguments: NodeArguments) -> Result<ExitCode,
     };
     crate::commands::block_on(async move {
         let refused = |error: &dyn std::fmt::Display| CliError::Other(error.to_string());
+        let no_cluster = || {
+            CliError::Other(format!(
+                "{} holds no cluster; create one first, for example with `tontine dev`, whose coordination directory is \
+                 `coordination` below its data directory",
+                coordination_dir.display()
+            ))
+        };
+        if !coordination_dir.is_dir() {
+            // Opening would make one: what cannot be shall leave no trace.
+            return Err(no_cluster());
+        }
         let session = EmbeddedSession::open(&coordination_dir).await.map_err(|error| refused(&error))?;
         let cluster = documents::read_cluster(&session).await.map_err(|error| refused(&error))?;
         session.close().await.map_err(|error| refused(&error))?;
-        let Some(cluster) = cluster else {
-            return Err(format!(
-                "{} holds no cluster; create one first, for example with `tontine dev`",
-                coordination_dir.display()
-            )
-            .into());
-        };
+        let Some(cluster) = cluster else { return Err(no_cluster()) };
         let settings = &arguments.settings;
         let spec = NodeSpec {
             id: NodeId(id),

@@ -1,6 +1,6 @@
 //! `tontine node list`: who is alive, as the nodes themselves see it.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub(crate) async fn list(shared: Shared, arguments: NodeListArguments) -> Result
         } else {
             one_view(&client, arguments.from).await?
         };
-        if arguments.watch && shared.format() == Format::Text {
+        if arguments.watch && shared.format() == Format::Text && std::io::stdout().is_terminal() {
             // Home, and clear to the end: a watch shows the present.
             let _ = write!(std::io::stdout(), "\x1b[H\x1b[2J");
         }
@@ -62,7 +62,8 @@ fn is_calm(document: &Json) -> bool {
         && views.iter().all(|view| view["error"].is_null())
 }
 
-async fn ask(client: &Client, node: NodeId) -> Result<Json, String> {
+/// What a node believes about all nodes.
+pub(crate) async fn ask(client: &Client, node: NodeId) -> Result<Json, String> {
     let answer = client.nodes_seen_by(node).await.map_err(|error| error.to_string())?;
     serde_json::from_slice(&answer).map_err(|error| error.to_string())
 }
@@ -152,7 +153,8 @@ async fn all_views(client: &Client) -> (Json, String) {
     (document, format!("{}\n{verdict}", table(&rows)))
 }
 
-fn state_of(view: &Json, node: NodeId) -> String {
+/// What a view says about a node; `-` when nothing.
+pub(crate) fn state_of(view: &Json, node: NodeId) -> String {
     let nodes = view["nodes"].as_array().into_iter().flatten();
     let found = nodes.into_iter().find(|seen| seen["id"].as_u64() == Some(u64::from(node.0)));
     found.and_then(|seen| seen["state"].as_str()).unwrap_or("-").to_owned()

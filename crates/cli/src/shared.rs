@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::builder::Resettable;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
@@ -97,13 +98,26 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Argumen
         let message = message.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
         failure::report(Format::Json, &CliError::Usage(message.trim_end().to_owned()))
     };
-    let matches = Arguments::command().try_get_matches_from(&words).map_err(refused)?;
+    let matches = match Arguments::command().try_get_matches_from(&words) {
+        Ok(matches) => matches,
+        // What the environment says counts as typed when a mistake is explained, and seems to be required.
+        Err(error) => {
+            let bare = typed_only(Arguments::command()).try_get_matches_from(&words);
+            return Err(refused(bare.err().unwrap_or(error)));
+        }
+    };
     let mut arguments = Arguments::from_arg_matches(&matches).map_err(refused)?;
     arguments.shared.store_named = store_named(&matches);
     match ignored(&matches) {
         None => Ok(arguments),
         Some(error) => Err(failure::report(arguments.shared.format(), &error)),
     }
+}
+
+/// The command line without what the environment says.
+fn typed_only(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|argument| argument.env(Resettable::Reset));
+    command.mut_subcommands(typed_only)
 }
 
 /// Whether the store is named on the command line or in the environment.

@@ -32,12 +32,13 @@ pub(crate) async fn status(shared: Shared) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
     let cluster = client.cluster();
     let nodes = ask_all(&client).await;
+    let states = states(&client, &nodes).await;
     let document = json!({
         "cluster": cluster.name,
         "generation": cluster.generation,
         "partitions": cluster.ring.partitions().len(),
         "stores": cluster.stores,
-        "nodes": nodes.iter().map(node_json).collect::<Vec<_>>(),
+        "nodes": nodes.iter().zip(&states).map(|(node, state)| node_json(node, state)).collect::<Vec<_>>(),
     });
     print(shared.format(), &document, || {
         let mut rows = vec![
@@ -58,7 +59,7 @@ pub(crate) async fn status(shared: Shared) -> Result<ExitCode, CliError> {
             .map(str::to_owned)
             .to_vec(),
         ];
-        rows.extend(nodes.iter().map(node_row));
+        rows.extend(nodes.iter().zip(&states).map(|(node, state)| node_row(node, state)));
         let stores: Vec<String> = cluster
             .stores
             .iter()
@@ -83,13 +84,31 @@ pub(crate) async fn status(shared: Shared) -> Result<ExitCode, CliError> {
     Ok(if all_up { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn node_json(status: &NodeStatus) -> Json {
+/// Up, or what the first node that answers believes about one that does not.
+async fn states(client: &Client, nodes: &[NodeStatus]) -> Vec<String> {
+    let answering = nodes.iter().find(|status| status.answer.is_ok());
+    let away = nodes.iter().any(|status| status.answer.is_err());
+    let view = match answering.filter(|_| away) {
+        Some(status) => crate::node_list::ask(client, status.node.id).await.unwrap_or(Json::Null),
+        None => Json::Null,
+    };
+    let state = |status: &NodeStatus| match &status.answer {
+        Ok(_) => "up".to_owned(),
+        Err(_) => match crate::node_list::state_of(&view, status.node.id) {
+            state if ["suspected", "down", "left"].contains(&state.as_str()) => state,
+            _ => "no answer".to_owned(),
+        },
+    };
+    nodes.iter().map(state).collect()
+}
+
+fn node_json(status: &NodeStatus, state: &str) -> Json {
     let Node { id, zone, native, resp } = &status.node;
     let (up, answer, error) = match &status.answer {
         Ok(answer) => (true, Some(answer), None),
         Err(error) => (false, None, Some(error.to_string())),
     };
-    json!({ "id": id, "zone": zone, "native": native, "resp": resp, "up": up, "status": answer, "error": error })
+    json!({ "id": id, "zone": zone, "native": native, "resp": resp, "up": up, "state": state, "status": answer, "error": error })
 }
 
 /// A number of each of a node's stores, summed up.
@@ -114,14 +133,14 @@ fn hints(answer: &Json) -> String {
     }
 }
 
-fn node_row(status: &NodeStatus) -> Vec<String> {
+fn node_row(status: &NodeStatus, state: &str) -> Vec<String> {
     let NodeStatus { node, answer } = status;
     let dash = || "-".to_owned();
     let resp = node.resp.clone().unwrap_or_else(dash);
     let start = vec![node.id.to_string(), node.zone.to_string()];
     let rest = match answer {
         Ok(answer) => vec![
-            "up".to_owned(),
+            state.to_owned(),
             node.native.clone(),
             resp,
             answer["engine"].as_str().unwrap_or("-").to_owned(),
@@ -134,7 +153,7 @@ fn node_row(status: &NodeStatus) -> Vec<String> {
         ],
         Err(_) => {
             let unknown = std::iter::repeat_with(dash).take(7);
-            ["down".to_owned(), node.native.clone(), resp].into_iter().chain(unknown).collect()
+            [state.to_owned(), node.native.clone(), resp].into_iter().chain(unknown).collect()
         }
     };
     start.into_iter().chain(rest).collect()

@@ -28,7 +28,7 @@ const RESP_PORT_OFFSET: u16 = 100;
 /// # Errors
 /// What cannot be, and what to ask for instead.
 pub(super) fn check(arguments: &DevArguments) -> Result<(), CliError> {
-    let DevArguments { nodes, zones, .. } = *arguments;
+    let (nodes, zones) = (arguments.nodes_wanted(), arguments.zones_wanted());
     if zones > nodes {
         return Err(CliError::Usage(format!(
             "{zones} zones need at least {zones} nodes, and there are {nodes}: a zone without a node cannot fail and \
@@ -75,16 +75,15 @@ pub(super) async fn create_or_find(
 }
 
 /// What a cluster that exists has otherwise than the arguments ask, and keeps.
-///
-/// One zone is the default, so asking for it cannot be told from not asking.
 fn kept(arguments: &DevArguments, cluster: &Cluster) -> Vec<String> {
     let mut kept = Vec::new();
-    if cluster.nodes.len() != arguments.nodes as usize {
-        kept.push(format!("{} nodes (--nodes {})", cluster.nodes.len(), arguments.nodes));
+    let nodes = cluster.nodes.len();
+    if let Some(asked) = arguments.nodes.filter(|&asked| asked as usize != nodes) {
+        kept.push(format!("{nodes} nodes (--nodes {asked})"));
     }
     let zones = cluster.nodes.iter().map(|node| &node.zone).collect::<BTreeSet<_>>().len();
-    if arguments.zones != 1 && zones != arguments.zones as usize {
-        kept.push(format!("{zones} zones (--zones {})", arguments.zones));
+    if let Some(asked) = arguments.zones.filter(|&asked| asked as usize != zones) {
+        kept.push(format!("{zones} zones (--zones {asked})"));
     }
     let stands = cluster.store("default").map(|store| store.consistency);
     let numbers = |numbers: Consistency| {
@@ -109,15 +108,15 @@ fn kept(arguments: &DevArguments, cluster: &Cluster) -> Vec<String> {
 
 fn consistency(arguments: &DevArguments) -> Result<Consistency, CliError> {
     if let Some(consistency) = arguments.consistency {
-        if u32::from(consistency.replicas) > arguments.nodes {
-            return Err(too_few(consistency.replicas, arguments.nodes));
+        if u32::from(consistency.replicas) > arguments.nodes_wanted() {
+            return Err(too_few(consistency.replicas, arguments.nodes_wanted()));
         }
         return Ok(consistency);
     }
-    let most = u8::try_from(arguments.nodes.min(3)).expect("at most three");
+    let most = u8::try_from(arguments.nodes_wanted().min(3)).expect("at most three");
     let replicas = arguments.replicas.unwrap_or(most);
-    if replicas == 0 || u32::from(replicas) > arguments.nodes {
-        return Err(too_few(replicas, arguments.nodes));
+    if replicas == 0 || u32::from(replicas) > arguments.nodes_wanted() {
+        return Err(too_few(replicas, arguments.nodes_wanted()));
     }
     let majority = replicas / 2 + 1;
     Ok(Consistency { replicas, reads_required: majority, writes_required: majority })
@@ -136,7 +135,7 @@ fn place_nodes(arguments: &DevArguments) -> Result<Vec<Node>, CliError> {
     let mut wanted = Vec::new();
     // Held until all are found, so that none is handed out twice.
     let mut held = Vec::new();
-    for index in 1..=arguments.nodes {
+    for index in 1..=arguments.nodes_wanted() {
         let offset = u16::try_from(index).expect("at most 64 nodes");
         let mut find = |port, door| {
             free_address(port, may_differ, &mut held)
@@ -145,7 +144,7 @@ fn place_nodes(arguments: &DevArguments) -> Result<Vec<Node>, CliError> {
         let native = find(native_base + offset, "the native protocol")?;
         let resp = find(resp_base + offset, "Redis clients")?;
         wanted.extend([(native_base + offset, native.clone()), (resp_base + offset, resp.clone())]);
-        let zone = Zone(format!("zone-{}", (index - 1) % arguments.zones + 1));
+        let zone = Zone(format!("zone-{}", (index - 1) % arguments.zones_wanted() + 1));
         nodes.push(Node { id: NodeId(index), zone, native, resp: Some(resp) });
     }
     warn_of_other_ports(&wanted);
@@ -183,13 +182,13 @@ fn not_free(arguments: &DevArguments, node: u32, port: u16, door: &str, error: s
         ErrorKind::AddrInUse => format!("is in use{}", crate::port_holder::shown(port)),
         _ => format!("cannot be taken ({error})"),
     };
-    let (last, resp) = (u32::from(base) + arguments.nodes, u32::from(base + RESP_PORT_OFFSET));
+    let (last, resp) = (u32::from(base) + arguments.nodes_wanted(), u32::from(base + RESP_PORT_OFFSET));
     CliError::Other(format!(
         "port {port} on 127.0.0.1, for {door} at node {node}, {reason}; choose another --port-base PORT (this one needs \
          {} to {last} and {} to {}), or leave it out and any free ports are taken; no cluster was created",
         base + 1,
         resp + 1,
-        resp + arguments.nodes,
+        resp + arguments.nodes_wanted(),
     ))
 }
 
@@ -231,7 +230,7 @@ mod tests {
         let consistency = Consistency { replicas: 3, reads_required: 2, writes_required: 2 };
         let cluster = Blueprint::new("dev", nodes, consistency).unwrap().cluster();
         assert_eq!(kept(&dev("--nodes 4 --zones 2 --consistency 3,2,2 --port-base 7400"), &cluster), [""; 0]);
-        assert_eq!(kept(&dev("--nodes 4 --replicas 3"), &cluster), [""; 0]);
+        assert_eq!(kept(&dev("--replicas 3"), &cluster), [""; 0], "what nobody asked for");
         let other = dev("--nodes 5 --zones 3 --consistency 3,3,1 --port-base 9000");
         let expected = [
             "4 nodes (--nodes 5)",

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use rustix::process::Signal;
 
-use crate::cluster::{Cluster, Process, command, free_port_base, limit_files, tontine};
+use crate::cluster::{Cluster, Process, command, exists, free_port_base, limit_files, tontine};
 use crate::observe::until;
 use crate::resp::{Redis, Reply};
 
@@ -51,6 +51,21 @@ fn a_node_that_the_cluster_does_not_know_is_refused() {
     let empty = cluster.file("empty");
     tontine(&["node", "--id=1", "--data-dir", &cluster.file("first"), "--coordination", &empty])
         .fails_with("holds no cluster");
+    assert!(!exists(&empty), "what cannot be leaves no trace");
+}
+
+#[test]
+fn a_mistake_is_explained_by_what_was_typed_and_not_by_the_environment() {
+    let mistaken = |words: &[&str]| {
+        let output =
+            command(words).env("TONTINE_CONNECT", "127.0.0.1:1").env("TONTINE_STORE", "s").output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = mistaken(&["get"]);
+    assert!(said.contains("Usage: tontine get ") && !said.contains("--connect"), "{said}");
+    let said = mistaken(&["events", "--kind=peer-gone"]);
+    assert!(said.contains("invalid value 'peer-gone'") && said.contains("peer-down"), "{said}");
 }
 
 #[test]
