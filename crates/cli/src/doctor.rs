@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use model::Node;
+use model::{Node, NodeId};
 use serde_json::{Value as Json, json};
 
 use crate::failure::CliError;
+use crate::holder::{Launch, Process};
 use crate::output::{print, size};
 use crate::shared::Shared;
 use crate::status::{NodeStatus, ask_all, sum, tombstones};
@@ -126,6 +127,11 @@ fn waiting_hints(nodes: &[NodeStatus]) -> Vec<Finding> {
             format!(
                 "nothing yet: n{target} did not take them, which is tried again; if it stays, look at what n{target} says"
             )
+        } else if parcels.iter().any(|parcel| parcel.state == "holding") {
+            format!(
+                "nothing yet: who holds them has not heard n{target} again, which takes seconds; if it stays, `tontine \
+                 node list --all-views` shows who hears whom"
+            )
         } else {
             "nothing: the writes are safe where they are, and on their way".to_owned()
         };
@@ -181,6 +187,20 @@ fn refused_hints(status: &NodeStatus, answer: &Json) -> Option<Finding> {
     })
 }
 
+/// That a node has lost its records and does not have all of them back.
+fn refilling(status: &NodeStatus, answer: &Json) -> Option<Finding> {
+    let progress = crate::repair::refilling(&answer["refill"])?;
+    let id = status.node.id;
+    Some(Finding {
+        bad: true,
+        what: format!("{id} refills what its disk has lost: {progress}"),
+        next: format!(
+            "leave the other nodes running until {id} is whole: what it has not got back yet only they have; \
+             `tontine repair status` shows how far it is"
+        ),
+    })
+}
+
 /// That a node does not know whether its directory is a copy of earlier days.
 fn not_compared(status: &NodeStatus, answer: &Json) -> Option<Finding> {
     (answer["collection"]["compared"].as_bool() == Some(false)).then(|| Finding {
@@ -214,6 +234,32 @@ fn waiting_tombstones(nodes: &[NodeStatus]) -> Option<Finding> {
     })
 }
 
+/// What to do about a node of which it is known how it was started.
+fn again(launch: &Launch) -> String {
+    let password = if launch.needs_password { " (with its TONTINE_PASSWORD)" } else { "" };
+    let start = format!(
+        "start it again{password}, from the folder {}, and look at what it says:\n        {}",
+        launch.directory, launch.command
+    );
+    let id = launch.process_id;
+    match launch.process() {
+        Some(Process::Ended) => start,
+        Some(Process::Stopped) => format!(
+            "its process {id} was stopped and still holds its directory: let it go on with `kill -CONT {id}`, or end it \
+             with `kill -KILL {id}` and {start}"
+        ),
+        Some(Process::Runs) => format!(
+            "its process {id} still runs and holds its directory: it starts, stops, hangs or lacks processor or memory; \
+             if it stays so, end it with `kill -KILL {id}` and {start}"
+        ),
+        None => format!("{START_UNLESS_IT_RUNS}{start}"),
+    }
+}
+
+/// Where nobody can tell whether the process of a node that does not answer has ended.
+const START_UNLESS_IT_RUNS: &str = "look whether its process still runs: if so it hangs, or cannot be reached, and holds its directory, so end it first \
+     (kill -KILL); then ";
+
 /// How to start a node again: as it was started, or as its neighbours' directories suggest.
 fn start_again(dead: &Node, nodes: &[NodeStatus]) -> String {
     let places = nodes.iter().filter_map(|status| Some(&status.answer.as_ref().ok()?["place"]));
@@ -223,11 +269,7 @@ fn start_again(dead: &Node, nodes: &[NodeStatus]) -> String {
     for place in places {
         let Some(coordination) = text(place, "coordination_directory") else { continue };
         if let Some(launch) = crate::holder::noted_launch(&coordination, dead.id) {
-            let password = if launch.needs_password { " (with its TONTINE_PASSWORD)" } else { "" };
-            return format!(
-                "start it again{password}, from the folder {}, and look at what it says:\n        {}",
-                launch.directory, launch.command
-            );
+            return again(&launch);
         }
         let data = text(place, "data_directory")
             .and_then(|data| Some(data.parent()?.join(format!("node-{}", dead.id.0))));
@@ -242,14 +284,43 @@ fn start_again(dead: &Node, nodes: &[NodeStatus]) -> String {
                 format!("--data-dir={}", data.display()),
                 format!("--coordination={}", coordination.display()),
             ];
-            format!("start it again, and look at what it says:\n        {}", crate::holder::shell(&words))
+            format!(
+                "{START_UNLESS_IT_RUNS}start it again, and look at what it says:\n        {}",
+                crate::holder::shell(&words)
+            )
         }
         _ => format!(
-            "start it again on its machine, and look at what it says:\n        tontine node --id={} --data-dir=DIR \
+            "on its machine, {START_UNLESS_IT_RUNS}start it again, and look at what it says:\n        tontine node --id={} --data-dir=DIR \
              --coordination=DIR",
             dead.id.0
         ),
     }
+}
+
+/// What a node's disk has damaged, and whether it is back.
+fn corrupt_records(id: NodeId, answer: &Json) -> Option<Finding> {
+    let records = |count: u64| if count == 1 { "1 record".to_owned() } else { format!("{count} records") };
+    let (found, left) = (sum(answer, "corrupt_records_total"), sum(answer, "corrupt_records_left"));
+    (found > 0).then(|| match left {
+        0 => Finding {
+            bad: false,
+            what: format!(
+                "{id} found {} damaged (checksum) since it started; good copies have taken their place",
+                records(found)
+            ),
+            next: "check the disk: what damaged them may damage others".to_owned(),
+        },
+        left => Finding {
+            bad: true,
+            what: format!(
+                "{id} holds {} damaged (checksum), of {found} that it found since it started",
+                records(left)
+            ),
+            next: "check the disk; the other replicas answer for them, and bring them back: `tontine repair start \
+                   --scrub` does it now"
+                .to_owned(),
+        },
+    })
 }
 
 fn examine(status: &NodeStatus, generation: u64, nodes: &[NodeStatus], findings: &mut Vec<Finding>) {
@@ -273,16 +344,10 @@ fn examine(status: &NodeStatus, generation: u64, nodes: &[NodeStatus], findings:
         });
     }
     findings.extend(refused_hints(status, answer));
+    findings.extend(refilling(status, answer));
     findings.extend(not_compared(status, answer));
     findings.extend(stopped_parts(status, answer));
-    let corrupt = sum(answer, "corrupt_records_total");
-    if corrupt > 0 {
-        findings.push(Finding {
-            bad: true,
-            what: format!("{id} found {corrupt} records that fail their checksum since it started"),
-            next: "check the disk; the other replicas answer for them, and bring them back".to_owned(),
-        });
-    }
+    findings.extend(corrupt_records(id, answer));
     if answer["engine"] == "log"
         && let Some(free) = answer["disk_available_bytes"].as_u64()
         && free < DISK_LOW_BYTES

@@ -95,13 +95,50 @@ pub(crate) struct Launch {
     pub(crate) command: String,
     /// Whether Redis clients had to give a password.
     pub(crate) needs_password: bool,
+    /// The process that was started so.
+    #[serde(default)]
+    pub(crate) process_id: u32,
+}
+
+/// What became of a process of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Process {
+    /// It is no more.
+    Ended,
+    /// It runs, or waits for something.
+    Runs,
+    /// Somebody has stopped it (SIGSTOP, a debugger), so that it does nothing.
+    Stopped,
 }
 
 impl Launch {
     /// This very process.
     fn this(needs_password: bool) -> Launch {
         let directory = std::env::current_dir().unwrap_or_default().display().to_string();
-        Launch { directory, command: shell(&repeatable(std::env::args())), needs_password }
+        let command = shell(&repeatable(std::env::args()));
+        Launch { directory, command, needs_password, process_id: std::process::id() }
+    }
+
+    /// What became of the process; `None` where the system does not tell.
+    pub(crate) fn process(&self) -> Option<Process> {
+        if !Path::new("/proc/self/stat").exists() {
+            return None;
+        }
+        let read = |file: &str| std::fs::read(format!("/proc/{}/{file}", self.process_id)).ok();
+        let (Some(words), Some(stat)) = (read("cmdline"), read("stat")) else { return Some(Process::Ended) };
+        let words = String::from_utf8_lossy(&words);
+        let words = words.split_terminator('\0').map(str::to_owned);
+        if shell(&repeatable(words)) != self.command {
+            // Its number was given to another one since.
+            return Some(Process::Ended);
+        }
+        // The state comes after the name, which is in brackets and may hold anything.
+        let stat = String::from_utf8_lossy(&stat);
+        match stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next()) {
+            Some('T' | 't') => Some(Process::Stopped),
+            Some('Z' | 'X') => Some(Process::Ended),
+            _ => Some(Process::Runs),
+        }
     }
 }
 
@@ -171,6 +208,16 @@ mod tests {
         let words = "tontine node --password secret --id=2 --stop-with-stdin --password=secret";
         let kept = repeatable(words.split(' ').map(str::to_owned));
         assert_eq!(kept, ["tontine", "node", "--id=2"]);
+    }
+
+    #[test]
+    fn a_process_is_known_by_its_number_and_its_command() {
+        let this = Launch::this(false);
+        if let Some(process) = this.process() {
+            assert_eq!(process, Process::Runs);
+            let other = Launch { command: "tontine node --id=2".to_owned(), ..this };
+            assert_eq!(other.process(), Some(Process::Ended), "its number was given to this one");
+        }
     }
 
     #[test]

@@ -77,18 +77,19 @@ pub(crate) async fn run(shared: Shared, command: RepairCommand) -> Result<ExitCo
         );
         return Err(CliError::Usage(refusal));
     }
+    let part = Part { store: store.clone(), partition };
     let control = order.map(|order| RepairControl { order, store, partition });
     let order = order.filter(|&order| order != RepairOrder::Look);
     let answers = ask_all(&client, control).await;
     let document = json!({ "nodes": answers.iter().map(node_json).collect::<Vec<_>>() });
     print(shared.format(), &document, || match order {
         None => describe(&answers),
-        Some(order) => answers.iter().map(|(node, answer)| ordered(*node, order, answer)).collect(),
+        Some(order) => answers.iter().map(|(node, answer)| ordered(*node, order, &part, answer)).collect(),
     });
-    let refilling = |answer: &Json| answer["refill"]["partitions_left"].as_u64().unwrap_or(0) > 0;
+    let is_whole = |answer: &Json| refilling(&answer["refill"]).is_none();
     let well = answers
         .iter()
-        .all(|(_, answer)| answer.as_ref().is_ok_and(|answer| order.is_some() || !refilling(answer)));
+        .all(|(_, answer)| answer.as_ref().is_ok_and(|answer| order.is_some() || is_whole(answer)));
     Ok(if well { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
@@ -116,16 +117,66 @@ fn node_json((node, answer): &(NodeId, Result<Json, ClientError>)) -> Json {
     }
 }
 
-fn ordered(node: NodeId, order: RepairOrder, answer: &Result<Json, ClientError>) -> String {
-    match (answer, order) {
-        (Err(error), _) => format!("{node}  {error} (`tontine doctor` tells what to do about it)\n"),
-        (Ok(_), RepairOrder::Start) => {
-            format!("{node}  compares; `tontine repair status` shows how it goes\n")
+/// What an order is about.
+struct Part {
+    store: Option<String>,
+    partition: Option<PartitionId>,
+}
+
+impl Part {
+    /// For people; `None` when it is everything.
+    fn shown(&self) -> Option<String> {
+        let store = self.store.as_ref().map(|store| format!("store {store}"));
+        let partition = self.partition.map(|id| format!("partition {}", id.0));
+        let both: Vec<String> = partition.into_iter().chain(store).collect();
+        (!both.is_empty()).then(|| both.join(" of "))
+    }
+
+    /// As options of a command.
+    fn options(&self) -> String {
+        let store = self.store.as_ref().map(|store| format!(" --store {store}"));
+        let partition = self.partition.map(|id| format!(" --partition {}", id.0));
+        store.into_iter().chain(partition).collect()
+    }
+}
+
+/// Whether a node has anything to compare, or only to read, of what it was asked about.
+fn concerns(answer: &Json, order: RepairOrder) -> bool {
+    let mut trees =
+        answer["trees"].as_array().into_iter().flatten().filter(|tree| tree["partition"].is_u64());
+    let compares = |tree: &Json| match &tree["compared_with"] {
+        Json::Array(peers) => order == RepairOrder::Scrub || !peers.is_empty(),
+        _ => false,
+    };
+    let first = trees.next();
+    first.is_none_or(|first| compares(first) || trees.any(compares))
+}
+
+fn ordered(node: NodeId, order: RepairOrder, part: &Part, answer: &Result<Json, ClientError>) -> String {
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(error) => return format!("{node}  {error} (`tontine doctor` tells what to do about it)\n"),
+    };
+    let (what, options) = (part.shown(), part.options());
+    let of = |what: &Option<String>| what.as_ref().map_or_else(String::new, |what| format!(" {what}"));
+    if !concerns(answer, order) {
+        return format!("{node}  nothing to do: it shares no replica of{} with anybody\n", of(&what));
+    }
+    match order {
+        RepairOrder::Start => {
+            format!("{node}  compares{}; `tontine repair status` shows how it goes\n", of(&what))
         }
-        (Ok(_), RepairOrder::Stop) => format!("{node}  stopped; `tontine repair start` goes on\n"),
-        (Ok(_), RepairOrder::Look) => format!("{node}\n"),
-        (Ok(_), RepairOrder::Scrub) => {
-            format!("{node}  reads all records; `tontine repair status` shows what it finds\n")
+        RepairOrder::Stop => match what {
+            None => format!("{node}  stopped; `tontine repair start` goes on\n"),
+            Some(what) => format!(
+                "{node}  leaves {what} out, and compares all else as before; `tontine repair start{options}` goes on \
+                 with it\n"
+            ),
+        },
+        RepairOrder::Look => format!("{node}\n"),
+        RepairOrder::Scrub => {
+            let what = what.map_or_else(String::new, |what| format!(" of {what}"));
+            format!("{node}  reads all records{what}; `tontine repair status` shows what it finds\n")
         }
     }
 }
@@ -157,6 +208,7 @@ fn further(asked: &(NodeId, Result<Json, ClientError>)) -> String {
         let what = format!("{} keys read", scrub["records"]);
         lines.push(format!("{node} scrubs store {store}: {}", Went::of(scrub, scrub).describe(&what)));
     }
+    lines.extend(scrubbed(*node, &answer["scrub"]["last_asked"]));
     for part in answer["stopped_parts"].as_array().into_iter().flatten().filter_map(Json::as_str) {
         lines.push(format!("{node} does not compare {part}: stopped"));
     }
@@ -165,6 +217,26 @@ fn further(asked: &(NodeId, Result<Json, ClientError>)) -> String {
     }
     let lines: String = lines.into_iter().map(|line| line + "\n").collect();
     format!("{lines}{}", refill(asked).unwrap_or_default())
+}
+
+/// What came of the last scrub that was asked for.
+fn scrubbed(node: NodeId, last: &Json) -> Option<String> {
+    let number = |field: &str| last[field].as_u64();
+    let (done, partitions) = (number("partitions_done")?, number("partitions")?);
+    let how = if done < partitions { "broke off a scrub" } else { "has scrubbed" };
+    let found = match (number("corrupt_records")?, number("wrong_leaves")?) {
+        (0, 0) => "nothing was wrong".to_owned(),
+        (corrupt, wrong) => format!(
+            "{corrupt} damaged and {wrong} leaves of hash trees wrong; replicas were asked for what was missing"
+        ),
+    };
+    Some(format!(
+        "{node} {how}, {:.0} s ago: {done} of {partitions} partitions, {} keys, {} in {:.1} s; {found}",
+        last["seconds_ago"].as_f64()?,
+        number("records")?,
+        size(number("bytes")?),
+        last["seconds"].as_f64()?,
+    ))
 }
 
 /// How far something is that goes through partitions.
@@ -254,24 +326,63 @@ fn row((node, answer): &(NodeId, Result<Json, ClientError>)) -> Vec<String> {
 
 fn refill((node, answer): &(NodeId, Result<Json, ClientError>)) -> Option<String> {
     let refill = &answer.as_ref().ok()?["refill"];
-    let (total, left) = (refill["partitions"].as_u64()?, refill["partitions_left"].as_u64()?);
-    let (records, bytes) = (refill["records"].as_u64()?, refill["bytes"].as_u64()?);
-    let gotten = format!("{records} records, {}", size(bytes));
-    Some(match total - left {
-        done if done == total => {
-            format!("{node} has refilled what its disk had lost: {total} partitions, {gotten}\n")
-        }
-        done => {
+    Some(match refilling(refill) {
+        Some(progress) => format!("{node} refills what its disk has lost: {progress}\n"),
+        None => {
+            let (records, bytes) = (refill["records"].as_u64()?, size(refill["bytes"].as_u64()?));
+            let (partitions, seconds) = (&refill["partitions"], refill["seconds"].as_f64()?);
             format!(
-                "{node} refills what its disk has lost: {done} of {total} partitions are whole, {gotten}\n"
+                "{node} has refilled what its disk had lost: {partitions} partitions; since it started {records} \
+                 records, {bytes}, in {seconds:.0} s\n"
             )
         }
     })
 }
 
+/// How far a node is that refills, and how long it will take if it goes on like this; `None` when nothing is missing.
+pub(crate) fn refilling(refill: &Json) -> Option<String> {
+    let number = |field: &str| refill[field].as_u64();
+    let (total, left) = (number("partitions")?, number("partitions_left").filter(|&left| left > 0)?);
+    let rate = number("bytes_per_second").map_or_else(String::new, |rate| format!(", {}/s", size(rate)));
+    let time = match number("seconds_left") {
+        Some(seconds) => format!("about {seconds} s left"),
+        None => "not known how long yet".to_owned(),
+    };
+    Some(format!(
+        "{} of {total} partitions are whole; since it started {} records, {}{rate}, {time}",
+        total.saturating_sub(left),
+        number("records")?,
+        size(number("bytes")?),
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refill_tells_how_far_it_is_until_nothing_is_missing() {
+        let mut refill = json!({
+            "partitions": 64, "partitions_left": 48, "records": 700, "bytes": 8 << 20, "seconds": 4.0,
+            "bytes_per_second": 2 << 20, "seconds_left": 12,
+        });
+        let describe = |refill: &Json| {
+            super::refill(&(NodeId(3), Ok(json!({ "refill": refill })))).expect("something was lost")
+        };
+        assert_eq!(
+            describe(&refill),
+            "n3 refills what its disk has lost: 16 of 64 partitions are whole; since it started 700 records, 8.0 MiB, \
+             2.0 MiB/s, about 12 s left\n"
+        );
+        (refill["seconds_left"], refill["bytes_per_second"]) = (Json::Null, Json::Null);
+        assert!(describe(&refill).ends_with(" 700 records, 8.0 MiB, not known how long yet\n"));
+        refill["partitions_left"] = json!(0);
+        assert_eq!(
+            describe(&refill),
+            "n3 has refilled what its disk had lost: 64 partitions; since it started 700 records, 8.0 MiB, in 4 s\n"
+        );
+        assert_eq!(super::refill(&(NodeId(3), Ok(json!({ "refill": null })))), None);
+    }
 
     #[test]
     fn what_runs_tells_how_far_it_is_and_how_long_it_will_take() {
@@ -286,13 +397,43 @@ mod tests {
                 "running": {
                     "store": "carts", "seconds": 1.0, "partitions": 8, "partitions_done": 0, "records": 7, "bytes": 2048,
                 },
+                "last_asked": {
+                    "seconds_ago": 12.0, "seconds": 1.5, "partitions": 8, "partitions_done": 8, "records": 700,
+                    "bytes": 2048, "corrupt_records": 1, "wrong_leaves": 0,
+                },
             },
         });
         let text = describe(&vec![(NodeId(1), Ok(running))]);
+        let stopped = |partition, order, answer: Json| {
+            let part = Part { store: Some("carts".to_owned()), partition };
+            ordered(NodeId(1), order, &part, &Ok(answer))
+        };
+        let tree = |peers: Json| json!({ "trees": [{ "partition": 7, "compared_with": peers }] });
+        assert_eq!(
+            stopped(Some(PartitionId(7)), RepairOrder::Stop, tree(json!([2]))),
+            "n1  leaves partition 7 of store carts out, and compares all else as before; `tontine repair start --store \
+             carts --partition 7` goes on with it\n"
+        );
+        assert_eq!(
+            stopped(None, RepairOrder::Start, json!({ "trees": [] })),
+            "n1  compares store carts; `tontine repair status` shows how it goes\n"
+        );
+        for (peers, order) in [
+            (Json::Null, RepairOrder::Start),
+            (json!([]), RepairOrder::Stop),
+            (Json::Null, RepairOrder::Scrub),
+        ] {
+            assert_eq!(
+                stopped(Some(PartitionId(7)), order, tree(peers)),
+                "n1  nothing to do: it shares no replica of partition 7 of store carts with anybody\n"
+            );
+        }
         for wanted in [
             "n1 compares store default with n2: partition 16 of 64, 500 keys differ (30 on their way), 8.0 MiB, \
              2.0 MiB/s, about 12 s left\n",
             "n1 scrubs store carts: partition 0 of 8, 7 keys read, 2.0 KiB, 2.0 KiB/s, not known how long yet\n",
+            "n1 has scrubbed, 12 s ago: 8 of 8 partitions, 700 keys, 2.0 KiB in 1.5 s; 1 damaged and 0 leaves of hash \
+             trees wrong; replicas were asked for what was missing\n",
             "n1 does not compare store carts: stopped\n",
         ] {
             assert!(text.contains(wanted), "{wanted} is missing in\n{text}");

@@ -2,22 +2,27 @@
 //!
 //! Which partitions are incomplete is remembered in a file that is written before the node's identity is, and removed
 //! when the last one is whole, so no end of the process in between makes an empty partition pass for a whole one.
+//! What became whole is remembered within about a second, so that a process that ends goes on from there.
+//!
+//! Partitions are brought back a few at a time, each few from all their replicas in turn: so some are whole soon, how
+//! many tells how far it is, and no peer gives everything.
 //!
 //! ```text
-//! tontine-refill 1
-//! default 17              store and partition, one a line
+//! tontine-refill 2
+//! default of 512          store, and how many of its partitions were lost
+//! default 17              store and partition that is not whole yet, one a line
 //! checksum 5f2c...        (XXH3-64 of all lines before)
 //! ```
 //!
 //! Must never: call a partition whole that was not merged with enough other replicas.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use model::{Cluster, NodeId, PartitionId, PreferenceList};
+use model::{Cluster, Moment, NodeId, PartitionId, PreferenceList};
 use protocol::antientropy::ledger::Required;
-use protocol::antientropy::{Goal, Ledger};
+use protocol::antientropy::{Goal, Ledger, Outcome};
 use protocol::merkle::Span;
 use runtime::{Disk, DiskError};
 use serde_json::{Value as Json, json};
@@ -29,17 +34,47 @@ use crate::view::View;
 
 /// The file below the data directory.
 const FILE: &str = "refill";
-const HEAD: &str = "tontine-refill 1\n";
+const HEAD: &str = "tontine-refill 2\n";
+/// Between a store and the number of its partitions that were lost.
+const OF: &str = "of ";
 /// Pause after a round in which nothing became whole; doubles up to the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Partitions that are brought back together.
+const TOGETHER: usize = 8;
+/// How often it is written down what is whole by now.
+const REMEMBER_INTERVAL: Duration = Duration::from_secs(1);
+/// How often an event tells how far it is.
+const TELL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What is being refilled.
 #[derive(Default)]
 pub(crate) struct Refill {
     stores: BTreeMap<String, Ledger>,
+    /// What has come since this start, but for the session that runs.
+    came: Came,
+    /// What has come in the session that runs.
+    coming: Came,
+    /// When it began after this start, and how many partitions were incomplete then.
+    began: Option<(Moment, usize)>,
+    ended: Option<Moment>,
+}
+
+/// Records that were merged here, and bytes that travelled for them.
+#[derive(Clone, Copy, Default)]
+struct Came {
     records: u64,
     bytes: u64,
+}
+
+impl Came {
+    fn of(outcome: &Outcome) -> Came {
+        Came { records: outcome.pulled as u64, bytes: outcome.bytes }
+    }
+
+    fn and(self, more: Came) -> Came {
+        Came { records: self.records + more.records, bytes: self.bytes + more.bytes }
+    }
 }
 
 impl Refill {
@@ -78,8 +113,8 @@ impl Refill {
         self.stores.get(store).map_or_else(Vec::new, |ledger| ledger.incomplete().collect())
     }
 
-    /// How it stands; null when nothing is being refilled.
-    pub(crate) fn status(&self) -> Json {
+    /// How it stands; null when nothing was lost.
+    pub(crate) fn status(&self, now: Moment) -> Json {
         let (left, total) = self.progress();
         if total == 0 {
             return Json::Null;
@@ -92,18 +127,54 @@ impl Refill {
                 json!({ "store": store, "partitions": total, "partitions_left": left })
             })
             .collect();
+        let Came { records, bytes } = self.came();
+        let (began, at_first) = self.began.unwrap_or((now, left));
+        let seconds = self.ended.unwrap_or(now).since(began).as_secs_f64();
+        let rate = |count: u64| (seconds > 0.0).then(|| (count as f64 / seconds) as u64);
+        let done = at_first.saturating_sub(left);
         json!({
             "partitions": total,
             "partitions_left": left,
-            "records": self.records,
-            "bytes": self.bytes,
+            "records": records,
+            "bytes": bytes,
+            "seconds": seconds,
+            "records_per_second": rate(records),
+            "bytes_per_second": rate(bytes),
+            "seconds_left": (done > 0).then(|| (seconds * left as f64 / done as f64).ceil() as u64),
             "stores": stores,
         })
+    }
+
+    /// Records and bytes that have come since this start.
+    fn came(&self) -> Came {
+        self.came.and(self.coming)
+    }
+
+    /// Records that have come since this start.
+    pub(crate) fn records(&self) -> u64 {
+        self.came().records
+    }
+
+    /// Bytes that have come since this start.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.came().bytes
+    }
+
+    /// The session that runs has come so far.
+    pub(crate) fn show(&mut self, progress: &Outcome) {
+        self.coming = Came::of(progress);
+    }
+
+    /// The session that ran is over.
+    fn took(&mut self, outcome: &Outcome) {
+        self.coming = Came::default();
+        self.came = self.came.and(Came::of(outcome));
     }
 
     fn encode(&self) -> String {
         let mut text = HEAD.to_owned();
         for (store, ledger) in &self.stores {
+            text += &format!("{store} {OF}{}\n", ledger.progress().1);
             ledger.incomplete().for_each(|partition| text += &format!("{store} {}\n", partition.0));
         }
         let check = model::Token::of(text.as_bytes()).0;
@@ -115,12 +186,17 @@ impl Refill {
         if check.trim_end() != format!("checksum {:016x}", model::Token::of(body.as_bytes()).0) {
             return None;
         }
-        let mut stores: BTreeMap<String, Vec<PartitionId>> = BTreeMap::new();
+        let mut stores: BTreeMap<String, (usize, Vec<PartitionId>)> = BTreeMap::new();
         for line in body.strip_prefix(HEAD)?.lines() {
-            let (store, partition) = line.split_once(' ')?;
-            stores.entry(store.to_owned()).or_default().push(PartitionId(partition.parse().ok()?));
+            let (store, what) = line.split_once(' ')?;
+            let (total, incomplete) = stores.entry(store.to_owned()).or_default();
+            match what.strip_prefix(OF) {
+                Some(count) => *total = count.parse().ok()?,
+                None => incomplete.push(PartitionId(what.parse().ok()?)),
+            }
         }
-        let stores = stores.into_iter().map(|(store, incomplete)| (store, Ledger::new(incomplete)));
+        let resumed = |(total, incomplete)| Ledger::resumed(incomplete, total);
+        let stores = stores.into_iter().map(|(store, read)| (store, resumed(read)));
         Some(Refill { stores: stores.collect(), ..Refill::default() })
     }
 
@@ -163,78 +239,157 @@ impl Refill {
 
 /// Refills until nothing is incomplete, as long as the node lives.
 pub(crate) async fn run(weak: Weak<Repair>) {
-    let mut pause = PAUSE_MIN;
     let Some(repair) = living(&weak) else { return };
     let clock = repair.ports().clock.clone();
-    let (left, total) = repair.refill().lock().progress();
+    let began = clock.now();
+    let (left, total) = {
+        let mut refill = repair.refill().lock();
+        let (left, total) = refill.progress();
+        refill.began = Some((began, left));
+        (left, total)
+    };
     if total == 0 {
         return;
     }
     repair.events().record(Event::RefillStarted { partitions: left as u64 });
-    let began = clock.now();
     drop(repair);
+    let (mut pause, mut number) = (PAUSE_MIN, 0);
     loop {
         let Some(repair) = living(&weak) else { return };
         let before = repair.refill().lock().progress().0;
-        round(&repair).await;
-        let text = repair.refill().lock().text();
-        let done = text.is_none();
-        if let Err(error) = Refill::save(repair.disk().clone(), text).await {
-            tracing::warn!(%error, "progress of the refilling not remembered");
+        Round::new(&repair, number).run().await;
+        number += 1;
+        remember(&repair).await;
+        let left = repair.refill().lock().progress().0;
+        if left == 0 {
+            return end(&repair, began);
         }
-        let (left, total) = repair.refill().lock().progress();
-        if done {
-            let (records, bytes) = {
-                let refill = repair.refill().lock();
-                (refill.records, refill.bytes)
-            };
-            let seconds = clock.now().since(began).as_secs();
-            repair.events().record(Event::RefillEnded { partitions: total as u64, records, bytes, seconds });
-            return;
-        }
-        if left < before {
-            repair.events().record(Event::RefillWent { left: left as u64, partitions: total as u64 });
-            pause = PAUSE_MIN;
-        } else {
-            pause = (pause * 2).min(PAUSE_MAX);
-        }
+        pause = if left < before { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) };
         let timer = clock.sleep(pause);
         drop(repair);
         timer.await;
     }
 }
 
-/// Asks every peer once for what it can give.
-async fn round(repair: &Arc<Repair>) {
-    let view = repair.replica().view().get();
-    let own = repair.replica().node();
-    for store in view.stores() {
-        settle_alone(repair, &view, store);
-        let name = store.definition().name.to_string();
-        let peers: Vec<NodeId> =
-            view.cluster().nodes.iter().map(|node| node.id).filter(|&id| id != own).collect();
-        for peer in peers {
-            let replicas = view.replicated_by(own, store);
-            let wanted: Vec<PartitionId> = {
-                let refill = repair.refill().lock();
-                let Some(ledger) = refill.stores.get(&name) else { continue };
-                let gives = |id: &PartitionId| replicas.get(id).is_some_and(|others| others.contains(&peer));
-                ledger.wanted_from(peer).filter(gives).collect()
-            };
-            if wanted.is_empty() || repair.is_closing() {
+fn end(repair: &Repair, began: Moment) {
+    let now = repair.ports().clock.now();
+    let (Came { records, bytes }, partitions) = {
+        let mut refill = repair.refill().lock();
+        refill.ended = Some(now);
+        (refill.came(), refill.progress().1 as u64)
+    };
+    let seconds = now.since(began).as_secs();
+    repair.events().record(Event::RefillEnded { partitions, records, bytes, seconds });
+}
+
+/// Writes down what is left to do.
+async fn remember(repair: &Repair) {
+    let text = repair.refill().lock().text();
+    if let Err(error) = Refill::save(repair.disk().clone(), text).await {
+        tracing::warn!(%error, "progress of the refilling not remembered");
+    }
+}
+
+/// Everything that is incomplete, once.
+struct Round<'a> {
+    repair: &'a Arc<Repair>,
+    view: Arc<View>,
+    /// Counts rounds: each begins somewhere else, so that what cannot be had keeps nothing from the rest.
+    number: usize,
+    /// Peers that did not answer; they are asked again in the next round.
+    silent: BTreeSet<NodeId>,
+    remembered_at: Moment,
+    told_at: Moment,
+}
+
+impl<'a> Round<'a> {
+    fn new(repair: &'a Arc<Repair>, number: usize) -> Self {
+        let (view, now) = (repair.replica().view().get(), repair.ports().clock.now());
+        Round { repair, view, number, silent: BTreeSet::new(), remembered_at: now, told_at: now }
+    }
+
+    async fn run(mut self) {
+        let view = self.view.clone();
+        for store in view.stores() {
+            settle_alone(self.repair, &view, store);
+            let mut incomplete = self.repair.refill().lock().incomplete(store.definition().name.as_str());
+            if incomplete.is_empty() {
                 continue;
             }
-            let spans = bounds(&view.cluster().ring)
-                .into_iter()
-                .filter(|(id, _)| wanted.binary_search(id).is_ok())
-                .map(|(id, tokens)| (id, Span::around(&tokens)));
+            let begin = self.number * TOGETHER % incomplete.len();
+            incomplete.rotate_left(begin);
+            let spans = bounds(&view.cluster().ring).into_iter();
+            let lost = Lost {
+                store,
+                replicas: view.replicated_by(self.repair.replica().node(), store),
+                spans: spans.map(|(id, tokens)| (id, Span::around(&tokens))).collect(),
+            };
+            for (position, partitions) in incomplete.chunks(TOGETHER).enumerate() {
+                self.bring_back(&lost, partitions, position).await;
+                if self.repair.is_closing() {
+                    return;
+                }
+                self.tell().await;
+            }
+        }
+    }
+
+    /// Merges these partitions with what their other replicas hold, one after the other.
+    async fn bring_back(&mut self, lost: &Lost<'_>, partitions: &[PartitionId], position: usize) {
+        let (repair, view, store) = (self.repair, self.view.clone(), lost.store);
+        let peers = partitions.iter().filter_map(|id| lost.replicas.get(id)).flatten().copied();
+        let mut peers: Vec<NodeId> = peers.collect::<BTreeSet<_>>().into_iter().collect();
+        // Whoever is first gives the most.
+        let first = position % peers.len().max(1);
+        peers.rotate_left(first);
+        for peer in peers {
+            let wanted = lost.wanted(&repair.refill().lock(), partitions, peer);
+            if wanted.is_empty() || self.silent.contains(&peer) || repair.is_closing() {
+                continue;
+            }
             let drive = Drive { repair, peer, view: view.clone(), store: store.clone(), goal: Goal::Refill };
             let mut settle = |partition, whole| settle(repair, &view, store, partition, peer, whole);
-            let outcome = Box::pin(drive.run(spans.collect(), &mut settle)).await;
-            let mut refill = repair.refill().lock();
-            refill.records += outcome.pulled as u64;
-            refill.bytes += outcome.bytes;
+            let outcome = Box::pin(drive.run(wanted, &mut settle)).await;
+            repair.refill().lock().took(&outcome);
+            if !outcome.complete && outcome.failed == 0 {
+                self.silent.insert(peer);
+            }
         }
+    }
+
+    /// Remembers and tells how far it is, now and then.
+    async fn tell(&mut self) {
+        let now = self.repair.ports().clock.now();
+        if now.since(self.remembered_at) >= REMEMBER_INTERVAL {
+            self.remembered_at = now;
+            remember(self.repair).await;
+        }
+        let (left, partitions) = self.repair.refill().lock().progress();
+        if left > 0 && now.since(self.told_at) >= TELL_INTERVAL {
+            self.told_at = now;
+            self.repair
+                .events()
+                .record(Event::RefillWent { left: left as u64, partitions: partitions as u64 });
+        }
+    }
+}
+
+/// A store of which something was lost.
+struct Lost<'a> {
+    store: &'a Arc<LocalStore>,
+    replicas: BTreeMap<PartitionId, Vec<NodeId>>,
+    spans: BTreeMap<PartitionId, Span>,
+}
+
+impl Lost<'_> {
+    /// Which of these partitions `peer` still has to give.
+    fn wanted(&self, refill: &Refill, among: &[PartitionId], peer: NodeId) -> Vec<(PartitionId, Span)> {
+        let Some(ledger) = refill.stores.get(self.store.definition().name.as_str()) else {
+            return Vec::new();
+        };
+        let gives = |id: &PartitionId| self.replicas.get(id).is_some_and(|others| others.contains(&peer));
+        let wanted = among.iter().filter(|&&id| ledger.wants(id, peer) && gives(&id));
+        wanted.filter_map(|id| Some((*id, *self.spans.get(id)?))).collect()
     }
 }
 
@@ -289,6 +444,12 @@ mod tests {
         let again = Refill::decode(&text).expect("it is as it was written");
         assert_eq!(again.text(), Some(text.clone()));
         assert_eq!(again.incomplete("carts"), [PartitionId(3), PartitionId(17)]);
+        let resumed = Refill::decode(&{
+            let mut refill = Refill::default();
+            refill.stores.insert("carts".to_owned(), Ledger::resumed([PartitionId(17)], 2));
+            refill.text().expect("something is left")
+        });
+        assert_eq!(resumed.expect("it is as it was written").progress(), (1, 2), "it goes on where it was");
         assert!(Refill::decode(&text.replace("17", "18")).is_none());
         assert!(Refill::decode("").is_none());
         assert_eq!(Refill::default().text(), None);

@@ -107,6 +107,8 @@ pub struct EngineStats {
     pub memory_bytes: u64,
     /// Records found corrupt since the engine was opened.
     pub corrupt_records: u64,
+    /// Of them, those that nothing has replaced: neither discarded nor written over.
+    pub corrupt_records_left: u64,
     /// Times that writes were synced to the device.
     pub syncs: u64,
     /// Bytes written by compaction.

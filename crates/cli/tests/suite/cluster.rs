@@ -140,6 +140,7 @@ pub(crate) struct Cluster {
 }
 
 /// What a command answered.
+#[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) code: i32,
     pub(crate) stdout: Vec<u8>,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::cluster::Cluster;
-use crate::observe::{await_calm, await_no_hints, await_records, await_views};
+use crate::observe::{await_calm, await_no_hints, await_records, await_views, until};
 
 /// Kinds of all events about a peer.
 fn kinds_about(cluster: &Cluster, peer: u64) -> Vec<String> {
@@ -71,4 +71,29 @@ fn a_node_that_is_stopped_has_left() {
     await_views(&cluster, 1, &["left"], 2);
     assert!(kinds_about(&cluster, 1).contains(&"peer-left".to_owned()));
     cluster.run(&["node", "list"]).exits(0);
+}
+
+/// Starting it again would be refused: its process lives, and holds the directory.
+#[test]
+fn a_node_that_hangs_is_told_from_one_that_is_gone() {
+    let cluster = Cluster::with(3, &["--separate-processes"]);
+    cluster.signal_node(2, Signal::STOP);
+    // Longer than the suite's patience would make each look a minute long.
+    let look = |command: &str| cluster.run(&[command, "--deadline-ms=2000"]);
+    let found = look("doctor").exits(1).text();
+    assert!(
+        found.contains(" was stopped and still holds its directory: let it go on with `kill -CONT "),
+        "{found}"
+    );
+    let states = || look("status").exits(1).text();
+    until("the others say what it is", states, |text| {
+        text.contains(" suspected ") || text.contains(" down ")
+    });
+    cluster.signal_node(2, Signal::CONT);
+    until("it answers again", || look("status").code, |&code| code == 0);
+
+    cluster.end_node(2, Signal::TERM);
+    until("it has left", states, |text| text.contains(" left "));
+    let found = look("doctor").exits(1).text();
+    assert!(found.contains("next: start it again, from the folder "), "{found}");
 }

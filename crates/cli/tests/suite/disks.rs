@@ -126,6 +126,33 @@ fn a_store_whose_directory_is_lost_is_refilled_and_denies_no_key_meanwhile() {
     }
 }
 
+/// A script that gives node after node a new disk waits for the doctor.
+#[test]
+fn a_node_that_refills_is_named_by_the_doctor_until_it_is_whole() {
+    let mut cluster = cluster(&[]);
+    put(&cluster, 0..300, "v");
+    await_records(&cluster, 300);
+    cluster.end_node(3, Signal::KILL);
+    std::fs::remove_dir_all(cluster.data().join("node-3")).unwrap();
+    // With one peer alone no partition can become whole: two others must have given what they hold.
+    cluster.end_node(2, Signal::KILL);
+    cluster.start_node_again(3);
+    let came = || metric(&cluster, 3, "tontine_refill_records_total");
+    until("the first node has given what it holds", came, |&records| records >= 300.0);
+    let found = cluster.run(&["doctor"]).exits(1).text();
+    let said = "bad   n3 refills what its disk has lost: 0 of ";
+    assert!(found.contains(said) && found.contains("not known how long yet\n"), "{found}");
+    assert!(found.contains("next: leave the other nodes running until n3 is whole"), "{found}");
+    assert!(statuses(&cluster)[2]["refill"]["partitions_left"].as_u64() > Some(0));
+
+    cluster.start_node_again(2);
+    let doctor = || cluster.run(&["doctor", "--json"]);
+    until("the doctor finds nothing bad", doctor, |found| found.code == 0);
+    let refill = repair(&cluster, 3)["refill"].clone();
+    assert_eq!(refill["partitions_left"], 0, "{refill}");
+    assert_eq!(refill["records"], 300, "{refill}");
+}
+
 #[test]
 fn a_flipped_bit_in_a_data_file_is_found_and_repaired_from_a_replica() {
     let cluster = comparing_cluster();
@@ -147,6 +174,14 @@ fn a_flipped_bit_in_a_data_file_is_found_and_repaired_from_a_replica() {
     cluster.run(&["repair", "start", "--scrub"]).exits(0);
     until("a second look at everything", scrubbed, |&records| records >= 199.0);
     assert_eq!(repair(&cluster, 2)["scrub"]["corrupt_records_total"], 1, "it finds nothing");
+    let found = cluster.run(&["doctor"]).exits(0).text();
+    let said =
+        "note  n2 found 1 record damaged (checksum) since it started; good copies have taken their place\n";
+    assert!(found.contains(said), "{found}");
+    let ended = || repair(&cluster, 2)["scrub"]["last_asked"]["corrupt_records"].as_u64();
+    until("the second scrub tells what came of it", ended, |&corrupt| corrupt == Some(0));
+    let text = cluster.run(&["repair", "status"]).exits(0).text();
+    assert!(text.contains("n2 has scrubbed, ") && text.contains("nothing was wrong\n"), "{text}");
     assert_eq!(records(&cluster), [Some(100); 3]);
 }
 

@@ -46,7 +46,10 @@ fn operators_see_how_repair_stands_and_can_stop_and_start_it() {
 fn a_part_that_is_stopped_is_left_out_also_after_a_restart_until_it_is_started() {
     let mut cluster = cluster();
     put(&cluster, 0..10, "v");
-    cluster.run(&["repair", "stop", "--store", "default", "--partition", "7"]).exits(0);
+    let said = cluster.run(&["repair", "stop", "--store", "default", "--partition", "7"]).exits(0).text();
+    let words = "n1  leaves partition 7 of store default out, and compares all else as before; `tontine repair start --store \
+                 default --partition 7` goes on with it\n";
+    assert!(said.contains(words), "{said}");
     cluster.restart();
     let text = cluster.run(&["repair", "status"]).exits(0).text();
     assert!(text.contains("n2 does not compare partition p7 of store default: stopped\n"), "{text}");

@@ -11,7 +11,6 @@ use model::limits::MESSAGE_BYTES_MAX;
 use model::{Epoch, Moment, NodeId, PartitionId, Token, VersionSet};
 use protocol::antientropy::session::Listing;
 use protocol::antientropy::{Action, Event, Goal, Options, Outcome, Pace, RequestId, Session};
-use protocol::lateness::Lateness;
 use protocol::merkle::Span;
 use smallvec::SmallVec;
 use wire::messages::{
@@ -43,8 +42,6 @@ pub(crate) struct Drive<'a> {
 struct Heard {
     /// Partitions that the peer itself has lost.
     incomplete: BTreeSet<PartitionId>,
-    /// What the peer's workers usually take.
-    peer: Lateness,
     /// When what is left was counted last.
     counted_at: Option<Moment>,
 }
@@ -75,7 +72,7 @@ impl Drive<'_> {
             }
             match (request, session.deadline()) {
                 (Some(request), Some(deadline)) => {
-                    self.observe(&request, &mut session, &mut heard).await;
+                    self.observe(&request, &mut session).await;
                     let clock = &self.repair.ports.clock;
                     let answer = Box::pin(self.carry_out(request, &mut heard));
                     match select(answer, clock.sleep_until(deadline)).await {
@@ -111,7 +108,9 @@ impl Drive<'_> {
         if left.is_some() {
             heard.counted_at = Some(now);
         }
-        if let Some(running) = self.repair.state.lock().running.as_mut().filter(|r| r.peer == self.peer) {
+        if self.goal == Goal::Refill {
+            self.repair.refill.lock().show(&session.progress());
+        } else if let Some(running) = &mut self.repair.state.lock().running {
             running.progress = session.progress();
             running.left = left.unwrap_or(running.left);
         }
@@ -119,14 +118,15 @@ impl Drive<'_> {
 
     /// Before a batch of records: how long do both nodes take for the least of requests? A peer that has fallen silent
     /// is waited for no longer than for any other answer.
-    async fn observe(&self, request: &Action, session: &mut Session, heard: &mut Heard) {
+    async fn observe(&self, request: &Action, session: &mut Session) {
         if matches!(request, Action::CompareSums { .. } | Action::Descend { .. }) {
             return;
         }
         let clock = &self.repair.ports.clock;
         let asked = clock.now();
         if self.call(Ping {}).await.is_ok() {
-            let there = heard.peer.times(clock.now().since(asked));
+            let took = clock.now().since(asked);
+            let there = self.repair.state.lock().usual.entry(self.peer).or_default().times(took);
             session.observe(there.max(self.repair.pulse.times().await));
         }
     }

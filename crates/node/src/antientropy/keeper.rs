@@ -7,7 +7,7 @@ use std::time::Duration;
 use model::{PartitionId, Token};
 use storage::StorageError;
 
-use super::{Only, Repair, Scrubbing, breathe, living};
+use super::{Only, Read, Repair, Scrubbing, breathe, living};
 use crate::events::Event;
 use crate::stores::{LocalStore, Scrubbed};
 
@@ -74,9 +74,9 @@ fn mend_met(repair: &Repair, store: &Arc<LocalStore>) {
     let mut met: BTreeMap<PartitionId, u64> = BTreeMap::new();
     for (partition, token) in store.trees().take_damaged() {
         *met.entry(partition).or_default() += 1;
-        let (mut corrupt, mut wrong) = (0, 0);
-        let _ = scrub_once(repair, store, (partition, token), &mut corrupt, &mut wrong);
-        if corrupt > 0 || wrong > 0 {
+        let mut read = Read::default();
+        let _ = scrub_once(repair, store, (partition, token), &mut read);
+        if read.corrupt > 0 || read.wrong_leaves > 0 {
             ask_replicas(repair, store, partition);
         }
     }
@@ -132,18 +132,12 @@ async fn rest(weak: &Weak<Repair>, clock: &dyn runtime::Clock, pause: Duration) 
     }
 }
 
-/// Reads a partition; how many records and bytes there were.
-async fn scrub_partition(
-    repair: &Arc<Repair>,
-    store: &Arc<LocalStore>,
-    partition: PartitionId,
-) -> (u64, u64) {
-    let Some(mut from) = store.scrub_from(partition) else { return (0, 0) };
-    let (mut corrupt, mut wrong, mut records, mut bytes) = (0, 0, 0, 0);
+/// Reads a partition.
+async fn scrub_partition(repair: &Arc<Repair>, store: &Arc<LocalStore>, partition: PartitionId) -> Read {
+    let mut read = Read::default();
+    let Some(mut from) = store.scrub_from(partition) else { return read };
     loop {
-        let scrubbed = scrub_once(repair, store, (partition, from), &mut corrupt, &mut wrong);
-        records += scrubbed.records;
-        bytes += scrubbed.bytes;
+        let scrubbed = scrub_once(repair, store, (partition, from), &mut read);
         match scrubbed.next.filter(|_| !repair.is_stopping()) {
             Some(next) => from = next,
             None => break,
@@ -151,18 +145,19 @@ async fn scrub_partition(
         let_others_go_first(repair, scrubbed.bytes).await;
     }
     let name = || store.definition().name.to_string();
+    let Read { corrupt, wrong_leaves, .. } = read;
     if corrupt > 0 {
         repair.numbers.corrupt_records.add(corrupt);
         repair.events.record(Event::CorruptFound { store: name(), partition, records: corrupt });
     }
-    if wrong > 0 {
-        repair.numbers.wrong_leaves.add(wrong as u64);
-        repair.events.record(Event::LeavesRecounted { store: name(), partition, leaves: wrong as u64 });
+    if wrong_leaves > 0 {
+        repair.numbers.wrong_leaves.add(wrong_leaves);
+        repair.events.record(Event::LeavesRecounted { store: name(), partition, leaves: wrong_leaves });
     }
-    if corrupt > 0 || wrong > 0 {
+    if corrupt > 0 || wrong_leaves > 0 {
         ask_replicas(repair, store, partition);
     }
-    (records, bytes)
+    read
 }
 
 /// Rests after reading so many bytes, so that reading keeps to the rate of comparing.
@@ -177,15 +172,16 @@ fn scrub_once(
     repair: &Repair,
     store: &LocalStore,
     (partition, from): (PartitionId, Token),
-    corrupt: &mut u64,
-    wrong: &mut usize,
+    read: &mut Read,
 ) -> Scrubbed {
     match store.scrub_step(partition, from) {
         Ok(scrubbed) => {
             repair.numbers.scrubbed_records.add(scrubbed.records);
             repair.numbers.scrubbed_bytes.add(scrubbed.bytes);
-            *corrupt += scrubbed.corrupt;
-            *wrong += scrubbed.wrong_leaves;
+            read.records += scrubbed.records;
+            read.bytes += scrubbed.bytes;
+            read.corrupt += scrubbed.corrupt;
+            read.wrong_leaves += scrubbed.wrong_leaves as u64;
             scrubbed
         }
         Err(StorageError::Closed) => Scrubbed::default(),
@@ -222,6 +218,15 @@ async fn scrub_hints(repair: &Arc<Repair>) {
     }
 }
 
+impl Read {
+    fn add(&mut self, more: Read) {
+        self.records += more.records;
+        self.bytes += more.bytes;
+        self.corrupt += more.corrupt;
+        self.wrong_leaves += more.wrong_leaves;
+    }
+}
+
 impl Repair {
     /// Reads all records and hints now, and repairs what is found: what the scrub does over its period. Says how many
     /// were read.
@@ -243,15 +248,17 @@ impl Repair {
         for (store, partition) in work {
             scrubbing.store = store.definition().name.to_string();
             self.state.lock().scrubbing = Some(scrubbing.clone());
-            let (records, bytes) = scrub_partition(self, &store, partition).await;
+            let read = scrub_partition(self, &store, partition).await;
             scrubbing.done += 1;
-            scrubbing.records += records;
-            scrubbing.bytes += bytes;
+            scrubbing.read.add(read);
         }
-        self.state.lock().scrubbing = None;
         if only.is_all() {
             scrub_hints(self).await;
         }
+        let now = self.ports.clock.now();
+        let mut state = self.state.lock();
+        (state.scrubbing, state.scrubbed) = (None, Some((now, scrubbing)));
+        drop(state);
         self.numbers.scrubbed_records.get() - before
     }
 }

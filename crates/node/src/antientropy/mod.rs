@@ -29,6 +29,7 @@ use client::peers::Peers;
 use model::{Moment, NodeId, PartitionId};
 use parking_lot::Mutex;
 use protocol::antientropy::{Left, Outcome, Schedule};
+use protocol::lateness::Lateness;
 use runtime::{Disk, Ports};
 use tokio::sync::Notify;
 
@@ -104,11 +105,15 @@ struct State {
     /// Breaks off the comparison that runs.
     abort: bool,
     ended: BTreeMap<NodeId, Ended>,
+    /// What each peer's workers usually take for a ping.
+    usual: BTreeMap<NodeId, Lateness>,
     /// What an operator has stopped while the rest goes on.
     stopped: Vec<Only>,
     scrub: Scrub,
     /// The scrub that was asked for.
     scrubbing: Option<Scrubbing>,
+    /// What came of the last one that was asked for, and when it ended.
+    scrubbed: Option<(Moment, Scrubbing)>,
 }
 
 /// A part of what there is, or all of it.
@@ -156,8 +161,16 @@ struct Scrubbing {
     store: String,
     partitions: usize,
     done: usize,
+    read: Read,
+}
+
+/// What scrubbing read, and what it found.
+#[derive(Clone, Copy, Debug, Default)]
+struct Read {
     records: u64,
     bytes: u64,
+    corrupt: u64,
+    wrong_leaves: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -191,9 +204,11 @@ impl Repair {
             running: None,
             abort: false,
             ended: BTreeMap::new(),
+            usual: BTreeMap::new(),
             stopped: standstill::parts(&*disk),
             scrub: Scrub::default(),
             scrubbing: None,
+            scrubbed: None,
         };
         let repair = Arc::new(Repair {
             numbers: Numbers::new(&metrics),

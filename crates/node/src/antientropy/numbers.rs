@@ -116,4 +116,13 @@ pub(super) fn watch(repair: &Arc<Repair>, metrics: &Metrics) {
     watch(Kind::Gauge, "tontine_refill_incomplete_partitions", "Partitions being refilled.", |repair| {
         repair.refill().lock().progress().0 as u64
     });
+    watch(Kind::Gauge, "tontine_refill_lost_partitions", "Partitions that were lost in all.", |repair| {
+        repair.refill().lock().progress().1 as u64
+    });
+    watch(Kind::Counter, "tontine_refill_records_total", "Records that refilling brought back.", |repair| {
+        repair.refill().lock().records()
+    });
+    watch(Kind::Counter, "tontine_refill_bytes_total", "Bytes that travelled for refilling.", |repair| {
+        repair.refill().lock().bytes()
+    });
 }

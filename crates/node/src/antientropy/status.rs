@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use client::peers::CallError;
+use model::Moment;
 use protocol::antientropy::Outcome;
 use serde_json::{Value as Json, json};
 use wire::error::ErrorCode;
 use wire::messages::{Failure, RepairControl, RepairDocument, RepairOrder, Request, Response};
 
-use super::{Only, Repair, Running, State, respond, standstill};
+use super::{Only, Repair, Running, Scrubbing, State, respond, standstill};
 use crate::stores::LocalStore;
 
 impl Repair {
@@ -106,6 +107,11 @@ impl Repair {
         self.state.lock().schedule.is_stopped()
     }
 
+    /// How refilling stands; null when nothing was lost.
+    pub(crate) fn refill_status(&self) -> Json {
+        self.refill.lock().status(self.ports.clock.now())
+    }
+
     /// How repair stands.
     pub fn status(&self) -> Json {
         self.status_of(&Only::default())
@@ -167,15 +173,11 @@ impl Repair {
                 "progress": outcome(&running.progress),
             })
         });
-        let scrubbing = state.scrubbing.as_ref().map(|scrubbing| {
-            json!({
-                "store": scrubbing.store,
-                "seconds": now.since(scrubbing.since).as_secs_f64(),
-                "partitions": scrubbing.partitions,
-                "partitions_done": scrubbing.done,
-                "records": scrubbing.records,
-                "bytes": scrubbing.bytes,
-            })
+        let scrubbing = state.scrubbing.as_ref().map(|running| scrub(running, now));
+        let scrubbed = state.scrubbed.as_ref().map(|(ended, last)| {
+            let mut json = scrub(last, *ended);
+            json["seconds_ago"] = json!(now.since(*ended).as_secs_f64());
+            json
         });
         let peers: Vec<Json> = state
             .ended
@@ -203,10 +205,11 @@ impl Repair {
                 "partitions": state.scrub.partitions,
                 "partitions_done": state.scrub.done,
                 "running": scrubbing,
+                "last_asked": scrubbed,
                 "corrupt_records_total": self.numbers.corrupt_records.get(),
                 "wrong_leaves_total": self.numbers.wrong_leaves.get(),
             },
-            "refill": self.refill.lock().status(),
+            "refill": self.refill_status(),
         })
     }
 }
@@ -237,6 +240,20 @@ impl Running {
     fn partitions_done(&self) -> usize {
         self.partitions_through.saturating_sub(self.left.partitions)
     }
+}
+
+/// A scrub that was asked for, as it stands at this moment.
+fn scrub(scrubbing: &Scrubbing, at: Moment) -> Json {
+    json!({
+        "store": scrubbing.store,
+        "seconds": at.since(scrubbing.since).as_secs_f64(),
+        "partitions": scrubbing.partitions,
+        "partitions_done": scrubbing.done,
+        "records": scrubbing.read.records,
+        "bytes": scrubbing.read.bytes,
+        "corrupt_records": scrubbing.read.corrupt,
+        "wrong_leaves": scrubbing.read.wrong_leaves,
+    })
 }
 
 fn outcome(outcome: &Outcome) -> Json {

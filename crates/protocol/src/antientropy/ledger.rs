@@ -46,6 +46,12 @@ impl Ledger {
         Ledger { total: incomplete.len(), incomplete }
     }
 
+    /// With what is left to refill of `total` partitions.
+    pub fn resumed(incomplete: impl IntoIterator<Item = PartitionId>, total: usize) -> Ledger {
+        let ledger = Ledger::new(incomplete);
+        Ledger { total: total.max(ledger.total), ..ledger }
+    }
+
     /// Partitions that are incomplete, in order.
     pub fn incomplete(&self) -> impl Iterator<Item = PartitionId> {
         self.incomplete.keys().copied()
@@ -61,10 +67,9 @@ impl Ledger {
         (self.incomplete.len(), self.total)
     }
 
-    /// Partitions that still need this node.
-    pub fn wanted_from(&self, node: NodeId) -> impl Iterator<Item = PartitionId> {
-        let wanted = move |merged: &Merged| !merged.whole.contains(&node);
-        self.incomplete.iter().filter(move |(_, merged)| wanted(merged)).map(|(&id, _)| id)
+    /// Whether the partition still needs what this node holds.
+    pub fn wants(&self, partition: PartitionId, node: NodeId) -> bool {
+        self.incomplete.get(&partition).is_some_and(|merged| !merged.whole.contains(&node))
     }
 
     /// A partition was merged with all that `peer` held; true when it is whole now.

@@ -70,6 +70,8 @@ pub(super) struct Core {
     pub(super) snapshot_bytes: AtomicU64,
 
     pub(super) corrupt: Mutex<BTreeSet<(u32, u32)>>,
+    /// How many of them were discarded, so that good ones could be written.
+    pub(super) corrupt_discarded: AtomicU64,
     pub(super) syncs: AtomicU64,
     pub(super) compacted_bytes: AtomicU64,
     /// The directory's lock, until the engine is closed or gone.

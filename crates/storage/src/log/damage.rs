@@ -3,6 +3,8 @@
 //! A damaged record stays in the index, so that it is never taken for one that is not there; only a caller who knows
 //! better may forget it.
 
+use std::sync::atomic::Ordering;
+
 use model::{PartitionId, Token};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -36,6 +38,7 @@ impl Core {
         for slot in stripe.find(token, fingerprint) {
             if matches!(self.read(partition, &slot)?, Found::Corrupt) {
                 self.remove_damaged(partition, index, stripe, &slot, key)?;
+                self.count_discarded(&slot);
                 discarded = true;
             }
         }
@@ -67,10 +70,18 @@ impl Core {
                     Some(key) => self.remove_damaged(partition, index, stripe, &slot, &key)?,
                     None => self.take_out(index, stripe, &slot),
                 }
+                self.count_discarded(&slot);
                 discarded += 1;
             }
         }
         Ok(discarded)
+    }
+
+    /// A record that cannot be read is in the index no more: nobody meets it again.
+    fn count_discarded(&self, slot: &Slot) {
+        if self.corrupt.lock().contains(&(slot.segment, slot.offset)) {
+            self.corrupt_discarded.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Logs that a damaged record is gone and takes it out of the index, under its gate.

@@ -189,6 +189,7 @@ impl Core {
             snapshot_position: AtomicU64::new(0),
             snapshot_bytes: AtomicU64::new(recovered.snapshot_bytes),
             corrupt: Mutex::new(recovered.corrupt),
+            corrupt_discarded: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             compacted_bytes: AtomicU64::new(0),
             lock: Mutex::new(Some(lock)),
@@ -241,8 +242,10 @@ impl Core {
     }
 
     fn stats(&self) -> EngineStats {
+        let corrupt = self.corrupt.lock().len() as u64;
         let mut stats = EngineStats {
-            corrupt_records: self.corrupt.lock().len() as u64,
+            corrupt_records: corrupt,
+            corrupt_records_left: corrupt.saturating_sub(self.corrupt_discarded.load(Ordering::Relaxed)),
             syncs: self.syncs.load(Ordering::Relaxed),
             compacted_bytes: self.compacted_bytes.load(Ordering::Relaxed),
             disk_bytes: self.snapshot_bytes.load(Ordering::Relaxed),
