@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from kazoo.exceptions import NoNodeError, NotEmptyError
 
+from parkazoo import ParKazooClient
 from parkazoo.connection import BatchingClient
 from servers import PATIENCE_SECONDS, SUPERUSER, Ensemble, start_ensembles
 
@@ -40,6 +41,18 @@ class Pool:
         for pool in self.by_size.values():
             for ensemble in pool:
                 ensemble.close()
+
+
+@contextlib.contextmanager
+def started(hosts: str, **options: Any) -> Iterator[ParKazooClient]:
+    """A client that is connected, and is stopped and closed whatever happens."""
+    client = ParKazooClient(hosts, **{"timeout": 30, **options})
+    client.start(PATIENCE_SECONDS)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
 
 
 def empty(ensemble: Ensemble) -> None:

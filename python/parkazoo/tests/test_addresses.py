@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from kazoo.protocol.states import KazooState
 
-from conftest import EnsembleFactory
-from parkazoo import ParKazooClient, cli
-from servers import PATIENCE_SECONDS, Ensemble, free_port, wait_until
+from conftest import EnsembleFactory, started
+from parkazoo import cli
+from servers import Ensemble, free_port, wait_until
 from test_client import nothing_wrong
 
 Said = pytest.CaptureFixture[str]
 
 
-def started(hosts: str, **options: Any) -> ParKazooClient:
-    patient = {"max_tries": -1, "max_delay": 1}
-    client = ParKazooClient(hosts, timeout=40, connection_retry=patient, **options)
-    client.start(PATIENCE_SECONDS)
-    return client
+# Kazoo waits up to a minute between two attempts; these are to be quicker.
+PATIENT: dict[str, Any] = {
+    "timeout": 40,
+    "connection_retry": {"max_tries": -1, "max_delay": 1},
+}
 
 
 def move_to_another_port(ensemble: Ensemble) -> None:
@@ -46,33 +46,30 @@ def test_an_ensemble_at_another_port_is_found_by_those_who_run_and_who_start(
 ) -> None:
     taken = ensembles(2)
     hosts = ";".join(ensemble.hosts for ensemble in taken)
-    client = started(hosts)
-    for number in range(8):
-        client.create(f"/d{number}/held", ephemeral=True, makepath=True)
-    states: list[str] = []
-    client.add_listener(states.append)
-    listed = table_of(hosts, capsys)
-    moving = next(e for e in taken if e.hosts == listed[which])
-    stays = next(e for e in taken if e is not moving)
-    before = moving.hosts
-    move_to_another_port(moving)
-    wait_until(lambda: client.state == KazooState.SUSPENDED, "it is missed")
+    with started(hosts, **PATIENT) as client:
+        for number in range(8):
+            client.create(f"/d{number}/held", ephemeral=True, makepath=True)
+        states: list[str] = []
+        client.add_listener(states.append)
+        listed = table_of(hosts, capsys)
+        moving = next(e for e in taken if e.hosts == listed[which])
+        stays = next(e for e in taken if e is not moving)
+        before = moving.hosts
+        move_to_another_port(moving)
+        wait_until(lambda: client.state == KazooState.SUSPENDED, "it is missed")
 
-    # Whoever is asked knows the old address only, or the one that answers.
-    asked = hosts if which == "e0" else stays.hosts
-    assert cli.main(["--hosts", asked, "set-hosts", which, moving.hosts]) == 0
-    wait_until(lambda: client.state == KazooState.CONNECTED, "it is found again")
-    assert states == [KazooState.SUSPENDED, KazooState.CONNECTED]
-    late = started(stays.hosts, auto_init=False)
-    for number in range(8):
-        assert late.exists(f"/d{number}/held").ephemeralOwner
-        assert client.set(f"/d{number}/held", b"mine").version == 1
-    assert table_of(stays.hosts, capsys)[which] == moving.hosts
-    assert moving.hosts != before
-    assert nothing_wrong(late)
-    for one in (late, client):
-        one.stop()
-        one.close()
+        # Whoever is asked knows the old address only, or the one that answers.
+        asked = hosts if which == "e0" else stays.hosts
+        assert cli.main(["--hosts", asked, "set-hosts", which, moving.hosts]) == 0
+        wait_until(lambda: client.state == KazooState.CONNECTED, "it is found again")
+        assert states == [KazooState.SUSPENDED, KazooState.CONNECTED]
+        with started(stays.hosts, auto_init=False, **PATIENT) as late:
+            for number in range(8):
+                assert late.exists(f"/d{number}/held").ephemeralOwner
+                assert client.set(f"/d{number}/held", b"mine").version == 1
+            assert table_of(stays.hosts, capsys)[which] == moving.hosts
+            assert moving.hosts != before
+            assert nothing_wrong(late)
 
 
 def test_the_address_of_somebody_else_is_refused(

@@ -9,7 +9,7 @@ import pytest
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
-from conftest import EnsembleFactory
+from conftest import EnsembleFactory, started
 from parkazoo import (
     NamespaceMismatch,
     NotInitialized,
@@ -80,10 +80,8 @@ def test_hosts_of_two_namespaces_are_refused_whoever_answers_first(
 ) -> None:
     one, other = ensembles(2)
     for ensemble in (one, other):
-        first = ParKazooClient(ensemble.hosts, timeout=40)
-        first.start(PATIENCE_SECONDS)
-        first.stop()
-        first.close()
+        with started(ensemble.hosts):
+            pass
     for hosts in (f"{one.hosts};{other.hosts}", f"{other.hosts};{one.hosts}"):
         for _ in range(3):
             client = kind(hosts, timeout=40)
@@ -98,18 +96,15 @@ def test_where_tree_and_check_do_what_they_can_while_an_ensemble_is_away(
 ) -> None:
     taken = ensembles(3)
     hosts = ";".join(ensemble.hosts for ensemble in taken)
-    first = ParKazooClient(hosts, timeout=40)
-    first.start(PATIENCE_SECONDS)
-    for path in DIRECTORIES:
-        first.create(f"{path}/x", b"old", makepath=True)
-    table, layout = first.table, first._layout
+    with started(hosts) as first:
+        for path in DIRECTORIES:
+            first.create(f"{path}/x", b"old", makepath=True)
+        table, layout = first.table, first._layout
     assert table is not None
     root = {table.owners[layout.node("/").shard], *(
         table.owners[bucket.shard] for bucket in layout.buckets("/"))}  # fmt: skip
     away = next(name for name in table.ensembles if name not in root)
     broken = next(e for e in taken if e.hosts == table.ensembles[away])
-    first.stop()
-    first.close()
     broken.kill()
 
     def run(*words: str, code: int) -> Any:
@@ -146,10 +141,8 @@ def test_a_comma_where_a_semicolon_belongs_is_refused_by_name(
     """Two ensembles of one namespace, of two, and one beside an empty server."""
     one, other = (ensemble.hosts for ensemble in ensembles(2))
     for hosts in {"one": [f"{one};{other}"], "two": [one, other], "half": [one]}[made]:
-        first = ParKazooClient(hosts, timeout=40)
-        first.start(PATIENCE_SECONDS)
-        first.stop()
-        first.close()
+        with started(hosts):
+            pass
     for hosts in (f"{one},{other}", f"{other},{one}"):
         client = kind(hosts, timeout=40, auto_init=False, randomize_hosts=False)
         with pytest.raises((NamespaceMismatch, NotInitialized)) as refused:

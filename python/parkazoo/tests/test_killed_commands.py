@@ -9,7 +9,6 @@ nobody is let in who was not before.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -23,8 +22,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import make_acl
 
-from conftest import EnsembleFactory
-from parkazoo import ParKazooClient
+from conftest import EnsembleFactory, started
 from parkazoo.failpoints import COMMAND_LABELS
 from parkazoo.layout import CONFIG
 from parkazoo.mapping import EnsembleRemoved, Table
@@ -121,7 +119,7 @@ def settled(hosts: str) -> None:
 
 
 def fill(hosts: str) -> None:
-    with started(hosts) as client:
+    with started(hosts, auto_init=False) as client:
         for number in range(DIRECTORIES):
             for name in ("a", "b"):
                 client.create(f"/d{number}/{name}", b"kept", makepath=True)
@@ -129,7 +127,7 @@ def fill(hosts: str) -> None:
 
 def whole(hosts: str) -> None:
     """Every node is there, and everything can be done where it is."""
-    with started(hosts) as client:
+    with started(hosts, auto_init=False) as client:
         assert len(client.get_children("/")) == DIRECTORIES + 1, "and /zookeeper"
         for number in range(DIRECTORIES):
             directory = f"/d{number}"
@@ -138,17 +136,6 @@ def whole(hosts: str) -> None:
             client.set(f"{directory}/b", b"kept")
             client.create(f"{directory}/c/d", makepath=True)
             client.delete(f"{directory}/c", recursive=True)
-
-
-@contextlib.contextmanager
-def started(hosts: str, **options: Any) -> Any:
-    client = ParKazooClient(hosts, **{"timeout": 30, "auto_init": False, **options})
-    client.start(PATIENCE_SECONDS)
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
 
 
 def members(hosts: str) -> dict[str, int]:
@@ -184,7 +171,7 @@ def test_init_killed_at_a_step_is_ended_by_the_first_program(
     first, second, third = (ensemble.hosts for ensemble in ensembles(3))
     hosts = f"{first};{second}"
     kill(hosts, failpoint, "init")
-    with started(hosts, auto_init=True):
+    with started(hosts):
         pass
     fill(hosts)
     whole(hosts)
@@ -208,7 +195,7 @@ def test_an_import_killed_at_a_step_is_given_again_and_leaves_nothing_open(
         plain.set_acls(path, closed)
     kill(f"{old};{new}", failpoint, "init", "--import")
     done(f"{old};{new}", "init", "--import")
-    with started(f"{old};{new}") as client:
+    with started(f"{old};{new}", auto_init=False) as client:
         for path in paths:
             assert client.get(path)[0] == path.encode()
             assert client.get_acls(path)[0] == closed, path

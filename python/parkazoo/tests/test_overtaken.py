@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.connection import _SESSION_EXPIRED
 
-from conftest import EnsembleFactory, empty
+from conftest import EnsembleFactory, empty, started
 from parkazoo import (
     MoveFailed,
     NamespaceMismatch,
@@ -62,22 +62,17 @@ def test_an_add_that_was_overtaken_does_not_bring_back_an_old_table(
     ensembles: EnsembleFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = (ensemble.hosts for ensemble in ensembles(2))
-    client, other = ParKazooClient(first), ParKazooClient(first)
-    for one in (client, other):
-        one.start(PATIENCE_SECONDS)
-    late, mover = Mover(client), Mover(other)
-    mover.add_ensemble(second)  # it had been a member: there is word to write over
-    mover.remove_ensemble("e1")
-    hook = overtaken("add.1.furnish", late, lambda: mover.add_ensemble(second))
-    with monkeypatch.context() as patched:
-        patched.setattr(failpoints, "hook", hook)
-        with pytest.raises(MoveFailed, match="somebody else"):
-            late.add_ensemble(second)
-    assert copy_at(second) == mover.table
-    assert nothing_wrong(other)
-    for one in (client, other):
-        one.stop()
-        one.close()
+    with started(first) as client, started(first) as other:
+        late, mover = Mover(client), Mover(other)
+        mover.add_ensemble(second)  # it had been a member: there is word to write over
+        mover.remove_ensemble("e1")
+        hook = overtaken("add.1.furnish", late, lambda: mover.add_ensemble(second))
+        with monkeypatch.context() as patched:
+            patched.setattr(failpoints, "hook", hook)
+            with pytest.raises(MoveFailed, match="somebody else"):
+                late.add_ensemble(second)
+        assert copy_at(second) == mover.table
+        assert nothing_wrong(other)
 
 
 def test_a_farewell_that_comes_late_does_not_put_a_member_out(
