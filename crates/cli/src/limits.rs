@@ -1,9 +1,11 @@
 //! How much a node takes in before it answers *overloaded*, as options: `docs/operating/limits.md` says what each means.
 
+use std::time::Duration;
+
 use node::stores::HINT_BYTES_MAX;
 use protocol::admission::{
     AdmissionLimits, CONNECTION_BYTES_MAX, CONNECTION_REQUESTS_MAX, CONNECTIONS_MAX, NODE_BYTES_MAX,
-    NODE_REQUESTS_MAX,
+    NODE_REQUESTS_MAX, REST_TIME_MAX,
 };
 
 /// Under which the options stand in the help.
@@ -57,6 +59,16 @@ pub struct LimitSettings {
         value_name = "BYTES"
     )]
     pub connection_bytes_max: u64,
+    /// Seconds within which the next 64 KiB of a command or frame must come that has begun to come in, or its end; 1 to
+    /// 86400. A connection that is slower is told so and closed.
+    #[arg(
+        long,
+        help_heading = HEADING,
+        default_value_t = REST_TIME_MAX.as_secs() as u32,
+        value_parser = clap::value_parser!(u32).range(1..=86_400),
+        value_name = "SECONDS"
+    )]
+    pub rest_seconds_max: u32,
     /// Bytes of hints that the node holds for others. What it refuses is brought to them by comparing.
     #[arg(long, help_heading = HEADING, default_value_t = HINT_BYTES_MAX, value_name = "BYTES")]
     pub hint_bytes_max: u64,
@@ -71,6 +83,7 @@ impl Default for LimitSettings {
             request_bytes_max: limits.node_bytes_max as u64,
             connection_requests_max: limits.connection_requests_max as u32,
             connection_bytes_max: limits.connection_bytes_max as u64,
+            rest_seconds_max: limits.rest_time_max.as_secs() as u32,
             hint_bytes_max: HINT_BYTES_MAX,
         }
     }
@@ -85,6 +98,7 @@ impl LimitSettings {
             connection_bytes_max: self.connection_bytes_max as usize,
             node_requests_max: self.requests_max as usize,
             node_bytes_max: self.request_bytes_max as usize,
+            rest_time_max: Duration::from_secs(self.rest_seconds_max.into()),
         }
     }
 
@@ -97,6 +111,7 @@ impl LimitSettings {
                 ("request-bytes-max", limits.request_bytes_max),
                 ("connection-requests-max", u64::from(limits.connection_requests_max)),
                 ("connection-bytes-max", limits.connection_bytes_max),
+                ("rest-seconds-max", u64::from(limits.rest_seconds_max)),
                 ("hint-bytes-max", limits.hint_bytes_max),
             ]
         };

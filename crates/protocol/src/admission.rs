@@ -65,6 +65,13 @@ pub const FAREWELLS_MAX: usize = 64;
 /// Longest time that a refused connection is kept open so that its other end can read why.
 pub const FAREWELL_TIME_MAX: Duration = Duration::from_millis(500);
 
+/// Bytes of a command or frame that has begun that must come within the time of [`AdmissionLimits::rest_time_max`],
+/// unless it ends before. About 1 KiB a second by default: slower than any line that somebody would send 64 MiB over.
+pub const REST_BYTES_MIN: usize = 64 * 1024;
+
+/// How long these may take, by default: longer than a connection stands still that is going to go on.
+pub const REST_TIME_MAX: Duration = Duration::from_secs(60);
+
 /// The limits of one node's front doors, all doors together. What can be answered at once is not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdmissionLimits {
@@ -78,6 +85,9 @@ pub struct AdmissionLimits {
     pub node_requests_max: usize,
     /// Bytes of requests under way on the node. Default: [`NODE_BYTES_MAX`].
     pub node_bytes_max: usize,
+    /// How long the next [`REST_BYTES_MIN`] of a command may take that has begun to come in. Default:
+    /// [`REST_TIME_MAX`].
+    pub rest_time_max: Duration,
 }
 
 /// Who is at the other end of a connection.
@@ -184,6 +194,7 @@ impl Default for AdmissionLimits {
             connection_bytes_max: CONNECTION_BYTES_MAX,
             node_requests_max: NODE_REQUESTS_MAX,
             node_bytes_max: NODE_BYTES_MAX,
+            rest_time_max: REST_TIME_MAX,
         }
     }
 }

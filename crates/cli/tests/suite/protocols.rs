@@ -1,6 +1,7 @@
 //! The wrong protocol on a port, and bytes that are no protocol at all.
 
-use std::io::Read;
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
 
 use crate::cluster::Cluster;
 use crate::resp::{Redis, Reply, open, raw};
@@ -94,4 +95,33 @@ fn connections_beyond_the_limit_are_told_so() {
     assert!(answer.starts_with("-ERR max number of clients reached"), "{answer}");
     drop(others);
     assert_eq!(first.call(&[b"PING"]), Reply::Status("PONG".to_owned()));
+}
+
+#[test]
+fn a_command_that_stands_still_is_ended_with_words_and_one_that_goes_on_slowly_is_not() {
+    let cluster = Cluster::with(1, &["--rest-seconds-max=2"]);
+    let open = || open(&cluster.resp(1));
+    let set =
+        |key: &str, value: &str| format!("*3\r\n$3\r\nSET\r\n$1\r\n{key}\r\n${}\r\n{value}\r\n", value.len());
+    let whole = set("a", &"v".repeat(300_000));
+    let (mut still, mut slow, mut idle) = (open(), open(), open());
+    still.write_all(&whole.as_bytes()[..100_000]).unwrap();
+    let began = Instant::now();
+    for part in whole.as_bytes().chunks(100_000) {
+        slow.write_all(part).unwrap();
+        std::thread::sleep(Duration::from_millis(900));
+    }
+    let mut told = String::new();
+    still.read_to_string(&mut told).unwrap();
+    assert!(began.elapsed() >= Duration::from_secs(2), "not before its time");
+    assert!(
+        told.starts_with("-ERR malformed: of a command that had begun less than 65536 bytes came within 2s"),
+        "{told}"
+    );
+    for (stream, command) in [(&mut slow, String::new()), (&mut idle, set("b", "v"))] {
+        stream.write_all(command.as_bytes()).unwrap();
+        let mut answer = [0; 5];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"+OK\r\n");
+    }
 }

@@ -6,10 +6,13 @@
 //!
 //! **Architecture Invariant:** every request that was decoded is answered exactly once, also when it is refused.
 
+mod rest;
 mod telling;
 mod window;
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -31,6 +34,7 @@ use crate::front::{Entry, Front};
 use crate::metrics::Counter;
 use crate::stores::WriteOrder;
 
+pub(crate) use rest::Rest;
 pub use telling::Telling;
 
 /// Bytes of answers that may wait on one link before no more of its requests are read: whoever does not read its
@@ -110,9 +114,28 @@ impl Service {
         let mut coming = connection.coming();
         link.receiver.bound(Box::new(move |bytes| coming.hold(bytes).is_ok()));
         let served = Served { service: self, sender: link.sender, entry, connection };
+        let mut rest =
+            Rest::new(served.service.ports.clock.clone(), served.service.admission.limits().rest_time_max);
         let mut window = window::Window::new();
         loop {
-            match link.receiver.receive().await {
+            let receiver = &mut link.receiver;
+            let received = poll_fn(|context| match receiver.poll_receive(context) {
+                Poll::Ready(received) => Poll::Ready(Some(received)),
+                Poll::Pending => match receiver.begun() {
+                    Some((which, come)) => rest.poll(which, come, context).map(|()| None),
+                    None => Poll::Pending,
+                },
+            });
+            let Some(received) = received.await else {
+                tracing::warn!(peer = %link.peer, "link closed: the rest of a frame did not come");
+                // About no request: which it was may not have come.
+                send(&*served.sender, 0, &Response::Failure(rest.failure()));
+                let Served { service, sender, connection: _, .. } = served;
+                // Nothing of it is held while it reads this.
+                link.receiver.bound(Box::new(|bytes| bytes == 0));
+                return service.part(Link { sender, ..link }).await;
+            };
+            match received {
                 Ok(Some(frame)) => {
                     while served.sender.queued_bytes() > ANSWERS_QUEUED_BYTES_MAX {
                         served.service.ports.clock.sleep(DRAIN_INTERVAL).await;

@@ -268,6 +268,42 @@ async fn many_slow_connections_hold_no_more_than_their_part_and_whoever_is_over_
     client.store("default").unwrap().put("k", large, client::PutOptions::default()).await.unwrap();
 }
 
+/// What had begun used to be held for as long as its connection stood, and kept other large requests out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_begins_and_does_not_go_on_is_told_so_and_its_bytes_are_free_again() {
+    let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |config| {
+        config.limits.node_bytes_max = 4 << 20;
+        config.limits.rest_time_max = Duration::from_secs(1);
+    })
+    .await;
+    let address = cluster.nodes[0].replica().view().get().cluster().nodes[0].native.clone();
+    let mut link = begin(&address, 1 << 20, 300_000).await;
+    let mut redis = cluster.redis(0);
+    redis.send(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1000000\r\nbegin").await;
+    while cluster.nodes[0].admission().load().bytes < 1_300_000 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    redis.expect("-ERR malformed: ").await;
+    let (id, answer) = read_frame(&mut link).await;
+    let Response::Failure(failure) = answer else { panic!("{answer:?}") };
+    assert_eq!((id, failure.code), (0, ErrorCode::Malformed));
+    assert!(failure.detail.contains("less than 65536 bytes came within 1s"), "{failure}");
+    assert_eq!(link.read(&mut [0; 8]).await.unwrap(), 0, "the link is closed");
+    until_idle(&cluster).await;
+
+    // Slow, but not too slow: 64 KiB come in time, again and again. And nothing at all between two requests.
+    let whole = frame(7 << 16, &put("slow".to_owned(), 400_000, RequestOptions::default()));
+    let mut link = begin(&address, 400_000, 20_000).await;
+    for part in whole[20_000..].chunks(70_000) {
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        link.write_all(part).await.unwrap();
+    }
+    assert!(matches!(read_frame(&mut link).await.1, Response::Written(_)));
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    link.write_all(&frame(8 << 16, &put("k".to_owned(), 9, RequestOptions::default()))).await.unwrap();
+    assert!(matches!(read_frame(&mut link).await.1, Response::Written(_)));
+}
+
 /// A merge used to be carried out first and then refused, which promises that nothing was done.
 #[tokio::test]
 async fn a_merge_over_the_limit_is_refused_before_it_is_done() {

@@ -16,6 +16,7 @@ fn limits() -> AdmissionLimits {
         connection_bytes_max: 100,
         node_requests_max: 8,
         node_bytes_max: 160,
+        ..AdmissionLimits::default()
     }
 }
 

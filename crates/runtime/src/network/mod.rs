@@ -137,6 +137,12 @@ pub trait LinkReceiver: Send {
     fn bound(&mut self, room: Room) {
         drop(room);
     }
+
+    /// Of a frame that has begun and not come whole: what tells it from the link's others, and how much of it has
+    /// come. `None` between two frames, and on a link whose frames arrive whole.
+    fn begun(&self) -> Option<(u64, usize)> {
+        None
+    }
 }
 
 /// Whether there is room for so many bytes of a frame that is coming in, in place of as many as were asked for before;

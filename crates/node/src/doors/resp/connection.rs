@@ -20,6 +20,7 @@ use super::Door;
 use super::commands::{self, Kind};
 use super::reply::Reply;
 use super::session::{Session, Speaking};
+use crate::serve::Rest;
 
 /// Bytes that a read asks for at first when half a command has arrived; the ask doubles while reads fill it.
 const READ_BYTES: usize = 16 * 1024;
@@ -48,6 +49,8 @@ where
         ask: READ_BYTES,
         running: FuturesOrdered::new(),
         busy: Vec::new(),
+        taken: 0,
+        rest: Rest::new(door.front.clock().clone(), door.shared.admission.limits().rest_time_max),
         closing: false,
     };
     connection.register();
@@ -63,8 +66,14 @@ where
             return door.part(stream, &last_words).await;
         }
         match connection.read(&mut input, &mut stream).await {
-            Ok(0) | Err(_) => return,
-            Ok(_) => {}
+            Some(Ok(0) | Err(_)) => return,
+            Some(Ok(_)) => {}
+            None => {
+                connection.answer(Reply::failure(&connection.rest.failure()));
+                let (door, last_words) = (connection.door, connection.out.split());
+                drop((input, coming));
+                return door.part(stream, &last_words).await;
+            }
         }
         // What has come whole is counted as a request from here on; holding nothing is never refused.
         let _ = coming.hold(0);
@@ -95,6 +104,9 @@ struct Connection<'a> {
     running: FuturesOrdered<BoxFuture<'static, Reply>>,
     /// Tokens of the keys that they touch.
     busy: Vec<u64>,
+    /// Commands that came whole.
+    taken: u64,
+    rest: Rest,
     closing: bool,
 }
 
@@ -104,21 +116,28 @@ impl Connection<'_> {
         self.parser.bytes_lacking(input.len()).min(READ_AHEAD_BYTES_MAX)
     }
 
-    /// Appends what arrives next: to a borrowed buffer, unless half a command waits in one of its own.
-    async fn read<S>(&mut self, input: &mut BytesMut, stream: &mut S) -> std::io::Result<usize>
+    /// Appends what arrives next: to a borrowed buffer, unless half a command waits in one of its own. `None` when the
+    /// rest of that does not come in time.
+    async fn read<S>(&mut self, input: &mut BytesMut, stream: &mut S) -> Option<std::io::Result<usize>>
     where
         S: AsyncRead + Unpin,
     {
         if !input.is_empty() {
+            let come = input.len();
             input.reserve(self.ask.max(self.lacking(input)));
-            let read = stream.read_buf(input).await?;
-            if read >= self.ask {
+            let mut reading = pin!(stream.read_buf(input));
+            let read = poll_fn(|context| match reading.as_mut().poll(context) {
+                Poll::Ready(read) => Poll::Ready(Some(read)),
+                Poll::Pending => self.rest.poll(self.taken, come, context).map(|()| None),
+            });
+            let read = read.await?;
+            if read.as_ref().is_ok_and(|&read| read >= self.ask) {
                 self.ask = (2 * self.ask).min(READ_BYTES_MAX);
             }
-            return Ok(read);
+            return Some(read);
         }
         self.borrowed = true;
-        poll_fn(|context| {
+        let read = poll_fn(|context| {
             let mut buffer = self.door.buffers.take();
             let read = pin!(stream.read_buf(&mut buffer)).poll(context);
             match read {
@@ -126,8 +145,8 @@ impl Connection<'_> {
                 Poll::Ready(_) => *input = buffer,
             }
             read
-        })
-        .await
+        });
+        Some(read.await)
     }
 
     /// Gives a borrowed buffer back, also when half a command is left in it: the rest may take its time.
@@ -173,6 +192,7 @@ impl Connection<'_> {
                 self.send(stream).await?;
             }
         }
+        self.taken += taken;
         self.door.shared.commands.fetch_add(taken, Ordering::Relaxed);
         self.finish_running().await;
         self.send(stream).await

@@ -34,6 +34,8 @@ pub(super) struct TcpReceiver {
     occupies: bool,
     /// Bytes of a frame without room that are yet to be passed over.
     passing: usize,
+    /// Bytes that have come in all.
+    received: u64,
     /// The link was closed on our side.
     closed: Arc<AtomicBool>,
     /// No frame can follow: the peer closed, or sent what is no frame.
@@ -49,6 +51,7 @@ impl TcpReceiver {
             room: None,
             occupies: false,
             passing: 0,
+            received: 0,
             closed,
             ended: false,
         }
@@ -123,6 +126,16 @@ impl LinkReceiver for TcpReceiver {
         self.room = Some(room);
     }
 
+    fn begun(&self) -> Option<(u64, usize)> {
+        match (self.passing, self.buffer.len()) {
+            (0, 0) => None,
+            // By where it begins.
+            (0, come) => Some((self.received - come as u64, come)),
+            // By where it ends.
+            (passing, _) => Some((self.received + passing as u64, FRAME_BYTES_MAX.saturating_sub(passing))),
+        }
+    }
+
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, NetworkError>> {
         loop {
             if self.ended || self.closed.load(Ordering::Acquire) {
@@ -145,8 +158,12 @@ impl LinkReceiver for TcpReceiver {
                     let clean = self.buffer.is_empty() && !self.closed.load(Ordering::Acquire);
                     return Poll::Ready(if clean { Ok(None) } else { Err(NetworkError::Closed) });
                 }
-                Ok(count) if count == room => self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX),
-                Ok(_) => {}
+                Ok(count) => {
+                    self.received += count as u64;
+                    if count == room {
+                        self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX);
+                    }
+                }
                 Err(_) => {
                     self.ended = true;
                     return Poll::Ready(Err(NetworkError::Closed));
