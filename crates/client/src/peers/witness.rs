@@ -131,14 +131,15 @@ async fn ask_again(belief: Arc<OwnBelief>, first: Probe) {
     loop {
         let Some(clock) = belief.peers.upgrade().map(|peers| peers.ports().clock.clone()) else { return };
         clock.sleep(probe.after).await;
-        let Some(peers) = belief.peers.upgrade().filter(|_| belief.is_suspected(probe.node)) else { return };
+        let is_wanted = belief.suspects.lock().wants(&probe);
+        let Some(peers) = belief.peers.upgrade().filter(|_| is_wanted) else { return };
         let call = peers.call(probe.node, Request::Ping(Ping {}));
         drop(peers);
         let answer = call.within(&clock, CONNECT_TIMEOUT).await;
         let answered = matches!(answer, Ok(_) | Err(CallError::Refused(_)));
         let next = belief.change(|suspects| match answered {
-            true => suspects.probe_answered(probe.node),
-            false => suspects.probe_failed(probe.node),
+            true => suspects.probe_answered(probe),
+            false => suspects.probe_failed(probe),
         });
         match next {
             Some(next) => probe = next,

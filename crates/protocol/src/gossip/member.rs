@@ -245,7 +245,8 @@ impl Member {
         self.heard = later(self.heard);
         self.advanced = later(self.advanced);
         self.exchange = self.exchange.map(later);
-        self.refusals = self.refusals.map(|refusals| Refusals { first: later(refusals.first), last: now });
+        let later_both = |Refusals { first, last }| Refusals { first: later(first), last: later(last) };
+        self.refusals = self.refusals.map(later_both);
     }
 
     pub(super) fn silence(&self, now: Moment) -> Duration {

@@ -221,7 +221,7 @@ impl Gossip {
         if self.stopping {
             return;
         }
-        self.own.heartbeat += 1;
+        self.own.heartbeat = self.own.heartbeat.saturating_add(1);
         self.rounds += 1;
         for member in self.members.values_mut() {
             if member.exchange.is_some_and(|since| now.since(since) >= EXCHANGE_PATIENCE) {
@@ -293,7 +293,7 @@ impl Gossip {
     /// there, or nobody would believe that it is back.
     fn outlive(&mut self, remembered: Row) {
         if remembered.incarnation == self.own.incarnation && remembered > self.own && !self.stopping {
-            self.own.heartbeat = remembered.heartbeat + 1;
+            self.own.heartbeat = remembered.heartbeat.saturating_add(1);
         }
     }
 
@@ -307,7 +307,7 @@ impl Gossip {
     fn say_goodbye(&mut self, now: Moment, actions: &mut Vec<Action>) {
         self.stopping = true;
         self.own.left = true;
-        self.own.heartbeat += 1;
+        self.own.heartbeat = self.own.heartbeat.saturating_add(1);
         let hearing: Vec<NodeId> = self
             .members
             .iter()

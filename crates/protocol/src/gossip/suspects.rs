@@ -27,16 +27,23 @@ pub struct Probe {
     pub node: NodeId,
     /// How much later.
     pub after: Duration,
+    /// Which doubt about the node it is to settle.
+    doubt: u64,
 }
 
 /// The nodes that are better avoided.
 #[derive(Clone, Debug, Default)]
 pub struct Suspects {
     doubts: BTreeMap<NodeId, Doubt>,
+    /// Doubts so far.
+    count: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Doubt {
+    /// Its number: a probe that was sent for an earlier doubt about the node settles nothing, and is the last of its own,
+    /// so there is one at a time however often the node comes and goes.
+    number: u64,
     /// Before the probe that is out.
     pause: Duration,
     /// It said that it stops: an answer alone changes nothing.
@@ -70,24 +77,33 @@ impl Suspects {
             doubt.stopping |= stopping;
             return None;
         }
-        self.doubts.insert(node, Doubt { pause: PAUSE_MIN, stopping });
-        Some(Probe { node, after: PAUSE_MIN })
+        self.count += 1;
+        self.doubts.insert(node, Doubt { number: self.count, pause: PAUSE_MIN, stopping });
+        Some(Probe { node, after: PAUSE_MIN, doubt: self.count })
     }
 
-    /// A probe had no answer; another one is wanted if the node is still suspected.
-    pub fn probe_failed(&mut self, node: NodeId) -> Option<Probe> {
-        let doubt = self.doubts.get_mut(&node)?;
+    /// Whether the answer to a probe would still settle something.
+    pub fn wants(&self, probe: &Probe) -> bool {
+        self.doubts.get(&probe.node).is_some_and(|doubt| doubt.number == probe.doubt)
+    }
+
+    /// A probe had no answer; another one is wanted if the node is still suspected for the same reason.
+    pub fn probe_failed(&mut self, probe: Probe) -> Option<Probe> {
+        if !self.wants(&probe) {
+            return None;
+        }
+        let doubt = self.doubts.get_mut(&probe.node)?;
         doubt.pause = (doubt.pause * 2).min(PAUSE_MAX);
-        Some(Probe { node, after: doubt.pause })
+        Some(Probe { after: doubt.pause, ..probe })
     }
 
     /// A probe had an answer. Another one is wanted while a node that said that it stops may be about to.
-    pub fn probe_answered(&mut self, node: NodeId) -> Option<Probe> {
-        let doubt = self.doubts.get(&node)?;
+    pub fn probe_answered(&mut self, probe: Probe) -> Option<Probe> {
+        let doubt = self.doubts.get(&probe.node).filter(|_| self.wants(&probe))?;
         if doubt.stopping && doubt.pause < PAUSE_MAX {
-            return self.probe_failed(node);
+            return self.probe_failed(probe);
         }
-        self.doubts.remove(&node);
+        self.doubts.remove(&probe.node);
         None
     }
 
@@ -118,14 +134,36 @@ mod tests {
         let mut suspects = Suspects::default();
         let first = suspects.experienced(NODE, Experience::LinkBroke).unwrap();
         assert_eq!(suspects.experienced(NODE, Experience::Refused), None, "one probe is out");
-        let mut pauses = vec![first.after];
+        let (mut pauses, mut probe) = (vec![first.after], first);
         for _ in 0..6 {
-            pauses.push(suspects.probe_failed(NODE).unwrap().after);
+            probe = suspects.probe_failed(probe).unwrap();
+            pauses.push(probe.after);
         }
         assert!(pauses.windows(2).all(|pair| pair[1] == (pair[0] * 2).min(PAUSE_MAX)), "{pauses:?}");
         suspects.experienced(NODE, Experience::Replied);
         assert_eq!((suspects.contains(NODE), suspects.count()), (false, 0));
-        assert_eq!(suspects.probe_failed(NODE), None, "nobody asks about it any more");
+        assert_eq!(suspects.probe_failed(probe), None, "nobody asks about it any more");
+    }
+
+    /// Each probe of a node that takes a link and breaks it was followed by two, and these by four.
+    #[test]
+    fn a_node_that_greets_and_breaks_its_link_each_time_is_probed_by_one() {
+        let mut suspects = Suspects::default();
+        let mut out = vec![suspects.experienced(NODE, Experience::LinkBroke).unwrap()];
+        for _ in 0..20 {
+            for probe in std::mem::take(&mut out) {
+                suspects.experienced(NODE, Experience::Greeted);
+                out.extend(suspects.experienced(NODE, Experience::LinkBroke));
+                out.extend(suspects.probe_failed(probe));
+            }
+            assert_eq!(out.iter().filter(|probe| suspects.wants(probe)).count(), 1);
+            assert_eq!(out.len(), 1);
+        }
+        let late = Probe { doubt: 1, ..out[0] };
+        assert_eq!(suspects.probe_answered(late), None);
+        assert!(suspects.contains(NODE), "an answer from before its link broke");
+        suspects.probe_answered(out[0]);
+        assert!(!suspects.contains(NODE));
     }
 
     /// A node that was told to stop left one write or two in doubt: whoever went on asking it wrote to a link that was
@@ -133,9 +171,12 @@ mod tests {
     #[test]
     fn a_node_that_stops_is_avoided_until_a_new_link_to_it_is_up() {
         let mut suspects = Suspects::default();
-        suspects.experienced(NODE, Experience::Stopping).unwrap();
+        let probe = suspects.experienced(NODE, Experience::Stopping).unwrap();
         suspects.experienced(NODE, Experience::Replied);
-        assert!(suspects.probe_answered(NODE).is_some() && suspects.contains(NODE), "it still answers pings");
+        assert!(
+            suspects.probe_answered(probe).is_some() && suspects.contains(NODE),
+            "it still answers pings"
+        );
         assert_eq!(suspects.experienced(NODE, Experience::LinkBroke), None);
         suspects.experienced(NODE, Experience::Replied);
         assert!(suspects.contains(NODE), "an answer that was on its way");
@@ -148,14 +189,14 @@ mod tests {
         let mut suspects = Suspects::default();
         let mut probe = suspects.experienced(NODE, Experience::Stopping);
         let mut waited = Duration::ZERO;
-        while let Some(Probe { after, .. }) = probe {
-            waited += after;
-            probe = suspects.probe_answered(NODE);
+        while let Some(out) = probe {
+            waited += out.after;
+            probe = suspects.probe_answered(out);
         }
         assert!(!suspects.contains(NODE));
         assert!((4..=10).contains(&waited.as_secs()), "longer than any node takes to stop: {waited:?}");
-        suspects.experienced(NODE, Experience::LinkBroke).unwrap();
-        assert_eq!(suspects.probe_answered(NODE), None);
+        let probe = suspects.experienced(NODE, Experience::LinkBroke).unwrap();
+        assert_eq!(suspects.probe_answered(probe), None);
         assert!(!suspects.contains(NODE), "any answer ends another doubt");
     }
 

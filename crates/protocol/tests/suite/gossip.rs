@@ -265,6 +265,51 @@ fn whoever_slept_does_not_blame_the_others() {
     assert_eq!(room.state(2, 1), State::Alive, "and the others see it again");
 }
 
+/// The last refusal was taken for one at the moment of waking up, so that the time in between counted as refused.
+#[test]
+fn whoever_slept_does_not_take_a_refusal_of_long_ago_for_one_of_now() {
+    let (mut now, mut actions) = (Moment::default().after(ms(1)), Vec::new());
+    let mut gossip = Gossip::start(NodeId(1), 1, now);
+    gossip.step(Event::MembersNamed { nodes: nodes(2), generation: Generation(1) }, now, &mut actions);
+    let refused = || Event::Experienced { node: NodeId(2), experience: Experience::Refused };
+    for _ in 0..3 {
+        gossip.step(refused(), now, &mut actions);
+        now = now.after(ms(200));
+        gossip.step(Event::Elapsed { roll: 1 }, now, &mut actions);
+    }
+    // Nobody tries again for seconds, and all that time this node is awake.
+    for _ in 0..20 {
+        now = now.max(gossip.deadline());
+        gossip.step(Event::Elapsed { roll: 1 }, now, &mut actions);
+    }
+    assert_eq!(gossip.state(NodeId(2)), Some(State::Suspected));
+    // Then it sleeps for a moment.
+    now = gossip.deadline().after(ms(500));
+    gossip.step(Event::Elapsed { roll: 1 }, now, &mut actions);
+    assert_eq!(gossip.state(NodeId(2)), Some(State::Suspected), "refused for less than half a second");
+    // It is down when it goes on refusing.
+    for _ in 0..5 {
+        gossip.step(refused(), now, &mut actions);
+        now = now.after(ms(200));
+        gossip.step(Event::Elapsed { roll: 1 }, now, &mut actions);
+    }
+    assert_eq!(gossip.state(NodeId(2)), Some(State::Down));
+}
+
+/// Its heartbeat began again at nought in a release build, and each answer sent it back there: nobody would have
+/// believed it any more.
+#[test]
+fn a_row_with_the_greatest_heartbeat_there_is_does_not_turn_a_nodes_own_back() {
+    let (now, mut actions) = (Moment::default().after(ms(1)), Vec::new());
+    let mut gossip = Gossip::start(NodeId(1), 1, now);
+    let row = Row { heartbeat: u64::MAX, ..Row::new(NodeId(1), 1, Generation(1)) };
+    for _ in 0..3 {
+        gossip.step(Event::AnswerReceived { from: NodeId(2), rows: vec![row] }, now, &mut actions);
+        gossip.step(Event::Elapsed { roll: 1 }, now.after(ROUND), &mut actions);
+        assert_eq!(gossip.own().heartbeat, u64::MAX);
+    }
+}
+
 #[test]
 fn behind_a_one_way_partition_a_node_is_avoided_but_never_down() {
     let mut room = Room::new(5);
