@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use runtime::{BoxFuture, Disk, Ports};
 use storage::{EnginePorts, LogEngine, LogOptions};
-use storage::{MemoryEngine, StorageEngine, StorageError};
+use storage::{MemoryEngine, Remains, StorageEngine, StorageError};
 
 /// Opens one engine for each store, and one for the hints.
 pub trait Engines: Send + Sync {
@@ -16,12 +16,11 @@ pub trait Engines: Send + Sync {
         false
     }
 
-    /// The number of the engine that has this name, which no other engine has; `None` where there is none.
-    /// Changes nothing.
+    /// What lies under this name. Changes nothing.
     ///
     /// # Errors
     /// When it cannot be told whose what lies there is.
-    fn number(&self, name: &str) -> Result<Option<u64>, StorageError>;
+    fn remains(&self, name: &str) -> Result<Remains, StorageError>;
 
     /// Opens the engine of this name, creating it if need be.
     fn open(&self, name: &str) -> BoxFuture<'static, Result<Arc<dyn StorageEngine>, StorageError>>;
@@ -39,8 +38,8 @@ impl Engines for MemoryEngines {
         true
     }
 
-    fn number(&self, _name: &str) -> Result<Option<u64>, StorageError> {
-        Ok(None)
+    fn remains(&self, _name: &str) -> Result<Remains, StorageError> {
+        Ok(Remains::Nothing)
     }
 
     fn open(&self, _name: &str) -> BoxFuture<'static, Result<Arc<dyn StorageEngine>, StorageError>> {
@@ -63,8 +62,8 @@ impl Engines for LogEngines {
         "log"
     }
 
-    fn number(&self, name: &str) -> Result<Option<u64>, StorageError> {
-        LogEngine::number(&*self.disk, name)
+    fn remains(&self, name: &str) -> Result<Remains, StorageError> {
+        LogEngine::remains(&*self.disk, name)
     }
 
     fn open(&self, name: &str) -> BoxFuture<'static, Result<Arc<dyn StorageEngine>, StorageError>> {

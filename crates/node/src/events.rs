@@ -158,12 +158,12 @@ events! {
         /// Where it lies now, below the data directory.
         directory: String,
     } => "what it must not serve any more lies in {directory} of its data directory, and may be deleted",
-    /// A store's directory was missing, or another than it was.
+    /// A store's directory was missing, incomplete, or another than it was.
     StoreLost "store-lost" {
         /// The store.
         store: String,
-    } => "its records of store {store} were gone: its directory was missing, or another than it was",
-    /// The directory of hints was missing, or another than it was.
+    } => "its records of store {store} were gone: its directory was missing, incomplete, or another than it was",
+    /// The directory of hints was missing, incomplete, or another than it was.
     HintsLost "hints-lost" {} =>
         "the hints that it held were gone; comparing brings their targets what they held",
     /// The scrub found leaves whose sum was not that of their records, and has put them right.

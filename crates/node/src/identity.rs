@@ -29,7 +29,7 @@
 //! | has no clean stop | anything else | was ended, and takes a new incarnation |
 //!
 //! Nor does a directory tell that a part of it is gone: an engine that finds nothing begins anew. So the identity names
-//! the engines, and one that is not there, or is another than it was, is *gone*: the node has lost that store, takes a
+//! the engines, and one that is not there, or not all of it, or is another than it was, is *gone*: the node has lost that store, takes a
 //! new incarnation and refills it. An engine is named when it has been opened and before anything is written to it.
 //!
 //! What the directory holds and must not serve any more (all of it when it was rolled back, a store that is not its
@@ -45,6 +45,7 @@ use std::sync::Arc;
 use coordination::documents::Member;
 use model::{NodeId, WallMillis};
 use runtime::{Disk, DiskError};
+use storage::Remains;
 use thiserror::Error;
 
 /// The file's name below the data directory.
@@ -112,15 +113,15 @@ pub(crate) struct Identity {
 /// Engines by name, with their numbers.
 type Holds = BTreeMap<String, u64>;
 
-/// A name of an engine, and the number of the one that lies there.
-pub(crate) type Found = (String, Option<u64>);
+/// A name of an engine, and what lies there.
+pub(crate) type Found = (String, Remains);
 
 /// An engine that the directory held, and does not hold any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gone {
     /// Its name.
     pub(crate) engine: String,
-    /// Whether another one lies there.
+    /// Whether another one lies there, or a part of it.
     pub(crate) replaced: bool,
 }
 
@@ -203,10 +204,11 @@ impl Identity {
 
     /// Which of the engines are gone, given what was found under their names. One that was never named is new.
     pub(crate) fn gone(&self, found: &[Found]) -> Vec<Gone> {
-        let gone = found
-            .iter()
-            .filter(|(name, number)| self.holds.get(name).is_some_and(|own| Some(*own) != *number));
-        gone.map(|(name, number)| Gone { engine: name.clone(), replaced: number.is_some() }).collect()
+        let is_gone =
+            |(name, found): &&Found| self.holds.get(name).is_some_and(|own| *found != Remains::Whole(*own));
+        let gone = found.iter().filter(is_gone);
+        gone.map(|(name, found)| Gone { engine: name.clone(), replaced: *found != Remains::Nothing })
+            .collect()
     }
 
     /// Says how the node comes back, and settles incarnation, births and what is set aside accordingly.
@@ -271,7 +273,10 @@ impl Identity {
     /// written to them.
     pub(crate) async fn hold(&mut self, found: Vec<Found>) -> Result<(), DiskError> {
         let before = self.holds.clone();
-        self.holds.extend(found.into_iter().filter_map(|(name, number)| Some((name, number?))));
+        self.holds.extend(found.into_iter().filter_map(|(name, found)| match found {
+            Remains::Nothing => None,
+            Remains::Whole(number) | Remains::Part(number) => Some((name, number)),
+        }));
         if self.holds != before { self.write(None).await } else { Ok(()) }
     }
 

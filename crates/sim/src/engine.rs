@@ -13,7 +13,8 @@ use node::engines::Engines;
 use parking_lot::Mutex;
 use runtime::BoxFuture;
 use storage::{
-    Change, Commit, Durable, EngineStats, Met, ScanCursor, ScanLimit, ScanPage, StorageEngine, StorageError,
+    Change, Commit, Durable, EngineStats, Met, Remains, ScanCursor, ScanLimit, ScanPage, StorageEngine,
+    StorageError,
 };
 
 use crate::dice::Dice;
@@ -43,8 +44,8 @@ impl Engines for PlantedEngines {
         self.plant != Plant::RewoundIdentity && self.inner.forget()
     }
 
-    fn number(&self, name: &str) -> Result<Option<u64>, StorageError> {
-        self.inner.number(name)
+    fn remains(&self, name: &str) -> Result<Remains, StorageError> {
+        self.inner.remains(name)
     }
 
     fn open(&self, name: &str) -> BoxFuture<'static, Result<Arc<dyn StorageEngine>, StorageError>> {

@@ -174,6 +174,17 @@ impl fmt::Display for StorageError {
 
 impl std::error::Error for StorageError {}
 
+/// What lies where an engine shall be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remains {
+    /// No engine.
+    Nothing,
+    /// The engine with this number, which no other has, and all that it knows of.
+    Whole(u64),
+    /// The engine with this number, but files that it knows of are missing.
+    Part(u64),
+}
+
 impl From<DiskError> for StorageError {
     fn from(error: DiskError) -> Self {
         match error {

@@ -12,6 +12,7 @@ use model::{Cluster, NodeId, PartitionId, Store};
 use protocol::collection::{Remembered, Start, judge_start};
 use protocol::merkle::Tree;
 use runtime::{Disk, Ports};
+use storage::Remains;
 
 use super::{NodeConfig, StartError};
 use crate::collection::Epochs;
@@ -79,7 +80,7 @@ pub(super) async fn join(
     // Engines that forget lose everything, whatever lies there.
     let gone = match engines.forget() {
         true => Vec::new(),
-        false => identity.gone(&find_engines(engines, engine_names(identity.contents(), &cluster))?),
+        false => identity.gone(&find_lost(engines, identity.contents(), &cluster)?),
     };
     let known = known_of(coordination, config.id).await;
     let standing = identity.settle(known, ports.clock.wall(), &gone);
@@ -139,11 +140,26 @@ fn engine_names(contents: &str, cluster: &Cluster) -> Vec<String> {
 
 /// What lies under these names.
 pub(super) fn find_engines(engines: &dyn Engines, names: Vec<String>) -> Result<Vec<Found>, StartError> {
-    let find = |name: String| match engines.number(&name) {
-        Ok(number) => Ok((name, number)),
+    let find = |name: String| match engines.remains(&name) {
+        Ok(found) => Ok((name, found)),
         Err(error) => Err(StartError::Storage { store: name, error }),
     };
     names.into_iter().map(find).collect()
+}
+
+/// What lies under the names of a node's engines. What is left of a store without another replica counts as all there
+/// is: it is better than nothing.
+fn find_lost(engines: &dyn Engines, contents: &str, cluster: &Cluster) -> Result<Vec<Found>, StartError> {
+    let mut found = find_engines(engines, engine_names(contents, cluster))?;
+    for store in cluster.stores.iter().filter(|store| store.consistency.replicas <= 1) {
+        let name = store_engine(contents, store.name.as_str());
+        for (_, remains) in found.iter_mut().filter(|(engine, _)| *engine == name) {
+            if let Remains::Part(number) = *remains {
+                *remains = Remains::Whole(number);
+            }
+        }
+    }
+    Ok(found)
 }
 
 pub(super) async fn open(

@@ -195,6 +195,40 @@ fn a_disk_that_is_lost_again_while_it_is_refilled_does_not_pass_for_whole() {
     });
 }
 
+/// A file of the log is gone: the values before those that it held must not come back, nor what was removed there.
+#[test]
+fn a_store_that_misses_a_part_is_set_aside_and_refilled() {
+    play(setup(12), |world, client| async move {
+        let keys = keys(60);
+        put_all(&world, &client, &keys, "before").await;
+        put_all(&world, &client, &keys, "after").await;
+        equal(&world, &keys).await;
+        let before: Vec<_> = keys.iter().map(|key| held(&world, 2, key)).collect();
+        world.stop(2).await;
+        let disk = world.machines()[2].disk();
+        let is_log = |path: &str| path.contains(&format!("stores/{LAST_WRITE}/")) && path.ends_with(".log");
+        let logs: Vec<String> =
+            disk.files().into_iter().map(|(path, _)| path).filter(|p| is_log(p)).collect();
+        assert!(logs.len() > 1, "{logs:?}");
+        runtime::Disk::remove(disk, logs.iter().max().expect("there are some")).expect("it is there");
+        for other in [1, 2] {
+            world.wires.block(Host(3), Host(other));
+        }
+        world.start(2);
+        until(&world, "all nodes stand", || world.all_up()).await;
+        assert!(local(&world, 2).get(place(&world, 2, &keys[0]), &keys[0]).is_err(), "no false answer");
+        let told = world.node(2).expect("it runs").events().after(0, 1000);
+        let kinds: Vec<_> = told.into_iter().map(|e| e.event.kind()).collect();
+        assert!(kinds.contains(&"store-lost") && kinds.contains(&"contents-set-aside"), "{kinds:?}");
+        for other in [1, 2] {
+            world.wires.unblock(Host(3), Host(other));
+        }
+        equal(&world, &keys).await;
+        let after: Vec<_> = keys.iter().map(|key| held(&world, 2, key)).collect();
+        assert_eq!(after, before);
+    });
+}
+
 #[test]
 fn a_copy_of_a_cleanly_stopped_directory_is_noticed_and_set_aside() {
     play(setup(6), |world, client| async move {

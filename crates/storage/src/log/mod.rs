@@ -53,7 +53,8 @@ use self::segment::Segment;
 use self::tail::Tail;
 use crate::walk::{Walkable, Walks};
 use crate::{
-    Change, Commit, Durable, EngineStats, Met, ScanCursor, ScanLimit, ScanPage, StorageEngine, StorageError,
+    Change, Commit, Durable, EngineStats, Met, Remains, ScanCursor, ScanLimit, ScanPage, StorageEngine,
+    StorageError,
 };
 
 pub use self::options::{Durability, EnginePorts, LogOptions};
@@ -104,13 +105,17 @@ impl LogEngine {
 }
 
 impl LogEngine {
-    /// The number of the engine whose records lie in `directory`, which no other engine has; `None` where there are
-    /// none. Changes nothing.
+    /// What lies in `directory`. A segment is missed when the last index snapshot names it; one that was begun after
+    /// that is not. Changes nothing.
     ///
     /// # Errors
     /// As [`LogEngine::open`], but for the lock, which it does not need.
-    pub fn number(disk: &dyn Disk, directory: &str) -> Result<Option<u64>, StorageError> {
-        identity::load(disk, directory)
+    pub fn remains(disk: &dyn Disk, directory: &str) -> Result<Remains, StorageError> {
+        let Some(engine) = identity::load(disk, directory)? else { return Ok(Remains::Nothing) };
+        match snapshot::has_its_segments(disk, directory, engine)? {
+            true => Ok(Remains::Whole(engine)),
+            false => Ok(Remains::Part(engine)),
+        }
     }
 }
 

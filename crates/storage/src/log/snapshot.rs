@@ -20,7 +20,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::core::Core;
 use super::format::{FORMAT_VERSION, SegmentKind, u32_at, u64_at};
 use super::index::Slot;
-use super::segment::Segment;
+use super::segment::{Segment, parse_name};
 use super::tail::Point;
 use crate::StorageError;
 
@@ -254,6 +254,41 @@ pub(super) fn load(disk: &dyn Disk, directory: &str, engine: u64) -> Result<Opti
     Ok(snapshot)
 }
 
+/// False when a segment that the snapshot names is not there. It reads what the snapshot says of segments and nothing of
+/// its entries; where there is no usable snapshot, nobody knows of any.
+pub(super) fn has_its_segments(disk: &dyn Disk, directory: &str, engine: u64) -> Result<bool, StorageError> {
+    let file = match disk.open(&format!("{directory}/{NAME}")) {
+        Ok(file) => file,
+        Err(DiskError::NotFound { .. }) => return Ok(true),
+        Err(error) => return Err(error.into()),
+    };
+    let mut blocks = Blocks { length: file.length(), file, offset: 0, block: 0 };
+    let head = blocks.next()?.filter(|(kind, _, head)| is_ours(*kind, head, engine));
+    if head.is_none() {
+        return Ok(true);
+    }
+    let there: BTreeMap<u32, SegmentKind> =
+        disk.list(directory)?.iter().filter_map(|name| parse_name(name)).collect();
+    while blocks.skip(Block::Entries)? {}
+    let Some((kind, _, segments)) = blocks.next()? else { return Ok(true) };
+    if kind != Block::Segments as u32 || segments.len() % SEGMENT_BYTES != 0 {
+        return Ok(true);
+    }
+    // Of one that had just begun nothing was promised, not even its name.
+    let begun = |known: &KnownSegment| known.length > 0;
+    let mut known =
+        segments.chunks_exact(SEGMENT_BYTES).map(decode_segment).filter(|(_, known)| begun(known));
+    Ok(known.all(|(id, known)| there.get(&id).is_some_and(|kind| known.is(*kind))))
+}
+
+fn is_ours(kind: u32, head: &[u8], engine: u64) -> bool {
+    kind == Block::Head as u32
+        && head.len() == 40
+        && head[..8] == MAGIC
+        && u32_at(head, 8) == FORMAT_VERSION
+        && u64_at(head, 32) == engine
+}
+
 /// Reads blocks; stops at the first that does not hold.
 struct Blocks {
     file: Arc<dyn File>,
@@ -263,6 +298,23 @@ struct Blocks {
 }
 
 impl Blocks {
+    /// Passes over a block of this kind without looking into it; false when the next one is none.
+    fn skip(&mut self, kind: Block) -> Result<bool, DiskError> {
+        let mut header = [0; BLOCK_HEADER_BYTES];
+        let count = self.file.read_at(self.offset, &mut header)?;
+        let end = self
+            .offset
+            .checked_add(BLOCK_HEADER_BYTES as u64)
+            .and_then(|at| at.checked_add(u64_at(&header, 16)));
+        match end.filter(|end| count == BLOCK_HEADER_BYTES && *end <= self.length) {
+            Some(end) if u32_at(&header, 8) == kind as u32 => {
+                (self.offset, self.block) = (end, self.block + 1);
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
     fn next(&mut self) -> Result<Option<(u32, PartitionId, Vec<u8>)>, DiskError> {
         let mut header = [0; BLOCK_HEADER_BYTES];
         if self.file.read_at(self.offset, &mut header)? < BLOCK_HEADER_BYTES {
@@ -287,12 +339,7 @@ impl Blocks {
 
 fn decode(blocks: &mut Blocks, engine: u64) -> Result<Option<Snapshot>, DiskError> {
     let Some((kind, _, head)) = blocks.next()? else { return Ok(None) };
-    let ours = kind == Block::Head as u32
-        && head.len() == 40
-        && head[..8] == MAGIC
-        && u32_at(&head, 8) == FORMAT_VERSION
-        && u64_at(&head, 32) == engine;
-    if !ours {
+    if !is_ours(kind, &head, engine) {
         return Ok(None);
     }
     let mut snapshot = Snapshot {

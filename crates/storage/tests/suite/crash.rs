@@ -7,7 +7,7 @@ use std::time::Duration;
 use model::PartitionId;
 use runtime::Disk;
 use runtime::disk::simulated::{Fault, Operation, SimulatedDisk};
-use storage::{Durability, Durable, LogEngine, LogOptions, StorageEngine, StorageError};
+use storage::{Durability, Durable, LogEngine, LogOptions, Remains, StorageEngine, StorageError};
 
 use crate::ledger::{End, Ledger};
 use crate::setup::{DIRECTORY, get, small, write};
@@ -74,13 +74,13 @@ impl Harness {
         disk.power_off_after(Some(at));
         let mut ledger = Ledger::default();
         let _ = self.script(&disk, &mut ledger);
-        self.end_life(&disk, at * 31 + seed);
+        self.end_life(&disk, at * 31 + seed)?;
         // Opening may be cut short, too.
         for again in 0..3 {
             disk.power_off_after(Some(again * 3 + at % 3));
             let world = World::default();
             let _ = world.block_on(self.open(&disk, &world));
-            self.end_life(&disk, at + seed + again);
+            self.end_life(&disk, at + seed + again)?;
         }
         let world = World::default();
         let engine = world.block_on(self.open(&disk, &world)).map_err(|error| format!("reopen: {error}"))?;
@@ -102,10 +102,14 @@ impl Harness {
         ledger.check(&*engine, self.end).map_err(|error| format!("after a clean stop: {error}"))
     }
 
-    fn end_life(&self, disk: &SimulatedDisk, seed: u64) {
+    fn end_life(&self, disk: &SimulatedDisk, seed: u64) -> Result<(), String> {
         match self.end {
             End::PowerCut => disk.crash(seed),
             End::Kill => disk.kill(),
+        }
+        match LogEngine::remains(disk, DIRECTORY) {
+            Ok(Remains::Nothing | Remains::Whole(_)) => Ok(()),
+            other => Err(format!("nothing was lost but what nobody had synced, and there is {other:?}")),
         }
     }
 
