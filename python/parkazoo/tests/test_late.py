@@ -218,6 +218,17 @@ def _create(path: str) -> Any:
     return Create(path, b"", OPEN_ACL_UNSAFE, 0)
 
 
+def test_a_session_that_was_renewed_as_its_client_stopped_is_closed_with_it(
+    make: Maker,
+) -> None:
+    client = make()
+    client.stop()
+    for ensemble in client._sessions.by_name.values():
+        ensemble.open()
+    client.close()
+    assert not any(e.connected for e in client._sessions.by_name.values())
+
+
 def test_sync_goes_to_ensembles_that_it_only_hears_of(make: Maker) -> None:
     client = make()
     newest = client.table

@@ -106,6 +106,8 @@ class Sessions:
     def release(self) -> None:
         """Free sockets. Raises, as Kazoo does, while a session is still open."""
         for ensemble in self.by_name.values():
+            if ensemble.opened and not self.running:
+                ensemble.shut()  # it was being renewed as we closed
             ensemble.close()
 
     def forget(self) -> None:
