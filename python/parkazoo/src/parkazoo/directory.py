@@ -121,7 +121,7 @@ def exists(layout: Layout, path: str, watches: Watches = NO_WATCHES) -> Machine:
     if watches is NO_WATCHES:
         stat, found = yield from _ask(layout, path, call)
     else:
-        # Alone: the watch must be entered before anything else can arrive.
+        # Alone: the watch must be entered before its event can be told.
         stat, found = (yield call), None
         watches.armed(None if stat is None else stat.version)
     if stat is None or not (stat.numChildren or path in layout.linked):

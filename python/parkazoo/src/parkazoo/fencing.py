@@ -8,7 +8,9 @@ A read has no fence. If its ensemble's copy of the table has changed since it wa
 sent, its answer is held until that copy has been read. It is good if the shard was
 still there, by that copy, or if a write behind it passed the shard's fence: servers
 answer in order, and a fence that has changed never changes back. Else it is asked
-again, in its turn among the refused writes.
+again, in its turn among the refused writes. A watch's event is held in the same
+line, so that it is told after the answer that left the watch, and before an answer
+that shows what it tells of.
 
 Why a single call is sent again, and not its whole operation: the step machines
 are correct for any delay between their steps, and a move is a delay. A claim does
@@ -24,7 +26,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.protocol.serialization import (
@@ -97,6 +99,16 @@ class StrictReply:
         self.fencing.refused(self.call, self.reply)
 
 
+class _Held(NamedTuple):
+    """What was heard of a shard while its ensemble's copy of the table was unread:
+    the answer to a read, or, without a call, the event of a watch."""
+
+    shard: int
+    call: Call | None
+    reply: Any
+    answer: Any
+
+
 class _Waiting:
     """The calls waiting for one shard, and the place that it leaves.
 
@@ -136,7 +148,7 @@ class Fencing:
         self.waiting: dict[int, _Waiting] = {}
         # True while anything waits, or is being sent that did.
         self.busy = False
-        self.held: dict[EnsembleClient, list[tuple[Call, Any, Any]]] = {}
+        self.held: dict[EnsembleClient, list[_Held]] = {}
         self.polling = False
 
     # -- calls that wait -----------------------------------------------------------
@@ -204,36 +216,46 @@ class Fencing:
                 waiting.refused.append((call, reply))
                 return
             if ensemble.suspect:
-                self.held.setdefault(ensemble, []).append((call, reply, answer))
+                self._hold(ensemble, _Held(call.shard, call, reply, answer))
                 return
         if _good(ensemble.copy, call, reply):
             reply.believe(answer)
         else:
             self.refused(call, reply)
 
+    def event_doubted(self, ensemble: EnsembleClient, shard: int, event: Any) -> None:
+        """An event has come from an ensemble whose copy of the table is unread."""
+        with self.lock:
+            self._hold(ensemble, _Held(shard, None, event, None))
+
+    def _hold(self, ensemble: EnsembleClient, held: _Held) -> None:
+        self.held.setdefault(ensemble, []).append(held)
+
     def passed(self, write: Any) -> None:
         """A write passed its fence: so had the shard been there for reads before it."""
         ensemble, shard = write.ensemble, write.call.shard
         if ensemble not in self.held:
             return
-        proven: list[tuple[Call, Any, Any]] = []
-        left: list[tuple[Call, Any, Any]] = []
+        proven: list[_Held] = []
+        left: list[_Held] = []
         with self.lock:
             for held in self.held.pop(ensemble, []):
-                same = held[1].table.fences[shard] == write.table.fences[shard]
-                (proven if held[0].shard == shard and same else left).append(held)
+                same = held.reply.table.fences[shard] == write.table.fences[shard]
+                (proven if held.shard == shard and same else left).append(held)
             if left:
                 self.held[ensemble] = left
-        for _, reply, answer in proven:
-            reply.believe(answer)
+        for held in proven:
+            held.reply.believe(held.answer)
 
     def copy_read(self, ensemble: EnsembleClient, seen: Any, number: int) -> None:
         """An ensemble's copy of the table has been read, or could not be."""
         good, failed = [], []
         with self.lock:
             again: list[tuple[Call, Any]] = []
-            for call, reply, answer in self.held.pop(ensemble, []):
-                if isinstance(seen, Table) and _good(seen, call, reply):
+            for _, call, reply, answer in self.held.pop(ensemble, []):
+                if call is None or (
+                    isinstance(seen, Table) and _good(seen, call, reply)
+                ):
                     good.append((reply, answer))
                 elif self._ended_with(seen, call, reply):
                     failed.append(reply)
@@ -286,11 +308,12 @@ class Fencing:
         """The session is lost: nothing that waits will be sent."""
         with self.lock:
             calls = [c for w in self.waiting.values() for c in [*w.refused, *w.unsent]]
-            calls += [(c, r) for held in self.held.values() for c, r, _ in held]
+            replies = [reply for _, reply in calls]
+            replies += [h.reply for held in self.held.values() for h in held]
             self.waiting.clear()
             self.busy = False
             self.held.clear()
-        for _, reply in calls:
+        for reply in replies:
             reply.set_exception(error)
 
     def _see_to_it(self) -> None:

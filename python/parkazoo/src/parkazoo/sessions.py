@@ -449,7 +449,6 @@ class Sessions:
         if known and isinstance(seen, Table):
             self.adopt(seen)
         self.signal.set()
-        self.client._watches.released(ensemble)
         self.client._fencing.copy_read(ensemble, seen, number)
 
     def adopt(self, table: Table) -> None:

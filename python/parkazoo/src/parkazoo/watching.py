@@ -68,6 +68,21 @@ class Forward:
             self.client._watches.arrived(self, event.type)
 
 
+class _HeldEvent:
+    """An event that waits among answers until it is known where its shard is."""
+
+    __slots__ = ("event", "forward", "table")
+
+    def __init__(self, forward: Forward, event: str, table: Table) -> None:
+        self.forward, self.event, self.table = forward, event, table
+
+    def believe(self, answer: Any) -> None:
+        self.forward.client._watches.released(self.forward, self.event)
+
+    def set_exception(self, error: Exception) -> None:
+        """All watches have been told of what happened to the session."""
+
+
 class DataWatch:
     """A read that leaves a data watch for `watcher` (None: only physically)."""
 
@@ -126,14 +141,12 @@ class Watches:
         self.arming: dict[str, set[ChildWatch]] = {}
         self.data_seen: dict[str, Any] = {}
         self.child_seen: dict[str, Any] = {}
-        self.held: list[tuple[Forward, str]] = []
 
     def forget(self) -> None:
         """The user's watches were all told that the connection was interrupted."""
         with self.lock:
             self.data_seen.clear()
             self.child_seen.clear()
-            self.held.clear()
 
     # -- entering ----------------------------------------------------------------
 
@@ -188,24 +201,23 @@ class Watches:
 
     def arrived(self, forward: Forward, event: str) -> None:
         """An event from a server. Runs on that connection's thread."""
-        ensemble = forward.ensemble
-        if forward.shard is not None and ensemble is not None:
-            if ensemble.suspect:
-                with self.lock:  # its shard may be leaving, and its nodes with it
-                    self.held.append((forward, event))
-                return
-            table = self.client.table
-            if table is None or table.owners[forward.shard] != ensemble.name:
-                return  # cleaned up after a move; `follow` sees to the watch
-        self.happened(forward.kind, forward.path, event)
+        ensemble, shard, table = forward.ensemble, forward.shard, self.client.table
+        if ensemble is None or shard is None or table is None or not ensemble.suspect:
+            self.released(forward, event)
+        else:  # its shard may be leaving, and its nodes with it
+            held = _HeldEvent(forward, event, table)
+            self.client._fencing.event_doubted(ensemble, shard, held)
 
-    def released(self, ensemble: EnsembleClient) -> None:
-        """The table this ensemble's events were held for has been read."""
-        with self.lock:
-            ready = [held for held in self.held if held[0].ensemble is ensemble]
-            self.held = [held for held in self.held if held[0].ensemble is not ensemble]
-        for forward, event in ready:
-            self.arrived(forward, event)
+    def released(self, forward: Forward, event: str) -> None:
+        """An event from an ensemble whose copy of the table has been read."""
+        ensemble, shard, table = forward.ensemble, forward.shard, self.client.table
+        if (
+            ensemble is None
+            or shard is None
+            or (table is not None and table.owners[shard] == ensemble.name)
+        ):
+            self.happened(forward.kind, forward.path, event)
+        # Else it is cleaned up there after a move; `follow` sees to the watch.
 
     def happened(self, kind: str, path: str, event: str) -> None:
         if kind == DATA:
