@@ -43,7 +43,7 @@ from parkazoo.requests import ON_ONE_PATH, passed_through
 from parkazoo.sessions import Sessions
 from parkazoo.steps import Call, Multi
 from parkazoo.watching import Watches
-from parkazoo.wire import Fenced
+from parkazoo.wire import Fenced, ShardMoved
 
 
 class ParKazooClient(Facade):
@@ -392,6 +392,11 @@ class ParKazooClient(Facade):
         if type(request) is Multi:
             fences: tuple[tuple[str, int], ...] = ((fence(shard), table.fences[shard]),)
             for other in request.also:
+                if table.owners[other] != name:
+                    # Never let a fence that stayed behind there be the judge: it may
+                    # have the version that the one at the new place has.
+                    reply.set(ShardMoved())
+                    return
                 fences += ((fence(other), table.fences[other]),)
             request = Fenced(fences, request.operations)
         elif getattr(request, "watcher", None) is not None:
@@ -410,7 +415,7 @@ class ParKazooClient(Facade):
                 later.setdefault(ensemble, []).append(reply)
         now = self._sessions.table
         if now is not table and now is not None:
-            fencing.shards_left(table, now, (shard,))  # what follows must not overtake
+            fencing.shards_left(table, now, call.shards)  # nothing must overtake
 
     def _everywhere(self, request: Any, async_object: Any) -> None:
         """Send a request on every session; the answer is a failure if one failed."""

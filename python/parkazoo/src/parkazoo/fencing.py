@@ -162,19 +162,21 @@ class Fencing:
         self._see_to_it()
 
     def must_wait(self, call: Call, reply: Any) -> bool:
-        """Is the shard on its way? Then the call waits behind those before it.
+        """Is a shard of it on its way? Then the call waits behind those before it.
 
         Reads wait, too: what the old ensemble answers after the switch is old.
         """
-        shard = call.shard
         with self.lock:
-            waiting = self.waiting.get(shard)
-            if waiting is None:
-                table = self.client._sessions.table
-                if table is None or shard not in table.moving:
-                    return False
-                waiting = self._entry(shard, self._at(table, shard), table)
-            waiting.unsent.append((call, reply))
+            table = self.client._sessions.table
+            for shard in call.shards:
+                waiting = self.waiting.get(shard)
+                if waiting is None and table is not None and shard in table.moving:
+                    waiting = self._entry(shard, self._at(table, shard), table)
+                if waiting is not None:
+                    waiting.unsent.append((call, reply))
+                    break
+            else:
+                return False
         self._see_to_it()
         return True
 
@@ -232,16 +234,18 @@ class Fencing:
         self.held.setdefault(ensemble, []).append(held)
 
     def passed(self, write: Any) -> None:
-        """A write passed its fence: so had the shard been there for reads before it."""
-        ensemble, shard = write.ensemble, write.call.shard
+        """A write passed its fences: so had its shards been there before it."""
+        ensemble, shards = write.ensemble, write.call.shards
         if ensemble not in self.held:
             return
+        fences = write.table.fences
         proven: list[_Held] = []
         left: list[_Held] = []
         with self.lock:
             for held in self.held.pop(ensemble, []):
-                same = held.reply.table.fences[shard] == write.table.fences[shard]
-                (proven if held.shard == shard and same else left).append(held)
+                shard, sent = held.shard, held.reply.table.fences
+                same = shard in shards and sent[shard] == fences[shard]
+                (proven if same else left).append(held)
             if left:
                 self.held[ensemble] = left
         for held in proven:

@@ -32,6 +32,13 @@ class Call(NamedTuple):
     request: Any
     label: str = ""
 
+    @property
+    def shards(self) -> tuple[int, ...]:
+        """Its shard, and all others that it writes to."""
+        request = self.request
+        also = request.also if type(request) is Multi else ()
+        return (self.shard, *also)
+
 
 class Multi(NamedTuple):
     """Writes that happen together or not at all, on one shard.

@@ -1,0 +1,139 @@
+"""Transactions over several shards while one of these moves, on connections that only
+note what they would send (`test_held_reads.py`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kazoo.exceptions import NoNodeError, NotEmptyError
+from kazoo.protocol.serialization import GetChildren
+
+from fakes import Fake, stat
+from parkazoo import CrossShardTransaction
+from parkazoo.layout import fence
+from parkazoo.mapping import Table
+from parkazoo.steps import MultiFailed
+from parkazoo.wire import Fenced
+from test_held_reads import copy, value
+
+ONE = Table.initial({"e0": "h0:1"})
+TWO = ONE.with_ensembles({"e0": "h0:1", "e1": "h1:1"}).next()
+
+
+class Together(Fake):
+    """All shards on the first ensemble; `/a/x` is a directory in one shard, with its
+    bucket in another, and `/b/y` is in a third."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__()
+        self.silent()
+        self.client._sessions.table = table
+        layout = self.client._layout
+        self.a, self.b = layout.node("/a/x").shard, layout.node("/b/y").shard
+        self.bucket = layout.buckets("/a/x")[0].shard
+        assert len({self.a, self.b, self.bucket}) == 3
+
+    def adopt(self, table: Table) -> None:
+        self.client._sessions.adopt(table)
+
+    def one(self, name: str = "e0") -> tuple[Any, Any]:
+        """The only request that is on the wire to an ensemble."""
+        ((request, reply),) = self.sent(name)
+        return request, reply
+
+    def refused(self, reply: Any) -> Any:
+        """Refuse to delete the directory, and show its link. The reply to what then
+        looks into its bucket."""
+        reply.set(MultiFailed(0, NotEmptyError()))
+        request, reply = self.one()
+        assert type(request) is GetChildren
+        reply.set(["link"])
+        request, reply = self.one()
+        assert type(request) is GetChildren
+        return reply
+
+
+def fences(request: Any) -> list[str]:
+    assert isinstance(request, Fenced)
+    return [path for path, _ in request.fences]
+
+
+def test_a_second_attempt_is_not_sent_to_where_a_shard_has_left() -> None:
+    """There a fence may stand with the same version until it is cleaned up, and what
+    passes it is lost with it."""
+    fake = Together(ONE)
+    asked = fake.client.transaction()
+    asked.delete("/a/x")
+    asked.set_data("/b/y", b"")
+    done = asked.commit_async()
+    request, reply = fake.one()
+    assert set(fences(request)) == {fence(fake.a), fence(fake.b)}
+    reply = fake.refused(reply)
+    fake.adopt(TWO.with_owner(fake.b, "e1", 1))
+    reply.set_exception(NoNodeError())
+    assert fake.sent("e0") == fake.sent("e1") == []
+    with pytest.raises(CrossShardTransaction):
+        done.get_nowait()
+
+
+def test_a_bucket_that_leaves_meanwhile_is_closed_where_it_is() -> None:
+    fake = Together(TWO)
+    asked = fake.client.transaction()
+    asked.delete("/a/x")
+    done = asked.commit_async()
+    _, reply = fake.one()
+    reply = fake.refused(reply)
+    fake.adopt(TWO.with_owner(fake.bucket, "e1", 1).next())
+    reply.set_exception(NoNodeError())
+    request, reply = fake.one()
+    assert fences(request) == [fence(fake.a)], "begun anew"
+    reply.set(MultiFailed(0, NotEmptyError()))
+    fake.one()[1].set(["link"])
+    request, reply = fake.one("e1")
+    reply.set_exception(NoNodeError())
+    request, reply = fake.one("e1")
+    assert fences(request) == [fence(fake.bucket)]
+    reply.set([None, None])
+    request, reply = fake.one()
+    assert fences(request) == [fence(fake.a)]
+    reply.set([True, True])
+    assert done.get_nowait() == [True]
+
+
+def test_it_waits_while_any_of_its_shards_is_on_its_way() -> None:
+    fake = Together(TWO)
+    asked = fake.client.transaction()
+    asked.delete("/a/x")
+    asked.commit_async()
+    _, reply = fake.one()
+    reply = fake.refused(reply)
+    frozen = TWO.with_frozen({fake.bucket: "e1"}).next()
+    fake.adopt(frozen)
+    reply.set_exception(NoNodeError())
+    assert fake.sent("e0") == fake.sent("e1") == []
+    fake.announce("e0")
+    (_, _), (_, table) = fake.sent("e0")
+    table.set(copy(frozen.with_owner(fake.bucket, "e0", 2).next()))
+    request, _ = fake.one()
+    assert set(fences(request)) == {fence(fake.a), fence(fake.bucket)}
+
+
+def test_it_proves_the_reads_of_all_its_shards() -> None:
+    fake = Together(ONE)
+    told: list[str] = []
+    read = fake.client.get_async("/b/y")
+    read.rawlink(lambda _: told.append("get"))
+    _, get = fake.one()
+    asked = fake.client.transaction()
+    asked.set_data("/a/x", b"")
+    asked.set_data("/b/y", b"after")
+    done = asked.commit_async()
+    done.rawlink(lambda _: told.append("set"))
+    request, write = fake.one()
+    assert set(fences(request)) == {fence(fake.a), fence(fake.b)}
+    fake.announce("e0")
+    get.set(value(b"before"))
+    assert told == []
+    write.set([stat(1), stat(1)])
+    assert told == ["get", "set"]
