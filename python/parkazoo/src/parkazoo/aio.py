@@ -9,19 +9,24 @@
 
 What: a front over a `ParKazooClient` of its own (or a `PooledClient`). Data operations
 are awaited without a thread of their own: they are Kazoo's `_async` forms, whose
-results come back to the event loop. What blocks, as recipes do, runs on a pool of
-threads. Watches and listeners are called on the event loop; a coroutine function
-becomes a task.
+results come back to the event loop. What blocks, as recipes do, runs on a thread.
+Watches and listeners are called on the event loop; a coroutine function becomes a task.
 
-Must never: block the event loop, or call a user's function off it.
+Why each on a thread of its own: what waits for a lock is woken by a release, what waits
+for a queue by a put. On a pool of threads those who wait would fill it, and who could
+wake them would stand behind them in its queue.
+
+Must never: block the event loop, call a user's function off it, or let what ends a wait
+stand behind those who wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -29,8 +34,9 @@ from typing import Any
 from parkazoo.client import ParKazooClient
 from parkazoo.pool import PooledClient
 
-# Recipes that may wait at the same time, for instance for locks.
-THREADS_MAX = 64
+# Calls of one client that may wait at the same time, for instance for locks. Each has
+# a thread; a process has room for some ten thousand.
+WAITING_MAX = 4096
 
 
 def _takes(function: Any, count: int) -> bool:
@@ -45,6 +51,24 @@ def _takes(function: Any, count: int) -> bool:
 def _without_event(function: Any) -> Any:
     """Kazoo's DataWatch calls functions of two arguments and of three."""
     return lambda data, stat, event: function(data, stat)
+
+
+def _on_thread(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    """Begin a call that blocks. It has begun, and is not undone by a cancellation.
+
+    :raises RuntimeError: the process may have no more threads.
+    """
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+
+    def call() -> None:
+        try:
+            future.set_result(function(*arguments))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=call, name="parkazoo-call", daemon=True).start()
+    return future
 
 
 class Recipe:
@@ -87,7 +111,7 @@ class Client:
     ) -> None:
         kind: Any = PooledClient if pooled else ParKazooClient
         self.client: Any = kind(hosts, **options)
-        self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="parkazoo")
+        self._room = threading.BoundedSemaphore(WAITING_MAX)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -95,18 +119,18 @@ class Client:
 
     async def start(self, timeout: float = 15) -> None:
         self._loop = asyncio.get_running_loop()
-        await self.run(self.client.start, timeout)
+        await self._finish(self.client.start, timeout)
 
     async def stop(self) -> None:
-        await self.run(self.client.stop)
+        await self._finish(self.client.stop)
         self.client.close()
 
     async def restart(self) -> None:
-        await self.run(self.client.restart)
+        await self._finish(self.client.restart)
 
     def close(self) -> None:
-        """Free the threads of a client that is stopped and will not start again."""
-        self._pool.shutdown(wait=False)
+        """Free what a client that is stopped and will not start again has left."""
+        self.client.close()
 
     async def __aenter__(self) -> Client:
         await self.start()
@@ -135,17 +159,35 @@ class Client:
         self.client.remove_listener(on_loop)
 
     async def command(self, cmd: bytes = b"ruok") -> str:
-        return str(await self.run(self.client.command, cmd))
+        return str(await self._finish(self.client.command, cmd))
 
     async def server_version(self) -> Any:
-        return await self.run(self.client.server_version)
+        return await self._finish(self.client.server_version)
 
     # -- running what blocks -------------------------------------------------------
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call something that blocks, such as a recipe's method, on a thread."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, function, *arguments)
+        """Call something that blocks, such as a recipe's method, on a thread.
+
+        :raises RuntimeError: `WAITING_MAX` such calls of this client have not ended.
+        """
+        if not self._room.acquire(blocking=False):
+            raise RuntimeError(
+                f"{WAITING_MAX} calls of this client are waiting already, each on a"
+                " thread; let fewer tasks wait at a time, with an asyncio.Semaphore"
+            )
+        try:
+            future = _on_thread(function, *arguments)
+        except BaseException:
+            self._room.release()
+            raise
+        future.add_done_callback(lambda _: self._room.release())
+        return await asyncio.wrap_future(future)
+
+    @staticmethod
+    async def _finish(function: Callable[..., Any], *arguments: Any) -> Any:
+        """The same for what ends by itself, and may be what others wait for."""
+        return await asyncio.wrap_future(_on_thread(function, *arguments))
 
     async def recipe(self, name: str, *arguments: Any, **named: Any) -> Recipe:
         """A recipe by the name of Kazoo's attribute, such as "Queue" or "Counter".
@@ -183,12 +225,12 @@ class Client:
             recipe.cancel()
             await asyncio.wait([waiting])
             if not waiting.exception() and waiting.result():
-                await self.run(recipe.release)
+                await self._finish(recipe.release)
             raise
         try:
             yield recipe
         finally:
-            await self.run(recipe.release)
+            await self._finish(recipe.release)
 
     # -- data ----------------------------------------------------------------------
 
@@ -238,7 +280,7 @@ class Client:
         self, path: str, version: int = -1, recursive: bool = False
     ) -> Any:
         if recursive:
-            return await self.run(lambda: self.client.delete(path, recursive=True))
+            return await self._finish(self.client.delete, path, -1, True)
         return await self._result(self.client.delete_async(path, version))
 
     async def sync(self, path: str) -> Any:
