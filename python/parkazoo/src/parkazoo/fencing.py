@@ -16,6 +16,8 @@ Why a single call is sent again, and not its whole operation: the step machines
 are correct for any delay between their steps, and a move is a delay. A claim does
 not move; a machine whose claim is gone begins anew by itself.
 
+What was asked before the session was lost is never sent in the next one.
+
 Must never: reorder two calls of one client to one shard, release a shard before
 every call that was in flight to its old ensemble has come back, or ask a read
 again behind a later write that has had its effect.
@@ -156,10 +158,19 @@ class Fencing:
     def refused(self, call: Call, reply: Any) -> None:
         """The fence refused this call. It will be sent again."""
         with self.lock:
-            self._entry(call.shard, reply.ensemble, reply.table).refused.append(
-                (call, reply)
-            )
-        self._see_to_it()
+            lost = self._lost(reply)
+            if not lost:
+                entry = self._entry(call.shard, reply.ensemble, reply.table)
+                entry.refused.append((call, reply))
+        if lost:
+            reply.set_exception(self.client._sessions.loss())
+        else:
+            self._see_to_it()
+
+    def _lost(self, reply: Any) -> bool:
+        """Has a session been lost since this was asked? Under our lock: whoever sees
+        none is there to be given up when there is one."""
+        return bool(reply.losses != self.client._sessions.losses)
 
     def must_wait(self, call: Call, reply: Any) -> bool:
         """Is a shard of it on its way? Then the call waits behind those before it.
@@ -261,7 +272,7 @@ class Fencing:
                     isinstance(seen, Table) and _good(seen, call, reply)
                 ):
                     good.append((reply, answer))
-                elif self._ended_with(seen, call, reply):
+                elif self._lost(reply) or self._ended_with(seen, call, reply):
                     failed.append(reply)
                 else:
                     again.append((call, reply))
@@ -295,6 +306,7 @@ class Fencing:
             self.client._sessions.session(owner)  # not under our lock, which is inner
         with self.lock:
             again: list[tuple[Call, Any]] = []
+            lost: list[Any] = []
             for shard, waiting in list(self.waiting.items()):
                 if (
                     shard not in table.moving
@@ -305,8 +317,13 @@ class Fencing:
                     del self.waiting[shard]
             # Sent under the lock, so that no later call slips in between.
             for call, reply in again:
-                self.client._submit(call, reply)
+                if self._lost(reply):
+                    lost.append(reply)
+                else:
+                    self.client._submit(call, reply)
             self.busy = bool(self.waiting)
+        for reply in lost:
+            reply.set_exception(self.client._sessions.loss())
 
     def give_up(self, error: Exception) -> None:
         """The session is lost: nothing that waits will be sent."""

@@ -55,6 +55,10 @@ class _Part:
         self.ensemble: EnsembleClient = None  # type: ignore[assignment]
         self.table: Table = None  # type: ignore[assignment]
 
+    @property
+    def losses(self) -> int:
+        return self.operation.losses
+
     def set(self, value: Any = None) -> None:
         call = self.call
         if call.label:
