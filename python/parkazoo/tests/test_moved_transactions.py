@@ -3,18 +3,20 @@ note what they would send (`test_held_reads.py`)."""
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError, NotEmptyError
-from kazoo.protocol.serialization import GetChildren
+from kazoo.protocol.serialization import Delete, GetChildren
 
 from fakes import Fake, stat
-from parkazoo import CrossShardTransaction
+from parkazoo import CrossShardTransaction, intents, remove
 from parkazoo.layout import fence
 from parkazoo.mapping import Table
 from parkazoo.steps import MultiFailed
-from parkazoo.wire import Fenced
+from parkazoo.wire import Fenced, ShardMoved
 from test_held_reads import copy, value
 
 ONE = Table.initial({"e0": "h0:1"})
@@ -41,6 +43,13 @@ class Together(Fake):
         """The only request that is on the wire to an ensemble."""
         ((request, reply),) = self.sent(name)
         return request, reply
+
+    def awaited(self) -> tuple[Any, Any]:
+        """What another thread sends to the first ensemble, in a moment."""
+        deadline = time.monotonic() + 10
+        while not self["e0"]._queue and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.one()
 
     def refused(self, reply: Any) -> Any:
         """Refuse to delete the directory, and show its link. The reply to what then
@@ -137,3 +146,69 @@ def test_it_proves_the_reads_of_all_its_shards() -> None:
     assert told == []
     write.set([stat(1), stat(1)])
     assert told == ["get", "set"]
+
+
+def test_what_waits_for_it_in_session_order_waits_until_it_is_answered() -> None:
+    """It was put behind what had come later, when a fence had refused it."""
+    fake = Together(ONE)
+    fake.client._ordering.across = True
+    asked = fake.client.transaction()
+    asked.set_data("/a/x", b"")
+    asked.set_data("/b/y", b"")
+    done = asked.commit_async()
+    fake.client.set_async("/a/x", b"later")
+    for _ in range(2):
+        request, reply = fake.one()
+        assert set(fences(request)) == {fence(fake.a), fence(fake.b)}
+        reply.set(ShardMoved())
+    request, reply = fake.one()
+    assert set(fences(request)) == {fence(fake.a), fence(fake.b)}
+    reply.set([stat(1), stat(1)])
+    assert len(done.get_nowait()) == 2
+    request, _ = fake.one()
+    assert fences(request) == [fence(fake.a)]
+
+
+@pytest.mark.parametrize("undo", [False, True], ids=["do", "undo"])
+def test_a_part_of_an_intent_is_done_where_its_bucket_has_gone(undo: bool) -> None:
+    """An error that is no Kazoo exception came out, and the rest was left to others."""
+    fake = Together(TWO)
+    found: list[Any] = []
+
+    def part() -> None:
+        client, work = fake.client, [Delete("/a/x", 0)]
+        if undo:
+            found.append(intents._try_undo(client, fake.a, "id", work))
+        else:
+            records = [{"version": 0}]
+            found.extend(intents._do(client, fake.a, [0], work, records, "id"))
+
+    thread = threading.Thread(target=part, daemon=True)
+    thread.start()
+    _, reply = fake.awaited()
+    reply = fake.refused(reply)
+    fake.adopt(TWO.with_owner(fake.bucket, "e1", 1).next())
+    reply.set_exception(NoNodeError())
+    request, reply = fake.awaited()
+    assert fences(request) == [fence(fake.a)]
+    reply.set([True, True])
+    thread.join(10)
+    assert found == ([None] if undo else [True])
+
+
+def test_the_watchman_goes_on_whatever_happens_to_him(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = Together(TWO)
+    sessions, rounds = fake.client._sessions, iter([ShardMoved(), KeyError("e1")])
+    sessions.running = True
+
+    def roll_forward(client: Any) -> list[str]:
+        for error in rounds:
+            raise error
+        sessions.running = False
+        return []
+
+    monkeypatch.setattr(remove, "roll_forward", roll_forward)
+    remove.watchman(fake.client, sessions.opening)
+    assert not sessions.running

@@ -358,14 +358,15 @@ class ParKazooClient(Facade):
             assert table is not None
             seat = self._sessions.session(table.seat)
             self._pass_through(seat, request, async_object)
-        elif (
-            kind is Transaction
-            and self.cross_shard == "intent"
-            and intents.needed(self, request.operations)
-        ):
+        elif kind is Transaction and self._by_intent(request):
             self.handler.spawn(intents.commit, self, request.operations, async_object)
         else:
             self._ordering.submit(request, async_object)
+
+    def _by_intent(self, request: Transaction) -> bool:
+        """Is this transaction more than one server can do, and may be done so?"""
+        allowed = self.cross_shard == "intent"
+        return allowed and intents.needed(self, request.operations)
 
     def _submit(
         self, call: Call, reply: Any, later: dict[EnsembleClient, Any] | None = None

@@ -68,6 +68,7 @@ from parkazoo.mapping import EnsembleRemoved, Table
 from parkazoo.remove import ask
 from parkazoo.steps import SEQUENCE, Call, Multi, MultiFailed
 from parkazoo.transaction import Group, crosses, native
+from parkazoo.wire import ShardMoved
 
 if TYPE_CHECKING:
     from parkazoo.client import ParKazooClient
@@ -233,20 +234,16 @@ def _do(
     identity: str,
 ) -> list[Any]:
     """One shard's part, with its mark: all or none."""
-    layout, table = client._layout, client._sessions.table
-    assert table is not None
-    groups = []
+    todo = []
     for number in numbers:
         operation = operations[number]
         if not isinstance(operation, Create):
             operation = operation._replace(version=records[number]["version"])
-        groups.append(Group(operation, layout.node(operation.path)))
+        todo.append(operation)
     mark = Create(f"{fence(shard)}/{DONE}{identity}", b"", OPEN_ACL_UNSAFE, 0)
     failpoints.reached("intent.3.apply", failpoints.BEFORE)
     try:
-        found: list[Any] = ask(
-            client, lambda layout: native(layout, table, groups, [shard], (mark,))
-        )
+        found = _at_once(client, shard, todo, mark)
     except NodeExistsError:
         raise SessionExpiredError(
             "this client was away for so long that another one has undone its"
@@ -260,6 +257,26 @@ def _do(
             again = isinstance(result, BadVersionError) and anyway
             raise Refused(number, result, again)
     return found
+
+
+def _at_once(
+    client: ParKazooClient, shard: int, operations: list[Any], mark: Any
+) -> list[Any]:
+    """Operations on one shard, and its mark, in one native transaction."""
+
+    def machine(layout: Any) -> Any:
+        table = client._sessions.table
+        assert table is not None
+        groups = [Group(op, layout.node(op.path)) for op in operations]
+        return (yield from native(layout, table, groups, [shard], (mark,)))
+
+    for _ in range(RECORD_ATTEMPTS_MAX):
+        try:
+            return list(ask(client, machine))
+        except ShardMoved:
+            # Nothing was done: a bucket that it was to take away, too, is elsewhere.
+            client.handler.sleep_func(RECORD_PAUSE)
+    raise Contention("a part of a transaction keeps meeting moves; try again")
 
 
 # -- undoing -------------------------------------------------------------------------
@@ -315,21 +332,16 @@ def _try_undo(
     client: ParKazooClient, shard: int, identity: str, todo: list[Any]
 ) -> int | None:
     """None: done. Otherwise the operation that somebody else's change prevents."""
-    table = client._sessions.table
-    assert table is not None
     mark = Delete(f"{fence(shard)}/{DONE}{identity}", -1)
 
-    def machine(layout: Any) -> Any:
-        if todo:
-            groups = [Group(op, layout.node(op.path)) for op in todo]
-            return (yield from native(layout, table, groups, [shard], (mark,)))
+    def unmark(layout: Any) -> Any:
         try:
             return (yield Call(shard, Multi((mark,))))
         except MultiFailed:
             return []
 
     try:
-        found = ask(client, machine)
+        found = _at_once(client, shard, todo, mark) if todo else ask(client, unmark)
     except NoNodeError:
         return None  # somebody else undid this part
     for index, result in enumerate(found):

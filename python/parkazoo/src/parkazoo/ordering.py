@@ -102,7 +102,11 @@ class Task(Driven):
             ordering.leave(self)
         if type(error) is ShardMoved:
             # A transaction over shards that are not on one ensemble any more, or
-            # soon will not be. Nothing was done: it is judged by the newer table.
+            # soon will not be. Nothing was done: it is judged by the newer table, and
+            # what waits until it is answered goes on waiting.
+            if not ordering.client._by_intent(self.request):
+                self.send()
+                return
             ordering.client._dispatch(self.request, self.async_object)
         else:
             self.async_object.set_exception(error)

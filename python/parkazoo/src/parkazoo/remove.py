@@ -331,4 +331,6 @@ def watchman(client: ParKazooClient, opening: int) -> None:
                 roll_forward(client)
             except KazooException as error:
                 client.logger.debug("work left behind is not finished: %s", error)
+            except Exception:  # whatever it is: nobody would begin this anew
+                client.logger.warning("work left behind is not finished", exc_info=True)
         pause = LOOK_SECONDS * (1 + random.random())
