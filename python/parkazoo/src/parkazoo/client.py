@@ -387,7 +387,13 @@ class ParKazooClient(Facade):
         name = table.owners[shard]
         ensemble = self._sessions.by_name.get(name)
         if ensemble is None or not ensemble.opened:
-            ensemble = self._sessions.session(name)
+            try:
+                ensemble = self._sessions.session(name)
+            except KeyError:
+                if table is self._sessions.table:
+                    raise
+                self._submit(call, reply, later)  # it has left by a newer table
+                return
         reply.ensemble = ensemble
         reply.table = table
         if type(request) is Multi:

@@ -28,6 +28,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kazoo.exceptions import NoAuthError, NoNodeError
@@ -299,12 +300,19 @@ class Fencing:
 
     def _release(self, ensemble: EnsembleClient, number: int) -> None:
         """Send what waited for shards that have arrived."""
-        table = self.client._sessions.table
+        sessions = self.client._sessions
+        table = sessions.table
         if table is None or not self.waiting:
             return
         for owner in {table.owners[shard] for shard in list(self.waiting)}:
-            self.client._sessions.session(owner)  # not under our lock, which is inner
-        with self.lock:
+            with suppress(KeyError):  # it has left by a newer table
+                sessions.session(owner)  # not under our lock
+        # Whoever loses a session gives up, under the sessions' lock, what waits here;
+        # so that lock is the outer one. And the table does not change under it.
+        with sessions.lock, self.lock:
+            table = sessions.table
+            if table is None:
+                return
             again: list[tuple[Call, Any]] = []
             lost: list[Any] = []
             for shard, waiting in list(self.waiting.items()):
