@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kazoo.exceptions import ConnectionLoss, NoNodeError
 from kazoo.protocol.serialization import Exists, GetData
+from kazoo.protocol.states import KeeperState
 
 from fakes import Fake, stat
 from parkazoo import CrossShardTransaction
@@ -304,3 +305,70 @@ def test_a_transaction_over_shards_of_which_one_leaves_is_judged_anew() -> None:
         done.get_nowait()
     client.create_async("/a/y")
     assert len(fake.sent("e0")) == 1, "the other shard is in use"
+
+
+def test_a_call_made_as_a_newer_table_is_taken_up_is_not_overtaken() -> None:
+    """Its old place was found to owe no answer, and the call was sent there then."""
+    fake = Moving()
+    fencing = fake.client._fencing
+    left = fencing.shards_left
+
+    def and_a_call(old: Table, table: Table) -> None:
+        left(old, table)
+        fake.set("w1")  # by the old table still
+
+    fencing.shards_left = and_a_call  # type: ignore
+    fake.announce(fake.new)
+    fake.replies(fake.new)[0][1].set(copy(fake.switched))
+    fake.set("w2")
+    assert fake.words(fake.old) == []
+    assert fake.words(fake.new) == ["w1", "w2"]
+
+
+def test_a_held_answer_is_still_waited_for() -> None:
+    """It is in no queue, and may have to be asked for again."""
+    fake = Moving()
+    fake.get()
+    ((_, get),) = fake.replies(fake.old)
+    fake.announce(fake.old)
+    (_, (_, table)) = fake.sent(fake.old)
+    get.set(value(b"before"))
+    fake.announce(fake.new)
+    fake.replies(fake.new)[0][1].set(copy(fake.switched))
+    fake.set()
+    assert fake.words(fake.new) == []
+    table.set_exception(ConnectionLoss())
+    assert fake.words(fake.new) == ["get", "set"]
+
+
+def test_a_call_that_ends_with_its_connection_is_still_waited_for() -> None:
+    fake = Moving()
+    fake.set("w1")
+    ((_, write),) = fake.sent(fake.old)
+    old, seen = fake[fake.old], []
+
+    class Ending:
+        """It is not pending any more, and its caller has not been told."""
+
+        def set_exception(self, error: Exception) -> None:
+            fake.announce(fake.new)
+            fake.replies(fake.new)[0][1].set(copy(fake.switched))
+            fake.set("w2")
+            seen.append(fake.words(fake.new))
+            write.set_exception(error)
+
+    old._pending.append((None, Ending(), 1))
+    old._notify_pending(KeeperState.CONNECTING)
+    assert seen == [[]]
+    fake.announce(fake.new)
+    fake.replies(fake.new)[0][1].set(copy(fake.switched))
+    assert fake.words(fake.new) == ["w2"]
+    assert fake.told == ["w1"]
+
+
+def test_a_move_that_concerns_nobody_opens_no_session() -> None:
+    fake = Moving()
+    fake[fake.new].opened = False
+    fake.announce(fake.old)
+    fake.replies(fake.old)[0][1].set(copy(fake.switched))
+    assert not fake[fake.new].opened

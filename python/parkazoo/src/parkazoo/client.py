@@ -423,6 +423,7 @@ class ParKazooClient(Facade):
         now = self._sessions.table
         if now is not table and now is not None:
             fencing.shards_left(table, now, call.shards)  # nothing must overtake
+            fencing.see_to_it()
 
     def _everywhere(self, request: Any, async_object: Any) -> None:
         """Send a request on every session; the answer is a failure if one failed."""

@@ -155,6 +155,7 @@ class EnsembleClient(BatchingClient):
     that; `UNREAD` while there is a newer one, and what it answers may come from a
     shard that has left.
     `asked`: how many times its copy was asked for.
+    `ending`: not empty while what was pending is ended with the connection.
     `shared`: the newest shared read, while nothing behind it keeps others from it.
     """
 
@@ -169,6 +170,7 @@ class EnsembleClient(BatchingClient):
         self.copy: Table | None = None
         self.newest: float = 0
         self.asked = 0
+        self.ending: list[bool] = []
         self.shared: Shared | None = None
         self._asking = owner.handler.lock_object()
         self._shutting = owner.handler.lock_object()
@@ -200,6 +202,13 @@ class EnsembleClient(BatchingClient):
         super()._session_callback(state)
         # A read that was queued as Kazoo emptied its queue is never answered.
         self.shared = None
+
+    def _notify_pending(self, state: Any) -> None:
+        self.ending.append(True)
+        try:
+            super()._notify_pending(state)
+        finally:
+            self.ending.pop()
 
     def _make_state_change(self, state: str) -> None:
         if self.state == state:

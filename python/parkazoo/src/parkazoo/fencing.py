@@ -127,21 +127,9 @@ class _Waiting:
         self.refused: deque[tuple[Call, Any]] = deque()
         self.unsent: deque[tuple[Call, Any]] = deque()
 
-    def may_go(self, ensemble: EnsembleClient, number: int) -> bool:
-        """Have all calls to the old place come back, this copy having been read?"""
-        behind = self.ensemble is ensemble and number > self.after
-        return behind or _idle(self.ensemble)
-
-
-def _idle(ensemble: EnsembleClient | None) -> bool:
-    """Has every call that was sent there come back, and has been dealt with?
-
-    A request goes from the queue to what is pending, and from there to its reply,
-    and is looked for in this order, so that it is not missed on its way.
-    """
-    return ensemble is None or not (
-        ensemble._queue or ensemble._pending or ensemble._connection.taking
-    )
+    def all_came_before(self, ensemble: EnsembleClient | None, number: int) -> bool:
+        """Had all calls to the old place come back when this copy was read?"""
+        return self.ensemble is ensemble and number > self.after
 
 
 class Fencing:
@@ -166,7 +154,7 @@ class Fencing:
         if lost:
             reply.set_exception(self.client._sessions.loss())
         else:
-            self._see_to_it()
+            self.see_to_it()
 
     def _lost(self, reply: Any) -> bool:
         """Has a session been lost since this was asked? Under our lock: whoever sees
@@ -189,20 +177,41 @@ class Fencing:
                     break
             else:
                 return False
-        self._see_to_it()
+        self.see_to_it()
         return True
 
     def shards_left(
         self, old: Table, table: Table, among: Iterable[int] = range(SHARDS)
     ) -> None:
-        """Later calls to shards that have moved wait for those sent before."""
+        """Later calls to shards that have moved wait for those sent before.
+
+        Also if there are none: until the newer table is used, there may be one yet.
+        `look` then lets go.
+        """
         with self.lock:
             for shard in among:
                 if not _is_at(table, shard, old.owners[shard], old.fences[shard]):
-                    ensemble = self._at(old, shard)
-                    if not _idle(ensemble):
-                        self._entry(shard, ensemble, old)
-        self._see_to_it()
+                    self._entry(shard, self._at(old, shard), old)
+
+    def look(self) -> None:
+        """Let shards go whose old place owes no answer; see to the others."""
+        self._release(None, 0)
+        self.see_to_it()
+
+    def _idle(self, ensemble: EnsembleClient | None) -> bool:
+        """Has every call that was sent there come back, and has been dealt with?
+
+        A request goes from the queue to what is pending, from there to its reply,
+        and that may be held; it is looked for in this order, so that it is not missed
+        on its way.
+        """
+        return ensemble is None or not (
+            ensemble._queue
+            or ensemble._pending
+            or ensemble._connection.taking
+            or ensemble.ending
+            or ensemble in self.held
+        )
 
     def _at(self, table: Table, shard: int) -> EnsembleClient | None:
         return self.client._sessions.by_name.get(table.owners[shard])
@@ -286,7 +295,7 @@ class Fencing:
         for reply in failed:
             reply.believe(seen)
         self._release(ensemble, number)
-        self._see_to_it()
+        self.see_to_it()
 
     def _ended_with(self, seen: Any, call: Call, reply: Any) -> bool:
         """Was the connection lost, and the shard is still there as far as we know?"""
@@ -298,13 +307,14 @@ class Fencing:
             and _good(table, call, reply)
         )
 
-    def _release(self, ensemble: EnsembleClient, number: int) -> None:
+    def _release(self, ensemble: EnsembleClient | None, number: int) -> None:
         """Send what waited for shards that have arrived."""
         sessions = self.client._sessions
         table = sessions.table
         if table is None or not self.waiting:
             return
-        for owner in {table.owners[shard] for shard in list(self.waiting)}:
+        asked_for = [s for s, w in list(self.waiting.items()) if w.refused or w.unsent]
+        for owner in {table.owners[shard] for shard in asked_for}:
             with suppress(KeyError):  # it has left by a newer table
                 sessions.session(owner)  # not under our lock
         # Whoever loses a session gives up, under the sessions' lock, what waits here;
@@ -319,7 +329,10 @@ class Fencing:
                 if (
                     shard not in table.moving
                     and not _is_at(table, shard, waiting.owner, waiting.fence)
-                    and waiting.may_go(ensemble, number)
+                    and (
+                        waiting.all_came_before(ensemble, number)
+                        or self._idle(waiting.ensemble)
+                    )
                 ):
                     again += [*waiting.refused, *waiting.unsent]
                     del self.waiting[shard]
@@ -345,7 +358,7 @@ class Fencing:
         for reply in replies:
             reply.set_exception(error)
 
-    def _see_to_it(self) -> None:
+    def see_to_it(self) -> None:
         """Have the copies read as long as anything waits."""
         with self.lock:
             if self.polling or not self.waiting:

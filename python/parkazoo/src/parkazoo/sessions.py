@@ -468,6 +468,7 @@ class Sessions:
             known = list(self.by_name.items())
         if old is None:
             return
+        self.client._fencing.look()
         for name, ensemble in known:
             hosts = table.ensembles.get(name)
             if hosts is not None and hosts != old.ensembles.get(name):
