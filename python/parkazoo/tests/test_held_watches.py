@@ -9,6 +9,7 @@ import pytest
 from kazoo.protocol.states import WatchedEvent
 
 from fakes import stat
+from parkazoo.watching import CHILDREN
 from test_held_reads import PATH, Moving, copy, value
 
 
@@ -99,3 +100,31 @@ def test_the_event_of_a_node_cleaned_up_after_a_move_is_told_to_nobody() -> None
     fire(request, "DELETED")
     table.set(copy(fake.switched))
     assert fake.told == ["w"]
+
+
+def test_the_event_of_a_listing_is_not_missed_as_its_watch_is_entered() -> None:
+    """It comes on another connection's thread than the last answer."""
+    fake = Watched()
+    watches, told = fake.client._watches, fake.told
+    asked = fake.client.get_children_async("/d", lambda event: told.append(event.type))
+
+    class Busy:
+        """A lock that another thread takes as soon as it is free."""
+
+        def __init__(self) -> None:
+            self.lock, self.waiting = watches.lock, True
+
+        def __enter__(self) -> None:
+            self.lock.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            self.lock.release()
+            if self.waiting:
+                self.waiting = False
+                watches.happened(CHILDREN, "/d", "CHILD")
+
+    ((_, reply),) = fake.sent("e0") + fake.sent("e1")
+    watches.lock = Busy()
+    reply.set((["x"], stat(0, 1)))
+    assert asked.get_nowait() == ["x"]
+    assert told == ["CHILD"]

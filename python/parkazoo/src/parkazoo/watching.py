@@ -156,11 +156,14 @@ class Watches:
 
     def abandon(self, watch: ChildWatch) -> None:
         with self.lock:
-            waiting = self.arming.get(watch.path)
-            if waiting is not None:
-                waiting.discard(watch)
-                if not waiting:
-                    del self.arming[watch.path]
+            self._armed(watch)
+
+    def _armed(self, watch: ChildWatch) -> None:
+        waiting = self.arming.get(watch.path)
+        if waiting is not None:
+            waiting.discard(watch)
+            if not waiting:
+                del self.arming[watch.path]
 
     def data_armed(self, path: str, watcher: Any, seen: Any) -> None:
         if self.client._stopped.is_set():
@@ -181,12 +184,13 @@ class Watches:
             self.tell(self.client._data_watchers, path, event)
 
     def child_armed(self, watch: ChildWatch, names: list[str]) -> None:
-        self.abandon(watch)
         if self.client._stopped.is_set():
+            self.abandon(watch)
             return
         path, seen = watch.path, _digest(names)
         before = seen
-        with self.lock:
+        with self.lock:  # at once: an event finds it in the one place or the other
+            self._armed(watch)
             if watch.watcher is None:
                 before = self.child_seen.get(path, seen)
             else:
