@@ -151,7 +151,7 @@ class Explorer:
     def client(self) -> Any:
         by_name = {name: Ensemble(name) for name in self.table.ensembles}
         sessions = SimpleNamespace(
-            table=self.table, by_name=by_name, session=by_name.__getitem__
+            table=self.table, by_name=by_name, seat=lambda: by_name[self.table.seat]
         )
         handler = SimpleNamespace(async_result=Result, sleep_func=lambda seconds: None)
         logger = logging.Logger("model", logging.CRITICAL + 1)

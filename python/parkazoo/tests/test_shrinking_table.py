@@ -86,3 +86,13 @@ def test_a_session_may_be_lost_as_calls_are_released() -> None:
     losing.join(10)
     assert free == [True]
     assert fake.words(fake.new) == ["set"]
+
+
+def test_a_request_to_the_seat_goes_to_the_new_one_if_the_seat_just_left() -> None:
+    fake = Shrinking()
+    seat = fake.table.seat
+    other = next(name for name in fake.table.ensembles if name != seat)
+    fake.leave(seat)
+    fake.client.exists_async("/zookeeper/x")
+    ((request, _),) = fake.sent(other)
+    assert request.path == "/zookeeper/x"

@@ -354,10 +354,7 @@ class ParKazooClient(Facade):
         elif kind is Auth:
             self._everywhere(request, async_object)
         elif passed_through(request):
-            table = self._sessions.table
-            assert table is not None
-            seat = self._sessions.session(table.seat)
-            self._pass_through(seat, request, async_object)
+            self._pass_through(self._sessions.seat(), request, async_object)
         elif kind is Transaction and self._by_intent(request):
             self.handler.spawn(intents.commit, self, request.operations, async_object)
         else:

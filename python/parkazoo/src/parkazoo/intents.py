@@ -199,9 +199,7 @@ def _record(client: ParKazooClient, intent: str, document: bytes) -> Any:
     same transaction checks the copy of the table that says so.
     """
     for _ in range(RECORD_ATTEMPTS_MAX):
-        table = client._sessions.table
-        assert table is not None
-        seat = client._sessions.session(table.seat)
+        seat = client._sessions.seat()
         data, stat = seat.get(CONFIG)
         try:
             found = Table.deserialize(data)

@@ -327,6 +327,18 @@ class Sessions:
             ensemble.open()
         return ensemble
 
+    def seat(self) -> EnsembleClient:
+        """The session with the ensemble whose copy of the table decides."""
+        while True:
+            table = self.table
+            assert table is not None
+            try:
+                return self.session(table.seat)
+            except KeyError:
+                if table is self.table:
+                    raise
+                # It has left just now, and another one is the seat.
+
     def visit(self, hosts: str) -> EnsembleClient:
         """A session with an ensemble that is not part of the namespace."""
         with self.lock:
