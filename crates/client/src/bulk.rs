@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use model::limits::MULTI_KEYS_MAX;
-use model::{Key, Moment, NodeId, PartitionId, Token, VersionSet, WallMillis};
+use model::{Key, Moment, NodeId, PartitionId, Token, WallMillis};
 use wire::error::ErrorCode;
 use wire::messages::{
     Condition, Failure, Got, MultiPut, PutEntry, Request, RequestOptions, Response, Scan, Scanned, Written,
@@ -20,8 +20,8 @@ use crate::store::{StoreHandle, may_go_on};
 /// Where a scan of one partition goes on: after this token and key.
 pub type ScanAfter = (Token, Bytes);
 
-/// One page of a partition: keys with their whole state, and where to go on.
-pub type ScanPage = (Vec<(Bytes, VersionSet)>, Option<ScanAfter>);
+/// One page of a partition: keys with their whole state, where to go on, and how many damaged records are left out.
+pub type ScanPage = Scanned;
 
 impl StoreHandle {
     /// Reads many keys. Each has its own result, in the order of `keys`; keys that failed and may succeed later are
@@ -244,7 +244,7 @@ impl StoreHandle {
             bytes_max: 4 * 1024 * 1024,
         });
         match inner.call(node, request).await? {
-            Response::Scanned(Scanned { records, next }) => Ok((records, next)),
+            Response::Scanned(page) => Ok(page),
             _ => Err(CallError::Broken.into()),
         }
     }

@@ -258,8 +258,9 @@ impl Replica {
             records_max: (request.records_max as usize).clamp(1, SCAN_RECORDS_MAX),
             bytes_max: (request.bytes_max as usize).clamp(1, SCAN_BYTES_MAX),
         };
-        let (records, next) = store.scan(request.partition, after.as_ref(), limit)?;
-        Ok(Scanned { records, next: next.map(|cursor| (cursor.token, cursor.key)) })
+        let page = store.scan_complete(request.partition, after.as_ref(), limit)?;
+        let next = page.next.map(|cursor| (cursor.token, cursor.key));
+        Ok(Scanned { records: page.records, next, damaged: page.damaged.len() as u64 })
     }
 }
 

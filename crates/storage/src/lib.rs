@@ -67,6 +67,8 @@ pub struct ScanCursor {
 pub struct ScanPage {
     /// Keys and records.
     pub records: Vec<(Bytes, Bytes)>,
+    /// The token of each record that is left out because it cannot be read. Not even its key can be trusted.
+    pub damaged: Vec<Token>,
     /// Where to go on; `None` when the partition is exhausted.
     pub next: Option<ScanCursor>,
 }

@@ -99,8 +99,9 @@ impl Walks {
             let token = places[position].0;
             let end = position + places[position..].iter().take_while(|place| place.0 == token).count();
             group.clear();
+            let mut damaged = 0;
             for &place in &places[position..end] {
-                index.records_at(partition, place, &mut group)?;
+                damaged += index.records_at(partition, place, &mut group)?;
             }
             group.sort_unstable();
             for (key, record) in group.drain(..) {
@@ -116,6 +117,8 @@ impl Walks {
                 last = Some(ScanCursor { token, key: key.clone() });
                 page.records.push((key, record));
             }
+            // Told once: the next page begins behind this token, or tells of it itself.
+            page.damaged.extend(std::iter::repeat_n(token, damaged));
             position = end;
         }
         Ok(page)

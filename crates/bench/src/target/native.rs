@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use client::{Client, ClientError, ClientOptions, Found, PutOptions, StoreHandle};
+use client::{Client, ClientError, ClientOptions, Found, PutOptions, ScanPage, StoreHandle};
 use futures_util::future::join_all;
 use model::Token;
 use runtime::Ports;
@@ -129,7 +129,7 @@ impl NativeSession {
             }
             loop {
                 let missing = u32::try_from(wanted - found.len()).unwrap_or(u32::MAX);
-                let (records, next) = self
+                let ScanPage { records, next, .. } = self
                     .store
                     .scan(partition.nodes[0], partition.id, after.take(), missing.saturating_add(SCAN_SPARE))
                     .await?;

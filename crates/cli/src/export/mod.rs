@@ -1,7 +1,8 @@
 //! `tontine export`: writes every live record of a store to a file.
 //!
 //! The store is walked partition by partition in token order, so two exports of the same records are equal. Of each
-//! partition R replicas are read side by side and merged, so that one that missed writes hides nothing.
+//! partition R replicas are read side by side and merged, so that one that missed writes hides nothing; one that has
+//! lost records, and knows it, is passed over.
 //!
 //! **Architecture Invariant:** a record that cannot be written in the wanted format ends the export with an error; it
 //! is not changed, shortened or left out. A file gets its name only when it is complete, and goes away if it never is.
@@ -30,7 +31,7 @@ use crate::output::{Format, print, size};
 use crate::progress::Progress;
 use crate::shared::Shared;
 use form::{Form, RowWriter};
-use walk::Walk;
+use walk::{Walk, WalkOptions};
 
 /// Partitions whose beginning is fetched before their turn.
 const PARTITIONS_AHEAD: usize = 8;
@@ -65,6 +66,10 @@ pub struct ExportArguments {
     /// Seconds for which a partition without enough replicas is tried again before the export stops.
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     pub patience: u64,
+    /// Go on without records that are damaged at every replica that answers, and say how many; without it they end
+    /// the export.
+    #[arg(long)]
+    pub leave_out_damaged: bool,
 }
 
 /// What was exported.
@@ -74,6 +79,8 @@ struct Counts {
     bytes: u64,
     with_siblings: u64,
     expiring: u64,
+    /// Left out, at most.
+    damaged: u64,
 }
 
 /// Carries out the export.
@@ -87,11 +94,14 @@ pub(crate) async fn run(shared: Shared, arguments: ExportArguments) -> Result<Ex
     let path = arguments.file.as_deref().filter(|&file| file != "-").map(PathBuf::from);
     let output = Output::create(path.as_deref())?;
     let mut rows = RowWriter::new(form, output.writer()?)?;
-    let patience = Duration::from_secs(arguments.patience);
+    let options = WalkOptions {
+        patience: Duration::from_secs(arguments.patience),
+        leaves_out_damaged: arguments.leave_out_damaged,
+    };
     let counts = tokio::select! {
         biased;
         _ = tokio::signal::ctrl_c() => return Err("interrupted; nothing was kept".to_owned().into()),
-        counts = export(&handle, &cluster, store, patience, &mut rows) => counts?,
+        counts = export(&handle, &cluster, store, options, &mut rows) => counts?,
     };
     rows.finish()?;
     let keeps_expiry = rows.keeps_expiry();
@@ -103,10 +113,11 @@ pub(crate) async fn run(shared: Shared, arguments: ExportArguments) -> Result<Ex
         "bytes": counts.bytes,
         "records_with_siblings": counts.with_siblings,
         "records_expiring": counts.expiring,
+        "records_damaged": counts.damaged,
         "seconds": seconds,
     });
     let text = || {
-        let Counts { records, bytes, with_siblings, expiring } = counts;
+        let Counts { records, bytes, with_siblings, expiring, damaged } = counts;
         let mut text = format!("{records} records ({}) in {seconds:.1} s", size(bytes));
         if with_siblings > 0 && !arguments.with_siblings {
             text.push_str(&format!(
@@ -116,6 +127,9 @@ pub(crate) async fn run(shared: Shared, arguments: ExportArguments) -> Result<Ex
         }
         if expiring > 0 && !keeps_expiry {
             text.push_str(&format!("\n{expiring} of them expire, which was not written"));
+        }
+        if damaged > 0 {
+            text.push_str(&format!("\nup to {damaged} more are damaged, and were left out"));
         }
         text
     };
@@ -132,7 +146,7 @@ async fn export(
     handle: &StoreHandle,
     cluster: &Cluster,
     store: &Store,
-    patience: Duration,
+    options: WalkOptions,
     rows: &mut RowWriter,
 ) -> Result<Counts, CliError> {
     let clock = Ports::os().map_err(CliError::io("cannot start the background thread"))?.clock;
@@ -141,7 +155,7 @@ async fn export(
     let mut progress = Progress::new(Some(partitions.len() as u64), 0);
     let mut walks = stream::iter(partitions)
         .map(|partition| async move {
-            let mut walk = Walk::new(handle.clone(), store, partition, patience);
+            let mut walk = Walk::new(handle.clone(), store, partition, options);
             let first = walk.next().await;
             (walk, first)
         })
@@ -164,6 +178,7 @@ async fn export(
             progress.show(done, counts.records);
             chunk = walk.next().await;
         }
+        counts.damaged += walk.damaged();
         done += 1;
         progress.show(done, counts.records);
     }

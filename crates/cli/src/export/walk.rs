@@ -1,13 +1,17 @@
 //! Walking one partition: R replicas side by side, their records merged in (token, key) order.
+//!
+//! A replica that leaves out a damaged record is no witness for what it holds there: another one is asked, or the same
+//! again, for it is told of the damage by being asked, and mends it from others.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::{ClientError, ScanAfter, StoreHandle};
+use client::{ClientError, ScanAfter, ScanPage, StoreHandle};
 use futures_util::future::join_all;
 use model::{NodeId, Partition, PartitionId, PreferenceList, Resolver, Store, Token, VersionSet};
 use tokio::time::Instant;
+use wire::ErrorCode;
 
 use crate::failure::CliError;
 
@@ -21,6 +25,15 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Records of a partition, in order.
 pub(super) type Chunk = Vec<(Bytes, VersionSet)>;
 
+/// How long, and how strictly.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WalkOptions {
+    /// For how long a partition without enough replicas is tried again.
+    pub(super) patience: Duration,
+    /// Whether records may be missing that every replica has damaged.
+    pub(super) leaves_out_damaged: bool,
+}
+
 /// The walk over one partition.
 pub(super) struct Walk {
     store: StoreHandle,
@@ -29,7 +42,11 @@ pub(super) struct Walk {
     replicas: Vec<NodeId>,
     required: usize,
     resolver: Resolver,
-    patience: Duration,
+    options: WalkOptions,
+    /// No replica was whole when each had been asked, and the rest is wanted all the same.
+    accepts_damaged: bool,
+    /// Damaged records that replicas left out of what was taken from them. Others may have had them.
+    damaged: u64,
     /// Everything up to here was handed out.
     after: Option<ScanAfter>,
     cursors: Vec<Cursor>,
@@ -55,7 +72,7 @@ impl Walk {
         store: StoreHandle,
         definition: &Store,
         partition: &Partition,
-        patience: Duration,
+        options: WalkOptions,
     ) -> Self {
         let replicas = PreferenceList::of(definition, partition).replicas().to_vec();
         Walk {
@@ -64,10 +81,17 @@ impl Walk {
             required: usize::from(definition.consistency.reads_required).min(replicas.len()),
             replicas,
             resolver: definition.resolver,
-            patience,
+            options,
+            accepts_damaged: false,
+            damaged: 0,
             after: None,
             cursors: Vec::new(),
         }
+    }
+
+    /// Damaged records that were left out so far, at most: another replica may have had one.
+    pub(super) fn damaged(&self) -> u64 {
+        self.damaged
     }
 
     /// The next records; `None` at the end of the partition.
@@ -85,6 +109,7 @@ impl Walk {
         let began = Instant::now();
         let mut pause = PAUSE_MIN;
         let mut failures = 0;
+        self.accepts_damaged = false;
         loop {
             let Err((node, error)) = self.fill().await else { return Ok(()) };
             if !error.is_retryable() && !error.is_indeterminate() {
@@ -98,16 +123,24 @@ impl Walk {
             if failures % self.replicas.len() != 0 {
                 continue;
             }
-            if began.elapsed() >= self.patience {
-                return Err(format!(
-                    "partition {}: fewer than {} replicas answer: {error}; `tontine doctor` tells which nodes are down",
-                    self.partition, self.required
-                )
-                .into());
+            if began.elapsed() >= self.options.patience {
+                return Err(self.too_few(&error).into());
             }
+            self.accepts_damaged = self.options.leaves_out_damaged;
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
+    }
+
+    fn too_few(&self, error: &ClientError) -> String {
+        let advice = match error {
+            ClientError::Failed { code: ErrorCode::Corrupt, .. } => {
+                "`--leave-out-damaged` exports what can be read"
+            }
+            _ => "`tontine doctor` tells which nodes are down",
+        };
+        let (partition, required) = (self.partition, self.required);
+        format!("partition {partition}: fewer than {required} replicas answer: {error}; {advice}")
     }
 
     async fn fill(&mut self) -> Result<(), (NodeId, ClientError)> {
@@ -121,19 +154,31 @@ impl Walk {
             self.cursors = self.replicas.iter().take(self.required).map(fresh).collect();
         }
         while self.cursors.iter().any(Cursor::is_hungry) {
-            let (store, partition) = (&self.store, self.partition);
+            let (store, partition, accepts_damaged) = (&self.store, self.partition, self.accepts_damaged);
             let fetches =
                 self.cursors.iter_mut().filter(|cursor| cursor.is_hungry()).map(|cursor| async move {
                     let page = store.scan(cursor.node, partition, cursor.next.clone(), PAGE_RECORDS).await;
-                    let (records, next) = page.map_err(|error| (cursor.node, error))?;
+                    let ScanPage { records, next, damaged } = page.map_err(|error| (cursor.node, error))?;
+                    if damaged > 0 && !accepts_damaged {
+                        return Err((cursor.node, unreadable(cursor.node, damaged)));
+                    }
                     cursor.page = records.into_iter().map(|(key, set)| (Token::of(&key), key, set)).collect();
                     cursor.exhausted = next.is_none();
                     cursor.next = next;
-                    Ok(())
+                    Ok(damaged)
                 });
-            join_all(fetches).await.into_iter().collect::<Result<(), _>>()?;
+            let left_out: Vec<u64> = join_all(fetches).await.into_iter().collect::<Result<_, _>>()?;
+            self.damaged += left_out.iter().sum::<u64>();
         }
         Ok(())
+    }
+}
+
+fn unreadable(node: NodeId, damaged: u64) -> ClientError {
+    let records = if damaged == 1 { "record" } else { "records" };
+    ClientError::Failed {
+        code: ErrorCode::Corrupt,
+        detail: format!("{node} cannot read {damaged} {records}"),
     }
 }
 

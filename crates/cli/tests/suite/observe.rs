@@ -156,9 +156,11 @@ pub(crate) fn held(cluster: &Cluster, node: u32, keys: &[String]) -> BTreeMap<By
         for partition in partitions {
             let mut after = None;
             loop {
-                let (records, next) = store.scan(NodeId(node), partition, after.take(), PAGE).await.unwrap();
-                found.extend(records.into_iter().filter(|(key, _)| keys.iter().any(|k| k.as_bytes() == key)));
-                match next {
+                let page = store.scan(NodeId(node), partition, after.take(), PAGE).await.unwrap();
+                found.extend(
+                    page.records.into_iter().filter(|(key, _)| keys.iter().any(|k| k.as_bytes() == key)),
+                );
+                match page.next {
                     Some(next) => after = Some(next),
                     None => break,
                 }

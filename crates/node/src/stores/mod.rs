@@ -10,6 +10,7 @@ mod compare;
 mod expiry;
 mod hints;
 mod overwrite;
+mod scan;
 mod stamper;
 mod store;
 mod tombstones;

@@ -14,7 +14,7 @@ use model::{
 use parking_lot::Mutex;
 use protocol::merkle::Tree;
 use runtime::Clock;
-use storage::{Change, Commit, Durable, ScanCursor, ScanLimit, StorageEngine, StorageError};
+use storage::{Change, Commit, Durable, StorageEngine, StorageError};
 use wire::error::ErrorCode;
 use wire::messages::{Condition, Failure, Merged, StoreRef};
 use wire::versions::Single;
@@ -233,12 +233,17 @@ impl LocalStore {
         decoded.map_err(|failure| self.met(place, failure))
     }
 
-    /// What a request met here; a corrupt record is remembered, so that somebody sees to it.
+    /// What a request met here; a corrupt record is remembered.
     fn met(&self, place: Place, failure: Failure) -> Failure {
         if failure.code == ErrorCode::Corrupt {
-            self.trees.note_corrupt(place.partition, place.token);
+            self.note_corrupt(place.partition, place.token);
         }
         failure
+    }
+
+    /// A request met a record that cannot be read: somebody shall see to it.
+    pub(super) fn note_corrupt(&self, partition: PartitionId, token: Token) {
+        self.trees.note_corrupt(partition, token);
     }
 
     /// Shows the value that last-write-wins shows here, if there is one, to `visit`, without building the set or
@@ -351,22 +356,6 @@ impl LocalStore {
             })
             .map_err(refuse)?;
         Ok((answer?, commit))
-    }
-
-    /// One page of a partition.
-    #[allow(clippy::type_complexity, reason = "records and where to go on: a name would say no more")]
-    pub fn scan(
-        &self,
-        partition: PartitionId,
-        after: Option<&ScanCursor>,
-        limit: ScanLimit,
-    ) -> Result<(Vec<(Bytes, VersionSet)>, Option<ScanCursor>), Failure> {
-        let page = self.engine.scan(partition, after, limit).map_err(refuse)?;
-        let mut records = Vec::with_capacity(page.records.len());
-        for (key, record) in page.records {
-            records.push((key, decode(&record, partition)?.1));
-        }
-        Ok((records, page.next))
     }
 
     /// Whether a write here may be acknowledged as soon as it is stored.

@@ -197,11 +197,11 @@ impl LocalStore {
         records_max: usize,
     ) -> Result<Option<ScanCursor>, Failure> {
         let limit = ScanLimit { records_max, bytes_max: FRAME_BYTES_MAX };
-        let (records, next) = self.scan(partition, after, limit)?;
-        for (key, set) in records {
+        let page = self.scan(partition, after, limit)?;
+        for (key, set) in page.records {
             self.note(Place { partition, token: Token::of(&key) }, &key, None, &set);
         }
-        Ok(next)
+        Ok(page.next)
     }
 }
 

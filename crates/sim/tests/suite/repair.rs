@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::PutOptions;
+use client::{ClientError, PutOptions};
 use model::{Dot, NodeId, VersionSet};
 use runtime::disk::simulated::{Fault as DiskFault, Operation};
 use sim::cluster::{LAST_WRITE, World};
@@ -127,6 +127,14 @@ fn a_coordinator_clash_after_disk_loss_does_not_happen_and_gets_are_refused_unti
         }
         let store = client.store(LAST_WRITE).expect("the cluster has it");
         for key in &keys {
+            let page = store.scan(NodeId(3), place(&world, 2, key).partition, None, 100).await;
+            let refused = page.expect_err("an empty page would pass for all there is");
+            let code = wire::ErrorCode::Refilling;
+            assert!(
+                matches!(&refused, ClientError::Failed { code: found, .. } if *found == code),
+                "{refused}"
+            );
+            assert!(refused.is_retryable());
             let found = store.get(key.clone()).await.expect("two others have it");
             assert_eq!(found.set().versions().len(), 1, "no false absence");
         }

@@ -456,7 +456,6 @@ impl Walkable for Core {
                         records
                             .push((bytes.slice(RECORD_HEADER_BYTES..value_from), bytes.slice(value_from..)));
                     }
-                    // A scan leaves it out, for it cannot do anything about it; a get of the key says so.
                     Found::Corrupt => corrupt += 1,
                     Found::Moved => continue 'again,
                 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use model::{PartitionId, Token};
 use runtime::disk::simulated::{Fault, Operation, SimulatedDisk};
 use runtime::{Disk, DiskError};
-use storage::{Durability, LogEngine, LogOptions, Met, Remains, StorageEngine, StorageError};
+use storage::{Durability, LogEngine, LogOptions, Met, Remains, ScanLimit, StorageEngine, StorageError};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::setup::{DIRECTORY, get, write};
@@ -112,6 +112,20 @@ fn a_flipped_bit_is_counted_and_hides_no_other_record_when_the_index_is_lost_too
     }
 }
 
+/// What the pages of a partition say that they leave out.
+fn damaged_by_pages(engine: &dyn StorageEngine, records_max: usize) -> Vec<Token> {
+    let limit = ScanLimit { records_max, bytes_max: 1 << 20 };
+    let (mut damaged, mut after) = (Vec::new(), None);
+    loop {
+        let page = engine.scan(PartitionId(0), after.as_ref(), limit).unwrap();
+        damaged.extend(page.damaged);
+        after = page.next;
+        if after.is_none() {
+            return damaged;
+        }
+    }
+}
+
 #[test]
 fn a_damaged_value_is_reported_and_not_replaced_by_the_version_before_after_a_rebuild() {
     let disk = prepared();
@@ -125,6 +139,8 @@ fn a_damaged_value_is_reported_and_not_replaced_by_the_version_before_after_a_re
     assert_eq!(found, Err(StorageError::Corrupt { partition: PartitionId(0) }));
     let whole = crate::setup::scan_all(&*engine, 0, crate::setup::WHOLE).unwrap();
     assert_eq!(whole.len(), KEYS as usize - 1, "a scan goes on over it");
+    let told: Vec<Token> = [1, 100].map(|records_max| damaged_by_pages(&*engine, records_max)).concat();
+    assert_eq!(told, [Token::of(b"key 2"); 2], "each walk of pages tells of it once");
     let (mut sound, mut corrupt) = (0, Vec::new());
     let walked = engine.walk(PartitionId(0), Token(0)..=Token(u64::MAX), &mut |token, met| {
         match met {

@@ -193,6 +193,8 @@ fields! {
         pub records: Vec<(Bytes, VersionSet)>,
         /// Where to go on; `None` when the partition is exhausted.
         pub next: Option<ScanAfter>,
+        /// Records that are left out because they are damaged here: other replicas may have them.
+        pub damaged: u64,
     }
 }
 

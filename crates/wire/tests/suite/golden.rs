@@ -500,18 +500,18 @@ fn replica_responses() -> Vec<u8> {
             "#]],
         ),
         response(
-            Scanned { records: vec![(next.1.clone(), single())], next: Some(next) },
+            Scanned { records: vec![(next.1.clone(), single())], next: Some(next), damaged: 3 },
             expect![[r#"
             a2 01 01 06 63 61 72 74 3a 31 61 03 07 06 05 04  ....cart:1a.....
             03 02 01 01 80 80 80 80 f0 31 07 03 04 6d 69 6c  .........1...mil
             6b 01 88 77 66 55 44 33 22 11 06 63 61 72 74 3a  k..wfUD3"..cart:
-            31                                               1
+            31 03                                            1.
         "#]],
         ),
         response(
-            Scanned { records: vec![], next: None },
+            Scanned { records: vec![], next: None, damaged: 0 },
             expect![[r#"
-            a2 01 00 00                                      ....
+            a2 01 00 00 00                                   .....
         "#]],
         ),
     ]

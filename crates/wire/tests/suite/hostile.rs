@@ -193,7 +193,7 @@ fn the_densest_lists_stay_below_the_promised_amplification() {
         body.extend_from_slice(&[0xe0, 0xd4, 0x03]);
         (0..count).for_each(|_| body.extend_from_slice(element));
         if kind == 0xa2 {
-            body.extend_from_slice(&[0]);
+            body.extend_from_slice(&[0, 0]);
         }
         let bytes = body.len();
         let body = body.freeze();

@@ -277,7 +277,12 @@ pub fn response() -> impl Strategy<Value = Response> {
             .prop_map(|(epoch, sets)| ReplicaGot { epoch: Epoch(epoch), sets: sets.into() }.into()),
         vec(prop::result::maybe_err(merged, code()), 0..4)
             .prop_map(|outcomes| ReplicaMerged { outcomes: outcomes.into() }.into()),
-        (vec((bytes(), set()), 0..4), after()).prop_map(|(records, next)| Scanned { records, next }.into()),
+        (vec((bytes(), set()), 0..4), after(), any::<u64>()).prop_map(|(records, next, damaged)| Scanned {
+            records,
+            next,
+            damaged
+        }
+        .into()),
         bytes().prop_map(|json| NodesDocument { json }.into()),
         bytes().prop_map(|json| EventsDocument { json }.into()),
         bytes().prop_map(|text| MetricsText { text }.into()),

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use client::{Client, ClientError, ClientOptions, StoreHandle};
+use client::{Client, ClientError, ClientOptions, ScanPage, StoreHandle};
 use model::{NodeId, PartitionId, PreferenceList, VersionSet};
 use parking_lot::Mutex;
 use runtime::Ports;
@@ -301,7 +301,7 @@ async fn records(
 ) -> Result<BTreeMap<bytes::Bytes, VersionSet>, ClientError> {
     let (mut found, mut after) = (BTreeMap::new(), None);
     loop {
-        let (records, next) = store.scan(node, partition, after.take(), PAGE_RECORDS).await?;
+        let ScanPage { records, next, .. } = store.scan(node, partition, after.take(), PAGE_RECORDS).await?;
         found.extend(records);
         match next {
             Some(next) => after = Some(next),
