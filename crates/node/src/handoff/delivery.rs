@@ -1,5 +1,6 @@
 //! What becomes of one batch: merged at its target, readdressed, or given up; then removed.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,15 +74,28 @@ fn renew(replica: &Replica, hints: &mut [Hint]) {
     }
 }
 
-/// Merges hints at `node`, and removes those that it has then. Stores are sent apart.
+/// Merges hints at `node`, and removes those that it has then.
 async fn send(handoffs: &Handoffs, node: NodeId, mut hints: Vec<Hint>) -> Settled {
     renew(&handoffs.parts.replica, &mut hints);
-    let view = handoffs.parts.replica.view().get();
+    let answers = merge(handoffs, node, &hints.iter().collect::<Vec<_>>()).await;
     let mut settled = Settled::default();
+    for (hint, answer) in hints.iter().zip(answers) {
+        settled.take_in(handoffs, hint, answer);
+    }
+    settled
+}
+
+/// What a node answers to one hint: it has its content durably, or why not; `None` when a collection round came in
+/// between, which is nobody's fault: the hint is read again.
+type Answer = Result<(), Option<Fault>>;
+
+/// Merges hints at `node`; what it answers to each. Stores are sent apart.
+async fn merge(handoffs: &Handoffs, node: NodeId, hints: &[&Hint]) -> Vec<Answer> {
+    let view = handoffs.parts.replica.view().get();
     let mut calls = Vec::new();
     for group in hints.chunk_by(|one, next| one.store == next.store) {
         let Some(store) = view.store(group[0].store.as_str()) else {
-            settled.stay(group.len(), Fault::Refused);
+            calls.push((group, None));
             continue;
         };
         let entries: SmallVec<_> = group.iter().map(|hint| (hint.key.clone(), hint.set.clone())).collect();
@@ -92,28 +106,39 @@ async fn send(handoffs: &Handoffs, node: NodeId, mut hints: Vec<Hint>) -> Settle
             hint_for: None,
             entries,
         });
-        calls.push((group, call(&handoffs.parts.replica, &handoffs.parts.peers, node, request)));
+        calls.push((group, Some(call(&handoffs.parts.replica, &handoffs.parts.peers, node, request))));
     }
+    let mut answers = Vec::with_capacity(hints.len());
     for (group, call) in calls {
         let clock = &handoffs.parts.peers.ports().clock;
-        match call.within(clock, PATIENCE).await {
+        let answer = match call {
+            Some(call) => call.within(clock, PATIENCE).await,
+            None => {
+                answers.extend(group.iter().map(|_| Err(Some(Fault::Refused))));
+                continue;
+            }
+        };
+        match answer {
             Ok(Response::ReplicaMerged(merged)) if merged.outcomes.len() == group.len() => {
-                for (hint, outcome) in group.iter().zip(&merged.outcomes) {
-                    settled.take_in(handoffs, hint, *outcome);
-                }
+                answers.extend(merged.outcomes.into_iter().map(answer_of));
             }
             Ok(Response::StaleEpoch(stale)) => {
-                // A collection round came in between: the hints are read again.
                 let replica = &handoffs.parts.replica;
                 replica.epochs().hear(stale.epoch, view.cluster().generation, replica.standing());
-                // No fault of the target's, and nothing to slow down for.
-                settled.left += group.len();
+                answers.extend(group.iter().map(|_| Err(None)));
             }
-            Ok(_) => settled.stay(group.len(), Fault::Refused),
-            Err(error) => settled.stay(group.len(), fault_of(handoffs, &error)),
+            Ok(_) => answers.extend(group.iter().map(|_| Err(Some(Fault::Refused)))),
+            Err(error) => {
+                let fault = fault_of(handoffs, &error);
+                answers.extend(group.iter().map(|_| Err(Some(fault))));
+            }
         }
     }
-    settled
+    answers
+}
+
+fn answer_of(outcome: Result<Merged, ErrorCode>) -> Answer {
+    outcome.map(|_| ()).map_err(|code| Some(fault_of_code(code)))
 }
 
 fn call(replica: &Replica, peers: &Arc<Peers>, node: NodeId, request: Request) -> Call {
@@ -160,8 +185,8 @@ async fn readdress(handoffs: &Handoffs, hints: Vec<Hint>) -> Settled {
         for wait in waits {
             durable &= wait.wait().await.is_ok();
         }
-        let outcome = if durable { Ok(Merged::Changed) } else { Err(ErrorCode::StorageFailed) };
-        settled.take_in(handoffs, hint, outcome);
+        let answer = if durable { Ok(()) } else { Err(Some(fault_of_code(ErrorCode::StorageFailed))) };
+        settled.take_in(handoffs, hint, answer);
     }
     settled
 }
@@ -187,30 +212,47 @@ fn give(replica: &Replica, view: &View, hint: &Hint) -> Result<Vec<Durable>, Err
     Ok(waits)
 }
 
-/// Sees that another replica of each key holds what the hint holds, so that anti-entropy can bring it to the target
-/// one day, and removes it then. A hint whose content only this node may have stays.
-async fn give_up(handoffs: &Handoffs, target: NodeId, hints: Vec<Hint>) -> Settled {
+/// Sees that W replicas of each key other than the target hold what the hint holds, as many as were promised when the
+/// write was acknowledged, and removes it then; from them anti-entropy brings it to the target one day. The hint may be
+/// one of the W copies, and a replica that has its content already may be another: so a hint stays while fewer than W
+/// others are there. All that are there get it.
+async fn give_up(handoffs: &Handoffs, target: NodeId, mut hints: Vec<Hint>) -> Settled {
     let view = handoffs.parts.replica.view().get();
     let own = handoffs.parts.replica.node();
-    let stand_in = |hint: &Hint| {
+    let there = |node: NodeId| node != target && (node == own || handoffs.is_alive(node));
+    // Of each hint: how many must have it, and where it is merged.
+    let plan = |hint: &Hint| {
         let store = view.store(hint.store.as_str())?;
         let preference = view.route(store, &hint.key).preference;
-        let there = |node: NodeId| node == own || handoffs.is_alive(node);
-        preference.replicas().iter().copied().find(|&node| node != target && there(node))
+        let nodes: Vec<NodeId> = preference.replicas().iter().copied().filter(|&node| there(node)).collect();
+        let required = usize::from(store.definition().consistency.writes_required);
+        (nodes.len() >= required).then_some((required, nodes))
     };
-    let mut settled = Settled::default();
-    let mut by_node: std::collections::BTreeMap<NodeId, Vec<Hint>> = Default::default();
-    for hint in hints {
-        match stand_in(&hint) {
-            Some(node) => by_node.entry(node).or_default().push(hint),
-            None => settled.left += 1,
+    let plans: Vec<Option<(usize, Vec<NodeId>)>> = hints.iter().map(plan).collect();
+    let nodes: BTreeSet<NodeId> = plans.iter().flatten().flat_map(|(_, nodes)| nodes).copied().collect();
+    let mut acks = vec![0; hints.len()];
+    let mut faults = vec![None; hints.len()];
+    for node in nodes {
+        renew(&handoffs.parts.replica, &mut hints);
+        let is_meant = |plan: &Option<(usize, Vec<NodeId>)>| {
+            plan.as_ref().is_some_and(|(_, nodes)| nodes.contains(&node))
+        };
+        let meant: Vec<usize> = (0..hints.len()).filter(|&position| is_meant(&plans[position])).collect();
+        let sent: Vec<&Hint> = meant.iter().map(|&position| &hints[position]).collect();
+        for (position, answer) in meant.iter().zip(merge(handoffs, node, &sent).await) {
+            match answer {
+                Ok(()) => acks[*position] += 1,
+                Err(fault) => faults[*position] = faults[*position].or(fault),
+            }
         }
     }
-    for (node, hints) in by_node {
-        let there = send(handoffs, node, hints).await;
-        settled.removed += there.removed;
-        settled.left += there.left;
-        settled.fault = settled.fault.or(there.fault);
+    let mut settled = Settled::default();
+    for (position, hint) in hints.iter().enumerate() {
+        let answer = match &plans[position] {
+            Some((required, _)) if acks[position] >= *required => Ok(()),
+            _ => Err(faults[position]),
+        };
+        settled.take_in(handoffs, hint, answer);
     }
     settled
 }
@@ -225,14 +267,15 @@ impl Settled {
     }
 
     /// Removes a hint whose content has arrived.
-    fn take_in(&mut self, handoffs: &Handoffs, hint: &Hint, outcome: Result<Merged, ErrorCode>) {
-        match outcome {
-            Ok(_) => match handoffs.parts.replica.hints().remove(hint) {
+    fn take_in(&mut self, handoffs: &Handoffs, hint: &Hint, answer: Answer) {
+        match answer {
+            Ok(()) => match handoffs.parts.replica.hints().remove(hint) {
                 Ok(true) => self.removed += 1,
                 Ok(false) => self.left += 1,
                 Err(failure) => self.stay(1, fault_of_code(failure.code)),
             },
-            Err(code) => self.stay(1, fault_of_code(code)),
+            Err(Some(fault)) => self.stay(1, fault),
+            Err(None) => self.left += 1,
         }
     }
 }

@@ -112,7 +112,7 @@ impl Handoffs {
             ),
             expired: counter(
                 "tontine_handoff_hints_expired_total",
-                "Hints given up as too old, held by another replica.",
+                "Hints given up as too old, held by W other replicas.",
             ),
             failed: counter("tontine_handoff_batches_failed_total", "Batches of which hints stayed."),
             couriers: Mutex::default(),

@@ -132,6 +132,56 @@ async fn hints_for_a_node_that_was_removed_reach_its_successors() {
     }
 }
 
+/// Gives up what is older than a moment, and looks for it all the time.
+fn impatient(config: &mut node::NodeConfig) {
+    config.handoff.lost_after = Duration::from_millis(200);
+    config.handoff.age_max = Duration::from_millis(100);
+    config.handoff.sweep_every = Duration::from_millis(50);
+}
+
+/// The replica that takes an old hint may be the one that acknowledged the write: of two copies, its own and the hint,
+/// one was left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hint_that_is_one_of_the_copies_that_were_promised_is_not_given_up_to_fewer_replicas() {
+    // The third never answers.
+    for (writes_required, stays) in [(2, true), (1, false)] {
+        let cluster = RunningCluster::start((3, 2), store(2, 1, writes_required), impatient).await;
+        let of_third = |key: &String| replicas(&cluster.nodes[0], key).contains(&NodeId(3));
+        let keys: Vec<String> = (0..60).map(|number| format!("k{number}")).filter(of_third).collect();
+        let holder_of = |key: &String| {
+            let is_replica = replicas(&cluster.nodes[0], key).contains(&NodeId(1));
+            if is_replica {
+                (&cluster.nodes[1], &cluster.nodes[0])
+            } else {
+                (&cluster.nodes[0], &cluster.nodes[1])
+            }
+        };
+        assert!(keys.len() > 10, "{keys:?}");
+        keys.iter().for_each(|key| park(holder_of(key).0, NodeId(3), key, "v"));
+        let held = || cluster.nodes.iter().map(|node| hints(node)).sum::<u64>();
+        if stays {
+            // Forty times as long as it takes where one replica is enough.
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            assert_eq!(held(), keys.len() as u64);
+        } else {
+            wait_until("the hints are not given up", || held() == 0).await;
+            keys.iter().for_each(|key| assert_eq!(shown(holder_of(key).1, key), ["v"]));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hint_that_is_given_up_lies_at_all_replicas_that_are_there() {
+    let cluster = RunningCluster::start((3, 2), store(3, 2, 2), impatient).await;
+    for number in 0..20 {
+        park(&cluster.nodes[0], NodeId(3), &format!("k{number}"), "v");
+    }
+    wait_until("the hints are not given up", || hints(&cluster.nodes[0]) == 0).await;
+    for node in &cluster.nodes[..2] {
+        (0..20).for_each(|number| assert_eq!(shown(node, &format!("k{number}")), ["v"]));
+    }
+}
+
 /// A full hint store once made nodes refuse writes that needed no hint (seen in other stores of this family).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn at_the_limit_hints_are_refused_and_counted_and_writes_succeed() {
