@@ -77,7 +77,10 @@ struct Reading {
     doubtful: bool,
     /// Where the last good record of a segment ends, if garbage follows that nothing promised.
     torn: Vec<(Arc<Segment>, u64)>,
+    /// Damage that hides what was there.
     corrupt: BTreeSet<(u32, u32)>,
+    /// Records that are damaged, but for their keys: what came later may have replaced them.
+    unsound: BTreeSet<(u32, u32)>,
     sequence_max: u64,
     bytes: u64,
 }
@@ -92,6 +95,7 @@ pub(super) fn recover(disk: &dyn Disk, directory: &str, engine: u64) -> Result<R
         None => rebuild(&files)?,
     };
     corrupt.extend(&reading.corrupt);
+    corrupt.extend(still_held(&index, &reading.unsound));
     let segments = Segments::default();
     let highest = files.keys().next_back().copied().unwrap_or(0);
     for segment in files.into_values() {
@@ -317,7 +321,7 @@ impl Reading {
             if !synced.covers(segment, offset + header.length() as u64) {
                 return Ok(good_end);
             }
-            self.corrupt.insert((segment.id, slot.offset));
+            self.unsound.insert((segment.id, slot.offset));
         }
         self.sequence_max = self.sequence_max.max(header.sequence);
         match header.kind {
@@ -347,6 +351,20 @@ fn cut_torn_ends(disk: &dyn Disk, segments: &Segments, reading: &Reading) -> Res
         }
     }
     Ok(())
+}
+
+/// Those of these records that the finished index points at.
+fn still_held(index: &Partitions<PartitionIndex>, records: &BTreeSet<(u32, u32)>) -> Vec<(u32, u32)> {
+    let mut held = Vec::new();
+    if records.is_empty() {
+        return held;
+    }
+    for (_, partition) in index.iter() {
+        for stripe in &partition.stripes {
+            stripe.for_each(|slot| held.extend(records.get(&(slot.segment, slot.offset))));
+        }
+    }
+    held
 }
 
 /// Live bytes of segments and sums of partitions, from the finished index.

@@ -254,8 +254,8 @@ pub(super) fn load(disk: &dyn Disk, directory: &str, engine: u64) -> Result<Opti
     Ok(snapshot)
 }
 
-/// False when a segment that the snapshot names is not there. It reads what the snapshot says of segments and nothing of
-/// its entries; where there is no usable snapshot, nobody knows of any.
+/// False when a segment that the snapshot names is not there, or is shorter than it was durable then. It reads what the
+/// snapshot says of segments and nothing of its entries; where there is no usable snapshot, nobody knows of any.
 pub(super) fn has_its_segments(disk: &dyn Disk, directory: &str, engine: u64) -> Result<bool, StorageError> {
     let file = match disk.open(&format!("{directory}/{NAME}")) {
         Ok(file) => file,
@@ -267,18 +267,25 @@ pub(super) fn has_its_segments(disk: &dyn Disk, directory: &str, engine: u64) ->
     if head.is_none() {
         return Ok(true);
     }
-    let there: BTreeMap<u32, SegmentKind> =
-        disk.list(directory)?.iter().filter_map(|name| parse_name(name)).collect();
+    let named = |name: String| parse_name(&name).map(|(id, kind)| (id, (kind, name)));
+    let there: BTreeMap<u32, (SegmentKind, String)> =
+        disk.list(directory)?.into_iter().filter_map(named).collect();
     while blocks.skip(Block::Entries)? {}
     let Some((kind, _, segments)) = blocks.next()? else { return Ok(true) };
     if kind != Block::Segments as u32 || segments.len() % SEGMENT_BYTES != 0 {
         return Ok(true);
     }
-    // Of one that had just begun nothing was promised, not even its name.
-    let begun = |known: &KnownSegment| known.length > 0;
-    let mut known =
-        segments.chunks_exact(SEGMENT_BYTES).map(decode_segment).filter(|(_, known)| begun(known));
-    Ok(known.all(|(id, known)| there.get(&id).is_some_and(|kind| known.is(*kind))))
+    for (id, known) in segments.chunks_exact(SEGMENT_BYTES).map(decode_segment) {
+        // Of one that had just begun nothing was promised, not even its name.
+        if known.length == 0 {
+            continue;
+        }
+        let Some((_, name)) = there.get(&id).filter(|(kind, _)| known.is(*kind)) else { return Ok(false) };
+        if disk.open(&format!("{directory}/{name}"))?.length() < known.length {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn is_ours(kind: u32, head: &[u8], engine: u64) -> bool {

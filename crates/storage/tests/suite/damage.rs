@@ -276,6 +276,47 @@ fn only_damaged_records_that_were_met_are_forgotten_and_no_others_are_read() {
     assert_eq!(engine.partitions(), [(partition, u64::from(KEYS) - 2)]);
 }
 
+/// The log goes on holding what was replaced, and each start that read it told of it again.
+#[test]
+fn damage_that_was_replaced_is_not_counted_by_the_next_start() {
+    let disk = prepared();
+    disk.remove(&path("index")).unwrap();
+    let contents = disk.contents(&path(SEGMENT)).unwrap();
+    // One that had been replaced before it was damaged, one that is replaced after, and one that is not.
+    for (key, version) in [(0, 0), (1, 1), (2, 1)] {
+        let wanted = value(key, version);
+        let at = contents.windows(wanted.len()).position(|window| window == wanted).unwrap();
+        assert!(disk.flip_bit(&path(SEGMENT), at as u64 + 3, 0));
+    }
+    let partition = PartitionId(0);
+    let (world, engine) = try_open(&disk).unwrap();
+    assert_eq!(engine.stats().corrupt_records, 2);
+    assert_eq!(engine.discard_corrupt(partition, Token::of(b"key 1"), b"key 1"), Ok(true));
+    write(&*engine, 0, b"key 1", Some(value(1, 2))).unwrap();
+    assert_eq!(engine.stats().corrupt_records_left, 1);
+    world.block_on(engine.sync()).unwrap();
+    // As after a crash: the whole log is read again.
+    let (_world, engine) = try_open(&copy(&disk)).unwrap();
+    assert_eq!((engine.stats().corrupt_records, engine.stats().corrupt_records_left), (1, 1));
+    assert_eq!(get(&*engine, 0, "key 1"), Some(value(1, 2)));
+    let found = engine.get(partition, Token::of(b"key 2"), b"key 2");
+    assert_eq!(found, Err(StorageError::Corrupt { partition }));
+}
+
+/// Older values took the place of those that were cut off, and as many keys were there as before.
+#[test]
+fn a_segment_that_is_shorter_than_the_index_says_is_missed() {
+    let disk = prepared();
+    let Remains::Whole(number) = LogEngine::remains(&disk, DIRECTORY).unwrap() else { panic!("it is whole") };
+    let bytes = disk.contents(&path(SEGMENT)).unwrap();
+    for cut in [1, 60, 200] {
+        disk.plant(&path(SEGMENT), &bytes[..bytes.len() - cut]);
+        assert_eq!(LogEngine::remains(&disk, DIRECTORY).unwrap(), Remains::Part(number), "{cut} bytes less");
+    }
+    disk.plant(&path(SEGMENT), &bytes);
+    assert_eq!(LogEngine::remains(&disk, DIRECTORY).unwrap(), Remains::Whole(number));
+}
+
 /// Once, nobody noticed but the log of the process: older values took the place of those in the missing file.
 #[test]
 fn a_segment_that_the_index_names_is_missed() {
