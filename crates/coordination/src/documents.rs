@@ -98,7 +98,8 @@ pub enum RegisterError {
     /// Another session has registered this node and is alive.
     #[error(
         "two nodes with one id: node {id} is active already{}; give this one an id of its own, or start it when \
-         that one has ended", 
+         that one has ended (if it was this one's last process, killed as it started, it may be registered for \
+         some seconds more: try again in 10 s)",
         .other.as_ref().map(|other| format!(" at {}", other.node.native)).unwrap_or_default()
     )]
     AlreadyActive {

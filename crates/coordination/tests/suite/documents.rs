@@ -55,6 +55,8 @@ async fn two_nodes_with_one_id_are_told_so() {
     assert_eq!(error, RegisterError::AlreadyActive { id: NodeId(1), other });
     let said = error.to_string();
     assert!(said.contains("two nodes with one id") && said.contains("127.0.0.1:7001"), "{said}");
+    // A process that was killed before its directory knew its incarnation cannot be told from another node.
+    assert!(said.contains("last process") && said.contains("try again in 10 s"), "{said}");
 
     // The same session may say something new about its node.
     register(&first, &active(1, 7005, 2)).await.unwrap();
