@@ -10,7 +10,12 @@ import pytest
 from kazoo.exceptions import BadVersionError
 from kazoo.protocol.connection import _CONNECTION_DROP
 from kazoo.protocol.states import KazooState
-from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, make_acl
+from kazoo.security import (
+    CREATOR_ALL_ACL,
+    OPEN_ACL_UNSAFE,
+    make_acl,
+    make_digest_acl,
+)
 
 from conftest import EnsembleFactory
 from parkazoo import MoveFailed, ParKazooClient, cli
@@ -262,3 +267,51 @@ def test_an_ephemeral_keeps_its_acl_and_the_version_of_that(
 
 def make_acl_of(auth: Any) -> list[Any]:
     return CREATOR_ALL_ACL if auth else OPEN_ACL_UNSAFE
+
+
+def test_an_ephemeral_whose_acl_its_owner_may_not_see_stays_as_it_is(
+    make: Maker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server shows digests to who has ADMIN, and "x" to others; made anew with that,
+    nobody would have had ADMIN any more."""
+    admin, owner = ("digest", "admin:secret"), make()
+    client = make(auth_data=[admin])
+    client.create("/o")
+    acl = [make_digest_acl("admin", "secret", all=True), *READ_ONLY]
+    owner.create("/o/e", b"mine", acl=acl, ephemeral=True)
+    before = client.get_acls("/o/e")[0]
+    assert any(a.id.id.endswith(":x") for a in owner.get_acls("/o/e")[0])
+    with pytest.raises(MoveFailed, match="ADMIN"):
+        Mover(client, ephemeral_seconds=1).move(elsewhere(client, "/o/e"))
+    assert client.get_acls("/o/e")[0] == before
+    client.set_acls("/o/e", OPEN_ACL_UNSAFE)
+    told = [r.getMessage() for r in caplog.records if "made anew" in r.getMessage()]
+    assert len(told) == 1 and "its ACL is hidden" in told[0]
+    assert nothing_wrong(client)
+
+
+READ_ONLY = [make_acl("world", "anyone", read=True)]
+
+
+def test_an_ephemeral_that_was_set_very_often_moves_with_its_version(
+    make: Maker,
+) -> None:
+    """All of its versions in one transaction were more than a server takes, which
+    dropped the owner's connection, again and again."""
+    client, owner = make(), make()
+    client.create("/o")
+    owner.create("/o/e", b"mine", ephemeral=True)
+    for _ in range(80):
+        change = owner.transaction()
+        for _ in range(200):
+            change.set_data("/o/e", b"last")
+        assert change.commit()[-1].version
+    states: list[str] = []
+    owner.add_listener(states.append)
+    Mover(client).move(elsewhere(client, "/o/e"))
+    data, stat = client.get("/o/e")
+    assert (data, stat.version) == (b"last", 16000)
+    assert owner.set("/o/e", b"later", 16000).version == 16001
+    assert states == []
+    owner.stop()
+    assert client.exists("/o/e") is None

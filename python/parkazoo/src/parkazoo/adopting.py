@@ -10,7 +10,8 @@ during a move stays held: until the switch by the old node, after it by the new
 one, and no one can write in between.
 
 Must never: create one that is not there any more, or after the move was given up:
-each creation checks the target's fence, which says "incoming" only during a move.
+each creation checks the target's fence, which says "incoming" only during a move; or
+with an ACL that is not its own, because a server hides digests from who has no ADMIN.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kazoo.exceptions import (
     InvalidACLError,
     KazooException,
-    NodeExistsError,
+    NoAuthError,
     NoNodeError,
 )
 from kazoo.protocol.serialization import (
@@ -30,10 +31,11 @@ from kazoo.protocol.serialization import (
     read_string,
     write_string,
 )
+from kazoo.protocol.states import ZnodeStat
 from kazoo.security import CREATOR_ALL_ACL, make_acl
 
 from parkazoo import failpoints
-from parkazoo.copying import INCOMING
+from parkazoo.copying import BATCH, INCOMING, is_hidden
 from parkazoo.layout import CLAIM, fence
 from parkazoo.steps import EPHEMERAL, MultiFailed
 from parkazoo.wire import Fenced, ShardMoved, results_of
@@ -86,6 +88,7 @@ class Adopting:
         self.client = client
         self.lock = client.handler.lock_object()
         self.running = False
+        self.told: set[str] = set()
 
     def look(self) -> None:
         """The table has shards that are frozen: see to our ephemerals there."""
@@ -102,6 +105,7 @@ class Adopting:
                 table = sessions.table
                 if table is None or not table.moving or not sessions.running:
                     self.running = False
+                    self.told.clear()
                     return
             for shard, target in table.moving.items():
                 try:
@@ -126,27 +130,42 @@ class Adopting:
         for path in paths:
             is_claim = path.rsplit("/", 1)[1].startswith(CLAIM[1:])
             if not (is_claim and path.count("/") == root.count("/") + 2):
-                self._create(old, new, path, (root, stat.version))
+                try:
+                    self._create(old, new, path, (root, stat.version))
+                except NoAuthError:
+                    self._tell(path, "its ACL does not let us read or write it")
 
     def _create(
         self, old: EnsembleClient, new: EnsembleClient, path: str, check: _Check
     ) -> None:
         there, stat = new.exists(path), old.exists(path)
-        if stat is None or (there is not None and there.aversion >= stat.aversion):
+        if stat is None or (there is not None and has_caught_up(there, stat)):
             return
         try:
             data, stat = old.get(path)
             acls, _ = old.get_acls(path)
         except NoNodeError:
             return
+        if is_hidden(acls):
+            self._tell(path, "its ACL is hidden from us, who have no ADMIN there")
+            return
+        steps = self._steps(Create(path, data, acls, EPHEMERAL), stat.version)
         if there is None:
             for also in _OWNER if stat.aversion else ([],):
                 try:
-                    create = Create(path, data, [*acls, *also], EPHEMERAL)
-                    self._create_at(new, create, stat.version, check)
+                    first = steps[0][0]._replace(acl=[*acls, *also])
+                    self._write(new, (first, *steps[0][1:]), check)
                     break
                 except InvalidACLError:
                     continue  # we are nobody in particular
+            steps = steps[1:]
+        elif there.version < stat.version:
+            missing = [step for batch in steps for step in batch][1 + there.version :]
+            steps = _batches(missing)
+        else:
+            steps = []
+        for batch in steps:
+            self._write(new, batch, check)
         done = there.aversion if there is not None else 0
         if done < stat.aversion:
             for_now, _ = new.get_acls(path)
@@ -155,18 +174,42 @@ class Adopting:
                 new.set_acls(path, acls if last else for_now, aversion)
 
     @staticmethod
-    def _create_at(
-        new: EnsembleClient, create: Create, version: int, check: _Check
-    ) -> None:
+    def _steps(create: Create, version: int) -> list[tuple[Any, ...]]:
+        """What makes a node of this version, in transactions that a server takes."""
+        if not version:
+            return [(create,)]
         path, data = create.path, create.data
-        sets = [SetData(path, b"", -1)] * (version - 1)
-        if version:
-            create = create._replace(data=b"")
-            sets.append(SetData(path, data, -1))
+        sets = [SetData(path, b"", number) for number in range(version - 1)]
+        sets.append(SetData(path, data, version - 1))
+        return _batches([create._replace(data=b""), *sets])
+
+    @staticmethod
+    def _write(new: EnsembleClient, batch: tuple[Any, ...], check: _Check) -> None:
         failpoints.reached("adopt.1.create", failpoints.BEFORE)
         try:
-            results_of(ask(new, Fenced((check,), (create, *sets))))
+            results_of(ask(new, Fenced((check,), batch)))
         except MultiFailed as failed:
-            if not isinstance(failed.error, NodeExistsError):
-                raise failed.error from None
+            raise failed.error from None
         failpoints.reached("adopt.1.create", failpoints.AFTER)
+
+    def _tell(self, path: str, why: str) -> None:
+        """Whoever moves the shard gives up; here stands why. Once for each node."""
+        if path not in self.told:
+            self.told.add(path)
+            self.client.logger.error(
+                "the ephemeral %s cannot be made anew where its shard is to move: %s",
+                path,
+                why,
+            )
+
+
+def _batches(steps: list[Any]) -> list[tuple[Any, ...]]:
+    """The last one is by itself: it has the data, which may be nearly a packet."""
+    rest = steps[:-1]
+    batches = [tuple(rest[n : n + BATCH]) for n in range(0, len(rest), BATCH)]
+    return [*batches, (steps[-1],)]
+
+
+def has_caught_up(there: ZnodeStat, here: ZnodeStat) -> bool:
+    """Has a copy all versions of the ephemeral that it is one of?"""
+    return bool(there.version >= here.version and there.aversion >= here.aversion)

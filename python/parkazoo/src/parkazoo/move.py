@@ -39,6 +39,7 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from parkazoo import failpoints, namespace
 from parkazoo import hosts as hosts_string
+from parkazoo.adopting import has_caught_up
 from parkazoo.copying import (
     ACTIVE,
     GONE,
@@ -220,13 +221,15 @@ class Mover(Seat):
                         if there is not None:
                             erase(copier.target, path, (copier.root, copier.fence))
                         break
-                    if there is not None and there.aversion >= here.aversion:
+                    if there is not None and has_caught_up(there, here):
                         break
                     if time.monotonic() > deadline:
                         raise MoveFailed(
                             f"the owner of {path} did not re-create it at the target"
                             f" within {self.ephemeral_seconds:g} s; the shard stays"
-                            " where it is. Its client may be old, or hang"
+                            " where it is. Its client may be old, or hang, or its ACL"
+                            " keep its owner from reading it all: give the owner"
+                            " ADMIN there; its log says so"
                         )
                     self.client.handler.sleep_func(0.01)
 
