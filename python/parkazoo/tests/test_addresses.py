@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 from typing import Any
 
 import pytest
 from kazoo.protocol.states import KazooState
 
 from conftest import EnsembleFactory, started
-from parkazoo import cli
+from parkazoo import ParKazooClient, cli
 from servers import Ensemble, free_port, wait_until
 from test_client import nothing_wrong
 
@@ -70,6 +71,27 @@ def test_an_ensemble_at_another_port_is_found_by_those_who_run_and_who_start(
             assert table_of(stays.hosts, capsys)[which] == moving.hosts
             assert moving.hosts != before
             assert nothing_wrong(late)
+
+
+def test_two_that_have_moved_at_once_are_found_by_who_names_both(
+    ensembles: EnsembleFactory, capsys: Said
+) -> None:
+    """The command for each stopped at the other, and said to run it for that first."""
+    taken = ensembles(2)
+    hosts = ";".join(ensemble.hosts for ensemble in taken)
+    assert cli.main(["--hosts", hosts, "init"]) == 0
+    listed = table_of(hosts, capsys)
+    named = {n: next(e for e in taken if e.hosts == h) for n, h in listed.items()}
+    for ensemble in taken:
+        move_to_another_port(ensemble)
+    after = ";".join(ensemble.hosts for ensemble in taken)
+    command = ["--timeout", "5", "--hosts", hosts, "set-hosts"]
+    assert cli.main([*command, "e0", named["e0"].hosts]) == 2
+    assert "`--hosts` with all of the new addresses" in capsys.readouterr().err
+    for name, ensemble in named.items():
+        assert cli.main(["--hosts", after, "set-hosts", name, ensemble.hosts]) == 0
+    found = table_of(taken[0].hosts, capsys)
+    assert found == {name: ensemble.hosts for name, ensemble in named.items()}
 
 
 def test_the_address_of_somebody_else_is_refused(
@@ -141,3 +163,26 @@ def test_adding_a_member_under_other_hosts_says_what_changes_them(
 
     assert cli.main(["--hosts", hosts, "set-hosts", name, alias]) == 0
     assert table_of(hosts, capsys)[name] == alias
+
+
+@pytest.mark.parametrize("degraded", [False, True], ids=["strict", "degraded"])
+def test_addresses_that_nobody_has_any_more_do_not_hold_up_a_start(
+    ensembles: EnsembleFactory, degraded: bool
+) -> None:
+    """Each was waited for as long as a session lasts, one after the other, before the
+    table was used that has the new ones."""
+    first, second = ensembles(2)
+    with started(f"{first.hosts};{second.hosts}") as client:
+        client.create("/x")
+    silent = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    away = [f"127.0.0.1:{free_port()}"]
+    away += [f"127.0.0.1:{one.getsockname()[1]}" for one in silent]
+    beside = f"{first.hosts},127.0.0.1:{silent[0].getsockname()[1]}"
+    for hosts in ([*away, first.hosts], [beside, *away[2:]]):
+        client = ParKazooClient(";".join(hosts), timeout=15, degraded=degraded)
+        client.start()
+        assert client.connected and client.exists("/x") is not None
+        client.stop()
+        client.close()
+    for one in silent:
+        one.close()

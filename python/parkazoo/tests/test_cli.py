@@ -31,6 +31,13 @@ def test_what_every_command_takes_may_stand_before_its_name_or_after(
         assert json.loads(capsys.readouterr().out)["exists"] is True
 
 
+def test_who_asks_may_be_said_before_a_commands_name_and_after_it() -> None:
+    words = ["--auth", "digest:a:1", "status", "--auth", "digest:b:2"]
+    options = cli._parser().parse_args([*words, "--auth", "ip:c"])
+    assert cli._auth(options) == [("digest", "a:1"), ("digest", "b:2"), ("ip", "c")]
+    assert cli._auth(cli._parser().parse_args(["status"])) == []
+
+
 def test_a_reader_who_has_seen_enough_is_no_reason_for_a_stack_trace(
     ensembles: EnsembleFactory,
 ) -> None:

@@ -99,7 +99,11 @@ class Checker:
 
     def _at(self, name: str) -> Any:
         session = self.client._sessions.session(name)
-        self.client._sessions.wait(lambda: session.connected, 15)
+        self.client._sessions.wait(
+            lambda: session.connected or session.refused is not None, 15
+        )
+        if session.refused is not None:
+            raise session.refused
         return session
 
     def _strangers(self) -> Iterator[Finding]:

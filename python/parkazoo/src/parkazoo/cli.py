@@ -79,13 +79,14 @@ def _parser() -> argparse.ArgumentParser:
         " semicolons between ensembles; one ensemble of a namespace is enough.",
     )
     hosts = os.environ.get("PARKAZOO_HOSTS", "127.0.0.1:2181")
-    _add_common(parser)
-    parser.set_defaults(hosts=hosts, json=False, timeout=15.0, auth=[], verbose=False)
+    _add_common(parser, "auth")
+    parser.set_defaults(hosts=hosts, json=False, timeout=15.0, verbose=False)
+    parser.set_defaults(auth=[], more_auth=[])
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run: Callable[[Any], int], text: str) -> Any:
         added = commands.add_parser(name, help=text, description=text)
-        _add_common(added)
+        _add_common(added, "more_auth")
         added.set_defaults(run=run)
         return added
 
@@ -131,8 +132,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
-    """What every command takes, before its name or after it."""
+def _add_common(parser: argparse.ArgumentParser, auth: str) -> None:
+    """What every command takes, before its name or after it, or, of what may be given
+    several times, both: `auth` is the name that the one place has for it."""
 
     def option(name: str, text: str, **named: Any) -> None:
         parser.add_argument(name, help=text, default=argparse.SUPPRESS, **named)
@@ -142,7 +144,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     option("--json", "answer in JSON", action="store_true")
     option("--timeout", "seconds to connect (default: 15)", type=float)
     who = "who asks; may be given several times"
-    option("--auth", who, action="append", metavar="SCHEME:CREDENTIAL")
+    option("--auth", who, action="append", metavar="SCHEME:CREDENTIAL", dest=auth)
     option("--verbose", "log on stderr", action="store_true")
 
 
@@ -206,7 +208,7 @@ def _weak(given: str) -> tuple[str, int]:
 
 def _auth(options: Any) -> list[tuple[str, str]]:
     pairs = []
-    for given in options.auth:
+    for given in [*options.auth, *options.more_auth]:
         scheme, separator, credential = given.partition(":")
         if not separator:
             raise Usage(f"--auth {given}: write SCHEME:CREDENTIAL")
@@ -366,7 +368,8 @@ def _away(client: ParKazooClient) -> set[str]:
     """The ensembles that cannot be asked now; a request to them would wait."""
     assert client.table is not None
     at = client._sessions.session
-    return {name for name in client.table.ensembles if not at(name).connected}
+    found = {name: at(name) for name in client.table.ensembles}
+    return {n for n, e in found.items() if not (e.connected or e.refused)}
 
 
 def _reach(away: Iterable[str]) -> str:

@@ -291,6 +291,9 @@ class ParKazooClient(Facade):
                 ConnectionClosedError("Connection has been closed")
             )
             return False
+        if self._sessions.refused is not None and not self._may_send():
+            async_object.set_exception(self._sessions.refused)
+            return False
         if self._state == KeeperState.EXPIRED_SESSION:
             async_object.set_exception(SessionExpiredError())
             return False
@@ -314,6 +317,12 @@ class ParKazooClient(Facade):
             and self.state == KazooState.SUSPENDED
             and self._sessions.table is not None
         )
+
+    def _refuse_waiting(self, why: Exception) -> None:
+        """Tell those who wait for the connection why there will be none."""
+        while self._queue and not self._may_send():
+            with suppress(IndexError):
+                self._queue.popleft()[1].set_exception(why)
 
     def _flush(self) -> None:
         """Send what waited for the connection, in order.

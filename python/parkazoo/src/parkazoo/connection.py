@@ -46,6 +46,7 @@ from typing import Any
 
 from kazoo.client import CLOSED_STATES, KazooClient
 from kazoo.exceptions import (
+    EXCEPTIONS,
     AuthFailedError,
     ConnectionClosedError,
     ConnectionDropped,
@@ -227,7 +228,25 @@ class BatchingConnection(ConnectionHandler):
         timeouts: tuple[float, float] = super()._connect(host, hostip, port)
         self._heard_at = time.monotonic()
         self._send_seconds = timeouts[1] / 1000
+        self.client.connection_made()
         return timeouts
+
+    def ask(self, request: Any) -> Any:
+        """Send one request and wait for its reply, before any other is sent.
+
+        For `connection_made` alone, which this thread calls.
+        """
+        self.tell(request)
+        header, buffer, offset = self._read_header(self._send_seconds)
+        if header.xid != self._xid:
+            raise ConnectionDropped("a reply that nobody asked for")
+        if header.err:
+            raise EXCEPTIONS[header.err]()
+        return request.deserialize(buffer, offset)
+
+    def tell(self, request: Any) -> None:
+        """The same, without waiting for the reply."""
+        self._submit(request, self._send_seconds, self._next_xid())
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         if type(request) is Connect:
@@ -475,6 +494,9 @@ class BatchingClient(KazooClient):
             logger=plain.logger,
             sasl_options=plain.sasl_options,
         )
+
+    def connection_made(self) -> None:
+        """There is a connection, authenticated; nothing has been sent on it."""
 
     def _call(self, request: Any, async_object: Any) -> Any:
         if self._state in CLOSED_STATES:

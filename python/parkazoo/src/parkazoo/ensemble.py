@@ -7,8 +7,12 @@ state, in the order in which Kazoo tells its listeners.
 Why: the steps of an operation follow each other without a thread switch, and
 never wait behind a user's callback.
 
+A connection is used, and told of, when its server has shown whose copy of the table
+it has. Those of another namespace have fences like ours, and would take our requests.
+
 Must never: run a user's code on the connection's thread (the owner hands that to
-the real handler), start or stop the handler it shares, or outlive its owner.
+the real handler), start or stop the handler it shares, outlive its owner, or send a
+request to an ensemble that belongs to others.
 """
 
 from __future__ import annotations
@@ -16,15 +20,23 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from kazoo.client import CLOSED_STATES
-from kazoo.exceptions import ConnectionClosedError
-from kazoo.protocol.serialization import Exists, GetACL, GetData
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionClosedError,
+    ConnectionDropped,
+    KazooException,
+    SessionExpiredError,
+)
+from kazoo.protocol.serialization import CloseInstance, Exists, GetACL, GetData
 from kazoo.protocol.states import KazooState, KeeperState
 
 from parkazoo.connection import BatchingClient
+from parkazoo.errors import NamespaceMismatch
 from parkazoo.layout import CONFIG, BucketStat
 from parkazoo.mapping import ConfigurationInvalid, Table
 from parkazoo.wire import Fenced
@@ -36,6 +48,9 @@ class Owner(Protocol):
     handler: Any
 
     def ensemble_changed(self, ensemble: EnsembleClient, state: str) -> None: ...
+    def refusal(
+        self, ensemble: EnsembleClient, copy: Table | None
+    ) -> NamespaceMismatch | None: ...
     def configuration_seen(
         self, ensemble: EnsembleClient, data: Any, number: int
     ) -> None: ...
@@ -156,6 +171,7 @@ class EnsembleClient(BatchingClient):
     shard that has left.
     `asked`: how many times its copy was asked for.
     `ending`: not empty while what was pending is ended with the connection.
+    `refused`: why it is not used, since its servers turned out to be somebody else's.
     `shared`: the newest shared read, while nothing behind it keeps others from it.
     """
 
@@ -171,6 +187,9 @@ class EnsembleClient(BatchingClient):
         self.newest: float = 0
         self.asked = 0
         self.ending: list[bool] = []
+        self.refused: NamespaceMismatch | None = None
+        self._made: Any = None
+        self._known_session: int | None = None
         self.shared: Shared | None = None
         self._asking = owner.handler.lock_object()
         self._shutting = owner.handler.lock_object()
@@ -199,6 +218,9 @@ class EnsembleClient(BatchingClient):
             self._connection.stop(self._session_timeout / 1000)
 
     def _session_callback(self, state: Any) -> None:
+        if state in (KeeperState.CONNECTED, KeeperState.CONNECTED_RO):
+            self._made = state  # to be told by `connection_made`
+            return
         super()._session_callback(state)
         # A read that was queued as Kazoo emptied its queue is never answered.
         self.shared = None
@@ -209,6 +231,43 @@ class EnsembleClient(BatchingClient):
             super()._notify_pending(state)
         finally:
             self.ending.pop()
+
+    def connection_made(self) -> None:
+        """Tell that there is a connection, if it is to an ensemble of ours."""
+        if self.owner is not None:
+            why = self.owner.refusal(self, self._copy_there())
+            if why is not None:
+                self._leave(why)
+        self._known_session = self._session_id
+        super()._session_callback(self._made)
+
+    def _copy_there(self) -> Table | None:
+        try:
+            return Table.deserialize(self._connection.ask(GetData(CONFIG, None))[0])
+        except (AuthFailedError, ConnectionDropped, SessionExpiredError):
+            raise
+        except (KazooException, ConfigurationInvalid):
+            return None  # what it says comes with the next reading of the copy
+
+    def _leave(self, why: NamespaceMismatch) -> NoReturn:
+        """Have the connection dropped, and tried again, as if nobody had answered.
+
+        A session that nobody has heard of is closed. One that was ours is kept, and
+        found to have expired some time: its ephemerals are gone, and who believes in
+        them must hear LOST.
+        """
+        if self._session_id != self._known_session:
+            self._connection.tell(CloseInstance)
+            self._reset_session()
+            self.last_zxid = 0
+        self.ending.append(True)
+        with suppress(IndexError):
+            while True:
+                reply = self._queue.popleft()[1]
+                if reply is not None:
+                    reply.set_exception(why)
+        self.ending.pop()
+        raise ConnectionDropped(str(why))
 
     def _make_state_change(self, state: str) -> None:
         if self.state == state:
@@ -222,6 +281,9 @@ class EnsembleClient(BatchingClient):
 
     def submit(self, request: Any, reply: Any) -> None:
         """Send a request, now or when the connection that is being made stands."""
+        if self.refused is not None:
+            reply.set_exception(self.refused)
+            return
         if self._state not in CLOSED_STATES:
             self._queue.append((request, reply))
             self._no_joining_past(request)
@@ -239,7 +301,7 @@ class EnsembleClient(BatchingClient):
 
     def enqueue(self, request: Any, reply: Any) -> bool:
         """Queue a request for `send_queued`; False: it has been dealt with."""
-        if self._state in CLOSED_STATES:
+        if self._state in CLOSED_STATES or self.refused is not None:
             self.submit(request, reply)
             return False
         self._queue.append((request, reply))
@@ -316,6 +378,8 @@ class EnsembleClient(BatchingClient):
                 seen = Table.deserialize(seen)
             except ConfigurationInvalid as error:
                 seen = error
+        if isinstance(seen, Table) and not self.closing:
+            seen = self.owner.refusal(self, seen) or seen
         with self._asking:
             if isinstance(seen, Table):
                 self.copy = seen
@@ -323,6 +387,8 @@ class EnsembleClient(BatchingClient):
                 self.newest = self.copy.generation if self.copy else 0
         # One that went ahead of others does not tell that they have been answered.
         self.owner.configuration_seen(self, seen, 0 if first else number)
+        if isinstance(seen, NamespaceMismatch):
+            raise ConnectionDropped(str(seen))  # we are on the connection's thread
 
 
 _OF_ONE_NODE = (Exists, GetACL, GetData)

@@ -145,7 +145,7 @@ def copy_at(session: KazooClient, name: str, table: Table) -> tuple[Table, int] 
 
     :raises NamespaceMismatch: this is not the member, or not any more.
     """
-    what = f"{name} ({table.ensembles.get(name, 'gone')})"
+    what = _member(name, table)
     try:
         data, stat = session.get(CONFIG)
     except NoNodeError:
@@ -161,10 +161,19 @@ def copy_at(session: KazooClient, name: str, table: Table) -> tuple[Table, int] 
             f"the table on {what} cannot be read: {error}"
         ) from None
     if copy.namespace != table.namespace:
-        raise NamespaceMismatch(
-            f"{what} holds another namespace ({copy.namespace}); {_WIPED}"
-        )
+        raise another(name, table, copy)
     return copy, stat.version
+
+
+def another(name: str, table: Table, copy: Table) -> NamespaceMismatch:
+    """What is wrong with a member that has the copy of another namespace's table."""
+    return NamespaceMismatch(
+        f"{_member(name, table)} holds another namespace ({copy.namespace}); {_WIPED}"
+    )
+
+
+def _member(name: str, table: Table) -> str:
+    return f"{name} ({table.ensembles.get(name, 'gone')})"
 
 
 _WIPED = (

@@ -78,11 +78,17 @@ class Seat:
             raise MoveFailed(
                 f"somebody else has taken {name} out of the namespace meanwhile"
             ) from None
-        if not self.client._sessions.wait(lambda: session.connected, 15):
+        self.client._sessions.wait(
+            lambda: session.connected or session.refused is not None, 15
+        )
+        if session.refused is not None:
+            raise session.refused
+        if not session.connected:
             raise MoveFailed(
                 f"ensemble {name} cannot be reached; nothing moves while one of the"
                 " ensembles is away. If it has other addresses now, `parkazoo"
-                f" set-hosts {name} HOSTS` says so to all"
+                f" set-hosts {name} HOSTS` says so to all; if several have, give each"
+                " of these commands `--hosts` with all of the new addresses"
             )
         if not self.still_alone:
             raise MoveFailed(

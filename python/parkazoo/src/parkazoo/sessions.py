@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kazoo.exceptions import (
@@ -63,6 +64,7 @@ class Sessions:
     `epoch` counts openings and renewals, `opening` is it at the last opening; a
     routine that belongs to an older one stops.
     `lost` is true from a session's loss until all sessions have been renewed.
+    `refused`: a member is somebody else's; requests that would wait fail with this.
     `losses` changes with each; `loss` is the error of what was under way then.
     """
 
@@ -76,6 +78,7 @@ class Sessions:
         self.copies: dict[str, Any] = {}
         self.signal = self.handler.event_object()
         self.error: Exception | None = None
+        self.refused: NamespaceMismatch | None = None
         self.running = False
         self.lost = False
         self.losses = 0
@@ -90,6 +93,9 @@ class Sessions:
         """Begin to connect; returns at once. The client's state tells the rest."""
         with self.lock:
             self.running, self.lost, self.error = True, False, None
+            self.refused = None
+            for ensemble in self.by_name.values():
+                ensemble.refused = None
             self.epoch += 1
             epoch = self.opening = self.epoch
         self.routine = self.handler.spawn(self._opening, epoch)
@@ -185,12 +191,21 @@ class Sessions:
         table = max(tables, key=lambda table: table.generation)
         self._name_by(table)
         self.adopt(table)
+        for ensemble in list(self.by_name.values()):
+            copy = ensemble.copy  # it may have come as the others were compared
+            if copy is not None and copy.namespace != table.namespace:
+                raise NamespaceMismatch(MISMATCH)
 
     def _name_by(self, table: Table) -> None:
         """Give the sessions opened to find the table their ensembles' names."""
         with self.lock:
             opened = dict(self.by_name)
-        names = {old: self._name_of(e, table) for old, e in opened.items()}
+        names: dict[str, str | None] = {}
+
+        def look(old: str, ensemble: EnsembleClient) -> None:
+            names[old] = self._name_of(ensemble, table)
+
+        self.in_parallel([partial(look, old, e) for old, e in opened.items()])
         strangers = []
         with self.lock:
             self.by_name = {}
@@ -209,7 +224,7 @@ class Sessions:
                 "%s is not an ensemble of this namespace, or named twice; ignored",
                 ensemble.hosts_string,
             )
-            ensemble.shut()
+            self.handler.spawn(_discard, ensemble)
 
     def _name_of(self, ensemble: EnsembleClient, table: Table) -> str | None:
         """Which ensemble of the table is this, by its servers or by what it says?"""
@@ -223,12 +238,10 @@ class Sessions:
                 found = name
         if found is not None:
             known = hosts_string.servers(table.ensembles[found])
-            for stranger in sorted(servers - known):
-                self._refuse_stranger(ensemble, table, found, stranger)
+            refuse = partial(self._refuse_stranger, ensemble, table, found)
+            self.in_parallel([partial(refuse, s) for s in sorted(servers - known)])
             return found
-        if not self.wait(
-            lambda: ensemble.connected, self.client._session_timeout / 1e3
-        ):
+        if not self.wait(lambda: ensemble.connected, STRANGER_SECONDS):
             return None
         try:
             said = ensemble.get(IDENTITY)[0].decode()
@@ -264,8 +277,7 @@ class Sessions:
             if said != name:
                 self._not_one(ensemble, table, server, f"is one of {said}'s")
         finally:
-            visited.shut()
-            visited.close()
+            self.handler.spawn(_discard, visited)
 
     @staticmethod
     def _not_one(
@@ -450,6 +462,32 @@ class Sessions:
 
     # -- the table ---------------------------------------------------------------
 
+    def refusal(
+        self, ensemble: EnsembleClient, copy: Table | None
+    ) -> NamespaceMismatch | None:
+        """Why a session must not be used where the table has this copy, if so."""
+        table, why = self.table, None
+        if table is not None and copy and copy.namespace != table.namespace:
+            why = namespace.another(ensemble.name, table, copy)
+        with self.lock:
+            if why is None and self.refused is None:
+                return None
+            if why is not None and ensemble.refused is None:
+                self.client.logger.error("%s", why)
+            ensemble.refused = why
+            self._look_for_refused()
+            if self.refused is not None and not self.client.degraded:
+                self.client._live_or_failed.set()  # ends `start`
+        if why is not None:
+            self.client._refuse_waiting(why)
+        return why
+
+    def _look_for_refused(self) -> None:
+        found = (e.refused for e in self.by_name.values() if e.refused is not None)
+        before, self.refused = self.refused, next(found, None)
+        if self.error in (None, before) and not self.client.degraded:
+            self.error = self.refused
+
     def configuration_seen(
         self, ensemble: EnsembleClient, seen: Any, number: int
     ) -> None:
@@ -477,6 +515,7 @@ class Sessions:
             self.client._use_table(old, table)
             gone = [n for n in self.by_name if n not in table.ensembles]
             retired = [self.by_name.pop(name) for name in gone] if old else []
+            self._look_for_refused()
             known = list(self.by_name.items())
         if old is None:
             return
@@ -504,6 +543,13 @@ class Sessions:
                 return False
             self.handler.sleep_func(0.05)
         return True
+
+
+def _discard(ensemble: EnsembleClient) -> None:
+    """End a session that is not needed; it may hang in an attempt to connect."""
+    ensemble.shut()
+    if ensemble._connection.connection_stopped.is_set():
+        ensemble.close()
 
 
 def _follows(old: Table, table: Table) -> bool:

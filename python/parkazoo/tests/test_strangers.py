@@ -1,0 +1,123 @@
+"""A member whose servers belong to somebody else now is not used, and that is said."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from kazoo.protocol.states import KazooState
+
+from conftest import EnsembleFactory, empty, started
+from parkazoo import NamespaceMismatch, ParKazooClient
+from servers import PATIENCE_SECONDS, Ensemble, wait_until
+from test_addresses import PATIENT
+from test_client import nothing_wrong
+
+DIRECTORIES = [f"/d{number}" for number in range(12)]
+
+
+def of(client: ParKazooClient, ensemble: Ensemble) -> tuple[list[str], list[str]]:
+    """Directories whose children the ensemble holds, and those with nothing there."""
+    table, layout = client.table, client._layout
+    assert table is not None
+    name = next(n for n, hosts in table.ensembles.items() if hosts == ensemble.hosts)
+    here, elsewhere = [], []
+    for path in DIRECTORIES:
+        buckets = [*layout.buckets(path), *layout.buckets(f"{path}/x")]
+        on = {table.owners[each.shard] for each in buckets}
+        if table.owners[layout.buckets(path)[0].shard] == name:
+            here.append(path)
+        elif name not in on:
+            elsewhere.append(path)
+    return here, elsewhere
+
+
+def refused(client: ParKazooClient, paths: list[str]) -> None:
+    for path in paths:
+        with pytest.raises(NamespaceMismatch, match="holds another namespace"):
+            client.create(f"{path}/y")
+        waiting = client.get_children_async(path)
+        with pytest.raises(NamespaceMismatch, match="set-hosts"):
+            waiting.get(timeout=PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("degraded", [False, True], ids=["strict", "degraded"])
+def test_what_others_have_made_of_a_member_is_left_alone(
+    ensembles: EnsembleFactory, degraded: bool
+) -> None:
+    """It was wiped and used anew under the eyes of a client. Both have fences at 0, so
+    the client went on in the others' namespace."""
+    taken = ensembles(2)
+    hosts = ";".join(ensemble.hosts for ensemble in taken)
+    with started(hosts, degraded=degraded, **PATIENT) as client:
+        for path in DIRECTORIES:
+            client.create(f"{path}/x", b"ours", makepath=True)
+        table, layout = client.table, client._layout
+        assert table is not None
+        root = table.ensembles[table.owners[layout.buckets("/")[0].shard]]
+        gone = next(ensemble for ensemble in taken if ensemble.hosts != root)
+        here, elsewhere = of(client, gone)
+        assert here and elsewhere
+        empty(gone)
+        with started(gone.hosts) as stranger:
+            for path in DIRECTORIES:
+                stranger.create(f"{path}/x", b"theirs", makepath=True)
+            wait_until(lambda: client.state == KazooState.SUSPENDED, "it has noticed")
+            wait_until(lambda: client._sessions.refused, "it has looked again")
+            refused(client, here)
+            for path in elsewhere:
+                if degraded:
+                    assert client.get(f"{path}/x")[0] == b"ours"
+                else:
+                    refused(client, [path])
+            for path in DIRECTORIES:
+                assert stranger.get_children(path) == ["x"]
+                assert stranger.get(f"{path}/x")[0] == b"theirs"
+            assert nothing_wrong(stranger)
+        if not degraded:
+            with pytest.raises(NamespaceMismatch, match="holds another namespace"):
+                ParKazooClient(root, **PATIENT).start(PATIENCE_SECONDS)
+
+
+def test_a_member_that_is_itself_again_is_used_again(
+    ensembles: EnsembleFactory,
+) -> None:
+    """Its data had been lost, others began on its servers, and a backup came back."""
+    (first,) = ensembles(1)
+    with (
+        Ensemble() as second,  # of its own: servers refuse who has seen more than they
+        started(
+            f"{first.hosts};{second.hosts}", **{**PATIENT, "timeout": 10}
+        ) as client,
+    ):
+        for path in DIRECTORIES:
+            client.create(f"{path}/x", b"ours", makepath=True)
+        second.stop()
+        (server,) = second.servers
+        data, kept = server.directory / "data", server.directory / "kept"
+        shutil.copytree(data, kept)
+        for version in data.glob("version-2"):
+            shutil.rmtree(version)
+        second.start()
+        with started(second.hosts) as stranger:
+            for path in DIRECTORIES:
+                stranger.create(f"{path}/x", b"theirs", makepath=True)
+            for done in [stranger.set_async("/d0", b"") for _ in range(500)]:
+                done.get(timeout=PATIENCE_SECONDS)
+            wait_until(lambda: client._sessions.refused, "it has been there")
+            here, _ = of(client, second)
+            refused(client, here)
+            for path in DIRECTORIES:
+                assert stranger.get_children(path) == ["x"]
+        second.stop()
+        for version in data.glob("version-2"):
+            shutil.rmtree(version)
+        for version in kept.glob("version-2"):
+            shutil.copytree(version, data / version.name)
+        shutil.rmtree(kept)
+        second.start()
+        wait_until(lambda: client.state == KazooState.CONNECTED, "it is found again")
+        assert client._sessions.refused is None
+        for path in DIRECTORIES:
+            assert client.get(f"{path}/x")[0] == b"ours"
+        assert nothing_wrong(client)
