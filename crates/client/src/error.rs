@@ -75,7 +75,9 @@ impl ClientError {
         matches!(self, ClientError::Indeterminate { .. })
     }
 
-    /// Whether a newer version made the write obsolete: read again, then write with that context.
+    /// Whether a newer version made the write obsolete: read again, then write with that context. Best read again with
+    /// `preferred` above the number of replicas: a replica that lacks what the others hold refuses some writes, too, and
+    /// has it when it was read.
     pub fn is_obsolete(&self) -> bool {
         matches!(self, ClientError::Failed { code: ErrorCode::Obsolete, .. })
     }

@@ -19,6 +19,9 @@ const RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// Rounds of reading, merging and writing before another writer is given the way.
 const MERGE_ATTEMPTS_MAX: usize = 16;
 
+/// Most doublings of the pause between them.
+const MERGE_DOUBLINGS_MAX: u32 = 3;
+
 /// Merges concurrent values into one. Must not depend on their order.
 pub type Merge = Arc<dyn Fn(&[Bytes]) -> Bytes + Send + Sync>;
 
@@ -204,18 +207,25 @@ impl StoreHandle {
         merge: impl Fn(&[Bytes]) -> Bytes,
     ) -> Result<Found, ClientError> {
         let mut merged = false;
-        for _ in 0..MERGE_ATTEMPTS_MAX {
+        // A replica that refuses what it lacks the reason for is brought it when it is read, too.
+        let again = RequestOptions { preferred: Some(u8::MAX), ..options.clone() };
+        for attempt in 0..MERGE_ATTEMPTS_MAX {
             let values: Vec<Bytes> = found.values().cloned().collect();
             if values.len() < 2 {
                 return Ok(Found { merged, ..found });
             }
             let put = PutOptions { request: options.clone(), ..PutOptions::after(&found) };
-            match self.put(key.bytes().clone(), merge(&values), put).await {
-                Ok(_) => merged = true,
-                Err(error) if error.is_obsolete() => {}
+            found = match self.put(key.bytes().clone(), merge(&values), put).await {
+                Ok(_) => {
+                    merged = true;
+                    self.get_once_more(&key, options).await?
+                }
+                Err(error) if error.is_obsolete() => {
+                    self.pause(u32::try_from(attempt).unwrap_or(u32::MAX).min(MERGE_DOUBLINGS_MAX)).await;
+                    self.get_once_more(&key, &again).await?
+                }
                 Err(error) => return Err(error),
-            }
-            found = self.get_once_more(&key, options).await?;
+            };
         }
         Err(ClientError::Contended { attempts: MERGE_ATTEMPTS_MAX })
     }

@@ -87,6 +87,13 @@ impl Front {
         self.peers.ports().clock.now().since(self.started)
     }
 
+    /// Waits so long, or up to half as long again: so writers that compete do not meet again.
+    pub async fn pause(&self, pause: Duration) {
+        let ports = self.peers.ports();
+        let jitter = ports.entropy.below(pause.as_nanos() as u64 / 2 + 1);
+        ports.clock.sleep(pause + Duration::from_nanos(jitter)).await;
+    }
+
     /// The wall clock, by which expiry is judged.
     pub fn now(&self) -> WallMillis {
         self.peers.ports().clock.wall()

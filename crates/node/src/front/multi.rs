@@ -6,7 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use client::coordinator::{MultiGot, parcels};
 use client::peers::{Call, CallError};
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream;
 use model::limits::{FRAME_BYTES_MAX, MULTI_KEYS_MAX};
 use model::{NodeId, PreferenceList, Value, VersionSet};
 use storage::Commit;
@@ -21,6 +23,9 @@ use crate::view::View;
 
 /// Most bytes that one multi-get answers: what fits a frame together with the reasons of keys that failed.
 pub const MULTI_ANSWER_BYTES_MAX: usize = FRAME_BYTES_MAX - 4 * 1024 * 1024;
+
+/// Keys that go their way one by one at the same time: enough to hide the way, too few to flood a node.
+const TOGETHER: usize = 256;
 
 /// Each key's answer, in the order of the keys.
 pub(super) type MultiWritten = Vec<Result<Written, Failure>>;
@@ -110,7 +115,8 @@ impl Front {
         )
         .await;
         for (position, answer) in here.into_iter().zip(written) {
-            answers[position] = Some(answer);
+            // As with a single key: what this node refuses may be stamped by another replica.
+            answers[position] = if entry == Entry::Passed { Some(answer) } else { unless_open(answer) };
         }
         for ((_, positions), results) in elsewhere.into_iter().zip(passed) {
             for (position, result) in positions.into_iter().zip(results) {
@@ -130,8 +136,8 @@ impl Front {
         (entry != Entry::Passed).then(|| *up.unwrap_or(&replicas[0]))
     }
 
-    /// Keys whose first node certainly did nothing go their way one by one: there are few, and each may need another
-    /// node.
+    /// Keys whose first node certainly did nothing go their way one by one, because each may need another node; a part
+    /// of them at a time.
     async fn write_the_rest(
         &self,
         store: &str,
@@ -146,7 +152,7 @@ impl Front {
                 None => self.write(store, key, order, options, entry).await,
             }
         });
-        Ok(join_all(rest).await)
+        Ok(stream::iter(rest).buffered(TOGETHER).collect().await)
     }
 
     async fn write_many_here(
@@ -203,12 +209,7 @@ impl Front {
         let unknown = || Some(Err(super::unknown(view, node)));
         match answer {
             Ok(Response::MultiWritten(written)) if written.results.len() == positions.len() => {
-                let again = |result: &Result<Written, Failure>| matches!(result, Err(failure) if super::may_go_on(failure));
-                written
-                    .results
-                    .into_iter()
-                    .map(|result| if again(&result) { None } else { Some(result) })
-                    .collect()
+                written.results.into_iter().map(unless_open).collect()
             }
             Ok(_) | Err(CallError::Broken) => positions.iter().map(|_| unknown()).collect(),
             Err(CallError::Refused(failure)) if !super::may_go_on(&failure) => {
@@ -242,6 +243,12 @@ impl Front {
             false => MultiDelete { store, generation, options, entries: deletes }.into(),
         }
     }
+}
+
+/// `None` when the key certainly was not written there and may be tried elsewhere.
+fn unless_open(answer: Result<Written, Failure>) -> Option<Result<Written, Failure>> {
+    let is_open = matches!(&answer, Err(failure) if super::may_go_on(failure));
+    (!is_open).then_some(answer)
 }
 
 /// Bytes that an order takes in a message, as good as exactly.

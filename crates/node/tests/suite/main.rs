@@ -16,5 +16,6 @@ mod native;
 mod overload;
 mod sessions;
 mod sizes;
+mod stamping;
 mod stores;
 mod support;

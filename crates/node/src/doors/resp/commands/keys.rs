@@ -10,7 +10,9 @@ use wire::messages::{Condition, Failure, Got, RequestOptions};
 
 use super::super::reply::Reply;
 use super::Call;
-use super::strings::{ATTEMPTS_MAX, contended, least_certain, lost_a_race, read_then_write, shown};
+use super::strings::{
+    ATTEMPTS_MAX, contended, least_certain, lost_a_race, options_of, read_then_write, shown,
+};
 use crate::front::Entry;
 use crate::stores::WriteOrder;
 
@@ -27,7 +29,7 @@ pub(super) async fn exists(call: &Call<'_>) -> Result<Reply, Reply> {
     let mut keys = call.rest(1);
     let mut count = 0;
     while !keys.is_empty() {
-        let found = find(call, keys).await?;
+        let found = find(call, keys, &RequestOptions::default()).await?;
         count += found.live.len() as i64;
         keys = found.unread;
     }
@@ -64,7 +66,8 @@ async fn delete_one(call: &Call<'_>, key: Bytes) -> Result<Reply, Reply> {
 async fn delete_many(call: &Call<'_>, mut keys: Vec<Bytes>) -> Result<i64, Reply> {
     let (mut deleted, mut races) = (0, 0);
     while !keys.is_empty() {
-        let Found { live, unread } = find(call, keys).await?;
+        let options = options_of(call, races).await;
+        let Found { live, unread } = find(call, keys, &options).await?;
         let order = |got: &Got| WriteOrder {
             context: Some(got.set.context()),
             condition: Condition::IfCurrent,
@@ -99,8 +102,8 @@ fn tombstone() -> WriteOrder {
 }
 
 /// Reads keys, as many of them as fill one answer.
-async fn find(call: &Call<'_>, keys: Vec<Bytes>) -> Result<Found, Reply> {
-    let results = call.front.multi_get(call.store, keys.clone(), &RequestOptions::default()).await;
+async fn find(call: &Call<'_>, keys: Vec<Bytes>, options: &RequestOptions) -> Result<Found, Reply> {
+    let results = call.front.multi_get(call.store, keys.clone(), options).await;
     let now = call.front.now();
     let (mut found, mut read, mut too_long) = (Found { live: Vec::new(), unread: Vec::new() }, 0, None);
     for (key, result) in keys.into_iter().zip(results.map_err(refused)?) {

@@ -1,5 +1,7 @@
 //! GET, SET and their kin.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use model::{Value, Version, WallMillis};
 use wire::error::Outcome;
@@ -15,12 +17,29 @@ use crate::stores::WriteOrder;
 /// Attempts of a command that reads, decides and writes, when another writer keeps coming in between.
 pub(super) const ATTEMPTS_MAX: usize = 16;
 
+/// First pause before such a command tries again; doubles up to the longest.
+const AGAIN_PAUSE_MIN: Duration = Duration::from_millis(1);
+const AGAIN_PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// How attempt `attempt` of such a command reads, after a pause if it is not the first. The replica that judged the one
+/// before may have refused it because it lacks what the others have, and reads avoid just such a one: asked as well, it
+/// is brought what it lacks.
+pub(super) async fn options_of(call: &Call<'_>, attempt: usize) -> RequestOptions {
+    if attempt == 0 {
+        return RequestOptions::default();
+    }
+    let doublings = u32::try_from(attempt - 1).unwrap_or(u32::MAX).min(16);
+    call.front.pause((AGAIN_PAUSE_MIN * (1 << doublings)).min(AGAIN_PAUSE_MAX)).await;
+    RequestOptions { preferred: Some(u8::MAX), ..RequestOptions::default() }
+}
+
 /// Reads a key's quorum.
 pub(super) async fn read(call: &Call<'_>, key: Bytes) -> Result<Got, Reply> {
-    call.front
-        .get(call.store, key, &RequestOptions::default())
-        .await
-        .map_err(|failure| Reply::failure(&failure))
+    read_with(call, key, &RequestOptions::default()).await
+}
+
+async fn read_with(call: &Call<'_>, key: Bytes, options: &RequestOptions) -> Result<Got, Reply> {
+    call.front.get(call.store, key, options).await.map_err(|failure| Reply::failure(&failure))
 }
 
 /// The version that a plain client sees, if it sees any.
@@ -53,8 +72,8 @@ pub(super) async fn set(call: &Call<'_>) -> Result<Reply, Reply> {
         write(call, key, overwrite(value, expires), Entry::Client).await.map_err(|f| Reply::failure(&f))?;
         return Ok(Reply::OK);
     }
-    for _ in 0..ATTEMPTS_MAX {
-        let got = read(call, key.clone()).await?;
+    for attempt in 0..ATTEMPTS_MAX {
+        let got = read_with(call, key.clone(), &options_of(call, attempt).await).await?;
         let old = shown(&got, call.front.now());
         let old_value = old.map(|(_, value)| value.clone());
         let expires = if options.keep_ttl { old.and_then(|(version, _)| version.expires) } else { expires };
@@ -159,8 +178,8 @@ pub(super) async fn read_then_write(
     key: Bytes,
     decide: impl Fn(Option<(&Version, &Bytes)>) -> Result<(WriteOrder, Reply), Reply>,
 ) -> Result<Reply, Reply> {
-    for _ in 0..ATTEMPTS_MAX {
-        let got = read(call, key.clone()).await?;
+    for attempt in 0..ATTEMPTS_MAX {
+        let got = read_with(call, key.clone(), &options_of(call, attempt).await).await?;
         let (mut order, reply) = decide(shown(&got, call.front.now()))?;
         order.context = Some(got.set.context());
         if order.condition == Condition::None {
