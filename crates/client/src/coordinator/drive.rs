@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::select;
 use model::NodeId;
-use protocol::quorum::{Machine, ReplicaError};
+use protocol::quorum::{Behind, Machine, ReplicaError};
 use wire::error::ErrorCode;
 use wire::messages::{Failure, Request, Response};
 
@@ -107,10 +107,10 @@ impl<T: Unpin> Desk<T> {
         }
     }
 
-    /// Remembers that so many gets found a node behind: the next ones ask others first.
-    pub(super) fn found_behind(&self, node: NodeId, times: usize) {
+    /// Remembers that a get found a node behind: the next ones ask others first.
+    pub(super) fn found_behind(&self, node: NodeId, behind: Behind) {
         let now = self.coordinator.ports.clock.now();
-        self.coordinator.laggards.found_behind(node, times, now);
+        self.coordinator.laggards.found_behind(node, behind, now);
     }
 
     /// What the machine hears of an answer; a document that came with it is kept for the refresh.

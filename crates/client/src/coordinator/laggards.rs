@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use model::{Moment, NodeId};
 use parking_lot::Mutex;
-use protocol::quorum::Lagging;
+use protocol::quorum::{Behind, Lagging};
 use smallvec::SmallVec;
 
 /// What one coordinator's gets have found.
 #[derive(Debug, Default)]
 pub(super) struct Laggards {
-    /// Gets that were begun.
+    /// Keys of the gets that were begun.
     gets: AtomicU64,
     /// Whether any node may lag, so that asking costs a load while all is well.
     any: AtomicBool,
@@ -18,9 +18,9 @@ pub(super) struct Laggards {
 }
 
 impl Laggards {
-    /// Counts gets that begin.
-    pub(super) fn begin(&self, gets: usize) {
-        self.gets.fetch_add(gets as u64, Ordering::Relaxed);
+    /// Counts the keys of a get that begins.
+    pub(super) fn begin(&self, keys: usize) {
+        self.gets.fetch_add(keys as u64, Ordering::Relaxed);
     }
 
     /// The nodes to read last at `now`.
@@ -34,13 +34,10 @@ impl Laggards {
         nodes
     }
 
-    /// Takes in that so many gets found a node behind.
-    pub(super) fn found_behind(&self, node: NodeId, times: usize, now: Moment) {
-        let mut lagging = self.lagging.lock();
-        for _ in 0..times {
-            if lagging.found_behind(node, self.gets.load(Ordering::Relaxed), now) {
-                self.any.store(true, Ordering::Relaxed);
-            }
+    /// Takes in that a get found a node behind.
+    pub(super) fn found_behind(&self, node: NodeId, behind: Behind, now: Moment) {
+        if self.lagging.lock().found_behind(node, behind, self.gets.load(Ordering::Relaxed), now) {
+            self.any.store(true, Ordering::Relaxed);
         }
     }
 }

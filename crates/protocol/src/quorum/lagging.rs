@@ -19,9 +19,27 @@ use smallvec::SmallVec;
 /// Gets over which it is counted how often a node was behind.
 const WINDOW_GETS: u64 = 128;
 /// So many of them make it lag: several times what gets meet that overtake a write of their key.
-const TIMES: u32 = 8;
+const TIMES: u64 = 8;
+/// What a get of a single key weighs. The keys of a multi-get that fills more than a window weigh as much as a window
+/// together, because its answers come all at once: as parts of this.
+const WHOLE: u64 = 1 << 20;
 /// How long it is read last then.
 const AVOIDED_FOR: Duration = Duration::from_millis(500);
+
+/// How many keys of one get a node was behind in.
+#[derive(Clone, Copy, Debug)]
+pub struct Behind {
+    /// So many.
+    pub keys: usize,
+    /// Of so many that the get has: 1, but for a multi-get.
+    pub of: usize,
+}
+
+impl Behind {
+    fn weight(self) -> u64 {
+        (self.keys as u64).saturating_mul(WHOLE * WINDOW_GETS) / WINDOW_GETS.max(self.of as u64)
+    }
+}
 
 /// What the gets of one coordinator have found.
 #[derive(Clone, Debug, Default)]
@@ -35,30 +53,31 @@ struct Found {
     node: NodeId,
     /// The window of gets in which it is counted.
     window: u64,
-    times: u32,
+    /// In how many of them it was behind, in parts of [`WHOLE`].
+    weight: u64,
     /// When it may be read like the others again.
     until: Moment,
 }
 
 impl Lagging {
-    /// Takes in that a get found a node behind, the coordinator having begun so many gets altogether. Returns whether
-    /// the node lags from now on.
-    pub fn found_behind(&mut self, node: NodeId, gets: u64, now: Moment) -> bool {
+    /// Takes in that a get found a node behind, the coordinator having begun gets of so many keys altogether. Returns
+    /// whether the node lags from now on.
+    pub fn found_behind(&mut self, node: NodeId, behind: Behind, gets: u64, now: Moment) -> bool {
         let window = gets / WINDOW_GETS;
         let position = self.found.iter().position(|found| found.node == node).unwrap_or_else(|| {
             self.found.retain(|found| found.window == window || found.until > now);
-            self.found.push(Found { node, window, times: 0, until: Moment::default() });
+            self.found.push(Found { node, window, weight: 0, until: Moment::default() });
             self.found.len() - 1
         });
         let found = &mut self.found[position];
         if found.window != window {
-            (found.window, found.times) = (window, 0);
+            (found.window, found.weight) = (window, 0);
         }
-        found.times += 1;
-        if found.times < TIMES {
+        found.weight += behind.weight();
+        if found.weight < TIMES * WHOLE {
             return false;
         }
-        (found.times, found.until) = (0, now.after(AVOIDED_FOR));
+        (found.weight, found.until) = (0, now.after(AVOIDED_FOR));
         true
     }
 
@@ -73,6 +92,7 @@ mod tests {
     use super::*;
 
     const STALE: NodeId = NodeId(2);
+    const ONE: Behind = Behind { keys: 1, of: 1 };
 
     fn lags(lagging: &Lagging, now: Moment) -> bool {
         lagging.nodes(now).any(|node| node == STALE)
@@ -82,7 +102,7 @@ mod tests {
     fn who_is_behind_in_one_get_of_sixteen_is_avoided_for_a_moment() {
         let (mut lagging, now) = (Lagging::default(), Moment::default());
         let found: Vec<bool> =
-            (0..WINDOW_GETS).step_by(16).map(|gets| lagging.found_behind(STALE, gets, now)).collect();
+            (0..WINDOW_GETS).step_by(16).map(|gets| lagging.found_behind(STALE, ONE, gets, now)).collect();
         assert_eq!(found.iter().filter(|&&found| found).count(), 1, "{found:?}");
         assert!(found[TIMES as usize - 1] && lags(&lagging, now));
         assert!(!lagging.nodes(now).any(|node| node != STALE));
@@ -92,15 +112,36 @@ mod tests {
     #[test]
     fn who_is_behind_now_and_then_is_read_like_the_others() {
         let (mut lagging, now) = (Lagging::default(), Moment::default());
-        assert!((0..100_000).step_by(19).all(|gets| !lagging.found_behind(STALE, gets, now)));
+        assert!((0..100_000).step_by(19).all(|gets| !lagging.found_behind(STALE, ONE, gets, now)));
         assert!(!lags(&lagging, now));
+    }
+
+    /// A multi-get tells all that it found at once: 8 of 10,000 keys once made a node lag.
+    #[test]
+    fn the_keys_of_a_large_multi_get_count_as_parts_of_it() {
+        let now = Moment::default();
+        for (keys, of, expected) in
+            [(8, 10_000, false), (624, 10_000, false), (626, 10_000, true), (8, 100, true)]
+        {
+            let mut lagging = Lagging::default();
+            assert_eq!(
+                lagging.found_behind(STALE, Behind { keys, of }, of as u64, now),
+                expected,
+                "{keys} of {of}"
+            );
+            // In several messages it is as much.
+            let mut lagging = Lagging::default();
+            let found =
+                (0..keys).any(|_| lagging.found_behind(STALE, Behind { keys: 1, of }, of as u64, now));
+            assert_eq!((found, lags(&lagging, now)), (expected, expected), "{keys} of {of}, one by one");
+        }
     }
 
     #[test]
     fn what_was_found_of_many_nodes_is_forgotten_with_its_window() {
         let (mut lagging, now) = (Lagging::default(), Moment::default());
         for gets in 0..10 * WINDOW_GETS {
-            lagging.found_behind(NodeId(u32::try_from(gets).unwrap() + 10), gets, now);
+            lagging.found_behind(NodeId(u32::try_from(gets).unwrap() + 10), ONE, gets, now);
         }
         assert!(lagging.found.len() as u64 <= WINDOW_GETS);
     }

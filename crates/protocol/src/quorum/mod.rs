@@ -37,7 +37,7 @@ mod replica_error;
 mod write;
 
 pub use get::{Get, GetAction, GetActions, GetEvent, GetFailure, GetOutcome};
-pub use lagging::Lagging;
+pub use lagging::{Behind, Lagging};
 pub use machine::Machine;
 pub use multi::KeyIndex;
 pub use multi_get::{MultiGet, MultiGetAction, MultiGetEvent};
