@@ -149,8 +149,8 @@ events! {
         /// How many.
         hints: u64,
     } => "{hints} corrupt hints for {target}; comparing brings it what they held",
-    /// The data directory was empty, and the coordination service remembers the node.
-    DiskLost "disk-lost" {} => "its data directory was empty: it has lost its disk",
+    /// The data directory held no identity, and the coordination service remembers the node.
+    DiskLost "disk-lost" {} => "its data directory held no identity: it has lost its disk",
     /// The data directory was a copy of earlier days.
     RollbackNoticed "rollback-noticed" {} => "its data directory was an older copy of what it once was",
     /// What the data directory held, or a part of it, was set aside; nothing of it is served.

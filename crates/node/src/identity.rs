@@ -32,8 +32,8 @@
 //! the engines, and one that is not there, or not all of it, or is another than it was, is *gone*: the node has lost that store, takes a
 //! new incarnation and refills it. An engine is named when it has been opened and before anything is written to it.
 //!
-//! What the directory holds and must not serve any more (all of it when it was rolled back, a store that is not its
-//! own) is *set aside*: moved to `set-aside-<incarnation>/`, where nobody looks but the operator. That comes before
+//! What the directory holds and must not serve any more (all of it when it was rolled back or has no identity, a store
+//! that is not its own) is *set aside*: moved to `set-aside-<incarnation>/`, where nobody looks but the operator. That comes before
 //! the identity says anything new, so a start that ends in between finds the same again.
 //!
 //! A copy that was taken while the node ran and put back while it still remembered the same incarnation looks like a
@@ -52,6 +52,8 @@ use thiserror::Error;
 const FILE: &str = "identity";
 /// Newest format that this program reads and writes.
 const FORMAT: u32 = 1;
+/// Longest file that is read: what names a hundred thousand engines.
+const BYTES_MAX: u64 = 16 << 20;
 
 /// Why a data directory cannot be this node's.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -166,6 +168,14 @@ pub(crate) enum Standing {
     RolledBack,
 }
 
+impl Standing {
+    /// Whether nothing that lies in the directory is the node's any more. Where there is no identity, whatever else lies
+    /// there was put there: from a copy, which may hold what was deleted since.
+    pub(crate) fn owns_nothing(self) -> bool {
+        matches!(self, Standing::New | Standing::Lost | Standing::RolledBack)
+    }
+}
+
 impl Identity {
     /// Locks the directory and reads whose it is. Nothing is written before [`Identity::begin`].
     pub(crate) fn open(disk: Arc<dyn Disk>, cluster: &str, node: NodeId) -> Result<Self, IdentityError> {
@@ -225,7 +235,7 @@ impl Identity {
             Standing::Stopped { .. } => (own, births.unwrap_or(0)),
             _ => (wall.0.max(own.max(theirs) + 1), 0),
         };
-        if standing == Standing::RolledBack {
+        if standing.owns_nothing() {
             let contents = std::mem::take(&mut self.contents);
             let contents = contents.strip_suffix('/').map(str::to_owned);
             self.unfit = ["stores", "hints"].map(str::to_owned).into_iter().chain(contents).collect();
@@ -242,6 +252,11 @@ impl Identity {
         let directory = format!("set-aside-{}", self.incarnation);
         let mut changed = Vec::new();
         for name in &self.unfit {
+            // A rename of what is not there may leave the target's directory behind.
+            let own = name.rsplit('/').next();
+            if !self.disk.list(&above(name))?.iter().any(|found| Some(&**found) == own) {
+                continue;
+            }
             let target = format!("{directory}/{name}");
             match self.disk.rename(name, &target) {
                 Ok(()) => changed.extend([above(&target), above(name)]),
@@ -358,7 +373,11 @@ fn read(disk: &dyn Disk) -> Result<Option<Remembered>, IdentityError> {
         Err(DiskError::NotFound { .. }) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let mut bytes = vec![0; file.length().min(64 * 1024) as usize];
+    let length = file.length();
+    if length > BYTES_MAX {
+        return Err(damaged(&format!("it has {length} bytes, and at most {BYTES_MAX} are read")));
+    }
+    let mut bytes = vec![0; length as usize];
     let read = file.read_at(0, &mut bytes)?;
     bytes.truncate(read);
     let text = String::from_utf8(bytes).map_err(|_| damaged("it is not text"))?;
@@ -427,6 +446,20 @@ mod tests {
 
     fn member(incarnation: u64, redeemed: Option<u64>) -> Known {
         Known::Member(Member { incarnation, redeemed })
+    }
+
+    /// Only its first 64 KiB were read once: the node did not start any more.
+    #[tokio::test]
+    async fn an_identity_that_names_thousands_of_engines_is_read_whole() {
+        let disk = Arc::new(runtime::disk::simulated::SimulatedDisk::new(1));
+        let mut identity = Identity::open(disk.clone(), "dev", NodeId(1)).unwrap();
+        identity.settle(Known::Nothing, WallMillis(7), &[]);
+        identity.begin().await.unwrap();
+        let engine = |number: u64| (format!("stores/{number:060}"), Remains::Whole(number));
+        identity.hold((0..5000).map(engine).collect()).await.unwrap();
+        drop(identity);
+        let identity = Identity::open(disk, "dev", NodeId(1)).unwrap();
+        assert_eq!(identity.holds.len(), 5000);
     }
 
     #[test]

@@ -100,7 +100,7 @@ pub(super) async fn join(
     stamper.rise_above(epochs.known().floor);
     let contents = identity.contents().to_owned();
     let mut remembered = crate::antientropy::recall(&**disk).await.map_err(IdentityError::Disk)?;
-    if standing == Standing::RolledBack {
+    if standing.owns_nothing() {
         remembered.clear();
     }
     remembered.retain(|store, _| gone.iter().all(|gone| gone.engine != store_engine(&contents, store)));
@@ -352,8 +352,7 @@ async fn settle_epochs(
     coordination: &dyn CoordinationService,
     standing: Standing,
 ) -> Result<Arc<Epochs>, StartError> {
-    let fresh = matches!(standing, Standing::New | Standing::Lost | Standing::RolledBack);
     let epochs = Arc::new(Epochs::open(disk.clone()).map_err(IdentityError::Disk)?);
-    compare(&epochs, coordination, fresh).await?;
+    compare(&epochs, coordination, standing.owns_nothing()).await?;
     Ok(epochs)
 }

@@ -248,3 +248,35 @@ async fn the_contents_of_an_older_copy_are_set_aside_wherever_the_start_ends() {
         }
     }
 }
+
+/// Whoever put a part of a backup onto a new disk once had it served as it was, and what had been deleted since, and
+/// forgotten, came back.
+#[tokio::test]
+async fn what_lies_in_a_directory_without_an_identity_is_set_aside() {
+    for (is_known, only_stores) in [(true, true), (true, false), (false, true), (false, false)] {
+        let (disk, service) = (Arc::new(SimulatedDisk::new(1)), MemoryService::new());
+        let node = start_logging(&disk, &service).await.unwrap();
+        write(&node, b"old").await;
+        node.stop().await.unwrap();
+        end(&disk, node);
+        let copy = disk.files();
+        disk.wipe();
+        let kept = |path: &str| if only_stores { path.starts_with("stores/") } else { path != "identity" };
+        copy.iter().filter(|(path, _)| kept(path)).for_each(|(path, bytes)| disk.plant(path, bytes));
+
+        let service = if is_known { service } else { MemoryService::new() };
+        let node = start_logging(&disk, &service).await.unwrap();
+        let found = kinds(&node);
+        assert!(found.contains(&"contents-set-aside"), "{found:?}");
+        assert_eq!(found.contains(&"disk-lost"), is_known, "{found:?}");
+        refilled(&node).await;
+        assert!(!holds(&node, b"old"));
+        let aside = format!("set-aside-{}/stores/default/FORMAT", node.incarnation());
+        assert!(disk.contents(&aside).is_some(), "{aside}");
+        write(&node, b"new").await;
+        node.stop().await.unwrap();
+        end(&disk, node);
+        let node = start_logging(&disk, &service).await.unwrap();
+        assert!(holds(&node, b"new") && !kinds(&node).contains(&"contents-set-aside"));
+    }
+}
