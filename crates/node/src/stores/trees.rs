@@ -63,8 +63,8 @@ pub struct Trees {
 /// Places of corrupt records that requests have met.
 #[derive(Default)]
 struct Damaged {
-    /// Until somebody sees to them.
-    met: BTreeSet<(PartitionId, Token)>,
+    /// Until somebody sees to them; whether the record was replaced meanwhile.
+    met: BTreeMap<(PartitionId, Token), bool>,
     /// Somebody has. What nobody can mend is met again and again; it needs no second look.
     seen: BTreeSet<(PartitionId, Token)>,
 }
@@ -375,11 +375,12 @@ impl Trees {
         self.corrupt_met.fetch_add(1, Ordering::Relaxed);
         let mut damaged = self.damaged.lock();
         if damaged.met.len() < DAMAGED_MAX && !damaged.seen.contains(&(partition, token)) {
-            damaged.met.insert((partition, token));
+            damaged.met.insert((partition, token), false);
         }
     }
 
-    /// Where requests met corrupt records since this was asked last, but for those that were handed out before.
+    /// Where requests met corrupt records since this was asked last, but for those that were handed out before and are
+    /// as they were.
     pub(crate) fn take_damaged(&self) -> BTreeSet<(PartitionId, Token)> {
         let mut damaged = self.damaged.lock();
         let met = std::mem::take(&mut damaged.met);
@@ -387,13 +388,18 @@ impl Trees {
             // Rather tell of them once more than grow.
             damaged.seen.clear();
         }
-        damaged.seen.extend(&met);
-        met
+        damaged.seen.extend(met.iter().filter(|(_, replaced)| !**replaced).map(|(place, _)| *place));
+        met.into_keys().collect()
     }
 
-    /// The corrupt record of this place is gone: should there be another one later, it is news.
+    /// The corrupt record of this place is gone: should there be another one later, it is news. The get that met it has
+    /// mostly replaced it before anybody has seen to it.
     pub(super) fn forget_damaged(&self, partition: PartitionId, token: Token) {
-        self.damaged.lock().seen.remove(&(partition, token));
+        let mut damaged = self.damaged.lock();
+        damaged.seen.remove(&(partition, token));
+        if let Some(replaced) = damaged.met.get_mut(&(partition, token)) {
+            *replaced = true;
+        }
     }
 
     pub(super) fn note_repaired(&self) {
@@ -437,5 +443,24 @@ pub(super) fn digest_of(key: &[u8], record: &Bytes) -> Option<Digest> {
     match wire::versions::peek_single(record).ok()? {
         Some(single) => Some(Digest::of_single(key, single.dot)),
         None => Some(Digest::of(key, &wire::versions::decode_record(record).ok()?.set)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A get mostly mends what it has met before anybody sees to it. The place once passed for one that nobody can mend
+    /// ever after: the next damage there was neither told of nor asked about.
+    #[test]
+    fn damage_where_another_was_mended_before_anybody_looked_is_news() {
+        let (trees, partition, token) = (Trees::default(), PartitionId(3), Token(7));
+        trees.note_corrupt(partition, token);
+        trees.forget_damaged(partition, token);
+        assert_eq!(trees.take_damaged().len(), 1, "it is told of");
+        trees.note_corrupt(partition, token);
+        assert_eq!(trees.take_damaged().len(), 1, "and so is the next");
+        trees.note_corrupt(partition, token);
+        assert_eq!(trees.take_damaged().len(), 0, "which nobody has mended since");
     }
 }
