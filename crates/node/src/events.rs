@@ -157,7 +157,14 @@ events! {
     ContentsSetAside "contents-set-aside" {
         /// Where it lies now, below the data directory.
         directory: String,
-    } => "what it must not serve any more lies in {directory} of its data directory, and may be deleted",
+    } => "what it must not serve any more lies in {directory} of its data directory; it may be deleted unless only-copy-set-aside names a store in it",
+    /// Of what was set aside this is a store with one replica: it cannot be refilled.
+    OnlyCopySetAside "only-copy-set-aside" {
+        /// The store.
+        store: String,
+        /// Where it lies now, below the data directory.
+        directory: String,
+    } => "store {store} has one replica, so {directory} of its data directory is the only copy of what it held here: keep it; its keys read as not found",
     /// A store's directory was missing, incomplete, or another than it was.
     StoreLost "store-lost" {
         /// The store.

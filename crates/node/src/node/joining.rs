@@ -43,6 +43,8 @@ pub(super) struct Joined {
     gone: Vec<Gone>,
     /// Where what it must not serve any more lies now.
     aside: Option<String>,
+    /// Stores of which the only copy lies there.
+    only_copies: Vec<String>,
 }
 
 /// What `hints` and stores are called among engines.
@@ -63,7 +65,14 @@ impl Joined {
         });
         let aside =
             self.aside.iter().map(|directory| Event::ContentsSetAside { directory: directory.clone() });
-        whole.into_iter().chain(gone).chain(aside).collect()
+        let only = self.aside.iter().flat_map(|directory| {
+            let only = |store: &String| Event::OnlyCopySetAside {
+                store: store.clone(),
+                directory: directory.clone(),
+            };
+            self.only_copies.iter().map(only)
+        });
+        whole.into_iter().chain(gone).chain(aside).chain(only).collect()
     }
 }
 
@@ -82,6 +91,7 @@ pub(super) async fn join(
         true => Vec::new(),
         false => identity.gone(&find_lost(engines, identity.contents(), &cluster)?),
     };
+    let contents_before = identity.contents().to_owned();
     let known = known_of(coordination, config.id).await;
     let standing = identity.settle(known, ports.clock.wall(), &gone);
     let me = cluster.node(config.id).expect("membership was checked").clone();
@@ -91,6 +101,10 @@ pub(super) async fn join(
     let refill = missing(disk, engines, (config.id, &cluster), standing, &gone).await?;
     // Before its epoch, which must not be that of contents that are no part of it.
     let aside = identity.set_aside().await.map_err(IdentityError::Disk)?;
+    let only_copies = match &aside {
+        Some(directory) => only_copies(&**disk, &cluster, &format!("{directory}/{contents_before}"))?,
+        None => Vec::new(),
+    };
     let epochs = settle_epochs(disk, coordination, standing).await?;
     identity.begin().await?;
     remember_member(coordination, config.id, &identity, standing).await?;
@@ -124,7 +138,20 @@ pub(super) async fn join(
         }
     }
     let replica = Arc::new(Replica::new(config.id, view, hints, epochs));
-    Ok(Joined { identity, stamper, contents, replica, refill, standing, gone, aside })
+    Ok(Joined { identity, stamper, contents, replica, refill, standing, gone, aside, only_copies })
+}
+
+/// The stores of one replica of which something lies below a directory, set aside: nobody has another copy of that.
+fn only_copies(disk: &dyn Disk, cluster: &Cluster, contents: &str) -> Result<Vec<String>, StartError> {
+    let mut stores = Vec::new();
+    for store in cluster.stores.iter().filter(|store| store.consistency.replicas <= 1) {
+        let name = store.name.as_str();
+        let files = disk.list(&store_engine(contents, name)).map_err(IdentityError::Disk)?;
+        if !files.is_empty() {
+            stores.push(name.to_owned());
+        }
+    }
+    Ok(stores)
 }
 
 /// The name of a store's engine.

@@ -198,6 +198,7 @@ async fn a_store_that_belongs_to_another_directory_is_set_aside() {
     let node = start_logging(&disk, &service).await.unwrap();
     let found = kinds(&node);
     assert!(found.contains(&"store-lost") && found.contains(&"contents-set-aside"), "{found:?}");
+    assert!(found.contains(&"only-copy-set-aside"), "the store has one replica: {found:?}");
     assert!(!holds(&node, b"theirs") && !holds(&node, b"ours"));
     let aside = format!("set-aside-{}/stores/default/FORMAT", node.incarnation());
     assert!(disk.contents(&aside).is_some(), "{aside}");
