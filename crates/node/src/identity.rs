@@ -84,6 +84,15 @@ pub enum IdentityError {
         /// The format found.
         found: u32,
     },
+    /// It holds records, and the engine that shall be used would forget them.
+    #[error(
+        "the data directory holds records in {engine:?}, which this engine would neither read nor keep up to date; \
+         start the node with the engine that it had (--engine=log), or choose another directory for this one"
+    )]
+    OtherEngine {
+        /// The first engine that lies there.
+        engine: String,
+    },
     /// The file is there but cannot be read.
     #[error(
         "the identity file of the data directory is damaged ({reason}); restore it or start with an empty directory"
@@ -210,6 +219,15 @@ impl Identity {
             unfit: Vec::new(),
             _lock: lock,
         })
+    }
+
+    /// Refuses to leave what the directory holds behind: by the next start with its engine others would have forgotten
+    /// what they deleted meanwhile, and it would bring that back.
+    pub(crate) fn refuse_to_forget(&self) -> Result<(), IdentityError> {
+        match self.holds.keys().next() {
+            Some(engine) => Err(IdentityError::OtherEngine { engine: engine.clone() }),
+            None => Ok(()),
+        }
     }
 
     /// Which of the engines are gone, given what was found under their names. One that was never named is new.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::select;
-use model::NodeId;
+use model::{NodeId, VersionSet, WallMillis};
 use protocol::quorum::{Behind, Machine, ReplicaError};
 use wire::error::ErrorCode;
 use wire::messages::{Failure, Request, Response};
@@ -30,6 +30,14 @@ const REPAIR_TIME_MAX: Duration = Duration::from_secs(10);
 /// First pause before a request is started again because a collection round came in between; doubles up to the longest.
 const AGAIN_PAUSE_MIN: Duration = Duration::from_millis(5);
 const AGAIN_PAUSE_MAX: Duration = Duration::from_millis(200);
+
+/// A replica that lacks what was written longer ago than this lacks it for good, until somebody brings it; long beside
+/// any write under way, and short beside any absence.
+const OLD_MILLIS: u64 = 1000;
+
+fn is_old(set: &VersionSet, now: WallMillis) -> bool {
+    set.timestamp_max().wall().0.saturating_add(OLD_MILLIS) < now.0
+}
 
 /// What one kind of request does with its machine's actions and its nodes' answers.
 pub(super) trait Job: Send + Sized + 'static {
@@ -107,10 +115,20 @@ impl<T: Unpin> Desk<T> {
         }
     }
 
-    /// Remembers that a get found a node behind: the next ones ask others first.
-    pub(super) fn found_behind(&self, node: NodeId, behind: Behind) {
-        let now = self.coordinator.ports.clock.now();
-        self.coordinator.laggards.found_behind(node, behind, now);
+    /// Remembers that a get of so many keys found a node to lack something of these sets: the next ones ask others
+    /// first. What was written a moment ago does not count, because the get may simply have overtaken it.
+    pub(super) fn found_behind<'a>(
+        &self,
+        node: NodeId,
+        sets: impl Iterator<Item = &'a VersionSet>,
+        of: usize,
+    ) {
+        let clock = &self.coordinator.ports.clock;
+        let wall = clock.wall();
+        let keys = sets.filter(|set| is_old(set, wall)).count();
+        if keys > 0 {
+            self.coordinator.laggards.found_behind(node, Behind { keys, of }, clock.now());
+        }
     }
 
     /// What the machine hears of an answer; a document that came with it is kept for the refresh.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use model::{Epoch, Moment, NodeId, VersionSet};
 use protocol::quorum::{
-    Behind, Candidates, Get, GetAction, GetActions, GetEvent, GetFailure, GetOutcome, ReplicaError,
+    Candidates, Get, GetAction, GetActions, GetEvent, GetFailure, GetOutcome, ReplicaError,
 };
 use smallvec::smallvec;
 use wire::error::ErrorCode;
@@ -107,12 +107,12 @@ impl Job for GetJob {
                 desk.ask(node, Asked::Fetch(node), request);
             }
             GetAction::WriteBack { node, round, set } => {
-                desk.found_behind(node, Behind { keys: 1, of: 1 });
+                desk.found_behind(node, std::iter::once(&set), 1);
                 let request = self.merge(set, desk);
                 desk.ask(node, Asked::WriteBack(node, round), request);
             }
             GetAction::Repair { node, set } => {
-                desk.found_behind(node, Behind { keys: 1, of: 1 });
+                desk.found_behind(node, std::iter::once(&set), 1);
                 desk.repair(node, self.merge(set, desk));
             }
             GetAction::Answer(outcome) if self.outdated && is_not_held(&outcome) => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use model::{Epoch, Generation, Moment, NodeId, PreferenceList, VersionSet};
-use protocol::quorum::{Behind, GetOutcome, KeyIndex, MultiGet, MultiGetAction, MultiGetEvent, ReplicaError};
+use protocol::quorum::{GetOutcome, KeyIndex, MultiGet, MultiGetAction, MultiGetEvent, ReplicaError};
 use wire::messages::{Failure, Got, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response};
 
 use super::drive::{Desk, Drive, Ends, Job};
@@ -106,7 +106,7 @@ impl Job for MultiGetJob {
         match action {
             MultiGetAction::Fetch { node, keys } => self.fetch(node, keys, desk),
             MultiGetAction::WriteBack { node, sets } => {
-                desk.found_behind(node, Behind { keys: sets.len(), of: self.keys.len() });
+                desk.found_behind(node, sets.iter().map(|(_, _, set)| set), self.keys.len());
                 let (keys, sets): (Vec<_>, Vec<_>) =
                     sets.into_iter().map(|(key, round, set)| ((key, round), (key, set))).unzip();
                 let mut keys = keys.into_iter();
@@ -116,7 +116,7 @@ impl Job for MultiGetJob {
                 }
             }
             MultiGetAction::Repair { node, sets } => {
-                desk.found_behind(node, Behind { keys: sets.len(), of: self.keys.len() });
+                desk.found_behind(node, sets.iter().map(|(_, set)| set), self.keys.len());
                 let merges = self.merges(sets, desk).into_iter();
                 merges.for_each(|merge| desk.repair(node, Request::ReplicaMerge(merge)));
             }

@@ -86,9 +86,9 @@ pub(super) async fn join(
 ) -> Result<Joined, StartError> {
     let mut identity = Identity::open(disk.clone(), &config.cluster, config.id)?;
     let cluster = find_cluster(config, &**disk, coordination).await?;
-    // Engines that forget lose everything, whatever lies there.
+    // Engines that forget have nothing that could be gone.
     let gone = match engines.forget() {
-        true => Vec::new(),
+        true => identity.refuse_to_forget().map(|()| Vec::new())?,
         false => identity.gone(&find_lost(engines, identity.contents(), &cluster)?),
     };
     let contents_before = identity.contents().to_owned();

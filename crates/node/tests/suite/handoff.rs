@@ -227,6 +227,8 @@ async fn a_node_that_came_back_without_many_keys_is_read_last_until_it_has_them(
     for number in 0..KEYS {
         merge_at(&cluster.nodes[..2], &format!("k{number}"), "value", 99);
     }
+    // What was written a moment ago may be on its way to it.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
     let client = cluster.client(ClientOptions { deadline: PATIENCE, ..ClientOptions::default() }).await;
     let store = client.store("default").unwrap();
     let requests = || {

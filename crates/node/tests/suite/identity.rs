@@ -116,6 +116,18 @@ async fn a_directory_of_another_node_a_newer_version_or_a_damaged_one_is_refused
 }
 
 #[tokio::test]
+async fn an_engine_that_forgets_gets_no_directory_that_holds_records() {
+    let (disk, service) = (Arc::new(SimulatedDisk::new(1)), MemoryService::new());
+    let node = start_logging(&disk, &service).await.unwrap();
+    write(&node, b"k").await;
+    end(&disk, node);
+    let refused = start(&disk, 1, &service).await.err().expect("a memory engine started over a log");
+    assert!(matches!(refused, StartError::Identity(IdentityError::OtherEngine { .. })), "{refused}");
+    let node = start_logging(&disk, &service).await.unwrap();
+    assert!(holds(&node, b"k"), "the refusal took something away");
+}
+
+#[tokio::test]
 async fn a_directory_in_use_and_a_second_node_with_one_id_are_refused() {
     let (disk, service) = (Arc::new(SimulatedDisk::new(1)), MemoryService::new());
     let running = start(&disk, 1, &service).await.unwrap();

@@ -18,8 +18,8 @@ use smallvec::SmallVec;
 
 /// Gets over which it is counted how often a node was behind.
 const WINDOW_GETS: u64 = 128;
-/// So many of them make it lag: several times what gets meet that overtake a write of their key.
-const TIMES: u64 = 8;
+/// So many of them make it lag. What gets meet that overtake a write of their key is not counted.
+const TIMES: u64 = 2;
 /// What a get of a single key weighs. The keys of a multi-get that fills more than a window weigh as much as a window
 /// together, because its answers come all at once: as parts of this.
 const WHOLE: u64 = 1 << 20;
@@ -99,10 +99,10 @@ mod tests {
     }
 
     #[test]
-    fn who_is_behind_in_one_get_of_sixteen_is_avoided_for_a_moment() {
+    fn who_is_behind_twice_in_a_window_is_avoided_for_a_moment() {
         let (mut lagging, now) = (Lagging::default(), Moment::default());
         let found: Vec<bool> =
-            (0..WINDOW_GETS).step_by(16).map(|gets| lagging.found_behind(STALE, ONE, gets, now)).collect();
+            (0..WINDOW_GETS).step_by(64).map(|gets| lagging.found_behind(STALE, ONE, gets, now)).collect();
         assert_eq!(found.iter().filter(|&&found| found).count(), 1, "{found:?}");
         assert!(found[TIMES as usize - 1] && lags(&lagging, now));
         assert!(!lagging.nodes(now).any(|node| node != STALE));
@@ -112,16 +112,16 @@ mod tests {
     #[test]
     fn who_is_behind_now_and_then_is_read_like_the_others() {
         let (mut lagging, now) = (Lagging::default(), Moment::default());
-        assert!((0..100_000).step_by(19).all(|gets| !lagging.found_behind(STALE, ONE, gets, now)));
+        assert!((0..100_000).step_by(128).all(|gets| !lagging.found_behind(STALE, ONE, gets, now)));
         assert!(!lags(&lagging, now));
     }
 
-    /// A multi-get tells all that it found at once: 8 of 10,000 keys once made a node lag.
+    /// A multi-get tells all that it found at once: a few of 10,000 keys once made a node lag.
     #[test]
     fn the_keys_of_a_large_multi_get_count_as_parts_of_it() {
         let now = Moment::default();
         for (keys, of, expected) in
-            [(8, 10_000, false), (624, 10_000, false), (626, 10_000, true), (8, 100, true)]
+            [(2, 10_000, false), (156, 10_000, false), (157, 10_000, true), (2, 100, true)]
         {
             let mut lagging = Lagging::default();
             assert_eq!(

@@ -71,18 +71,19 @@ impl StorageEngine for Fjall {
         Ok(found.map(Bytes::from))
     }
 
-    fn update(
+    fn update<'a>(
         &self,
         partition: PartitionId,
         token: Token,
         key: &[u8],
-        change: &mut dyn FnMut(Option<&Bytes>) -> Change,
+        change: &mut dyn FnMut(Option<&Bytes>) -> Change<'a>,
     ) -> Result<Option<Commit>, StorageError> {
         let before = self.get(partition, token, key)?;
         match change(before.as_ref()) {
             Change::Keep => return Ok(None),
             Change::Remove => self.records.remove(key),
             Change::Put(record) => self.records.insert(key, record),
+            Change::PutJoined(head, rest) => self.records.insert(key, [&head[..], rest].concat()),
         }
         .map_err(|error| failed(&error))?;
         Ok(Some(Commit(self.writes.fetch_add(1, Ordering::Relaxed) + 1)))
