@@ -221,6 +221,9 @@ class EnsembleClient(BatchingClient):
         if state in (KeeperState.CONNECTED, KeeperState.CONNECTED_RO):
             self._made = state  # to be told by `connection_made`
             return
+        if state == KeeperState.AUTH_FAILED and self.state == KazooState.LOST:
+            # Refused before anybody was told of a connection: that is news all the same.
+            self.state = KazooState.SUSPENDED
         super()._session_callback(state)
         # A read that was queued as Kazoo emptied its queue is never answered.
         self.shared = None
