@@ -222,7 +222,7 @@ class EnsembleClient(BatchingClient):
             self._made = state  # to be told by `connection_made`
             return
         if state == KeeperState.AUTH_FAILED and self.state == KazooState.LOST:
-            # Refused before anybody was told of a connection: that is news all the same.
+            # Refused before anybody was told of a connection: that is news, too.
             self.state = KazooState.SUSPENDED
         super()._session_callback(state)
         # A read that was queued as Kazoo emptied its queue is never answered.
