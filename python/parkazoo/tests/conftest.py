@@ -8,6 +8,7 @@ does not serve afterwards is started again before the next test sees it.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +20,13 @@ from parkazoo.connection import BatchingClient
 from servers import PATIENCE_SECONDS, SUPERUSER, Ensemble, start_ensembles
 
 EnsembleFactory = Callable[..., list[Ensemble]]
+
+
+@pytest.fixture(autouse=True)
+def logs() -> Iterator[None]:
+    """A command silences its process, which is ours where a test runs it here."""
+    yield
+    logging.disable(logging.NOTSET)
 
 
 class Pool:
