@@ -2,7 +2,7 @@
 //!
 //! A node that was away comes back without what was written meanwhile, and gets it within minutes, from hints and by
 //! comparing. Until then a get that asks it finds it behind and has to bring it the value itself, often before it can
-//! answer: of the throughput that a returning node cost, this was the larger part (`docs/benchmarks/handoff.md`).
+//! answer, which is probably most of what a returning node costs (`docs/benchmarks/handoff.md`).
 //! Other replicas of the key answer the same with less, as long as there are enough of them.
 //!
 //! It is found from what gets experience, so it does not matter why a node is behind, and clients find it as nodes do.
