@@ -136,15 +136,16 @@ class Driven:
     def failed(self, error: Exception) -> None:
         raise NotImplementedError
 
-    def behind(self, call: Call, error: Exception) -> bool:
+    def seen_to(self, call: Call, refusal: MultiFailed) -> bool:
         """May a first step that was refused be due to an earlier request's steps?
 
-        True: this operation waits for it, and begins anew then.
+        True: it has been seen to. This operation begins anew, or is resumed, when
+        its turn has come.
         """
         return False
 
     def too_early(self, replies: list[Any]) -> bool:
-        """The same, of the replies to several calls."""
+        """The same, of the replies to several calls: it begins anew."""
         return False
 
     def resume(self, value: Any, error: Exception | None) -> None:
@@ -217,10 +218,7 @@ class Driven:
             else:
                 self.client._fencing.refused(call, self)
         elif type(value) is MultiFailed:
-            machine = self.machine
-            if self.behind(call, value.error):
-                machine.close()
-            else:
+            if not self.seen_to(call, value):
                 self.resume(None, value)
         else:
             self.resume(value, None)

@@ -5,7 +5,9 @@ made, also when they were sent without waiting for each other. Requests of one s
 keep their order on their connection. One that turns out to take several steps (a
 directory's first child, the removal of a directory) closes a *gate*: what was
 asked for later at or below that directory waits, and what was answered too early
-is asked again.
+is asked again. What another thread is sending just then, having found no gate, is
+let through first: else it might arrive behind the steps, and take effect before
+what was too early and is asked again.
 
 What, with `session_order`: also across shards. A request waits until all earlier
 writes to other shards have been answered.
@@ -21,7 +23,7 @@ Must never: ask anything again that has had an effect.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kazoo.exceptions import NodeExistsError, NoNodeError, NotEmptyError
 from kazoo.protocol.serialization import (
@@ -42,7 +44,7 @@ from kazoo.protocol.serialization import (
 from parkazoo.mapping import parent
 from parkazoo.operation import Driven
 from parkazoo.requests import machine_for
-from parkazoo.steps import Call
+from parkazoo.steps import Call, MultiFailed
 from parkazoo.wire import ShardMoved
 
 if TYPE_CHECKING:
@@ -74,9 +76,15 @@ class Task(Driven):
 
     def begin(self) -> None:
         ordering = self.ordering
-        if ordering.gates and self.path and ordering.behind_gate(self):
-            return
-        self.send()
+        beginning = ordering.beginning
+        beginning.add(self)  # before it looks for gates
+        try:
+            if not (ordering.gates and self.path and ordering.behind_gate(self)):
+                self.send()
+        finally:
+            beginning.discard(self)
+            if ordering.held_back:
+                ordering.begun(self)
 
     def send(self) -> None:
         self.machine = machine_for(self.client, self.request)
@@ -122,17 +130,18 @@ class Task(Driven):
             and self.ordering.behind_gate(self)
         )
 
-    def behind(self, call: Call, error: Exception) -> bool:
+    def seen_to(self, call: Call, refusal: MultiFailed) -> bool:
         """A first step refused in the way that means: this takes several steps."""
-        ordering, path = self.ordering, self.path
+        ordering, path, error = self.ordering, self.path, refusal.error
         if call.label == "create.0.child" and isinstance(error, NoNodeError):
             path = parent(path)
         elif call.label != "delete.0.node" or not isinstance(error, NotEmptyError):
             return False
+        machine = self.machine
         if ordering.gates and ordering.behind_gate(self):
+            machine.close()  # by now this task may have another one
             return True
-        ordering.enter(self, path)
-        return False
+        return ordering.enter(self, path, refusal)
 
 
 class _Gate:
@@ -143,14 +152,30 @@ class _Gate:
         self.waiting: list[Task] = []
 
 
+class _HeldBack(NamedTuple):
+    """A task that has closed a gate, and its refused first step. It goes on when
+    those that found no gate, and were not sent yet, are sent."""
+
+    task: Task
+    refusal: MultiFailed
+    until: set[Task]
+
+
 class Ordering:
-    """`gates` by the directory they close; `queue` only with `session_order`."""
+    """`gates` by the directory they close; `queue` only with `session_order`.
+
+    `beginning`: the tasks between their look for gates and being sent. No lock is
+    held meanwhile: sending takes those of the sessions, and whoever holds those may
+    end a task. `held_back`: who waits for some of them.
+    """
 
     def __init__(self, client: ParKazooClient, across: bool) -> None:
         self.client = client
         self.across = across
         self.lock = client.handler.rlock_object()
         self.gates: dict[str, _Gate] = {}
+        self.beginning: set[Task] = set()
+        self.held_back: list[_HeldBack] = []
         self.sequence = 0
         self.queue: deque[tuple[Task, frozenset[int]]] = deque()
         self.open_writes: dict[int, int] = {}
@@ -166,12 +191,41 @@ class Ordering:
 
     # -- gates -------------------------------------------------------------------
 
-    def enter(self, task: Task, directory: str) -> None:
-        """This task needs several steps; what follows it must wait."""
+    def enter(self, task: Task, directory: str, refusal: MultiFailed) -> bool:
+        """This task needs several steps; what follows it must wait.
+
+        True: it goes on by itself, when what follows it and found no gate is sent.
+        """
         with self.lock:
-            if task.gate is None and directory not in self.gates:
-                task.gate = directory
-                self.gates[directory] = _Gate(task.sequence)
+            if task.gate is not None or directory in self.gates:
+                return False
+            task.gate = directory
+            self.gates[directory] = _Gate(task.sequence)
+            held = _HeldBack(task, refusal, set())
+            # First this, then the look at who is beginning: they look in the other
+            # order, and none is missed. Copying a set is indivisible.
+            self.held_back.append(held)
+            held.until.update(
+                other
+                for other in self.beginning.copy()
+                if other.sequence > task.sequence
+                and _at_or_below(other.path, directory)
+            )
+            if not held.until:
+                self.held_back.remove(held)
+            return bool(held.until)
+
+    def begun(self, task: Task) -> None:
+        """It is sent, or waits: whoever was held back for it alone goes on."""
+        free: list[_HeldBack] = []
+        with self.lock:
+            for held in self.held_back:
+                held.until.discard(task)
+                if not held.until:
+                    free.append(held)
+            self.held_back = [held for held in self.held_back if held.until]
+        for held in free:
+            held.task.resume(None, held.refusal)
 
     def behind_gate(self, task: Task) -> bool:
         """Put a task behind a gate that an earlier one has closed, if there is.

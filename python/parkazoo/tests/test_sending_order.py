@@ -1,0 +1,83 @@
+"""Requests that one client sends without waiting keep their order, also where the
+machine lets another thread run between any two of its own steps."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kazoo.protocol.serialization import Delete, GetData, SetData
+
+from conftest import EnsembleFactory
+from parkazoo import ParKazooClient, failpoints, ordering
+from servers import PATIENCE_SECONDS
+
+Maker = Callable[..., ParKazooClient]
+# Long enough for the other thread to do the wrong thing, if it would.
+HELD_UP_SECONDS = 1.0
+
+
+@pytest.fixture
+def make(ensembles: EnsembleFactory) -> Iterator[Maker]:
+    """Clients of one namespace over three ensembles, stopped afterwards."""
+    hosts = ";".join(ensemble.hosts for ensemble in ensembles(3))
+    made: list[ParKazooClient] = []
+
+    def maker(**options: Any) -> ParKazooClient:
+        client = ParKazooClient(hosts, timeout=30, **options)
+        client.start(PATIENCE_SECONDS)
+        made.append(client)
+        return client
+
+    yield maker
+    for client in made:
+        client.stop()
+        client.close()
+
+
+@pytest.mark.parametrize("session_order", [False, True])
+def test_one_that_is_held_up_while_it_is_sent_overtakes_nobody(
+    make: Maker, monkeypatch: pytest.MonkeyPatch, session_order: bool
+) -> None:
+    """The thread that asks stops between its look for gates and the sending; the
+    first child's steps are all done meanwhile, and those behind its gate go."""
+    client = make(session_order=session_order)
+    client.create("/d")
+    delete_begun, set_again = threading.Event(), threading.Event()
+    delete_sent = threading.Event()
+    sent: list[type] = []
+    send = ordering.Task.send
+
+    def held_up(task: ordering.Task) -> None:
+        kind = type(task.request)
+        first = kind not in sent
+        sent.append(kind)
+        if kind is Delete and first:
+            delete_begun.set()
+            set_again.wait(HELD_UP_SECONDS)
+        if kind is GetData and not first:
+            delete_sent.wait(HELD_UP_SECONDS)
+        send(task)
+        if kind is SetData and not first:
+            set_again.set()
+        if kind is Delete:
+            delete_sent.set()
+
+    def wait_for_delete(label: str, when: str) -> None:
+        if (label, when) == ("create.0.child", failpoints.AFTER):
+            assert delete_begun.wait(PATIENCE_SECONDS)
+
+    monkeypatch.setattr(ordering.Task, "send", held_up)
+    monkeypatch.setattr(failpoints, "hook", wait_for_delete)
+    asked = [
+        client.create_async("/d/x", b"1"),
+        client.set_async("/d/x", b"2", 0),
+        client.get_async("/d/x"),
+        client.delete_async("/d/x"),
+    ]
+    answers = [result.get(timeout=PATIENCE_SECONDS) for result in asked]
+    assert answers[2][0] == b"2"
+    assert client.exists("/d/x") is None
+    assert sent.count(SetData) == 2, "the set was never too early: nothing was tried"
