@@ -1,6 +1,7 @@
 //! This node as one replica among others: it answers for what it holds, and for nobody else.
 //!
-//! The same code serves requests that came over a link and requests of the coordinator inside this process.
+//! The same code serves requests that came over a link and requests of the coordinator inside this process. A request
+//! that needs what is not in memory is carried out on a thread that may wait for the disk: the worker goes on with others.
 
 use std::sync::Arc;
 
@@ -9,7 +10,9 @@ use client::peers::{Call, CallError};
 use model::limits::MESSAGE_BYTES_MAX;
 use model::{Epoch, Generation, NodeId, VersionSet};
 use protocol::collection::Refusal;
-use runtime::BoxFuture;
+use runtime::disk::waiting::without_waiting;
+use runtime::tasks::waited;
+use runtime::{BoxFuture, Tasks};
 use smallvec::{SmallVec, smallvec};
 use storage::{Durable, ScanCursor, ScanLimit};
 use wire::error::ErrorCode;
@@ -36,12 +39,19 @@ pub struct Replica {
     view: Arc<CurrentView>,
     hints: Arc<Hints>,
     epochs: Arc<Epochs>,
+    tasks: Arc<dyn Tasks>,
 }
 
 impl Replica {
     /// Answers from the view's stores and these hints, as far as `epochs` admits.
-    pub fn new(node: NodeId, view: Arc<CurrentView>, hints: Arc<Hints>, epochs: Arc<Epochs>) -> Self {
-        Replica { node, view, hints, epochs }
+    pub fn new(
+        node: NodeId,
+        view: Arc<CurrentView>,
+        hints: Arc<Hints>,
+        epochs: Arc<Epochs>,
+        tasks: Arc<dyn Tasks>,
+    ) -> Self {
+        Replica { node, view, hints, epochs, tasks }
     }
 
     /// The node that answers.
@@ -105,8 +115,54 @@ impl Replica {
         held.includes(set).then_some((epoch, held))
     }
 
-    /// Answers a replica operation; other requests are not for it.
-    pub fn call(&self, request: Request) -> Call {
+    /// Answers a replica operation; other requests are not for it. Reading may have to wait for the disk: then, as for
+    /// durability, the answer is pending.
+    pub fn call(self: &Arc<Self>, request: Request) -> Call {
+        let tried = without_waiting(|| self.answer(&request));
+        if !tried.refused {
+            return tried.answer;
+        }
+        // Whatever was merged until then is merged again, which changes nothing.
+        let replica = self.clone();
+        Call::Pending(Box::pin(async move {
+            let carried_out = replica.clone().waiting(move || {
+                replica.read_ahead(&request);
+                replica.answer(&request)
+            });
+            match carried_out.await.map_err(CallError::Refused)? {
+                Call::Ready(answer) => answer,
+                Call::Pending(answer) => answer.await,
+            }
+        }))
+    }
+
+    /// Carries out `work` on a thread that may wait for the disk.
+    ///
+    /// # Errors
+    /// `ShuttingDown` when the process ends before; then nothing was done.
+    pub(crate) async fn waiting<T: Send + 'static>(
+        self: Arc<Self>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        let done = waited(&*self.tasks, work).await;
+        done.ok_or_else(|| Failure::new(ErrorCode::ShuttingDown, "the node stops"))
+    }
+
+    /// Brings into memory what merging will read, so that nobody waits for the disk while keeping others from a record.
+    fn read_ahead(&self, request: &Request) {
+        let Request::ReplicaMerge(ReplicaMerge { store, generation, hint_for: None, entries, .. }) = request
+        else {
+            return;
+        };
+        if let Ok((view, store)) = self.admit(store, *generation) {
+            for (key, _) in entries {
+                // Merging finds again, and says, what is wrong with it.
+                let _ = self.get_one(&view, &store, key);
+            }
+        }
+    }
+
+    fn answer(&self, request: &Request) -> Call {
         let refused = |failure| Call::Ready(Err(CallError::Refused(failure)));
         match request {
             Request::ReplicaGet(get) => match self.get(get) {
@@ -160,7 +216,7 @@ impl Replica {
         Ok((view, found))
     }
 
-    fn get(&self, request: ReplicaGet) -> Result<ReplicaGot, Failure> {
+    fn get(&self, request: &ReplicaGet) -> Result<ReplicaGot, Failure> {
         let (view, store) = self.admit(&request.store, request.generation)?;
         let epoch = self.epochs.tag();
         if let [key] = &request.keys[..] {
@@ -193,7 +249,7 @@ impl Replica {
     #[allow(clippy::type_complexity, reason = "outcomes and what to wait for")]
     fn merge(
         &self,
-        request: ReplicaMerge,
+        request: &ReplicaMerge,
     ) -> Result<(SmallVec<[Result<Merged, ErrorCode>; 1]>, Vec<Wait>), Answered> {
         let refused = |failure| Box::new(Err(CallError::Refused(failure)));
         let (view, store) = self.admit(&request.store, request.generation).map_err(refused)?;
@@ -251,9 +307,9 @@ impl Replica {
         }
     }
 
-    fn scan(&self, request: Scan) -> Result<Scanned, Failure> {
+    fn scan(&self, request: &Scan) -> Result<Scanned, Failure> {
         let (_, store) = self.admit(&request.store, request.generation)?;
-        let after = request.after.map(|(token, key)| ScanCursor { token, key });
+        let after = request.after.clone().map(|(token, key)| ScanCursor { token, key });
         let limit = ScanLimit {
             records_max: (request.records_max as usize).clamp(1, SCAN_RECORDS_MAX),
             bytes_max: (request.bytes_max as usize).clamp(1, SCAN_BYTES_MAX),

@@ -549,6 +549,8 @@ impl Machine {
         disk.set_sync_delay(Some(Arc::new(move |_path: &str| {
             Box::pin(clock.sleep(Duration::from_micros(duration.load(Ordering::Relaxed))))
         })));
+        // Half of the machines have everything in memory.
+        disk.set_cold((dice.below(2) == 0).then(|| dice.between(2, 100) as usize));
         let wall = Arc::new(WallClock::default());
         wall.skew_ms.store(dice.below(10_000) as i64 - 5_000, Ordering::Relaxed);
         wall.drift_ppm.store(dice.below(400) as i64 - 200, Ordering::Relaxed);

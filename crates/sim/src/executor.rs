@@ -32,6 +32,9 @@ const WALL_START_MS: u64 = 1_760_000_000_000;
 /// Polls at one instant after which tasks are taken to be waking each other for ever.
 const POLLS_AT_ONE_INSTANT_MAX: u64 = 2_000_000;
 
+/// How long it takes to read what is not in memory: other requests overtake the one that waits for it.
+const DISK_READ: Duration = Duration::from_millis(1);
+
 /// One life of a simulated process. A restart is another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProcessId(pub u64);
@@ -431,5 +434,16 @@ impl Tasks for ProcessTasks {
 
     fn spawn_background(&self, future: BoxFuture<'static, ()>) {
         self.executor.spawn(self.process, future);
+    }
+
+    fn spawn_waiting(&self, work: Box<dyn FnOnce() + Send>) {
+        let executor = self.executor.clone();
+        self.executor.spawn(
+            self.process,
+            Box::pin(async move {
+                executor.sleep(DISK_READ).await;
+                work();
+            }),
+        );
     }
 }

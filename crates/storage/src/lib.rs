@@ -197,7 +197,9 @@ impl From<DiskError> for StorageError {
 }
 
 /// A place for records. Calls are synchronous because they are served from memory or the page cache; only waiting
-/// for durability is asynchronous.
+/// for durability is asynchronous. A caller that must not wait when they are not
+/// ([`without_waiting`](runtime::disk::waiting::without_waiting)) gets [`DiskError::WouldWait`] from [`get`](Self::get),
+/// [`read`](Self::read) and [`update`](Self::update) before anything was changed.
 ///
 /// All partitions exist implicitly; one without records costs nothing.
 pub trait StorageEngine: Send + Sync {

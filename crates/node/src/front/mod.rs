@@ -20,12 +20,13 @@ use client::peers::{Call, CallError, Peers};
 use model::{Cluster, Moment, NodeId, Value, WallMillis};
 use protocol::quorum::{Reach, can_be_driven};
 use runtime::Clock;
+use runtime::disk::waiting::without_waiting;
 use storage::Durable;
 use wire::error::{ErrorCode, Outcome};
 use wire::messages::{Delete, Failure, Got, Put, Request, RequestOptions, Response, Written};
 
 use crate::replica::Replica;
-use crate::stores::{LocalStore, Stamped, WriteOrder};
+use crate::stores::{LocalStore, Place, Stamped, WriteOrder};
 use crate::view::{Route, View};
 
 /// Attempts of one request whose cluster document turned out too old. Each attempt has a newer document.
@@ -114,7 +115,9 @@ impl Front {
         if !protocol::quorum::own_record_suffices(self.replica.node(), replicas, required) {
             return None;
         }
-        match store.winner(place, key, visit) {
+        let tried = without_waiting(|| store.winner(place, key, visit));
+        match tried.answer {
+            _ if tried.refused => None,
             Err(failure) if may_go_on(&failure) => None,
             answer => Some(answer),
         }
@@ -135,7 +138,9 @@ impl Front {
         {
             return None;
         }
-        Some(store.overwrite(place, key, value))
+        let tried = without_waiting(|| store.overwrite(place, key, value));
+        // What a record's change needs is read before it, so what was refused was not done.
+        (tried.answer.is_ok() || !tried.refused).then_some(tried.answer)
     }
 
     /// Reads a key from its read quorum.
@@ -231,11 +236,31 @@ impl Front {
         options: &RequestOptions,
     ) -> Result<Written, Failure> {
         let scope = self.scope(view, store);
-        let Stamped { set, dot, context, commit } = store.stamp(route.place, key, order)?;
+        let Stamped { set, dot, context, commit } = self.stamp(store, route.place, key, order).await?;
         let durable = into_future(store.durable(commit));
         let acked =
             self.coordinator.write(&scope, key.clone(), set, OwnWrite::Replica(durable), options).await?;
         Ok(Written { dot, acks: acked.acks, sloppy: acked.sloppy, context })
+    }
+
+    /// Stamps here, on a thread that may wait for the disk if what the write replaces is not in memory.
+    async fn stamp(
+        &self,
+        store: &Arc<LocalStore>,
+        place: Place,
+        key: &Bytes,
+        order: WriteOrder,
+    ) -> Result<Stamped, Failure> {
+        let tried = without_waiting(|| store.stamp(place, key, order.clone()));
+        match tried.answer {
+            Err(_) if tried.refused => {
+                let (store, key) = (store.clone(), key.clone());
+                let stamped =
+                    self.replica.clone().waiting(move || store.stamp_after_reading(place, &key, order));
+                stamped.await?
+            }
+            answer => answer,
+        }
     }
 
     /// Stamps here although no replica could be reached, parks the write for the first of them, and drives the rest.

@@ -11,6 +11,7 @@ use futures_util::future::join_all;
 use futures_util::stream;
 use model::limits::{FRAME_BYTES_MAX, MULTI_KEYS_MAX};
 use model::{NodeId, PreferenceList, Value, VersionSet};
+use runtime::disk::waiting::without_waiting;
 use storage::Commit;
 use wire::error::ErrorCode;
 use wire::messages::{
@@ -164,17 +165,14 @@ impl Front {
         options: &RequestOptions,
     ) -> MultiWritten {
         let scope = self.scope(view, store);
-        let mut stamped: Vec<Result<Stamped, Failure>> = Vec::with_capacity(positions.len());
         let mut sets: Vec<(Bytes, VersionSet)> = Vec::with_capacity(positions.len());
         let mut newest = Commit::default();
-        for &position in positions {
-            let (key, order) = &entries[position];
-            let answer = store.stamp(view.route(store, key).place, key, order.clone());
-            if let Ok(Stamped { set, commit, .. }) = &answer {
-                sets.push((key.clone(), set.clone()));
+        let stamped = self.stamp_many(view, store, entries, positions).await;
+        for (answer, &position) in stamped.iter().zip(positions) {
+            if let Ok(Stamped { set, commit, .. }) = answer {
+                sets.push((entries[position].0.clone(), set.clone()));
                 newest = newest.max(*commit);
             }
-            stamped.push(answer);
         }
         let acked = if sets.is_empty() {
             Vec::new()
@@ -189,6 +187,41 @@ impl Front {
             Ok(Written { dot, acks: acked.acks, sloppy: acked.sloppy, context })
         };
         stamped.into_iter().map(settle).collect()
+    }
+
+    /// Stamps these entries here, in order. From the first on that is not in memory they are stamped on a thread that may
+    /// wait for the disk.
+    async fn stamp_many(
+        &self,
+        view: &Arc<View>,
+        store: &Arc<LocalStore>,
+        entries: &[(Bytes, WriteOrder)],
+        positions: &[usize],
+    ) -> Vec<Result<Stamped, Failure>> {
+        let mut stamped = Vec::with_capacity(positions.len());
+        for &position in positions {
+            let (key, order) = &entries[position];
+            let place = view.route(store, key).place;
+            let tried = without_waiting(|| store.stamp(place, key, order.clone()));
+            if tried.refused && tried.answer.is_err() {
+                break;
+            }
+            stamped.push(tried.answer);
+        }
+        let rest: Vec<_> =
+            positions[stamped.len()..].iter().map(|&position| entries[position].clone()).collect();
+        if rest.is_empty() {
+            return stamped;
+        }
+        let (view, store, count) = (view.clone(), store.clone(), rest.len());
+        let waited = self.replica.clone().waiting(move || {
+            let stamp = |(key, order): (Bytes, WriteOrder)| {
+                store.stamp_after_reading(view.route(&store, &key).place, &key, order)
+            };
+            rest.into_iter().map(stamp).collect::<Vec<_>>()
+        });
+        stamped.extend(waited.await.unwrap_or_else(|failure| vec![Err(failure); count]));
+        stamped
     }
 
     /// `None` for a key that certainly was not written there and may be tried elsewhere.

@@ -141,7 +141,7 @@ fn answer_of(outcome: Result<Merged, ErrorCode>) -> Answer {
     outcome.map(|_| ()).map_err(|code| Some(fault_of_code(code)))
 }
 
-fn call(replica: &Replica, peers: &Arc<Peers>, node: NodeId, request: Request) -> Call {
+fn call(replica: &Arc<Replica>, peers: &Arc<Peers>, node: NodeId, request: Request) -> Call {
     if node == replica.node() { replica.call(request) } else { peers.call(node, request) }
 }
 

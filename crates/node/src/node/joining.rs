@@ -137,7 +137,7 @@ pub(super) async fn join(
             store.trees().set_incomplete(partition, true);
         }
     }
-    let replica = Arc::new(Replica::new(config.id, view, hints, epochs));
+    let replica = Arc::new(Replica::new(config.id, view, hints, epochs, ports.tasks.clone()));
     Ok(Joined { identity, stamper, contents, replica, refill, standing, gone, aside, only_copies })
 }
 

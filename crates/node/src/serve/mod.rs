@@ -246,7 +246,10 @@ impl Served {
         match request {
             Request::ReplicaGet(_) | Request::Scan(_) => match self.service.front.replica().call(request) {
                 Call::Ready(answer) => self.answer(id, refusal(answer)),
-                Call::Pending(_) => unreachable!("reading waits for nobody"),
+                Call::Pending(future) => {
+                    let Some(permit) = self.admit(id, bytes) else { return true };
+                    self.run(id, permit, async move { refusal(future.await) });
+                }
             },
             // Admitted before it is carried out: what was carried out is not answered with a refusal.
             Request::ReplicaMerge(_) => {

@@ -298,6 +298,18 @@ impl LocalStore {
         Ok(Stamped::new(set, dot, own_context, commit))
     }
 
+    /// As [`Self::stamp`], having read the key first: nobody waits for the disk while keeping others from a record.
+    pub(crate) fn stamp_after_reading(
+        &self,
+        place: Place,
+        key: &[u8],
+        order: WriteOrder,
+    ) -> Result<Stamped, Failure> {
+        // Stamping finds again, and says, what is wrong with it.
+        let _ = self.get(place, key);
+        self.stamp(place, key, order)
+    }
+
     /// Merges what another replica (or a coordinator for it) holds.
     pub fn merge(
         &self,

@@ -86,8 +86,17 @@ impl RunningCluster {
         store: Store,
         configure: impl Fn(&mut NodeConfig),
     ) -> RunningCluster {
-        let doors = (Ports::os().unwrap(), on_disk as Build);
-        RunningCluster::start_over(doors, (count, count), store, configure).await
+        RunningCluster::start_logging_over(Ports::os().unwrap(), count, store, configure).await
+    }
+
+    /// The same, with these doors to the world.
+    pub(crate) async fn start_logging_over(
+        ports: Ports,
+        count: u32,
+        store: Store,
+        configure: impl Fn(&mut NodeConfig),
+    ) -> RunningCluster {
+        RunningCluster::start_over((ports, on_disk as Build), (count, count), store, configure).await
     }
 
     /// A node's disk.

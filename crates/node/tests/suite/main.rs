@@ -4,6 +4,7 @@
 
 mod client_library;
 mod cluster;
+mod cold;
 mod collection;
 mod damage;
 mod door;

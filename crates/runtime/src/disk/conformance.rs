@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::os::OsDisk;
 use super::simulated::{Fault, Operation, SimulatedDisk};
-use super::{Disk, DiskError};
+use super::waiting::without_waiting;
+use super::{Disk, DiskError, File};
 
 fn now<T>(future: crate::BoxFuture<'static, T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
@@ -34,6 +35,12 @@ impl Scratch {
         let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let name = format!("tontine-disk-{}-{number}", std::process::id());
         Scratch(std::env::temp_dir().join(name))
+    }
+
+    /// On the disk that the tests were built on.
+    fn in_target() -> Scratch {
+        let name = format!("tontine-disk-{}", std::process::id());
+        Scratch(std::env::current_exe().unwrap().with_file_name(name))
     }
 }
 
@@ -303,4 +310,37 @@ fn a_flipped_bit_shows_before_and_after_a_crash() {
     disk.crash(1);
     assert_eq!(read_all(&disk, "one")[offset].count_ones(), 1);
     assert!(!disk.flip_bit("one", 64, 0));
+}
+
+/// What is not in memory is refused to whoever would not wait, and read by everybody else.
+#[test]
+fn who_would_not_wait_is_refused_what_is_not_in_memory() {
+    let simulated = SimulatedDisk::new(1);
+    let file = simulated.create("a").unwrap();
+    file.append(b"hello").unwrap();
+    simulated.set_cold(Some(1));
+    is_refused_once(&*file, || {});
+    simulated.set_cold(None);
+    assert!(!without_waiting(|| file.read_at(0, &mut [0; 5])).refused);
+
+    // Not below /tmp, which may be memory itself.
+    let directory = Scratch::in_target();
+    let real = OsDisk::open(&directory.0).unwrap();
+    let file = real.create("a").unwrap();
+    file.append(&[7; 1 << 16]).unwrap();
+    assert!(!without_waiting(|| file.read_at(0, &mut [0; 5])).refused, "it was written just now");
+    now(file.sync()).unwrap();
+    let evict = || {
+        let file = std::fs::File::open(directory.0.join("a")).unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    };
+    is_refused_once(&*file, evict);
+}
+
+fn is_refused_once(file: &dyn File, evict: impl FnOnce()) {
+    evict();
+    let tried = without_waiting(|| (file.read_at(0, &mut [0; 5]), file.read_at(1, &mut [0; 2])));
+    assert!(tried.refused);
+    assert_eq!(tried.answer, (Err(DiskError::WouldWait), Err(DiskError::WouldWait)));
+    assert_eq!(file.read_at(0, &mut [0; 5]), Ok(5), "who waits gets it");
 }

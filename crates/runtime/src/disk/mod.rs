@@ -11,6 +11,7 @@
 mod conformance;
 pub mod os;
 pub mod simulated;
+pub mod waiting;
 
 use std::fmt;
 use std::sync::Arc;
@@ -45,6 +46,8 @@ pub enum DiskError {
         /// What the operating system said.
         reason: String,
     },
+    /// The bytes are not in memory, and the caller would not wait for the device ([`waiting::without_waiting`]).
+    WouldWait,
 }
 
 impl fmt::Display for DiskError {
@@ -55,6 +58,9 @@ impl fmt::Display for DiskError {
             DiskError::Full => f.write_str("no space left on the disk"),
             DiskError::Locked { path } => write!(f, "{path} is held by another process"),
             DiskError::Failed { path, reason } => write!(f, "disk failed at {path}: {reason}"),
+            DiskError::WouldWait => {
+                f.write_str("the bytes are not in memory: reading them waits for the disk")
+            }
         }
     }
 }
@@ -70,7 +76,8 @@ pub trait File: Send + Sync {
     /// truncates or abandons the file.
     fn append(&self, bytes: &[u8]) -> Result<u64, DiskError>;
 
-    /// Reads up to `buffer.len()` bytes from `offset`; fewer only at the end of the file.
+    /// Reads up to `buffer.len()` bytes from `offset`; fewer only at the end of the file. It may wait for the device,
+    /// unless the caller tries [without waiting](waiting::without_waiting).
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError>;
 
     /// Makes everything appended before the call durable. Does not block the executor.

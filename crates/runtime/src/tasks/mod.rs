@@ -2,6 +2,8 @@
 
 pub mod os;
 
+use tokio::sync::oneshot;
+
 use crate::BoxFuture;
 
 /// Where futures run.
@@ -15,4 +17,24 @@ pub trait Tasks: Send + Sync {
     /// Runs `future` on the executor thread kept for work that may hold the processor or the disk for milliseconds
     /// (compaction, syncing, scrubbing), away from requests.
     fn spawn_background(&self, future: BoxFuture<'static, ()>);
+
+    /// Runs `work` on a thread that may wait for the disk. Several run at once, at most [`WAITING_THREADS`]; what comes
+    /// when all of them are busy waits its turn. It is dropped without having run when the process ends before.
+    fn spawn_waiting(&self, work: Box<dyn FnOnce() + Send>);
+}
+
+/// Threads that wait for the disk: enough to keep a device busy, few enough to cost nothing.
+pub const WAITING_THREADS: usize = 16;
+
+/// Runs `work` where it may wait for the disk; `None` when the process ends before it has run.
+pub async fn waited<T: Send + 'static>(
+    tasks: &dyn Tasks,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (answer, answered) = oneshot::channel();
+    tasks.spawn_waiting(Box::new(move || {
+        // Whoever asked may be gone.
+        let _ = answer.send(work());
+    }));
+    answered.await.ok()
 }

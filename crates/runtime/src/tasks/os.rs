@@ -1,4 +1,4 @@
-//! Tasks on `tokio`: beside the caller, or on one background thread.
+//! Tasks on `tokio`: beside the caller, on one background thread, or on threads that wait for the disk.
 
 use std::io;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::Notify;
 
-use super::Tasks;
+use super::{Tasks, WAITING_THREADS};
 use crate::BoxFuture;
 
 /// Spawns onto the `tokio` runtime of the calling thread, and onto one background thread of its own.
@@ -24,7 +24,12 @@ impl OsTasks {
     /// # Errors
     /// When the operating system refuses a thread or an event queue.
     pub fn start() -> io::Result<OsTasks> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
+        // The threads that wait are this runtime's blocking ones: nothing else asks for such.
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(WAITING_THREADS)
+            .thread_name("disk-read")
+            .build()?;
         let background = runtime.handle().clone();
         let stop = Arc::new(Notify::new());
         let stopped = Arc::clone(&stop);
@@ -53,6 +58,10 @@ impl Tasks for OsTasks {
     fn spawn_background(&self, future: BoxFuture<'static, ()>) {
         self.background.spawn(future);
     }
+
+    fn spawn_waiting(&self, work: Box<dyn FnOnce() + Send>) {
+        self.background.spawn_blocking(work);
+    }
 }
 
 #[cfg(test)]
@@ -61,6 +70,7 @@ mod tests {
 
     use tokio::sync::oneshot;
 
+    use super::super::waited;
     use super::*;
     use crate::clock::Clock;
     use crate::clock::os::OsClock;
@@ -83,6 +93,17 @@ mod tests {
             answer.send(std::thread::current().name().map(str::to_owned)).unwrap();
         }));
         assert_eq!(answered.await.unwrap().as_deref(), Some("background"));
+    }
+
+    #[tokio::test]
+    async fn what_waits_runs_beside_everything_else() {
+        let tasks = OsTasks::start().unwrap();
+        let (go, waits) = std::sync::mpsc::channel::<()>();
+        let slow = waited(&tasks, move || waits.recv().unwrap());
+        let quick = waited(&tasks, move || go.send(()).unwrap());
+        assert_eq!(tokio::join!(slow, quick), (Some(()), Some(())), "the first waits for the second");
+        let name = waited(&tasks, || std::thread::current().name().map(str::to_owned)).await.unwrap();
+        assert_eq!(name.as_deref(), Some("disk-read"));
     }
 
     #[tokio::test]

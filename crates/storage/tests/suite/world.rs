@@ -106,6 +106,10 @@ impl Tasks for World {
     fn spawn_background(&self, future: BoxFuture<'static, ()>) {
         self.spawn(future);
     }
+
+    fn spawn_waiting(&self, work: Box<dyn FnOnce() + Send>) {
+        self.spawn(Box::pin(async move { work() }));
+    }
 }
 
 impl Clock for World {

@@ -4,23 +4,26 @@
 //! file cursor. A sync (`fdatasync`) runs on threads of its own, because it may take milliseconds and the executor
 //! must not wait; callers that ask for the same file while one sync of it runs share the next one (`syncer`).
 //!
+//! Where a caller tries without waiting, a read gets what the page cache has (`RWF_NOWAIT`), or is refused. A file
+//! system that does not know this is taken to have everything in memory.
+//!
 //! Must never: follow a path out of its root, or report a sync that the system refused.
 
 mod syncer;
 
 use std::fs::{self, OpenOptions};
-use std::io::ErrorKind;
-use std::os::unix::fs::FileExt;
+use std::io::{ErrorKind, IoSliceMut};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use rustix::fs::FlockOperation;
-use rustix::io::Errno;
+use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::{Errno, ReadWriteFlags};
 
 use self::syncer::Syncer;
-use super::{Disk, DiskError, File};
+use super::{Disk, DiskError, File, waiting};
 use crate::BoxFuture;
 
 /// Files below one root directory of the operating system.
@@ -78,21 +81,14 @@ impl Disk for OsDisk {
     fn create(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
         let place = self.place(path)?;
         self.make_parents(path, &place)?;
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&place)
+        let file = open_quietly(OpenOptions::new().read(true).write(true).create_new(true), &place)
             .map_err(|error| translate(path, &error))?;
         Ok(self.handle(path, file, 0))
     }
 
     fn open(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
         let place = self.place(path)?;
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(&place)
+        let file = open_quietly(OpenOptions::new().read(true).write(true), &place)
             .map_err(|error| translate(path, &error))?;
         let length = file.metadata().map_err(|error| translate(path, &error))?.len();
         Ok(self.handle(path, file, length))
@@ -157,6 +153,16 @@ impl Disk for OsDisk {
     }
 }
 
+/// Opens a file whose reads leave no trace. Noting when a file was read last is a change of its inode, and the first
+/// read after each append would wait for the journal with it, also where it does not wait for bytes.
+fn open_quietly(options: &mut OpenOptions, place: &Path) -> std::io::Result<fs::File> {
+    match options.clone().custom_flags(OFlags::NOATIME.bits() as i32).open(place) {
+        // Only who owns a file may do that.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => options.open(place),
+        opened => opened,
+    }
+}
+
 /// One open file. Its length is kept here: nobody else may write to it.
 struct OsFile {
     path: Arc<str>,
@@ -189,6 +195,11 @@ impl File for OsFile {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
+        if !waiting::may_wait()
+            && let Some(read) = self.read_from_memory(offset, buffer)
+        {
+            return read;
+        }
         let mut filled = 0;
         while filled < buffer.len() {
             match self.file.read_at(&mut buffer[filled..], offset + filled as u64) {
@@ -214,6 +225,29 @@ impl File for OsFile {
 
     fn length(&self) -> u64 {
         self.length.load(Ordering::Acquire)
+    }
+}
+
+impl OsFile {
+    /// Reads what the page cache has, all of it or nothing; `None` where the file system cannot tell.
+    fn read_from_memory(&self, offset: u64, buffer: &mut [u8]) -> Option<Result<usize, DiskError>> {
+        if waiting::is_refused() {
+            return Some(Err(waiting::refuse()));
+        }
+        let mut filled = 0;
+        while filled < buffer.len() {
+            let mut rest = [IoSliceMut::new(&mut buffer[filled..])];
+            match rustix::io::preadv2(&*self.file, &mut rest, offset + filled as u64, ReadWriteFlags::NOWAIT)
+            {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Some(Err(waiting::refuse())),
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return None,
+                Err(errno) => return Some(Err(translate(&self.path, &errno.into()))),
+            }
+        }
+        Some(Ok(filled))
     }
 }
 

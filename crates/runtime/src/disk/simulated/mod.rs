@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 pub use self::faults::{Fault, Operation};
 use self::faults::{Faults, Verdict};
 use self::platter::{Inode, Platter};
-use super::{Disk, DiskError, File};
+use super::{Disk, DiskError, File, waiting};
 use crate::{BoxFuture, Clock};
 
 /// Completes when a sync of the file at the given path may be carried out.
@@ -43,6 +43,8 @@ struct State {
     lock_next: u64,
     capacity_bytes: Option<u64>,
     sync_delay: Option<SyncDelay>,
+    /// One in so many reads would wait for the device.
+    cold_one_in: Option<usize>,
 }
 
 /// A small generator (SplitMix64), so that the same seed always tears the same bytes.
@@ -82,6 +84,7 @@ impl SimulatedDisk {
                 lock_next: 0,
                 capacity_bytes: None,
                 sync_delay: None,
+                cold_one_in: None,
             })),
         }
     }
@@ -107,6 +110,11 @@ impl SimulatedDisk {
         let mut state = self.state.lock();
         state.end_life();
         state.platter = Platter::default();
+    }
+
+    /// Lets one in so many reads find that its bytes are not in memory; all are, with `None`.
+    pub fn set_cold(&self, one_in: Option<usize>) {
+        self.state.lock().cold_one_in = one_in;
     }
 
     /// Every file with what a process would read from it.
@@ -357,6 +365,12 @@ impl File for SimulatedFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
         let mut state = self.disk.state.lock();
         state.alive(self.life, &self.path)?;
+        if let Some(one_in) = state.cold_one_in
+            && !waiting::may_wait()
+            && (waiting::is_refused() || state.dice.below(one_in) == 0)
+        {
+            return Err(waiting::refuse());
+        }
         state.judge(Operation::Read, &self.path).pass()?;
         let data = &state.inode(self.inode, &self.path)?.data;
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(data.len());
