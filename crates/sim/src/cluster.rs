@@ -493,6 +493,11 @@ impl World {
         }
     }
 
+    /// Times that reads found nothing in memory and were begun again elsewhere.
+    pub fn refused_reads(&self) -> u64 {
+        self.machines.iter().map(|machine| machine.disk.refused_reads()).sum()
+    }
+
     /// Says of each node what it noticed of flipped bits since its last start.
     pub fn tell_of_damage(&self) {
         for (position, machine) in self.machines.iter().enumerate() {

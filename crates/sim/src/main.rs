@@ -117,11 +117,12 @@ fn summary(report: &Report, seconds: f64) -> String {
     let (done, failed, unknown) = report.outcomes();
     format!(
         "seed {}: {done} done, {failed} failed, {unknown} of unknown outcome, {} frames, {:.1} virtual s in {seconds:.2} s, \
-         {} gets went back, trace {:016x}, {} violations",
+         {} gets went back, {} reads waited for the disk, trace {:016x}, {} violations",
         report.setup.seed,
         report.frames,
         report.lasted.as_secs_f64(),
         sim::check::reads::backwards(&report.history).len(),
+        report.refused_reads,
         report.trace,
         report.violations.len()
     )
@@ -157,7 +158,8 @@ fn random_seeds(count: u64) -> Vec<u64> {
 }
 
 fn check_seeds(seeds: &[u64], twice: usize, threads: u64) -> ExitCode {
-    let (next, failed, spent_us) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicU64::new(0));
+    let (next, failed, cold) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    let spent_us = AtomicU64::new(0);
     let out = Mutex::new(());
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -168,6 +170,7 @@ fn check_seeds(seeds: &[u64], twice: usize, threads: u64) -> ExitCode {
                     let started = Instant::now();
                     let report = play(Setup::of_seed(seed));
                     spent_us.fetch_add(started.elapsed().as_micros() as u64, Ordering::Relaxed);
+                    cold.fetch_add(usize::from(report.refused_reads > 0), Ordering::Relaxed);
                     let again = (position < twice).then(|| play(Setup::of_seed(seed)).trace);
                     let differs = again.is_some_and(|trace| trace != report.trace);
                     if report.violations.is_empty() && !differs {
@@ -187,7 +190,7 @@ fn check_seeds(seeds: &[u64], twice: usize, threads: u64) -> ExitCode {
     });
     let failed = failed.into_inner();
     let each = spent_us.into_inner() as f64 / 1e6 / seeds.len().max(1) as f64;
-    println!("{each:.3} s per seed");
+    println!("{each:.3} s per seed; in {} of them reads waited for the disk", cold.into_inner());
     println!("{} passed, {failed} failed", seeds.len() - failed);
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -50,6 +50,8 @@ pub struct Report {
     pub lasted: Duration,
     /// Frames delivered.
     pub frames: u64,
+    /// Reads that were begun again because they would have held up a worker.
+    pub refused_reads: u64,
     /// Polls of tasks.
     pub steps: u64,
 }
@@ -124,6 +126,7 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
         log: world.log(),
         lasted: world.executor.now().since(Moment::default()),
         frames: world.wires.frames(),
+        refused_reads: world.refused_reads(),
         steps: world.executor.steps(),
     };
     world.end();

@@ -45,6 +45,8 @@ struct State {
     sync_delay: Option<SyncDelay>,
     /// One in so many reads would wait for the device.
     cold_one_in: Option<usize>,
+    /// Times that somebody would not wait.
+    refused_reads: u64,
 }
 
 /// A small generator (SplitMix64), so that the same seed always tears the same bytes.
@@ -85,6 +87,7 @@ impl SimulatedDisk {
                 capacity_bytes: None,
                 sync_delay: None,
                 cold_one_in: None,
+                refused_reads: 0,
             })),
         }
     }
@@ -115,6 +118,11 @@ impl SimulatedDisk {
     /// Lets one in so many reads find that its bytes are not in memory; all are, with `None`.
     pub fn set_cold(&self, one_in: Option<usize>) {
         self.state.lock().cold_one_in = one_in;
+    }
+
+    /// Times that a read was refused because its bytes were not in memory.
+    pub fn refused_reads(&self) -> u64 {
+        self.state.lock().refused_reads
     }
 
     /// Every file with what a process would read from it.
@@ -369,6 +377,7 @@ impl File for SimulatedFile {
             && !waiting::may_wait()
             && (waiting::is_refused() || state.dice.below(one_in) == 0)
         {
+            state.refused_reads += 1;
             return Err(waiting::refuse());
         }
         state.judge(Operation::Read, &self.path).pass()?;
