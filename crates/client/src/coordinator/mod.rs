@@ -156,6 +156,14 @@ impl Coordinator {
         self.ports.clock.now().after(span)
     }
 
+    /// The options of a request that began at `began`, with what is left of its time, at least a millisecond.
+    pub fn what_is_left(&self, options: &RequestOptions, began: Moment) -> RequestOptions {
+        let now = self.ports.clock.now();
+        let left = self.deadline(options).since(now).saturating_sub(now.since(began));
+        let deadline_ms = u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1);
+        RequestOptions { deadline_ms, ..options.clone() }
+    }
+
     /// Waits for a call until the request's deadline; a late one counts as broken.
     pub async fn within_deadline<T>(
         &self,

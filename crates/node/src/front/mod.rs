@@ -180,11 +180,16 @@ impl Front {
         let route = view.route(store, key);
         let own = self.replica.node();
         let is_replica = route.preference.is_replica(own);
+        let left;
+        let mut options = options;
         if !self.reaches(store, &route, options) {
+            let began = self.peers.ports().clock.now();
             let asked = std::iter::once(&route.preference);
             if !self.coordinator.out_of_reach(self.scope(view, store), asked, options).await.is_empty() {
                 return Err(self.isolated(store, options));
             }
+            left = self.coordinator.what_is_left(options, began);
+            options = &left;
         }
         if entry == Entry::Passed {
             return match is_replica {

@@ -81,11 +81,16 @@ impl Front {
         let mut elsewhere: BTreeMap<(NodeId, bool), Vec<usize>> = BTreeMap::new();
         let mut answers: Vec<Option<Result<Written, Failure>>> = entries.iter().map(|_| None).collect();
         let routes: Vec<_> = entries.iter().map(|(key, _)| view.route(&local, key)).collect();
+        let left;
+        let mut options = options;
         if !routes.iter().all(|route| self.reaches(&local, route, options)) {
+            let began = self.clock().now();
             let asked = routes.iter().map(|route| &route.preference);
             for position in self.coordinator.out_of_reach(self.scope(&view, &local), asked, options).await {
                 answers[position] = Some(Err(self.isolated(&local, options)));
             }
+            left = self.coordinator.what_is_left(options, began);
+            options = &left;
         }
         for (position, route) in routes.into_iter().enumerate() {
             if answers[position].is_some() {

@@ -1,11 +1,14 @@
 //! The native door, frame by frame.
 
+use std::time::Duration;
+
 use bytes::BytesMut;
 use runtime::{Link, Ports};
 use wire::error::ErrorCode;
-use wire::messages::{Hello, Peer, Request, Response, decode_response, encode_request};
+use wire::messages::{Hello, Peer, Request, RequestOptions, Response, decode_response, encode_request};
 
 use crate::cluster::{RunningCluster, store};
+use crate::support::lonely_node;
 
 async fn answer(link: &mut Link) -> Response {
     let frame = link.receiver.receive().await.unwrap().expect("an answer");
@@ -36,4 +39,19 @@ async fn a_request_that_does_not_decode_is_answered_with_the_reason_and_the_link
         assert!(matches!(&refused, Response::Failure(failure) if failure.code == code), "{refused:?}");
         assert!(!matches!(link.receiver.receive().await, Ok(Some(_))), "the link has ended");
     }
+}
+
+/// What was spent on finding out who can be reached is not given to the write once more.
+#[tokio::test]
+async fn a_request_goes_on_with_what_is_left_of_its_time() {
+    let (_node, worker) = lonely_node(|_| {}).await;
+    let (coordinator, clock) = (worker.service.front.coordinator(), &worker.service.ports.clock);
+    let options = RequestOptions { deadline_ms: 60_000, required: Some(3), ..RequestOptions::default() };
+    let began = clock.now();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let left = coordinator.what_is_left(&options, began);
+    assert!(left.deadline_ms <= 59_980 && left.required == Some(3), "{left:?}");
+    // A moment is left to whoever has spent all of it, so that it ends as it does at its deadline.
+    let options = RequestOptions { deadline_ms: 1, ..options };
+    assert_eq!(coordinator.what_is_left(&options, began).deadline_ms, 1);
 }
