@@ -97,9 +97,26 @@ async fn a_command_names_ten_thousand_keys_and_not_one_more() {
     for command in ["EXISTS", "MGET"] {
         redis.ask(&format!("{command}{}", keys(10_001)), refusal).await;
     }
-    // With as many values this is the longest command that there is; one argument more is malformed.
+    // With as many values this is the longest command that there is; what has more is read to its end and refused.
     redis.ask(&format!("MSET{}", keys(20_000)), "+OK\r\n").await;
-    redis.send(b"*20002\r\n").await;
+    let array = |name: &str, count: usize| {
+        let more = "$1\r\nk\r\n".repeat(count);
+        format!("*{}\r\n${}\r\n{name}\r\n{more}", count + 1, name.len())
+    };
+    let refusal = |keys| format!("-ERR too-many-keys: {keys} keys in one request, the limit is 10000\r\n");
+    for (name, count, keys) in
+        [("MSET", 20_002, 10_001), ("MSET", 600_000, 300_000), ("MGET", 20_001, 20_001)]
+    {
+        redis.send(array(name, count).as_bytes()).await;
+        redis.expect(&refusal(keys)).await;
+        redis.ask("GET k", "$1\r\nk\r\n").await;
+    }
+    redis.send(array("DEL", 30_000).as_bytes()).await;
+    redis.expect(&refusal(30_000)).await;
+    redis.send(array("MSET", 20_001).as_bytes()).await;
+    redis.expect("-ERR wrong number of arguments for 'mset' command\r\n").await;
+    redis.ask("GET k", "$1\r\nk\r\n").await;
+    redis.send(b"*1048577\r\n").await;
     redis.expect("-ERR Protocol error: invalid multibulk length\r\n").await;
     assert!(redis.is_closed().await);
 }

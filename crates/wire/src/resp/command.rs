@@ -15,11 +15,17 @@ use super::{Protocol, ReplyWriter, RespError};
 
 /// Longest inline command in bytes, as in Redis.
 const INLINE_BYTES_MAX: usize = 64 * 1024;
+/// Arguments of a command that is read to its end only to refuse it, as in Redis; one that announces more ends the
+/// connection.
+const DROPPED_ARGS_MAX: usize = 1024 * 1024;
+/// Bytes that are kept of the name of such a command.
+const DROPPED_NAME_BYTES_MAX: usize = 128;
 
 /// What a connection may send in one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Arguments, the command's name included.
+    /// Arguments, the command's name included. A command that has more is read to its end and handed out without them,
+    /// to be refused; on a connection that has not authenticated, it is an error.
     pub args_max: usize,
     /// Bytes of one argument.
     pub bulk_bytes_max: usize,
@@ -70,6 +76,7 @@ impl ArgRange {
 pub struct Command {
     bytes: Bytes,
     args: SmallVec<[ArgRange; 4]>,
+    dropped: usize,
 }
 
 impl Command {
@@ -77,6 +84,11 @@ impl Command {
     #[allow(clippy::len_without_is_empty)] // It never is.
     pub fn len(&self) -> usize {
         self.args.len()
+    }
+
+    /// Arguments that it came with and that are gone, because they were more than a command may have: all but the name.
+    pub fn dropped(&self) -> usize {
+        self.dropped
     }
 
     /// The name, in whatever case it was sent.
@@ -139,7 +151,7 @@ impl Seen {
 
     /// Takes it off the input.
     pub fn take(self, input: &mut BytesMut) -> Command {
-        Command { bytes: input.split_to(self.bytes).freeze(), args: self.args }
+        Command { bytes: input.split_to(self.bytes).freeze(), args: self.args, dropped: 0 }
     }
 
     /// Drops it from the input.
@@ -153,8 +165,8 @@ impl Seen {
 pub enum Arrived {
     /// It stands there: take it, or pass it.
     Seen(Seen),
-    /// It was an inline line, and has been taken.
-    Inline(Command),
+    /// It has been taken: it was an inline line, or had more arguments than are kept.
+    Taken(Command),
 }
 
 impl std::fmt::Debug for Command {
@@ -163,12 +175,28 @@ impl std::fmt::Debug for Command {
     }
 }
 
+impl Dropping {
+    /// Takes the name off the input.
+    fn new(name: Seen, left: usize, input: &mut BytesMut) -> Self {
+        let kept = name.arg(input, 0).unwrap_or_default();
+        let bytes = Bytes::copy_from_slice(&kept[..kept.len().min(DROPPED_NAME_BYTES_MAX)]);
+        let args = SmallVec::from_slice(&[ArgRange::new(0, bytes.len())]);
+        let dropping = Dropping { command: Command { bytes, args, dropped: left }, left, bytes: name.bytes };
+        name.pass(input);
+        dropping
+    }
+}
+
 /// Takes commands off the front of one connection's input.
 #[derive(Debug)]
 pub struct CommandParser {
     limits: Limits,
-    /// Arguments that the command at the front has announced; 0 before its first line is read.
+    /// Arguments to be kept of those that the command at the front has announced; 0 before its first line is read.
     expected: usize,
+    /// Those that come after them, and are dropped as they come.
+    surplus: usize,
+    /// A command of which the rest is being dropped.
+    dropping: Option<Dropping>,
     /// Those of them that have arrived.
     args: SmallVec<[ArgRange; 4]>,
     /// Everything before this position of the input is done with.
@@ -177,13 +205,24 @@ pub struct CommandParser {
     bulk: Option<usize>,
 }
 
+/// A command with more arguments than are kept, of which the name has arrived.
+#[derive(Debug)]
+struct Dropping {
+    command: Command,
+    /// Arguments still to come.
+    left: usize,
+    /// Bytes that it has so far.
+    bytes: usize,
+}
+
 impl CommandParser {
     /// A parser for a new connection.
     ///
     /// # Panics
     /// When a limit is 4 GiB or more.
     pub fn new(limits: Limits) -> Self {
-        let mut parser = CommandParser { limits, expected: 0, args: SmallVec::new(), at: 0, bulk: None };
+        let (expected, surplus, args) = (0, 0, SmallVec::new());
+        let mut parser = CommandParser { limits, expected, surplus, dropping: None, args, at: 0, bulk: None };
         parser.set_limits(limits);
         parser
     }
@@ -201,7 +240,9 @@ impl CommandParser {
     ///
     /// A peer can announce much and send nothing: reserve at once no more than a few times what has arrived.
     pub fn bytes_lacking(&self, input_bytes: usize) -> usize {
-        self.bulk.map_or(0, |length| (self.at + length + 2).saturating_sub(input_bytes))
+        // What is dropped as it comes needs no room.
+        let kept = self.bulk.filter(|_| self.dropping.is_none());
+        kept.map_or(0, |length| (self.at + length + 2).saturating_sub(input_bytes))
     }
 
     /// Takes the next command off the front of `input`; `None` when it has not arrived whole.
@@ -213,7 +254,7 @@ impl CommandParser {
     pub fn parse(&mut self, input: &mut BytesMut) -> Result<Option<Command>, RespError> {
         Ok(self.look(input)?.map(|arrived| match arrived {
             Arrived::Seen(seen) => seen.take(input),
-            Arrived::Inline(command) => command,
+            Arrived::Taken(command) => command,
         }))
     }
 
@@ -224,6 +265,9 @@ impl CommandParser {
     /// As [`parse`](Self::parse).
     pub fn look(&mut self, input: &mut BytesMut) -> Result<Option<Arrived>, RespError> {
         loop {
+            if self.dropping.is_some() {
+                return Ok(self.drop_args(input)?.map(Arrived::Taken));
+            }
             if self.expected == 0 {
                 match input.first() {
                     None => return Ok(None),
@@ -234,7 +278,7 @@ impl CommandParser {
                     },
                     Some(_) => match self.read_inline(input)? {
                         Some(command) if command.args.is_empty() => continue,
-                        command => return Ok(command.map(Arrived::Inline)),
+                        command => return Ok(command.map(Arrived::Taken)),
                     },
                 }
             }
@@ -243,7 +287,10 @@ impl CommandParser {
             }
             let seen = Seen { bytes: self.at, args: std::mem::take(&mut self.args) };
             (self.expected, self.at) = (0, 0);
-            return Ok(Some(Arrived::Seen(seen)));
+            match std::mem::take(&mut self.surplus) {
+                0 => return Ok(Some(Arrived::Seen(seen))),
+                surplus => self.dropping = Some(Dropping::new(seen, surplus, input)),
+            }
         }
     }
 
@@ -259,14 +306,18 @@ impl CommandParser {
             input.advance(1 + length);
             return Ok(Some(0));
         };
-        if count > self.limits.args_max {
-            return Err(match self.limits.unauthenticated {
-                true => RespError::UnauthenticatedMultibulkLength,
-                false => RespError::MultibulkLength,
-            });
-        }
         self.at = 1 + length;
-        Ok(Some(count))
+        if count <= self.limits.args_max {
+            return Ok(Some(count));
+        }
+        if self.limits.unauthenticated {
+            return Err(RespError::UnauthenticatedMultibulkLength);
+        }
+        if count > DROPPED_ARGS_MAX {
+            return Err(RespError::MultibulkLength);
+        }
+        self.surplus = count - 1;
+        Ok(Some(1))
     }
 
     /// Reads arguments up to the number announced; false when they have not all arrived.
@@ -293,6 +344,41 @@ impl CommandParser {
             self.bulk = None;
         }
         Ok(true)
+    }
+
+    /// Takes the rest of a command that is dropped off the input; hands the command out when all of it has come.
+    #[cold]
+    fn drop_args(&mut self, input: &mut BytesMut) -> Result<Option<Command>, RespError> {
+        let Some(mut dropping) = self.dropping.take() else { return Ok(None) };
+        while dropping.left > 0 {
+            let length = match self.bulk {
+                Some(length) => length,
+                None => {
+                    let Some(length) = self.read_bulk_length(input)? else { break };
+                    input.advance(self.at);
+                    dropping.bytes += std::mem::take(&mut self.at) + length + 2;
+                    if dropping.bytes > self.limits.command_bytes_max {
+                        return Err(RespError::CommandTooBig { bytes_max: self.limits.command_bytes_max });
+                    }
+                    length
+                }
+            };
+            let come = length.min(input.len());
+            input.advance(come);
+            self.bulk = Some(length - come);
+            let Some(line_end) = input.get(..2).filter(|_| come == length) else { break };
+            if line_end != b"\r\n" {
+                return Err(RespError::BulkEnd);
+            }
+            input.advance(2);
+            self.bulk = None;
+            dropping.left -= 1;
+        }
+        if dropping.left == 0 {
+            return Ok(Some(dropping.command));
+        }
+        self.dropping = Some(dropping);
+        Ok(None)
     }
 
     #[inline]
@@ -343,6 +429,6 @@ impl CommandParser {
         }
         let mut bytes = BytesMut::with_capacity(line.len());
         let args = inline::split(line, &mut bytes)?;
-        Ok(Some(Command { bytes: bytes.freeze(), args }))
+        Ok(Some(Command { bytes: bytes.freeze(), args, dropped: 0 }))
     }
 }

@@ -177,7 +177,7 @@ impl Connection<'_> {
                         false => self.carry_out(seen.take(input)).await,
                     }
                 }
-                Ok(Some(Arrived::Inline(command))) => {
+                Ok(Some(Arrived::Taken(command))) => {
                     taken += 1;
                     self.carry_out(command).await;
                 }
@@ -213,6 +213,9 @@ impl Connection<'_> {
         };
         if !self.session.authenticated && !kind.allowed_unauthenticated() {
             return self.answer_in_order(Reply::Error("NOAUTH Authentication required.".to_owned())).await;
+        }
+        if command.dropped() > 0 {
+            return self.answer_in_order(kind.too_long(&command)).await;
         }
         if let Some(refusal) = kind.check_arity(&command) {
             return self.answer_in_order(refusal).await;

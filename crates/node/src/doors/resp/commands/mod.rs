@@ -10,6 +10,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use model::Key;
+use model::limits::MULTI_KEYS_MAX;
+use wire::ErrorCode;
+use wire::messages::Failure;
 use wire::resp::Command;
 
 use super::reply::Reply;
@@ -136,6 +139,18 @@ impl Kind {
         let fits = if arity < 0 { count >= -arity } else { count == arity };
         let whole_pairs = self != Kind::Mset || command.len() % 2 == 1;
         (!fits || !whole_pairs).then(|| Reply::arity(self.name()))
+    }
+
+    /// The refusal for more arguments than the longest command has, which are gone.
+    pub(super) fn too_long(self, command: &Command) -> Reply {
+        let (_, last, step) = self.key_positions();
+        let step = usize::try_from(step).unwrap_or(1).max(1);
+        if last >= 0 || !command.dropped().is_multiple_of(step) {
+            return Reply::arity(self.name());
+        }
+        let keys = command.dropped() / step;
+        let detail = format!("{keys} keys in one request, the limit is {MULTI_KEYS_MAX}");
+        Reply::failure(&Failure::new(ErrorCode::TooManyKeys, detail))
     }
 
     /// Whether it may be sent before AUTH.
