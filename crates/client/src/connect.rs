@@ -4,6 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::future::{Either, select};
+use futures_util::stream::FuturesUnordered;
 use model::{Cluster, NodeId, VersionSet};
 use parking_lot::RwLock;
 use runtime::Ports;
@@ -15,6 +18,9 @@ use crate::coordinator::{Coordinator, CoordinatorOptions, Replicas, Scope};
 use crate::error::ClientError;
 use crate::peers::{Call, CallError, Peers};
 use crate::store::StoreHandle;
+
+/// How long an address may take to tell of the cluster before another one is asked beside it.
+const CONNECT_HEDGE_AFTER: Duration = Duration::from_millis(200);
 
 /// Settings of a client.
 #[derive(Clone, Debug)]
@@ -61,7 +67,7 @@ struct Nodes {
 
 impl Client {
     /// Connects to the first of `addresses` (`host:port` of the native protocol) that answers, and learns the
-    /// cluster from it.
+    /// cluster from it. They are asked in their order, the next one as soon as one has failed or takes long.
     ///
     /// # Errors
     /// [`ClientError::NotConnected`] when none answers as a node does.
@@ -71,26 +77,42 @@ impl Client {
         options: ClientOptions,
     ) -> Result<Client, ClientError> {
         let peers = Peers::new(ports.clone(), Peer::Client { name: options.name.clone() }, None);
+        let mut to_ask = addresses.iter().map(AsRef::as_ref);
+        let (mut asked, mut under_way, mut late) = (FuturesUnordered::new(), Vec::new(), Vec::new());
         let mut reasons = Vec::new();
-        for address in addresses {
-            let address = address.as_ref();
-            let request = Request::ClusterGet(ClusterGet {});
-            match peers.ask_address(address, request).await {
-                Ok(Response::ClusterDocument(document)) => {
-                    match serde_json::from_slice::<Cluster>(&document.json) {
-                        Ok(cluster) => return Ok(Client::of(cluster, peers, ports, options)),
-                        Err(error) => {
-                            reasons.push(format!("{address}: its cluster document is unreadable: {error}"))
+        loop {
+            if let Some(address) = to_ask.next() {
+                under_way.push(address);
+                asked.push(ask_for_cluster(&peers, address));
+            }
+            let hedge = match to_ask.len() {
+                0 => Either::Left(std::future::pending()),
+                _ => Either::Right(ports.clock.sleep(CONNECT_HEDGE_AFTER)),
+            };
+            match select(asked.next(), hedge).await {
+                Either::Left((Some((address, answer)), _)) => {
+                    under_way.retain(|other| *other != address);
+                    match answer {
+                        Ok(cluster) => {
+                            late.retain(|address| under_way.contains(address));
+                            let client = Client::of(cluster, peers.clone(), ports, options);
+                            client.doubt(&late);
+                            return Ok(client);
                         }
+                        Err(reason) => reasons.push(reason),
                     }
                 }
-                Ok(other) => reasons.push(format!("{address}: unexpected answer {}", other.name())),
-                // It names the address.
-                Err(CallError::Unreachable { reason }) => reasons.push(reason),
-                Err(error) => reasons.push(format!("{address}: {error}")),
+                Either::Left((None, _)) => return Err(ClientError::nobody(&reasons)),
+                Either::Right(_) => late.clone_from(&under_way),
             }
         }
-        Err(ClientError::nobody(&reasons))
+    }
+
+    /// Asks the nodes at these addresses last, until they have answered: they have let the client wait.
+    fn doubt(&self, addresses: &[&str]) {
+        let cluster = self.cluster();
+        let late = cluster.nodes.iter().filter(|node| addresses.contains(&node.native.as_str()));
+        late.for_each(|node| self.inner.peers.doubt(node.id));
     }
 
     fn of(cluster: Cluster, peers: Arc<Peers>, ports: Ports, options: ClientOptions) -> Client {
@@ -162,6 +184,19 @@ impl Client {
     pub fn close(&self) {
         self.inner.peers.close();
     }
+}
+
+/// What an address tells of the cluster; otherwise what happened there.
+async fn ask_for_cluster<'a>(peers: &Peers, address: &'a str) -> (&'a str, Result<Cluster, String>) {
+    let answer = match peers.ask_address(address, Request::ClusterGet(ClusterGet {})).await {
+        Ok(Response::ClusterDocument(document)) => serde_json::from_slice(&document.json)
+            .map_err(|error| format!("{address}: its cluster document is unreadable: {error}")),
+        Ok(other) => Err(format!("{address}: unexpected answer {}", other.name())),
+        // It names the address.
+        Err(CallError::Unreachable { reason }) => Err(reason),
+        Err(error) => Err(format!("{address}: {error}")),
+    };
+    (address, answer)
 }
 
 impl Inner {

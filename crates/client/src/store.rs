@@ -14,6 +14,8 @@ use crate::error::ClientError;
 use crate::found::Found;
 use crate::peers::CallError;
 
+/// How long a node may take at first to open a connection before another one is asked; doubles with each further attempt.
+const OPEN_PATIENCE: Duration = Duration::from_millis(200);
 /// First pause before another attempt; doubles with each further one.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// Rounds of reading, merging and writing before another writer is given the way.
@@ -246,9 +248,13 @@ impl StoreHandle {
             let scope = inner.scope_for(&self.name, options)?;
             let options = &self.until(end, options);
             let (mut refused, mut unreached) = (None, Vec::new());
+            // A node that hangs lets whoever connects wait, so another one is asked first; but that all are slow is
+            // no reason to fail.
+            let patience =
+                (attempt < inner.options.retries).then(|| OPEN_PATIENCE.saturating_mul(1 << attempt.min(8)));
             for node in self.candidates(&scope, key, condition) {
                 let request = request(scope.store.clone(), scope.cluster.generation);
-                let answer = match inner.peers.call(node, request) {
+                let answer = match inner.peers.call_promptly(node, request, patience) {
                     crate::peers::Call::Ready(answer) => answer,
                     crate::peers::Call::Pending(future) => {
                         inner.coordinator.within_deadline(future, options).await

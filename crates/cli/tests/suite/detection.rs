@@ -97,3 +97,21 @@ fn a_node_that_hangs_is_told_from_one_that_is_gone() {
     let found = look("doctor").exits(1).text();
     assert!(found.contains("next: start it again, from the folder "), "{found}");
 }
+
+/// Each command waited two seconds for the first address to tell of the cluster, and a put as long again for the first
+/// replica.
+#[test]
+fn a_node_that_hangs_lets_no_command_wait_for_it() {
+    let cluster = Cluster::with(3, &["--separate-processes", "--engine=memory"]);
+    await_calm(&cluster);
+    cluster.signal_node(1, Signal::STOP);
+    let mut took = Vec::new();
+    for number in 0..9 {
+        let began = Instant::now();
+        cluster.run(&["put", &format!("key-{number}"), "v"]).exits(0);
+        took.push(began.elapsed());
+    }
+    cluster.signal_node(1, Signal::CONT);
+    took.sort();
+    assert!(took[4] < Duration::from_millis(1500), "{took:?}");
+}

@@ -22,6 +22,7 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use model::{Cluster, NodeId};
 use parking_lot::Mutex;
+use protocol::gossip::Experience;
 use runtime::{BoxFuture, Clock, Moment, Ports};
 use wire::messages::{Failure, Peer, Request, Response};
 
@@ -179,8 +180,25 @@ impl Peers {
         }
     }
 
+    /// Avoids calls to `node` until it has answered: it let somebody wait.
+    pub(crate) fn doubt(&self, node: NodeId) {
+        self.witness.experienced(node, Experience::Unreachable);
+    }
+
     /// Sends a request, opening the link if need be.
     pub fn call(self: &Arc<Self>, node: NodeId, request: Request) -> Call {
+        self.call_promptly(node, request, None)
+    }
+
+    /// As [`Self::call`], but gives up, with the request not sent, when the link is not open after `patience`. It is
+    /// opened all the same.
+    pub(crate) fn call_promptly(
+        self: &Arc<Self>,
+        node: NodeId,
+        request: Request,
+        patience: Option<Duration>,
+    ) -> Call {
+        let patience = patience.map(|patience| (self.ports.clock.clone(), patience));
         if let Some(own) = &self.own {
             own.attend(&*self.ports.tasks);
         }
@@ -194,7 +212,7 @@ impl Peers {
             Some(Slot::Opening(waiting)) => {
                 let (sender, receiver) = tokio::sync::oneshot::channel();
                 waiting.push(sender);
-                Call::Pending(Box::pin(call_when_open(receiver, request)))
+                Call::Pending(Box::pin(call_when_open(receiver, (node, request), patience)))
             }
             Some(Slot::Down { retry_at, reason, .. }) if *retry_at > self.ports.clock.now() => {
                 Call::Ready(Err(CallError::Unreachable { reason: reason.clone() }))
@@ -214,7 +232,7 @@ impl Peers {
                 let standing = state.standings.entry(node).or_insert_with(fresh).clone();
                 drop(state);
                 self.ports.tasks.spawn(Box::pin(self.clone().open(node, address, pause, standing)));
-                Call::Pending(Box::pin(call_when_open(receiver, request)))
+                Call::Pending(Box::pin(call_when_open(receiver, (node, request), patience)))
             }
         }
     }
@@ -302,9 +320,20 @@ impl Drop for Peers {
 
 async fn call_when_open(
     opened: tokio::sync::oneshot::Receiver<Result<Arc<PeerLink>, CallError>>,
-    request: Request,
+    (node, request): (NodeId, Request),
+    patience: Option<(Arc<dyn Clock>, Duration)>,
 ) -> Result<Response, CallError> {
-    let link = match opened.await {
+    let opened = match patience {
+        None => opened.await,
+        Some((clock, patience)) => match select(opened, clock.sleep(patience)).await {
+            Either::Left((opened, _)) => opened,
+            Either::Right(_) => {
+                let reason = format!("{node} opened no connection within {patience:?}");
+                return Err(CallError::Unreachable { reason });
+            }
+        },
+    };
+    let link = match opened {
         Ok(opened) => opened?,
         Err(_) => return Err(CallError::Unreachable { reason: "the client was closed".to_owned() }),
     };
