@@ -26,6 +26,14 @@ pub(crate) enum CliError {
     /// The cluster refused or could not be reached.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// None of the addresses answered as a node does.
+    #[error("{error}")]
+    NoAnswer {
+        /// What happened at each.
+        error: ClientError,
+        /// Whether somebody gave the addresses: otherwise they are those of a cluster that nobody has changed.
+        named: bool,
+    },
     /// One of several keys could not be served.
     #[error("key {key:?}: {error}")]
     OfKey {
@@ -79,7 +87,9 @@ impl CliError {
 
     fn client(&self) -> Option<&ClientError> {
         match self {
-            CliError::Client(error) | CliError::OfKey { error, .. } => Some(error),
+            CliError::Client(error) | CliError::NoAnswer { error, .. } | CliError::OfKey { error, .. } => {
+                Some(error)
+            }
             CliError::Io { .. } | CliError::Usage(_) | CliError::Other(_) => None,
         }
     }
@@ -87,7 +97,9 @@ impl CliError {
     /// A word that stays the same from version to version.
     fn kind(&self) -> &'static str {
         let error = match self {
-            CliError::Client(error) | CliError::OfKey { error, .. } => error,
+            CliError::Client(error) | CliError::NoAnswer { error, .. } | CliError::OfKey { error, .. } => {
+                error
+            }
             CliError::Io { .. } => return "io",
             CliError::Usage(_) => return "usage",
             CliError::Other(_) => return "failed",
@@ -103,8 +115,19 @@ impl CliError {
     /// What to do about it, where the message does not say so already.
     fn next(&self) -> Option<&'static str> {
         match self.client()? {
+            ClientError::NotConnected { .. } if matches!(self, CliError::NoAnswer { named: true, .. }) => {
+                Some(
+                    "Check --connect (or TONTINE_CONNECT): it takes the native addresses that `tontine dev` and `tontine \
+                 node` print when they start. If they are right, start the cluster again, with its --data-dir.",
+                )
+            }
             ClientError::NotConnected { .. } => Some(
                 "`tontine dev` starts a cluster on this machine; --connect (or TONTINE_CONNECT) says where another one is.",
+            ),
+            // The client has asked the other nodes of the key already.
+            ClientError::Failed { code: ErrorCode::Isolated, .. } => Some(
+                "`tontine doctor` tells how to start the nodes that are not heard; try again when they are back, or ask \
+                 for fewer acknowledgements with -w.",
             ),
             ClientError::Unreachable { .. } => {
                 Some("`tontine doctor` tells which nodes are down, and how to start them again.")

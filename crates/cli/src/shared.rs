@@ -31,6 +31,9 @@ pub struct Shared {
         value_name = "HOST:PORT,…"
     )]
     pub connect: Vec<String>,
+    /// Whether addresses were given, and not only guessed.
+    #[arg(skip)]
+    pub connect_named: bool,
     /// The store; `tontine status` lists them.
     #[arg(
         long,
@@ -79,7 +82,8 @@ impl Shared {
         let ports = Ports::os().map_err(CliError::io("cannot start the background thread"))?;
         let deadline = Duration::from_millis(u64::from(self.deadline_ms));
         let options = ClientOptions { name: "tontine-cli".to_owned(), deadline, ..ClientOptions::default() };
-        Ok(Client::connect(&self.connect, ports, options).await?)
+        let connected = Client::connect(&self.connect, ports, options).await;
+        connected.map_err(|error| CliError::NoAnswer { error, named: self.connect_named })
     }
 }
 
@@ -107,7 +111,8 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Argumen
         }
     };
     let mut arguments = Arguments::from_arg_matches(&matches).map_err(refused)?;
-    arguments.shared.store_named = store_named(&matches);
+    arguments.shared.store_named = is_named(&matches, "store");
+    arguments.shared.connect_named = is_named(&matches, "connect");
     match ignored(&matches) {
         None => Ok(arguments),
         Some(error) => Err(failure::report(arguments.shared.format(), &error)),
@@ -120,13 +125,13 @@ fn typed_only(command: clap::Command) -> clap::Command {
     command.mut_subcommands(typed_only)
 }
 
-/// Whether the store is named on the command line or in the environment.
-fn store_named(matches: &ArgMatches) -> bool {
+/// Whether an option is given on the command line or in the environment.
+fn is_named(matches: &ArgMatches, id: &str) -> bool {
     let mut deepest = matches;
     while let Some((_, below)) = deepest.subcommand() {
         deepest = below;
     }
-    !matches!(deepest.value_source("store"), None | Some(ValueSource::DefaultValue))
+    !matches!(deepest.value_source(id), None | Some(ValueSource::DefaultValue))
 }
 
 /// Whether JSON was asked for, on a command line that cannot be read otherwise.

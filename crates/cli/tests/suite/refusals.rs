@@ -80,6 +80,34 @@ fn a_data_directory_serves_one_process() {
     running.run(&["put", "k", "v"]).exits(0);
 }
 
+/// The advice once was to start a cluster, whatever address had been mistyped.
+#[test]
+fn addresses_that_do_not_answer_as_nodes_are_named_with_what_they_answered_and_are_to_be_checked() {
+    let cluster = Cluster::start();
+    let addresses = format!("127.0.0.1:1,{}", cluster.resp(1));
+    let refused = tontine(&["get", "k", "--connect", &addresses]);
+    refused.fails_with("127.0.0.1:1 refused the connection");
+    refused.fails_with(&format!("{}: the peer speaks RESP (Redis)", cluster.resp(1)));
+    refused.fails_with("next: Check --connect (or TONTINE_CONNECT)");
+    assert!(!refused.stderr.contains("starts a cluster"), "{}", refused.stderr);
+    let refused = command(&["get", "k"]).env("TONTINE_CONNECT", "127.0.0.1:1").output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("next: Check --connect"), "{said}");
+}
+
+/// It said to ask another node, of which all had been asked.
+#[test]
+fn a_put_that_wants_more_acknowledgements_than_there_are_nodes_says_whose_are_missing() {
+    let cluster = Cluster::with(3, &["--separate-processes"]);
+    cluster.end_node(3, Signal::KILL);
+    // Before the others know, it is begun, and in doubt.
+    until("the others know", || cluster.run(&["put", "k", "v", "-w3"]).code, |&code| code == 2);
+    let refused = cluster.run(&["put", "k", "v", "-w3"]);
+    refused.fails_with("3 must acknowledge, and it does not hear n3");
+    refused.fails_with("ask for fewer acknowledgements with -w");
+    cluster.run(&["put", "k", "v", "-w2"]).exits(0);
+}
+
 #[test]
 fn a_second_dev_on_one_directory_names_the_directory_and_the_process_that_has_it() {
     let cluster = Cluster::start();

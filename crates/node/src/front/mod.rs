@@ -186,7 +186,7 @@ impl Front {
             let began = self.peers.ports().clock.now();
             let asked = std::iter::once(&route.preference);
             if !self.coordinator.out_of_reach(self.scope(view, store), asked, options).await.is_empty() {
-                return Err(self.isolated(store, options));
+                return Err(self.isolated(store, &route, options));
             }
             left = self.coordinator.what_is_left(options, began);
             options = &left;
@@ -296,9 +296,15 @@ impl Front {
     }
 
     /// The refusal of a write before anything of it is kept.
-    fn isolated(&self, store: &LocalStore, options: &RequestOptions) -> Failure {
-        let Reach { own, required, .. } = self.coordinator.reach(store.definition(), options);
-        let detail = format!("{own} hears too few of the key's nodes: {required} must acknowledge");
+    fn isolated(&self, store: &LocalStore, route: &Route, options: &RequestOptions) -> Failure {
+        let reach @ Reach { own, required, .. } = self.coordinator.reach(store.definition(), options);
+        let unheard = reach.unheard(&route.preference, |node| self.is_suspected(node));
+        let unheard = match unheard.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ") {
+            // They were heard again in between.
+            none if none.is_empty() => String::new(),
+            nodes => format!(", and it does not hear {nodes}"),
+        };
+        let detail = format!("{own} hears too few of the key's nodes: {required} must acknowledge{unheard}");
         Failure::new(ErrorCode::Isolated, detail)
     }
 

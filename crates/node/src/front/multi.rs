@@ -87,7 +87,7 @@ impl Front {
             let began = self.clock().now();
             let asked = routes.iter().map(|route| &route.preference);
             for position in self.coordinator.out_of_reach(self.scope(&view, &local), asked, options).await {
-                answers[position] = Some(Err(self.isolated(&local, options)));
+                answers[position] = Some(Err(self.isolated(&local, &routes[position], options)));
             }
             left = self.coordinator.what_is_left(options, began);
             options = &left;

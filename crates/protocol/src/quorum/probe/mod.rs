@@ -57,6 +57,11 @@ impl Reach {
         preference.replicas().iter().chain(fallbacks).copied()
     }
 
+    /// The takers that are not there, as far as the write's node knows.
+    pub fn unheard(self, preference: &PreferenceList, is_suspected: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
+        self.takers(preference).filter(|&node| node != self.own && is_suspected(node)).collect()
+    }
+
     /// How many takers are missing when those are not there that are suspected.
     fn missing(self, preference: &PreferenceList, is_suspected: impl Fn(NodeId) -> bool) -> usize {
         let required = usize::from(self.required);
