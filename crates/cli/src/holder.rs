@@ -31,8 +31,21 @@ pub(crate) struct HeldDirectory {
     _lock: File,
 }
 
+/// Refuses a path at which a file lies where a directory is wanted.
+pub(crate) fn refuse_file(data_dir: &Path) -> Result<(), CliError> {
+    // What cannot be looked at is told by whoever opens it.
+    if std::fs::metadata(data_dir).is_ok_and(|found| !found.is_dir()) {
+        return Err(CliError::Usage(format!(
+            "--data-dir wants a directory, and {} is a file; name another one (what does not exist is made)",
+            data_dir.display()
+        )));
+    }
+    Ok(())
+}
+
 /// Holds a cluster's data directory for this process; makes it if need be.
 pub(crate) fn hold(data_dir: &Path) -> Result<HeldDirectory, CliError> {
+    refuse_file(data_dir)?;
     let shown = data_dir.display();
     std::fs::create_dir_all(data_dir).map_err(CliError::io(format!("cannot make the directory {shown}")))?;
     let path = data_dir.join(DEV_LOCK);

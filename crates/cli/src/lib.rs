@@ -16,6 +16,7 @@ mod holder;
 mod keys;
 mod limits;
 mod load;
+mod losses;
 mod node_command;
 mod node_list;
 mod output;

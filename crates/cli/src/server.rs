@@ -8,6 +8,7 @@ use coordination::embedded::EmbeddedSession;
 use model::{Cluster, NodeId};
 use node::doors::resp::RespOptions;
 use node::engines::{Engines, LogEngines, MemoryEngines};
+use node::events::Event;
 use node::{IdentityError, Node, NodeConfig, Place, StartError, Worker};
 use parking_lot::Mutex;
 use runtime::disk::os::OsDisk;
@@ -19,6 +20,9 @@ use storage::{Durability, LogOptions};
 
 use crate::failure::CliError;
 use crate::limits::LimitSettings;
+
+/// Events of a start that are looked at: how a node comes back is among the first.
+const EVENTS_AT_START: usize = 1_000;
 
 /// Which engine keeps the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -82,6 +86,11 @@ impl RunningNode {
             }
         };
         crate::holder::note_process(&spec.data_dir);
+        let events: Vec<Event> =
+            node.events().after(0, EVENTS_AT_START).into_iter().map(|recorded| recorded.event).collect();
+        if let Some(line) = crate::losses::line(spec.id, &spec.data_dir, cluster, &events) {
+            eprintln!("{line}");
+        }
         let serving = node.clone();
         let workers = Workers::start(spec.workers, &ports, move |worker| {
             let mine = listeners.lock()[worker.index].take().expect("each worker starts once");
@@ -131,6 +140,7 @@ fn listen(
 
 async fn open(spec: &NodeSpec, ports: &Ports, port: u16) -> Result<Arc<Node>, CliError> {
     let refused = |error: &dyn std::fmt::Display| CliError::Other(format!("node {}: {error}", spec.id.0));
+    crate::holder::refuse_file(&spec.data_dir)?;
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::open(&spec.data_dir).map_err(|error| refused(&error))?);
     let session = EmbeddedSession::open(&spec.coordination_dir).await.map_err(|error| refused(&error))?;
     let engines: Arc<dyn Engines> = match spec.engine {

@@ -36,8 +36,12 @@
 //! that is not its own) is *set aside*: moved to `set-aside-<incarnation>/`, where nobody looks but the operator. That comes before
 //! the identity says anything new, so a start that ends in between finds the same again.
 //!
+//! A directory that holds other things, and nothing of a node, is a mistyped path and is refused (`occupied`).
+//!
 //! A copy that was taken while the node ran and put back while it still remembered the same incarnation looks like a
 //! node that was ended; only what it acknowledged since is gone.
+
+mod occupied;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -83,6 +87,14 @@ pub enum IdentityError {
     Newer {
         /// The format found.
         found: u32,
+    },
+    /// It holds something, and nothing of a node.
+    #[error("the data directory holds nothing of a node, but {found}; {advice}")]
+    Occupied {
+        /// What lies there.
+        found: String,
+        /// What to do.
+        advice: String,
     },
     /// It holds records, and the engine that shall be used would forget them.
     #[error(
@@ -188,11 +200,12 @@ impl Standing {
 impl Identity {
     /// Locks the directory and reads whose it is. Nothing is written before [`Identity::begin`].
     pub(crate) fn open(disk: Arc<dyn Disk>, cluster: &str, node: NodeId) -> Result<Self, IdentityError> {
+        occupied::refuse(&*disk, cluster, node)?;
         let lock = disk.lock("lock").map_err(|error| match error {
             DiskError::Locked { .. } => IdentityError::InUse,
             other => IdentityError::Disk(other),
         })?;
-        let remembered = read(&*disk)?;
+        let remembered = read(&*disk, FILE)?;
         if let Some(found) = &remembered
             && (found.node != node || found.cluster != cluster)
         {
@@ -385,8 +398,8 @@ fn standing(remembered: Option<&Remembered>, known: Known) -> Standing {
     }
 }
 
-fn read(disk: &dyn Disk) -> Result<Option<Remembered>, IdentityError> {
-    let file = match disk.open(FILE) {
+fn read(disk: &dyn Disk, path: &str) -> Result<Option<Remembered>, IdentityError> {
+    let file = match disk.open(path) {
         Ok(file) => file,
         Err(DiskError::NotFound { .. }) => return Ok(None),
         Err(error) => return Err(error.into()),

@@ -271,6 +271,11 @@ impl Cluster {
         self.start_node_with(node, &[]);
     }
 
+    /// What a node that was started again by hand has said on its console so far.
+    pub(crate) fn said_again(&self, node: usize) -> String {
+        self.restarted[&node].stderr()
+    }
+
     /// Waits until a node that was started again by hand has ended.
     pub(crate) fn await_end(&mut self, node: usize) {
         if let Some(mut before) = self.restarted.remove(&node) {

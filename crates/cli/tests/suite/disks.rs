@@ -66,6 +66,11 @@ fn a_node_whose_disk_is_lost_reuses_no_dot_and_denies_no_key_while_it_refills() 
     cluster.end_node(3, Signal::KILL);
     std::fs::remove_dir_all(cluster.data().join("node-3")).unwrap();
     cluster.start_node_again(3);
+    let said = cluster.said_again(3);
+    assert!(
+        said.contains("node 3: its data directory is new, so it has lost its disk; it fetches"),
+        "{said}"
+    );
     let mut door = Redis::connect(&cluster.resp(3));
     let mut first_pass = true;
     let mut refill = Json::Null;

@@ -130,6 +130,32 @@ fn a_data_directory_belongs_to_one_node() {
     cluster.run(&["put", "k", "v"]).exits(0);
 }
 
+/// A slip of the keyboard: it once passed for a new disk, so the node refilled itself there, and `doctor` advised to
+/// start it with that directory for ever.
+#[test]
+fn a_directory_of_other_things_is_no_new_disk_and_the_node_below_it_is_named() {
+    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    cluster.run(&["put", "k", "v"]).exits(0);
+    cluster.end_node(2, Signal::TERM);
+    let coordination = cluster.data().join("coordination").display().to_string();
+    let start =
+        |data: &str| tontine(&["node", "--id=2", "--data-dir", data, "--coordination", &coordination]);
+    let parent = cluster.data().display().to_string();
+    let refused = start(&parent);
+    refused.fails_with(
+        r#"the data directory holds nothing of a node, but "coordination", "dev.lock", "node-1" and 2 more"#,
+    );
+    refused.fails_with(r#""node-2" in it is the directory of n2: start the node with that one"#);
+    refused.fails_with(&parent);
+    assert!(!exists(&cluster.data().join("lock").display().to_string()), "what is refused leaves no trace");
+    start(&coordination).fails_with("with an empty one");
+    let file = cluster.write("notes.txt", "text");
+    start(&file).fails_with("notes.txt is a file");
+    tontine(&["dev", "--data-dir", &file]).fails_with("notes.txt is a file");
+    cluster.start_node_again(2);
+    cluster.run(&["get", "k"]).exits(0);
+}
+
 #[test]
 fn a_data_directory_of_a_newer_version_is_left_alone() {
     let mut cluster = Cluster::start();

@@ -293,3 +293,44 @@ async fn what_lies_in_a_directory_without_an_identity_is_set_aside() {
         assert!(holds(&node, b"new") && !kinds(&node).contains(&"contents-set-aside"));
     }
 }
+
+/// A path that was mistyped once passed for a new disk, and the node left its own behind.
+#[tokio::test]
+async fn only_an_empty_directory_or_one_that_holds_something_of_a_node_is_taken() {
+    let service = MemoryService::new();
+    let own = Arc::new(SimulatedDisk::new(1));
+    let node = start(&own, 2, &service).await.unwrap();
+    node.stop().await.unwrap();
+    end(&own, node);
+    let identity = own.contents("identity").unwrap();
+    let try_with = async |planted: &[(&str, &[u8])]| {
+        let disk = Arc::new(SimulatedDisk::new(1));
+        planted.iter().for_each(|(path, bytes)| disk.plant(path, bytes));
+        let started = start(&disk, 2, &service).await;
+        match started {
+            Ok(node) => {
+                node.stop().await.unwrap();
+                end(&disk, node);
+                None
+            }
+            Err(error) => {
+                assert_eq!(disk.files().len(), planted.len(), "a refusal leaves no trace");
+                Some(error.to_string())
+            }
+        }
+    };
+    for taken in
+        ["lost+found/x", "lock", "cluster.json.new", "epoch.new", "identity.new", "stores/default/FORMAT"]
+    {
+        let says_nothing = ["lost+found/x", "lock"].contains(&taken);
+        assert_eq!(try_with(&[(taken, b""), ("notes", b"")]).await.is_some(), says_nothing, "{taken}");
+        assert_eq!(try_with(&[(taken, b"")]).await, None, "{taken}");
+    }
+    let refused = try_with(&[("a", b""), ("b/c", b""), ("d", b""), ("e", b"")]).await.unwrap();
+    assert!(refused.contains(r#"holds nothing of a node, but "a", "b", "d" and 1 more; start"#), "{refused}");
+    let refused = try_with(&[("dev.lock", b""), ("second/identity", &identity)]).await.unwrap();
+    assert!(
+        refused.ends_with(r#""second" in it is the directory of n2: start the node with that one"#),
+        "{refused}"
+    );
+}
