@@ -4,23 +4,25 @@
 
 use std::path::Path;
 
-use model::{Cluster, NodeId};
+use model::{Cluster, NodeId, Store};
 use node::events::Event;
 
 /// The line for a node that comes back with these events; `None` when it has lost nothing.
 pub(crate) fn line(id: NodeId, data_dir: &Path, cluster: &Cluster, events: &[Event]) -> Option<String> {
-    let (mut lost, mut aside, mut only_copies, mut refills) = (Vec::new(), None, Vec::new(), false);
+    let (mut lost, mut aside, mut only_copies) = (Vec::new(), None, Vec::new());
     for event in events {
         match event {
             Event::DiskLost {} => lost.push("its data directory is new, so it has lost its disk".to_owned()),
             Event::RollbackNoticed {} => lost.push("its data directory is an older copy".to_owned()),
             Event::StoreLost { store } => lost.push(format!("its records of store {store} are gone")),
+            Event::StoreBroughtBack { store } => {
+                lost.push(format!("the records of store {store} that lay in bring-back are its own again"));
+            }
             Event::HintsLost {} => lost.push("the hints that it held are gone".to_owned()),
             Event::ContentsSetAside { directory } => aside = Some(data_dir.join(directory)),
             Event::OnlyCopySetAside { store, .. } => only_copies.push(store.as_str()),
             _ => {}
         }
-        refills |= matches!(event, Event::DiskLost {} | Event::RollbackNoticed {} | Event::StoreLost { .. });
     }
     if lost.is_empty() && aside.is_none() {
         return None;
@@ -29,11 +31,13 @@ pub(crate) fn line(id: NodeId, data_dir: &Path, cluster: &Cluster, events: &[Eve
     let is_lost = |store: &str| {
         all || events.iter().any(|event| matches!(event, Event::StoreLost { store: lost } if lost == store))
     };
-    let single = cluster.stores.iter().filter(|store| store.consistency.replicas <= 1);
-    let gone = single.map(|store| store.name.as_str()).filter(|store| is_lost(store));
+    let lost_stores = cluster.stores.iter().filter(|store| is_lost(store.name.as_str()));
+    let (single, refilled): (Vec<&Store>, Vec<&Store>) =
+        lost_stores.partition(|store| store.consistency.replicas <= 1);
+    let gone = single.iter().map(|store| store.name.as_str());
     let gone: Vec<&str> = gone.filter(|store| !only_copies.contains(store)).collect();
     let mut says = lost;
-    if refills {
+    if !refilled.is_empty() {
         says.push("it fetches what it held from the other nodes, and lets them answer until then".to_owned());
     }
     if !gone.is_empty() {
@@ -98,6 +102,7 @@ mod tests {
         let only = said(1, &[Event::RollbackNoticed {}, aside, only]).unwrap();
         assert!(only.contains("d/node-2/set-aside-7: keep it, it is the only copy of default ("), "{only}");
         assert!(only.contains("no other node holds what it held of siblings, with one replica;"), "{only}");
+        assert!(!only.contains("from the other nodes"), "{only}");
         let store = said(1, &[Event::StoreLost { store: "siblings".to_owned() }]).unwrap();
         assert!(store.contains("no other node holds what it held of siblings, with"), "{store}");
     }

@@ -170,6 +170,11 @@ events! {
         /// The store.
         store: String,
     } => "its records of store {store} were gone: its directory was missing, incomplete, or another than it was",
+    /// An operator brought back the records of a store with one replica.
+    StoreBroughtBack "store-brought-back" {
+        /// The store.
+        store: String,
+    } => "took the records of store {store} that lay in bring-back of its data directory as its own again",
     /// The directory of hints was missing, incomplete, or another than it was.
     HintsLost "hints-lost" {} =>
         "the hints that it held were gone; comparing brings their targets what they held",

@@ -36,11 +36,14 @@
 //! that is not its own) is *set aside*: moved to `set-aside-<incarnation>/`, where nobody looks but the operator. That comes before
 //! the identity says anything new, so a start that ends in between finds the same again.
 //!
+//! Of a store with one replica an operator may bring back what was set aside (`bring_back`).
+//!
 //! A directory that holds other things, and nothing of a node, is a mistyped path and is refused (`occupied`).
 //!
 //! A copy that was taken while the node ran and put back while it still remembered the same incarnation looks like a
 //! node that was ended; only what it acknowledged since is gone.
 
+pub(crate) mod bring_back;
 mod occupied;
 
 use std::collections::BTreeMap;

@@ -13,7 +13,7 @@ use super::{FILE, IdentityError, read};
 const FILES: [&str; 8] =
     [FILE, "process", "cluster.json", "epoch", "refill", "trees", "repair-stopped", "repair-stopped-parts"];
 /// Its directories.
-const DIRECTORIES: [&str; 2] = ["stores", "hints"];
+const DIRECTORIES: [&str; 3] = ["stores", "hints", super::bring_back::DIRECTORY];
 /// How the names of the other ones begin: what was set aside, and what an earlier version began anew.
 const DIRECTORIES_BEGIN: [&str; 2] = ["set-aside-", "since-"];
 /// What says nothing: a new file system brings the one along, and others than nodes hold directories with the other.

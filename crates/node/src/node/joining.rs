@@ -18,7 +18,7 @@ use super::{NodeConfig, StartError};
 use crate::collection::Epochs;
 use crate::engines::Engines;
 use crate::events::Event;
-use crate::identity::{Found, Gone, Identity, IdentityError, Known, Standing};
+use crate::identity::{Found, Gone, Identity, IdentityError, Known, Standing, bring_back};
 use crate::local_copy;
 use crate::refill::Refill;
 use crate::replica::Replica;
@@ -41,6 +41,8 @@ pub(super) struct Joined {
     standing: Standing,
     /// Which of its engines were gone.
     gone: Vec<Gone>,
+    /// The stores that were brought back.
+    back: Vec<String>,
     /// Where what it must not serve any more lies now.
     aside: Option<String>,
     /// Stores of which the only copy lies there.
@@ -72,7 +74,8 @@ impl Joined {
             };
             self.only_copies.iter().map(only)
         });
-        whole.into_iter().chain(gone).chain(aside).chain(only).collect()
+        let back = self.back.iter().map(|store| Event::StoreBroughtBack { store: store.clone() });
+        whole.into_iter().chain(gone).chain(back).chain(aside).chain(only).collect()
     }
 }
 
@@ -87,13 +90,23 @@ pub(super) async fn join(
     let mut identity = Identity::open(disk.clone(), &config.cluster, config.id)?;
     let cluster = find_cluster(config, &**disk, coordination).await?;
     // Engines that forget have nothing that could be gone.
-    let gone = match engines.forget() {
-        true => identity.refuse_to_forget().map(|()| Vec::new())?,
-        false => identity.gone(&find_lost(engines, identity.contents(), &cluster)?),
+    let (mut gone, back) = match engines.forget() {
+        true => identity.refuse_to_forget().map(|()| Default::default())?,
+        false => (
+            identity.gone(&find_lost(engines, identity.contents(), &cluster)?),
+            bring_back::find(&**disk, &cluster).map_err(IdentityError::Disk)?,
+        ),
     };
+    gone.retain(|gone| back.iter().all(|store| gone.engine != store_engine(identity.contents(), store)));
+    // What makes way for what is brought back is set aside like what is not the node's own.
+    let replaced: Vec<Gone> = back
+        .iter()
+        .map(|store| Gone { engine: store_engine(identity.contents(), store), replaced: true })
+        .chain(gone.iter().cloned())
+        .collect();
     let contents_before = identity.contents().to_owned();
     let known = known_of(coordination, config.id).await;
-    let standing = identity.settle(known, ports.clock.wall(), &gone);
+    let standing = identity.settle(known, ports.clock.wall(), &replaced);
     let me = cluster.node(config.id).expect("membership was checked").clone();
     let active = ActiveNode { node: me, incarnation: identity.incarnation() };
     register(ports, coordination, &active, identity.incarnation_before()).await?;
@@ -107,6 +120,10 @@ pub(super) async fn join(
     };
     let epochs = settle_epochs(disk, coordination, standing).await?;
     identity.begin().await?;
+    for store in &back {
+        let engine = store_engine(identity.contents(), store);
+        bring_back::take(&**disk, store, &engine).await.map_err(IdentityError::Disk)?;
+    }
     remember_member(coordination, config.id, &identity, standing).await?;
     let stamper =
         Stamper::new(config.id, identity.incarnation(), identity.births_used(), ports.clock.clone());
@@ -117,7 +134,7 @@ pub(super) async fn join(
     if standing.owns_nothing() {
         remembered.clear();
     }
-    remembered.retain(|store, _| gone.iter().all(|gone| gone.engine != store_engine(&contents, store)));
+    remembered.retain(|store, _| replaced.iter().all(|gone| gone.engine != store_engine(&contents, store)));
     let hints_engine = open(engines, &format!("{contents}{HINTS}")).await?;
     let hints = Arc::new(Hints::new(hints_engine, stamper.clone(), config.hint_bytes_max));
     let mut stores = Vec::new();
@@ -138,7 +155,7 @@ pub(super) async fn join(
         }
     }
     let replica = Arc::new(Replica::new(config.id, view, hints, epochs, ports.tasks.clone()));
-    Ok(Joined { identity, stamper, contents, replica, refill, standing, gone, aside, only_copies })
+    Ok(Joined { identity, stamper, contents, replica, refill, standing, gone, back, aside, only_copies })
 }
 
 /// The stores of one replica of which something lies below a directory, set aside: nobody has another copy of that.

@@ -216,6 +216,62 @@ async fn a_store_that_belongs_to_another_directory_is_set_aside() {
     assert!(disk.contents(&aside).is_some(), "{aside}");
 }
 
+/// Nothing once brought back what was set aside of a store with one replica: moved to its place it was set aside again.
+/// Wherever the process or the power ends meanwhile, the next start goes on, and nothing is lost.
+#[tokio::test]
+async fn a_store_with_one_replica_that_was_set_aside_can_be_brought_back_wherever_the_start_ends() {
+    for cut in [false, true] {
+        for operations in 0.. {
+            let (disk, service) = (Arc::new(SimulatedDisk::new(1)), MemoryService::new());
+            let node = start_logging(&disk, &service).await.unwrap();
+            write(&node, b"old").await;
+            node.stop().await.unwrap();
+            end(&disk, node);
+            disk.remove("identity").unwrap();
+            let node = start_logging(&disk, &service).await.unwrap();
+            write(&node, b"since").await;
+            assert!(!holds(&node, b"old"));
+            let aside = format!("set-aside-{}/stores/default", node.incarnation());
+            node.stop().await.unwrap();
+            end(&disk, node);
+            disk.rename(&aside, "bring-back/stores/default").unwrap();
+            let aside = aside.strip_suffix("/default").unwrap();
+            for directory in [aside, "bring-back/stores", "bring-back", ""] {
+                disk.sync_directory(directory).await.unwrap();
+            }
+
+            disk.power_off_after(Some(operations));
+            let started = start_logging(&disk, &service).await;
+            let told = started.as_ref().is_ok_and(|node| kinds(node).contains(&"store-brought-back"));
+            let whole = started.is_ok();
+            assert_eq!(told, whole, "after {operations} operations");
+            drop(started);
+            if cut {
+                disk.crash(operations)
+            } else {
+                disk.kill()
+            }
+            let node = start_logging(&disk, &service).await.unwrap();
+            refilled(&node).await;
+            let (old, since) = (holds(&node, b"old"), holds(&node, b"since"));
+            assert_eq!((old, since), (true, false), "after {operations} operations: {:?}", kinds(&node));
+            write(&node, b"new").await;
+            node.stop().await.unwrap();
+            end(&disk, node);
+            let node = start_logging(&disk, &service).await.unwrap();
+            assert!(holds(&node, b"old") && holds(&node, b"new"), "after {operations} operations");
+            let kept = |path: &str| path.starts_with("set-aside-") && path.ends_with("stores/default/FORMAT");
+            let files: Vec<String> = disk.files().into_iter().map(|(path, _)| path).collect();
+            let kept = files.iter().filter(|path| kept(path)).count();
+            assert!(kept == 1 || cut, "after {operations} operations, cut {cut}, {kept} copies: {files:?}");
+            if whole {
+                assert!(operations > 10, "the power went off in the middle of each start");
+                break;
+            }
+        }
+    }
+}
+
 /// The old contents once stayed where living ones lie, and the living ones went to a directory that the event told to
 /// be the old one's. Wherever the process or the power ends while they change places, nothing old is served.
 #[tokio::test]
