@@ -100,6 +100,10 @@ struct NoTasks;
 impl Tasks for NoTasks {
     fn spawn(&self, _future: BoxFuture<'static, ()>) {}
     fn spawn_background(&self, _future: BoxFuture<'static, ()>) {}
+    /// The disk is simulated, so there is nothing to wait for.
+    fn spawn_waiting(&self, work: Box<dyn FnOnce() + Send>) {
+        work();
+    }
 }
 
 #[cfg(test)]
