@@ -1,14 +1,16 @@
-"""A member whose servers belong to somebody else now is not used, and that is said."""
+"""A member whose servers belong to somebody else now, or have lost their data, is not
+used, and that is said."""
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
 from kazoo.protocol.states import KazooState
 
 from conftest import EnsembleFactory, empty, started
-from parkazoo import NamespaceMismatch, ParKazooClient
+from parkazoo import NamespaceMismatch, ParKazooClient, cli
 from servers import PATIENCE_SECONDS, Ensemble, wait_until
 from test_addresses import PATIENT
 from test_client import nothing_wrong
@@ -41,6 +43,10 @@ def refused(client: ParKazooClient, paths: list[str]) -> None:
             waiting.get(timeout=PATIENCE_SECONDS)
 
 
+def says(client: ParKazooClient, words: str) -> bool:
+    return words in str(client._sessions.refused)
+
+
 @pytest.mark.parametrize("degraded", [False, True], ids=["strict", "degraded"])
 def test_what_others_have_made_of_a_member_is_left_alone(
     ensembles: EnsembleFactory, degraded: bool
@@ -63,7 +69,7 @@ def test_what_others_have_made_of_a_member_is_left_alone(
             for path in DIRECTORIES:
                 stranger.create(f"{path}/x", b"theirs", makepath=True)
             wait_until(lambda: client.state == KazooState.SUSPENDED, "it has noticed")
-            wait_until(lambda: client._sessions.refused, "it has looked again")
+            wait_until(lambda: says(client, "another namespace"), "it has looked again")
             refused(client, here)
             for path in elsewhere:
                 if degraded:
@@ -104,7 +110,7 @@ def test_a_member_that_is_itself_again_is_used_again(
                 stranger.create(f"{path}/x", b"theirs", makepath=True)
             for done in [stranger.set_async("/d0", b"") for _ in range(500)]:
                 done.get(timeout=PATIENCE_SECONDS)
-            wait_until(lambda: client._sessions.refused, "it has been there")
+            wait_until(lambda: says(client, "another namespace"), "it has been there")
             here, _ = of(client, second)
             refused(client, here)
             for path in DIRECTORIES:
@@ -121,3 +127,81 @@ def test_a_member_that_is_itself_again_is_used_again(
         for path in DIRECTORIES:
             assert client.get(f"{path}/x")[0] == b"ours"
         assert nothing_wrong(client)
+
+
+def emptied(taken: list[Ensemble]) -> tuple[str, Ensemble]:
+    """A namespace with nodes, one of whose members has lost all: (hosts, which)."""
+    hosts = ";".join(ensemble.hosts for ensemble in taken)
+    with started(hosts) as client:
+        for path in DIRECTORIES:
+            client.create(f"{path}/x", b"ours", makepath=True)
+        table, layout = client.table, client._layout
+        assert table is not None
+        root = {table.owners[b.shard] for b in layout.buckets("/")}
+        root.add(table.owners[layout.node("/").shard])
+        name = next(name for name in table.ensembles if name not in root)
+    gone = next(e for e in taken if e.hosts == table.ensembles[name])
+    empty(gone)
+    return hosts, gone
+
+
+@pytest.mark.parametrize("lazy", [False, True], ids=["eager", "lazy"])
+def test_a_fresh_client_does_not_take_an_emptied_member_for_an_empty_one(
+    ensembles: EnsembleFactory, lazy: bool
+) -> None:
+    """Its data directory was lost, and its server came back with nothing: a client that
+    started then was CONNECTED, and told of directories there that they were empty."""
+    taken = ensembles(3)
+    hosts, gone = emptied(taken)
+    others = ";".join(e.hosts for e in taken if e is not gone)
+    ways = [hosts, ";".join(reversed(hosts.split(";")))] + [others] * (not lazy)
+    for given in ways * 2:
+        client = ParKazooClient(given, lazy=lazy, **PATIENT)
+        with pytest.raises(NamespaceMismatch, match="holds nothing of this namespace"):
+            client.start(PATIENCE_SECONDS)
+        assert not client.connected
+    with started(others, degraded=True, lazy=lazy, **PATIENT) as client:
+        here, elsewhere = of(client, gone)
+        assert here and elsewhere
+        for path in elsewhere:
+            assert client.get(f"{path}/x")[0] == b"ours"
+        for path in here:
+            with pytest.raises(NamespaceMismatch, match="its data was lost"):
+                client.get_children(path)
+
+
+def test_a_running_client_stops_using_a_member_that_was_emptied(
+    ensembles: EnsembleFactory,
+) -> None:
+    taken = ensembles(3)
+    with started(";".join(e.hosts for e in taken), **PATIENT) as client:
+        _, gone = emptied(taken)
+        wait_until(lambda: says(client, "holds nothing of this"), "it has noticed")
+        assert client.state != KazooState.CONNECTED
+        here, _ = of(client, gone)
+        for path in here:
+            with pytest.raises(NamespaceMismatch, match="its data was lost"):
+                client.get_children(path)
+
+
+def test_the_commands_say_which_member_was_emptied(
+    ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts, gone = emptied(ensembles(3))
+
+    def run(*words: str, code: int) -> tuple[str, str]:
+        capsys.readouterr()
+        assert cli.main(["--hosts", hosts, "--timeout", "5", *words]) == code
+        out, err = capsys.readouterr()
+        return out, err
+
+    document = json.loads(run("--json", "status", code=1)[0])
+    (entry,) = [e for e in document["ensembles"].values() if e["hosts"] == gone.hosts]
+    assert not entry["connected"] and "its data was lost" in entry["refused"]
+    assert "NOT USED" in run("status", code=1)[0]
+    for words in (("where", "/"), ("tree",)):
+        out, err = run(*words, code=1)
+        assert gone.hosts in err and "its data was lost" in err
+    assert "not reached" in out
+    assert "stranger" in run("check", code=1)[0]
+    assert "its data was lost" in run("add-ensemble", gone.hosts, code=2)[1]

@@ -339,6 +339,7 @@ def status_command(options: Any) -> int:
         for name, entry in document["ensembles"].items():
             session = client._sessions.session(name)
             entry["connected"] = bool(session.connected)
+            entry["refused"] = str(session.refused) if session.refused else None
             entry["server"] = _server(session)
     lines = [f"namespace {document['namespace']}, table {document['generation']}"]
     for name, entry in document["ensembles"].items():
@@ -346,6 +347,8 @@ def status_command(options: Any) -> int:
         seat = ", seat" if name == document["seat"] else ""
         lines.append(f"{name}  {entry['shards']:4} shards  {state}{seat}")
         lines.append(f"      {entry['hosts']}  {entry['server']}")
+        if entry["refused"]:
+            lines.append(f"      NOT USED: {entry['refused']}")
     if document["moving"]:
         lines.append(f"{len(document['moving'])} shards are on their way, or a move")
         lines.append("was left unfinished: `parkazoo rebalance --abort` undoes it")
@@ -372,6 +375,17 @@ def _away(client: ParKazooClient) -> set[str]:
     return {n for n, e in found.items() if not (e.connected or e.refused)}
 
 
+def _strangers(client: ParKazooClient) -> set[str]:
+    """The members that are not used, for they hold nothing of the namespace or another
+    one; why is said on stderr."""
+    assert client.table is not None
+    found = {n: client._sessions.session(n).refused for n in client.table.ensembles}
+    for name, why in found.items():
+        if why is not None:
+            print(f"parkazoo: {name} is not used: {why}", file=sys.stderr)
+    return {name for name, why in found.items() if why is not None}
+
+
 def _reach(away: Iterable[str]) -> str:
     return f"  (not reached: {', '.join(sorted(away))})"
 
@@ -385,7 +399,8 @@ def where_command(options: Any) -> int:
         buckets = layout.buckets(path)
         # Its Stat is joined from all of these.
         asked = {table.owners[node.shard], *(table.owners[b.shard] for b in buckets)}
-        missed = asked & _away(client)
+        strangers = _strangers(client)
+        missed = asked & (_away(client) | strangers)
         document = {
             "path": path,
             "exists": None if missed else client.exists(path) is not None,
@@ -418,15 +433,18 @@ def where_command(options: Any) -> int:
             f"  children  shard {b.shard} on {table.owners[b.shard]}  {b.path}"
         )
     _answer(options, document, lines)
-    return WRONG if missed else DONE
+    return WRONG if missed or strangers else DONE
 
 
 def tree_command(options: Any) -> int:
     with _client(options, degraded=True) as client:
-        found = list(_walk(client, _whole(options), 0, options.depth, _away(client)))
+        strangers = _strangers(client)
+        away = _away(client) | strangers
+        found = list(_walk(client, _whole(options), 0, options.depth, away))
     lines = [_branch(node) for node in found]
     _answer(options, found, lines or [f"{_whole(options)}  (does not exist)"])
-    return DONE if found and not any(n["unreachable"] for n in found) else WRONG
+    whole = found and not strangers and not any(n["unreachable"] for n in found)
+    return DONE if whole else WRONG
 
 
 def _walk(

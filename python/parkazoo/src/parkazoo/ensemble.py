@@ -8,7 +8,8 @@ Why: the steps of an operation follow each other without a thread switch, and
 never wait behind a user's callback.
 
 A connection is used, and told of, when its server has shown whose copy of the table
-it has. Those of another namespace have fences like ours, and would take our requests.
+it has. Those of another namespace have fences like ours, and would take our requests;
+those that hold nothing would say of everything that it is not there.
 
 Must never: run a user's code on the connection's thread (the owner hands that to
 the real handler), start or stop the handler it shares, outlive its owner, or send a
@@ -30,14 +31,21 @@ from kazoo.exceptions import (
     ConnectionClosedError,
     ConnectionDropped,
     KazooException,
+    NoNodeError,
     SessionExpiredError,
 )
-from kazoo.protocol.serialization import CloseInstance, Exists, GetACL, GetData
+from kazoo.protocol.serialization import (
+    CloseInstance,
+    Exists,
+    GetACL,
+    GetData,
+    Sync,
+)
 from kazoo.protocol.states import KazooState, KeeperState
 
 from parkazoo.connection import BatchingClient
 from parkazoo.errors import NamespaceMismatch
-from parkazoo.layout import CONFIG, BucketStat
+from parkazoo.layout import CONFIG, IDENTITY, BucketStat
 from parkazoo.mapping import ConfigurationInvalid, Table
 from parkazoo.wire import Fenced
 
@@ -172,6 +180,8 @@ class EnsembleClient(BatchingClient):
     `asked`: how many times its copy was asked for.
     `ending`: not empty while what was pending is ended with the connection.
     `refused`: why it is not used, since its servers turned out to be somebody else's.
+    `nothing`: when the connection was made, its servers held nothing of a namespace. It
+    is not used before it is known whether they should have.
     `shared`: the newest shared read, while nothing behind it keeps others from it.
     """
 
@@ -188,6 +198,7 @@ class EnsembleClient(BatchingClient):
         self.asked = 0
         self.ending: list[bool] = []
         self.refused: NamespaceMismatch | None = None
+        self.nothing = False
         self._made: Any = None
         self._known_session: int | None = None
         self.shared: Shared | None = None
@@ -245,12 +256,30 @@ class EnsembleClient(BatchingClient):
         super()._session_callback(self._made)
 
     def _copy_there(self) -> Table | None:
+        ask = self._connection.ask
+        nothing = False
         try:
-            return Table.deserialize(self._connection.ask(GetData(CONFIG, None))[0])
+            try:
+                data = ask(GetData(CONFIG, None))[0]
+            except NoNodeError:
+                ask(Sync(CONFIG))  # or this one server lags behind the others
+                nothing = not self._is_there(IDENTITY)
+                data = ask(GetData(CONFIG, None))[0]
+            nothing = False
+            return Table.deserialize(data)
         except (AuthFailedError, ConnectionDropped, SessionExpiredError):
             raise
         except (KazooException, ConfigurationInvalid):
             return None  # what it says comes with the next reading of the copy
+        finally:
+            self.nothing = nothing
+
+    def _is_there(self, path: str) -> bool:
+        try:
+            self._connection.ask(Exists(path, None))
+            return True
+        except NoNodeError:
+            return False
 
     def _leave(self, why: NamespaceMismatch) -> NoReturn:
         """Have the connection dropped, and tried again, as if nobody had answered.
@@ -382,16 +411,22 @@ class EnsembleClient(BatchingClient):
             except ConfigurationInvalid as error:
                 seen = error
         if isinstance(seen, Table) and not self.closing:
+            self.nothing = False
             seen = self.owner.refusal(self, seen) or seen
         with self._asking:
+            gone = isinstance(seen, NoNodeError) and self.copy is not None
+            if gone:
+                self.copy = None
             if isinstance(seen, Table):
                 self.copy = seen
             if number == self.asked:
                 self.newest = self.copy.generation if self.copy else 0
         # One that went ahead of others does not tell that they have been answered.
         self.owner.configuration_seen(self, seen, 0 if first else number)
-        if isinstance(seen, NamespaceMismatch):
-            raise ConnectionDropped(str(seen))  # we are on the connection's thread
+        # We are on the connection's thread. Of a copy that is gone it must be known
+        # whether all is: that is looked at when the next connection is made.
+        if isinstance(seen, NamespaceMismatch) or (gone and not self.closing):
+            raise ConnectionDropped(str(seen))
 
 
 _OF_ONE_NODE = (Exists, GetACL, GetData)

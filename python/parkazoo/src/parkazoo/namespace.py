@@ -145,20 +145,19 @@ def copy_at(session: KazooClient, name: str, table: Table) -> tuple[Table, int] 
 
     :raises NamespaceMismatch: this is not the member, or not any more.
     """
-    what = _member(name, table)
     try:
         data, stat = session.get(CONFIG)
     except NoNodeError:
         if session.exists(IDENTITY) is not None:
             return None  # who made the namespace died before
-        raise NamespaceMismatch(f"{what} holds nothing of this namespace; {_WIPED}")
+        raise lost(name, table) from None
     try:
         copy = Table.deserialize(data)
     except EnsembleRemoved:
         raise
     except ConfigurationInvalid as error:
         raise NamespaceMismatch(
-            f"the table on {what} cannot be read: {error}"
+            f"the table on {_member(name, table)} cannot be read: {error}"
         ) from None
     if copy.namespace != table.namespace:
         raise another(name, table, copy)
@@ -172,6 +171,14 @@ def another(name: str, table: Table, copy: Table) -> NamespaceMismatch:
     )
 
 
+def lost(name: str, table: Table) -> NamespaceMismatch:
+    """What is wrong with a member that has neither a copy of the table nor a name."""
+    return NamespaceMismatch(
+        f"{_member(name, table)} holds nothing of this namespace: its data was lost, or"
+        f" it is a new server at this address; {_WIPED}"
+    )
+
+
 def _member(name: str, table: Table) -> str:
     return f"{name} ({table.ensembles.get(name, 'gone')})"
 
@@ -179,7 +186,7 @@ def _member(name: str, table: Table) -> str:
 _WIPED = (
     "was it emptied and put to other use, or does another ensemble have its address"
     " now? Nothing was changed there. Bring its data back from a backup, or say where"
-    " it is with `parkazoo set-hosts`"
+    " it is with `parkazoo set-hosts`; operating.md, *stranger*, says more"
 )
 
 

@@ -191,10 +191,32 @@ class Sessions:
         table = max(tables, key=lambda table: table.generation)
         self._name_by(table)
         self.adopt(table)
+        self.in_parallel(
+            [partial(self._judge, e, table) for e in self.by_name.values() if e.nothing]
+        )
         for ensemble in list(self.by_name.values()):
             copy = ensemble.copy  # it may have come as the others were compared
             if copy is not None and copy.namespace != table.namespace:
                 raise NamespaceMismatch(MISMATCH)
+
+    def _judge(self, ensemble: EnsembleClient, table: Table) -> None:
+        """One that held nothing when we connected, and of which a table was found
+        since: somebody has made the namespace meanwhile, or it is a stranger."""
+        if not self.wait(lambda: ensemble.connected, STRANGER_SECONDS):
+            return  # it is looked at when it connects
+        try:
+            ensemble.sync(CONFIG)
+            namespace.copy_at(ensemble, ensemble.name, table)
+            ensemble.nothing = False
+        except NamespaceMismatch:
+            # So that it is refused for as long as it is one, and not any longer.
+            self.refusal(ensemble, None)
+            ensemble.shut()
+            ensemble.open()
+        except ConfigurationInvalid:
+            ensemble.nothing = False
+        except KazooException:
+            return  # the next connection is looked at when it is made
 
     def _name_by(self, table: Table) -> None:
         """Give the sessions opened to find the table their ensembles' names."""
@@ -385,8 +407,14 @@ class Sessions:
             needed = [e for e in self.by_name.values() if e.counted and e.opened]
             if not self.client.lazy and len(self.by_name) < len(self.table.ensembles):
                 return
-            if any(e.state != KazooState.CONNECTED for e in needed) or not needed:
+            used = [e for e in needed if e.refused is None]
+            if any(e.state != KazooState.CONNECTED for e in used) or not used:
                 return
+            if len(used) < len(needed):
+                self.client._live_or_failed.set()  # nobody else is waited for
+                return
+            if any(e.nothing for e in self.by_name.values()):
+                return  # a stranger, or about to be looked at
             read_only = any(e.client_state == KeeperState.CONNECTED_RO for e in needed)
             state = KeeperState.CONNECTED_RO if read_only else KeeperState.CONNECTED
             if self.client._state != KeeperState.AUTH_FAILED:
@@ -469,6 +497,11 @@ class Sessions:
         table, why = self.table, None
         if table is not None and copy and copy.namespace != table.namespace:
             why = namespace.another(ensemble.name, table, copy)
+        elif (
+            table is not None and ensemble.nothing and ensemble.name in table.ensembles
+        ):
+            # The table names no member before it has a copy, or at least its name.
+            why = namespace.lost(ensemble.name, table)
         with self.lock:
             if why is None and self.refused is None:
                 return None
@@ -480,6 +513,7 @@ class Sessions:
                 self.client._live_or_failed.set()  # ends `start`
         if why is not None:
             self.client._refuse_waiting(why)
+            self._report()
         return why
 
     def _look_for_refused(self) -> None:
