@@ -10,7 +10,7 @@ use client::peers::{Call, CallError};
 use model::limits::MESSAGE_BYTES_MAX;
 use model::{Epoch, Generation, NodeId, VersionSet};
 use protocol::collection::Refusal;
-use runtime::disk::waiting::without_waiting;
+use runtime::disk::waiting::{is_refused, without_waiting};
 use runtime::tasks::waited;
 use runtime::{BoxFuture, Tasks};
 use smallvec::{SmallVec, smallvec};
@@ -30,6 +30,10 @@ const SCAN_RECORDS_MAX: usize = 10_000;
 /// Most bytes of one scan page, whatever the caller asks.
 const SCAN_BYTES_MAX: usize = 4 * 1024 * 1024;
 
+/// Most pieces of work that wait for the disk or for their turn to. More are refused: a disk that hangs must not fill
+/// the memory with those who wait for it.
+const WAITING_MAX: usize = 4096;
+
 /// An answer that is there at once, in a box because it is rare.
 pub type Answered = Box<Result<Response, CallError>>;
 
@@ -40,6 +44,8 @@ pub struct Replica {
     hints: Arc<Hints>,
     epochs: Arc<Epochs>,
     tasks: Arc<dyn Tasks>,
+    /// Counts what waits for the disk: as many as share it, besides this one.
+    waiting: Arc<()>,
 }
 
 impl Replica {
@@ -51,7 +57,7 @@ impl Replica {
         epochs: Arc<Epochs>,
         tasks: Arc<dyn Tasks>,
     ) -> Self {
-        Replica { node, view, hints, epochs, tasks }
+        Replica { node, view, hints, epochs, tasks, waiting: Arc::default() }
     }
 
     /// The node that answers.
@@ -118,9 +124,12 @@ impl Replica {
     /// Answers a replica operation; other requests are not for it. Reading may have to wait for the disk: then, as for
     /// durability, the answer is pending.
     pub fn call(self: &Arc<Self>, request: Request) -> Call {
-        let tried = without_waiting(|| self.answer(&request));
-        if !tried.refused {
-            return tried.answer;
+        // A page of a scan reads so much that it would wait in any case.
+        if !matches!(request, Request::Scan(_)) {
+            let tried = without_waiting(|| self.answer(&request));
+            if !tried.refused {
+                return tried.answer;
+            }
         }
         // Whatever was merged until then is merged again, which changes nothing.
         let replica = self.clone();
@@ -139,27 +148,51 @@ impl Replica {
     /// Carries out `work` on a thread that may wait for the disk.
     ///
     /// # Errors
-    /// `ShuttingDown` when the process ends before; then nothing was done.
+    /// `Overloaded` when too much waits already, `ShuttingDown` when the process ends before; then nothing was done.
     pub(crate) async fn waiting<T: Send + 'static>(
         self: Arc<Self>,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Failure> {
-        let done = waited(&*self.tasks, work).await;
-        done.ok_or_else(|| Failure::new(ErrorCode::ShuttingDown, "the node stops"))
+        let place = self.waiting.clone();
+        if Arc::strong_count(&place) > WAITING_MAX + 1 {
+            let detail = format!("{WAITING_MAX} requests wait for the disk of {} already", self.node);
+            return Err(Failure::new(ErrorCode::Overloaded, detail));
+        }
+        let done = waited(&*self.tasks, move || {
+            // Given back when the work is done, or left because nobody waits for it any more.
+            let _place = place;
+            work()
+        });
+        done.await.ok_or_else(|| Failure::new(ErrorCode::ShuttingDown, "the node stops"))
     }
 
     /// Brings into memory what merging will read, so that nobody waits for the disk while keeping others from a record.
     fn read_ahead(&self, request: &Request) {
-        let Request::ReplicaMerge(ReplicaMerge { store, generation, hint_for: None, entries, .. }) = request
-        else {
+        let Request::ReplicaMerge(ReplicaMerge { store, generation, hint_for, entries, .. }) = request else {
             return;
         };
-        if let Ok((view, store)) = self.admit(store, *generation) {
-            for (key, _) in entries {
-                // Merging finds again, and says, what is wrong with it.
-                let _ = self.get_one(&view, &store, key);
-            }
+        let Ok((view, store)) = self.admit(store, *generation) else { return };
+        for (key, _) in entries {
+            self.read_key_ahead(&view, &store, key, *hint_for);
         }
+    }
+
+    /// The same for what is about to be merged under a key, into its record or into what is parked for `hint_for`.
+    pub(crate) fn read_key_ahead(
+        &self,
+        view: &View,
+        store: &LocalStore,
+        key: &Bytes,
+        hint_for: Option<NodeId>,
+    ) {
+        // Merging finds again, and says, what is wrong with it.
+        let _ = match hint_for {
+            None => store.content(view.route(store, key).place, key),
+            Some(target) => {
+                let definition = store.definition();
+                self.hints.get(&[target], &definition.name, definition.resolver, key)
+            }
+        };
     }
 
     fn answer(&self, request: &Request) -> Call {
@@ -225,6 +258,9 @@ impl Replica {
         // As many as fit a message; the caller asks again for the rest.
         let (mut sets, mut bytes) = (SmallVec::new(), 0);
         for key in &request.keys {
+            if is_refused() {
+                break;
+            }
             let found = self.get_one(&view, &store, key);
             bytes += found.as_ref().map_or(0, |set| wire::versions::record_bytes(None, set));
             if bytes > MESSAGE_BYTES_MAX && !sets.is_empty() {
@@ -257,6 +293,9 @@ impl Replica {
         let mut outcomes = SmallVec::new();
         let mut waits = Vec::new();
         for (key, set) in &request.entries {
+            if is_refused() {
+                break;
+            }
             let set = &*admitted.clean(&store.definition().name, key, set);
             let (outcome, durable) = match request.hint_for {
                 Some(target) => self.park(target, &store, key, set),

@@ -81,3 +81,61 @@ def test_one_that_is_held_up_while_it_is_sent_overtakes_nobody(
     assert answers[2][0] == b"2"
     assert client.exists("/d/x") is None
     assert sent.count(SetData) == 2, "the set was never too early: nothing was tried"
+
+
+@pytest.mark.parametrize("session_order", [False, True])
+def test_those_that_a_gate_lets_go_overtake_nobody_either(
+    make: Maker, monkeypatch: pytest.MonkeyPatch, session_order: bool
+) -> None:
+    """Of those behind a gate the first needs several steps itself, and the thread
+    that sends them stops before the last."""
+    client = make(session_order=session_order)
+    d = _on_two_ensembles(client)
+    client.create(d)
+    closed, all_asked, never = (threading.Event() for _ in range(3))
+    deletes: list[str] = []
+    send = ordering.Task.send
+
+    def held_up(task: ordering.Task) -> None:
+        if type(task.request) is Delete:
+            deletes.append(task.path)
+            if len(deletes) == 1:
+                never.wait(HELD_UP_SECONDS)
+        send(task)
+
+    def wait_for_all(label: str, when: str) -> None:
+        if (label, when) == ("create.1.claim", failpoints.BEFORE):
+            closed.set()
+            assert all_asked.wait(PATIENCE_SECONDS)
+
+    monkeypatch.setattr(ordering.Task, "send", held_up)
+    monkeypatch.setattr(failpoints, "hook", wait_for_all)
+    asked = [client.create_async(f"{d}/x", b"0")]
+    assert closed.wait(PATIENCE_SECONDS)
+    asked += [
+        client.create_async(f"{d}/x/y", b"1"),
+        client.set_async(f"{d}/x/y", b"2", 0),
+        client.delete_async(f"{d}/x/y"),
+        client.create_async(f"{d}/x/y", b"3"),
+        client.get_async(f"{d}/x/y"),
+    ]
+    all_asked.set()
+    answers = [result.get(timeout=PATIENCE_SECONDS) for result in asked]
+    assert answers[-1][0] == b"3"
+    assert deletes
+
+
+def _on_two_ensembles(client: ParKazooClient) -> str:
+    """A directory that is elsewhere, with its children, than its child's children: what
+    lets these go runs on another connection's thread than their answers."""
+    table = client._sessions.table
+    assert table is not None
+    for number in range(100):
+        d = f"/d{number}"
+        home, child, below = (
+            table.owners[client._layout.node(path).shard]
+            for path in (d, f"{d}/x", f"{d}/x/y")
+        )
+        if below not in (home, child):
+            return d
+    raise AssertionError("a third of a hundred is")

@@ -234,6 +234,8 @@ impl Drive<'_> {
     /// Merges what a peer read at `epoch`, unless a collection round came in between; whether anything changed.
     fn take(&self, epoch: Epoch, key: &Bytes, set: &VersionSet) -> Option<bool> {
         let place = self.view.route(&self.store, key).place;
+        // It may wait for the disk, and nobody shall wait for it behind a lock.
+        let _ = self.store.content(place, key);
         let admitted = self.repair.replica.admit_contents(epoch, self.view.cluster().generation).ok()?;
         let set = admitted.clean(&self.store.definition().name, key, set);
         self.store.merge(place, key, &set).ok().map(|(_, changed)| changed.is_some())

@@ -159,6 +159,8 @@ impl Answers {
         let store = view.store(name.as_str());
         let store = store
             .ok_or_else(|| Failure::new(ErrorCode::UnknownStore, format!("there is no store {name} here")))?;
+        // It may wait for the disk, and nobody shall wait for it behind a lock.
+        self.replica.read_key_ahead(view, store, key, None);
         store.cleanse(view.route(store, key).place, key, tombstones)?;
         self.replica.hints().cleanse(name, key, tombstones)
     }

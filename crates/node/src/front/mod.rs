@@ -241,31 +241,54 @@ impl Front {
         options: &RequestOptions,
     ) -> Result<Written, Failure> {
         let scope = self.scope(view, store);
-        let Stamped { set, dot, context, commit } = self.stamp(store, route.place, key, order).await?;
+        let began = self.clock().now();
+        let (stamped, waited) = self.stamp((view, store), route.place, key, order, options).await;
+        let Stamped { set, dot, context, commit } = stamped?;
+        let left = waited.then(|| self.coordinator.what_is_left(options, began));
+        let options = left.as_ref().unwrap_or(options);
         let durable = into_future(store.durable(commit));
         let acked =
             self.coordinator.write(&scope, key.clone(), set, OwnWrite::Replica(durable), options).await?;
         Ok(Written { dot, acks: acked.acks, sloppy: acked.sloppy, context })
     }
 
-    /// Stamps here, on a thread that may wait for the disk if what the write replaces is not in memory.
+    /// Stamps here, on a thread that may wait for the disk if what the write replaces is not in memory; the second says
+    /// whether it did. Then it may end in doubt at the request's deadline.
     async fn stamp(
         &self,
-        store: &Arc<LocalStore>,
+        (view, store): (&Arc<View>, &Arc<LocalStore>),
         place: Place,
         key: &Bytes,
         order: WriteOrder,
-    ) -> Result<Stamped, Failure> {
+        options: &RequestOptions,
+    ) -> (Result<Stamped, Failure>, bool) {
         let tried = without_waiting(|| store.stamp(place, key, order.clone()));
         match tried.answer {
             Err(_) if tried.refused => {
                 let (store, key) = (store.clone(), key.clone());
-                let stamped =
-                    self.replica.clone().waiting(move || store.stamp_after_reading(place, &key, order));
-                stamped.await?
+                let work = move || store.stamp_after_reading(place, &key, order);
+                (self.waiting(view, options, work).await.and_then(|stamped| stamped), true)
             }
-            answer => answer,
+            answer => (answer, false),
         }
+    }
+
+    /// Carries out what writes here and may wait for the disk.
+    ///
+    /// # Errors
+    /// In doubt at the request's deadline; or what certainly was not done.
+    async fn waiting<T: Send + 'static>(
+        &self,
+        view: &View,
+        options: &RequestOptions,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        let replica = self.replica.clone();
+        let done = Box::pin(async move { replica.waiting(work).await.map_err(CallError::Refused) });
+        self.coordinator.within_deadline(done, options).await.map_err(|error| match error {
+            CallError::Refused(failure) => failure,
+            _ => unknown(view, self.replica.node()),
+        })
     }
 
     /// Stamps here although no replica could be reached, parks the write for the first of them, and drives the rest.

@@ -63,7 +63,7 @@ impl Front {
         Ok(answers)
     }
 
-    /// Writes many keys, each to its quorum. A key that is named twice is written twice, in order.
+    /// Writes many keys, each to its quorum. A key that is named twice is written twice, in any order.
     ///
     /// # Errors
     /// As a whole only `UnknownStore` and `TooManyKeys`.
@@ -172,7 +172,10 @@ impl Front {
         let scope = self.scope(view, store);
         let mut sets: Vec<(Bytes, VersionSet)> = Vec::with_capacity(positions.len());
         let mut newest = Commit::default();
-        let stamped = self.stamp_many(view, store, entries, positions).await;
+        let began = self.clock().now();
+        let (stamped, waited) = self.stamp_many(view, store, entries, positions, options).await;
+        let left = waited.then(|| self.coordinator.what_is_left(options, began));
+        let options = left.as_ref().unwrap_or(options);
         for (answer, &position) in stamped.iter().zip(positions) {
             if let Ok(Stamped { set, commit, .. }) = answer {
                 sets.push((entries[position].0.clone(), set.clone()));
@@ -195,14 +198,15 @@ impl Front {
     }
 
     /// Stamps these entries here, in order. From the first on that is not in memory they are stamped on a thread that may
-    /// wait for the disk.
+    /// wait for the disk; the second says whether any was.
     async fn stamp_many(
         &self,
         view: &Arc<View>,
         store: &Arc<LocalStore>,
         entries: &[(Bytes, WriteOrder)],
         positions: &[usize],
-    ) -> Vec<Result<Stamped, Failure>> {
+        options: &RequestOptions,
+    ) -> (Vec<Result<Stamped, Failure>>, bool) {
         let mut stamped = Vec::with_capacity(positions.len());
         for &position in positions {
             let (key, order) = &entries[position];
@@ -216,17 +220,18 @@ impl Front {
         let rest: Vec<_> =
             positions[stamped.len()..].iter().map(|&position| entries[position].clone()).collect();
         if rest.is_empty() {
-            return stamped;
+            return (stamped, false);
         }
-        let (view, store, count) = (view.clone(), store.clone(), rest.len());
-        let waited = self.replica.clone().waiting(move || {
+        let (routes, store, count) = (view.clone(), store.clone(), rest.len());
+        let work = move || {
             let stamp = |(key, order): (Bytes, WriteOrder)| {
-                store.stamp_after_reading(view.route(&store, &key).place, &key, order)
+                store.stamp_after_reading(routes.route(&store, &key).place, &key, order)
             };
             rest.into_iter().map(stamp).collect::<Vec<_>>()
-        });
-        stamped.extend(waited.await.unwrap_or_else(|failure| vec![Err(failure); count]));
-        stamped
+        };
+        let waited = self.waiting(view, options, work).await;
+        stamped.extend(waited.unwrap_or_else(|failure| vec![Err(failure); count]));
+        (stamped, true)
     }
 
     /// `None` for a key that certainly was not written there and may be tried elsewhere.

@@ -195,6 +195,9 @@ async fn readdress(handoffs: &Handoffs, hints: Vec<Hint>) -> Settled {
 fn give(replica: &Replica, view: &View, hint: &Hint) -> Result<Vec<Durable>, ErrorCode> {
     let store = view.store(hint.store.as_str()).ok_or(ErrorCode::UnknownStore)?;
     let route = view.route(store, &hint.key);
+    for &node in route.preference.replicas() {
+        replica.read_key_ahead(view, store, &hint.key, (node != replica.node()).then_some(node));
+    }
     let admitted = replica.admit_contents(hint.epoch, view.cluster().generation);
     // Read before a collection round: the next walk reads it again.
     let admitted = admitted.map_err(|_| ErrorCode::StaleGeneration)?;

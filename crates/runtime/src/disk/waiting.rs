@@ -54,8 +54,8 @@ pub(super) fn may_wait() -> bool {
     STANDING.get() == Standing::Willing
 }
 
-/// For implementations of [`File`](super::File): whether reads are refused already.
-pub(super) fn is_refused() -> bool {
+/// Whether a read has been refused in the closure that runs: whatever else it does is for nothing.
+pub fn is_refused() -> bool {
     STANDING.get() == Standing::Refused
 }
 

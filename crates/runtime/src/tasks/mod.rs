@@ -26,15 +26,18 @@ pub trait Tasks: Send + Sync {
 /// Threads that wait for the disk: enough to keep a device busy, few enough to cost nothing.
 pub const WAITING_THREADS: usize = 16;
 
-/// Runs `work` where it may wait for the disk; `None` when the process ends before it has run.
+/// Runs `work` where it may wait for the disk; `None` when the process ends before it has run. Work that nobody waits
+/// for any more when its turn comes is left.
 pub async fn waited<T: Send + 'static>(
     tasks: &dyn Tasks,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let (answer, answered) = oneshot::channel();
     tasks.spawn_waiting(Box::new(move || {
-        // Whoever asked may be gone.
-        let _ = answer.send(work());
+        if !answer.is_closed() {
+            // Whoever asked may have gone meanwhile.
+            let _ = answer.send(work());
+        }
     }));
     answered.await.ok()
 }

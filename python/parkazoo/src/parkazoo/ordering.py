@@ -58,7 +58,15 @@ _TOO_EARLY = (NodeExistsError, NoNodeError, NotEmptyError)
 class Task(Driven):
     """One request of the user's, from its arrival to its answer."""
 
-    __slots__ = ("async_object", "gate", "ordering", "path", "request", "sequence")
+    __slots__ = (
+        "async_object",
+        "gate",
+        "ordering",
+        "passed",
+        "path",
+        "request",
+        "sequence",
+    )
 
     def __init__(
         self, ordering: Ordering, request: Any, async_object: Any, sequence: int
@@ -73,16 +81,17 @@ class Task(Driven):
         self.sequence = sequence
         self.path: str = getattr(request, "path", "")
         self.gate: str | None = None
+        self.passed: _Gate | None = None
 
     def begin(self) -> None:
+        """Send it, or put it behind a gate."""
         ordering = self.ordering
-        beginning = ordering.beginning
-        beginning.add(self)  # before it looks for gates
+        ordering.beginning.add(self)  # before it looks for gates
         try:
             if not (ordering.gates and self.path and ordering.behind_gate(self)):
                 self.send()
         finally:
-            beginning.discard(self)
+            ordering.beginning.discard(self)
             if ordering.held_back:
                 ordering.begun(self)
 
@@ -137,10 +146,6 @@ class Task(Driven):
             path = parent(path)
         elif call.label != "delete.0.node" or not isinstance(error, NotEmptyError):
             return False
-        machine = self.machine
-        if ordering.gates and ordering.behind_gate(self):
-            machine.close()  # by now this task may have another one
-            return True
         return ordering.enter(self, path, refusal)
 
 
@@ -194,13 +199,21 @@ class Ordering:
     def enter(self, task: Task, directory: str, refusal: MultiFailed) -> bool:
         """This task needs several steps; what follows it must wait.
 
-        True: it goes on by itself, when what follows it and found no gate is sent.
+        True: it goes on later, behind an earlier gate or when what follows it and
+        found no gate is sent.
         """
+        machine = task.machine
         with self.lock:
-            if task.gate is not None or directory in self.gates:
+            if self.gates and self.behind_gate(task):
+                machine.close()  # by now the task may have another one
+                return True
+            gate, before = _Gate(task.sequence), self.gates.get(directory)
+            if task.gate is not None or before not in (None, task.passed):
                 return False
+            if before is not None:  # it is opening: this task takes over
+                gate.waiting, before.waiting = before.waiting, []
             task.gate = directory
-            self.gates[directory] = _Gate(task.sequence)
+            self.gates[directory] = gate
             held = _HeldBack(task, refusal, set())
             # First this, then the look at who is beginning: they look in the other
             # order, and none is missed. Copying a set is indivisible.
@@ -216,7 +229,11 @@ class Ordering:
             return bool(held.until)
 
     def begun(self, task: Task) -> None:
-        """It is sent, or waits: whoever was held back for it alone goes on."""
+        """It is sent, or waits: whoever was held back for it alone goes on.
+
+        In a routine of its own: an exception that strikes the one that asks, a
+        time-out say, is not about them.
+        """
         free: list[_HeldBack] = []
         with self.lock:
             for held in self.held_back:
@@ -225,7 +242,7 @@ class Ordering:
                     free.append(held)
             self.held_back = [held for held in self.held_back if held.until]
         for held in free:
-            held.task.resume(None, held.refusal)
+            self.client.handler.spawn(held.task.resume, None, held.refusal)
 
     def behind_gate(self, task: Task) -> bool:
         """Put a task behind a gate that an earlier one has closed, if there is.
@@ -235,7 +252,11 @@ class Ordering:
         """
         with self.lock:
             for directory, gate in self.gates.items():
-                if gate.sequence < task.sequence and _at_or_below(task.path, directory):
+                if (
+                    gate is not task.passed
+                    and gate.sequence < task.sequence
+                    and _at_or_below(task.path, directory)
+                ):
                     gate.waiting.append(task)
                     if task.gate is not None:
                         gate.waiting += self.gates.pop(task.gate).waiting
@@ -244,20 +265,30 @@ class Ordering:
         return False
 
     def leave(self, task: Task) -> None:
-        """The task is done with its steps: whoever waited goes, in order."""
+        """The task is done with its steps: whoever waited goes, in order.
+
+        Newcomers still wait, so that they overtake none of them. Those that go do not
+        come back behind this gate: one of them that needs several steps closes a gate
+        of its own, and is held back until the others are sent.
+        """
         if task.gate is None:
             return
-        gate = self.gates[task.gate]
+        directory, task.gate = task.gate, None
+        gate = self.gates[directory]
         while True:
             with self.lock:
+                if self.gates.get(directory) is not gate:
+                    return  # one of them has taken over
                 waiting, gate.waiting = gate.waiting, []
                 if not waiting:
                     # Opened only now, so that nobody new overtakes who waited.
-                    del self.gates[task.gate]
-                    task.gate = None
+                    del self.gates[directory]
                     return
+                for other in waiting:
+                    other.passed = gate
+                self.beginning.update(waiting)
             for other in sorted(waiting, key=lambda task: task.sequence):
-                other.send()
+                other.begin()
 
     # -- across shards -----------------------------------------------------------
 

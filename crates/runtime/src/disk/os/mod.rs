@@ -13,7 +13,7 @@ mod syncer;
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, IoSliceMut};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -155,11 +155,13 @@ impl Disk for OsDisk {
 
 /// Opens a file whose reads leave no trace. Noting when a file was read last is a change of its inode, and the first
 /// read after each append would wait for the journal with it, also where it does not wait for bytes.
-fn open_quietly(options: &mut OpenOptions, place: &Path) -> std::io::Result<fs::File> {
-    match options.clone().custom_flags(OFlags::NOATIME.bits() as i32).open(place) {
-        // Only who owns a file may do that.
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => options.open(place),
-        opened => opened,
+fn open_quietly(options: &OpenOptions, place: &Path) -> std::io::Result<fs::File> {
+    let file = options.open(place)?;
+    let flags = rustix::fs::fcntl_getfl(&file)?;
+    match rustix::fs::fcntl_setfl(&file, flags | OFlags::NOATIME) {
+        // Only who owns a file may do that; a file can be read without.
+        Ok(()) | Err(Errno::PERM) => Ok(file),
+        Err(errno) => Err(errno.into()),
     }
 }
 
@@ -239,6 +241,8 @@ impl OsFile {
             let mut rest = [IoSliceMut::new(&mut buffer[filled..])];
             match rustix::io::preadv2(&*self.file, &mut rest, offset + filled as u64, ReadWriteFlags::NOWAIT)
             {
+                // Linux 5.9 and 5.10 say so away from the end, too, of what is not in memory.
+                Ok(0) if offset + (filled as u64) < self.length() => return Some(Err(waiting::refuse())),
                 Ok(0) => break,
                 Ok(count) => filled += count,
                 Err(Errno::INTR) => {}

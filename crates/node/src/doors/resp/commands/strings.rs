@@ -1,5 +1,6 @@
 //! GET, SET and their kin.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -128,9 +129,12 @@ pub(super) async fn mget(call: &Call<'_>) -> Result<Reply, Reply> {
 }
 
 pub(super) async fn mset(call: &Call<'_>) -> Result<Reply, Reply> {
-    let arguments = call.rest(1);
-    let entries =
-        arguments.chunks_exact(2).map(|pair| (pair[0].clone(), overwrite(pair[1].clone(), None))).collect();
+    // Of a key that is named twice the last value is meant.
+    let mut values = BTreeMap::new();
+    for pair in call.rest(1).chunks_exact(2) {
+        values.insert(pair[0].clone(), pair[1].clone());
+    }
+    let entries = values.into_iter().map(|(key, value)| (key, overwrite(value, None))).collect();
     let results =
         call.front.multi_write(call.store, entries, &RequestOptions::default(), Entry::Client).await;
     let results = results.map_err(|failure| Reply::failure(&failure))?;
