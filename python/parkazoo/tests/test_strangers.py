@@ -7,6 +7,7 @@ import json
 import shutil
 
 import pytest
+from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
 
 from conftest import EnsembleFactory, empty, started
@@ -205,3 +206,21 @@ def test_the_commands_say_which_member_was_emptied(
     assert "not reached" in out
     assert "stranger" in run("check", code=1)[0]
     assert "its data was lost" in run("add-ensemble", gone.hosts, code=2)[1]
+
+
+def test_init_does_not_make_an_emptied_member_anew(
+    ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said that the namespace was there already, and gave the member fences and a
+    table, after which all that had been there was gone as if deleted."""
+    hosts, gone = emptied(ensembles(3))
+    assert cli.main(["--hosts", hosts, "init"]) == 2
+    said = capsys.readouterr().err
+    assert gone.hosts in said and "its data was lost" in said
+    plain = KazooClient(gone.hosts, timeout=30)
+    plain.start(PATIENCE_SECONDS)
+    try:
+        assert plain.get_children("/") == ["zookeeper"]
+    finally:
+        plain.stop()
+        plain.close()

@@ -57,6 +57,8 @@ def initialize(
     copies = [copy for copy in present.values() if copy is not None]
     if len(copies) == len(clients):
         return max(copies, key=lambda copy: copy.generation)  # nothing is missing
+    if copies:
+        _refuse_emptied(clients, table)
     if not adopt_foreign:
         for name, client in clients.items():
             _refuse_foreign(table.ensembles[name], client)
@@ -74,6 +76,14 @@ def initialize(
         _write_first(table.ensembles[name], client, table)
         failpoints.reached("init.4.table", failpoints.AFTER)
     return table
+
+
+def _refuse_emptied(clients: Mapping[str, KazooClient], table: Table) -> None:
+    """Where a table is, every member had its name: one without it has lost its data,
+    and giving it fences and a table would make what it held look deleted."""
+    for name, client in clients.items():
+        client.sync(CONFIG)
+        copy_at(client, name, table)
 
 
 def _refuse_foreign(hosts: str, client: KazooClient) -> None:
