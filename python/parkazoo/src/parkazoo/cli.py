@@ -18,6 +18,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from kazoo.exceptions import KazooException, NoNodeError
@@ -31,6 +32,7 @@ from parkazoo.connection import BatchingClient
 from parkazoo.errors import ParKazooError
 from parkazoo.mapping import ConfigurationInvalid, Rules, Table, balanced, join
 from parkazoo.move import Mover, State, member
+from parkazoo.sessions import STRANGER_SECONDS
 
 DONE, WRONG, FAILED = 0, 1, 2
 # For so long after a command was killed, nobody else may change the table.
@@ -234,6 +236,22 @@ def _client(options: Any, degraded: bool = False) -> Iterator[ParKazooClient]:
         client.close()
 
 
+@contextmanager
+def _visiting(options: Any, server: str) -> Iterator[Any]:
+    """A session with one server by itself; None if it does not answer."""
+    client = BatchingClient(server, auth_data=_auth(options))
+    try:
+        try:
+            client.start(STRANGER_SECONDS)
+        except KazooTimeoutError:
+            yield None
+        else:
+            yield client
+    finally:
+        client.stop()
+        client.close()
+
+
 def _whole(options: Any) -> str:
     """The path the operator means, in the namespace: HOSTS may have a chroot."""
     chroot = hosts_string.split(options.hosts)[1]
@@ -299,7 +317,8 @@ def init_command(options: Any) -> int:
                 f"namespace {present.namespace} is there already, with other rules,"
                 " and rules cannot change; `parkazoo --json status` shows them"
             )
-        table = namespace.initialize(clients, rules, adopt_foreign=beside)
+        visit = partial(_visiting, options)
+        table = namespace.initialize(clients, rules, visit, adopt_foreign=beside)
         count = 0
         if options.import_data:
             count = importing.copy_in(clients, options.hosts, _auth(options))

@@ -37,7 +37,7 @@ from kazoo.exceptions import (
 )
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from parkazoo import failpoints, namespace
+from parkazoo import failpoints, founding, namespace
 from parkazoo import hosts as hosts_string
 from parkazoo.adopting import has_caught_up
 from parkazoo.copying import (
@@ -358,6 +358,7 @@ class Mover(Seat):
         try:
             if not self.client._sessions.wait(lambda: session.connected, 15):
                 raise MoveFailed(f"{hosts} cannot be reached; nothing was changed")
+            founding.refuse_several({hosts: session}, self.client._sessions.visiting)
             session.ensure_path(INTENTS)
             self._introduce(session, table, name, hosts)
         finally:

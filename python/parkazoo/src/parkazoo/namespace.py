@@ -21,7 +21,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from parkazoo import failpoints
+from parkazoo import failpoints, founding
 from parkazoo.errors import NamespaceMismatch, NotInitialized
 from parkazoo.layout import BASE, CONFIG, IDENTITY, INTENTS, Layout, fence
 from parkazoo.mapping import ConfigurationInvalid, EnsembleRemoved, Rules, Table
@@ -41,11 +41,15 @@ def make(sessions: Mapping[str, KazooClient], client: ParKazooClient) -> Table:
             " `parkazoo init` (a program may do so, unless auto_init=False)"
         )
     by_hosts = {e.hosts_string: e for e in sessions.values()}
-    return initialize(by_hosts, client.rules, adopt_foreign=False)
+    visit = client._sessions.visiting
+    return initialize(by_hosts, client.rules, visit, adopt_foreign=False)
 
 
 def initialize(
-    by_hosts: Mapping[str, KazooClient], rules: Rules, adopt_foreign: bool
+    by_hosts: Mapping[str, KazooClient],
+    rules: Rules,
+    visit: founding.Visit,
+    adopt_foreign: bool,
 ) -> Table:
     """Make the namespace on connected clients, one per ensemble; idempotent."""
     ordered = sorted(by_hosts)
@@ -62,6 +66,7 @@ def initialize(
     if not adopt_foreign:
         for name, client in clients.items():
             _refuse_foreign(table.ensembles[name], client)
+    founding.refuse_several(by_hosts, visit)
     for name, client in clients.items():
         make_fences(client, table.shards(name))
         failpoints.reached("init.1.fences", failpoints.AFTER)

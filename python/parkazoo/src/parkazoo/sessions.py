@@ -18,7 +18,8 @@ connection, or let two threads change the logical state at once.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -34,6 +35,7 @@ from parkazoo import hosts as hosts_string
 from parkazoo import namespace, remove
 from parkazoo.ensemble import EnsembleClient
 from parkazoo.errors import NamespaceMismatch
+from parkazoo.founding import NOT_ONE_ENSEMBLE
 from parkazoo.layout import CONFIG, IDENTITY
 from parkazoo.mapping import ConfigurationInvalid, Table
 
@@ -49,12 +51,6 @@ PARALLEL_MAX = 16
 MISMATCH = (
     "the hosts given hold different ParKazoo namespaces; name the"
     " ensembles of one of them (`parkazoo status` shows which is which)"
-)
-
-
-NOT_ONE_ENSEMBLE = (
-    "{hosts} are not the servers of one ensemble: {server} {is_of}. Commas join the"
-    " servers of one ensemble; between ensembles stands a semicolon: `{meant}`"
 )
 
 
@@ -281,9 +277,8 @@ class Sessions:
         """A server that stands beside those of an ensemble, and that the table does
         not know, may be a new one of it. If it says that it is not, a session would
         be with the one or the other by chance."""
-        visited = self.visit(hosts_string.server(server))
-        try:
-            if not self.wait(lambda: visited.connected, STRANGER_SECONDS):
+        with self.visiting(hosts_string.server(server)) as visited:
+            if visited is None:
                 return
             try:
                 visited.sync(CONFIG)
@@ -298,8 +293,6 @@ class Sessions:
                 self._not_one(ensemble, table, server, is_of)
             if said != name:
                 self._not_one(ensemble, table, server, f"is one of {said}'s")
-        finally:
-            self.handler.spawn(_discard, visited)
 
     @staticmethod
     def _not_one(
@@ -382,6 +375,16 @@ class Sessions:
         ensemble.owner = None
         ensemble.open()
         return ensemble
+
+    @contextmanager
+    def visiting(self, server: str) -> Iterator[EnsembleClient | None]:
+        """A visit to one server; None if it does not answer."""
+        visited = self.visit(server)
+        try:
+            answers = self.wait(lambda: visited.connected, STRANGER_SECONDS)
+            yield visited if answers else None
+        finally:
+            self.handler.spawn(_discard, visited)
 
     # -- what the connections tell -----------------------------------------------
 
