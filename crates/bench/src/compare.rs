@@ -3,6 +3,7 @@
 //! Both servers are up all the time and both are loaded before anything is measured; then their runs alternate
 //! (A B A B …), each pair with a seed of its own and the same operations for both. The idle one costs nothing.
 
+use std::io::Write;
 use std::sync::Arc;
 
 use crate::driver::{DriveError, DriverOptions, Job, Phase, drive};
@@ -87,7 +88,7 @@ impl Contestant {
             watched: self.watched.clone(),
         };
         if !driver.quiet {
-            eprintln!("{}: {}", self.label, workload.describe());
+            let _ = writeln!(std::io::stderr(), "{}: {}", self.label, workload.describe());
         }
         let measurement = drive(&job)?;
         let heading = Heading {

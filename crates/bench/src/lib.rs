@@ -11,6 +11,8 @@
 //! with CPU time per operation beside throughput: on a shared machine the former is the robust figure.
 //! **Never** assert a time in a test: figures are for reading.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod cli;
 pub mod compare;
 pub mod driver;

@@ -134,11 +134,11 @@ async fn run_here(
     let process = Some(std::process::id());
     greet(arguments, format, cluster, &vec![process; cluster.nodes.len()]);
     signals.requested(false).await;
-    eprintln!("stopping");
+    say!("stopping");
     for node in running {
         node.stop().await?;
     }
-    eprintln!("stopped cleanly; {}", kept_where(arguments));
+    say!("stopped cleanly; {}", kept_where(arguments));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -175,9 +175,9 @@ async fn run_children(
     greet(arguments, format, cluster, &processes);
     if format == Format::Text {
         for process in &children {
-            println!("node {} is process {}", process.id.0, process.child.id().unwrap_or(0));
+            answer!("node {} is process {}", process.id.0, process.child.id().unwrap_or(0));
         }
-        println!();
+        answer!();
     }
     let all_ended = watch_children(&mut children);
     let asked = tokio::select! {
@@ -188,7 +188,7 @@ async fn run_children(
     if !asked {
         return Err("all nodes have ended; see their messages above".to_owned().into());
     }
-    eprintln!("stopping");
+    say!("stopping");
     let mut clean = true;
     for process in &mut children {
         // Its end was told when it came. Whoever has started it again by hand stops it by hand.
@@ -197,7 +197,7 @@ async fn run_children(
         }
     }
     if clean {
-        eprintln!("stopped cleanly; {}", kept_where(arguments));
+        say!("stopped cleanly; {}", kept_where(arguments));
     }
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::from(2) })
 }
@@ -240,7 +240,7 @@ async fn watch_children(children: &mut [NodeProcess]) {
     let watches = children.iter_mut().map(|process| async {
         let ended = process.child.wait().await;
         let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
-        eprintln!("node {} has ended ({how}); start it again with\n  {}", process.id.0, process.command_line);
+        say!("node {} has ended ({how}); start it again with\n  {}", process.id.0, process.command_line);
     });
     futures_util::future::join_all(watches).await;
 }
@@ -251,11 +251,11 @@ async fn stop_child(process: &mut NodeProcess) -> bool {
         Ok(Ok(status)) if status.success() => true,
         Ok(ended) => {
             let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
-            eprintln!("node {} ended with {how}", process.id.0);
+            say!("node {} ended with {how}", process.id.0);
             false
         }
         Err(_) => {
-            eprintln!("node {} did not stop within {CHILD_STOP_TIME_MAX:?} and is killed", process.id.0);
+            say!("node {} did not stop within {CHILD_STOP_TIME_MAX:?} and is killed", process.id.0);
             // It may have ended this very moment.
             let _ = process.child.kill().await;
             false
@@ -306,29 +306,29 @@ fn greet(arguments: &DevArguments, format: Format, cluster: &Cluster, processes:
     let first = &cluster.nodes[0];
     let (host, port) = first.resp.as_deref().and_then(|resp| resp.rsplit_once(':')).unwrap_or(("-", "-"));
     let store = cluster.store("default").map(|store| store.consistency);
-    println!();
+    answer!();
     for node in &cluster.nodes {
-        println!("{}", ready_line(node));
+        answer!("{}", ready_line(node));
     }
     if let Some(Consistency { replicas, reads_required, writes_required }) = store {
-        println!(
+        answer!(
             "\nstores default (last write wins) and siblings: N={replicas} R={reads_required} W={writes_required}"
         );
     }
-    println!("{}", kept_where(arguments));
-    println!("\ntry, in another terminal:");
+    answer!("{}", kept_where(arguments));
+    answer!("\ntry, in another terminal:");
     let is_default = native.first() == Some(&"127.0.0.1:7401");
     if !is_default {
-        println!(
+        answer!(
             "  # the usual ports (from 7401) were taken or others were asked for, so say where the cluster is:"
         );
-        println!("  export TONTINE_CONNECT={}", native.join(","));
+        answer!("  export TONTINE_CONNECT={}", native.join(","));
     }
     let program = crate::output::program();
     for command in ["put greeting hello", "get greeting", "route greeting", "status"] {
-        println!("  {program} {command}");
+        answer!("  {program} {command}");
     }
-    println!("  redis-cli -h {host} -p {port} set greeting hello");
+    answer!("  redis-cli -h {host} -p {port} set greeting hello");
     let again = if arguments.settings.engine == EngineKind::Memory { "without" } else { "with its" };
-    println!("\nCtrl-C stops the cluster cleanly; the same command starts it again {again} data.\n");
+    answer!("\nCtrl-C stops the cluster cleanly; the same command starts it again {again} data.\n");
 }

@@ -78,7 +78,7 @@ async fn page(client: &Client, node: NodeId, place: &mut Place, wait_ms: u32) ->
     if let Some(first) = events.first().and_then(|event| event["sequence"].as_u64())
         && first > expected
     {
-        eprintln!("{node} has forgotten {} events before these", first - expected);
+        say!("{node} has forgotten {} events before these", first - expected);
     }
     events.iter_mut().for_each(|event| event["node"] = json!(node));
     Ok(events)
@@ -98,7 +98,7 @@ pub(crate) async fn events(shared: Shared, arguments: EventsArguments) -> Result
                 Ok(events) if events.is_empty() => break,
                 Ok(events) => told.extend(events.into_iter().filter(wanted)),
                 Err(reason) => {
-                    eprintln!("{node} does not answer: {reason}");
+                    say!("{node} does not answer: {reason}");
                     silent.push(node);
                     break;
                 }

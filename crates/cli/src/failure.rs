@@ -17,6 +17,8 @@ use crate::output::Format;
 
 /// Exit status of a command that failed: nothing was done, or the answer says how much.
 const EXIT_FAILED: u8 = 2;
+/// Exit status of a command whose reader has gone away, as a shell shows it of one that SIGPIPE has ended.
+const EXIT_UNREAD: u8 = 141;
 /// Exit status of a write that may or may not have happened.
 const EXIT_UNKNOWN: u8 = 3;
 
@@ -67,10 +69,18 @@ impl CliError {
 
     /// 3 when a write may have happened, otherwise 2: 1 is an answer, not a failure.
     pub(crate) fn exit_code(&self) -> u8 {
+        if self.is_unread() {
+            return EXIT_UNREAD;
+        }
         match self.client() {
             Some(error) if error.is_indeterminate() => EXIT_UNKNOWN,
             _ => EXIT_FAILED,
         }
+    }
+
+    /// Whoever read the output has seen enough.
+    fn is_unread(&self) -> bool {
+        matches!(self, CliError::Io { error, .. } if error.kind() == std::io::ErrorKind::BrokenPipe)
     }
 
     /// The document that programs get.
@@ -158,10 +168,11 @@ impl From<String> for CliError {
 /// Says what went wrong, in the form that was asked for.
 pub(crate) fn report(format: Format, error: &CliError) -> ExitCode {
     match format {
-        Format::Json => eprintln!("{}", error.json()),
+        _ if error.is_unread() => {}
+        Format::Json => say!("{}", error.json()),
         Format::Text => {
             let next = error.next().map(|next| format!("\n  next: {next}")).unwrap_or_default();
-            eprintln!("tontine: {error}{next}");
+            say!("tontine: {error}{next}");
         }
     }
     ExitCode::from(error.exit_code())

@@ -255,7 +255,7 @@ async fn get_raw(shared: &Shared, arguments: &SiblingsArguments) -> Result<ExitC
     let values: Vec<&Bytes> = found.values().collect();
     match values.as_slice() {
         [] => {
-            eprintln!("tontine: {}: not found", arguments.key);
+            say!("tontine: {}: not found", arguments.key);
             Ok(ExitCode::from(1))
         }
         [value] => {

@@ -6,6 +6,11 @@
 //! **Architecture Invariant:** commands use the client library and the control plane like anybody else; only `node`
 //! and `dev` run storage nodes.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+#[macro_use]
+mod output;
+
 mod commands;
 mod dev;
 mod doctor;
@@ -19,7 +24,6 @@ mod load;
 mod losses;
 mod node_command;
 mod node_list;
-mod output;
 mod port_holder;
 mod progress;
 mod repair;
@@ -44,6 +48,8 @@ pub fn run() -> ExitCode {
                 .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn")),
         )
         .with_writer(std::io::stderr)
+        // It would be said on stderr, which is what failed, and end the process.
+        .log_internal_errors(false)
         .with_ansi(
             std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty()),
         )

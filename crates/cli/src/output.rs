@@ -1,9 +1,26 @@
 //! How answers are shown: tables for people, JSON for programs.
-
-use std::io::Write;
+//!
+//! **Architecture Invariant:** nothing is printed but by what is here, since the standard macros panic when the reader
+//! has gone away (`tontine export - 2>&1 | head`); clippy refuses them.
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
+
+/// A line on stdout. A reader that went away ends the output quietly.
+macro_rules! answer {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($words)*);
+    }};
+}
+
+/// A line on stderr. A reader that went away is no reason to stop.
+macro_rules! say {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
 
 /// How answers are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -21,7 +38,7 @@ pub(crate) fn print(format: Format, document: &Value, text: impl FnOnce() -> Str
         Format::Json => document.to_string(),
         Format::Text => text(),
     };
-    let _ = writeln!(std::io::stdout(), "{}", line.trim_end_matches('\n'));
+    answer!("{}", line.trim_end_matches('\n'));
 }
 
 /// How this program was called, for commands that people copy.

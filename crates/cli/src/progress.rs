@@ -38,7 +38,7 @@ impl Progress {
             }
             None if self.spoken.elapsed() >= LINE_INTERVAL => {
                 self.spoken = Instant::now();
-                eprintln!("{}", self.line(done, records, rate));
+                say!("{}", self.line(done, records, rate));
             }
             None => {}
         }
@@ -59,8 +59,8 @@ impl Progress {
     /// Says something without disturbing the bar.
     pub(crate) fn say(&self, words: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{words}")),
-            None => eprintln!("{words}"),
+            Some(bar) => bar.suspend(|| say!("{words}")),
+            None => say!("{words}"),
         }
     }
 

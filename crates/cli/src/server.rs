@@ -89,7 +89,7 @@ impl RunningNode {
         let events: Vec<Event> =
             node.events().after(0, EVENTS_AT_START).into_iter().map(|recorded| recorded.event).collect();
         if let Some(line) = crate::losses::line(spec.id, &spec.data_dir, cluster, &events) {
-            eprintln!("{line}");
+            say!("{line}");
         }
         let serving = node.clone();
         let workers = Workers::start(spec.workers, &ports, move |worker| {

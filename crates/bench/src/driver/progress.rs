@@ -50,7 +50,8 @@ impl Progress {
         let rate = count as f64 / elapsed.as_secs_f64().max(1e-9);
         self.print(&line(self.phase, self.planned, self.duration, elapsed, count, rate));
         if self.terminal {
-            eprintln!();
+            // Neither is it here.
+            let _ = writeln!(std::io::stderr());
         }
     }
 

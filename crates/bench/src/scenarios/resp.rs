@@ -6,6 +6,8 @@
 //! Many short pairs rather than a few long ones: what else the machine does drifts from second to second, and a pair
 //! of neighbours shares it.
 
+use std::io::Write;
+
 use crate::compare::{Contestant, alternate};
 use crate::driver::DriverOptions;
 use crate::peers::{PeerOptions, RedisOptions};
@@ -122,7 +124,8 @@ impl RespScenario {
                 value_length: self.value_length,
             };
             if !self.quiet {
-                eprintln!("{}: {}", contestant.label, self.title("redis-benchmark", preset, depth));
+                let title = self.title("redis-benchmark", preset, depth);
+                let _ = writeln!(std::io::stderr(), "{}: {title}", contestant.label);
             }
             benchmark.run(&contestant.watched)
         };

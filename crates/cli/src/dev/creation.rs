@@ -54,7 +54,7 @@ pub(super) async fn create_or_find(
         Some(cluster) => {
             let kept = kept(arguments, &cluster);
             if !kept.is_empty() {
-                eprintln!(
+                say!(
                     "the cluster in {} goes on as it was made, with {}; those options are for a new one",
                     arguments.data_dir.display(),
                     kept.join(", ")
@@ -156,7 +156,7 @@ fn warn_of_other_ports(wanted: &[(u16, String)]) {
     let is_other = |(port, address): &&(u16, String)| !address.ends_with(&format!(":{port}"));
     let taken: Vec<String> = wanted.iter().filter(is_other).map(|(port, _)| port.to_string()).collect();
     if !taken.is_empty() {
-        eprintln!(
+        say!(
             "warning: of the usual ports, {} are taken; this cluster has chosen others and keeps them (--port-base \
              chooses, with a new --data-dir)",
             taken.join(", ")

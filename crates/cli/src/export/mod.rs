@@ -136,8 +136,8 @@ pub(crate) async fn run(shared: Shared, arguments: ExportArguments) -> Result<Ex
     match path {
         Some(_) => print(shared.format(), &report, text),
         // Standard output holds the records, so the report goes beside it, in the form that was asked for.
-        None if shared.format() == Format::Json => eprintln!("{report}"),
-        None => eprintln!("{}", text()),
+        None if shared.format() == Format::Json => say!("{report}"),
+        None => say!("{}", text()),
     }
     Ok(ExitCode::SUCCESS)
 }

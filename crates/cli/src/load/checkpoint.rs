@@ -69,14 +69,11 @@ impl Checkpoint {
         let document = match (found, arguments.resume) {
             (Some(found), true) => go_on(found?, fresh, &path)?,
             (None, true) => {
-                eprintln!("no checkpoint {}: beginning at the start", path.display());
+                say!("no checkpoint {}: beginning at the start", path.display());
                 fresh
             }
             (Some(Ok(found)), false) if found.input == fresh.input && found.load == fresh.load => {
-                eprintln!(
-                    "beginning at the start; --resume would go on at line {}",
-                    found.acknowledged.line + 1
-                );
+                say!("beginning at the start; --resume would go on at line {}", found.acknowledged.line + 1);
                 fresh
             }
             (_, false) => fresh,

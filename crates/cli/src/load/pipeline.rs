@@ -116,7 +116,7 @@ impl Pipeline {
         if let (Some(checkpoint), None) = (&self.checkpoint, &report.failure)
             && let Err(error) = checkpoint.remove()
         {
-            eprintln!("cannot remove the checkpoint {}: {error}", checkpoint.path().display());
+            say!("cannot remove the checkpoint {}: {error}", checkpoint.path().display());
         }
         report
     }

@@ -1,6 +1,7 @@
 //! `tontine export`, and what `tontine load` makes of it.
 
 use std::collections::BTreeMap;
+use std::process::Stdio;
 
 use serde_json::Value as Json;
 
@@ -164,4 +165,29 @@ fn an_export_misses_nothing_that_one_replica_missed() {
     cluster.kill_node(3);
     let report = cluster.json(&["export", &cluster.file("out.tsv")]);
     assert_eq!(report["records"], 2000);
+}
+
+/// The reports and errors on stderr were written by macros that panic when the reader has gone away, and a release aborts
+/// then.
+#[test]
+fn a_command_whose_reader_has_gone_away_ends_quietly() {
+    let cluster = Cluster::with(1, &[]);
+    put_all(&cluster, &awkward());
+    let unread = || std::io::pipe().unwrap().1;
+    let export = |stderr: Stdio| {
+        let mut command = cluster.command(&["export", "-", "--format", "tsv", "--escapes"]);
+        command.stdout(unread()).stderr(stderr).output().unwrap()
+    };
+    assert_eq!(export(unread().into()).status.code(), Some(141));
+    let quiet = export(Stdio::piped());
+    assert_eq!((quiet.status.code(), String::from_utf8_lossy(&quiet.stderr)), (Some(141), "".into()));
+    let exit = |arguments: &[&str]| {
+        cluster.command(arguments).stdout(unread()).stderr(unread()).status().unwrap().code()
+    };
+    assert_eq!(exit(&["get", "no such key"]), Some(1));
+    assert_eq!(exit(&["status"]), Some(0));
+    assert_eq!(exit(&["get", "k", "-s", "no-such-store"]), Some(2));
+    assert_eq!(exit(&["no-such-command"]), Some(2));
+    let read = cluster.command(&["export", "-"]).stderr(unread()).output().unwrap();
+    assert_eq!(read.status.code(), Some(0), "only its report is not read");
 }
