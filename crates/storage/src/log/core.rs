@@ -247,7 +247,7 @@ impl Core {
             }
             Some(record) => {
                 let space = check_size(key, &record)?;
-                self.check_space(space)?;
+                self.check_space(space, newest.as_ref().map_or(0, |newest| newest.slot.space()))?;
                 let appended = self.append(&entry(Kind::Put, &record, xxh3_64(&record)))?;
                 appended.segment.live.fetch_add(appended.slot.space(), Ordering::Relaxed);
                 let before = newest.map(|newest| newest.slot);
@@ -371,8 +371,13 @@ impl Core {
         }
     }
 
-    fn check_space(&self, space: u64) -> Result<(), StorageError> {
-        let left = self.space.load(Ordering::Relaxed);
+    /// Whether there is room for a put. One that takes at most half of what it replaces makes room in the end (a delete
+    /// is such a put where a tombstone is remembered): it may use half of the reserve. The other half is for removals
+    /// and compaction, without which no room comes back.
+    fn check_space(&self, space: u64, replaced: u64) -> Result<(), StorageError> {
+        let makes_room = space.saturating_mul(2) <= replaced;
+        let lent = if makes_room { self.options.reserve_bytes / 2 } else { 0 };
+        let left = self.space.load(Ordering::Relaxed).saturating_add_unsigned(lent);
         if !self.full.load(Ordering::Acquire) && left >= space as i64 {
             return Ok(());
         }

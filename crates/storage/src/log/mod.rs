@@ -140,6 +140,8 @@ async fn maintain(core: Arc<Core>) {
                 Work::Snapshot => core.snapshot().await,
                 Work::Compact(sources) => core.compact(sources).await,
             };
+            // A writer that was refused must not be refused once more to find that there is room again.
+            core.look_at_space();
             if let Err(error) = outcome {
                 tracing::warn!(directory = %core.directory, %error, "maintenance failed");
                 core.clock.sleep(RETRY_INTERVAL).await;

@@ -37,7 +37,8 @@ pub struct LogOptions {
     /// A segment is closed and a new one begun when it has this many bytes; at most 1 GiB. Default: 64 MiB.
     pub segment_bytes: u64,
     /// Bytes of the disk that writers may not take: compaction, snapshots and removals use them to make room again.
-    /// Below it a put is refused with `Full`. Default: 128 MiB.
+    /// Below it a put is refused with `Full`, unless it takes at most half of the space of the record that it replaces:
+    /// such a put may use half of the reserve. Default: 128 MiB.
     pub reserve_bytes: u64,
     /// Bytes logged after which the index is written down, so that a restart after a crash reads at most about this
     /// much again. Default: 256 MiB. (Four times the size of the index when that is more.)

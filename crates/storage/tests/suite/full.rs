@@ -108,6 +108,45 @@ fn puts_are_refused_below_the_reserve_and_removals_are_not() {
     engine.drop_partition(PartitionId(0)).unwrap();
 }
 
+/// A delete of the store is a put of a tombstone: on a full cluster nothing could be deleted.
+#[test]
+fn a_put_that_makes_room_uses_half_of_the_reserve_and_room_comes_back() {
+    let (world, disk) = (World::default(), SimulatedDisk::new(0));
+    disk.set_capacity(Some(1 << 20));
+    let options = LogOptions {
+        reserve_bytes: 64 << 10,
+        segment_bytes: 32 << 10,
+        ..small(Durability::Every { milliseconds: 10 })
+    };
+    let engine = open(&disk, &world, options).unwrap();
+    let key = |number: u32| format!("k{number}");
+    let put = |number: u32, bytes: usize| {
+        let commit =
+            write(&*engine, 0, key(number).as_bytes(), Some(vec![1; bytes]))?.expect("a put has a position");
+        world.block_on(engine.durable(commit).wait())
+    };
+    let fill = || (0..300).find(|&number| put(number, 4000).is_err()).expect("the disk fills up");
+    let written = fill();
+    world.pass(Duration::from_secs(1));
+    assert_eq!(put(0, 4000), Err(StorageError::Full), "it takes as much as it makes room for");
+    assert_eq!(put(0, 2500), Err(StorageError::Full), "it takes more than half of that");
+    assert_eq!(put(written + 1, 40), Err(StorageError::Full), "it makes no room");
+    // Compaction gets no time here, so only the reserve can be used: half of it.
+    let halved = (0..written).take_while(|&number| put(number, 1900).is_ok()).count();
+    assert!((10..=17).contains(&halved), "{halved} were written with 32 KiB");
+    assert!(disk.available_bytes() >= 30 << 10, "{} bytes are left", disk.available_bytes());
+    world.pass(Duration::from_secs(10));
+    for number in 0..written {
+        put(number, 40).unwrap_or_else(|error| panic!("k{number} of {written}: {error}"));
+        world.pass(Duration::from_millis(50));
+    }
+    world.pass(Duration::from_secs(10));
+    for number in 0..written {
+        assert_eq!(get(&*engine, 0, &key(number)), Some(vec![1; 40]));
+    }
+    assert!(fill() > written / 2, "writes go on");
+}
+
 #[test]
 fn a_full_disk_answers_who_waits_for_a_sync() {
     let (world, disk) = (World::default(), SimulatedDisk::new(0));
