@@ -384,9 +384,9 @@ fn above(path: &str) -> String {
 
 fn standing(remembered: Option<&Remembered>, known: Known) -> Standing {
     match (remembered, known) {
-        (None, Known::Member(_)) => Standing::Lost,
-        // Without the service a node that never was has no cluster document either, and does not start.
-        (None, Known::Nothing | Known::Unavailable) => Standing::New,
+        // Whether it never was is for the service to say; without it such a node does not start.
+        (None, Known::Member(_) | Known::Unavailable) => Standing::Lost,
+        (None, Known::Nothing) => Standing::New,
         (Some(found), Known::Member(member)) => {
             let spent = found.births.is_some() && found.token.is_some() && found.token == member.redeemed;
             match found.births {

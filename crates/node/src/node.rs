@@ -153,6 +153,17 @@ pub enum StartError {
         /// The name here.
         wanted: String,
     },
+    /// The data directory holds nothing yet, and nobody says whether the node has lost its disk or never was before.
+    #[error(
+        "the data directory holds nothing yet, and the coordination service does not say whether node {node} was there \
+             before ({detail}); start again when the service answers"
+    )]
+    PastUnknown {
+        /// Which node.
+        node: NodeId,
+        /// What the service said.
+        detail: String,
+    },
     /// The data directory holds nothing yet, and nobody says with which collection epoch it begins.
     #[error(
         "the data directory holds nothing yet, and the coordination service does not say which collection epoch it \

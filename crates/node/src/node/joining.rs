@@ -105,7 +105,7 @@ pub(super) async fn join(
         .chain(gone.iter().cloned())
         .collect();
     let contents_before = identity.contents().to_owned();
-    let known = known_of(coordination, config.id).await;
+    let known = known_of(coordination, config.id, identity.incarnation_before().is_none()).await?;
     let standing = identity.settle(known, ports.clock.wall(), &replaced);
     let me = cluster.node(config.id).expect("membership was checked").clone();
     let active = ActiveNode { node: me, incarnation: identity.incarnation() };
@@ -225,14 +225,20 @@ pub(super) async fn open_store(
     Ok(Arc::new(store.keeping_expired(margin).remembering(trees)))
 }
 
-/// What the coordination service remembers of a node.
-pub(super) async fn known_of(coordination: &dyn CoordinationService, id: NodeId) -> Known {
+/// What the coordination service remembers of a node; `fresh` when its directory remembers nothing, and so nobody else
+/// can tell a lost disk from a new one.
+pub(super) async fn known_of(
+    coordination: &dyn CoordinationService,
+    id: NodeId,
+    fresh: bool,
+) -> Result<Known, StartError> {
     match documents::read_member(coordination, id).await {
-        Ok(Some(member)) => Known::Member(member),
-        Ok(None) => Known::Nothing,
+        Ok(Some(member)) => Ok(Known::Member(member)),
+        Ok(None) => Ok(Known::Nothing),
+        Err(error) if fresh => Err(StartError::PastUnknown { node: id, detail: error.to_string() }),
         Err(error) => {
             tracing::warn!(%error, "coordination service not asked about this node's past");
-            Known::Unavailable
+            Ok(Known::Unavailable)
         }
     }
 }

@@ -161,6 +161,24 @@ async fn an_outage_in_the_middle_of_a_start_leaves_a_directory_that_can_be_start
     }
 }
 
+/// The service once had only to be silent when it was asked about the past, and to answer a little later: a node whose
+/// disk was lost passed for a new one, fetched nothing, and wrote over what would have told.
+#[tokio::test]
+async fn whether_a_disk_was_lost_is_asked_until_it_is_known() {
+    let (disk, service) = (Arc::new(SimulatedDisk::new(1)), MemoryService::new());
+    start(&disk, 1, &service).await.unwrap().stop().await.unwrap();
+    let (session, path) = (service.open(), documents::member_path(NodeId(1)));
+    let member = session.get(&path).await.unwrap().data;
+    disk.wipe();
+    session.set(&path, "nothing".into(), Expected::Any).await.unwrap();
+    let refused = start(&disk, 1, &service).await.err().unwrap();
+    assert!(matches!(refused, StartError::PastUnknown { .. }), "{refused}");
+    session.set(&path, member.clone(), Expected::Any).await.unwrap();
+    let node = start(&disk, 1, &service).await.unwrap();
+    assert_ne!(session.get(&path).await.unwrap().data, member, "it is another incarnation");
+    node.stop().await.unwrap();
+}
+
 /// Once, a store whose directory was gone passed for an empty one, after a clean stop even with the hash trees of what
 /// was not there.
 #[tokio::test]
