@@ -16,23 +16,23 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
-from parkazoo import addresses, importing, namespace
+from parkazoo import addresses, importing, namespace, tree
 from parkazoo import hosts as hosts_string
 from parkazoo.check import Checker
 from parkazoo.client import ParKazooClient
 from parkazoo.connection import BatchingClient
 from parkazoo.errors import ParKazooError
-from parkazoo.mapping import ConfigurationInvalid, Rules, Table, balanced, join
+from parkazoo.mapping import ConfigurationInvalid, Rules, Table, balanced
 from parkazoo.move import Mover, State, member
-from parkazoo.sessions import STRANGER_SECONDS
+from parkazoo.naming import STRANGER_SECONDS
 
 DONE, WRONG, FAILED = 0, 1, 2
 # For so long after a command was killed, nobody else may change the table.
@@ -102,7 +102,8 @@ def _parser() -> argparse.ArgumentParser:
         "--import",
         dest="import_data",
         action="store_true",
-        help="copy what the first ensemble holds into the namespace",
+        help="copy what all the ensembles hold into the namespace; a path that"
+        " differs on two of them is refused",
     )
     data.add_argument(
         "--beside", action="store_true", help="leave aside data that is there already"
@@ -110,9 +111,9 @@ def _parser() -> argparse.ArgumentParser:
     command("status", status_command, "show ensembles, shards and unfinished moves")
     where = command("where", where_command, "show which ensemble holds a node")
     where.add_argument("path", type=_path)
-    tree = command("tree", tree_command, "show the nodes below a path")
-    tree.add_argument("path", nargs="?", default="/", type=_path)
-    tree.add_argument("--depth", type=int, default=3, help="levels (default: 3)")
+    below = command("tree", tree_command, "show the nodes below a path")
+    below.add_argument("path", nargs="?", default="/", type=_path)
+    below.add_argument("--depth", type=int, default=3, help="levels (default: 3)")
     check = command("check", check_command, "look for what should not be there")
     check.add_argument("--repair", action="store_true")
     check.add_argument("--delete-orphans", action="store_true")
@@ -228,6 +229,7 @@ def _client(options: Any, degraded: bool = False) -> Iterator[ParKazooClient]:
         auto_init=False,
         timeout=SESSION_SECONDS,
     )
+    client.enters_unfinished = True
     client.start(options.timeout)
     try:
         yield client
@@ -318,21 +320,31 @@ def init_command(options: Any) -> int:
                 " and rules cannot change; `parkazoo --json status` shows them"
             )
         visit = partial(_visiting, options)
-        table = namespace.initialize(clients, rules, visit, adopt_foreign=beside)
+        if options.import_data:
+            importing.look(clients)  # before anything is changed
+        table = namespace.initialize(
+            clients, rules, visit, beside, importing=options.import_data
+        )
         count = 0
         if options.import_data:
             count = importing.copy_in(clients, options.hosts, _auth(options))
+        elif table.importing and not options.beside:
+            raise namespace.unfinished()
+        elif table.importing:
+            importing.give_up(options.hosts, _auth(options))
     finally:
         for client in clients.values():
             client.stop()
             client.close()
-    document = {**_table_document(table), "imported": count}
+    document = {**_table_document(table), "importing": False, "imported": count}
     lines = [
         f"namespace {table.namespace} over {len(table.ensembles)} ensembles"
         + (" was there already" if present else "")
     ]
     if options.import_data:
         lines.append(f"{count} nodes imported; the originals are still there")
+    elif table.importing:
+        lines.append("what an import had not yet brought in is left aside")
     _answer(options, document, [*lines, "next: `parkazoo status`"])
     return DONE
 
@@ -347,6 +359,7 @@ def _table_document(table: Table) -> dict[str, Any]:
             for name, hosts in table.ensembles.items()
         },
         "moving": sorted({*table.moving, *table.planned}),
+        "importing": table.importing,
         "rules": table.rules.document(),
     }
 
@@ -371,8 +384,11 @@ def status_command(options: Any) -> int:
     if document["moving"]:
         lines.append(f"{len(document['moving'])} shards are on their way, or a move")
         lines.append("was left unfinished: `parkazoo rebalance --abort` undoes it")
+    if document["importing"]:
+        lines.append(f"NOT USED BY PROGRAMS: {namespace.unfinished()}")
     _answer(options, document, lines)
     good = all(entry["connected"] for entry in document["ensembles"].values())
+    good = good and not document["importing"]
     return DONE if good else WRONG
 
 
@@ -403,10 +419,6 @@ def _strangers(client: ParKazooClient) -> set[str]:
         if why is not None:
             print(f"parkazoo: {name} is not used: {why}", file=sys.stderr)
     return {name for name, why in found.items() if why is not None}
-
-
-def _reach(away: Iterable[str]) -> str:
-    return f"  (not reached: {', '.join(sorted(away))})"
 
 
 def where_command(options: Any) -> int:
@@ -440,7 +452,7 @@ def where_command(options: Any) -> int:
     lines = [
         path
         + (
-            _reach(missed) + "; whether it exists is not known"
+            tree.reach(missed) + "; whether it exists is not known"
             if missed
             else ("" if document["exists"] else "  (does not exist)")
         ),
@@ -459,74 +471,11 @@ def tree_command(options: Any) -> int:
     with _client(options, degraded=True) as client:
         strangers = _strangers(client)
         away = _away(client) | strangers
-        found = list(_walk(client, _whole(options), 0, options.depth, away))
-    lines = [_branch(node) for node in found]
+        found = list(tree.walk(client, _whole(options), 0, options.depth, away))
+    lines = [tree.branch(node) for node in found]
     _answer(options, found, lines or [f"{_whole(options)}  (does not exist)"])
     whole = found and not strangers and not any(n["unreachable"] for n in found)
     return DONE if whole else WRONG
-
-
-def _walk(
-    client: ParKazooClient, path: str, depth: int, depth_max: int, away: set[str]
-) -> Iterator[dict[str, Any]]:
-    """A node and what is below it, as far as it can be reached."""
-    table, layout = client.table, client._layout
-    assert table is not None
-    home = layout.node(path)
-    owner = table.owners[home.shard]
-    holders = {table.owners[bucket.shard] for bucket in layout.buckets(path)}
-    missed = ({owner} | holders) & away
-    names: list[str] | None = None
-    try:
-        if not missed:
-            names, stat = client.get_children(path, include_data=True)
-        else:
-            # Past the client: it would wait for the rest of the answer.
-            at = client._sessions.session
-            stat = None if owner in away else at(owner).exists(home.path)
-            if stat is None and owner not in away:
-                return
-            if not holders & away:
-                names = _listed(client, path)
-    except NoNodeError:
-        return
-    yield {
-        "path": path,
-        "depth": depth,
-        "ensemble": owner,
-        "children": None if names is None else len(names),
-        "bytes": None if stat is None else stat.dataLength,
-        "ephemeral": None if stat is None else bool(stat.ephemeralOwner),
-        "unreachable": sorted(missed),
-    }
-    if depth < depth_max:
-        for name in sorted(names or []):
-            if not (path == "/" and name == "zookeeper"):
-                yield from _walk(client, join(path, name), depth + 1, depth_max, away)
-
-
-def _listed(client: ParKazooClient, path: str) -> list[str]:
-    """What is in a directory's buckets, whose ensembles can be asked."""
-    assert client.table is not None
-    names: list[str] = []
-    for bucket in client._layout.buckets(path):
-        session = client._sessions.session(client.table.owners[bucket.shard])
-        with suppress(NoNodeError):
-            names += session.get_children(bucket.path)
-    return names
-
-
-def _branch(node: dict[str, Any]) -> str:
-    def known(value: Any) -> str:
-        return "?" if value is None else str(value)
-
-    return (
-        f"{'  ' * node['depth']}{node['path'].rsplit('/', 1)[1] or '/'}"
-        f"  [{node['ensemble']}] {known(node['children'])} children,"
-        f" {known(node['bytes'])} bytes"
-        + (", ephemeral" if node["ephemeral"] else "")
-        + (_reach(node["unreachable"]) if node["unreachable"] else "")
-    )
 
 
 def check_command(options: Any) -> int:

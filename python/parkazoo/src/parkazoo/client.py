@@ -92,6 +92,8 @@ class ParKazooClient(Facade):
         if cross_shard not in ("refuse", "intent"):
             raise ConfigurationError('cross_shard must be "refuse" or "intent"')
         self.auto_init, self.rules = auto_init, rules or Rules()
+        # Commands do: they show, or end, an import that has not ended.
+        self.enters_unfinished = False
         self.lazy, self.degraded = lazy, degraded
         self.session_order, self.cross_shard = session_order, cross_shard
         self.strict_reads = strict_reads

@@ -6,7 +6,7 @@ handles Kazoo's errors handles ours. Each says what happened, why, and what to d
 
 from __future__ import annotations
 
-from kazoo.exceptions import BadArgumentsError, KazooException
+from kazoo.exceptions import BadArgumentsError, KazooException, NoAuthError
 
 
 class ParKazooError(KazooException):
@@ -40,3 +40,11 @@ class MoveFailed(ParKazooError):
 
 class SharedCredentials(ParKazooError, BadArgumentsError):
     """A client that shares its sessions asked for credentials of its own."""
+
+
+class Unreadable(ParKazooError, NoAuthError):
+    """The servers do not let whoever asks see a node that the message names."""
+
+
+class ImportConflict(ParKazooError):
+    """Two ensembles have different nodes at one path, so not both can be imported."""

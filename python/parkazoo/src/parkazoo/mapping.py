@@ -145,6 +145,7 @@ class Table:
     `owners[shard]` is the name of the ensemble that holds it.
     `fences[shard]` is the version its fence znode has there: what every write to
     the shard checks. `moving` are shards that are frozen, on their way elsewhere.
+    `importing`: data of plain ZooKeeper is still being brought in; programs wait.
     """
 
     namespace: str
@@ -155,6 +156,7 @@ class Table:
     rules: Rules = field(default_factory=Rules)
     moving: Mapping[int, str] = field(default_factory=dict)
     planned: Mapping[int, str] = field(default_factory=dict)
+    importing: bool = False
 
     def __post_init__(self) -> None:
         if len(self.owners) != SHARDS or len(self.fences) != SHARDS:
@@ -208,6 +210,7 @@ class Table:
             "rules": self.rules.document(),
             "moving": {str(shard): name for shard, name in self.moving.items()},
             "planned": {str(shard): name for shard, name in self.planned.items()},
+            **({"importing": True} if self.importing else {}),
         }
         return json.dumps(document, separators=(",", ":")).encode()
 
@@ -241,6 +244,7 @@ class Table:
                 rules=Rules.of_document(document["rules"]),
                 moving={int(k): v for k, v in document["moving"].items()},
                 planned={int(k): v for k, v in document["planned"].items()},
+                importing=bool(document.get("importing", False)),
             )
         except (KeyError, TypeError, IndexError, UnicodeDecodeError) as error:
             raise ConfigurationInvalid(f"not a configuration: {error!r}") from error

@@ -15,6 +15,7 @@ without being told to: a program whose import was changed would see it vanish.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kazoo.client import KazooClient
@@ -50,8 +51,12 @@ def initialize(
     rules: Rules,
     visit: founding.Visit,
     adopt_foreign: bool,
+    importing: bool = False,
 ) -> Table:
-    """Make the namespace on connected clients, one per ensemble; idempotent."""
+    """Make the namespace on connected clients, one per ensemble; idempotent.
+
+    `importing`: nobody is to use it before data has been brought in.
+    """
     ordered = sorted(by_hosts)
     table = Table.initial({f"e{n}": hosts for n, hosts in enumerate(ordered)}, rules)
     clients = {f"e{n}": by_hosts[hosts] for n, hosts in enumerate(ordered)}
@@ -63,6 +68,9 @@ def initialize(
         return max(copies, key=lambda copy: copy.generation)  # nothing is missing
     if copies:
         _refuse_emptied(clients, table)
+    # What died before may have written it on some of them.
+    importing = importing or any(copy.importing for copy in copies)
+    table = replace(table, importing=importing)
     if not adopt_foreign:
         for name, client in clients.items():
             _refuse_foreign(table.ensembles[name], client)
@@ -153,6 +161,15 @@ def found(client: KazooClient) -> Table | None:
         return Table.deserialize(client.get(CONFIG)[0])
     except NoNodeError:
         return None
+
+
+def unfinished() -> NotInitialized:
+    return NotInitialized(
+        "data of plain ZooKeeper was to be brought in here, and that has not ended, so"
+        " a program would miss some of it. Give `parkazoo init --import` again, with"
+        " the same HOSTS, and `--auth` if it asked for that; or go on without the rest"
+        " with `parkazoo init --beside`"
+    )
 
 
 def copy_at(session: KazooClient, name: str, table: Table) -> tuple[Table, int] | None:

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import (
     AuthFailedError,
@@ -31,27 +31,20 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import KazooState, KeeperState
 
-from parkazoo import hosts as hosts_string
-from parkazoo import namespace, remove
+from parkazoo import namespace, naming, remove
 from parkazoo.ensemble import EnsembleClient
 from parkazoo.errors import NamespaceMismatch
-from parkazoo.founding import NOT_ONE_ENSEMBLE
-from parkazoo.layout import CONFIG, IDENTITY
+from parkazoo.layout import CONFIG
 from parkazoo.mapping import ConfigurationInvalid, Table
+from parkazoo.naming import STRANGER_SECONDS
 
 if TYPE_CHECKING:
     from parkazoo.client import ParKazooClient
 
-# How long a server is waited for, of which it must be known whose it is.
-STRANGER_SECONDS = 3.0
 # How often the opening routine looks even when nothing was signalled.
 LOOK_SECONDS = 0.25
 # Routines that wait for servers side by side.
 PARALLEL_MAX = 16
-MISMATCH = (
-    "the hosts given hold different ParKazoo namespaces; name the"
-    " ensembles of one of them (`parkazoo status` shows which is which)"
-)
 
 
 class Sessions:
@@ -183,8 +176,11 @@ class Sessions:
 
     def _adopt_first(self, tables: list[Table]) -> None:
         if len({table.namespace for table in tables}) > 1:
-            raise NamespaceMismatch(MISMATCH)
+            raise NamespaceMismatch(naming.MISMATCH)
         table = max(tables, key=lambda table: table.generation)
+        waits = table.importing and not self.client.enters_unfinished
+        if waits and self._newest(table).importing:
+            raise namespace.unfinished()
         self._name_by(table)
         self.adopt(table)
         self.in_parallel(
@@ -193,7 +189,17 @@ class Sessions:
         for ensemble in list(self.by_name.values()):
             copy = ensemble.copy  # it may have come as the others were compared
             if copy is not None and copy.namespace != table.namespace:
-                raise NamespaceMismatch(MISMATCH)
+                raise NamespaceMismatch(naming.MISMATCH)
+
+    def _newest(self, table: Table) -> Table:
+        """The table, or a newer one that not every server has yet."""
+        for ensemble in list(self.by_name.values()):
+            with suppress(KazooException, ConfigurationInvalid):
+                if ensemble.connected:
+                    ensemble.sync(CONFIG)
+                    found = Table.deserialize(ensemble.get(CONFIG)[0])
+                    table = found if _follows(table, found) else table
+        return table
 
     def _judge(self, ensemble: EnsembleClient, table: Table) -> None:
         """One that held nothing when we connected, and of which a table was found
@@ -221,7 +227,7 @@ class Sessions:
         names: dict[str, str | None] = {}
 
         def look(old: str, ensemble: EnsembleClient) -> None:
-            names[old] = self._name_of(ensemble, table)
+            names[old] = naming.name_of(self, ensemble, table)
 
         self.in_parallel([partial(look, old, e) for old, e in opened.items()])
         strangers = []
@@ -243,78 +249,6 @@ class Sessions:
                 ensemble.hosts_string,
             )
             self.handler.spawn(_discard, ensemble)
-
-    def _name_of(self, ensemble: EnsembleClient, table: Table) -> str | None:
-        """Which ensemble of the table is this, by its servers or by what it says?"""
-        servers = hosts_string.servers(ensemble.hosts_string)
-        found = None
-        for name, listed in table.ensembles.items():
-            these = servers & hosts_string.servers(listed)
-            if these and found is not None:
-                self._not_one(ensemble, table, min(these), f"is one of {name}'s")
-            if these:
-                found = name
-        if found is not None:
-            known = hosts_string.servers(table.ensembles[found])
-            refuse = partial(self._refuse_stranger, ensemble, table, found)
-            self.in_parallel([partial(refuse, s) for s in sorted(servers - known)])
-            return found
-        if not self.wait(lambda: ensemble.connected, STRANGER_SECONDS):
-            return None
-        try:
-            said = ensemble.get(IDENTITY)[0].decode()
-            theirs = Table.deserialize(ensemble.get(CONFIG)[0])
-        except (KazooException, ConfigurationInvalid):
-            return None
-        if theirs.namespace != table.namespace:
-            # Else which of the two it is would depend on who answered first.
-            raise NamespaceMismatch(MISMATCH)
-        return said if said in table.ensembles else None
-
-    def _refuse_stranger(
-        self, ensemble: EnsembleClient, table: Table, name: str, server: tuple[str, int]
-    ) -> None:
-        """A server that stands beside those of an ensemble, and that the table does
-        not know, may be a new one of it. If it says that it is not, a session would
-        be with the one or the other by chance."""
-        with self.visiting(hosts_string.server(server)) as visited:
-            if visited is None:
-                return
-            try:
-                visited.sync(CONFIG)
-                theirs = Table.deserialize(visited.get(CONFIG)[0])
-                said = visited.get(IDENTITY)[0].decode()
-            except NoNodeError:
-                self._not_one(ensemble, table, server, "holds no namespace")
-            except (KazooException, ConfigurationInvalid):
-                return  # what it says is not known
-            if theirs.namespace != table.namespace:
-                is_of = f"belongs to another namespace ({theirs.namespace})"
-                self._not_one(ensemble, table, server, is_of)
-            if said != name:
-                self._not_one(ensemble, table, server, f"is one of {said}'s")
-
-    @staticmethod
-    def _not_one(
-        ensemble: EnsembleClient, table: Table, server: tuple[str, int], is_of: str
-    ) -> NoReturn:
-        """Several ensembles where one should be: name the semicolon."""
-        hosts = ensemble.hosts_string
-        parts: dict[Any, list[str]] = {}
-        for each in hosts.split(","):
-            one = hosts_string.servers(each)
-            listed = table.ensembles.items()
-            owner = next((n for n, h in listed if one & hosts_string.servers(h)), each)
-            parts.setdefault(owner, []).append(each.strip())
-        meant = hosts_string.SEPARATOR.join(",".join(part) for part in parts.values())
-        raise NamespaceMismatch(
-            NOT_ONE_ENSEMBLE.format(
-                hosts=hosts,
-                server=hosts_string.server(server),
-                is_of=is_of,
-                meant=meant,
-            )
-        )
 
     def _add(self, name: str, hosts: str) -> EnsembleClient:
         with self.lock:

@@ -1,0 +1,85 @@
+"""The nodes of a namespace for an operator, as far as they can be reached.
+
+What: walks down from a path, past the client where an ensemble is away, since a
+request to it would wait; and says what could not be looked at.
+
+Must never: change anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from kazoo.exceptions import NoNodeError
+
+from parkazoo.client import ParKazooClient
+from parkazoo.mapping import join
+
+
+def reach(away: Iterable[str]) -> str:
+    return f"  (not reached: {', '.join(sorted(away))})"
+
+
+def walk(
+    client: ParKazooClient, path: str, depth: int, depth_max: int, away: set[str]
+) -> Iterator[dict[str, Any]]:
+    """A node and what is below it, as far as it can be reached."""
+    table, layout = client.table, client._layout
+    assert table is not None
+    home = layout.node(path)
+    owner = table.owners[home.shard]
+    holders = {table.owners[bucket.shard] for bucket in layout.buckets(path)}
+    missed = ({owner} | holders) & away
+    names: list[str] | None = None
+    try:
+        if not missed:
+            names, stat = client.get_children(path, include_data=True)
+        else:
+            # Past the client: it would wait for the rest of the answer.
+            at = client._sessions.session
+            stat = None if owner in away else at(owner).exists(home.path)
+            if stat is None and owner not in away:
+                return
+            if not holders & away:
+                names = _listed(client, path)
+    except NoNodeError:
+        return
+    yield {
+        "path": path,
+        "depth": depth,
+        "ensemble": owner,
+        "children": None if names is None else len(names),
+        "bytes": None if stat is None else stat.dataLength,
+        "ephemeral": None if stat is None else bool(stat.ephemeralOwner),
+        "unreachable": sorted(missed),
+    }
+    if depth < depth_max:
+        for name in sorted(names or []):
+            if not (path == "/" and name == "zookeeper"):
+                yield from walk(client, join(path, name), depth + 1, depth_max, away)
+
+
+def _listed(client: ParKazooClient, path: str) -> list[str]:
+    """What is in a directory's buckets, whose ensembles can be asked."""
+    assert client.table is not None
+    names: list[str] = []
+    for bucket in client._layout.buckets(path):
+        session = client._sessions.session(client.table.owners[bucket.shard])
+        with suppress(NoNodeError):
+            names += session.get_children(bucket.path)
+    return names
+
+
+def branch(node: dict[str, Any]) -> str:
+    def known(value: Any) -> str:
+        return "?" if value is None else str(value)
+
+    return (
+        f"{'  ' * node['depth']}{node['path'].rsplit('/', 1)[1] or '/'}"
+        f"  [{node['ensemble']}] {known(node['children'])} children,"
+        f" {known(node['bytes'])} bytes"
+        + (", ephemeral" if node["ephemeral"] else "")
+        + (reach(node["unreachable"]) if node["unreachable"] else "")
+    )
