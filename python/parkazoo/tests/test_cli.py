@@ -8,9 +8,12 @@ import subprocess
 import sys
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
 
-from conftest import EnsembleFactory
+from conftest import EnsembleFactory, started
 from parkazoo import cli
+from servers import PATIENCE_SECONDS
 
 
 def test_what_every_command_takes_may_stand_before_its_name_or_after(
@@ -56,3 +59,63 @@ def test_a_reader_who_has_seen_enough_is_no_reason_for_a_stack_trace(
     finally:
         os.close(writer)
     assert (ended.returncode, ended.stderr) == (2, "")
+
+
+def test_a_rule_that_would_never_match_is_refused(
+    ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--colocate '/jobs/**'` was taken, for ever, for a node named `**`."""
+    hosts = ensembles(1)[0].hosts
+    for words in (["--colocate", "/jobs/**"], ["--weak", "/jobs/a*:4"]):
+        assert cli.main(["--hosts", hosts, "init", *words]) == 2
+        assert "one whole component" in capsys.readouterr().err
+    assert cli.main(["--hosts", hosts, "init", "--colocate", "/jobs/*"]) == 0
+
+
+def test_what_may_not_be_read_is_shown_by_its_name(
+    ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`tree`, `check` and `add-ensemble` ended with a bare NoAuthError."""
+    hosts, more = (ensemble.hosts for ensemble in ensembles(2))
+    own = [make_digest_acl("bob", "pw", all=True)]
+    with started(hosts, auth_data=[("digest", "bob:pw")]) as client:
+        for number in range(8):
+            client.create(f"/shut{number}", acl=own)
+            client.create(f"/shut{number}/x", acl=own)
+        client.create("/open/x", makepath=True)
+
+    def run(*words: str, code: int) -> str:
+        capsys.readouterr()
+        assert cli.main(["--hosts", hosts, *words]) == code
+        return "".join(capsys.readouterr())
+
+    bob = ("--auth", "digest:bob:pw")
+    said = run("tree", code=1)
+    assert "shut0" in said and "--auth" in said and "open" in said and "  x" in said
+    said = run("check", code=1)
+    assert "unreadable /shut0" in said and "--auth" in said
+    said = run("add-ensemble", more, code=2)
+    assert "/shut" in said and "--auth" in said
+    said = run("where", "/shut0/x", code=2)
+    assert "/shut0/x" in said and "--auth" in said
+    for words in (["tree"], ["check"], ["add-ensemble", more], ["check"]):
+        run(*bob, *words, code=0)
+
+
+def test_an_ensemble_with_data_of_others_joins_only_if_that_is_meant(
+    ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts, used = (ensemble.hosts for ensemble in ensembles(2))
+    plain = KazooClient(used, timeout=30)
+    plain.start(PATIENCE_SECONDS)
+    plain.create("/theirs", b"data")
+    assert cli.main(["--hosts", hosts, "init"]) == 0
+    capsys.readouterr()
+    assert cli.main(["--hosts", hosts, "add-ensemble", used]) == 2
+    said = capsys.readouterr().err
+    assert "/theirs" in said and "--beside" in said
+    assert plain.exists("/parkazoo") is None
+    assert cli.main(["--hosts", hosts, "add-ensemble", used, "--beside"]) == 0
+    assert plain.get("/theirs")[0] == b"data"
+    plain.stop()
+    plain.close()

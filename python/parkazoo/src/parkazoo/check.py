@@ -14,6 +14,7 @@ finding is looked at a second time before it is believed or touched.
     copy         an ensemble's copy of the table that is missing or old: written
     stranger     a member that was wiped, or holds another namespace: shown; nothing
                  there is looked at or touched
+    unreadable   a directory that whoever asks may not look at: shown
     unreachable  an ensemble that could not be looked at: shown
     fence        a shard without its fence at its owner: shown
 
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 from kazoo.exceptions import (
     BadVersionError,
     KazooException,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
 )
@@ -211,10 +213,15 @@ class Checker:
             directory = decode(anchor)
             if directory in ("", "/"):
                 continue
-            finding = self._anchor(session, path, directory)
-            # Somebody may be in the middle of something: look again.
-            if finding is not None:
+            try:
                 finding = self._anchor(session, path, directory)
+                # Somebody may be in the middle of something: look again.
+                if finding is not None:
+                    finding = self._anchor(session, path, directory)
+            except NoAuthError:
+                what = "may not be looked at; give `--auth` of somebody with READ"
+                yield Finding("unreadable", directory, what)
+                continue
             if finding is None:
                 continue
             if repair and (finding.kind != "orphan" or delete):

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from kazoo.exceptions import KazooException
+from kazoo.exceptions import KazooException, NoAuthError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from parkazoo import addresses, importing, namespace, tree
@@ -59,6 +59,13 @@ def main(arguments: list[str] | None = None) -> int:
             f"parkazoo: no answer from {options.hosts} within {options.timeout:g} s;"
             " are the servers up, and is `--hosts` right?"
             " `parkazoo status` shows which of a namespace's ensembles answer",
+            file=sys.stderr,
+        )
+    except NoAuthError as error:
+        what = getattr(options, "path", "") or str(error) or "what was asked for"
+        print(
+            f"parkazoo: whoever asks has no right to {what}; give `--auth"
+            " SCHEME:CREDENTIAL` of somebody who has",
             file=sys.stderr,
         )
     except KazooException as error:
@@ -121,6 +128,9 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("ensemble", type=_ensemble, metavar="HOSTS")
     add.add_argument("--name", type=_name)
     add.add_argument("--no-rebalance", action="store_true")
+    add.add_argument(
+        "--beside", action="store_true", help="leave aside data that is there already"
+    )
     away = command("remove-ensemble", remove_command, "empty an ensemble, let it go")
     away.add_argument("name")
     moved = command("set-hosts", hosts_command, "say where an ensemble's servers are")
@@ -474,7 +484,8 @@ def tree_command(options: Any) -> int:
         found = list(tree.walk(client, _whole(options), 0, options.depth, away))
     lines = [tree.branch(node) for node in found]
     _answer(options, found, lines or [f"{_whole(options)}  (does not exist)"])
-    whole = found and not strangers and not any(n["unreachable"] for n in found)
+    missed = any(n["unreachable"] or n["unreadable"] for n in found)
+    whole = found and not strangers and not missed
     return DONE if whole else WRONG
 
 
@@ -493,7 +504,7 @@ def check_command(options: Any) -> int:
         f"{f.kind:10} {f.where}: {f.what}" + ("  (repaired)" if f.repaired else "")
         for f in found
     ] or ["nothing wrong"]
-    shown = ("unreachable", "stranger")
+    shown = ("unreachable", "unreadable", "stranger")
     mendable = [f for f in found if not f.repaired and f.kind not in shown]
     if mendable and not options.repair:
         lines.append("next: `parkazoo check --repair`")
@@ -506,7 +517,7 @@ def add_command(options: Any) -> int:
         mover = Mover(client, None if options.json else _progress)
         table = mover.table
         known = member(table.ensembles, options.ensemble)
-        name = mover.add_ensemble(options.ensemble, options.name)
+        name = mover.add_ensemble(options.ensemble, options.name, options.beside)
         if known is not None:
             print(_known(known, table, options.ensemble), file=sys.stderr)
         if options.no_rebalance:

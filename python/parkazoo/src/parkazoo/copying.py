@@ -23,6 +23,7 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     BadVersionError,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -32,7 +33,7 @@ from kazoo.protocol.states import ZnodeStat
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from parkazoo.errors import MoveFailed
-from parkazoo.layout import BUCKET, CLAIM, fence
+from parkazoo.layout import BUCKET, CLAIM, fence, shown
 from parkazoo.steps import MultiFailed
 from parkazoo.wire import Fenced, ShardMoved, results_of
 
@@ -139,6 +140,8 @@ class Copier:
                         listed = names.get() if names is not None else []
                     except NoNodeError:
                         continue
+                    except NoAuthError:
+                        raise _hidden(path, "may not be listed") from None
                     yield path, data, stat
                     anchor = path.count("/") == self.root.count("/") + 1
                     for name in listed:
@@ -155,6 +158,8 @@ class Copier:
                 data, stat = value.get()
             except NoNodeError:
                 continue
+            except NoAuthError:
+                raise _hidden(path, "may not be read") from None
             names = None
             if stat.numChildren:
                 names = self.source.get_children_async(path)
@@ -166,12 +171,7 @@ class Copier:
         seen = self.seen.get(path)
         if seen == now:
             return
-        acls, _ = self.source.get_acls(path)
-        if is_hidden(acls):
-            raise MoveFailed(
-                f"the ACL of {path} is hidden from this client; run the move with"
-                " credentials that have ADMIN there, or as superuser"
-            )
+        acls = self._acls(path)
         theirs = self.target.exists(path)
         anew = seen is not None and seen.czxid != now.czxid
         if theirs is not None and (
@@ -190,6 +190,15 @@ class Copier:
         self.seen[path] = now
         if self._is_bucket(path):
             self._count(path, stat)
+
+    def _acls(self, path: str) -> Any:
+        try:
+            acls, _ = self.source.get_acls(path)
+        except NoAuthError:
+            raise _hidden(path, "has an ACL that may not be read") from None
+        if is_hidden(acls):
+            raise _hidden(path, "has an ACL of which digests are hidden")
+        return acls
 
     def _same_life(
         self, path: str, data: bytes, stat: ZnodeStat, theirs: ZnodeStat
@@ -242,6 +251,13 @@ class Copier:
             batch = tuple(operations[start : start + BATCH])
             self.target._call(Fenced(((self.root, self.fence),), batch), result)
             results_of(result.get())
+
+
+def _hidden(path: str, what: str) -> MoveFailed:
+    return MoveFailed(
+        f"{shown(path)} {what}, so its shard stays where it is; give `--auth"
+        " SCHEME:CREDENTIAL` of somebody with READ and ADMIN there, or of the superuser"
+    )
 
 
 def is_hidden(acls: Any) -> bool:

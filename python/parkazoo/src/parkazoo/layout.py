@@ -85,6 +85,15 @@ def decode(anchor: str) -> str:
     return anchor
 
 
+def shown(physical: str) -> str:
+    """The node or directory that a physical path is about, for people."""
+    parts = physical.split("/")
+    if len(parts) < 4 or parts[3].startswith(DONE):
+        return physical
+    directory = decode(parts[3])
+    return join(directory, parts[5]) if len(parts) > 5 else directory
+
+
 def is_system(path: str) -> bool:
     return path.startswith(SYSTEM) and path[len(SYSTEM) : len(SYSTEM) + 1] in ("", "/")
 

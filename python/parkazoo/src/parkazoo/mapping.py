@@ -104,6 +104,22 @@ class Rules:
         if any(not 1 <= count <= SHARDS for _, count in self.weak):
             raise ConfigurationInvalid(f"weak buckets: 1 to {SHARDS}")
 
+    def refuse_globs(self) -> None:
+        """Not asked of rules in a table, which are as they are.
+
+        :raises ConfigurationInvalid: a component that looks like a pattern of a shell.
+        """
+        for prefix in [*self.colocate, *(prefix for prefix, _ in self.weak)]:
+            parts = _components(prefix)
+            if any("*" in part and part != "*" for part in parts):
+                plain = [part for part in parts if part.strip("*")]
+                raise ConfigurationInvalid(
+                    f"prefix {prefix!r}: `*` stands for one whole component, and a rule"
+                    " holds for everything below its prefix anyway: all below"
+                    f" {'/' + '/'.join(plain)} together is '/{'/'.join(plain)}', each"
+                    f" of its children by itself '/{'/'.join([*plain, '*'])}'"
+                )
+
     def keys(self, directory: str) -> tuple[str, ...]:
         """The keys of a directory's buckets: one, or several where it is weak."""
         if not directory:

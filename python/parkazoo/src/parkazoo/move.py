@@ -332,8 +332,13 @@ class Mover(Seat):
 
     # -- ensembles ---------------------------------------------------------------
 
-    def add_ensemble(self, hosts: str, name: str | None = None) -> str:
-        """Make an ensemble part of the namespace; it holds no shard yet."""
+    def add_ensemble(
+        self, hosts: str, name: str | None = None, beside: bool = False
+    ) -> str:
+        """Make an ensemble part of the namespace; it holds no shard yet.
+
+        `beside`: also if it has data that is not ParKazoo's, which is left aside.
+        """
         with self.alone():
             self._recover()
             table = self.table
@@ -347,17 +352,24 @@ class Mover(Seat):
             if name in table.ensembles:
                 raise MoveFailed(f"there is an ensemble named {name} already")
             # It is given the table without it: none that was not decided may be seen.
-            self._furnish(table, name, hosts)
+            self._furnish(table, name, hosts, beside)
             failpoints.reached("add.1.furnish", failpoints.AFTER)
             self.publish(table.with_ensembles({**table.ensembles, name: hosts}))
             return name
 
-    def _furnish(self, table: Table, name: str, hosts: str) -> None:
+    def _furnish(self, table: Table, name: str, hosts: str, beside: bool) -> None:
         """The znodes every ensemble has, on one that is to join."""
         session = self.client._sessions.visit(hosts)
         try:
             if not self.client._sessions.wait(lambda: session.connected, 15):
                 raise MoveFailed(f"{hosts} cannot be reached; nothing was changed")
+            foreign = [] if beside else namespace.foreign(session)
+            if foreign:
+                raise MoveFailed(
+                    f"{hosts} holds data that is not ParKazoo's ({', '.join(foreign)}),"
+                    " which would not be visible in the namespace. Nothing was changed;"
+                    " leave it aside with `parkazoo add-ensemble --beside`"
+                )
             founding.refuse_several({hosts: session}, self.client._sessions.visiting)
             session.ensure_path(INTENTS)
             self._introduce(session, table, name, hosts)

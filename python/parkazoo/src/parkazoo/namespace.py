@@ -66,6 +66,7 @@ def initialize(
     copies = [copy for copy in present.values() if copy is not None]
     if len(copies) == len(clients):
         return max(copies, key=lambda copy: copy.generation)  # nothing is missing
+    rules.refuse_globs()
     if copies:
         _refuse_emptied(clients, table)
     # What died before may have written it on some of them.
@@ -99,12 +100,18 @@ def _refuse_emptied(clients: Mapping[str, KazooClient], table: Table) -> None:
         copy_at(client, name, table)
 
 
+def foreign(client: KazooClient) -> list[str]:
+    """Some of the nodes at the root that are neither ours nor ZooKeeper's."""
+    names = set(client.get_children("/")) - {"zookeeper", BASE[1:]}
+    return ["/" + name for name in sorted(names)[:3]]
+
+
 def _refuse_foreign(hosts: str, client: KazooClient) -> None:
-    foreign = set(client.get_children("/")) - {"zookeeper", BASE[1:]}
-    if foreign:
+    found = foreign(client)
+    if found:
         raise NotInitialized(
             f"ensemble {hosts} holds data that is not ParKazoo's"
-            f" ({', '.join('/' + name for name in sorted(foreign)[:3])}), which would"
+            f" ({', '.join(found)}), which would"
             " not be visible in a new namespace; bring it in with"
             " `parkazoo init --import`, or leave it aside with `parkazoo init --beside`"
         )

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import NoAuthError, NoNodeError
 
 from parkazoo.client import ParKazooClient
 from parkazoo.mapping import join
@@ -33,6 +33,7 @@ def walk(
     holders = {table.owners[bucket.shard] for bucket in layout.buckets(path)}
     missed = ({owner} | holders) & away
     names: list[str] | None = None
+    forbidden = False
     try:
         if not missed:
             names, stat = client.get_children(path, include_data=True)
@@ -46,6 +47,8 @@ def walk(
                 names = _listed(client, path)
     except NoNodeError:
         return
+    except NoAuthError:
+        stat, forbidden = None, True
     yield {
         "path": path,
         "depth": depth,
@@ -54,6 +57,7 @@ def walk(
         "bytes": None if stat is None else stat.dataLength,
         "ephemeral": None if stat is None else bool(stat.ephemeralOwner),
         "unreachable": sorted(missed),
+        "unreadable": forbidden,
     }
     if depth < depth_max:
         for name in sorted(names or []):
@@ -82,4 +86,5 @@ def branch(node: dict[str, Any]) -> str:
         f" {known(node['bytes'])} bytes"
         + (", ephemeral" if node["ephemeral"] else "")
         + (reach(node["unreachable"]) if node["unreachable"] else "")
+        + ("  (may not be read without `--auth`)" if node["unreadable"] else "")
     )
