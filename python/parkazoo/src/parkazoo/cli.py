@@ -380,8 +380,9 @@ def status_command(options: Any) -> int:
         document = _table_document(client.table)
         for name, entry in document["ensembles"].items():
             session = client._sessions.session(name)
-            entry["connected"] = bool(session.connected)
-            entry["refused"] = str(session.refused) if session.refused else None
+            why = session.refused
+            entry["connected"] = bool(session.connected) and why is None
+            entry["refused"] = None if why is None else str(why)
             entry["server"] = _server(session)
     lines = [f"namespace {document['namespace']}, table {document['generation']}"]
     for name, entry in document["ensembles"].items():

@@ -212,8 +212,8 @@ class Sessions:
             ensemble.nothing = False
         except NamespaceMismatch:
             # So that it is refused for as long as it is one, and not any longer.
-            self.refusal(ensemble, None)
             ensemble.shut()
+            self.refusal(ensemble, None)
             ensemble.open()
         except ConfigurationInvalid:
             ensemble.nothing = False
