@@ -20,6 +20,7 @@ from parkazoo.connection import BatchingClient
 from servers import PATIENCE_SECONDS, SUPERUSER, Ensemble, start_ensembles
 
 EnsembleFactory = Callable[..., list[Ensemble]]
+Maker = Callable[..., ParKazooClient]
 
 
 @pytest.fixture(autouse=True)
@@ -125,3 +126,21 @@ def ensembles(pool: Pool) -> Iterator[EnsembleFactory]:
         for server in ensemble.servers:
             if server.running and server.paused:
                 server.resume()
+
+
+@pytest.fixture
+def make(ensembles: EnsembleFactory) -> Iterator[Maker]:
+    """Clients of one namespace over three ensembles, stopped afterwards."""
+    hosts = ";".join(ensemble.hosts for ensemble in ensembles(3))
+    made: list[ParKazooClient] = []
+
+    def maker(**options: Any) -> ParKazooClient:
+        client = ParKazooClient(hosts, timeout=30, **options)
+        client.start(PATIENCE_SECONDS)
+        made.append(client)
+        return client
+
+    yield maker
+    for client in made:
+        client.stop()
+        client.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from kazoo.protocol.states import KazooState
 from kazoo.security import make_acl, make_digest_acl
 
 import parkazoo.aio
-from conftest import EnsembleFactory
+from conftest import EnsembleFactory, Maker
 from parkazoo import (
     CrossShardTransaction,
     NotInitialized,
@@ -40,26 +39,6 @@ from parkazoo.check import Checker
 from parkazoo.layout import INTENTS
 from servers import PATIENCE_SECONDS, wait_until
 from victim import finish
-
-Maker = Callable[..., ParKazooClient]
-
-
-@pytest.fixture
-def make(ensembles: EnsembleFactory) -> Iterator[Maker]:
-    """Clients of one namespace over three ensembles, stopped afterwards."""
-    hosts = ";".join(ensemble.hosts for ensemble in ensembles(3))
-    made: list[ParKazooClient] = []
-
-    def maker(**options: Any) -> ParKazooClient:
-        client = ParKazooClient(hosts, timeout=30, **options)
-        client.start(PATIENCE_SECONDS)
-        made.append(client)
-        return client
-
-    yield maker
-    for client in made:
-        client.stop()
-        client.close()
 
 
 def nothing_wrong(client: ParKazooClient) -> bool:

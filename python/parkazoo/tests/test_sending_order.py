@@ -4,37 +4,16 @@ machine lets another thread run between any two of its own steps."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from kazoo.protocol.serialization import Delete, GetData, SetData
 
-from conftest import EnsembleFactory
+from conftest import Maker
 from parkazoo import ParKazooClient, failpoints, ordering
 from servers import PATIENCE_SECONDS
 
-Maker = Callable[..., ParKazooClient]
 # Long enough for the other thread to do the wrong thing, if it would.
 HELD_UP_SECONDS = 1.0
-
-
-@pytest.fixture
-def make(ensembles: EnsembleFactory) -> Iterator[Maker]:
-    """Clients of one namespace over three ensembles, stopped afterwards."""
-    hosts = ";".join(ensemble.hosts for ensemble in ensembles(3))
-    made: list[ParKazooClient] = []
-
-    def maker(**options: Any) -> ParKazooClient:
-        client = ParKazooClient(hosts, timeout=30, **options)
-        client.start(PATIENCE_SECONDS)
-        made.append(client)
-        return client
-
-    yield maker
-    for client in made:
-        client.stop()
-        client.close()
 
 
 @pytest.mark.parametrize("session_order", [False, True])
