@@ -13,8 +13,11 @@ use crate::output::{print, size};
 use crate::shared::Shared;
 use crate::status::{NodeStatus, ask_all, sum, tombstones};
 
-/// Free disk below which the doctor warns: writes stop at the engine's reserve of 128 MiB.
-const DISK_LOW_BYTES: u64 = 1 << 30;
+/// Bytes that writes may still take below which the doctor says that a disk is getting full.
+const ROOM_LOW_BYTES: u64 = 1 << 30;
+
+/// Bytes that writes may still take below which it says that a node refuses them: what is left is for small ones.
+const ROOM_NONE_BYTES: u64 = 256 << 10;
 
 /// One thing that the doctor found.
 struct Finding {
@@ -86,6 +89,21 @@ fn is_up(nodes: &[NodeStatus], id: u64) -> bool {
     nodes.iter().any(|status| u64::from(status.node.id.0) == id && status.answer.is_ok())
 }
 
+/// What a node that is up, but takes no writes, says of its storage.
+enum Refuses {
+    /// It has no room.
+    Full,
+    /// It has failed.
+    Stopped(String),
+}
+
+fn refuses(answer: &Json) -> Option<Refuses> {
+    if let Some(reason) = answer["storage_stopped"].as_str() {
+        return Some(Refuses::Stopped(reason.to_owned()));
+    }
+    answer["room_bytes"].as_u64().filter(|&room| room < ROOM_NONE_BYTES).map(|_| Refuses::Full)
+}
+
 /// What one node holds for another.
 struct Parcel {
     hints: u64,
@@ -119,7 +137,15 @@ fn waiting_hints(nodes: &[NodeStatus]) -> Vec<Finding> {
             hints => format!("{hints} hints wait"),
         };
         let held: Vec<&str> = parcels.iter().map(|parcel| parcel.text.as_str()).collect();
-        let next = if !is_up(nodes, target) {
+        let target_answer = nodes.iter().find(|status| u64::from(status.node.id.0) == target);
+        let refuses = target_answer.and_then(|status| refuses(status.answer.as_ref().ok()?));
+        let next = if let Some(refuses) = refuses {
+            let why = match refuses {
+                Refuses::Full => format!("make room at n{target}, whose disk is full"),
+                Refuses::Stopped(_) => format!("start n{target} again, whose storage has stopped"),
+            };
+            format!("{why}; the writes are safe where they are until then, and follow by themselves")
+        } else if !is_up(nodes, target) {
             format!(
                 "start node {target} again; the writes are safe where they are until then, and follow by themselves"
             )
@@ -297,10 +323,73 @@ fn start_again(dead: &Node, nodes: &[NodeStatus]) -> String {
     }
 }
 
+/// That a node takes no writes, or soon will not.
+fn storage(id: NodeId, answer: &Json) -> Option<Finding> {
+    let free = size(answer["disk_available_bytes"].as_u64().unwrap_or(0));
+    match (refuses(answer), answer["room_bytes"].as_u64()) {
+        (Some(Refuses::Stopped(reason)), _) => Some(Finding {
+            bad: true,
+            what: format!("{id}: its storage has stopped ({reason}); it takes no writes, the others stand in for it"),
+            next: format!(
+                "look at its disk, then stop node {id} and start it again with the same command: what it lacks comes \
+                 back from the others (docs/operating/durability.md, When a sync fails)"
+            ),
+        }),
+        (Some(Refuses::Full), _) => Some(Finding {
+            bad: true,
+            what: format!(
+                "{id} refuses writes: its disk is full, the {free} that are left are the reserve; gets that ask few \
+                 replicas may miss what was written since"
+            ),
+            next: "make room, or delete large values, which goes on; until then get with -r N, which finds what any replica \
+                   took (docs/operating/durability.md, When the disk is full)"
+                .to_owned(),
+        }),
+        (None, Some(room)) if room < ROOM_LOW_BYTES => Some(Finding {
+            bad: false,
+            what: format!("{id}: its disk is getting full: {} more, and it refuses writes", size(room)),
+            next: "make room".to_owned(),
+        }),
+        _ => None,
+    }
+}
+
+/// What the disk has damaged of records whose keys nobody can tell.
+fn damage_of_unknown_keys(id: NodeId, answer: &Json) -> Vec<Finding> {
+    let stores = answer["stores"].as_array().into_iter().flatten();
+    let damaged = stores.filter(|store| store["corrupt_unplaced"].as_u64().is_some_and(|places| places > 0));
+    damaged
+        .map(|store| {
+            let places = match store["corrupt_unplaced"].as_u64() {
+                Some(1) => "1 place".to_owned(),
+                places => format!("{} places", places.unwrap_or(0)),
+            };
+            let name = store["store"].as_str().unwrap_or_default();
+            Finding {
+                bad: true,
+                what: format!(
+                    "{id} found {places} of the log of store {name} damaged when it started, and cannot tell which \
+                     keys lay there"
+                ),
+                next: match store["replicas"].as_u64() {
+                    Some(1) => "check the disk; the store has one replica, so what was there is lost: write it again \
+                                from where it came"
+                        .to_owned(),
+                    _ => "check the disk; comparing with all other replicas brings back what was there, and they must \
+                          be up for it: `tontine repair start` does it now"
+                        .to_owned(),
+                },
+            }
+        })
+        .collect()
+}
+
 /// What a node's disk has damaged, and whether it is back.
 fn corrupt_records(id: NodeId, answer: &Json) -> Option<Finding> {
     let records = |count: u64| if count == 1 { "1 record".to_owned() } else { format!("{count} records") };
-    let (found, left) = (sum(answer, "corrupt_records_total"), sum(answer, "corrupt_records_left"));
+    let unplaced = sum(answer, "corrupt_unplaced");
+    let found = sum(answer, "corrupt_records_total").saturating_sub(unplaced);
+    let left = sum(answer, "corrupt_records_left").saturating_sub(unplaced);
     (found > 0).then(|| match left {
         0 => Finding {
             bad: false,
@@ -336,6 +425,7 @@ fn examine(status: &NodeStatus, generation: u64, nodes: &[NodeStatus], findings:
             return;
         }
     };
+    findings.extend(storage(id, answer));
     if answer["generation"].as_u64() != Some(generation) {
         findings.push(Finding {
             bad: true,
@@ -344,18 +434,11 @@ fn examine(status: &NodeStatus, generation: u64, nodes: &[NodeStatus], findings:
         });
     }
     findings.extend(refused_hints(status, answer));
-    findings.extend(refilling(status, answer));
+    // A node whose storage has stopped gets nothing back.
+    findings
+        .extend(refilling(status, answer).filter(|_| !matches!(refuses(answer), Some(Refuses::Stopped(_)))));
     findings.extend(not_compared(status, answer));
     findings.extend(stopped_parts(status, answer));
     findings.extend(corrupt_records(id, answer));
-    if answer["engine"] == "log"
-        && let Some(free) = answer["disk_available_bytes"].as_u64()
-        && free < DISK_LOW_BYTES
-    {
-        findings.push(Finding {
-            bad: true,
-            what: format!("{id} has {} of disk left", size(free)),
-            next: "make room; writes are refused when the reserve of 128 MiB is reached".to_owned(),
-        });
-    }
+    findings.extend(damage_of_unknown_keys(id, answer));
 }

@@ -152,6 +152,14 @@ impl StorageEngine for PlantedEngine {
         self.inner.discard_damaged(partition)
     }
 
+    fn settle_unplaced(&self) {
+        self.inner.settle_unplaced();
+    }
+
+    fn room(&self) -> Result<u64, StorageError> {
+        self.inner.room()
+    }
+
     fn sync(&self) -> BoxFuture<'static, Result<(), StorageError>> {
         self.inner.sync()
     }

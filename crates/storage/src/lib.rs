@@ -111,6 +111,9 @@ pub struct EngineStats {
     pub corrupt_records: u64,
     /// Of them, those that nothing has replaced: neither discarded nor written over.
     pub corrupt_records_left: u64,
+    /// Of those left, damage that the last opening found and that no key's entry points at: see
+    /// [`StorageEngine::settle_unplaced`].
+    pub corrupt_unplaced: u64,
     /// Times that writes were synced to the device.
     pub syncs: u64,
     /// Bytes written by compaction.
@@ -258,6 +261,18 @@ pub trait StorageEngine: Send + Sync {
     /// not stand in the way of others. It reads no others, so it takes the time of looking through an index.
     fn discard_damaged(&self, _partition: PartitionId) -> Result<u64, StorageError> {
         Ok(0)
+    }
+
+    /// Whoever has compared everything here with all other replicas since the engine was opened says so: what they have
+    /// is here again, so damage at places that no key's entry points at counts no longer as left.
+    fn settle_unplaced(&self) {}
+
+    /// Bytes that puts may take before they are refused with `Full`.
+    ///
+    /// # Errors
+    /// Why the engine refuses all work.
+    fn room(&self) -> Result<u64, StorageError> {
+        Ok(u64::MAX)
     }
 
     /// Waits until the write at `commit` is as durable as the engine's setting promises to whoever acknowledges it.

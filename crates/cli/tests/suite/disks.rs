@@ -190,6 +190,37 @@ fn a_flipped_bit_in_a_data_file_is_found_and_repaired_from_a_replica() {
     assert_eq!(records(&cluster), [Some(100); 3]);
 }
 
+/// It stayed bad for ever when comparing had brought back what was there, and `--scrub`, which was advised, found nothing.
+#[test]
+fn damage_of_unknown_keys_is_settled_by_comparing_everything() {
+    let mut cluster = cluster(&[]);
+    let keys = keys(100);
+    put(&cluster, 0..100, "a value that is replaced");
+    let mut door = Redis::connect(&cluster.resp(1));
+    keys.iter().enumerate().for_each(|(at, key)| set(&mut door, key, &format!("the newest {at:03}")));
+    await_records(&cluster, 100);
+    await_equal(&cluster, &keys);
+    cluster.end_node(2, Signal::TERM);
+    // Without the index all is read from the log, where an older value of the key is found instead.
+    let log = segments(&cluster, 2).into_iter().find(|file| contains(file, b"the newest 040")).unwrap();
+    let bytes = std::fs::read(&log).unwrap();
+    let at = bytes.windows(14).position(|window| window == b"the newest 040").unwrap();
+    let file = OpenOptions::new().write(true).open(&log).unwrap();
+    let harmed: Vec<u8> = bytes[at - 80..at].iter().map(|byte| byte ^ 4).collect();
+    file.write_all_at(&harmed, (at - 80) as u64).unwrap();
+    std::fs::remove_file(log.with_file_name("index")).unwrap();
+    cluster.start_node_again(2);
+    let found = cluster.run(&["doctor"]).exits(1).text();
+    assert!(found.contains("bad   n2 found 1 place of the log of store default damaged"), "{found}");
+    cluster.run(&["repair", "start"]).exits(0);
+    until("comparing settles it", || cluster.run(&["doctor"]), |found| found.code == 0);
+    await_equal(&cluster, &keys);
+}
+
+fn contains(file: &Path, wanted: &[u8]) -> bool {
+    std::fs::read(file).unwrap().windows(wanted.len()).any(|window| window == wanted)
+}
+
 /// Flips a bit in the only place where a node's default store says this. The node may run.
 fn flip(cluster: &Cluster, node: usize, wanted: &str) {
     let wanted = wanted.as_bytes();
@@ -285,6 +316,9 @@ fn a_full_disk_at_one_replica_fails_no_write_and_is_made_up_for_when_there_is_ro
     }
     let waiting = |found: &Option<Vec<(u64, u64, u64)>>| found.iter().flatten().any(|hint| hint.1 == 2);
     until("hints wait for the full node", || hints(&cluster), waiting);
+    let found = cluster.run(&["doctor"]).exits(1).text();
+    assert!(found.contains("bad   n2 refuses writes: its disk is full, "), "{found}");
+    assert!(found.contains("make room at n2, whose disk is full; the writes are safe"), "{found}");
     // It still answers what it has, and what it has not comes from the others.
     let mut full = Redis::connect(&cluster.resp(2));
     assert_eq!(full.call(&[b"GET", b"key-1"]), Reply::Bulk(Some(b"small".to_vec())));
@@ -350,6 +384,9 @@ fn a_failing_fsync_at_one_replica_fails_no_write_and_loses_none() {
     for key in &keys {
         assert_eq!(door.call(&[b"GET", key.as_bytes()]), Reply::Bulk(Some(b"while it fails".to_vec())));
     }
+    let found = cluster.run(&["doctor"]).exits(1).text();
+    assert!(found.starts_with("bad   n2: its storage has stopped ("), "{found}");
+    assert!(found.contains("start n2 again, whose storage has stopped; the writes are safe"), "{found}");
 
     cluster.end_node(2, Signal::KILL);
     std::fs::remove_file(&fails).unwrap();

@@ -20,13 +20,13 @@ mod sessions;
 mod standstill;
 mod status;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use client::peers::Peers;
-use model::{Moment, NodeId, PartitionId};
+use model::{Generation, Moment, NodeId, PartitionId};
 use parking_lot::Mutex;
 use protocol::antientropy::{Left, Outcome, Schedule};
 use protocol::lateness::Lateness;
@@ -105,6 +105,8 @@ struct State {
     /// Breaks off the comparison that runs.
     abort: bool,
     ended: BTreeMap<NodeId, Ended>,
+    /// The peers with which all of a store has been compared since the start, under one generation.
+    whole: BTreeMap<String, (Generation, BTreeSet<NodeId>)>,
     /// What each peer's workers usually take for a ping.
     usual: BTreeMap<NodeId, Lateness>,
     /// What an operator has stopped while the rest goes on.
@@ -204,6 +206,7 @@ impl Repair {
             running: None,
             abort: false,
             ended: BTreeMap::new(),
+            whole: BTreeMap::new(),
             usual: BTreeMap::new(),
             stopped: standstill::parts(&*disk),
             scrub: Scrub::default(),

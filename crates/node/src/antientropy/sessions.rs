@@ -1,5 +1,6 @@
 //! Comparing with every peer in its turn.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -81,6 +82,9 @@ async fn compare(repair: &Arc<Repair>, peer: NodeId) {
         let outcome = Box::pin(drive.run(partitions, &mut |_, _| {})).await;
         through += count;
         add(&mut total, outcome);
+        if outcome.complete && count == shared(&view, store, (own, peer), &[], &[]).len() {
+            settle_damage(repair, &view, store, peer);
+        }
         if !outcome.complete {
             tracing::debug!(%peer, store = %store.definition().name, ?outcome, "comparison not complete");
         }
@@ -104,6 +108,31 @@ async fn compare(repair: &Arc<Repair>, peer: NodeId) {
     state.running = None;
     state.ended.insert(peer, Ended { at: now, took, outcome: total });
     state.schedule.ended(total.complete, now);
+}
+
+/// All that this node and a peer share of a store has been compared. Once that is so of each peer, what the disk had
+/// damaged of unknown keys before the start is here again, if anybody has it. A scrub settles nothing: it reads what is
+/// there. Where a partition has no other replica nothing brings it back, and it stays told of.
+fn settle_damage(repair: &Repair, view: &View, store: &LocalStore, peer: NodeId) {
+    let unplaced = store.engine().stats().corrupt_unplaced;
+    if unplaced == 0 {
+        return;
+    }
+    let (name, generation) = (&store.definition().name, view.cluster().generation);
+    let mut state = repair.state.lock();
+    let (under, whole) = state.whole.entry(name.to_string()).or_insert((generation, BTreeSet::new()));
+    if *under != generation {
+        // Partitions may have other replicas now.
+        (*under, *whole) = (generation, BTreeSet::new());
+    }
+    whole.insert(peer);
+    let replicas = view.replicated_by(repair.replica.node(), store);
+    let settled =
+        |others: &Vec<NodeId>| !others.is_empty() && others.iter().all(|other| whole.contains(other));
+    if replicas.values().all(settled) {
+        store.engine().settle_unplaced();
+        tracing::info!(store = %name, places = unplaced, "damage of unknown keys is made up for by comparing");
+    }
 }
 
 /// The partitions that both hold, and that are to be compared: `only` these parts, if any, and none that is stopped.

@@ -1,5 +1,6 @@
 //! The steps of a collection round at this node, in the order in which each must be done.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -129,14 +130,19 @@ impl Answers {
                 participant.confirm(confirm, own, now).map(|()| epoch)
             })
             .map_err(refused)?;
+        let mut failed_of = BTreeMap::new();
         for (done, (position, (name, key), tombstones)) in kept.iter().enumerate() {
             if done % KEYS_AT_ONCE == KEYS_AT_ONCE - 1 {
                 breathe().await;
             }
             if let Err(failure) = self.cleanse(&view, name, key, tombstones) {
-                tracing::warn!(store = %name, error = %failure, "a key of a collection round is left out");
+                let (keys, _) = failed_of.entry(name).or_insert((0_u64, failure));
+                *keys += 1;
                 left_out.push(*position);
             }
+        }
+        for (name, (keys, error)) in failed_of {
+            tracing::warn!(store = %name, keys, %error, "keys of a collection round are left out");
         }
         for store in view.stores() {
             store.engine().sync().await.map_err(failed)?;

@@ -1,6 +1,8 @@
 //! What a node tells of itself and of each of its stores, for people and tools that ask for its status. It is one
 //! document, put together from numbers that are kept anyway. Must never: read a record.
 
+use storage::StorageError;
+
 use super::Node;
 use crate::stores::LocalStore;
 
@@ -13,6 +15,7 @@ impl Node {
         let pending = self.handoffs.get().map_or_else(Vec::new, |handoffs| handoffs.status());
         let uptime = self.ports.clock.now().since(self.started);
         let load = self.admission.load();
+        let (room, stopped) = self.room();
         let status = serde_json::json!({
             "node": self.config.id,
             "cluster": self.config.cluster,
@@ -28,6 +31,8 @@ impl Node {
             "request_bytes": load.bytes,
             "resp_commands_total": self.resp.commands(),
             "disk_available_bytes": self.disk.available_bytes(),
+            "room_bytes": room,
+            "storage_stopped": stopped,
             "hints": pending,
             "repair_stopped": self.repair.is_stopped(),
             "repair_stopped_parts": self.repair.stopped_parts(),
@@ -39,6 +44,23 @@ impl Node {
             "stores": stores,
         });
         serde_json::to_vec(&status).expect("a status is plain data")
+    }
+
+    /// Bytes that writes may take before they are refused, where that is known, and why storage has stopped, if it has.
+    fn room(&self) -> (Option<u64>, Option<String>) {
+        let view = self.replica.view().get();
+        let engines = view.stores().iter().map(|store| store.engine()).chain([self.replica.hints().engine()]);
+        let (mut room, mut stopped) = (None, None);
+        for engine in engines {
+            match engine.room() {
+                Ok(u64::MAX) => {}
+                Ok(bytes) => room = Some(room.map_or(bytes, |least: u64| least.min(bytes))),
+                Err(StorageError::Fatal { reason }) => stopped = Some(reason),
+                // It is being closed.
+                Err(_) => {}
+            }
+        }
+        (room, stopped)
     }
 }
 
@@ -58,6 +80,7 @@ fn store_status(store: &LocalStore) -> serde_json::Value {
         "memory_bytes": stats.memory_bytes,
         "corrupt_records_total": stats.corrupt_records,
         "corrupt_records_left": stats.corrupt_records_left,
+        "corrupt_unplaced": stats.corrupt_unplaced,
         "syncs_total": stats.syncs,
         "compacted_bytes_total": stats.compacted_bytes,
         "expiring_keys": store.expiring_known(),

@@ -115,7 +115,17 @@ impl Core {
         if full { Err(self.answer_full()) } else { Ok(()) }
     }
 
-    /// How much writers may still take.
+    /// How much writers may still take, now.
+    pub(super) fn room(&self) -> Result<u64, StorageError> {
+        self.check()?;
+        self.look_at_space();
+        match self.full.load(Ordering::Acquire) {
+            true => Ok(0),
+            false => Ok(u64::try_from(self.space.load(Ordering::Relaxed)).unwrap_or(0)),
+        }
+    }
+
+    /// Sees how much writers may still take.
     pub(super) fn look_at_space(&self) {
         let left = self.disk.available_bytes().saturating_sub(self.tail.end().waiting as u64);
         let left = i64::try_from(left).unwrap_or(i64::MAX);

@@ -72,6 +72,8 @@ pub(super) struct Core {
     pub(super) corrupt: Mutex<BTreeSet<(u32, u32)>>,
     /// How many of them were discarded, so that good ones could be written.
     pub(super) corrupt_discarded: AtomicU64,
+    /// How many were found at opening without an entry that points at them, and are not settled.
+    pub(super) corrupt_unplaced: AtomicU64,
     pub(super) syncs: AtomicU64,
     pub(super) compacted_bytes: AtomicU64,
     /// The directory's lock, until the engine is closed or gone.

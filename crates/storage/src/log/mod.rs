@@ -197,6 +197,7 @@ impl Core {
             snapshot_bytes: AtomicU64::new(recovered.snapshot_bytes),
             corrupt: Mutex::new(recovered.corrupt),
             corrupt_discarded: AtomicU64::new(0),
+            corrupt_unplaced: AtomicU64::new(recovered.unplaced),
             syncs: AtomicU64::new(0),
             compacted_bytes: AtomicU64::new(0),
             lock: Mutex::new(Some(lock)),
@@ -253,6 +254,7 @@ impl Core {
         let mut stats = EngineStats {
             corrupt_records: corrupt,
             corrupt_records_left: corrupt.saturating_sub(self.corrupt_discarded.load(Ordering::Relaxed)),
+            corrupt_unplaced: self.corrupt_unplaced.load(Ordering::Relaxed),
             syncs: self.syncs.load(Ordering::Relaxed),
             compacted_bytes: self.compacted_bytes.load(Ordering::Relaxed),
             disk_bytes: self.snapshot_bytes.load(Ordering::Relaxed),
@@ -296,6 +298,15 @@ impl StorageEngine for LogEngine {
 
     fn discard_damaged(&self, partition: PartitionId) -> Result<u64, StorageError> {
         self.core.discard_damaged(partition)
+    }
+
+    fn settle_unplaced(&self) {
+        let settled = self.core.corrupt_unplaced.swap(0, Ordering::Relaxed);
+        self.core.corrupt_discarded.fetch_add(settled, Ordering::Relaxed);
+    }
+
+    fn room(&self) -> Result<u64, StorageError> {
+        self.core.room()
     }
 
     fn acknowledges_at_once(&self) -> bool {

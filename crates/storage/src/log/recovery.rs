@@ -41,6 +41,8 @@ pub(super) struct Recovered {
     pub(super) snapshot_bytes: u64,
     /// Segment and offset of records that are lost.
     pub(super) corrupt: BTreeSet<(u32, u32)>,
+    /// How many of them the index does not point at: nobody can tell whose they were.
+    pub(super) unplaced: u64,
 }
 
 /// Takes the records of segments, in the order of the log.
@@ -95,6 +97,7 @@ pub(super) fn recover(disk: &dyn Disk, directory: &str, engine: u64) -> Result<R
         None => rebuild(&files)?,
     };
     corrupt.extend(&reading.corrupt);
+    let unplaced = corrupt.len() as u64;
     corrupt.extend(still_held(&index, &reading.unsound));
     let segments = Segments::default();
     let highest = files.keys().next_back().copied().unwrap_or(0);
@@ -124,6 +127,7 @@ pub(super) fn recover(disk: &dyn Disk, directory: &str, engine: u64) -> Result<R
         read_bytes: reading.bytes,
         snapshot_bytes: known.map_or(0, |snapshot| snapshot.bytes),
         corrupt,
+        unplaced,
     })
 }
 

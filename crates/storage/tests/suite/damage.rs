@@ -276,6 +276,29 @@ fn only_damaged_records_that_were_met_are_forgotten_and_no_others_are_read() {
     assert_eq!(engine.partitions(), [(partition, u64::from(KEYS) - 2)]);
 }
 
+/// It counted as left until the next start, also when comparing had brought back what was there.
+#[test]
+fn damage_that_no_entry_points_at_is_left_until_somebody_has_compared_everything() {
+    let disk = prepared();
+    disk.remove(&path("index")).unwrap();
+    let contents = disk.contents(&path(SEGMENT)).unwrap();
+    let wanted = value(1, 1);
+    let at = contents.windows(wanted.len()).position(|window| window == wanted).unwrap() as u64;
+    // One whose header and key are gone, and one whose value is.
+    (1..50).for_each(|back| assert!(disk.flip_bit(&path(SEGMENT), at - back, 1)));
+    let wanted = value(2, 1);
+    let at = contents.windows(wanted.len()).position(|window| window == wanted).unwrap() as u64;
+    assert!(disk.flip_bit(&path(SEGMENT), at + 3, 0));
+    let (_world, engine) = try_open(&disk).unwrap();
+    let left = || (engine.stats().corrupt_records_left, engine.stats().corrupt_unplaced);
+    assert_eq!(left(), (2, 1));
+    engine.settle_unplaced();
+    engine.settle_unplaced();
+    assert_eq!(left(), (1, 0), "what can be told whose it is stays until it is replaced");
+    assert_eq!(engine.discard_corrupt(PartitionId(0), Token::of(b"key 2"), b"key 2"), Ok(true));
+    assert_eq!((left(), engine.stats().corrupt_records), ((0, 0), 2));
+}
+
 /// The log goes on holding what was replaced, and each start that read it told of it again.
 #[test]
 fn damage_that_was_replaced_is_not_counted_by_the_next_start() {
