@@ -301,6 +301,14 @@ fn start_again(dead: &Node, nodes: &[NodeStatus]) -> String {
             .and_then(|data| Some(data.parent()?.join(format!("node-{}", dead.id.0))));
         guess = guess.or_else(|| Some((data?, coordination)));
     }
+    let dev = guess.as_ref().and_then(|(data, _)| crate::holder::dev_process(data.parent()?));
+    if let Some(process) = dev {
+        // Other nodes of it answer: ending it would end them as well.
+        return format!(
+            "nothing yet: it runs in the `tontine dev` that is process {process}, and starts; if it stays so, stop that \
+             one (Ctrl-C) and start it again"
+        );
+    }
     match guess {
         Some((data, coordination)) if data.is_dir() => {
             let words = [

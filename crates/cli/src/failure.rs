@@ -90,7 +90,7 @@ impl CliError {
             "kind": self.kind(),
             "message": self.to_string(),
             "outcome": if unknown { "unknown" } else { "failed" },
-            "retryable": self.client().is_some_and(ClientError::is_retryable),
+            "retryable": self.client().is_some_and(can_be_sent_again),
             "next": self.next(),
         }})
     }
@@ -147,6 +147,11 @@ impl CliError {
     }
 }
 
+/// Whether the same command may succeed later, as `docs/reference/errors.md` says of each code.
+fn can_be_sent_again(error: &ClientError) -> bool {
+    code_of(error).map_or_else(|| error.is_retryable(), ErrorCode::is_retryable)
+}
+
 /// The code that a node would have answered with.
 fn code_of(error: &ClientError) -> Option<ErrorCode> {
     match error {
@@ -189,6 +194,7 @@ mod tests {
         assert_eq!(error.exit_code(), 3);
         assert_eq!(error.json()["error"]["kind"], "indeterminate");
         assert_eq!(error.json()["error"]["outcome"], "unknown");
+        assert_eq!(error.json()["error"]["retryable"], true, "as docs/reference/errors.md says");
 
         let overloaded =
             ClientError::Failed { code: ErrorCode::Overloaded, detail: "4096 requests".to_owned() };

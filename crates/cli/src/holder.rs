@@ -77,6 +77,14 @@ pub(crate) fn hold(data_dir: &Path) -> Result<HeldDirectory, CliError> {
     Ok(HeldDirectory { _lock: file })
 }
 
+/// The running `tontine dev` that holds a cluster's data directory, where the system tells. The lock is not tried: for
+/// that moment a `dev` that starts would be refused.
+pub(crate) fn dev_process(data_dir: &Path) -> Option<u32> {
+    let id: u32 = std::fs::read_to_string(data_dir.join(DEV_LOCK)).ok()?.trim().parse().ok()?;
+    let words = std::fs::read(format!("/proc/{id}/cmdline")).ok()?;
+    words.split(|byte| *byte == 0).any(|word| word == b"dev").then_some(id)
+}
+
 fn write_process(file: &mut File) -> std::io::Result<()> {
     writeln!(file, "{}", std::process::id())
 }
@@ -214,6 +222,24 @@ mod tests {
         assert!(message.contains(&format!("(process {})", std::process::id())), "{message}");
         drop(held);
         assert!(hold(&data).is_ok());
+    }
+
+    #[test]
+    fn a_dev_that_runs_is_known_by_its_lock_and_its_command() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(dev_process(folder.path()), None);
+        let _held = hold(folder.path()).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(dev_process(folder.path()), None, "this is no dev");
+        if Path::new("/proc/self/cmdline").exists() {
+            let mut command = std::process::Command::new("sh");
+            let command = command.args(["-c", "read line", "dev"]).stdin(std::process::Stdio::piped());
+            let mut dev = command.spawn().unwrap();
+            std::fs::write(folder.path().join(DEV_LOCK), format!("{}\n", dev.id())).unwrap();
+            assert_eq!(dev_process(folder.path()), Some(dev.id()));
+            drop(dev.stdin.take());
+            dev.wait().unwrap();
+            assert_eq!(dev_process(folder.path()), None, "it has ended");
+        }
     }
 
     #[test]

@@ -35,7 +35,8 @@ pub struct NodeSettings {
     /// Worker threads of one node, 1 to 512; by default one for each core, shared among the nodes of this machine.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=512), value_name = "THREADS")]
     pub workers: Option<u16>,
-    /// Password that Redis clients must give; by default none. The variable keeps it off the process list.
+    /// Password that Redis clients must give; by default none. The variable TONTINE_PASSWORD keeps it off the process
+    /// list.
     #[arg(long, env = "TONTINE_PASSWORD", hide_env_values = true)]
     pub password: Option<String>,
     /// How much a node takes in.

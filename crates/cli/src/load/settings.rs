@@ -54,6 +54,16 @@ pub(crate) enum Column {
     Name(String),
 }
 
+impl std::fmt::Display for Column {
+    /// As people count and name them.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Column::Number(number) => write!(f, "column {}", number + 1),
+            Column::Name(name) => write!(f, "column {name:?}"),
+        }
+    }
+}
+
 impl Column {
     fn parse(text: &str) -> Column {
         match text.parse::<usize>() {
@@ -169,8 +179,37 @@ impl LoadSettings {
 
     /// What must stay the same between a load and its resumption.
     pub(crate) fn describe(&self, cluster: &str, store: &str) -> String {
-        format!("{self:?} into store {store:?} of cluster {cluster:?}")
+        let read = match self {
+            LoadSettings::Delimited { csv, columns, header, escapes } => {
+                let format = if *csv { "csv" } else { "tsv" };
+                let header = if *header { "with a header" } else { "without a header" };
+                let escapes = if *escapes { ", with escapes" } else { "" };
+                let value = columns.value.to_string();
+                format!("{format} {header}{escapes}, {}", parts(&columns.key, &value, &columns.expires))
+            }
+            LoadSettings::Jsonl(fields) => format!("jsonl, {}", fields.describe()),
+            LoadSettings::Deb822(fields) => format!("deb822, {}", fields.describe()),
+        };
+        format!("{read}, into store {store:?} of cluster {cluster:?}")
     }
+}
+
+impl Fields {
+    fn describe(&self) -> String {
+        let value =
+            self.value.as_deref().map_or_else(|| "the whole record".to_owned(), |name| format!("{name:?}"));
+        parts(&format!("{:?}", self.key), &value, &self.expires.clone().map(|name| format!("{name:?}")))
+    }
+}
+
+/// Where a record's parts are, in words.
+fn parts<Part: std::fmt::Display>(key: &Part, value: &str, expires: &Expires<Part>) -> String {
+    let expires = match expires {
+        Expires::Never => String::new(),
+        Expires::IfThere(part) => format!(", expiry from {part} if it is there"),
+        Expires::There(part) => format!(", expiry from {part}"),
+    };
+    format!("keys from {key}, values from {value}{expires}")
 }
 
 fn delimited_settings(arguments: &LoadArguments, csv: bool) -> Result<LoadSettings, CliError> {

@@ -101,7 +101,10 @@ fn a_bad_record_stops_the_load_after_everything_before_it_and_resume_goes_on_fro
     cluster.run(&["get", "k201"]).exits(1);
 
     let other_columns = ["load", &file, "--key", "2", "--value", "1", "--resume"];
-    cluster.run(&other_columns).fails_with("begin again without --resume");
+    let refused = cluster.run(&other_columns);
+    let words = "that load read tsv without a header, keys from column 1, values from column 2, into store \"default\"";
+    assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    refused.fails_with("begin again without --resume");
     let rest = cluster.json(&[&load[..], &["--resume", "--skip-bad"]].concat());
     assert_eq!(
         (&rest["records"], &rest["bad"], &rest["bad_first"][0]["line"]),
