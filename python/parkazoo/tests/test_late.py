@@ -19,9 +19,7 @@ from parkazoo.layout import INTENTS
 from parkazoo.mapping import Table
 from parkazoo.requests import _sync
 from servers import PATIENCE_SECONDS, wait_until
-from test_client import Maker, leave_behind, make, nothing_wrong
-
-__all__ = ["make"]
+from test_client import Maker, leave_behind, nothing_wrong
 
 
 def directory_on(client: ParKazooClient, ensemble: str) -> str:

@@ -23,9 +23,7 @@ from parkazoo.check import Checker
 from parkazoo.copying import Copier
 from parkazoo.move import Mover
 from servers import PATIENCE_SECONDS, wait_until
-from test_client import Maker, make, nothing_wrong
-
-__all__ = ["make"]
+from test_client import Maker, nothing_wrong
 
 
 def elsewhere(client: ParKazooClient, *paths: str) -> dict[int, str]:

@@ -30,9 +30,7 @@ from parkazoo.mapping import Table
 from parkazoo.move import FAREWELL, Mover
 from parkazoo.seat import ADMIN
 from servers import PATIENCE_SECONDS, wait_until
-from test_client import Maker, make, nothing_wrong
-
-__all__ = ["make"]
+from test_client import Maker, nothing_wrong
 
 
 def overtaken(label: str, mover: Mover, others: Callable[[], Any]) -> Any:

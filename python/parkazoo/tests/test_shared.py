@@ -12,9 +12,7 @@ from kazoo.protocol.serialization import Exists
 
 from parkazoo.ensemble import Shared
 from servers import PATIENCE_SECONDS
-from test_client import Maker, make, nothing_wrong
-
-__all__ = ["make"]
+from test_client import Maker, nothing_wrong
 
 
 class Told:

@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 from kazoo.exceptions import NoNodeError
 
+from conftest import Maker
 from parkazoo import ParKazooClient
 from parkazoo.move import Mover
 from servers import PATIENCE_SECONDS, wait_until
-from test_client import Maker, make
 from test_moves import elsewhere
-
-__all__ = ["make"]
 
 
 def deafen(client: ParKazooClient) -> None:
