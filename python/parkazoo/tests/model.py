@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from kazoo.exceptions import (
@@ -61,6 +62,19 @@ Tree = dict[str, int]
 
 class Broken(AssertionError):
     """A check failed; the message has the steps that led to it."""
+
+
+def documented(states: dict[str, int]) -> None:
+    """Is each number of states in a table of the document that tells of them?"""
+    design = Path(__file__).parent.parent / "docs" / "design.md"
+    told = {
+        number.strip().replace(",", "")
+        for line in design.read_text().splitlines()
+        if line.startswith("|")
+        for number in line.split("|")[-2].split(";")
+    }
+    untold = {name: count for name, count in states.items() if str(count) not in told}
+    assert not untold, f"{design} tells of other numbers of states"
 
 
 def stat_of(tree: Tree, path: str) -> ZnodeStat:

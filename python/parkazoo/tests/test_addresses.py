@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import socket
+import time
 from typing import Any
 
 import pytest
@@ -104,7 +105,7 @@ def test_the_address_of_somebody_else_is_refused(
     name = next(n for n, h in listed.items() if h == second.hosts)
     for given, why in (
         (first.hosts, "is a server of"),
-        (third.hosts, "is not a server of"),
+        (third.hosts, "is not a server of .* holds nothing of a namespace"),
         (f"{second.hosts},{third.hosts}", "are not the servers of one ensemble"),
         (f"127.0.0.1:{free_port()}", "none of .* answers"),
     ):
@@ -115,6 +116,35 @@ def test_the_address_of_somebody_else_is_refused(
         assert re.search(why, said), (given, said)
     assert cli.main(["--hosts", hosts, "set-hosts", "e7", second.hosts]) == 2
     assert table_of(hosts, capsys) == listed
+
+
+@pytest.mark.parametrize("name", ["e0", "e1"])
+def test_the_server_of_another_namespace_is_what_is_named(
+    ensembles: EnsembleFactory, capsys: Said, name: str
+) -> None:
+    """It was looked at first, and the seat said to hold another namespace; and, where
+    it had a member of that name, its own table was found to be right already."""
+    first, second, third = (ensemble.hosts for ensemble in ensembles(3))
+    hosts = f"{first};{second}"
+    for made in (hosts, third):
+        assert cli.main(["--hosts", made, "init"]) == 0
+    capsys.readouterr()
+    assert cli.main(["--hosts", hosts, "set-hosts", name, third]) == 2
+    said = capsys.readouterr().err
+    assert f"{third} belongs to another namespace" in said and "backup" not in said
+
+
+def test_a_silent_server_is_waited_for_as_long_as_was_said(
+    ensembles: EnsembleFactory, capsys: Said
+) -> None:
+    """It took fifteen seconds, or eight."""
+    hosts, nobody = ensembles(1)[0].hosts, f"127.0.0.1:{free_port()}"
+    assert cli.main(["--hosts", hosts, "init"]) == 0
+    for words in (["add-ensemble", nobody], ["set-hosts", "e0", nobody]):
+        begun = time.monotonic()
+        assert cli.main(["--hosts", hosts, "--timeout", "2", *words]) == 2
+        assert time.monotonic() - begun < 6
+        assert nobody in capsys.readouterr().err
 
 
 def test_one_of_two_that_both_take_themselves_for_the_member_is_refused(
@@ -138,6 +168,9 @@ def test_one_of_two_that_both_take_themselves_for_the_member_is_refused(
         assert cli.main(["--hosts", hosts, "set-hosts", name, twin.hosts]) == 2
         assert f"another {name} still runs" in capsys.readouterr().err
         assert table_of(hosts, capsys) == listed
+        both = f"{second.hosts},{twin.hosts}"
+        assert cli.main(["--hosts", hosts, "set-hosts", name, both]) == 2
+        assert "is a copy of its own" in capsys.readouterr().err
         second.stop()
         assert cli.main(["--hosts", first.hosts, "set-hosts", name, twin.hosts]) == 0
         assert table_of(first.hosts, capsys)[name] == twin.hosts

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 
 import parkazoo.aio
-from conftest import EnsembleFactory
-from servers import PATIENCE_SECONDS
+from conftest import EnsembleFactory, started
+from servers import PATIENCE_SECONDS, wait_until
 
 
 def test_recipes_are_awaited(ensembles: EnsembleFactory) -> None:
@@ -138,3 +139,159 @@ def test_more_that_wait_than_there_is_room_for_are_refused_with_words(
             assert await client.run(lambda: "there is room again")
 
     asyncio.run(asyncio.wait_for(program(), PATIENCE_SECONDS))
+
+
+@pytest.mark.parametrize("pooled", [False, True], ids=["own", "pooled"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_start_that_is_cancelled_leaves_nothing(
+    ensembles: EnsembleFactory, pooled: bool, times: int
+) -> None:
+    """The client connected when it could, and stayed, for nobody."""
+    (one,) = ensembles(1)
+    with started(one.hosts):
+        pass
+    one.pause()
+
+    def calls() -> set[threading.Thread]:
+        return {each for each in threading.enumerate() if each.name == "parkazoo-call"}
+
+    before = calls()  # those of tests that left some waiting
+    made = parkazoo.aio.Client(one.hosts, pooled=pooled, timeout=8)
+    cancelled = asyncio.Event()
+
+    async def hold() -> None:
+        try:
+            async with made:
+                raise AssertionError("it has started")
+        finally:
+            cancelled.set()
+
+    async def program() -> None:
+        task = asyncio.create_task(hold())
+        await asyncio.sleep(1)
+        for _ in range(times):
+            task.cancel()
+            await asyncio.sleep(0.1)
+        if times == 2:  # whoever cancels twice does not wait for a server that hangs
+            await asyncio.wait_for(cancelled.wait(), 5)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(asyncio.wait_for(program(), PATIENCE_SECONDS))
+    one.resume()
+    underneath = made.client._carrier if pooled else made.client
+    wait_until(lambda: underneath._stopped.is_set(), "it is stopped")
+    sessions = underneath._sessions
+    wait_until(
+        lambda: all(
+            ensemble._connection.connection_stopped.is_set()
+            for ensemble in list(sessions.by_name.values())
+        ),
+        "its connections have ended",
+    )
+    assert not (underneath.connected or sessions.running)
+    wait_until(
+        lambda: calls() <= before,
+        "what was begun has been taken back",
+    )
+    made.client.start(PATIENCE_SECONDS)  # and may be used again
+    assert made.client.exists("/") is not None
+    made.client.stop()
+    made.client.close()
+
+
+def test_a_start_that_is_cancelled_as_it_begins_leaves_nothing(
+    ensembles: EnsembleFactory,
+) -> None:
+    (one,) = ensembles(1)
+
+    async def program() -> None:
+        for turns in (1, 2, 3):
+            client = parkazoo.aio.Client(one.hosts, timeout=30)
+            task = asyncio.create_task(client.start())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            sessions = client.client._sessions
+            assert not (client.connected or sessions.running)
+            for ensemble in sessions.by_name.values():
+                assert ensemble._connection.connection_stopped.is_set()
+
+    asyncio.run(asyncio.wait_for(program(), PATIENCE_SECONDS))
+
+
+@pytest.mark.parametrize("loop_ends", [False, True], ids=["goes on", "loop ends"])
+def test_who_is_cancelled_twice_as_he_waits_for_a_lock_does_not_keep_it(
+    ensembles: EnsembleFactory, loop_ends: bool
+) -> None:
+    """It was acquired just then, and the second cancellation ended the release."""
+    (one,) = ensembles(1)
+    with started(one.hosts) as other:
+
+        class Slow:
+            """A lock that is given just as its waiter is cancelled."""
+
+            def __init__(self, lock: Any) -> None:
+                self.lock, self.go_on = lock, threading.Event()
+
+            def acquire(self) -> bool:
+                taken: bool = self.lock.acquire()
+                self.go_on.wait(PATIENCE_SECONDS)
+                return taken
+
+            def cancel(self) -> None: ...
+
+            def release(self) -> bool:
+                return bool(self.lock.release())
+
+        async def program() -> parkazoo.aio.Client:
+            client = parkazoo.aio.Client(one.hosts, timeout=30)
+            await client.start(PATIENCE_SECONDS)
+            slow = Slow(client.client.Lock("/lock"))
+
+            async def hold() -> None:
+                async with client.acquired(slow):
+                    raise AssertionError("it was cancelled")
+
+            task = asyncio.create_task(hold())
+            while not slow.lock.is_acquired:
+                await asyncio.sleep(0.01)
+            for _ in range(2):
+                task.cancel()
+                await asyncio.sleep(0.05)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            if loop_ends:
+                threading.Timer(0.5, slow.go_on.set).start()
+            else:
+                slow.go_on.set()
+                await asyncio.sleep(1)
+            return client
+
+        client = asyncio.run(asyncio.wait_for(program(), PATIENCE_SECONDS))
+        wait_until(lambda: other.get_children("/lock") == [], "it is released", 30)
+        client.client.stop()
+        client.close()
+
+
+def test_what_a_client_says_of_itself_is_said_on_the_loop_too(
+    ensembles: EnsembleFactory,
+) -> None:
+    one, two = ensembles(2)
+
+    hosts = f"{one.hosts};{two.hosts}"
+    with started(hosts) as first:
+        first.create("/app")
+
+    async def program() -> None:
+        async with parkazoo.aio.Client(f"{hosts}/app", timeout=30) as client:
+            assert client.client_state == "CONNECTED"
+            assert set(client.client_ids) == {"e0", "e1"}
+            assert client.client_id in client.client_ids.values()
+            assert client.unchroot("/app/x") == "/x"
+            client.set_hosts(f"{two.hosts};{one.hosts}/app")
+            assert client.client.bootstrap == [two.hosts, one.hosts]
+
+    asyncio.run(program())

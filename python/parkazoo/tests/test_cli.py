@@ -12,7 +12,8 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from conftest import EnsembleFactory, started
-from parkazoo import cli
+from parkazoo import arguments, cli
+from parkazoo.move import Mover
 from servers import PATIENCE_SECONDS
 
 
@@ -37,8 +38,12 @@ def test_what_every_command_takes_may_stand_before_its_name_or_after(
 def test_who_asks_may_be_said_before_a_commands_name_and_after_it() -> None:
     words = ["--auth", "digest:a:1", "status", "--auth", "digest:b:2"]
     options = cli._parser().parse_args([*words, "--auth", "ip:c"])
-    assert cli._auth(options) == [("digest", "a:1"), ("digest", "b:2"), ("ip", "c")]
-    assert cli._auth(cli._parser().parse_args(["status"])) == []
+    assert arguments.auth(options) == [
+        ("digest", "a:1"),
+        ("digest", "b:2"),
+        ("ip", "c"),
+    ]
+    assert arguments.auth(cli._parser().parse_args(["status"])) == []
 
 
 def test_a_reader_who_has_seen_enough_is_no_reason_for_a_stack_trace(
@@ -58,7 +63,7 @@ def test_a_reader_who_has_seen_enough_is_no_reason_for_a_stack_trace(
         )
     finally:
         os.close(writer)
-    assert (ended.returncode, ended.stderr) == (2, "")
+    assert (ended.returncode, ended.stderr) == (141, "")
 
 
 def test_a_rule_that_would_never_match_is_refused(
@@ -100,6 +105,28 @@ def test_what_may_not_be_read_is_shown_by_its_name(
     assert "/shut0/x" in said and "--auth" in said
     for words in (["tree"], ["check"], ["add-ensemble", more], ["check"]):
         run(*bob, *words, code=0)
+
+
+def test_what_a_tree_counts_is_what_it_shows(
+    ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts = ensembles(1)[0].hosts
+    with started(hosts) as client:
+        client.create("/a")
+    for words, first, lines in ((["/"], "/  [e0] 1 children", 2),
+                                (["/zookeeper"], "/zookeeper  [e0]", 3)):  # fmt: skip
+        assert cli.main(["--hosts", hosts, "tree", *words]) == 0
+        said = capsys.readouterr().out
+        assert said.startswith(first) and said.count("\n") == lines
+
+
+def test_who_comes_second_is_told_how_long_a_killed_command_counts(
+    ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts = ensembles(1)[0].hosts
+    with started(hosts) as client, Mover(client).alone():
+        assert cli.main(["--hosts", hosts, "rebalance"]) == 2
+    assert "killed" in (said := capsys.readouterr().err) and "ten seconds" in said
 
 
 def test_an_ensemble_with_data_of_others_joins_only_if_that_is_meant(

@@ -79,16 +79,34 @@ def test_hosts_of_two_namespaces_are_refused_whoever_answers_first(
     kind: Any, ensembles: EnsembleFactory
 ) -> None:
     one, other = ensembles(2)
+    namespaces = {}
     for ensemble in (one, other):
-        with started(ensemble.hosts):
-            pass
+        with started(ensemble.hosts) as first:
+            assert first.table is not None
+            namespaces[ensemble.hosts] = first.table.namespace
     for hosts in (f"{one.hosts};{other.hosts}", f"{other.hosts};{one.hosts}"):
         for _ in range(3):
             client = kind(hosts, timeout=40)
-            with pytest.raises(NamespaceMismatch):
+            with pytest.raises(NamespaceMismatch) as refused:
                 client.start(PATIENCE_SECONDS)
+            for its, namespace in namespaces.items():
+                assert f"{its} {namespace}" in str(refused.value)
             client.stop()
             client.close()
+
+
+def test_a_start_in_vain_says_who_did_not_answer(ensembles: EnsembleFactory) -> None:
+    """It named the hosts given, of which the one was up."""
+    one, other = ensembles(2)
+    with started(f"{one.hosts};{other.hosts}") as client:
+        assert client.table is not None
+        listed = client.table.ensembles.items()
+        name = next(n for n, hosts in listed if hosts == other.hosts)
+    other.kill()
+    late = ParKazooClient(one.hosts)
+    with pytest.raises(KazooTimeoutError, match=f"from {name} .{other.hosts}. within"):
+        late.start(4)
+    other.start()
 
 
 def test_where_tree_and_check_do_what_they_can_while_an_ensemble_is_away(

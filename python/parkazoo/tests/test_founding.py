@@ -1,12 +1,17 @@
-"""A comma for a semicolon is noticed before it joins two ensembles to one."""
+"""A comma for a semicolon is noticed before it joins two ensembles to one, and a
+semicolon for a comma before it makes one ensemble two members."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 from kazoo.client import KazooClient
 
-from conftest import EnsembleFactory, started
-from parkazoo import NamespaceMismatch, ParKazooClient, cli
+from conftest import EnsembleFactory, empty, started
+from parkazoo import NamespaceMismatch, ParKazooClient, cli, failpoints
+from parkazoo.mapping import Table
+from parkazoo.move import Mover
 from servers import PATIENCE_SECONDS
 
 Said = pytest.CaptureFixture[str]
@@ -73,3 +78,194 @@ def test_an_ensemble_that_joins_is_one(
     assert cli.main(["--hosts", first, "add-ensemble", f"{one},{other}"]) == 2
     assert "semicolon" in capsys.readouterr().err
     assert (holds(one), holds(other)) == ([], [])
+
+
+def test_check_finds_a_server_that_is_not_of_its_member(
+    ensembles: EnsembleFactory, capsys: Said
+) -> None:
+    """Two of three servers were away when a namespace was made on what was thought to
+    be one ensemble, so nobody noticed the comma."""
+    well, other, stranger = (ensemble.hosts for ensemble in ensembles(3))
+
+    def check(code: int) -> str:
+        capsys.readouterr()
+        assert cli.main(["--hosts", other, "check"]) == code
+        return capsys.readouterr().out
+
+    with started(f"{well};{other}") as client:
+        assert client.table is not None
+        name = next(n for n, h in client.table.ensembles.items() if h == well)
+        mover = Mover(client)
+        with mover.alone():
+            known = mover.table.ensembles
+            joined = {**known, name: f"{well},{stranger}"}
+            mover.publish(replace(mover.table, ensembles=joined))
+        found = check(1)
+        assert f"{stranger} holds no namespace" in found and "set-hosts" in found
+        assert cli.main(["--hosts", other, "set-hosts", name, well]) == 0
+        check(0)
+        client.create("/a/b", makepath=True)
+
+
+def refused(hosts: str, capsys: Said, *words: str) -> None:
+    """Neither `init` nor a program makes a namespace there, and both say why."""
+    capsys.readouterr()
+    assert cli.main(["--hosts", hosts, "init"]) == 2
+    said = capsys.readouterr().err
+    client = ParKazooClient(hosts, timeout=30)
+    with pytest.raises(NamespaceMismatch) as caught:
+        client.start(PATIENCE_SECONDS)
+    for word in words:
+        assert word in said and word in str(caught.value)
+
+
+def test_the_servers_of_one_ensemble_are_not_taken_for_several(
+    ensembles: EnsembleFactory, capsys: Said
+) -> None:
+    """Each held all of the namespace under another's name, which `check --repair` took
+    for what had been left behind there: it deleted every node."""
+    (three,) = ensembles(1, 3)
+    servers = sorted(server.address for server in three.servers)
+    refused(";".join(servers), capsys, "are one ensemble", f"`{','.join(servers)}`")
+    assert holds(three.hosts) == []
+    assert cli.main(["--hosts", three.hosts, "init"]) == 0
+
+
+def test_one_server_under_two_names_is_not_taken_for_two_ensembles(
+    ensembles: EnsembleFactory, capsys: Said
+) -> None:
+    one, other = ensembles(2)
+    port = one.servers[0].client_port
+    twice = f"127.0.0.1:{port};{other.hosts};localhost:{port}"
+    refused(twice, capsys, "are one ensemble", f"127.0.0.1:{port},localhost:{port}")
+    assert (holds(one.hosts), holds(other.hosts)) == ([], [])
+
+
+def one_under_several_names(hosts: str) -> None:
+    """Make of a namespace on one ensemble what was made of semicolons for commas."""
+    plain = KazooClient(hosts, timeout=30)
+    plain.start(PATIENCE_SECONDS)
+    try:
+        table = Table.deserialize(plain.get("/parkazoo/config")[0])
+        names = {f"e{n}": one for n, one in enumerate(hosts.split(","))}
+        several = Table.initial(names, table.rules)
+        several = replace(several, namespace=table.namespace, generation=2)
+        plain.set("/parkazoo/config", several.serialize())
+    finally:
+        plain.stop()
+        plain.close()
+
+
+def tree(hosts: str) -> set[str]:
+    client = KazooClient(hosts, timeout=30)
+    client.start(PATIENCE_SECONDS)
+    try:
+        found, level = set(), ["/parkazoo"]
+        while level:
+            found |= set(level)
+            asked = [(path, client.get_children_async(path)) for path in level]
+            level = [f"{p}/{name}" for p, names in asked for name in names.get()]
+        return found
+    finally:
+        client.stop()
+        client.close()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("check", "--repair"),
+        ("check", "--repair", "--delete-orphans"),
+        ("remove-ensemble", "e2"),
+        ("rebalance", "--among", "e0,e1"),
+    ],
+    ids=["check", "orphans", "remove", "rebalance"],
+)
+def test_no_command_deletes_what_one_ensemble_holds_under_another_name(
+    ensembles: EnsembleFactory, capsys: Said, words: tuple[str, ...]
+) -> None:
+    (three,) = ensembles(1, 3)
+    with started(three.hosts) as client:
+        for number in range(12):
+            client.create(f"/d{number}/x", b"ours", makepath=True)
+    one_under_several_names(three.hosts)
+    before = tree(three.hosts)
+    hosts = three.hosts.replace(",", ";")
+    assert cli.main(["--hosts", hosts, *words]) == (1 if words[0] == "check" else 2)
+    out, err = capsys.readouterr()
+    assert "says that it is e0" in out + err
+    assert tree(three.hosts) == before
+    client = ParKazooClient(hosts, timeout=30, auto_init=False)
+    with pytest.raises(NamespaceMismatch, match="says that it is e0"):
+        client.start(PATIENCE_SECONDS)
+
+
+def test_who_makes_a_namespace_sees_that_another_has_begun_there(
+    ensembles: EnsembleFactory, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had given the ensemble a name already, and was killed."""
+    first, second, third = sorted(e.hosts for e in ensembles(3))
+
+    def die(label: str, when: str) -> None:
+        if label == "init.3.names":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(failpoints, "hook", die)
+    assert cli.main(["--hosts", f"{second};{third}", "init"]) == 2
+    monkeypatch.setattr(failpoints, "hook", None)
+    refused(f"{first};{second}", capsys, f"{second} says that it is e0")
+    assert "config" not in holds(first) + holds(second)
+    assert cli.main(["--hosts", f"{second};{third}", "init"]) == 0
+
+
+def test_init_finds_a_namespace_by_any_of_its_members(
+    ensembles: EnsembleFactory, capsys: Said
+) -> None:
+    """After it had grown, its first hosts were said to be another namespace's."""
+    one, two, three, four = (ensemble.hosts for ensemble in ensembles(4))
+    assert cli.main(["--hosts", f"{one};{two}", "init"]) == 0
+    assert cli.main(["--hosts", one, "add-ensemble", three, "--no-rebalance"]) == 0
+    for given in (f"{one};{two}", f"{three};{two};{one}", one, f"{three};{one}"):
+        capsys.readouterr()
+        assert cli.main(["--hosts", given, "init"]) == 0
+        said = capsys.readouterr().out
+        assert "over 3 ensembles was there already" in said
+        assert one in said and two in said and three in said
+    for given in (f"{one};{two};{three};{four}", f"{one};{four}"):
+        assert cli.main(["--hosts", given, "init"]) == 2
+        assert "add-ensemble" in capsys.readouterr().err
+        assert holds(four) == []
+    port = one.partition(":")[2]
+    assert cli.main(["--hosts", f"{one};localhost:{port}", "init"]) == 2
+    assert "and so does" in capsys.readouterr().err
+
+
+def test_a_namespace_is_told_from_one_that_was_there_before(
+    ensembles: EnsembleFactory, capsys: Said
+) -> None:
+    """Its number followed from the hosts, so that the data of one that had been wiped,
+    brought back from a backup on one member, was taken for a part of the new one."""
+    one, other = ensembles(2)
+    numbers = []
+    for _ in range(2):
+        empty(one)
+        empty(other)
+        with started(f"{one.hosts};{other.hosts}") as client:
+            assert client.table is not None
+            numbers.append(client.table.namespace)
+    assert len(set(numbers)) == 2
+
+
+def test_all_who_make_a_namespace_at_once_make_the_same(
+    ensembles: EnsembleFactory,
+) -> None:
+    hosts = ";".join(ensemble.hosts for ensemble in ensembles(2))
+    clients = [ParKazooClient(hosts, timeout=30) for _ in range(6)]
+    for client in clients:
+        client.start_async()
+    for client in clients:
+        client.start(PATIENCE_SECONDS)
+    assert len({client.table.namespace for client in clients if client.table}) == 1
+    for client in clients:
+        client.stop()
+        client.close()

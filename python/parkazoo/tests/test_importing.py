@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, NoAuthError, NoNodeError
-from kazoo.security import make_acl, make_digest_acl
+from kazoo.protocol.serialization import Create, Create2
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 
 from conftest import EnsembleFactory, started
-from parkazoo import NotInitialized, ParKazooClient, cli
+from parkazoo import (
+    NotInitialized,
+    ParKazooClient,
+    cli,
+    directory,
+    failpoints,
+    importing,
+)
 from parkazoo.check import Checker
+from parkazoo.layout import CONFIG
+from parkazoo.mapping import Table
 from servers import PATIENCE_SECONDS
 
 OWNER = ("digest", "me:secret")
@@ -147,6 +158,90 @@ def test_an_import_that_has_not_ended_keeps_programs_waiting(
                 assert client.get(path)[0] == data, path
 
 
+@pytest.mark.parametrize("end", ["--import", "--beside"])
+@pytest.mark.parametrize("half", [False, True])
+def test_what_an_import_that_broke_off_left_open_is_closed(
+    ensembles: EnsembleFactory,
+    capsys: pytest.CaptureFixture[str],
+    half: bool,
+    end: str,
+) -> None:
+    """Everybody had ADMIN in its directories once it had been given up; or, if it was
+    killed between a directory and its bucket, even when it had ended well."""
+    old, new = ensembles(2)
+    hosts = f"{old.hosts};{new.hosts}"
+    plain = plainly(old.hosts)
+    nodes = fill(plain)
+    plain.create("/app/anyone/below", makepath=True)
+    plain.set_acls("/app/anyone", [*READ_ONLY, importing._OURS])
+    command = ["--hosts", hosts, "--auth", ":".join(OWNER)]
+    set_acls, mirror = ParKazooClient.set_acls, directory.mirror
+
+    def closes(client: ParKazooClient, path: str, *rest: Any) -> Any:
+        if path == "/app/own":
+            raise ConnectionLoss("the servers have gone")
+        return set_acls(client, path, *rest)
+
+    def mirrors(bucket: Any, *rest: Any) -> Any:
+        if bucket.directory == "/app/fixed":  # nobody may set its ACL any more
+            raise ConnectionLoss("the servers have gone")
+        return mirror(bucket, *rest)
+
+    with pytest.MonkeyPatch.context() as patched:
+        if half:
+            patched.setattr(directory, "mirror", mirrors)
+        else:
+            patched.setattr(ParKazooClient, "set_acls", closes)
+        assert cli.main([*command, "init", "--import"]) == 2
+    if not half:
+        capsys.readouterr()
+        assert cli.main(["--hosts", hosts, "init", end]) == 2
+        assert "/app/own" in capsys.readouterr().err
+    assert cli.main([*command, "init", end]) == 0
+    with started(hosts, auth_data=[OWNER], auto_init=False) as client:
+        brought = [path for path in [*nodes, "/app/anyone"] if client.exists(path)]
+        assert {"/app", "/app/fixed", "/app/anyone"} <= set(brought)
+        assert half or "/app/own" in brought
+        for path in brought:
+            assert client.get_acls(path)[0] == plain.get_acls(path)[0], path
+        assert list(Checker(client).run()) == []
+    with started(hosts, auto_init=False) as stranger, pytest.raises(NoAuthError):
+        stranger.create("/app/fixed/more")
+    plain.stop()
+    plain.close()
+
+
+def test_an_import_that_only_the_seat_knows_to_have_ended_keeps_nobody_out(
+    ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was killed when it had told the seat: who could reach the others only was kept
+    out until the command was given again."""
+    hosts = ";".join(ensemble.hosts for ensemble in ensembles(2))
+    plain = plainly(hosts.split(";")[0])
+    plain.create("/app/config", b"1", makepath=True)
+    plain.stop()
+    plain.close()
+
+    def breaks_off(*_: Any) -> None:
+        raise ConnectionLoss("the servers have gone")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(importing, "_copy", breaks_off)
+        assert cli.main(["--hosts", hosts, "init", "--import"]) == 2
+    seat, other = sorted(hosts.split(";"))
+    with pytest.raises(NotInitialized, match="init --import"):
+        ParKazooClient(other, timeout=30).start()
+    plain = plainly(seat)
+    table = Table.deserialize(plain.get(CONFIG)[0])
+    assert table.ensembles[table.seat] == seat and table.importing
+    ended = replace(table, importing=False, generation=table.generation + 1)
+    plain.set(CONFIG, ended.serialize())
+    plain.stop()
+    plain.close()
+    with started(other, auto_init=False) as client:
+        assert client.get_children("/") == ["zookeeper"]
+
+
 def test_what_differs_on_two_ensembles_is_not_imported(
     ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,3 +265,168 @@ def test_what_differs_on_two_ensembles_is_not_imported(
     with started(hosts, auto_init=False) as client:
         assert client.get("/differs")[0] == b"1"
         assert client.get("/same/below")[0] == b"both"
+
+
+def test_null_data_arrives_as_null_data(
+    ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Java's clients make such nodes; the import ended with a stack trace."""
+    one, other = ensembles(2)
+    hosts = f"{one.hosts};{other.hosts}"
+    for ensemble, below in ((one, "1"), (other, "2")):
+        plain = plainly(ensemble.hosts)
+        for path in ("/null", "/null/" + below):
+            made = plain.handler.async_result()
+            plain._call(Create(path, None, OPEN_ACL_UNSAFE, 0), made)
+            made.get()
+        plain.create("/empty", b"" if ensemble is one else None)
+        assert plain.get("/null")[0] is None
+        plain.stop()
+        plain.close()
+    assert cli.main(["--hosts", hosts, "init", "--import"]) == 2
+    assert "/empty on" in capsys.readouterr().err, "it is not the same as null"
+    plain = plainly(other.hosts)
+    plain.set("/empty", b"")
+    plain.stop()
+    plain.close()
+    assert cli.main(["--hosts", hosts, "init", "--import"]) == 0
+    with started(hosts, auto_init=False) as client:
+        for path in ("/null", "/null/1", "/null/2"):
+            assert client.get(path)[0] is None, path
+        assert client.get("/empty")[0] == b""
+
+
+class Container(Create2):  # type: ignore[misc]
+    """Kazoo cannot make one; Curator does, as the parent of its locks and the like."""
+
+    type = 19
+
+
+class Timed(Create2):  # type: ignore[misc]
+    """A node with a time to live, of an hour."""
+
+    type = 21
+
+    def serialize(self) -> bytes:
+        return bytes(super().serialize()) + (3_600_000).to_bytes(8, "big")
+
+
+def test_containers_and_nodes_with_a_time_to_live_become_plain_ones(
+    ensembles: EnsembleFactory,
+) -> None:
+    old, new = ensembles(2)
+    plain = plainly(old.hosts)
+
+    def make(request: Any) -> None:
+        made = plain.handler.async_result()
+        plain._call(request, made)
+        made.get()
+
+    for path, kind, flags in (
+        ("/queue", Container, 4),
+        ("/queue/empty", Container, 4),
+        ("/timed", Timed, 5),
+        ("/timed/alone", Timed, 5),
+    ):
+        make(kind(path, b"kept", OPEN_ACL_UNSAFE, flags))
+    plain.create("/queue/1", b"todo")
+    plain.create("/timed/1", b"todo")
+    plain.stop()
+    plain.close()
+    hosts = f"{old.hosts};{new.hosts}"
+    assert cli.main(["--hosts", hosts, "init", "--import"]) == 0
+    with started(hosts, auto_init=False) as client:
+        assert client.get("/queue")[0] == client.get("/timed")[0] == b"kept"
+        assert sorted(client.get_children("/queue")) == ["1", "empty"]
+        assert sorted(client.get_children("/timed")) == ["1", "alone"]
+
+
+def test_a_closed_directory_of_two_ensembles_is_filled_from_both(
+    ensembles: EnsembleFactory,
+) -> None:
+    """The second found it closed by the first, each time: that never ended."""
+    taken = ensembles(2)
+    hosts = ";".join(ensemble.hosts for ensemble in taken)
+    for ensemble, names in zip(taken, (("a", "b"), ("b", "c")), strict=True):
+        plain = plainly(ensemble.hosts)
+        for name in names:
+            plain.create(f"/sealed/deep/{name}", name.encode(), makepath=True)
+        for path in ("/sealed/deep/b", "/sealed/deep", "/sealed"):
+            plain.set_acls(path, READ_ONLY)
+        plain.stop()
+        plain.close()
+    assert cli.main(["--hosts", hosts, "init", "--import"]) == 0
+    with started(hosts, auto_init=False) as client:
+        assert sorted(client.get_children("/sealed/deep")) == ["a", "b", "c"]
+        for path in ("/sealed", "/sealed/deep", "/sealed/deep/b"):
+            assert client.get_acls(path)[0] == READ_ONLY
+            with pytest.raises(NoAuthError):
+                client.create(f"{path}/more")
+
+
+def test_an_import_given_again_brings_nothing_back(
+    ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What programs had deleted since was there again, and those that started meanwhile
+    were kept out."""
+    hosts = ";".join(ensemble.hosts for ensemble in ensembles(2))
+    plain = plainly(hosts.split(";")[0])
+    plain.create("/jobs/1", b"todo", makepath=True)
+    plain.stop()
+    plain.close()
+    assert cli.main(["--hosts", hosts, "init", "--import"]) == 0
+    with started(hosts, auto_init=False) as client:
+        client.delete("/jobs/1")
+        before = client.table
+        for given in (hosts, ";".join(reversed(hosts.split(";")))):
+            capsys.readouterr()
+            assert cli.main(["--hosts", given, "init", "--import"]) == 2
+            assert "no import into it is under way" in capsys.readouterr().err
+        assert client.get_children("/jobs") == []
+        assert client.table == before
+    assert cli.main(["--hosts", hosts, "init"]) == 0
+
+
+def test_nothing_is_brought_into_a_namespace_that_is_used(
+    ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts = ";".join(ensemble.hosts for ensemble in ensembles(2))
+    plain = plainly(hosts.split(";")[0])
+    plain.create("/jobs/1", b"todo", makepath=True)
+    plain.stop()
+    plain.close()
+    assert cli.main(["--hosts", hosts, "init", "--beside"]) == 0
+    with started(hosts, auto_init=False) as client:
+        client.create("/jobs")
+        assert cli.main(["--hosts", hosts, "init", "--import"]) == 2
+        assert "programs may use" in capsys.readouterr().err
+        assert client.get_children("/jobs") == []
+
+
+def test_two_imports_at_once_are_one_after_the_other(
+    ensembles: EnsembleFactory,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The one that still ran when the other had ended brought deleted nodes back."""
+    hosts = ";".join(ensemble.hosts for ensemble in ensembles(2))
+    plain = plainly(hosts.split(";")[0])
+    for number in range(5):
+        plain.create(f"/jobs/{number}", b"todo", makepath=True)
+    plain.stop()
+    plain.close()
+    codes: list[int] = []
+    import_again = ["--hosts", hosts, "init", "--import"]
+
+    def at(label: str, when: str) -> None:
+        if label == "import.1.node" and not codes:
+            codes.append(-1)
+            codes.append(cli.main(import_again))
+            codes.append(cli.main(["--hosts", hosts, "init", "--beside"]))
+
+    monkeypatch.setattr(failpoints, "hook", at)
+    assert cli.main(import_again) == 0
+    assert codes == [-1, 2, 2]
+    assert capsys.readouterr().err.count("somebody else is changing") == 2
+    with started(hosts, auto_init=False) as client:
+        assert len(client.get_children("/jobs")) == 5

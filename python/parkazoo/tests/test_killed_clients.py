@@ -1,10 +1,10 @@
 """A client that dies at any step of any operation leaves a tree others can use.
 
 For each labelled step, before it is sent and after it is answered: the process is
-killed there, and then another client must find that the operation either happened
-or did not, can do everything in the places it touched, sees nothing of an older
-life in a directory made anew, and finds nothing for `check` to complain about once
-it has repaired.
+killed there, and then another client must find that the operation happened if it was
+that far, and did not otherwise, can do everything in the places it touched, sees
+nothing of an older life in a directory made anew, and finds nothing for `check` to
+complain about once it has repaired.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def test_a_client_killed_at_a_step_leaves_a_usable_tree(
     hosts: str, client: Any, operation: str, failpoint: str
 ) -> None:
     assert run_victim(hosts, operation, failpoint) == -signal.SIGKILL, "never got there"
-    OUTCOMES[operation](client)
+    OUTCOMES[operation](client, took_effect(operation, failpoint))
     use_everything(client)
     settle(client, hosts)
 
@@ -130,7 +130,7 @@ def test_who_dies_finishing_the_work_of_another_leaves_it_to_a_third(
 ) -> None:
     assert run_victim(hosts, operation, first) == -signal.SIGKILL, "never got there"
     assert run_victim(hosts, "finish", second) == -signal.SIGKILL, "never got there"
-    OUTCOMES[operation](client)
+    OUTCOMES[operation](client, took_effect(operation, first))
     use_everything(client)
     settle(client, hosts)
 
@@ -140,12 +140,43 @@ def test_a_client_that_is_not_killed_gets_it_done(
     hosts: str, client: Any, operation: str
 ) -> None:
     assert run_victim(hosts, operation, "") == 0
-    OUTCOMES[operation](client)
+    OUTCOMES[operation](client, took_effect(operation, ""))
     use_everything(client)
     settle(client, hosts)
 
 
 # -- all or nothing ------------------------------------------------------------------
+
+# The step with whose answer an operation has taken effect, whatever its client hears:
+# killed behind it, it must have done so, and killed before, not.
+DECIDED = {
+    "first_child": "create.3.commit:after",
+    "remove_leaf": "delete.0.node:after",
+    "remove_directory": "delete.3.home:after",
+    "set_value": "set.1.value:after",
+    "set_acls": "acl.1.home:after",
+    "remove_tree": "recursive.1.intent:after",  # others finish it
+    "transaction": "transaction.1.commit:after",
+    "transaction_across": "intent.3.apply:after#3",  # others undo it before that
+}
+
+
+def took_effect(operation: str, killed_at: str) -> bool:
+    """Of the steps of an operation, all but one come after the one that decides, or
+    in the order of their numbers before it."""
+    decided = DECIDED.get(operation)
+    if decided is None or not killed_at:
+        return decided is not None
+    if operation == "remove_tree":  # the first step of all
+        return killed_at != "recursive.1.intent:before"
+    return _place(killed_at) >= _place(decided)
+
+
+def _place(failpoint: str) -> tuple[int, int, bool]:
+    """Where a failpoint comes among those of its operation."""
+    label, _, when = failpoint.partition(":")
+    when, _, count = when.partition("#")
+    return int(label.split(".")[1]), int(count or 1), when == AFTER
 
 
 def value(client: Any, path: str) -> bytes | None:
@@ -155,45 +186,46 @@ def value(client: Any, path: str) -> bytes | None:
     return None
 
 
-def first_child_or_none(client: Any) -> None:
+def first_child_or_none(client: Any, made: bool) -> None:
     assert value(client, "/v/d") == b"old"
-    found = value(client, "/v/d/x")
-    assert found in (None, b"new")
-    assert client.get_children("/v/d") == ([] if found is None else ["x"])
-    assert client.exists("/v/d").numChildren == (0 if found is None else 1)
+    assert value(client, "/v/d/x") == (b"new" if made else None)
+    assert client.get_children("/v/d") == (["x"] if made else [])
+    assert client.exists("/v/d").numChildren == (1 if made else 0)
 
 
-def no_child_below_the_ephemeral(client: Any) -> None:
+def no_child_below_the_ephemeral(client: Any, _: bool) -> None:
     wait_until(lambda: not client.exists("/v/e"), "its session's end")
     assert value(client, "/v/e/x") is None
 
 
-def directory_or_none(client: Any) -> None:
-    if value(client, "/v/used") is None:
+def directory_or_none(client: Any, gone: bool) -> None:
+    assert value(client, "/v/used") == (None if gone else b"")
+    if gone:
         with pytest.raises(NoNodeError):
             client.get_children("/v/used")
     else:
         assert client.get_children("/v/used") == []
 
 
-def leaf_or_none(client: Any) -> None:
-    assert value(client, "/v/leaf") in (None, b"old")
+def leaf_or_none(client: Any, gone: bool) -> None:
+    assert value(client, "/v/leaf") == (None if gone else b"old")
 
 
-def old_or_new_value(client: Any) -> None:
-    assert value(client, "/v/leaf") in (b"old", b"new")
+def old_or_new_value(client: Any, new: bool) -> None:
+    assert value(client, "/v/leaf") == (b"new" if new else b"old")
 
 
-def acls_can_be_set(client: Any) -> None:
+def acls_can_be_set(client: Any, new: bool) -> None:
     acls, stat = client.get_acls("/v/full")
-    assert stat.aversion in (0, 1)
+    assert stat.aversion == (1 if new else 0)
     client.set_acls("/v/full", acls)
 
 
-def tree_is_whole_or_gone(client: Any) -> None:
+def tree_is_whole_or_gone(client: Any, gone: bool) -> None:
     """Once the intent is there, others finish it; before it, nothing is gone."""
     finish(client)
-    if value(client, "/v/tree") is None:
+    if gone:
+        assert value(client, "/v/tree") is None
         with pytest.raises(NoNodeError):
             client.get_children("/v/tree")
         return
@@ -202,19 +234,25 @@ def tree_is_whole_or_gone(client: Any) -> None:
             assert value(client, f"{directory}/{name}") == b"old"
 
 
-def both_or_none(client: Any) -> None:
+def both_or_none(client: Any, made: bool) -> None:
     found = {value(client, "/v/full/t1"), value(client, "/v/full/t2")}
-    assert found in ({None}, {b"new"})
+    assert found == ({b"new"} if made else {None})
 
 
-def all_or_none(client: Any) -> None:
-    """Not isolated, but decided: whoever comes by finishes what was begun."""
+def all_or_none(client: Any) -> bool:
+    """Not isolated, but decided: whoever comes by finishes what was begun. Was it?"""
     finish(client)
     paths = ("/v/a1/t", "/v/a2/t", "/v/a3/t")
-    assert {value(client, path) for path in paths} in ({None}, {b"new"})
+    found = {value(client, path) for path in paths}
+    assert found in ({None}, {b"new"})
+    return found == {b"new"}
 
 
-def nothing_moved_astray(client: Any) -> None:
+def done_or_undone(client: Any, made: bool) -> None:
+    assert all_or_none(client) == made
+
+
+def nothing_moved_astray(client: Any, _: bool) -> None:
     """Whoever comes after undoes what was begun; every node is where it should."""
 
     def undone() -> bool:
@@ -241,7 +279,7 @@ OUTCOMES = {
     "set_acls": acls_can_be_set,
     "remove_tree": tree_is_whole_or_gone,
     "transaction": both_or_none,
-    "transaction_across": all_or_none,
+    "transaction_across": done_or_undone,
 }
 
 

@@ -24,7 +24,7 @@ from kazoo.security import make_acl
 
 from conftest import EnsembleFactory, started
 from parkazoo.failpoints import COMMAND_LABELS
-from parkazoo.layout import CONFIG
+from parkazoo.layout import CONFIG, fence
 from parkazoo.mapping import EnsembleRemoved, Table
 from servers import PATIENCE_SECONDS, wait_until
 
@@ -33,16 +33,28 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(900)]
 SCRIPT = Path(__file__).resolve().parent / "victim_command.py"
 COMMAND_SECONDS = 400.0
 DIRECTORIES = 6
+CLOSED = [make_acl("world", "anyone", read=True)]
 
 INIT = [
+    "init.0.founded:after",
     *(f"init.1.fences:after#{n}" for n in (1, 2)),
     "init.2.root:after",
     *(f"init.3.names:after#{n}" for n in (1, 2)),
     *(f"init.4.table:after#{n}" for n in (1, 2)),
 ]
 IMPORT = [
+    *(f"import.0.alone:after#{n}" for n in (1, 2)),
     *(f"import.1.node:after#{n}" for n in (1, 2, 3, 5)),
     *(f"import.2.acl:after#{n}" for n in (1, 2)),
+]
+# Where an import is killed, and where the one who ends it or gives it up.
+CLOSE = [
+    (end, first, f"import.3.close:after#{n}")
+    for end, first, n in (
+        ("--import", "acl.2.bucket:before", 1),
+        ("--beside", "acl.2.bucket:before", 1),
+        ("--beside", "acl.1.home:before", 2),
+    )
 ]
 # A table is decided when an ensemble joins, for the plan, the freeze and the switch.
 ADD = [
@@ -52,6 +64,7 @@ ADD = [
     *(f"table.2.told:after#{n}" for n in (1, 2, 4)),
     "move.2.copy:after",
     "move.4.copy:after#2",
+    "move.4.close:after#2",
     "move.6.clean:after",
 ]
 REMOVE = [
@@ -79,6 +92,12 @@ ABORT = [
     ("move.3.freeze:after", "table.1.decided:after#2"),
     ("move.3.freeze:after", "table.2.told:after#2"),
 ]
+REFENCE = [
+    "refence.1.raised:after",
+    "refence.1.raised:after#2",
+    "table.1.decided:after",
+    "table.2.told:after",
+]
 
 
 def command(hosts: str, *words: str, failpoint: str = "") -> Any:
@@ -92,21 +111,26 @@ def command(hosts: str, *words: str, failpoint: str = "") -> Any:
 
 
 def kill(hosts: str, failpoint: str, *words: str) -> None:
-    run = command(hosts, *words, failpoint=failpoint)
+    run = given(hosts, *words, failpoint=failpoint)
     assert run.returncode == -signal.SIGKILL, f"never got there: {run}"
 
 
 def done(hosts: str, *words: str) -> Any:
+    last = given(hosts, *words)
+    assert last.returncode == 0, last
+    return last
+
+
+def given(hosts: str, *words: str, failpoint: str = "") -> Any:
     """The command, given again while the session of a killed one still lives."""
     last: Any = None
 
     def went() -> bool:
         nonlocal last
-        last = command(hosts, *words)
+        last = command(hosts, *words, failpoint=failpoint)
         return "somebody else is changing" not in last.stderr
 
     wait_until(went, "the killed command's session has ended", COMMAND_SECONDS)
-    assert last.returncode == 0, last
     return last
 
 
@@ -138,14 +162,25 @@ def whole(hosts: str) -> None:
             client.delete(f"{directory}/c", recursive=True)
 
 
+def put_ahead(hosts: str) -> None:
+    """Set three fences by hand, which the table then does not know."""
+    with started(hosts) as client:
+        assert client.table is not None
+        for number in range(3):
+            shard = client._layout.buckets(f"/d{number}")[0].shard
+            owner = client._sessions.by_name[client.table.owners[shard]]
+            owner.set(fence(shard), b"active")
+
+
 def members(hosts: str) -> dict[str, int]:
     status = json.loads(command(hosts, "--json", "status").stdout)
     return {entry["hosts"]: entry["shards"] for entry in status["ensembles"].values()}
 
 
 def test_every_step_of_a_command_is_tried() -> None:
-    cases = [*INIT, *IMPORT, *ADD, *REMOVE_SEAT, *REMOVE]
+    cases = [*INIT, *IMPORT, *ADD, *REMOVE_SEAT, *REMOVE, *REFENCE]
     cases += [place for pair in ABORT for place in pair]
+    cases += [place for _, _, place in CLOSE]
     assert set(COMMAND_LABELS) <= {case.partition(":")[0] for case in cases}
 
 
@@ -185,25 +220,52 @@ def test_an_import_killed_at_a_step_is_given_again_and_leaves_nothing_open(
     ensembles: EnsembleFactory, failpoint: str
 ) -> None:
     old, new = (ensemble.hosts for ensemble in ensembles(2))
-    closed = [make_acl("world", "anyone", read=True)]
-    plain = KazooClient(old, timeout=30)
+    paths = closed_originals(old)
+    kill(f"{old};{new}", failpoint, "init", "--import")
+    done(f"{old};{new}", "init", "--import")
+    assert all_closed(f"{old};{new}", paths) == paths
+    settled(f"{old};{new}")
+
+
+@pytest.mark.parametrize(("end", "first", "second"), CLOSE)
+def test_who_ends_a_killed_import_is_killed_and_leaves_nothing_open(
+    ensembles: EnsembleFactory, end: str, first: str, second: str
+) -> None:
+    old, new = (ensemble.hosts for ensemble in ensembles(2))
+    hosts = f"{old};{new}"
+    paths = closed_originals(old)
+    kill(hosts, first, "init", "--import")
+    kill(hosts, second, "init", end)
+    done(hosts, "init", end)
+    brought = all_closed(hosts, paths)
+    assert brought == (paths if end == "--import" else ["/a", "/a/b", "/a/b/c"])
+    checked = command(hosts, "check")
+    assert checked.returncode == 0, checked
+
+
+def closed_originals(hosts: str) -> list[str]:
+    plain = KazooClient(hosts, timeout=30)
     plain.start(PATIENCE_SECONDS)
     paths = ["/a", "/a/b", "/a/b/c", "/e", "/e/f"]
     for path in paths:
         plain.create(path, path.encode())
     for path in reversed(paths):
-        plain.set_acls(path, closed)
-    kill(f"{old};{new}", failpoint, "init", "--import")
-    done(f"{old};{new}", "init", "--import")
-    with started(f"{old};{new}", auto_init=False) as client:
-        for path in paths:
-            assert client.get(path)[0] == path.encode()
-            assert client.get_acls(path)[0] == closed, path
-            with pytest.raises(NoAuthError):
-                client.create(f"{path}/more")
-    settled(f"{old};{new}")
+        plain.set_acls(path, CLOSED)
     plain.stop()
     plain.close()
+    return paths
+
+
+def all_closed(hosts: str, paths: list[str]) -> list[str]:
+    """Those that were brought in: nobody can do there what was forbidden."""
+    with started(hosts, auto_init=False) as client:
+        brought = [path for path in paths if client.exists(path) is not None]
+        for path in brought:
+            assert client.get(path)[0] == path.encode()
+            assert client.get_acls(path)[0] == CLOSED, path
+            with pytest.raises(NoAuthError):
+                client.create(f"{path}/more")
+    return brought
 
 
 # -- ensembles that come and go --------------------------------------------------------
@@ -299,3 +361,20 @@ def test_who_is_killed_undoing_a_move_leaves_it_to_the_next(
     assert sorted(members(one).values()) == [512, 512]
     whole(one)
     settled(one)
+
+
+# -- fences that are not as the table says ---------------------------------------------
+
+
+@pytest.mark.parametrize("failpoint", REFENCE)
+def test_who_is_killed_raising_a_fence_leaves_it_to_the_next(
+    ensembles: EnsembleFactory, failpoint: str
+) -> None:
+    hosts = ";".join(ensemble.hosts for ensemble in ensembles(2))
+    done(hosts, "init")
+    fill(hosts)
+    put_ahead(hosts)
+    kill(hosts, failpoint, "check", "--repair")
+    done(hosts, "check", "--repair")
+    whole(hosts)
+    settled(hosts)

@@ -10,13 +10,14 @@ import pytest
 from kazoo.exceptions import SessionExpiredError
 from kazoo.protocol.connection import _SESSION_EXPIRED
 from kazoo.protocol.states import KazooState
-from kazoo.security import make_acl
+from kazoo.security import make_acl, make_digest_acl
 
 from conftest import EnsembleFactory
 from parkazoo import ParKazooClient, failpoints, intents, remove
 from parkazoo.copying import Copier
 from parkazoo.layout import INTENTS
 from parkazoo.mapping import Table
+from parkazoo.move import Mover
 from parkazoo.requests import _sync
 from servers import PATIENCE_SECONDS, wait_until
 from test_client import Maker, leave_behind, nothing_wrong
@@ -172,6 +173,32 @@ def test_a_node_made_anew_while_its_shard_moves_has_its_own_acl(make: Maker) -> 
     assert copier.target.get_acls(node.path)[0] == own
 
 
+def test_an_ephemeral_of_a_copied_nodes_name_is_not_taken_for_it(make: Maker) -> None:
+    """A persistent node had been copied, and was made anew as an ephemeral before the
+    shard was switched: the old one arrived, and a lock would never have gone."""
+    client = make()
+    client.create("/anew/x", b"old", makepath=True)
+    table, layout = client.table, client._layout
+    assert table is not None
+    node = layout.node("/anew/x")
+    owner = table.owners[node.shard]
+    target = next(name for name in table.ensembles if name != owner)
+    started = threading.Event()
+
+    def hook(label: str, _: Any) -> None:
+        if label == "move.2.copy" and not started.is_set():
+            started.set()
+            client.delete("/anew/x")
+            client.create("/anew/x", b"lock", ephemeral=True)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(failpoints, "hook", hook)
+        Mover(client).move({node.shard: target})
+    assert started.is_set()
+    data, stat = client.get("/anew/x")
+    assert data == b"lock" and stat.ephemeralOwner
+
+
 def test_who_may_only_create_can_create_the_first_child(make: Maker) -> None:
     only = [make_acl("world", "anyone", create=True)]
     client, other = make(), make()
@@ -181,6 +208,25 @@ def test_who_may_only_create_can_create_the_first_child(make: Maker) -> None:
     client.set_acls("/later", [make_acl("world", "anyone", create=True, admin=True)])
     client.set_acls("/later", only)
     assert other.create("/later/x") == "/later/x"
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_so_can_who_finds_a_node_that_a_transaction_made(
+    make: Maker, across: bool
+) -> None:
+    own = [
+        make_digest_acl("me", "secret", all=True),
+        make_acl("world", "anyone", create=True),
+    ]
+    client = make(auth_data=[("digest", "me:secret")], cross_shard="intent")
+    other = make()
+    client.ensure_path("/beside")
+    transaction = client.transaction()
+    transaction.create("/drop", acl=own)
+    transaction.create("/beside/y" if across else "/filled", acl=own)
+    assert not any(isinstance(result, Exception) for result in transaction.commit())
+    assert other.create("/drop/x") == "/drop/x"
+    assert nothing_wrong(client)
 
 
 def test_what_is_asked_for_while_the_queue_is_sent_waits_its_turn(make: Maker) -> None:

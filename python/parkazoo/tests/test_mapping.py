@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parkazoo import hosts
+from parkazoo import ParKazooClient, hosts
 from parkazoo.layout import Layout, decode, encode, fence
 from parkazoo.mapping import (
     SHARDS,
@@ -102,3 +102,28 @@ def test_a_chroot_stands_once() -> None:
     assert hosts.split("a,b;c/app") == (["a,b", "c"], "/app")
     with pytest.raises(ValueError, match="stands once"):
         hosts.split("a/app;b/app")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("a;;b", "nothing stands"),
+        ("a;b;", "nothing stands"),
+        (";a", "nothing stands"),
+        ("a; ;b/app", "nothing stands"),
+        ("a;a", "a:2181 stands in two"),
+        ("a:1,b:2;c,b:2/app", "b:2 stands in two"),
+    ],
+)
+def test_what_can_only_be_a_slip_in_a_hosts_string_is_refused(
+    given: str, why: str
+) -> None:
+    """A namespace was founded over what was left of it, without a word."""
+    with pytest.raises(ValueError, match=why):
+        hosts.split(given)
+    with pytest.raises(ValueError, match=why):
+        ParKazooClient(given)
+
+
+def test_one_ensemble_may_name_a_server_twice_as_with_kazoo() -> None:
+    assert hosts.split("a:1,a:1") == (["a:1,a:1"], "")

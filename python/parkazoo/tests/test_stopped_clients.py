@@ -185,7 +185,7 @@ def beside_first_child(story: Story) -> None:
 def beside_refused_child(story: Story) -> None:
     story.end_sessions()
     story.go_on()
-    OUTCOMES["refused_child"](story.client)
+    OUTCOMES["refused_child"](story.client, False)
 
 
 def beside_remove_directory(story: Story) -> None:

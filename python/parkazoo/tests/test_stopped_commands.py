@@ -1,11 +1,11 @@
 """A command that stops at any step, is overtaken by another, and goes on: no harm.
 
-For each step of `init`, `add-ensemble`, `remove-ensemble`, `rebalance` and
-`rebalance --abort`: a real process is stopped there (SIGSTOP). While its sessions
-live, another is refused and it gets its work done when it is continued. When they
-have ended, or only the one that says who is at work, another does the same or undoes
-it, and perhaps more; then the first is continued, and nothing that the other has
-done may be any different after that.
+For each step of `init`, `init --import`, `add-ensemble`, `remove-ensemble`,
+`rebalance` and `rebalance --abort`: a real process is stopped there (SIGSTOP). While
+its sessions live, another is refused and it gets its work done when it is continued.
+When they have ended, or only the one that says who is at work, another does the same
+or undoes it, and perhaps more; then the first is continued, and nothing that the
+other has done may be any different after that.
 """
 
 from __future__ import annotations
@@ -14,22 +14,27 @@ import json
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
+from kazoo.security import make_acl
 
-from conftest import EnsembleFactory
+from conftest import EnsembleFactory, started
 from parkazoo.mapping import EnsembleRemoved, Table
-from servers import Ensemble
+from servers import PATIENCE_SECONDS, SUPERUSER, Ensemble
 from stopping import Stopped
 from test_killed_commands import (
     ABORT,
     ADD,
+    IMPORT,
     INIT,
+    REFENCE,
     REMOVE,
     REMOVE_SEAT,
     command,
     done,
     fill,
     members,
+    put_ahead,
     settled,
     told,
     whole,
@@ -40,6 +45,19 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(900)]
 ALIVE, EXPIRED, SEAT_LOST = "alive", "expired", "seat lost"
 SESSION_SECONDS = {ALIVE: 50.0, EXPIRED: 4.0, SEAT_LOST: 50.0}
 OVERTAKEN = [EXPIRED, SEAT_LOST]
+# In the middle of what an import asks of the client, too, and as it says it has ended.
+IMPORT_STOPPED = [
+    *IMPORT,
+    "create.0.child:before#2",
+    "create.1.claim:before",
+    "create.2.link:before",
+    "create.3.commit:before",
+    "acl.1.home:before",
+    "acl.2.bucket:before",
+    "table.1.decided:after",
+    "table.2.told:after",
+]
+GIVEN_UP = ["import.0.alone:after", "create.0.child:before#2", "acl.1.home:before"]
 
 
 def stopped(hosts: str, failpoint: str, ending: str, *words: str) -> Stopped:
@@ -122,6 +140,68 @@ def test_an_init_that_goes_on_after_another_has_ended_it_changes_nothing(
         goes_on_harmlessly(victim, taken, hosts)
 
 
+def originals(hosts: str) -> None:
+    """What is to be brought in: nobody may create below it."""
+    plain = KazooClient(hosts, timeout=30)
+    plain.start(PATIENCE_SECONDS)
+    paths = ["/d0", "/d0/a", "/d0/b", "/d1", "/d1/a"]
+    for path in paths:
+        plain.create(path, b"todo")
+    for path in reversed(paths):
+        plain.set_acls(path, [make_acl("world", "anyone", read=True)])
+    plain.stop()
+    plain.close()
+
+
+@pytest.mark.parametrize("ending", OVERTAKEN)
+@pytest.mark.parametrize(
+    ("by", "failpoint"),
+    [*(("--import", f) for f in IMPORT_STOPPED), *(("--beside", f) for f in GIVEN_UP)],
+)
+def test_an_import_that_goes_on_after_another_has_ended_it_brings_nothing_back(
+    ensembles: EnsembleFactory, by: str, failpoint: str, ending: str
+) -> None:
+    """Not even to nodes of the same names that programs have made since."""
+    taken = ensembles(2)
+    hosts = ";".join(ensemble.hosts for ensemble in taken)
+    originals(taken[0].hosts)
+    with stopped(hosts, failpoint, ending, "init", "--import") as victim:
+        overtake(victim, ending, taken)
+        if failpoint.startswith("table."):
+            refused = command(hosts, "init", by)
+            assert "no import into it is under way" in refused.stderr
+        else:
+            done(hosts, "init", by)
+        with started(hosts, auto_init=False, auth_data=[SUPERUSER]) as client:
+            for name in set(client.get_children("/")) - {"zookeeper"}:
+                client.delete(f"/{name}", recursive=True)
+        fill(hosts)
+        goes_on_harmlessly(victim, taken, hosts)
+        assert failpoint.startswith("table.") or victim.process.returncode == 2
+
+
+@pytest.mark.parametrize("failpoint", IMPORT_STOPPED)
+def test_an_import_that_was_only_away_gets_its_work_done(
+    ensembles: EnsembleFactory, failpoint: str
+) -> None:
+    taken = ensembles(2)
+    hosts = ";".join(ensemble.hosts for ensemble in taken)
+    originals(taken[0].hosts)
+    with stopped(hosts, failpoint, ALIVE, "init", "--import") as victim:
+        others: list[tuple[str, ...]] = [("rebalance",)]
+        if not failpoint.startswith("table."):
+            others += [("init", "--import"), ("init", "--beside")]
+        for words in others:
+            refused = command(hosts, *words)
+            assert refused.returncode == 2, refused
+            assert "somebody else is changing" in refused.stderr
+        assert victim.go_on() == 0, victim.told()
+    with started(hosts, auto_init=False) as client:
+        for path in ("/d0/a", "/d0/b", "/d1/a"):
+            assert client.get(path)[0] == b"todo"
+    settled(hosts)
+
+
 @pytest.mark.parametrize("ending", OVERTAKEN)
 @pytest.mark.parametrize("undone", [False, True], ids=["again", "undone"])
 @pytest.mark.parametrize("failpoint", ADD)
@@ -190,6 +270,22 @@ def test_an_abort_that_goes_on_after_another_took_over_changes_nothing(
             goes_on_harmlessly(victim, taken, one)
             goes_on_harmlessly(mover, taken, one)
     assert sorted(members(one).values()) == [512, 512]
+
+
+@pytest.mark.parametrize("ending", OVERTAKEN)
+@pytest.mark.parametrize("failpoint", REFENCE)
+def test_raising_fences_that_goes_on_after_another_has_done_it_changes_nothing(
+    ensembles: EnsembleFactory, failpoint: str, ending: str
+) -> None:
+    taken = ensembles(2)
+    hosts = ";".join(ensemble.hosts for ensemble in taken)
+    done(hosts, "init")
+    fill(hosts)
+    put_ahead(hosts)
+    with stopped(hosts, failpoint, ending, "check", "--repair") as victim:
+        overtake(victim, ending, taken)
+        done(hosts, "check", "--repair")
+        goes_on_harmlessly(victim, taken, hosts)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
 
 from conftest import EnsembleFactory, empty, started
-from parkazoo import NamespaceMismatch, ParKazooClient, cli
+from parkazoo import NamespaceMismatch, NotInitialized, ParKazooClient, cli
+from parkazoo.ensemble import EnsembleClient
 from servers import PATIENCE_SECONDS, Ensemble, wait_until
 from test_addresses import PATIENT
 from test_client import nothing_wrong
@@ -130,6 +131,65 @@ def test_a_member_that_is_itself_again_is_used_again(
         assert nothing_wrong(client)
 
 
+class Lost:
+    """What a client is told, and how often it heard LOST."""
+
+    def __init__(self, client: ParKazooClient) -> None:
+        self.count = 0
+        client.add_listener(self._told)
+
+    def _told(self, state: str) -> None:
+        self.count += state == KazooState.LOST
+
+
+def test_a_client_that_is_turned_away_says_why_and_comes_back(
+    ensembles: EnsembleFactory,
+) -> None:
+    """Servers that have seen less than a client close its connections without a word:
+    it stayed SUSPENDED for ever, and nothing said why."""
+    (first,) = ensembles(1)
+    with (
+        Ensemble() as second,
+        started(
+            f"{first.hosts};{second.hosts}", **{**PATIENT, "timeout": 10}
+        ) as client,
+    ):
+        (server,) = second.servers
+        data, kept = server.directory / "data", server.directory / "kept"
+        for path in DIRECTORIES:
+            client.create(f"{path}/x", b"ours", makepath=True)
+        second.stop()
+        shutil.copytree(data, kept)
+        second.start()
+        wait_until(lambda: client.state == KazooState.CONNECTED, "it is back")
+        here, _ = of(client, second)
+        for done in [client.set_async(f"{here[0]}/x", b"new") for _ in range(500)]:
+            done.get(timeout=PATIENCE_SECONDS)
+        lost = Lost(client)
+
+        second.stop()
+        for version in data.glob("version-2"):
+            shutil.rmtree(version)
+        second.start()
+        wait_until(lambda: says(client, "holds nothing of this"), "it knows why")
+        assert client.state == KazooState.SUSPENDED and lost.count == 0
+        for path in here:
+            with pytest.raises(NamespaceMismatch, match="its data was lost"):
+                client.get_children(path)
+
+        second.stop()
+        shutil.rmtree(data)
+        shutil.copytree(kept, data)
+        shutil.rmtree(kept)
+        second.start()
+        wait_until(lambda: lost.count == 1, "older data is a loss")
+        wait_until(lambda: client.state == KazooState.CONNECTED, "it begins anew")
+        assert client._sessions.refused is None
+        for path in DIRECTORIES:
+            assert client.get(f"{path}/x")[0] == b"ours"
+        assert nothing_wrong(client)
+
+
 def emptied(taken: list[Ensemble]) -> tuple[str, Ensemble]:
     """A namespace with nodes, one of whose members has lost all: (hosts, which)."""
     hosts = ";".join(ensemble.hosts for ensemble in taken)
@@ -224,3 +284,151 @@ def test_init_does_not_make_an_emptied_member_anew(
     finally:
         plain.stop()
         plain.close()
+
+
+def filled(hosts: str) -> None:
+    with started(hosts) as client:
+        for path in DIRECTORIES:
+            client.create(f"{path}/x", b"ours", makepath=True)
+
+
+def exchange(one: Ensemble, other: Ensemble) -> None:
+    """Each gets the other's data, as if they had changed addresses."""
+    one.stop()
+    other.stop()
+    a, b = (e.servers[0].directory / "data" for e in (one, other))
+    aside = a.with_name("aside")
+    shutil.move(a, aside)
+    shutil.move(b, a)
+    shutil.move(aside, b)
+    one.start()
+    other.start()
+
+
+def test_members_that_have_changed_places_are_not_used(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Programs were CONNECTED and said of nodes that they were not there, and what
+    `check --repair` took for left behind was all there was."""
+    with Ensemble() as one, Ensemble() as two, Ensemble() as three:
+        hosts = ";".join(e.hosts for e in (one, two, three))
+        filled(hosts)
+        exchange(one, two)
+        for given in (hosts, one.hosts, three.hosts):
+            client = ParKazooClient(given, auto_init=False, **PATIENT)
+            with pytest.raises(NamespaceMismatch, match="says that it is e"):
+                client.start(PATIENCE_SECONDS)
+        with started(three.hosts, degraded=True, **PATIENT) as client:
+            here, elsewhere = of(client, three)
+            for path in here:
+                assert client.get_children(path) == ["x"]
+            with pytest.raises(NamespaceMismatch, match="says that it is e"):
+                for path in elsewhere:
+                    client.get_children(path)
+        for words in (("check",), ("check", "--repair", "--delete-orphans")):
+            capsys.readouterr()
+            assert cli.main(["--hosts", hosts, *words]) == 1
+            out = capsys.readouterr().out
+            assert out.count("stranger   ") == 2 and "says that it is e" in out
+            assert "next:" not in out and "repaired" not in out
+        for words in (("rebalance",), ("remove-ensemble", "e0")):
+            assert cli.main(["--hosts", hosts, *words]) == 2
+            assert "says that it is e" in capsys.readouterr().err
+        exchange(one, two)
+        with started(hosts, auto_init=False) as client:
+            for path in DIRECTORIES:
+                assert client.get(f"{path}/x")[0] == b"ours"
+            assert nothing_wrong(client)
+
+
+def test_commands_say_why_when_no_member_is_itself(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Ensemble() as one, Ensemble() as two:
+        hosts = f"{one.hosts};{two.hosts}"
+        filled(hosts)
+        exchange(one, two)
+        for words in (("status",), ("check", "--repair")):
+            capsys.readouterr()
+            assert cli.main(["--hosts", hosts, "--timeout", "5", *words]) == 2
+            assert "says that it is e" in capsys.readouterr().err
+
+
+def test_a_member_with_the_backup_of_another_is_not_used_until_it_has_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Under the eyes of a client, which said of its nodes that they were not there."""
+    with Ensemble() as one, Ensemble() as two:
+        hosts = f"{one.hosts};{two.hosts}"
+        with started(hosts, **{**PATIENT, "timeout": 10}) as client:
+            for path in DIRECTORIES:
+                client.create(f"{path}/x", b"ours", makepath=True)
+            here, _ = of(client, two)
+            one.stop()
+            two.stop()
+            a, b = (e.servers[0].directory / "data" for e in (one, two))
+            own = b.with_name("own")
+            shutil.move(b, own)
+            shutil.copytree(a, b)
+            one.start()
+            two.start()
+            wait_until(lambda: says(client, "says that it is e"), "it has noticed")
+            assert client.state != KazooState.CONNECTED
+            for path in here:
+                with pytest.raises(NamespaceMismatch, match="from another's backup"):
+                    client.get_children(path)
+            assert cli.main(["--hosts", hosts, "check", "--repair"]) == 1
+            assert "stranger" in capsys.readouterr().out
+            two.stop()
+            shutil.rmtree(b)
+            shutil.move(own, b)
+            two.start()
+            wait_until(lambda: client.state == KazooState.CONNECTED, "it is itself")
+            assert client._sessions.refused is None
+            for path in DIRECTORIES:
+                assert client.get(f"{path}/x")[0] == b"ours"
+            assert nothing_wrong(client)
+
+
+def test_who_names_only_an_emptied_member_is_told_that_a_namespace_was_made(
+    ensembles: EnsembleFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That there was one it cannot know."""
+    _, gone = emptied(ensembles(3))
+    careful = ParKazooClient(gone.hosts, auto_init=False, **PATIENT)
+    with pytest.raises(NotInitialized):
+        careful.start(PATIENCE_SECONDS)
+    for times in (1, 0):
+        caplog.clear()
+        with started(gone.hosts):
+            said = [m for m in caplog.messages if "made a new namespace on" in m]
+            assert len(said) == times and all(gone.hosts in m for m in said)
+
+
+@pytest.mark.parametrize("degraded", [False, True], ids=["strict", "degraded"])
+def test_who_starts_writes_nothing_to_a_member_that_shows_its_table_late(
+    ensembles: EnsembleFactory, degraded: bool
+) -> None:
+    """A member that others use now had been found, and its copy compared only when it
+    was read a second time: until then the program was CONNECTED, and what it asked for
+    arrived in the others' namespace."""
+    taken = ensembles(3)
+    hosts, gone = emptied(taken)
+    with started(gone.hosts):
+        pass
+    reads = EnsembleClient.read_configuration
+
+    def read(ensemble: EnsembleClient, first: bool = False) -> None:
+        if ensemble.hosts_string != gone.hosts:
+            reads(ensemble, first)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(EnsembleClient, "read_configuration", read)
+        for given in (hosts, ";".join(reversed(hosts.split(";")))) * 2:
+            client = ParKazooClient(given, degraded=degraded, **PATIENT)
+            waiting = [client.create_async(f"/n{n}") for n in range(8)]
+            with pytest.raises(NamespaceMismatch):
+                client.start(PATIENCE_SECONDS)
+            assert not any(each.successful() for each in waiting)
+    with started(gone.hosts, auto_init=False) as stranger:
+        assert stranger.get_children("/") == ["zookeeper"]

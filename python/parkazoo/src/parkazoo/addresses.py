@@ -14,18 +14,24 @@ Must never: give a member the address of a server that is not its own.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.protocol.states import ZnodeStat
 
 from parkazoo import hosts as hosts_string
-from parkazoo.errors import MoveFailed
+from parkazoo import namespace
+from parkazoo.errors import MoveFailed, NamespaceMismatch
+from parkazoo.founding import Visit
 from parkazoo.layout import IDENTITY
+from parkazoo.mapping import ConfigurationInvalid, Table
 from parkazoo.move import Mover, member
 
 # How long a server is waited for, of several of which some may be down.
 SERVER_SECONDS = 5.0
+SILENT = object()
 
 
 def set_hosts(mover: Mover, name: str, hosts: str) -> None:
@@ -51,6 +57,45 @@ def set_hosts(mover: Mover, name: str, hosts: str) -> None:
             mover.publish(table.with_ensembles({**table.ensembles, name: hosts}))
 
 
+def refuse_strangers(hosts: str, ensembles: list[str], visit: Visit) -> None:
+    """Is the namespace of these servers that of the `ensembles`, as far as they answer?
+
+    Asked before either is used to find the namespace, or one that is healthy would
+    seem to be the stranger.
+
+    :raises MoveFailed: none of the servers answers.
+    :raises NamespaceMismatch: one of them is of another namespace.
+    """
+    given = [hosts_string.server(s) for s in sorted(hosts_string.servers(hosts))]
+    asked = [*given, *ensembles]
+    with ThreadPoolExecutor(len(asked)) as threads:
+        found = dict(
+            zip(asked, threads.map(partial(_table, visit), asked), strict=True)
+        )
+    if all(found[server] is SILENT for server in given):
+        raise MoveFailed(f"none of {hosts} answers; nothing was changed")
+    known = {e: t.namespace for e in ensembles if isinstance(t := found[e], Table)}
+    for server in given:
+        table = found[server]
+        if isinstance(table, Table) and known and table.namespace not in known.values():
+            ours = ", ".join(
+                f"{namespace}, as on {e}" for e, namespace in known.items()
+            )
+            raise NamespaceMismatch(
+                f"{server} belongs to another namespace ({table.namespace}, not"
+                f" {ours}). Nothing was changed"
+            )
+
+
+def _table(visit: Visit, hosts: str) -> Table | object | None:
+    """What there is to be read; `SILENT` if nobody answers."""
+    with visit(hosts) as visited:
+        try:
+            return SILENT if visited is None else namespace.found(visited)
+        except (KazooException, ConfigurationInvalid):
+            return None  # what is wrong there is found when it is looked at closely
+
+
 def _look_at_each(mover: Mover, name: str, hosts: str, before: str) -> None:
     mark = mover._at(name).set(IDENTITY, name.encode())
     given = hosts_string.servers(hosts)
@@ -63,10 +108,10 @@ def _look_at_each(mover: Mover, name: str, hosts: str, before: str) -> None:
             continue
         where = hosts_string.server(server)
         if server in given:
-            said = found[0].decode(errors="replace") or "nothing"
             raise MoveFailed(
-                f"{where} is not a server of the {name} that was found: it says that"
-                f" it is {said}. Nothing was changed"
+                f"{where} is not a server of the {name} that was found:"
+                f" {_is_instead(name, found[0].decode(errors='replace'))}. Nothing was"
+                " changed"
             )
         if found[0] == name.encode():
             raise MoveFailed(
@@ -77,12 +122,24 @@ def _look_at_each(mover: Mover, name: str, hosts: str, before: str) -> None:
         raise MoveFailed(f"none of {hosts} answers; nothing was changed")
 
 
+def _is_instead(name: str, said: str) -> str:
+    if not said:
+        return "it holds nothing of a namespace"
+    if said != name:
+        return f"it says that it is {said}"
+    return (
+        "what is written there does not arrive here, so it is a copy of its own. Name"
+        " the servers of the one that is to stay, and stop the other"
+    )
+
+
 def _identity(mover: Mover, server: str) -> tuple[bytes, ZnodeStat] | None:
     """What a server says it is; None if it does not answer."""
     sessions = mover.client._sessions
     visited: Any = sessions.visit(server)
     try:
-        if not sessions.wait(lambda: visited.connected, SERVER_SECONDS):
+        seconds = min(SERVER_SECONDS, mover.connect_seconds)
+        if not sessions.wait(lambda: visited.connected, seconds):
             return None
         visited.sync(IDENTITY)
         found: tuple[bytes, ZnodeStat] = visited.get(IDENTITY)

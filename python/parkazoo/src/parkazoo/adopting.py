@@ -35,8 +35,9 @@ from kazoo.protocol.states import ZnodeStat
 from kazoo.security import CREATOR_ALL_ACL, make_acl
 
 from parkazoo import failpoints
-from parkazoo.copying import BATCH, INCOMING, is_hidden
+from parkazoo.copying import BATCH, INCOMING
 from parkazoo.layout import CLAIM, fence
+from parkazoo.rights import is_hidden
 from parkazoo.steps import EPHEMERAL, MultiFailed
 from parkazoo.wire import Fenced, ShardMoved, results_of
 
@@ -141,6 +142,8 @@ class Adopting:
         there, stat = new.exists(path), old.exists(path)
         if stat is None or (there is not None and has_caught_up(there, stat)):
             return
+        if there is not None and not there.ephemeralOwner:
+            return  # of a node that had this name: the mover takes it away
         try:
             data, stat = old.get(path)
             acls, _ = old.get_acls(path)
@@ -212,4 +215,5 @@ def _batches(steps: list[Any]) -> list[tuple[Any, ...]]:
 
 def has_caught_up(there: ZnodeStat, here: ZnodeStat) -> bool:
     """Has a copy all versions of the ephemeral that it is one of?"""
-    return bool(there.version >= here.version and there.aversion >= here.aversion)
+    same = there.version >= here.version and there.aversion >= here.aversion
+    return bool(same and there.ephemeralOwner)

@@ -16,8 +16,11 @@ Why each on a thread of its own: what waits for a lock is woken by a release, wh
 for a queue by a put. On a pool of threads those who wait would fill it, and who could
 wake them would stand behind them in its queue.
 
-Must never: block the event loop, call a user's function off it, or let what ends a wait
-stand behind those who wait.
+What a cancelled task has begun is taken back on a thread, too, so that it is also if
+the task is cancelled again, or the event loop ends.
+
+Must never: block the event loop, call a user's function off it, let what ends a wait
+stand behind those who wait, or leave a lock held, or a client started, for nobody.
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ import asyncio
 import inspect
 import threading
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from concurrent.futures import Future, wait
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -37,6 +40,8 @@ from parkazoo.pool import PooledClient
 # Calls of one client that may wait at the same time, for instance for locks. Each has
 # a thread; a process has room for some ten thousand.
 WAITING_MAX = 4096
+# How soon a start is stopped again that began just after it was cancelled.
+LOOK_SECONDS = 0.05
 
 
 def _takes(function: Any, count: int) -> bool:
@@ -69,6 +74,25 @@ def _on_thread(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
 
     threading.Thread(target=call, name="parkazoo-call", daemon=True).start()
     return future
+
+
+def _end(client: Any) -> None:
+    client.stop()
+    client.close()
+
+
+def _take_back_start(client: Any, starting: Future[Any]) -> None:
+    while not starting.done():
+        client.stop()  # it may not have begun yet
+        wait([starting], LOOK_SECONDS)
+    _end(client)
+
+
+def _take_back(recipe: Any, acquiring: Future[Any]) -> None:
+    recipe.cancel()
+    with suppress(Exception):  # then it is not held
+        if acquiring.result():
+            recipe.release()
 
 
 class Recipe:
@@ -119,11 +143,15 @@ class Client:
 
     async def start(self, timeout: float = 15) -> None:
         self._loop = asyncio.get_running_loop()
-        await self._finish(self.client.start, timeout)
+        starting = _on_thread(self.client.start, timeout)
+        try:
+            await asyncio.wrap_future(starting)
+        except asyncio.CancelledError:
+            await self._finish(_take_back_start, self.client, starting)
+            raise
 
     async def stop(self) -> None:
-        await self._finish(self.client.stop)
-        self.client.close()
+        await self._finish(_end, self.client)
 
     async def restart(self) -> None:
         await self._finish(self.client.restart)
@@ -148,6 +176,26 @@ class Client:
     def state(self) -> str:
         return str(self.client.state)
 
+    @property
+    def client_state(self) -> str:
+        return str(self.client.client_state)
+
+    @property
+    def client_id(self) -> Any:
+        return self.client.client_id
+
+    @property
+    def client_ids(self) -> dict[str, tuple[int, bytes]]:
+        """Of each ensemble's session; may be given as `client_id`."""
+        ids: dict[str, tuple[int, bytes]] = self.client.client_ids
+        return ids
+
+    def set_hosts(self, hosts: Any, randomize_hosts: bool | None = None) -> None:
+        self.client.set_hosts(hosts, randomize_hosts)
+
+    def unchroot(self, path: str) -> str:
+        return str(self.client.unchroot(path))
+
     def add_listener(self, listener: Callable[[str], Any]) -> Callable[[str], None]:
         """Returns what `remove_listener` of the client underneath takes."""
         on_loop: Callable[[str], None] = self._on_loop(listener)
@@ -171,6 +219,9 @@ class Client:
 
         :raises RuntimeError: `WAITING_MAX` such calls of this client have not ended.
         """
+        return await asyncio.wrap_future(self._begin(function, *arguments))
+
+    def _begin(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         if not self._room.acquire(blocking=False):
             raise RuntimeError(
                 f"{WAITING_MAX} calls of this client are waiting already, each on a"
@@ -182,7 +233,7 @@ class Client:
             self._room.release()
             raise
         future.add_done_callback(lambda _: self._room.release())
-        return await asyncio.wrap_future(future)
+        return future
 
     @staticmethod
     async def _finish(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -218,14 +269,11 @@ class Client:
     @asynccontextmanager
     async def acquired(self, recipe: Any) -> AsyncIterator[Any]:
         """Hold a recipe that has `acquire` and `release`."""
-        waiting = asyncio.ensure_future(self.run(recipe.acquire))
+        acquiring = self._begin(recipe.acquire)
         try:
-            await asyncio.shield(waiting)
+            await asyncio.wrap_future(acquiring)
         except asyncio.CancelledError:
-            recipe.cancel()
-            await asyncio.wait([waiting])
-            if not waiting.exception() and waiting.result():
-                await self._finish(recipe.release)
+            await self._finish(_take_back, recipe, acquiring)
             raise
         try:
             yield recipe

@@ -51,6 +51,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, Permissions
 
 from parkazoo.errors import Contention
 from parkazoo.layout import CLAIM, LINK, Bucket, Layout, Node
+from parkazoo.rights import is_hidden
 from parkazoo.steps import EPHEMERAL, Call, Machine, Multi, MultiFailed
 
 # Losing this often in a row means somebody creates and deletes the same directory
@@ -165,12 +166,8 @@ def _acl_behind_link(home: Node, known: tuple[Any, int] | None) -> Machine:
     return acls, stat.aversion
 
 
-def _hidden(acls: Any) -> bool:
-    return any(a.id.scheme == "digest" and a.id.id.endswith(":x") for a in acls)
-
-
 def _refuse_hidden(home: Node, acls: Any) -> None:
-    if _hidden(acls):
+    if is_hidden(acls):
         raise NoAuthError(f"{home.logical}: its ACL is hidden from this client")
 
 
@@ -267,17 +264,24 @@ def set_acl(shard: int, path: str, acls: Any, version: int, label: str) -> Machi
 
     If the shard was being moved then, it may have been set where nobody looks any
     more. So wait until the fence lets us pass, look, and set it again if need be.
-    A move keeps ACL versions, so it is known whether this is the ACL we set.
+    A move keeps ACL versions, so it is known whether this is the ACL we set. But one
+    may make version 1 of 0 (see `copying`), so a version 1 in another copy that has
+    the ACL from before is not ours.
     """
+    before, _ = yield Call(shard, GetACL(path))
     for _ in range(ATTEMPTS_MAX):
         stat = yield Call(shard, SetACL(path, acls, version), label)
         yield Call(shard, Multi(()))
         try:
-            _, now = yield Call(shard, GetACL(path))
+            found, now = yield Call(shard, GetACL(path))
         except NoAuthError:
             return stat  # set so that we may not look; it was there a moment ago
-        if now.aversion >= stat.aversion:
+        copied = (now.czxid, now.ctime) != (stat.czxid, stat.ctime)
+        lost = copied and now.aversion == stat.aversion == 1 and found == before
+        if now.aversion >= stat.aversion and not lost:
             return stat
+        if lost and version >= 0:
+            version = now.aversion
     raise Contention(f"{path}: its ACL could not be set, it keeps moving")
 
 
@@ -292,7 +296,9 @@ def mirror(bucket: Bucket, home: Node, acls: Any, seen: ZnodeStat) -> Machine:
             acls, stat = yield Call(home.shard, GetACL(home.path))
         except (NoNodeError, NoAuthError):
             return  # no bucket, no node, or no longer ours to set
-        if (stat.aversion, stat.czxid) == (seen.aversion, seen.czxid) or _hidden(acls):
+        if (stat.aversion, stat.czxid) == (seen.aversion, seen.czxid) or is_hidden(
+            acls
+        ):
             return
         seen = stat
     raise Contention(f"{home.logical}: its ACL keeps changing")

@@ -12,13 +12,17 @@ finding is looked at a second time before it is believed or touched.
     acl          a bucket whose ACL is not its directory's: set
     unfinished   a move or a recursive delete whose client is gone: ended
     copy         an ensemble's copy of the table that is missing or old: written
-    stranger     a member that was wiped, or holds another namespace: shown; nothing
-                 there is looked at or touched
+    stranger     a member that was wiped, holds another namespace, says that it is
+                 another member, or has a server that is not one of it: shown; nothing
+                 there is looked at or touched, and nothing is repaired anywhere
     unreadable   a directory that whoever asks may not look at: shown
     unreachable  an ensemble that could not be looked at: shown
-    fence        a shard without its fence at its owner: shown
+    fence        a shard whose fence at its owner is missing: shown; or has another
+                 version than the table says: raised, if its owner held it whole
 
-Must never: delete a node that a client can see without being told so by name.
+Must never: delete a node that a client can see without being told so by name, nor, as a
+leftover, the only copy there is: not before each member is known to be itself, and has
+the fence of each shard that it holds.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ import time
 from collections.abc import Iterator, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import (
@@ -38,8 +43,9 @@ from kazoo.exceptions import (
 )
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from parkazoo import namespace, remove
-from parkazoo.copying import GONE, clear, erase, version_of
+from parkazoo import hosts, namespace, naming, refencing, remove
+from parkazoo.clearing import NotCleared, clear, erase
+from parkazoo.copying import GONE, version_of
 from parkazoo.errors import MoveFailed, NamespaceMismatch
 from parkazoo.layout import CLAIM, CONFIG, DONE, INTENTS, Layout, decode, fence
 from parkazoo.mapping import ConfigurationInvalid, Table
@@ -53,6 +59,10 @@ if TYPE_CHECKING:
 WINDOW = 256
 # Marks of transactions stay for as long as anything of them might be on its way.
 MARK_SECONDS = 3600.0
+NOT_OF_IT = (
+    "though the table names it as a server of this member: which of them a session is"
+    " with is chance. Say which are its servers with `parkazoo set-hosts`"
+)
 
 
 @dataclass
@@ -61,6 +71,7 @@ class Finding:
     where: str
     what: str
     repaired: bool = False
+    mendable: bool = True  # by --repair
 
 
 class Checker:
@@ -80,7 +91,7 @@ class Checker:
         for name in sorted(self.away):
             lost = len(self.table.shards(name))
             what = f"not asked; {lost} shards, and what hangs on it, are not judged"
-            yield Finding("unreachable", name, what)
+            yield Finding("unreachable", name, what, mendable=False)
         for stranger in list(self._strangers()):
             repair = delete_orphans = False  # that needs every ensemble
             yield stranger
@@ -92,12 +103,22 @@ class Checker:
             for shard, owner in enumerate(self.table.owners)
             if owner not in self.away
         ]
-        for (name, shard), anchors in self._anchors(owned):
-            if anchors is None:
-                yield Finding("fence", fence(shard), f"missing on {name}")
-            else:
-                yield from self._shard(shard, anchors, repair, delete_orphans)
-        yield from self._leftovers(repair)
+        astray = []
+        fenced = True
+        for (name, shard), found in self._anchors(owned):
+            if found is None:
+                fenced = False
+                what = f"missing on {name}: what the shard held is lost, or elsewhere"
+                yield Finding("fence", fence(shard), what, mendable=False)
+                continue
+            anchors, version = found
+            if version != self.table.fences[shard]:
+                astray.append(shard)
+            yield from self._shard(shard, anchors, repair, delete_orphans)
+        for finding in self._astray(astray, repair):
+            fenced = False
+            yield finding
+        yield from self._leftovers(repair and fenced)
 
     def _at(self, name: str) -> Any:
         session = self.client._sessions.session(name)
@@ -110,12 +131,38 @@ class Checker:
 
     def _strangers(self) -> Iterator[Finding]:
         """Members that are not what the table takes them for: hands off them."""
+        yield from self._strange_servers()
         for name in set(self.table.ensembles) - self.away:
             try:
                 namespace.copy_at(self._at(name), name, self.table)
             except (NamespaceMismatch, ConfigurationInvalid) as error:
                 self.away = {*self.away, name}
-                yield Finding("stranger", name, str(error))
+                yield Finding("stranger", name, str(error), mendable=False)
+
+    def _strange_servers(self) -> Iterator[Finding]:
+        """Servers that stand beside a member's and are not of it: a comma where a
+        semicolon is meant, of which nobody knew when the namespace was made."""
+        said: dict[str, dict[str, str | None]] = {}
+        sessions = self.client._sessions
+
+        def look(name: str, server: tuple[str, int]) -> None:
+            says = naming.what_it_says(sessions, server, self.table, name)
+            said[name][hosts.server(server)] = says
+
+        looks = []
+        for name in sorted(set(self.table.ensembles) - self.away):
+            servers = hosts.servers(self.table.ensembles[name])
+            if len(servers) > 1:
+                said[name] = {}
+                looks += [partial(look, name, server) for server in servers]
+        sessions.in_parallel(looks)
+        for name, by_server in said.items():
+            if "" in by_server.values():
+                for server, says in sorted(by_server.items()):
+                    if says:
+                        self.away = {*self.away, name}
+                        what = f"{server} {says}, {NOT_OF_IT}"
+                        yield Finding("stranger", name, what, mendable=False)
 
     # -- the table and what was left unfinished ------------------------------------
 
@@ -188,18 +235,38 @@ class Checker:
 
     def _anchors(
         self, places: list[tuple[str, int]]
-    ) -> Iterator[tuple[tuple[str, int], list[str] | None]]:
-        """What is below the fences of (ensemble, shard); None without a fence."""
+    ) -> Iterator[tuple[tuple[str, int], tuple[list[str], int] | None]]:
+        """What is below the fences of (ensemble, shard), and their versions; None
+        without a fence."""
         for start in range(0, len(places), WINDOW):
             asked = [
-                (place, self._at(place[0]).get_children_async(fence(place[1])))
+                (
+                    place,
+                    self._at(place[0]).get_children_async(fence(place[1]), None, True),
+                )
                 for place in places[start : start + WINDOW]
             ]
             for place, result in asked:
                 try:
-                    yield place, result.get()
+                    names, stat = result.get()
+                    yield place, (names, stat.version)
                 except NoNodeError:
                     yield place, None
+
+    def _astray(self, shards: list[int], repair: bool) -> Iterator[Finding]:
+        """Those whose fence had another version than the table: it may be newer."""
+        if self.table.seat in self.away:
+            return
+        mover = Mover(self.client)
+        found = [refencing.look(mover, shard) for shard in shards]
+        astray = [each for each in found if each is not None]
+        mended: list[int] = []
+        if repair and any(each.mendable for each in astray):
+            mended = refencing.mend(mover, [each.shard for each in astray])
+        for each in astray:
+            done = each.shard in mended
+            where = fence(each.shard)
+            yield Finding("fence", where, each.what, done, each.mendable)
 
     def _shard(
         self, shard: int, anchors: list[str], repair: bool, delete: bool
@@ -220,7 +287,7 @@ class Checker:
                     finding = self._anchor(session, path, directory)
             except NoAuthError:
                 what = "may not be looked at; give `--auth` of somebody with READ"
-                yield Finding("unreadable", directory, what)
+                yield Finding("unreadable", directory, what, mendable=False)
                 continue
             if finding is None:
                 continue
@@ -302,16 +369,20 @@ class Checker:
             for name in self.table.ensembles
             if name not in self.away
             for shard, owner in enumerate(self.table.owners)
+            if owner not in self.away
             if owner != name and shard not in self.table.planned
         ]
-        for (name, shard), inside in self._anchors(places):
-            if not inside:
+        for (name, shard), found in self._anchors(places):
+            if found is None or not found[0]:
                 continue
             finding = Finding(
-                "leftover", f"{name}:{fence(shard)}", f"{len(inside)} anchors"
+                "leftover", f"{name}:{fence(shard)}", f"{len(found[0])} anchors"
             )
             if repair:
-                finding.repaired = self._clear(name, shard)
+                try:
+                    finding.repaired = self._clear(name, shard)
+                except NotCleared as left:
+                    finding.what += f"; {left}"
             yield finding
 
     def _clear(self, name: str, shard: int) -> bool:
@@ -328,6 +399,8 @@ class Checker:
             return False
         try:
             clear(session, shard, GONE, version)
+        except NotCleared:
+            raise
         except MoveFailed:
             return False
         return True

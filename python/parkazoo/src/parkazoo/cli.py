@@ -2,7 +2,8 @@
 
 What: one subcommand per thing an operator does. The answer goes to stdout, one
 JSON document with `--json`; progress and errors go to stderr. Exit code 0: done;
-1: looked and found something wrong; 2: failed, with what, why and what to do next.
+1: looked and found something wrong, or stopped when told to; 2: failed, with what, why
+and what to do next.
 
 Must never: print a stack trace for what an operator can cause, or change anything
 in a command whose name does not say so.
@@ -10,100 +11,103 @@ in a command whose name does not say so.
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
 import os
-import re
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from kazoo.exceptions import KazooException, NoAuthError
+from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
-from parkazoo import addresses, importing, namespace, tree
+from parkazoo import (
+    addresses,
+    arguments,
+    credentials,
+    ending,
+    importing,
+    namespace,
+    seat,
+    tree,
+)
 from parkazoo import hosts as hosts_string
 from parkazoo.check import Checker
+from parkazoo.clearing import NotCleared
 from parkazoo.client import ParKazooClient
 from parkazoo.connection import BatchingClient
-from parkazoo.errors import ParKazooError
-from parkazoo.mapping import ConfigurationInvalid, Rules, Table, balanced
+from parkazoo.ending import CUT_SHORT, DONE, WRONG, Answer
+from parkazoo.mapping import Rules, Table, balanced
 from parkazoo.move import Mover, State, member
 from parkazoo.naming import STRANGER_SECONDS
 
-DONE, WRONG, FAILED = 0, 1, 2
 # For so long after a command was killed, nobody else may change the table.
 SESSION_SECONDS = 10.0
 
 
-class Usage(Exception):
-    """The operator asked for something that cannot be; the message says what."""
-
-
-def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.ERROR, format="%(message)s")
-    if not options.verbose:
-        logging.disable(logging.CRITICAL)
+def main(words: list[str] | None = None) -> int:
+    words = sys.argv[1:] if words is None else words
+    answer = Answer("--json" in words)  # whatever is wrong with the others
+    options = None
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
-        code: int = options.run(options)
-        sys.stdout.flush()
-        return code
-    except (Usage, ParKazooError, ConfigurationInvalid) as error:
-        print(f"parkazoo: {error}", file=sys.stderr)
-    except KazooTimeoutError:
-        print(
-            f"parkazoo: no answer from {options.hosts} within {options.timeout:g} s;"
-            " are the servers up, and is `--hosts` right?"
-            " `parkazoo status` shows which of a namespace's ensembles answer",
-            file=sys.stderr,
-        )
-    except NoAuthError as error:
-        what = getattr(options, "path", "") or str(error) or "what was asked for"
-        print(
-            f"parkazoo: whoever asks has no right to {what}; give `--auth"
-            " SCHEME:CREDENTIAL` of somebody who has",
-            file=sys.stderr,
-        )
-    except KazooException as error:
-        print(
-            f"parkazoo: ZooKeeper refused: {type(error).__name__} {error}".rstrip(),
-            file=sys.stderr,
-        )
-    except KeyboardInterrupt:
-        print("parkazoo: interrupted", file=sys.stderr)
-    except BrokenPipeError:  # whoever read the answer has seen enough, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return FAILED
+        with ending.stopped_by(ending.interrupt):
+            options = _parser().parse_args(words)
+            options.answer = answer
+            answer.as_json = options.json
+            logging.basicConfig(level=logging.ERROR, format="%(message)s")
+            if not options.verbose:
+                logging.disable(logging.CRITICAL)
+            code: int = options.run(options)
+            return code
+    except BrokenPipeError:
+        return CUT_SHORT
+    except ending.EXPECTED as error:
+        return answer.failed(type(error).__name__, ending.message(error, options))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> arguments.Parser:
+    parser = arguments.Parser(
         prog="parkazoo",
         description="One ZooKeeper namespace over many ensembles.",
         epilog="HOSTS is `h1:2181,h2:2181;h3:2181`: commas inside an ensemble,"
         " semicolons between ensembles; one ensemble of a namespace is enough.",
     )
     hosts = os.environ.get("PARKAZOO_HOSTS", "127.0.0.1:2181")
-    _add_common(parser, "auth")
+    arguments.add_common(parser, "auth")
+    credentials.add(parser)
     parser.set_defaults(hosts=hosts, json=False, timeout=15.0, verbose=False)
-    parser.set_defaults(auth=[], more_auth=[])
+    parser.set_defaults(auth=[], more_auth=[], **credentials.DEFAULTS)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run: Callable[[Any], int], text: str) -> Any:
         added = commands.add_parser(name, help=text, description=text)
-        _add_common(added, "more_auth")
+        arguments.add_common(added, "more_auth")
+        credentials.add(added)
         added.set_defaults(run=run)
         return added
 
     init = command("init", init_command, "make a namespace on the ensembles of HOSTS")
     init.add_argument(
-        "--weak", action="append", default=[], type=_weak, metavar="PREFIX[:BUCKETS]"
+        "--weak",
+        action="append",
+        default=[],
+        type=arguments.weak,
+        metavar="PREFIX[:BUCKETS]",
+        help="spread the children of each directory below PREFIX over so many buckets"
+        " (default: 16); no sequence nodes there; for ever",
     )
-    init.add_argument("--colocate", action="append", default=[], metavar="PREFIX")
+    init.add_argument(
+        "--colocate",
+        action="append",
+        default=[],
+        metavar="PREFIX",
+        help="keep all below PREFIX on one shard; `*` is one component; for ever",
+    )
     data = init.add_mutually_exclusive_group()
     data.add_argument(
         "--import",
@@ -116,130 +120,74 @@ def _parser() -> argparse.ArgumentParser:
         "--beside", action="store_true", help="leave aside data that is there already"
     )
     command("status", status_command, "show ensembles, shards and unfinished moves")
+    a_path, a_name = "the path of a node", "an ensemble's name, as `status` shows it"
     where = command("where", where_command, "show which ensemble holds a node")
-    where.add_argument("path", type=_path)
+    where.add_argument("path", type=arguments.path, metavar="PATH", help=a_path)
     below = command("tree", tree_command, "show the nodes below a path")
-    below.add_argument("path", nargs="?", default="/", type=_path)
-    below.add_argument("--depth", type=int, default=3, help="levels (default: 3)")
+    below.add_argument(
+        "path",
+        nargs="?",
+        default="/",
+        type=arguments.path,
+        metavar="PATH",
+        help=f"{a_path} (default: /)",
+    )
+    below.add_argument(
+        "--depth", type=arguments.levels, default=3, help="levels (default: 3)"
+    )
     check = command("check", check_command, "look for what should not be there")
-    check.add_argument("--repair", action="store_true")
-    check.add_argument("--delete-orphans", action="store_true")
+    check.add_argument(
+        "--repair", action="store_true", help="mend what is found, but for orphans"
+    )
+    check.add_argument(
+        "--delete-orphans",
+        action="store_true",
+        help="with --repair: delete buckets whose directory is gone, and what is in"
+        " them",
+    )
     add = command("add-ensemble", add_command, "take in an ensemble and rebalance")
-    add.add_argument("ensemble", type=_ensemble, metavar="HOSTS")
-    add.add_argument("--name", type=_name)
-    add.add_argument("--no-rebalance", action="store_true")
+    its = "its servers, with commas between: h1:2181,h2:2181"
+    add.add_argument("ensemble", type=arguments.ensemble, metavar="HOSTS", help=its)
+    add.add_argument(
+        "--name", type=arguments.name, help="what to call it (default: the next e<N>)"
+    )
+    add.add_argument(
+        "--no-rebalance", action="store_true", help="give it no shards yet"
+    )
     add.add_argument(
         "--beside", action="store_true", help="leave aside data that is there already"
     )
     away = command("remove-ensemble", remove_command, "empty an ensemble, let it go")
-    away.add_argument("name")
+    away.add_argument("name", metavar="NAME", help=a_name)
     moved = command("set-hosts", hosts_command, "say where an ensemble's servers are")
-    moved.add_argument("name")
-    moved.add_argument("ensemble", type=_ensemble, metavar="HOSTS")
+    moved.add_argument("name", metavar="NAME", help=a_name)
+    moved.add_argument("ensemble", type=arguments.ensemble, metavar="HOSTS", help=its)
     even = command("rebalance", rebalance_command, "even out the shards")
-    even.add_argument("--plan", action="store_true", help="only show what would move")
-    even.add_argument("--abort", action="store_true", help="undo an unfinished move")
+    only = even.add_mutually_exclusive_group()
+    only.add_argument("--plan", action="store_true", help="only show what would move")
+    only.add_argument("--abort", action="store_true", help="undo an unfinished move")
     even.add_argument(
         "--among", help="names of the ensembles to keep shards on, with commas between"
     )
     return parser
 
 
-def _add_common(parser: argparse.ArgumentParser, auth: str) -> None:
-    """What every command takes, before its name or after it, or, of what may be given
-    several times, both: `auth` is the name that the one place has for it."""
-
-    def option(name: str, text: str, **named: Any) -> None:
-        parser.add_argument(name, help=text, default=argparse.SUPPRESS, **named)
-
-    where = "where the namespace is (default: $PARKAZOO_HOSTS, or 127.0.0.1:2181)"
-    option("--hosts", where, type=_hosts)
-    option("--json", "answer in JSON", action="store_true")
-    option("--timeout", "seconds to connect (default: 15)", type=float)
-    who = "who asks; may be given several times"
-    option("--auth", who, action="append", metavar="SCHEME:CREDENTIAL", dest=auth)
-    option("--verbose", "log on stderr", action="store_true")
-
-
-# -- what the operator may write ---------------------------------------------------
-
-
-def _hosts(given: str) -> str:
-    try:
-        ensembles = hosts_string.split(given)[0]
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    for ensemble in ensembles:
-        try:
-            hosts_string.servers(ensemble)
-            good = hosts_string.SEPARATOR not in ensemble
-        except ValueError:
-            good = False
-        if not good:
-            raise argparse.ArgumentTypeError(
-                f"{ensemble!r}: write `h1:2181,h2:2181`, with semicolons between"
-                " ensembles"
-            )
-    return given
-
-
-def _ensemble(given: str) -> str:
-    ensembles, chroot = hosts_string.split(_hosts(given))
-    if chroot or len(ensembles) > 1:
-        raise argparse.ArgumentTypeError(
-            f"{given!r}: give the servers of one ensemble, without chroot"
-        )
-    return given
-
-
-def _name(given: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_.-]+", given):
-        raise argparse.ArgumentTypeError(
-            f"{given!r}: a name is of letters, digits, `_`, `.` and `-`"
-        )
-    return given
-
-
-def _path(given: str) -> str:
-    path = "/" + given.strip("/")
-    if {".", ".."} & set(path.split("/")):
-        raise argparse.ArgumentTypeError(f"{given!r}: relative paths are not allowed")
-    return path
-
-
-def _weak(given: str) -> tuple[str, int]:
-    prefix, _, count = given.partition(":")
-    if not (count or "16").isdecimal():
-        raise argparse.ArgumentTypeError(
-            f"{given!r}: {count!r} is not a number of buckets"
-        )
-    return prefix, int(count or 16)
-
-
 # -- what all commands use ---------------------------------------------------------
 
 
-def _auth(options: Any) -> list[tuple[str, str]]:
-    pairs = []
-    for given in [*options.auth, *options.more_auth]:
-        scheme, separator, credential = given.partition(":")
-        if not separator:
-            raise Usage(f"--auth {given}: write SCHEME:CREDENTIAL")
-        pairs.append((scheme, credential))
-    return pairs
-
-
 @contextmanager
-def _client(options: Any, degraded: bool = False) -> Iterator[ParKazooClient]:
+def _client(
+    options: Any, degraded: bool = False, renews: bool = True
+) -> Iterator[ParKazooClient]:
     # Without a chroot: commands are about the whole namespace.
     client = ParKazooClient(
         hosts_string.SEPARATOR.join(hosts_string.split(options.hosts)[0]),
-        auth_data=_auth(options),
         degraded=degraded,
         auto_init=False,
         timeout=SESSION_SECONDS,
+        **credentials.connection(options),
     )
-    client.enters_unfinished = True
+    client.enters_unfinished, client.renews = True, renews
     client.start(options.timeout)
     try:
         yield client
@@ -249,12 +197,14 @@ def _client(options: Any, degraded: bool = False) -> Iterator[ParKazooClient]:
 
 
 @contextmanager
-def _visiting(options: Any, server: str) -> Iterator[Any]:
+def _visiting(
+    options: Any, server: str, seconds: float = STRANGER_SECONDS
+) -> Iterator[Any]:
     """A session with one server by itself; None if it does not answer."""
-    client = BatchingClient(server, auth_data=_auth(options))
+    client = BatchingClient(server, **credentials.connection(options))
     try:
         try:
-            client.start(STRANGER_SECONDS)
+            client.start(seconds)
         except KazooTimeoutError:
             yield None
         else:
@@ -270,10 +220,6 @@ def _whole(options: Any) -> str:
     return "/" + f"{chroot}{options.path}".strip("/")
 
 
-def _answer(options: Any, document: Any, lines: list[str]) -> None:
-    print(json.dumps(document) if options.json else "\n".join(lines))
-
-
 def _progress(state: State) -> None:
     print(
         f"\r{state.shards_moved}/{state.shards_total} shards,"
@@ -284,28 +230,31 @@ def _progress(state: State) -> None:
     )
 
 
-def _moved(options: Any, mover: Mover, work: Callable[[], State]) -> int:
-    """Run a move with progress; Ctrl-C stops it after the shards under way."""
-    import signal
-
-    before = signal.signal(signal.SIGINT, lambda *_: mover.stop())
+def _moved(options: Any, mover: Mover, work: Callable[[], State], go_on: str) -> int:
+    """Run a move with progress; Ctrl-C, or SIGTERM, stops it after the shards under
+    way, and `go_on` says what to do then."""
     try:
-        state = work()
+        with ending.stopped_by(mover.stop):
+            state = work()
     finally:
-        signal.signal(signal.SIGINT, before)
         if mover.state.shards_total and not options.json:
             print(file=sys.stderr)
-    _answer(
-        options,
-        {**vars(state), "stopped": mover.stopped},
-        [
-            f"moved {state.shards_moved} of {state.shards_total} shards,"
-            f" {state.nodes_copied} nodes; longest pause"
-            f" {state.pause_max * 1000:.0f} ms",
-            "next: `parkazoo rebalance` to go on" if mover.stopped else "",
-        ][: 2 if mover.stopped else 1],
-    )
+        _say_left(mover)
+    lines = [
+        f"moved {state.shards_moved} of {state.shards_total} shards,"
+        f" {state.nodes_copied} nodes; longest pause {state.pause_max * 1000:.0f} ms"
+    ]
+    if mover.stopped:
+        lines.append(f"next: {go_on}")
+    document = {**vars(state), "stopped": mover.stopped, "left": mover.left}
+    options.answer.give(document, lines)
     return WRONG if mover.stopped else DONE
+
+
+def _say_left(mover: Mover) -> None:
+    """Say what a move that is done could not clear away."""
+    for name, nodes in mover.left.items():
+        print(f"parkazoo: {NotCleared(name, nodes)}", file=sys.stderr)
 
 
 # -- commands ------------------------------------------------------------------------
@@ -314,34 +263,40 @@ def _moved(options: Any, mover: Mover, work: Callable[[], State]) -> int:
 def init_command(options: Any) -> int:
     ensembles, chroot = hosts_string.split(options.hosts)
     if chroot:
-        raise Usage("a namespace is made on whole ensembles; give HOSTS without chroot")
+        raise arguments.Usage(
+            "a namespace is made on whole ensembles; give HOSTS without chroot"
+        )
     rules = Rules(colocate=tuple(options.colocate), weak=tuple(options.weak))
     clients: dict[str, Any] = {}
     try:
         for hosts in ensembles:
-            client = BatchingClient(hosts, auth_data=_auth(options))
+            client = BatchingClient(hosts, **credentials.connection(options))
             clients[hosts] = client
-            client.start(options.timeout)
+        _start_all(options, clients)
         beside = options.beside or options.import_data
-        present = next(filter(None, map(namespace.found, clients.values())), None)
+        copies = list(map(namespace.found, clients.values()))
+        present = next(filter(None, copies), None)
         if present and rules != Rules() and rules != present.rules:
-            raise Usage(
+            raise arguments.Usage(
                 f"namespace {present.namespace} is there already, with other rules,"
                 " and rules cannot change; `parkazoo --json status` shows them"
             )
         visit = partial(_visiting, options)
-        if options.import_data:
-            importing.look(clients)  # before anything is changed
+        if options.import_data:  # before anything is changed
+            importing.refuse_ended(copies)
+            importing.look(clients)
         table = namespace.initialize(
             clients, rules, visit, beside, importing=options.import_data
         )
         count = 0
         if options.import_data:
-            count = importing.copy_in(clients, options.hosts, _auth(options))
+            with _client(options, renews=False) as client:
+                count = importing.copy_in(clients, client)
         elif table.importing and not options.beside:
             raise namespace.unfinished()
         elif table.importing:
-            importing.give_up(options.hosts, _auth(options))
+            with _client(options, renews=False) as client:
+                importing.give_up(clients, client)
     finally:
         for client in clients.values():
             client.stop()
@@ -349,14 +304,27 @@ def init_command(options: Any) -> int:
     document = {**_table_document(table), "importing": False, "imported": count}
     lines = [
         f"namespace {table.namespace} over {len(table.ensembles)} ensembles"
-        + (" was there already" if present else "")
+        + (f" was there already: {table.members()}" if present else "")
     ]
     if options.import_data:
         lines.append(f"{count} nodes imported; the originals are still there")
     elif table.importing:
         lines.append("what an import had not yet brought in is left aside")
-    _answer(options, document, [*lines, "next: `parkazoo status`"])
+    options.answer.give(document, [*lines, "next: `parkazoo status`"])
     return DONE
+
+
+def _start_all(options: Any, clients: Mapping[str, Any]) -> None:
+    deadline = time.monotonic() + options.timeout
+    for connected in [client.start_async() for client in clients.values()]:
+        connected.wait(max(0.0, deadline - time.monotonic()))
+    silent = [hosts for hosts, client in clients.items() if not client.connected]
+    if silent:
+        raise arguments.Usage(
+            f"no answer from {', '.join(silent)} within {options.timeout:g} s:"
+            f" {credentials.doubt(options)} A namespace is made when all its ensembles"
+            " answer; nothing was changed"
+        )
 
 
 def _table_document(table: Table) -> dict[str, Any]:
@@ -384,6 +352,7 @@ def status_command(options: Any) -> int:
             entry["connected"] = bool(session.connected) and why is None
             entry["refused"] = None if why is None else str(why)
             entry["server"] = _server(session)
+        document["unfinished"] = left = bool(document["moving"]) and _left(client)
     lines = [f"namespace {document['namespace']}, table {document['generation']}"]
     for name, entry in document["ensembles"].items():
         state = "connected" if entry["connected"] else "NOT CONNECTED"
@@ -393,14 +362,32 @@ def status_command(options: Any) -> int:
         if entry["refused"]:
             lines.append(f"      NOT USED: {entry['refused']}")
     if document["moving"]:
-        lines.append(f"{len(document['moving'])} shards are on their way, or a move")
-        lines.append("was left unfinished: `parkazoo rebalance --abort` undoes it")
+        lines += _on_their_way(len(document["moving"]), left)
     if document["importing"]:
         lines.append(f"NOT USED BY PROGRAMS: {namespace.unfinished()}")
-    _answer(options, document, lines)
+    options.answer.give(document, lines)
     good = all(entry["connected"] for entry in document["ensembles"].values())
-    good = good and not document["importing"]
+    good = good and not document["importing"] and left is False
     return DONE if good else WRONG
+
+
+def _left(client: ParKazooClient) -> bool | None:
+    """Was a move left unfinished? None: the seat, which would know, cannot be asked."""
+    assert client.table is not None
+    session = client._sessions.session(client.table.seat)
+    return seat.left_unfinished(client) if session.connected else None
+
+
+def _on_their_way(count: int, left: bool | None) -> list[str]:
+    if left is False:
+        return [f"{count} shards are on their way: somebody is at work, or was killed"
+                " less than ten seconds ago"]  # fmt: skip
+    known = "A MOVE WAS" if left else "The seat cannot be asked whether a move was"
+    return [
+        f"{known} LEFT UNFINISHED: requests to some of {count} shards may wait",
+        "next: the command that was interrupted once more, or"
+        " `parkazoo rebalance --abort` to undo what it had begun",
+    ]
 
 
 def _server(session: Any) -> str:
@@ -465,7 +452,7 @@ def where_command(options: Any) -> int:
         + (
             tree.reach(missed) + "; whether it exists is not known"
             if missed
-            else ("" if document["exists"] else "  (does not exist)")
+            else ("" if document["exists"] else "  (is not there; it would be here)")
         ),
         f"  node      shard {node.shard} on {document['ensemble']}"
         f" ({document['hosts']})  {node.path}",
@@ -474,8 +461,9 @@ def where_command(options: Any) -> int:
         lines.append(
             f"  children  shard {b.shard} on {table.owners[b.shard]}  {b.path}"
         )
-    _answer(options, document, lines)
-    return WRONG if missed or strangers else DONE
+    options.answer.give(document, lines)
+    good = document["exists"] and not strangers
+    return DONE if good else WRONG
 
 
 def tree_command(options: Any) -> int:
@@ -484,17 +472,21 @@ def tree_command(options: Any) -> int:
         away = _away(client) | strangers
         found = list(tree.walk(client, _whole(options), 0, options.depth, away))
     lines = [tree.branch(node) for node in found]
-    _answer(options, found, lines or [f"{_whole(options)}  (does not exist)"])
+    options.answer.give(found, lines or [f"{_whole(options)}  (does not exist)"])
     missed = any(n["unreachable"] or n["unreadable"] for n in found)
     whole = found and not strangers and not missed
     return DONE if whole else WRONG
 
 
 def check_command(options: Any) -> int:
+    if options.delete_orphans and not options.repair:
+        raise arguments.Usage(
+            "`--delete-orphans` is done in repairing: give `--repair`"
+        )
     with _client(options, degraded=True) as client:
         away = _away(client)
         if away and options.repair:
-            raise Usage(
+            raise arguments.Usage(
                 f"{', '.join(sorted(away))} cannot be reached, and repairing needs"
                 " every ensemble; nothing was changed. `parkazoo check` looks at the"
                 " others"
@@ -505,27 +497,31 @@ def check_command(options: Any) -> int:
         f"{f.kind:10} {f.where}: {f.what}" + ("  (repaired)" if f.repaired else "")
         for f in found
     ] or ["nothing wrong"]
-    shown = ("unreachable", "unreadable", "stranger")
-    mendable = [f for f in found if not f.repaired and f.kind not in shown]
-    if mendable and not options.repair:
+    mendable = any(f.mendable and not f.repaired for f in found)
+    # With a stranger in the namespace nothing is repaired.
+    if mendable and not options.repair and not any(f.kind == "stranger" for f in found):
         lines.append("next: `parkazoo check --repair`")
-    _answer(options, [vars(f) for f in found], lines)
+    options.answer.give([vars(f) for f in found], lines)
     return WRONG if any(not f.repaired for f in found) else DONE
 
 
 def add_command(options: Any) -> int:
     with _client(options) as client:
-        mover = Mover(client, None if options.json else _progress)
+        progress = None if options.json else _progress
+        mover = Mover(client, progress, connect_seconds=options.timeout)
         table = mover.table
         known = member(table.ensembles, options.ensemble)
         name = mover.add_ensemble(options.ensemble, options.name, options.beside)
         if known is not None:
             print(_known(known, table, options.ensemble), file=sys.stderr)
         if options.no_rebalance:
+            _say_left(mover)
             joined = "is a member already" if known else "joined"
-            _answer(options, {"name": name}, [f"{name} {joined}; next: `rebalance`"])
+            options.answer.give({"name": name}, [f"{name} {joined}; next: `rebalance`"])
             return DONE
-        return _moved(options, mover, mover.rebalance)
+        undo = f"`parkazoo remove-ensemble {name}` undoes it"
+        go_on = f"`parkazoo rebalance` to go on; {undo}"
+        return _moved(options, mover, mover.rebalance, go_on)
 
 
 def _known(name: str, table: Table, hosts: str) -> str:
@@ -541,21 +537,29 @@ def _known(name: str, table: Table, hosts: str) -> str:
 
 def hosts_command(options: Any) -> int:
     # Those given come first: who is found there is not looked for elsewhere.
+    given = hosts_string.servers(options.ensemble)
     ensembles, _ = hosts_string.split(options.hosts)
-    options.hosts = hosts_string.SEPARATOR.join([options.ensemble, *ensembles])
+    others = [e for e in ensembles if not hosts_string.servers(e) & given]
+    seconds = min(options.timeout, addresses.SERVER_SECONDS)
+    visit = partial(_visiting, options, seconds=seconds)
+    addresses.refuse_strangers(options.ensemble, others, visit)
+    options.hosts = hosts_string.SEPARATOR.join([options.ensemble, *others])
     with _client(options, degraded=True) as client:
-        mover = Mover(client)
+        mover = Mover(client, connect_seconds=options.timeout)
         addresses.set_hosts(mover, options.name, options.ensemble)
         document = _table_document(mover.table)
     text = f"{options.name} is at {options.ensemble}; give programs its new hosts, too"
-    _answer(options, document, [text])
+    options.answer.give(document, [text])
     return DONE
 
 
 def remove_command(options: Any) -> int:
     with _client(options) as client:
         mover = Mover(client, None if options.json else _progress)
-        return _moved(options, mover, lambda: mover.remove_ensemble(options.name))
+        again = f"`parkazoo remove-ensemble {options.name}` again to go on"
+        go_on = f"{again}; `parkazoo rebalance` undoes it"
+        work = partial(mover.remove_ensemble, options.name)
+        return _moved(options, mover, work, go_on)
 
 
 def rebalance_command(options: Any) -> int:
@@ -563,22 +567,26 @@ def rebalance_command(options: Any) -> int:
         mover = Mover(client, None if options.json else _progress)
         if options.abort:
             shards = mover.abort()
-            _answer(options, {"kept": shards}, [f"{len(shards)} shards stay"])
+            _say_left(mover)
+            options.answer.give({"kept": shards}, [f"{len(shards)} shards stay"])
             return DONE
         among = options.among.split(",") if options.among else None
         table = mover.table
         strangers = set(among or []) - set(table.ensembles)
         if strangers:
-            raise Usage(f"no ensembles {', '.join(sorted(strangers))} here")
+            raise arguments.Usage(f"no ensembles {', '.join(sorted(strangers))} here")
         if options.plan:
             plan = balanced(table, among or list(table.ensembles))
             document = {str(s): [table.owners[s], to] for s, to in sorted(plan.items())}
-            lines = [f"shard {s}: {a} -> {b}" for s, (a, b) in document.items()]
+            pairs = Counter((table.owners[s], to) for s, to in plan.items())
+            lines = [f"{a} -> {b}: {n} shards" for (a, b), n in sorted(pairs.items())]
             if lines:
                 lines.append(f"{len(plan)} shards would move")
-            _answer(options, document, lines or ["nothing to move"])
+            options.answer.give(document, lines or ["nothing to move"])
             return DONE
-        return _moved(options, mover, lambda: mover.rebalance(among))
+        only = f" --among {options.among}" if among else ""
+        go_on = f"`parkazoo rebalance{only}` to go on"
+        return _moved(options, mover, partial(mover.rebalance, among), go_on)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ from parkazoo.adopting import Adopting
 from parkazoo.ensemble import EnsembleClient
 from parkazoo.facade import Facade
 from parkazoo.fencing import READS, Fencing, StrictReply
+from parkazoo.finding import HOME
 from parkazoo.layout import SYSTEM, BucketStat, Layout, fence
 from parkazoo.mapping import Rules, Table
 from parkazoo.ordering import Ordering
@@ -57,10 +58,15 @@ class ParKazooClient(Facade):
     :param auto_init: make the namespace if the ensembles hold none and no data of
         anybody else; on by default, so that a first start just works.
     :param rules: the mapping rules of a namespace made by `auto_init`.
+    :param client_id: `client_ids` of a client that ended without `stop`: its sessions
+        go on, with their ephemerals. If one of them has ended, the others end, too, and
+        all are made anew, so look at `client_ids`. One (id, password) is taken for that
+        of the session that serves the client's root, as `client_id` gives it.
     :param lazy: connect to an ensemble when something on it is first needed.
     :param degraded: while one ensemble is not connected, go on using the others.
         Listeners hear SUSPENDED all the same. `start` waits for all ensembles for as
         long as it is told to, and then goes on with those that answered, if any did.
+        After a LOST they are waited for as long as a session lasts (`timeout`).
     :param session_order: a write waits until earlier writes of this client to
         other shards are acknowledged.
     :param strict_reads: every read sees all that was acknowledged to anybody before it
@@ -94,6 +100,8 @@ class ParKazooClient(Facade):
         self.auto_init, self.rules = auto_init, rules or Rules()
         # Commands do: they show, or end, an import that has not ended.
         self.enters_unfinished = False
+        # An import does not: what it begins in its sessions must end with them.
+        self.renews = True
         self.lazy, self.degraded = lazy, degraded
         self.session_order, self.cross_shard = session_order, cross_shard
         self.strict_reads = strict_reads
@@ -104,7 +112,7 @@ class ParKazooClient(Facade):
         super().__init__(
             hosts,
             timeout,
-            client_id,
+            None if isinstance(client_id, dict) else client_id,
             handler,
             default_acl,
             auth_data,
@@ -126,7 +134,7 @@ class ParKazooClient(Facade):
             "logger": self.logger,
         }
         self._sessions = Sessions(self, options)
-        if client_id is not None:
+        if client_id:
             self._remember(client_id)
 
     # -- hosts and sessions as Kazoo's attributes --------------------------------
@@ -155,8 +163,10 @@ class ParKazooClient(Facade):
         sessions = self._sessions
         if sessions is None or sessions.table is None:
             return None
-        bucket = self._layout.buckets(chroot or "/")[0]
-        return sessions.by_name.get(sessions.table.owners[bucket.shard])
+        return sessions.by_name.get(self._home_name(sessions.table, chroot))
+
+    def _home_name(self, table: Table, chroot: str | None) -> str:
+        return table.owners[self._layout.buckets(chroot or "/")[0].shard]
 
     @property
     def _shown(self) -> EnsembleClient | None:
@@ -177,18 +187,19 @@ class ParKazooClient(Facade):
 
     @property
     def client_ids(self) -> dict[str, tuple[int, bytes]]:
-        """The (id, password) of each ensemble's session. May be given as client_id."""
+        """The (id, password) of each ensemble's session. May be given as client_id.
+
+        Also of those that are not connected just now: they may go on, too.
+        """
         return {
-            name: ensemble.client_id
-            for name, ensemble in self._sessions.by_name.items()
-            if ensemble.client_id is not None
+            name: (ensemble._session_id, ensemble._session_passwd)
+            for name, ensemble in list(self._sessions.by_name.items())
+            if ensemble._session_id is not None
         }
 
     def _remember(self, client_id: Any) -> None:
-        if isinstance(client_id, dict):
-            self._sessions.identity = dict(client_id)
-        else:
-            self._sessions.identity = {"bootstrap0": tuple(client_id)}
+        given = client_id if isinstance(client_id, dict) else {HOME: client_id}
+        self._sessions.identity = {name: tuple(one) for name, one in given.items()}
 
     @property
     def table(self) -> Table | None:
@@ -202,15 +213,33 @@ class ParKazooClient(Facade):
         self._live_or_failed.clear()
         self.start_async()
         deadline = self._live_or_failed
-        deadline.wait(timeout=timeout)
+        if not self.connected:
+            deadline.wait(timeout=timeout)
         error = self._sessions.error
         if error is not None:
             self.stop()
             self.close()
             raise error
-        if not self.connected and self.degraded and self._sessions.go_on_without():
-            return
-        super().start(0 if self.connected or deadline.is_set() else 0.01)
+        if self._stopped.is_set():
+            self._sessions.close()  # they may have been opened just after that
+            raise self.handler.timeout_exception("stopped before it was connected")
+        if not self.connected and self.degraded:
+            if self._sessions.go_on_without():
+                return
+            if self._sessions.refused is not None:  # and no other answers
+                refused = self._sessions.refused
+                self.stop()
+                self.close()
+                raise refused
+        silent = ", ".join(self._sessions.silent())
+        try:
+            super().start(0 if self.connected or deadline.is_set() else 0.01)
+        except self.handler.timeout_exception:
+            if not silent:
+                raise
+            raise self.handler.timeout_exception(
+                f"no answer from {silent} within {timeout:g} s"
+            ) from None
 
     def start_async(self) -> Any:
         if self._live.is_set():
@@ -229,6 +258,7 @@ class ParKazooClient(Facade):
         if self._stopped.is_set():
             return
         self._stopped.set()
+        self._live_or_failed.set()  # nobody need wait for a start any more
         try:
             self._sessions.close()
         finally:
@@ -271,9 +301,19 @@ class ParKazooClient(Facade):
         return {n: str(e.command(cmd)) for n, e in self._sessions.by_name.items()}
 
     def _delete_recursive(self, path: str) -> Any:
-        if not self._may_send():
-            self.exists(path)  # waits for the connection, or is refused
-        return remove.delete_recursive(self, _prefix_root(self.chroot, path))
+        if self._keeps_waiting():
+            self.exists(path)  # waits behind the others, or is refused
+        return self._remove(_prefix_root(self.chroot, path))
+
+    def _keeps_waiting(self) -> bool:
+        """Do requests wait for the connection, or for those that did?"""
+        return not self._may_send() or bool(self._queue) or self._flushing
+
+    def _remove(self, path: str) -> Any:
+        """Delete a node (given by logical path, chroot included) with all below it,
+        after what was asked for before."""
+        self._ordering.wait_for(path)
+        return remove.delete_recursive(self, path)
 
     # -- requests ----------------------------------------------------------------
 
@@ -293,8 +333,9 @@ class ParKazooClient(Facade):
                 ConnectionClosedError("Connection has been closed")
             )
             return False
-        if self._sessions.refused is not None and not self._may_send():
-            async_object.set_exception(self._sessions.refused)
+        refused = self._sessions.refused
+        if refused is not None and not (self.degraded or self._may_send()):
+            async_object.set_exception(refused)
             return False
         if self._state == KeeperState.EXPIRED_SESSION:
             async_object.set_exception(SessionExpiredError())
@@ -321,8 +362,11 @@ class ParKazooClient(Facade):
         )
 
     def _refuse_waiting(self, why: Exception) -> None:
-        """Tell those who wait for the connection why there will be none."""
-        while self._queue and not self._may_send():
+        """Tell those who wait for the connection why there will be none.
+
+        A degraded client goes on, and then tells those who need what is refused.
+        """
+        while not self.degraded and self._queue and not self._may_send():
             with suppress(IndexError):
                 self._queue.popleft()[1].set_exception(why)
 

@@ -24,14 +24,15 @@ Must never: reorder requests, put a request on the wire without its entry in
 `client._pending`, keep a byte of one connection for the next, or touch the socket
 from any thread but the connection's own.
 
-On purpose different from Kazoo in four places. A server that answers nothing is
+On purpose different from Kazoo in five places. A server that answers nothing is
 given up after the read timeout even while callers keep sending: Kazoo counts every
 request as a heartbeat and then never notices, which endangers a lock. The reply to
 an authentication, which servers send ahead of others, is matched to its request.
 A read-write server found while read-only is connected to by its own address. A
 server that accepts a connection and does not answer the handshake, as one that is
 just starting sometimes does, is given up while there is time for another attempt:
-Kazoo waits for as long as the session lasts, if it knows only one server.
+Kazoo waits for as long as the session lasts, if it knows only one server. A server
+that wants another login by SASL is one that refuses us: Kazoo's thread dies of it.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ import ssl
 import struct
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 from kazoo.client import CLOSED_STATES, KazooClient
@@ -50,6 +52,9 @@ from kazoo.exceptions import (
     AuthFailedError,
     ConnectionClosedError,
     ConnectionDropped,
+    ConnectionLoss,
+    NoNodeError,
+    SessionClosedRequireSaslError,
     SessionExpiredError,
 )
 from kazoo.handlers.threading import SequentialThreadingHandler
@@ -87,6 +92,17 @@ XID_MAX = 2**31 - 1
 # A handshake is waited for a third of the session's time, but at least this long:
 # a busy server may need it.
 HANDSHAKE_SECONDS_MIN = 5.0
+
+# What `KazooClient` takes about TLS, and has as attributes of these names.
+TLS_OPTIONS = (
+    "keyfile",
+    "keyfile_password",
+    "certfile",
+    "ca",
+    "use_ssl",
+    "verify_certs",
+    "check_hostname",
+)
 
 _HEADER_BYTES = reply_header_struct.size
 _LENGTH_BYTES = int_struct.size
@@ -225,28 +241,49 @@ class BatchingConnection(ConnectionHandler):
             self.handler.forget()
 
     def _connect(self, host: str, hostip: str, port: int) -> tuple[float, float]:
-        timeouts: tuple[float, float] = super()._connect(host, hostip, port)
+        try:
+            timeouts: tuple[float, float] = super()._connect(host, hostip, port)
+        except ConnectionDropped:
+            if self._socket is not None:
+                self.client.turned_away()
+            raise
+        except SessionClosedRequireSaslError:
+            raise AuthFailedError from None
         self._heard_at = time.monotonic()
         self._send_seconds = timeouts[1] / 1000
         self.client.connection_made()
         return timeouts
 
-    def ask(self, request: Any) -> Any:
-        """Send one request and wait for its reply, before any other is sent.
+    def ask(self, *requests: Any) -> list[Any]:
+        """Send these and wait for their replies, before any other is sent. The reply
+        about a node that is not there is None.
 
         For `connection_made` alone, which this thread calls.
         """
-        self.tell(request)
-        header, buffer, offset = self._read_header(self._send_seconds)
-        if header.xid != self._xid:
-            raise ConnectionDropped("a reply that nobody asked for")
-        if header.err:
-            raise EXCEPTIONS[header.err]()
-        return request.deserialize(buffer, offset)
+        expected = [(request, self.tell(request)) for request in requests]
+        replies: list[Any] = []
+        errors: list[Exception] = []
+        for request, xid in expected:
+            header, buffer, offset = self._read_header(self._send_seconds)
+            if header.xid != xid:
+                raise ConnectionDropped("a reply that nobody asked for")
+            if header.err in (0, NoNodeError.code):
+                there = not header.err
+                replies.append(request.deserialize(buffer, offset) if there else None)
+                continue
+            error = EXCEPTIONS[header.err]()
+            if isinstance(error, SessionClosedRequireSaslError):
+                raise AuthFailedError  # and no other reply comes
+            errors.append(error)
+        if errors:
+            raise errors[0]
+        return replies
 
-    def tell(self, request: Any) -> None:
-        """The same, without waiting for the reply."""
-        self._submit(request, self._send_seconds, self._next_xid())
+    def tell(self, request: Any) -> int:
+        """The same, without waiting for the reply, which will have this number."""
+        xid = self._next_xid()
+        self._submit(request, self._send_seconds, xid)
+        return xid
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         if type(request) is Connect:
@@ -495,8 +532,27 @@ class BatchingClient(KazooClient):
             sasl_options=plain.sasl_options,
         )
 
+    def command(self, cmd: bytes = b"ruok") -> str:
+        """As Kazoo's, which cannot with TLS: it gives the port for the host's name."""
+        if not self._live.is_set():
+            raise ConnectionLoss("No connection to server")
+        used = self._connection._socket
+        asked = self.handler.create_connection(
+            used.getpeername()[:2],
+            hostname=getattr(used, "server_hostname", None),
+            timeout=self._session_timeout / 1000.0,
+            **{name: getattr(self, name) for name in TLS_OPTIONS},
+        )
+        with closing(asked):
+            asked.sendall(cmd)
+            parts = list(iter(lambda: asked.recv(8192), b""))
+        return b"".join(parts).decode("utf-8", "replace")
+
     def connection_made(self) -> None:
         """There is a connection, authenticated; nothing has been sent on it."""
+
+    def turned_away(self) -> None:
+        """A server closed the connection before the session was there."""
 
     def _call(self, request: Any, async_object: Any) -> Any:
         if self._state in CLOSED_STATES:

@@ -10,19 +10,27 @@ bucket that has numbered ten nodes creates and deletes as many as needed to numb
 the eleventh next, and ACL versions likewise. Transaction ids and times cannot be
 kept; nothing may depend on them across a move.
 
+Why a copy has its own ACL last: that may keep us from filling it. Where it would, or
+where its version has to grow by setting it, the copy is open to us (`rights`) until
+all is there. Nobody has to do with it before the switch, and it is closed before that.
+
 Must never: copy a claim (its creator starts again) or an ephemeral (its owner
-re-creates it, see `parkazoo.adopting`), or write below any but the target's shard.
+re-creates it, see `parkazoo.adopting`), write below any but the target's shard, or
+leave an ACL open on a shard that is in use.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     BadVersionError,
+    InvalidACLError,
     NoAuthError,
     NodeExistsError,
     NoNodeError,
@@ -32,15 +40,18 @@ from kazoo.protocol.serialization import Create, Delete, SetData
 from kazoo.protocol.states import ZnodeStat
 from kazoo.security import OPEN_ACL_UNSAFE
 
+from parkazoo.clearing import clear, erase, overtaken, unchanged
 from parkazoo.errors import MoveFailed
 from parkazoo.layout import BUCKET, CLAIM, fence, shown
+from parkazoo.rights import Rights, is_hidden, is_open
 from parkazoo.steps import MultiFailed
 from parkazoo.wire import Fenced, ShardMoved, results_of
 
 # Operations in one transaction: well below the server's packet limit of 1 MB.
 BATCH = 400
 WINDOW = 200
-DUMMY = "%dummy"
+# What is met where something has changed since it was looked at.
+_CHANGED = (BadVersionError, NodeExistsError, NoNodeError, NotEmptyError)
 # What a fence's data says, for people and for the owners of ephemerals.
 INCOMING, ACTIVE, FROZEN, GONE = b"incoming", b"active", b"frozen", b"gone"
 
@@ -59,7 +70,9 @@ class Copier:
     """Copies one shard. `fence` is the version of the target's fence meanwhile,
     `before` the one it had before, None if there was none."""
 
-    def __init__(self, shard: int, source: KazooClient, target: KazooClient) -> None:
+    rights: Rights
+
+    def __init__(self, shard: int, source: Any, target: Any) -> None:
         self.shard = shard
         self.source, self.target = source, target
         self.root = fence(shard)
@@ -67,6 +80,9 @@ class Copier:
         self.copied = 0
         self.ephemerals: set[str] = set()
         self.buckets: dict[str, ZnodeStat] = {}
+        # By node, what its copy, which is open to us, is to have in the end: its ACL,
+        # and the version that this is set over. None: it is as open as its original.
+        self.opened: dict[str, tuple[list[Any], int] | None] = {}
         self.fence = 0
         self.before: int | None = None
 
@@ -88,6 +104,7 @@ class Copier:
             self.fence = 0
         else:
             self.fence = clear(self.target, self.shard, INCOMING, self.before)
+        self.rights = Rights(self.target, (self.root, self.fence))
 
     def copy(self, frozen: bool = False) -> int:
         """Bring the target into line with the source; returns nodes written.
@@ -105,14 +122,15 @@ class Copier:
                 continue
             if stat.ephemeralOwner:
                 self.ephemerals.add(path)
+                if path in self.seen:  # a persistent node had this name
+                    self._erase(path)
                 continue
             if self._is_bucket(path):
                 self.buckets[path] = stat
             try:
-                self._bring(path, data, stat)
-            except (NoNodeError, MultiFailed):
-                if frozen:
-                    raise
+                with self._saying(path, frozen):
+                    self._bring(path, data, stat)
+            except _CHANGED:
                 self._erase(path)
         for path in sorted(set(self.seen) - present, key=len):
             if path in self.seen:
@@ -126,7 +144,49 @@ class Copier:
         ephemerals away, which changes nothing in how many were ever created.
         """
         for path, stat in self.buckets.items():
-            self._count(path, stat)
+            with self._saying(path, True):
+                self._count(path, stat)
+
+    def close(self) -> None:
+        """Last of all: what was open to us gets its own ACL, all of it at once."""
+        unchanged(self.target, (self.root, self.fence))
+        asked = [
+            (path, self.target.set_acls_async(path, *due))
+            for path, due in self.opened.items()
+            if due is not None
+        ]
+        for path, result in asked:
+            with self._saying(path, True):
+                result.get()
+
+    @contextmanager
+    def _saying(self, path: str, frozen: bool) -> Iterator[None]:
+        """Say which node it is that cannot be copied, and why.
+
+        While the shard is in use it may only have changed meanwhile (`_CHANGED`).
+        """
+        try:
+            try:
+                yield
+            except MultiFailed as failed:
+                raise failed.error from None
+        except ShardMoved:
+            raise MoveFailed(overtaken(self.root)) from None
+        except NoAuthError:
+            raise _hidden(path, f"cannot be made at {self.target.name}") from None
+        except InvalidACLError:
+            raise MoveFailed(
+                f"{shown(path)} has an ACL that {self.target.name} does not know, so"
+                " its shard stays where it is; give its servers what authenticates the"
+                " schemes in it, as those of other ensembles have it"
+            ) from None
+        except _CHANGED as error:
+            if frozen:
+                raise MoveFailed(
+                    f"{shown(path)} has changed where it is or where it was to come"
+                    f" ({error!r}): {overtaken(self.root)}"
+                ) from None
+            raise
 
     def _walk(self, top: str) -> Iterator[tuple[str, bytes, ZnodeStat]]:
         """Every node but claims, parents first, reads pipelined level by level."""
@@ -172,24 +232,62 @@ class Copier:
         if seen == now:
             return
         acls = self._acls(path)
+        opens = self._must_open(path, acls, stat)
         theirs = self.target.exists(path)
         anew = seen is not None and seen.czxid != now.czxid
         if theirs is not None and (
-            anew or not self._same_life(path, data, stat, theirs)
+            anew
+            or not self._same_life(path, data, stat, theirs)
+            or not self._may_go_on(path, acls, opens, stat, theirs)
         ):
             self._erase(path)
             theirs = None
+        for_now = self.rights.opened(acls) if opens else acls
         if theirs is None:
-            self._create(path, data, acls, stat)
-        elif stat.version > theirs.version:
+            self._create(path, data, for_now, stat)
+        # The last one is set when all is there.
+        for aversion in range(theirs.aversion if theirs else 0, stat.aversion - opens):
+            self.target.set_acls(path, for_now, aversion)
+        if theirs is not None and stat.version > theirs.version:
             steps = stat.version - theirs.version - 1
             self._write([SetData(path, b"", -1)] * steps + [SetData(path, data, -1)])
-        for aversion in range(theirs.aversion if theirs else 0, stat.aversion):
-            self.target.set_acls(path, acls, aversion)
+        if opens:
+            self.opened[path] = acls, max(stat.aversion - 1, 0)
+        elif is_open(acls):
+            self.opened[path] = None
         self.copied += 1
         self.seen[path] = now
         if self._is_bucket(path):
             self._count(path, stat)
+
+    def _must_open(self, path: str, acls: Any, stat: ZnodeStat) -> bool:
+        """Would its own ACL keep us from copying the node, or what is below it?
+
+        An ACL that was never set, of a node that nothing has to be done to, is given
+        when it is created; else its version is one more than it was.
+        """
+        if is_open(acls):
+            return False
+        if stat.aversion:
+            return True
+        written = stat.version > 0
+        filled = self._is_bucket(path) or stat.numChildren > 0
+        if not (written or filled):
+            return False
+        return not self.rights.enough(acls, written, filled)
+
+    def _may_go_on(
+        self, path: str, acls: Any, opens: bool, stat: ZnodeStat, theirs: ZnodeStat
+    ) -> bool:
+        """Or must a copy be made anew, because it is closed to us, or is open to who
+        may not read any more what comes now?"""
+        if path not in self.opened:
+            return not (opens or stat.aversion)
+        if is_open(acls):
+            return True
+        due = self.opened[path]
+        same = due is not None and due[0] == acls
+        return opens and (same or theirs.aversion < stat.aversion - 1)
 
     def _acls(self, path: str) -> Any:
         try:
@@ -218,11 +316,9 @@ class Copier:
     def _erase(self, path: str) -> None:
         erase(self.target, path, (self.root, self.fence))
         below = path + "/"
-        self.seen = {
-            other: seen
-            for other, seen in self.seen.items()
-            if other != path and not other.startswith(below)
-        }
+        for known in (self.seen, self.opened):
+            for other in [o for o in known if o == path or o.startswith(below)]:
+                del known[other]
 
     def _is_bucket(self, path: str) -> bool:
         return path.endswith(BUCKET) and path.count("/") == self.root.count("/") + 2
@@ -233,7 +329,7 @@ class Copier:
         if theirs is None:
             return
         missing = _creations(stat) - _creations(theirs) - self._still_to_come(path)
-        dummy = f"{path}/{DUMMY}"
+        dummy = f"{path}/{uuid.uuid4().hex}"  # beside nodes of any name
         pair = [Create(dummy, b"", OPEN_ACL_UNSAFE, 0), Delete(dummy, -1)]
         while missing > 0:
             self._write(pair * min(missing, BATCH // 2))
@@ -260,11 +356,6 @@ def _hidden(path: str, what: str) -> MoveFailed:
     )
 
 
-def is_hidden(acls: Any) -> bool:
-    """Did the server blot out digests, as for everybody without ADMIN?"""
-    return any(a.id.scheme == "digest" and a.id.id.endswith(":x") for a in acls)
-
-
 def _creations(stat: ZnodeStat) -> int:
     """How many children were ever created: what a sequence number counts."""
     return int(stat.cversion + stat.numChildren) // 2
@@ -276,61 +367,3 @@ def version_of(client: KazooClient, shard: int) -> int | None:
     client.sync(root)
     stat = client.exists(root)
     return None if stat is None else int(stat.version)
-
-
-def erase(client: KazooClient, top: str, check: tuple[str, int]) -> None:
-    """Delete a physical subtree; what is gone already is fine.
-
-    Every deletion checks the fence (path, version): whoever was overtaken by
-    another move of the shard deletes nothing of it.
-
-    :raises MoveFailed: the fence has another version.
-    """
-    while client.exists(top) is not None:
-        found, level = [top], [top]
-        while level:
-            asked = [(path, client.get_children_async(path)) for path in level]
-            level = []
-            for path, names in asked:
-                try:
-                    level += [f"{path}/{name}" for name in names.get()]
-                except NoNodeError:
-                    continue
-            found += level
-        found.reverse()
-        for start in range(0, len(found), WINDOW):
-            sent = []
-            for path in found[start : start + WINDOW]:
-                result = client.handler.async_result()
-                client._call(Fenced((check,), (Delete(path, -1),)), result)
-                sent.append(result)
-            for result in sent:
-                try:
-                    results_of(result.get())
-                except ShardMoved:
-                    raise MoveFailed(overtaken(check[0])) from None
-                except MultiFailed as failed:
-                    if not isinstance(failed.error, (NoNodeError, NotEmptyError)):
-                        raise failed.error from None
-
-
-def clear(client: KazooClient, shard: int, word: bytes, version: int) -> int:
-    """Delete all below a shard's fence here, if the fence still has `version`.
-
-    The fence stays, with a new version, which is returned. It changes first: nobody
-    may write there from then on.
-
-    :raises MoveFailed: the fence has another version; nothing was deleted.
-    """
-    root = fence(shard)
-    try:
-        now = int(client.set(root, word, version).version)
-    except (BadVersionError, NoNodeError):
-        raise MoveFailed(overtaken(root)) from None
-    for name in client.get_children(root):
-        erase(client, f"{root}/{name}", (root, now))
-    return now
-
-
-def overtaken(root: str) -> str:
-    return f"somebody else has moved {root} meanwhile; try again"

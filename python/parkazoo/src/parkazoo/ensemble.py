@@ -8,12 +8,13 @@ Why: the steps of an operation follow each other without a thread switch, and
 never wait behind a user's callback.
 
 A connection is used, and told of, when its server has shown whose copy of the table
-it has. Those of another namespace have fences like ours, and would take our requests;
-those that hold nothing would say of everything that it is not there.
+it has, and that it is the member that we take it for. Those of another namespace, or of
+another member, have fences like ours, and would take our requests; they, and those that
+hold nothing, would say of everything that it is not there.
 
 Must never: run a user's code on the connection's thread (the owner hands that to
 the real handler), start or stop the handler it shares, outlive its owner, or send a
-request to an ensemble that belongs to others.
+request to an ensemble that belongs to others, or is another member.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from kazoo.protocol.serialization import (
 )
 from kazoo.protocol.states import KazooState, KeeperState
 
+from parkazoo.behind import Looking
 from parkazoo.connection import BatchingClient
 from parkazoo.errors import NamespaceMismatch
 from parkazoo.layout import CONFIG, IDENTITY, BucketStat
@@ -54,11 +56,13 @@ UNREAD = float("inf")
 
 class Owner(Protocol):
     handler: Any
+    table: Table | None
 
     def ensemble_changed(self, ensemble: EnsembleClient, state: str) -> None: ...
     def refusal(
         self, ensemble: EnsembleClient, copy: Table | None
     ) -> NamespaceMismatch | None: ...
+    def look_behind(self, ensemble: EnsembleClient) -> None: ...
     def configuration_seen(
         self, ensemble: EnsembleClient, data: Any, number: int
     ) -> None: ...
@@ -182,6 +186,9 @@ class EnsembleClient(BatchingClient):
     `refused`: why it is not used, since its servers turned out to be somebody else's.
     `nothing`: when the connection was made, its servers held nothing of a namespace. It
     is not used before it is known whether they should have.
+    `said`: the name that they had for themselves then, if they had one. `met`: the copy
+    of the table that they have shown then, or since.
+    `looking`: whether servers that turn it away know less than it has seen.
     `shared`: the newest shared read, while nothing behind it keeps others from it.
     """
 
@@ -199,8 +206,10 @@ class EnsembleClient(BatchingClient):
         self.ending: list[bool] = []
         self.refused: NamespaceMismatch | None = None
         self.nothing = False
+        self.said: str | None = None
+        self.met: Table | None = None
+        self.looking = Looking()
         self._made: Any = None
-        self._known_session: int | None = None
         self.shared: Shared | None = None
         self._asking = owner.handler.lock_object()
         self._shutting = owner.handler.lock_object()
@@ -209,31 +218,50 @@ class EnsembleClient(BatchingClient):
         # it knows; only callbacks come through ours.
         connection = self._connection
         connection.handler = type(connection.handler)(owner.handler)
+        # One that was given to us, somebody has heard of.
+        self._known_session: int | None = self._session_id
         self.owner = owner
 
     # -- life --------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Start connecting; what is submitted meanwhile is sent once connected."""
-        self.closing = False
-        self.opened = True
-        self.start_async()
+    def open(self, wanted: Callable[[], bool] = lambda: True) -> None:
+        """Start connecting; what is submitted meanwhile is sent once connected.
+
+        Not if it has begun already, or is not wanted any more. Whoever ends that
+        shuts us after it, so one of the two finds the other.
+        """
+        with self._shutting:
+            if self._stopped.is_set() and wanted():
+                self.closing = False
+                self.opened = True
+                self.start_async()
 
     def shut(self) -> None:
         """End the session and wait until it has ended, or cannot be reached."""
         self.closing = True
         self.opened = False
         with self._shutting:
+            self.closing = True  # it may have been opened just now
+            self.opened = False
             self.stop()
             # Kazoo's `stop` returns at once if another has begun it: wait here.
             self._connection.stop(self._session_timeout / 1000)
+
+    def stay_lost(self) -> None:
+        """Make no session after the one that was lost just now, on this thread."""
+        self.opened = False
+        self._stopped.set()
 
     def _session_callback(self, state: Any) -> None:
         if state in (KeeperState.CONNECTED, KeeperState.CONNECTED_RO):
             self._made = state  # to be told by `connection_made`
             return
-        if state == KeeperState.AUTH_FAILED and self.state == KazooState.LOST:
-            # Refused before anybody was told of a connection: that is news, too.
+        given = self._session_id is not None and self._session_id == self._known_session
+        ended = state == KeeperState.EXPIRED_SESSION and given
+        if self.state == KazooState.LOST and (
+            state == KeeperState.AUTH_FAILED or ended
+        ):
+            # Before anybody was told of a connection: that is news, too.
             self.state = KazooState.SUSPENDED
         super()._session_callback(state)
         # A read that was queued as Kazoo emptied its queue is never answered.
@@ -248,6 +276,7 @@ class EnsembleClient(BatchingClient):
 
     def connection_made(self) -> None:
         """Tell that there is a connection, if it is to an ensemble of ours."""
+        self.looking.let_in()
         if self.owner is not None:
             why = self.owner.refusal(self, self._copy_there())
             if why is not None:
@@ -256,30 +285,48 @@ class EnsembleClient(BatchingClient):
         super()._session_callback(self._made)
 
     def _copy_there(self) -> Table | None:
+        """Its copy of the table; and notes what it says that it is."""
         ask = self._connection.ask
+        copy = GetData(CONFIG, None)
+        name = GetData(IDENTITY, None)
+        found = said = self.met = None
         nothing = False
         try:
-            try:
-                data = ask(GetData(CONFIG, None))[0]
-            except NoNodeError:
-                ask(Sync(CONFIG))  # or this one server lags behind the others
-                nothing = not self._is_there(IDENTITY)
-                data = ask(GetData(CONFIG, None))[0]
-            nothing = False
-            return Table.deserialize(data)
+            found, said = ask(copy, name)
+            if found is None or (self._is_known and _named(said) != self.name):
+                # Or this one server lags behind the others.
+                _, found, said = ask(Sync(CONFIG), copy, name)
+                nothing = found is None and said is None
+            self.met = None if found is None else Table.deserialize(found[0])
+            return self.met
         except (AuthFailedError, ConnectionDropped, SessionExpiredError):
             raise
         except (KazooException, ConfigurationInvalid):
             return None  # what it says comes with the next reading of the copy
         finally:
-            self.nothing = nothing
+            self.nothing, self.said = nothing, _named(said)
 
-    def _is_there(self, path: str) -> bool:
-        try:
-            self._connection.ask(Exists(path, None))
-            return True
-        except NoNodeError:
-            return False
+    @property
+    def _is_known(self) -> bool:
+        """Is it known which member this is? Not while the table is looked for."""
+        table = None if self.owner is None else self.owner.table
+        return table is not None and self.name in table.ensembles
+
+    @property
+    def misnamed(self) -> bool:
+        """Did its servers say that they are another member?"""
+        return self.said not in (None, self.name)
+
+    @property
+    def strange(self) -> bool:
+        """Is it a stranger, or must be looked at before it is known not to be one?"""
+        return self.nothing or self.misnamed or self.foreign
+
+    @property
+    def foreign(self) -> bool:
+        """Did its servers show another namespace, maybe before ours was known?"""
+        table = None if self.owner is None else self.owner.table
+        return bool(table and self.met and self.met.namespace != table.namespace)
 
     def _leave(self, why: NamespaceMismatch) -> NoReturn:
         """Have the connection dropped, and tried again, as if nobody had answered.
@@ -292,6 +339,31 @@ class EnsembleClient(BatchingClient):
             self._connection.tell(CloseInstance)
             self._reset_session()
             self.last_zxid = 0
+        self._end_queued(why)
+        raise ConnectionDropped(str(why))
+
+    def turned_away(self) -> None:
+        """Servers do so without a word if we have seen more than they know.
+
+        :raises SessionExpiredError: they do not have what our session was about.
+        """
+        if self.owner is None or self.closing:
+            return
+        behind, look = self.looking.turned_away(self.last_zxid)
+        if look:
+            self.owner.look_behind(self)
+        if behind is None:
+            return
+        self.nothing, self.said = behind.nothing, behind.said
+        why = self.owner.refusal(self, behind.copy)
+        if why is not None:
+            self._end_queued(why)
+        else:
+            self.logger.error("%s", behind.why(self.name))
+            self.last_zxid = 0  # so that they let the next one in
+            raise SessionExpiredError
+
+    def _end_queued(self, why: Exception) -> None:
         self.ending.append(True)
         with suppress(IndexError):
             while True:
@@ -299,7 +371,6 @@ class EnsembleClient(BatchingClient):
                 if reply is not None:
                     reply.set_exception(why)
         self.ending.pop()
-        raise ConnectionDropped(str(why))
 
     def _make_state_change(self, state: str) -> None:
         if self.state == state:
@@ -411,7 +482,7 @@ class EnsembleClient(BatchingClient):
             except ConfigurationInvalid as error:
                 seen = error
         if isinstance(seen, Table) and not self.closing:
-            self.nothing = False
+            self.nothing, self.met = False, seen
             seen = self.owner.refusal(self, seen) or seen
         with self._asking:
             gone = isinstance(seen, NoNodeError) and self.copy is not None
@@ -427,6 +498,11 @@ class EnsembleClient(BatchingClient):
         # whether all is: that is looked at when the next connection is made.
         if isinstance(seen, NamespaceMismatch) or (gone and not self.closing):
             raise ConnectionDropped(str(seen))
+
+
+def _named(said: Any) -> str | None:
+    """What a server says that it is, by its answer to a read of the name."""
+    return None if said is None else str(said[0].decode(errors="replace"))
 
 
 _OF_ONE_NODE = (Exists, GetACL, GetData)

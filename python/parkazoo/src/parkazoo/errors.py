@@ -46,5 +46,9 @@ class Unreadable(ParKazooError, NoAuthError):
     """The servers do not let whoever asks see a node that the message names."""
 
 
+class ImportEnded(ParKazooError):
+    """No data may be brought in: none is awaited, or another import took over."""
+
+
 class ImportConflict(ParKazooError):
     """Two ensembles have different nodes at one path, so not both can be imported."""

@@ -9,27 +9,22 @@ Must never: keep a copy of what the other client has, which would grow old.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import ConfigurationError
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.paths import normpath
 
 from parkazoo import hosts as hosts_string
+from parkazoo.connection import TLS_OPTIONS
+
+if TYPE_CHECKING:
+    from parkazoo.kazoo_types import KazooClient
+else:
+    from kazoo.client import KazooClient
 
 # How a client connects: options of `KazooClient` that are handed on as they are.
-CONNECTION_OPTIONS = (
-    "randomize_hosts",
-    "read_only",
-    "keyfile",
-    "keyfile_password",
-    "certfile",
-    "ca",
-    "use_ssl",
-    "verify_certs",
-    "check_hostname",
-)
+CONNECTION_OPTIONS = ("randomize_hosts", "read_only", *TLS_OPTIONS)
 
 
 class Facade(KazooClient):

@@ -42,6 +42,7 @@ LABELS = (
     "move.2.copy",
     "move.3.freeze",
     "move.4.copy",
+    "move.4.close",
     "move.5.switch",
     "move.6.clean",
 )
@@ -50,12 +51,15 @@ OWNER_LABELS = ("adopt.1.create",)
 # Steps of the command line's own work, announced after they are done. `table` is any
 # new table: written where it is decided, then on the other ensembles.
 COMMAND_LABELS = (
+    "init.0.founded",
     "init.1.fences",
     "init.2.root",
     "init.3.names",
     "init.4.table",
+    "import.0.alone",
     "import.1.node",
     "import.2.acl",
+    "import.3.close",
     "table.1.decided",
     "table.2.told",
     "add.1.furnish",
@@ -65,6 +69,7 @@ COMMAND_LABELS = (
     "remove.4.farewell",
     "abort.1.clear",
     "abort.2.thaw",
+    "refence.1.raised",
 )
 
 hook: Callable[[str, str], None] | None = None

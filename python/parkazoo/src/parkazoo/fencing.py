@@ -391,7 +391,8 @@ class Fencing:
             error = Contention(
                 f"shard {shard} of ensemble {waiting.owner} takes no requests for"
                 f" {WAIT_SECONDS_MAX:g} s: a move of it may have been left unfinished."
-                " `parkazoo status` shows it, `parkazoo rebalance --abort` ends it"
+                " `parkazoo status` shows it, `parkazoo rebalance --abort` ends it. If"
+                " there is none, `parkazoo check` says what is wrong"
             )
             for _, reply in [*waiting.refused, *waiting.unsent]:
                 reply.set_exception(error)

@@ -3,7 +3,8 @@
 What: commas join the servers of one ensemble, as in Kazoo; semicolons separate
 ensembles. A chroot, if any, ends the string and holds for the whole namespace.
 A string without a semicolon is one ensemble, so every Kazoo hosts string means
-what it meant. The ensembles named are where a client starts to look: the table
+what it meant. What can only be a slip, an empty ensemble or a server in two of them, is
+refused. The ensembles named are where a client starts to look: the table
 read from any of them says which others there are.
 
 Must never: resolve names or connect.
@@ -26,8 +27,28 @@ def split(hosts: Hosts) -> tuple[list[str], str]:
     listed, _, chroot = hosts.partition("/")
     if SEPARATOR in chroot:
         raise ValueError(f"{hosts!r}: a chroot stands once, after the last ensemble")
-    ensembles = [part.strip() for part in listed.split(SEPARATOR) if part.strip()]
-    return ensembles or [listed], f"/{chroot}" if chroot else ""
+    ensembles = [part.strip() for part in listed.split(SEPARATOR)]
+    if len(ensembles) > 1:
+        _refuse_slips(hosts, ensembles)
+    return ensembles, f"/{chroot}" if chroot else ""
+
+
+def _refuse_slips(hosts: str, ensembles: list[str]) -> None:
+    """A namespace made by such a string would be on other ensembles than was meant."""
+    if "" in ensembles:
+        raise ValueError(
+            f"{hosts!r}: nothing stands before or after one of the semicolons; one"
+            " stands between two ensembles"
+        )
+    seen: set[tuple[str, int]] = set()
+    for ensemble in ensembles:
+        twice = seen & servers(ensemble)
+        if twice:
+            raise ValueError(
+                f"{hosts!r}: {server(min(twice))} stands in two ensembles; a server is"
+                " of one"
+            )
+        seen |= servers(ensemble)
 
 
 def servers(hosts: str) -> frozenset[tuple[str, int]]:

@@ -4,36 +4,47 @@ What: copies every persistent node of each ensemble, below the root and outside
 ZooKeeper's and our own subtrees, to the same path in the namespace: data and ACL.
 Ephemerals belong to sessions and are left; versions and numbers start anew, which
 is why programs must be stopped while this runs: the table says so until it has ended
-well, and none starts meanwhile.
+well, and none starts meanwhile. It says so from its first copy on and never again, so
+an import begins with the namespace, and may be gone on with until it has ended.
 
 All is looked over before anything is made, since what is refused then costs nothing.
 
-Must never: delete or change an original, or let anybody read what they could not
-read there. A directory whose ACL would keep us out of it lets us in until its
-children are there.
+Must never: delete or change an original, write when another has ended the import, or
+let anybody read what they could not read there. A directory whose ACL would keep us
+out of it lets us in until its children are there; when the import ends, or is given
+up, none does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
-from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError
+from kazoo.exceptions import (
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    SessionExpiredError,
+)
 from kazoo.security import make_acl
 
 from parkazoo import failpoints
 from parkazoo.client import ParKazooClient
-from parkazoo.copying import is_hidden
-from parkazoo.errors import ImportConflict, Unreadable
-from parkazoo.layout import BASE, is_system
-from parkazoo.mapping import join
+from parkazoo.errors import ImportConflict, ImportEnded, Unreadable
+from parkazoo.layout import BASE, IMPORTER, is_system
+from parkazoo.mapping import Table, join
 from parkazoo.move import Mover
+from parkazoo.rights import is_hidden
 
 # So many paths are named in an error.
 SHOWN = 5
+# How long an ensemble may take to let us end somebody's session there.
+END_SECONDS = 15.0
 
 # What we need to fill a directory, and to give it its own ACL then.
 _OURS = make_acl("world", "anyone", create=True, admin=True)
@@ -87,12 +98,12 @@ def _walk(source: Any, top: str, hosts: str, unreadable: list[str]) -> Iterator[
 
 @dataclass
 class _Original:
-    data: bytes
+    data: Any  # None where it is null, as Java's clients know it; else bytes
     acls: list[Any]
     children: int
 
     def digest(self) -> bytes:
-        return sha256(self.data + b"\0" + repr(sorted(self.acls)).encode()).digest()
+        return sha256(repr((self.data, sorted(self.acls))).encode()).digest()
 
 
 def _read(source: Any, path: str) -> _Original | None:
@@ -125,57 +136,132 @@ def _some(found: list[str]) -> str:
     return ", ".join(found[:SHOWN]) + rest
 
 
-def copy_in(sources: Mapping[str, Any], hosts: str, auth: list[Any]) -> int:
-    """Returns the number of nodes copied. Until it has, programs do not start."""
-    with _entered(hosts, auth) as client:
-        _mark(client, True)
-        count = sum(_copy(source, client, "/") for source in sources.values())
-        _mark(client, False)
+def refuse_ended(copies: Iterable[Table | None]) -> None:
+    """
+    :raises ImportEnded: there is a namespace, and no import into it is under way.
+    """
+    found = [copy for copy in copies if copy is not None]
+    if found and not any(copy.importing for copy in found):
+        raise _ended(found[0])
+
+
+def copy_in(sources: Mapping[str, Any], client: ParKazooClient) -> int:
+    """Returns the number of nodes copied. Until it has, programs do not start.
+
+    `client` is one that never renews its sessions.
+    """
+    with _alone(client) as mover:
+        begun = any(not is_system(f"/{name}") for name in client.get_children("/"))
+        count = _copy(list(sources.values()), client, "/")
+        if begun:
+            _close_below(list(sources.values()), mover, "/")
+        mover.publish(replace(mover.table, importing=False))
         return count
 
 
-def give_up(hosts: str, auth: list[Any]) -> None:
-    """Let programs use what an import that has not ended brought in."""
-    with _entered(hosts, auth) as client:
-        _mark(client, False)
+def give_up(sources: Mapping[str, Any], client: ParKazooClient) -> None:
+    """Let programs use what an import that has not ended brought in.
+
+    :raises Unreadable: what is left open to everybody has nodes we may not list.
+    """
+    with _alone(client) as mover:
+        _close_below(list(sources.values()), mover, "/")
+        mover.publish(replace(mover.table, importing=False))
 
 
 @contextmanager
-def _entered(hosts: str, auth: list[Any]) -> Iterator[ParKazooClient]:
-    client = ParKazooClient(hosts, auth_data=auth, auto_init=False)
-    client.enters_unfinished = True
-    client.start()
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
+def _alone(client: ParKazooClient) -> Iterator[Mover]:
+    """Be the only one who brings data in, or may yet do so.
 
-
-def _mark(client: ParKazooClient, importing: bool) -> None:
-    """Say in the table, which everybody reads first, whether programs must wait."""
+    First the sessions end of an import that came before and may only hang. If ours is
+    on record everywhere, and the table says then, and by our oldest session, that
+    data is awaited, whoever ends this import has ended our sessions before.
+    """
     mover = Mover(client)
-    with mover.alone():
-        mover._recover()
-        table = mover.table
-        if table.importing != importing:
-            mover.publish(replace(table, importing=importing))
+    try:
+        with mover.alone():
+            mover._recover()
+            for name in mover.table.ensembles:
+                _go_on_record(mover, name)
+                failpoints.reached("import.0.alone", failpoints.AFTER)
+            table = mover.table
+            mover._at(table.seat)  # still in the session in which we are alone?
+            if not table.importing:
+                raise _ended(table)
+            yield mover
+    except KazooException as error:
+        if client._sessions.lost or isinstance(error, SessionExpiredError):
+            raise _overtaken() from None
+        raise
 
 
-def _copy(source: Any, client: ParKazooClient, path: str) -> int:
+def _go_on_record(mover: Mover, name: str) -> None:
+    """Say on an ensemble that its session with us is the one that brings data in, when
+    no other is left that does."""
+    while True:
+        session = mover._at(name)
+        try:
+            session.create(IMPORTER, session._session_passwd, ephemeral=True)
+            return
+        except ConnectionLoss:
+            continue  # done or not: if it was, the next attempt finds it to be ours
+        except NodeExistsError:
+            pass
+        try:
+            password, stat = session.get(IMPORTER)
+        except NoNodeError:
+            continue  # it has just ended
+        if stat.ephemeralOwner == session._session_id:
+            return
+        _end_session(mover.client, session, (stat.ephemeralOwner, password))
+
+
+def _end_session(client: ParKazooClient, at: Any, other: tuple[int, bytes]) -> None:
+    """End somebody's session: no server does what it may yet send in it."""
+    hosts = at.hosts_string
+    visited = client._sessions.visit(hosts, other)
+    try:
+        if not client._sessions.wait(lambda: visited.connected, END_SECONDS):
+            raise ImportEnded(
+                f"{hosts} does not answer, so an import that may still write there"
+                " cannot be stopped; give the same command again"
+            )
+    finally:
+        visited.shut()
+        visited.close()
+
+
+def _ended(table: Table) -> ImportEnded:
+    return ImportEnded(
+        f"namespace {table.namespace} is there, and no import into it is under way: it"
+        " was made without, or the import has ended, or was given up. Nothing was"
+        " changed: programs may use the namespace, and what they have deleted would"
+        " come back. What else is wanted of the originals, copy with a program"
+    )
+
+
+def _overtaken() -> ImportEnded:
+    return ImportEnded(
+        "a session of this import has ended: it was away for too long, or another"
+        " `parkazoo init` took over. It has stopped; `parkazoo status` shows whether"
+        " the import has ended, and if not, give the same command again"
+    )
+
+
+def _copy(sources: list[Any], client: ParKazooClient, path: str) -> int:
+    """Copy what is below a path, of all that have it: it is closed when all is in."""
     count = 0
-    for name in source.get_children(path):
+    for name in sorted({name for source in sources for name in _names(source, path)}):
         child = join(path, name)
         if is_system(child) or child == BASE:
             continue
-        try:
-            node = _read(source, child)
-        except NoAuthError:  # since we looked
-            raise _unreadable([child]) from None
-        if node is None:
+        found = {source: _read_again(source, child) for source in sources}
+        nodes = {source: node for source, node in found.items() if node is not None}
+        if not nodes:
             continue
+        node = next(iter(nodes.values()))
         acls = node.acls
-        first = [*acls, _OURS] if node.children else acls
+        first = [*acls, _OURS] if any(n.children for n in nodes.values()) else acls
         try:
             client.create(child, node.data, acl=first)
             count += 1
@@ -183,16 +269,40 @@ def _copy(source: Any, client: ParKazooClient, path: str) -> int:
             # An import that was killed had got here; it closes a directory last.
             if client.exists(child) is None:
                 if isinstance(error, NoAuthError):
-                    raise _unreadable([child]) from None
+                    raise _late(child) from None
                 raise
             if first is not acls and not _left_open(client, child, first):
                 first = acls
         failpoints.reached("import.1.node", failpoints.AFTER)
-        count += _copy(source, client, child)
+        count += _copy(list(nodes), client, child)
         if first is not acls:
             client.set_acls(child, acls)
             failpoints.reached("import.2.acl", failpoints.AFTER)
     return count
+
+
+def _names(source: Any, path: str) -> list[str]:
+    try:
+        return list(source.get_children(path))
+    except NoNodeError:
+        return []  # since it was read
+    except NoAuthError:
+        raise _unreadable([path]) from None
+
+
+def _read_again(source: Any, path: str) -> _Original | None:
+    try:
+        return _read(source, path)
+    except NoAuthError:  # since we looked
+        raise _unreadable([path]) from None
+
+
+def _late(path: str) -> ImportConflict:
+    return ImportConflict(
+        f"{path} was made after its directory had been brought in and closed: by its"
+        " ACL nobody may create there. Stop the programs that write, delete it, and"
+        " give the same command again; or leave it aside with `parkazoo init --beside`"
+    )
 
 
 def _left_open(client: ParKazooClient, path: str, open_acls: list[Any]) -> bool:
@@ -202,3 +312,58 @@ def _left_open(client: ParKazooClient, path: str, open_acls: list[Any]) -> bool:
     except (NoNodeError, NoAuthError):
         return False
     return _OURS in found and sorted(found) == sorted(set(open_acls))
+
+
+def _close_below(sources: list[Any], mover: Mover, path: str) -> None:
+    """Close what an import that was killed left open: a directory after all in it.
+
+    So what is closed, and may not be listed, has nothing open in it.
+    """
+    try:
+        names = mover.client.get_children(path)
+    except NoNodeError:
+        return
+    except NoAuthError:
+        if any(_OURS in _acls(at, place) for at, place in _places(mover, path)):
+            raise _unreadable([path]) from None
+        return
+    for name in names:
+        child = join(path, name)
+        if not is_system(child) and child != BASE:
+            _close_below(sources, mover, child)
+            _close(sources, mover, child)
+
+
+def _close(sources: list[Any], mover: Mover, path: str) -> None:
+    """Take back what we gave everybody; it stays if the original has it."""
+    for at, place in _places(mover, path):
+        found = _acls(at, place)
+        own = [acl for acl in found if acl != _OURS]
+        if not own or own == found:
+            continue
+        if any(_OURS in _acls(source, path) for source in sources):
+            return
+        at.set_acls(place, own)
+        failpoints.reached("import.3.close", failpoints.AFTER)
+
+
+def _places(mover: Mover, path: str) -> list[tuple[Any, str]]:
+    """Where the ACL of a directory is: at its node, and at its buckets.
+
+    A bucket may be open when the node is closed already, and to whom the node then is
+    closed, too: so each is looked at, and set, by itself.
+    """
+    layout = mover.client._layout
+    home = layout.node(path)
+    places = [(home.shard, home.path)]
+    places += [(bucket.shard, bucket.path) for bucket in layout.buckets(path)]
+    owners = mover.table.owners
+    return [(mover._at(owners[shard]), place) for shard, place in places]
+
+
+def _acls(at: Any, path: str) -> list[Any]:
+    """None that would let us set them, if they are not ours to see."""
+    try:
+        return list(at.get_acls(path)[0])
+    except (NoNodeError, NoAuthError):
+        return []

@@ -3,6 +3,7 @@
     /parkazoo                          everything of ours, on every ensemble
     /parkazoo/config                   a copy of the table
     /parkazoo/ensemble                 the ensemble's name in the table
+    /parkazoo/importer                 while data is brought in: by whose session
     /parkazoo/s0123                    a shard; its version is the fence
     /parkazoo/s0123/!<id>              a transaction over several shards was here
     /parkazoo/s0123/:app:locks         the anchor of directory /app/locks
@@ -36,6 +37,10 @@ BASE = "/parkazoo"
 CONFIG = BASE + "/config"
 # The ensemble's own name in the table, so that it is known by any address.
 IDENTITY = BASE + "/ensemble"
+# On the first ensemble of a namespace that is made: which founding this is.
+FOUNDED = BASE + "/founded"
+# The session of the one import that may write on this ensemble, an ephemeral of it.
+IMPORTER = BASE + "/importer"
 # Beside the anchors: this shard has done its part of a cross-shard transaction.
 DONE = "!"
 # Work that must be finished even if its client dies.

@@ -186,6 +186,10 @@ class Table:
         """The ensemble whose copy decides, and where `/zookeeper` is looked up."""
         return next(iter(self.ensembles))
 
+    def members(self) -> str:
+        """Its ensembles, for people."""
+        return ", ".join(f"{name} ({hosts})" for name, hosts in self.ensembles.items())
+
     def shards(self, ensemble: str) -> list[int]:
         return [shard for shard, owner in enumerate(self.owners) if owner == ensemble]
 
@@ -268,16 +272,23 @@ class Table:
             raise ConfigurationInvalid(f"not a configuration: {error}") from error
 
     @classmethod
-    def initial(cls, ensembles: Mapping[str, str], rules: Rules | None = None) -> Table:
+    def initial(
+        cls,
+        ensembles: Mapping[str, str],
+        rules: Rules | None = None,
+        founded: str = "",
+    ) -> Table:
         """The table of a new namespace: shards dealt out evenly, like cards.
 
         Everything in it follows from the arguments, so two clients that make the
-        same namespace at the same time write the same bytes.
+        same namespace at the same time write the same bytes. `founded` tells it from
+        one that was on these ensembles before, or is on others of the same names.
         """
         names = list(ensembles)
         if not names:
             raise ConfigurationInvalid("no ensembles")
-        digest = sha256(json.dumps(sorted(ensembles.values())).encode()).hexdigest()
+        source = [*sorted(ensembles.values()), founded]
+        digest = sha256(json.dumps(source).encode()).hexdigest()
         return cls(
             namespace=digest[:16],
             generation=1,

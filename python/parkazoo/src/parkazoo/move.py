@@ -5,9 +5,11 @@ What, for a few shards at a time:
     1 plan     the table says which shards are on their way; nothing else changes
     2 copy     their nodes are copied while in use, again until little is left
     3 freeze   the table says so, and each fence changes: no write passes any more
-    4 copy     what changed since; owners re-create their ephemerals at the target
+    4 copy     what changed since; owners re-create their ephemerals at the target;
+               then every copy is given its own ACL
     5 switch   the table names the new owner; clients send what they held back
-    6 clean    the old copy goes; its fence stays, so that it refuses for ever
+    6 clean    the old copy goes, as far as ACLs let us; its fence stays, so that it
+               refuses for ever
 
 Why it is safe: between 3 and 5 nothing can write, because every write carries the
 fence's version. The freeze and the ensemble's copy of the table change in one
@@ -40,15 +42,8 @@ from kazoo.security import OPEN_ACL_UNSAFE
 from parkazoo import failpoints, founding, namespace
 from parkazoo import hosts as hosts_string
 from parkazoo.adopting import has_caught_up
-from parkazoo.copying import (
-    ACTIVE,
-    GONE,
-    Copier,
-    clear,
-    erase,
-    overtaken,
-    version_of,
-)
+from parkazoo.clearing import NotCleared, clear, erase, overtaken
+from parkazoo.copying import ACTIVE, GONE, Copier, version_of
 from parkazoo.errors import MoveFailed, NamespaceMismatch
 from parkazoo.layout import BASE, CONFIG, IDENTITY, INTENTS, fence
 from parkazoo.mapping import ConfigurationInvalid, EnsembleRemoved, Table, balanced
@@ -65,6 +60,8 @@ BATCH_EMPTY = 64
 PASSES = 3
 # An owner that does not re-create its ephemerals in this time stops the move.
 EPHEMERAL_SECONDS = 20.0
+# How long an ensemble is waited for that is no member.
+CONNECT_SECONDS = 15.0
 # How long work recorded on an ensemble that is to go may take to its end.
 INTENT_SECONDS = 15.0
 # On the seat: the name and hosts of an ensemble that goes, until it has been told.
@@ -91,12 +88,16 @@ class Mover(Seat):
         client: ParKazooClient,
         progress: Progress | None = None,
         ephemeral_seconds: float = EPHEMERAL_SECONDS,
+        connect_seconds: float = CONNECT_SECONDS,
     ) -> None:
         super().__init__(client)
+        self.connect_seconds = connect_seconds
         self.progress = progress or (lambda state: None)
         self.ephemeral_seconds = ephemeral_seconds
         self.state = State()
         self.stopped = False
+        # What stayed where it is of no use any more, for want of rights.
+        self.left: dict[str, list[str]] = {}  # by ensemble
         # Whose removal, which somebody else had not ended, we have ended.
         self.farewell_said: str | None = None
 
@@ -163,6 +164,8 @@ class Mover(Seat):
             self._await_ephemerals(used)
             self._each(used, Copier.settle)
             failpoints.reached("move.4.copy", failpoints.AFTER)
+            self._each(used, Copier.close)
+            failpoints.reached("move.4.close", failpoints.AFTER)
         except Exception:
             self._undo(list(batch))
             raise
@@ -173,7 +176,7 @@ class Mover(Seat):
         self.state.nodes_copied += sum(copier.copied for copier in copiers)
         # The freeze has set the fence there once.
         frozen = {shard: table.fences[shard] + 1 for shard in batch}
-        self._each(copiers, lambda c: clear(c.source, c.shard, GONE, frozen[c.shard]))
+        self._each(copiers, lambda c: self._clear(c.source, c.shard, frozen[c.shard]))
         failpoints.reached("move.6.clean", failpoints.AFTER)
 
     def _each(self, copiers: list[Copier], work: Callable[[Copier], Any]) -> None:
@@ -248,6 +251,13 @@ class Mover(Seat):
             switched = switched.with_owner(shard, batch[shard], version)
         self.publish(switched)
 
+    def _clear(self, session: Any, shard: int, version: int) -> None:
+        """What may not be deleted stays: nobody uses it, and all else can go on."""
+        try:
+            clear(session, shard, GONE, version)
+        except NotCleared as left:
+            self.left.setdefault(left.name, []).extend(left.nodes)
+
     # -- giving up, and after a crash ----------------------------------------------
 
     def abort(self) -> list[int]:
@@ -319,7 +329,7 @@ class Mover(Seat):
         undone = table = self.publish(table)
         for shard, target, staged, owned in going:
             if staged is not None:
-                clear(self._at(target), shard, GONE, staged)
+                self._clear(self._at(target), shard, staged)
                 failpoints.reached("abort.1.clear", failpoints.AFTER)
             owner = self._at(table.owners[shard])
             try:
@@ -361,8 +371,12 @@ class Mover(Seat):
         """The znodes every ensemble has, on one that is to join."""
         session = self.client._sessions.visit(hosts)
         try:
-            if not self.client._sessions.wait(lambda: session.connected, 15):
-                raise MoveFailed(f"{hosts} cannot be reached; nothing was changed")
+            seconds = self.connect_seconds
+            if not self.client._sessions.wait(lambda: session.connected, seconds):
+                raise MoveFailed(
+                    f"no answer from {hosts} within {seconds:g} s; are its servers up?"
+                    " Nothing was changed"
+                )
             foreign = [] if beside else namespace.foreign(session)
             if foreign:
                 raise MoveFailed(
@@ -370,7 +384,7 @@ class Mover(Seat):
                     " which would not be visible in the namespace. Nothing was changed;"
                     " leave it aside with `parkazoo add-ensemble --beside`"
                 )
-            founding.refuse_several({hosts: session}, self.client._sessions.visiting)
+            founding.refuse({hosts: session}, self.client._sessions.visiting)
             session.ensure_path(INTENTS)
             self._introduce(session, table, name, hosts)
         finally:
@@ -380,14 +394,20 @@ class Mover(Seat):
     def _refuse_known(self, session: Any, table: Table, hosts: str) -> None:
         """It may be a member, at an address that the table does not know."""
         with suppress(NoNodeError):
+            session.sync(IDENTITY)
             name, stat = session.get(IDENTITY)
             said = name.decode(errors="replace")
-            if said in table.ensembles and stat == self._at(said).get(IDENTITY)[1]:
+            if said in table.ensembles and stat == self._identity_of(said):
                 raise MoveFailed(
                     f"{hosts} is {said}, which the table has at"
                     f" {table.ensembles[said]}; to change that,"
                     f" `parkazoo set-hosts {said} {hosts}`"
                 )
+
+    def _identity_of(self, name: str) -> Any:
+        session = self._at(name)
+        session.sync(IDENTITY)
+        return session.get(IDENTITY)[1]
 
     def _introduce(self, session: Any, table: Table, name: str, hosts: str) -> None:
         """Write the table and the ensemble's name there, if nobody else has since."""
@@ -504,7 +524,8 @@ class Mover(Seat):
         """
         session = self.client._sessions.visit(hosts)
         try:
-            if not self.client._sessions.wait(lambda: session.connected, 15):
+            seconds = CONNECT_SECONDS
+            if not self.client._sessions.wait(lambda: session.connected, seconds):
                 raise ConnectionLoss("no connection")
             data, stat = session.get(CONFIG)
             found = Table.deserialize(data)

@@ -5,8 +5,9 @@ bucket on their shards; last, on the ensemble that sorts first, the table itself
 and then its copies.
 
 Why in this order: the table is what makes a namespace exist, so whoever finds one
-finds everything it names. All is derived from the list of ensembles, so any number
-of clients may do this at once and end with the same.
+finds everything it names. All is derived from the list of ensembles and one random
+number, which the first of them keeps, so any number of clients may do this at once and
+end with the same.
 
 Must never: make a namespace on an ensemble that holds somebody else's data
 without being told to: a program whose import was changed would see it vanish.
@@ -14,7 +15,8 @@ without being told to: a program whose import was changed would see it vanish.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import uuid
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,7 +26,7 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from parkazoo import failpoints, founding
 from parkazoo.errors import NamespaceMismatch, NotInitialized
-from parkazoo.layout import BASE, CONFIG, IDENTITY, INTENTS, Layout, fence
+from parkazoo.layout import BASE, CONFIG, FOUNDED, IDENTITY, INTENTS, Layout, fence
 from parkazoo.mapping import ConfigurationInvalid, EnsembleRemoved, Rules, Table
 
 if TYPE_CHECKING:
@@ -43,7 +45,14 @@ def make(sessions: Mapping[str, KazooClient], client: ParKazooClient) -> Table:
         )
     by_hosts = {e.hosts_string: e for e in sessions.values()}
     visit = client._sessions.visiting
-    return initialize(by_hosts, client.rules, visit, adopt_foreign=False)
+    made = initialize(by_hosts, client.rules, visit, adopt_foreign=False)
+    client.logger.warning(
+        "made a new namespace on %s, which held none. If there should have been one,"
+        " its data was lost there: stop this program. `parkazoo init`, once, and"
+        " auto_init=False keep programs from making any",
+        " and ".join(by_hosts),
+    )
+    return made
 
 
 def initialize(
@@ -57,25 +66,32 @@ def initialize(
 
     `importing`: nobody is to use it before data has been brought in.
     """
+    if not importing and (there := _there_already(by_hosts)) is not None:
+        return there
     ordered = sorted(by_hosts)
-    table = Table.initial({f"e{n}": hosts for n, hosts in enumerate(ordered)}, rules)
-    clients = {f"e{n}": by_hosts[hosts] for n, hosts in enumerate(ordered)}
-    present = {name: found(client) for name, client in clients.items()}
-    for name, copy in present.items():
-        _refuse_other(table.ensembles[name], copy, table)
+    names = {f"e{n}": hosts for n, hosts in enumerate(ordered)}
+    table = Table.initial(names, rules)
+    present = {hosts: found(client) for hosts, client in by_hosts.items()}
     copies = [copy for copy in present.values() if copy is not None]
+    if copies:  # what died before may have written it on some of them
+        table = max(copies, key=lambda copy: copy.generation)
+    for hosts, copy in present.items():
+        _refuse_other(hosts, copy, table, by_hosts)
+    clients = {name: by_hosts[hosts] for name, hosts in table.ensembles.items()}
     if len(copies) == len(clients):
-        return max(copies, key=lambda copy: copy.generation)  # nothing is missing
+        return table  # nothing is missing
     rules.refuse_globs()
     if copies:
         _refuse_emptied(clients, table)
-    # What died before may have written it on some of them.
-    importing = importing or any(copy.importing for copy in copies)
-    table = replace(table, importing=importing)
+    importing = importing or table.importing
     if not adopt_foreign:
         for name, client in clients.items():
             _refuse_foreign(table.ensembles[name], client)
-    founding.refuse_several(by_hosts, visit)
+    founding.refuse(by_hosts, visit)
+    if not copies:
+        table = Table.initial(names, rules, _decide(clients["e0"]))
+        failpoints.reached("init.0.founded", failpoints.AFTER)
+    table = replace(table, importing=importing)
     for name, client in clients.items():
         make_fences(client, table.shards(name))
         failpoints.reached("init.1.fences", failpoints.AFTER)
@@ -83,12 +99,44 @@ def initialize(
     failpoints.reached("init.2.root", failpoints.AFTER)
     for name, client in clients.items():
         _create(client, INTENTS, b"")
-        _create(client, IDENTITY, name.encode())
+        _give_name(client, name, table)
         failpoints.reached("init.3.names", failpoints.AFTER)
     # Whoever finds a table uses the namespace, so nothing else may be missing then.
     for name, client in clients.items():
-        _write_first(table.ensembles[name], client, table)
+        _write_first(table.ensembles[name], client, table, by_hosts)
         failpoints.reached("init.4.table", failpoints.AFTER)
+    return table
+
+
+def _there_already(by_hosts: Mapping[str, KazooClient]) -> Table | None:
+    """The namespace that each of these holds, whatever others it has grown by.
+
+    :raises NamespaceMismatch: not each of these is a member of it, by itself.
+    """
+    copies: dict[str, Table] = {}
+    for hosts, client in by_hosts.items():
+        client.sync(CONFIG)
+        copy = found(client)
+        if copy is None:
+            return None
+        copies[hosts] = copy
+    table = max(copies.values(), key=lambda copy: copy.generation)
+    if any(copy.namespace != table.namespace for copy in copies.values()):
+        return None
+    named: dict[str, str] = {}
+    for hosts, client in by_hosts.items():
+        try:
+            said = client.get(IDENTITY)[0].decode(errors="replace")
+        except NoNodeError:
+            said = ""
+        if said not in table.ensembles or said in named:
+            also = f", and so does {named[said]}" if said in named else ""
+            raise NamespaceMismatch(
+                f"{hosts} holds namespace {table.namespace} and says that it is"
+                f" {said or 'nobody'}{also}; the members are {table.members()}. If it"
+                " should be another one of these, bring that one's own data back"
+            )
+        named[said] = hosts
     return table
 
 
@@ -142,6 +190,29 @@ def _create(client: KazooClient, path: str, data: bytes) -> bool:
         return False
 
 
+def _decide(client: KazooClient) -> str:
+    """What tells this founding from all others: the same for all who are at it, also
+    after one of them has died, because one node of one ensemble has it."""
+    client.ensure_path(BASE)
+    _create(client, FOUNDED, uuid.uuid4().hex.encode())
+    client.sync(FOUNDED)
+    return str(client.get(FOUNDED)[0].decode())
+
+
+def _give_name(client: KazooClient, name: str, table: Table) -> None:
+    if _create(client, IDENTITY, name.encode()):
+        return
+    client.sync(IDENTITY)
+    said = client.get(IDENTITY)[0].decode(errors="replace")
+    if said != name:
+        raise NamespaceMismatch(
+            f"{table.ensembles[name]} says that it is {said}: somebody has begun to"
+            " make a namespace there with other HOSTS. Give `parkazoo init` those; or,"
+            f" if nobody is at it, delete {BASE} there (`deleteall` in zkCli.sh) and"
+            " try again"
+        )
+
+
 def _make_root(clients: Mapping[str, KazooClient], table: Table) -> None:
     layout = Layout(table.rules)
     buckets = [*layout.buckets(""), *layout.buckets("/")]
@@ -154,12 +225,14 @@ def _make_root(clients: Mapping[str, KazooClient], table: Table) -> None:
         _create(clients[table.owners[shard]], path, b"")
 
 
-def _write_first(hosts: str, client: KazooClient, table: Table) -> None:
+def _write_first(
+    hosts: str, client: KazooClient, table: Table, by_hosts: Collection[str]
+) -> None:
     """The table's first copy on an ensemble; what is there already must agree."""
     data = table.serialize()
     if _create(client, CONFIG, data):
         return
-    _refuse_other(hosts, found(client), table)
+    _refuse_other(hosts, found(client), table, by_hosts)
 
 
 def found(client: KazooClient) -> Table | None:
@@ -184,23 +257,31 @@ def copy_at(session: KazooClient, name: str, table: Table) -> tuple[Table, int] 
 
     :raises NamespaceMismatch: this is not the member, or not any more.
     """
+    config, identity = session.get_async(CONFIG), session.get_async(IDENTITY)
     try:
-        data, stat = session.get(CONFIG)
+        data, stat = config.get()
     except NoNodeError:
-        if session.exists(IDENTITY) is not None:
-            return None  # who made the namespace died before
-        raise lost(name, table) from None
+        data = None  # who made the namespace died before
     try:
-        copy = Table.deserialize(data)
-    except EnsembleRemoved:
-        raise
-    except ConfigurationInvalid as error:
-        raise NamespaceMismatch(
-            f"the table on {_member(name, table)} cannot be read: {error}"
-        ) from None
-    if copy.namespace != table.namespace:
-        raise another(name, table, copy)
-    return copy, stat.version
+        said = identity.get()[0].decode(errors="replace")
+    except NoNodeError:
+        if data is None:
+            raise lost(name, table) from None
+        said = ""
+    if data is not None:
+        try:
+            copy = Table.deserialize(data)
+        except EnsembleRemoved:
+            raise
+        except ConfigurationInvalid as error:
+            raise NamespaceMismatch(
+                f"the table on {_member(name, table)} cannot be read: {error}"
+            ) from None
+        if copy.namespace != table.namespace:
+            raise another(name, table, copy)
+    if said != name:
+        raise misnamed(name, table, said)
+    return None if data is None else (copy, stat.version)
 
 
 def another(name: str, table: Table, copy: Table) -> NamespaceMismatch:
@@ -218,6 +299,17 @@ def lost(name: str, table: Table) -> NamespaceMismatch:
     )
 
 
+def misnamed(name: str, table: Table, said: str) -> NamespaceMismatch:
+    """What is wrong with a member that has the name of another, or none."""
+    return NamespaceMismatch(
+        f"{_member(name, table)} says that it is {said or 'nobody'}: does it have the"
+        " address of another member, or the data from another's backup, or is it one"
+        " ensemble under two names? Nothing was changed there. Give each member its own"
+        " data, or address, back, or start it at one that none has had and say so with"
+        " `parkazoo set-hosts`; operating.md, *stranger*, says more"
+    )
+
+
 def _member(name: str, table: Table) -> str:
     return f"{name} ({table.ensembles.get(name, 'gone')})"
 
@@ -229,10 +321,17 @@ _WIPED = (
 )
 
 
-def _refuse_other(hosts: str, present: Table | None, table: Table) -> None:
-    if present is not None and present.namespace != table.namespace:
+def _refuse_other(
+    hosts: str, present: Table | None, table: Table, by_hosts: Collection[str]
+) -> None:
+    """An ensemble that has the copy of a namespace that is not over just these."""
+    if present is None:
+        return
+    same = set(present.ensembles.values()) == set(by_hosts)
+    if not same or present.namespace != table.namespace:
         raise NamespaceMismatch(
             f"ensemble {hosts} already belongs to another ParKazoo namespace"
-            f" ({present.namespace}); `parkazoo add-ensemble` makes that one larger,"
-            " `parkazoo remove-ensemble` takes the ensemble out of it"
+            f" ({present.namespace}), over {present.members()}; `parkazoo add-ensemble`"
+            " makes that one larger, `parkazoo remove-ensemble` takes the ensemble out"
+            " of it"
         )

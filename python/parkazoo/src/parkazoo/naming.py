@@ -11,6 +11,7 @@ Must never: take a server for a member's that says it is not.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -28,10 +29,22 @@ if TYPE_CHECKING:
 
 # How long a server is waited for, of which it must be known whose it is.
 STRANGER_SECONDS = 3.0
-MISMATCH = (
-    "the hosts given hold different ParKazoo namespaces; name the"
-    " ensembles of one of them (`parkazoo status` shows which is which)"
-)
+
+
+def mismatch(found: Iterable[tuple[str, Table | None]]) -> NamespaceMismatch:
+    """What to say of hosts that have tables of several namespaces."""
+    by_namespace: dict[str, list[str]] = {}
+    for hosts, table in found:
+        if table is not None:
+            by_namespace.setdefault(table.namespace, []).append(hosts)
+    which = ", ".join(
+        f"{hosts_string.SEPARATOR.join(sorted(hosts))} {namespace}"
+        for namespace, hosts in by_namespace.items()
+    )
+    return NamespaceMismatch(
+        f"the hosts given hold different ParKazoo namespaces: {which}. Name the"
+        " ensembles of one of them; one is enough to find its others"
+    )
 
 
 def name_of(sessions: Sessions, ensemble: EnsembleClient, table: Table) -> str | None:
@@ -58,7 +71,8 @@ def name_of(sessions: Sessions, ensemble: EnsembleClient, table: Table) -> str |
         return None
     if theirs.namespace != table.namespace:
         # Else which of the two it is would depend on who answered first.
-        raise NamespaceMismatch(MISMATCH)
+        ours = [(hosts, table) for hosts in table.ensembles.values()]
+        raise mismatch([*ours, (ensemble.hosts_string, theirs)])
     return said if said in table.ensembles else None
 
 
@@ -70,24 +84,31 @@ def _refuse_stranger(
     server: tuple[str, int],
 ) -> None:
     """A server that stands beside those of an ensemble, and that the table does
-    not know, may be a new one of it. If it says that it is not, a session would
-    be with the one or the other by chance."""
+    not know, may be a new one of it."""
+    says = what_it_says(sessions, server, table, name)
+    if says:
+        _not_one(ensemble, table, server, says)
+
+
+def what_it_says(
+    sessions: Sessions, server: tuple[str, int], table: Table, name: str
+) -> str | None:
+    """Why a server is not one of this member's, by what it says itself: a session would
+    be with the one or the other by chance. Empty if it is one; None: not known."""
     with sessions.visiting(hosts_string.server(server)) as visited:
         if visited is None:
-            return
+            return None
         try:
             visited.sync(CONFIG)
             theirs = Table.deserialize(visited.get(CONFIG)[0])
             said = visited.get(IDENTITY)[0].decode()
         except NoNodeError:
-            _not_one(ensemble, table, server, "holds no namespace")
+            return "holds no namespace"
         except (KazooException, ConfigurationInvalid):
-            return  # what it says is not known
+            return None
         if theirs.namespace != table.namespace:
-            is_of = f"belongs to another namespace ({theirs.namespace})"
-            _not_one(ensemble, table, server, is_of)
-        if said != name:
-            _not_one(ensemble, table, server, f"is one of {said}'s")
+            return f"belongs to another namespace ({theirs.namespace})"
+        return "" if said == name else f"is one of {said}'s"
 
 
 def _not_one(

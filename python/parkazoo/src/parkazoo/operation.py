@@ -48,10 +48,11 @@ def run(
 class _Part:
     """Takes the reply to one of several calls that were sent together."""
 
-    __slots__ = ("call", "ensemble", "index", "operation", "table")
+    __slots__ = ("call", "ensemble", "index", "missing", "operation", "parts", "table")
 
     def __init__(self, operation: Driven, index: int, call: Call) -> None:
         self.operation, self.index, self.call = operation, index, call
+        self.parts, self.missing = operation.parts, operation.missing
         self.ensemble: EnsembleClient = None  # type: ignore[assignment]
         self.table: Table = None  # type: ignore[assignment]
 
@@ -83,9 +84,11 @@ class _Part:
 
     def believe(self, value: Any) -> None:
         operation = self.operation
-        operation.parts[self.index] = value
-        if not operation.missing.pop():
-            operation.together()
+        if operation.too_early(self.parts, value):
+            return  # the others come for nothing: this one stays missing
+        self.parts[self.index] = value
+        if not self.missing.pop():
+            operation.resume(self.parts, None)
 
 
 def _doubtful(reply: Any, call: Call, error: Exception) -> bool:
@@ -144,8 +147,9 @@ class Driven:
         """
         return False
 
-    def too_early(self, replies: list[Any]) -> bool:
-        """The same, of the replies to several calls: it begins anew."""
+    def too_early(self, parts: list[Any], reply: Any) -> bool:
+        """The same, of one of the replies to several calls: it begins anew. Asked as
+        each comes, not when all have: the steps may be over by then."""
         return False
 
     def resume(self, value: Any, error: Exception | None) -> None:
@@ -235,14 +239,6 @@ class Driven:
             self.resume(None, value)
         else:
             self.resume(value, None)
-
-    def together(self) -> None:
-        """The last of several replies has come: resume the machine."""
-        machine = self.machine
-        if self.too_early(self.parts):
-            machine.close()  # by now this operation may have another one
-            return
-        self.resume(self.parts, None)
 
 
 class Operation(Driven):

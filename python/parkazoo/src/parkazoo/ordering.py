@@ -3,29 +3,47 @@
 What, always: requests to one shard take effect in the order in which they were
 made, also when they were sent without waiting for each other. Requests of one step
 keep their order on their connection. One that turns out to take several steps (a
-directory's first child, the removal of a directory) closes a *gate*: what was
-asked for later at or below that directory waits, and what was answered too early
-is asked again. What another thread is sending just then, having found no gate, is
-let through first: else it might arrive behind the steps, and take effect before
-what was too early and is asked again.
+directory's first child, the removal of a directory, a transaction with one of them)
+closes a *gate*: what was asked for later at or below the directories that it is
+about waits, and what was answered too early is asked again. What another thread is
+sending just then, having found no gate, is let through first: else it might arrive
+behind the steps, and take effect before what was too early and is asked again.
+
+A transaction that waits behind a gate because of one of its nodes must not be
+overtaken at the others: that gate is closed for these, too, to what came after it.
 
 What, with `session_order`: also across shards. A request waits until all earlier
 writes to other shards have been answered.
 
+A recursive delete is no request, but many, done by who asks: `wait_for` lets it wait
+for what was asked for before.
+
 Not kept: a write that was sent right behind the removal of a directory, to the
 directory's own node, and had its effect before the removal came to its end. Both
-took effect, in the other order; a program that does not wait for an answer and
-cares gets `session_order` from its own code by waiting.
+took effect, in the other order. So it is with a write to another node of a
+transaction that turns out to wait, or to take several steps, because a directory is
+removed; and a listing sent right behind the removal may show what is removed. And a
+child may be created, where it had to be refused, because its directory was created
+right behind, if both are on one shard. A program that does not wait for an answer
+and cares gets `session_order` from its own code by waiting.
 
 Must never: ask anything again that has had an effect.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kazoo.exceptions import NodeExistsError, NoNodeError, NotEmptyError
+from kazoo.exceptions import (
+    BadVersionError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
 from kazoo.protocol.serialization import (
     Create,
     Create2,
@@ -52,7 +70,8 @@ if TYPE_CHECKING:
 
 _READS = (Exists, GetACL, GetChildren, GetChildren2, GetData)
 _WRITES = (Create, Create2, Delete, SetACL, SetData, Transaction)
-_TOO_EARLY = (NodeExistsError, NoNodeError, NotEmptyError)
+_LISTINGS = (GetChildren, GetChildren2)
+_TOO_EARLY = (BadVersionError, NodeExistsError, NoNodeError, NotEmptyError)
 
 
 class Task(Driven):
@@ -80,16 +99,26 @@ class Task(Driven):
         self.async_object = async_object
         self.sequence = sequence
         self.path: str = getattr(request, "path", "")
-        self.gate: str | None = None
+        self.gate: _Gate | None = None
         self.passed: _Gate | None = None
+
+    @property
+    def paths(self) -> list[str]:
+        """The nodes that it is about; asked for only where somebody waits."""
+        if type(self.request) is Transaction:
+            return [operation.path for operation in self.request.operations]
+        return [self.path]
 
     def begin(self) -> None:
         """Send it, or put it behind a gate."""
         ordering = self.ordering
         ordering.beginning.add(self)  # before it looks for gates
         try:
-            if not (ordering.gates and self.path and ordering.behind_gate(self)):
+            if not (ordering.gates and ordering.behind_gate(self)):
                 self.send()
+        except BaseException:
+            ordering.ended(self)  # whoever asked for it has heard so
+            raise
         finally:
             ordering.beginning.discard(self)
             if ordering.held_back:
@@ -102,93 +131,161 @@ class Task(Driven):
     def done(self, value: Any) -> None:
         ordering, request = self.ordering, self.request
         if ordering.gates:
-            if isinstance(request, _READS) and ordering.behind_gate(self):
+            if self._had_no_effect(value) and ordering.behind_gate(self, True):
                 return
             ordering.leave(self)
+        ordering.under_way.discard(self)
+        if ordering.waiting_for:
+            ordering.ended(self)
         if type(request) is Transaction:
             value = Transaction.unchroot(ordering.client, value)
         self.async_object.set(value)
         if ordering.across:
             ordering.answered(self)
 
+    def _had_no_effect(self, value: Any) -> bool:
+        request = self.request
+        return isinstance(request, _READS) or (
+            type(request) is Transaction
+            and any(isinstance(result, _TOO_EARLY) for result in value)
+        )
+
     def failed(self, error: Exception) -> None:
         ordering = self.ordering
-        if ordering.gates:
-            if isinstance(error, _TOO_EARLY) and ordering.behind_gate(self):
-                return
-            ordering.leave(self)
+        by_intent = False
         if type(error) is ShardMoved:
             # A transaction over shards that are not on one ensemble any more, or
             # soon will not be. Nothing was done: it is judged by the newer table, and
             # what waits until it is answered goes on waiting.
-            if not ordering.client._by_intent(self.request):
+            by_intent = ordering.client._by_intent(self.request)
+            if not by_intent:
                 self.send()
                 return
+        if ordering.gates:
+            if isinstance(error, _TOO_EARLY) and ordering.behind_gate(self, True):
+                return
+            ordering.leave(self)
+        ordering.under_way.discard(self)
+        if ordering.waiting_for:
+            ordering.ended(self)
+        if by_intent:
             ordering.client._dispatch(self.request, self.async_object)
         else:
             self.async_object.set_exception(error)
         if ordering.across:
             ordering.answered(self)
 
-    def too_early(self, replies: list[Any]) -> bool:
-        """A listing found no bucket while an earlier request is making it."""
-        return (
-            bool(self.ordering.gates)
-            and isinstance(self.request, _READS)
-            and any(isinstance(reply, NoNodeError) for reply in replies)
-            and self.ordering.behind_gate(self)
-        )
+    def too_early(self, parts: list[Any], reply: Any) -> bool:
+        """What a read finds, or why a write is refused, while an earlier request takes
+        its steps."""
+        ordering = self.ordering
+        if not ordering.gates or not (
+            isinstance(self.request, _READS)
+            or (type(reply) is MultiFailed and isinstance(reply.error, _TOO_EARLY))
+        ):
+            return False
+        machine = self.machine
+        with ordering.lock:
+            if self.parts is not parts:
+                return True  # another part of it came too early
+            if not ordering.behind_gate(self, True):
+                return False
+            self.parts = []
+        machine.close()  # by now the task may have another one
+        return True
 
     def seen_to(self, call: Call, refusal: MultiFailed) -> bool:
-        """A first step refused in the way that means: this takes several steps."""
-        ordering, path, error = self.ordering, self.path, refusal.error
-        if call.label == "create.0.child" and isinstance(error, NoNodeError):
-            path = parent(path)
-        elif call.label != "delete.0.node" or not isinstance(error, NotEmptyError):
+        """A step refused in the way that means: this takes several, or is early."""
+        ordering, label, error = self.ordering, call.label, refusal.error
+        if label == "create.0.child" and isinstance(error, NoNodeError):
+            return ordering.enter(self, refusal, [], parent(self.path))
+        if label == "delete.0.node" and isinstance(error, NotEmptyError):
+            return ordering.enter(self, refusal, [self.path])
+        if label != "transaction.1.commit" or not isinstance(error, _TOO_EARLY):
             return False
-        return ordering.enter(self, path, refusal)
+        refused = call.request.operations[refusal.index]
+        if isinstance(refused, Create) and isinstance(error, NoNodeError):
+            for path in self.paths:
+                if self.client._layout.node(path).path == refused.path:
+                    return ordering.enter(self, refusal, self.paths, parent(path))
+        elif not (isinstance(refused, Delete) and isinstance(error, NotEmptyError)):
+            return ordering.put_back(self)
+        return ordering.enter(self, refusal, self.paths)
 
 
 class _Gate:
-    """Closed by the task with this number; tasks that came later wait behind it."""
+    """Closed by the task with this number.
+
+    `closed`: by directory, the number behind which tasks at or below it wait.
+    `filled`: those of them that are to have a first child. Their own nodes are on
+    another shard: what was answered about these was not too early, and if it were
+    asked again it might come behind what was asked for later.
+    """
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
+        self.closed: dict[str, int] = {}
+        self.filled: set[str] = set()
         self.waiting: list[Task] = []
 
+    def close(self, directory: str, sequence: int, filled: bool = False) -> None:
+        if not filled:
+            self.filled.discard(directory)
+        elif directory not in self.closed:
+            self.filled.add(directory)
+        self.closed[directory] = min(self.closed.get(directory, sequence), sequence)
 
-class _HeldBack(NamedTuple):
-    """A task that has closed a gate, and its refused first step. It goes on when
-    those that found no gate, and were not sent yet, are sent."""
+    def bars(self, task: Task, answered: bool = False) -> bool:
+        """`answered`: it was sent, and has its answer."""
+        paths = task.paths
+        for directory, sequence in self.closed.items():
+            if sequence < task.sequence:
+                for path in paths:
+                    if _at_or_below(path, directory) and not (
+                        answered
+                        and path == directory
+                        and directory in self.filled
+                        and not isinstance(task.request, _LISTINGS)
+                    ):
+                        return True
+        return False
 
-    task: Task
-    refusal: MultiFailed
-    until: set[Task]
+
+class _Until(NamedTuple):
+    """What is done when these tasks are through."""
+
+    tasks: set[Task]
+    then: Callable[[], Any]
 
 
 class Ordering:
-    """`gates` by the directory they close; `queue` only with `session_order`.
+    """`gates` in the order in which they were closed; `queue` only with
+    `session_order`.
 
     `beginning`: the tasks between their look for gates and being sent. No lock is
     held meanwhile: sending takes those of the sessions, and whoever holds those may
-    end a task. `held_back`: who waits for some of them.
+    end a task. `held_back`: tasks that have closed a gate, and wait for some of them.
+    `under_way`: the tasks without an answer. `waiting_for`: who waits for some.
     """
 
     def __init__(self, client: ParKazooClient, across: bool) -> None:
         self.client = client
         self.across = across
         self.lock = client.handler.rlock_object()
-        self.gates: dict[str, _Gate] = {}
+        self.gates: list[_Gate] = []
         self.beginning: set[Task] = set()
-        self.held_back: list[_HeldBack] = []
-        self.sequence = 0
+        self.held_back: list[_Until] = []
+        self.under_way: set[Task] = set()
+        self.waiting_for: list[_Until] = []
+        # Indivisible: a number that was given twice or went back would lose a place.
+        self.number = itertools.count(1).__next__
         self.queue: deque[tuple[Task, frozenset[int]]] = deque()
         self.open_writes: dict[int, int] = {}
         self.sending = False
 
     def submit(self, request: Any, async_object: Any) -> None:
-        self.sequence += 1
-        task = Task(self, request, async_object, self.sequence)
+        task = Task(self, request, async_object, self.number())
+        self.under_way.add(task)
         if self.across:
             self._queue_up(task)
         else:
@@ -196,37 +293,42 @@ class Ordering:
 
     # -- gates -------------------------------------------------------------------
 
-    def enter(self, task: Task, directory: str, refusal: MultiFailed) -> bool:
-        """This task needs several steps; what follows it must wait.
+    def put_back(self, task: Task) -> bool:
+        """It was refused, maybe because of an earlier request's steps: begin anew."""
+        machine = task.machine
+        if not (self.gates and self.behind_gate(task)):
+            return False
+        machine.close()  # by now the task may have another one
+        return True
+
+    def enter(
+        self, task: Task, refusal: MultiFailed, closed: list[str], filled: str = ""
+    ) -> bool:
+        """This task needs several steps; what follows it at these directories, one of
+        them maybe to have a first child, must wait.
 
         True: it goes on later, behind an earlier gate or when what follows it and
         found no gate is sent.
         """
-        machine = task.machine
         with self.lock:
-            if self.gates and self.behind_gate(task):
-                machine.close()  # by now the task may have another one
+            if self.put_back(task):
                 return True
-            gate, before = _Gate(task.sequence), self.gates.get(directory)
-            if task.gate is not None or before not in (None, task.passed):
-                return False
-            if before is not None:  # it is opening: this task takes over
-                gate.waiting, before.waiting = before.waiting, []
-            task.gate = directory
-            self.gates[directory] = gate
-            held = _HeldBack(task, refusal, set())
+            gate = task.gate
+            if gate is None:
+                gate = task.gate = _Gate(task.sequence)
+                self.gates.append(gate)
+            for directory in closed:
+                gate.close(directory, task.sequence)
+            if filled:
+                gate.close(filled, task.sequence, True)
+            held = _Until(set(), partial(task.resume, None, refusal))
             # First this, then the look at who is beginning: they look in the other
             # order, and none is missed. Copying a set is indivisible.
             self.held_back.append(held)
-            held.until.update(
-                other
-                for other in self.beginning.copy()
-                if other.sequence > task.sequence
-                and _at_or_below(other.path, directory)
-            )
-            if not held.until:
+            held.tasks.update(t for t in self.beginning.copy() if gate.bars(t))
+            if not held.tasks:
                 self.held_back.remove(held)
-            return bool(held.until)
+            return bool(held.tasks)
 
     def begun(self, task: Task) -> None:
         """It is sent, or waits: whoever was held back for it alone goes on.
@@ -234,34 +336,40 @@ class Ordering:
         In a routine of its own: an exception that strikes the one that asks, a
         time-out say, is not about them.
         """
-        free: list[_HeldBack] = []
-        with self.lock:
-            for held in self.held_back:
-                held.until.discard(task)
-                if not held.until:
-                    free.append(held)
-            self.held_back = [held for held in self.held_back if held.until]
-        for held in free:
-            self.client.handler.spawn(held.task.resume, None, held.refusal)
+        for held in self._through(self.held_back, task):
+            self.client.handler.spawn(held.then)
 
-    def behind_gate(self, task: Task) -> bool:
+    def _through(self, waiting: list[_Until], task: Task) -> list[_Until]:
+        """Take those out who waited for this task alone."""
+        with self.lock:
+            for until in waiting:
+                until.tasks.discard(task)
+            free = [until for until in waiting if not until.tasks]
+            waiting[:] = [until for until in waiting if until.tasks]
+        return free
+
+    def behind_gate(self, task: Task, answered: bool = False) -> bool:
         """Put a task behind a gate that an earlier one has closed, if there is.
 
         Only for a task that has had no effect. Its own gate opens; those behind it
-        go with it.
+        go with it. What comes after a transaction must not overtake it at its other
+        nodes.
         """
         with self.lock:
-            for directory, gate in self.gates.items():
-                if (
-                    gate is not task.passed
-                    and gate.sequence < task.sequence
-                    and _at_or_below(task.path, directory)
-                ):
-                    gate.waiting.append(task)
-                    if task.gate is not None:
-                        gate.waiting += self.gates.pop(task.gate).waiting
-                        task.gate = None
-                    return True
+            for gate in self.gates:
+                if gate is task.passed or not gate.bars(task, answered):
+                    continue
+                gate.waiting.append(task)
+                if type(task.request) is Transaction:
+                    for path in task.paths:
+                        gate.close(path, task.sequence)
+                if task.gate is not None:
+                    own, task.gate = task.gate, None
+                    gate.waiting += own.waiting
+                    for directory, sequence in own.closed.items():
+                        gate.close(directory, sequence, directory in own.filled)
+                    self.gates.remove(own)
+                return True
         return False
 
     def leave(self, task: Task) -> None:
@@ -271,24 +379,52 @@ class Ordering:
         come back behind this gate: one of them that needs several steps closes a gate
         of its own, and is held back until the others are sent.
         """
-        if task.gate is None:
+        gate, task.gate = task.gate, None
+        if gate is None:
             return
-        directory, task.gate = task.gate, None
-        gate = self.gates[directory]
         while True:
             with self.lock:
-                if self.gates.get(directory) is not gate:
-                    return  # one of them has taken over
                 waiting, gate.waiting = gate.waiting, []
                 if not waiting:
                     # Opened only now, so that nobody new overtakes who waited.
-                    del self.gates[directory]
+                    self.gates.remove(gate)
                     return
                 for other in waiting:
                     other.passed = gate
                 self.beginning.update(waiting)
             for other in sorted(waiting, key=lambda task: task.sequence):
                 other.begin()
+
+    # -- before a recursive delete -------------------------------------------------
+
+    def wait_for(self, path: str) -> None:
+        """Return when all is answered that was asked for before, at or below a path
+        or, with `session_order`, anywhere."""
+        through = self.client.handler.event_object()
+        until = _Until(set(), through.set)
+        with self.lock:
+            # First this, then the look at what is under way, as in `enter`.
+            self.waiting_for.append(until)
+            until.tasks.update(
+                task
+                for task in self.under_way.copy()
+                if self.across or any(_at_or_below(p, path) for p in task.paths)
+            )
+            if not until.tasks:
+                self.waiting_for.remove(until)
+                return
+        try:
+            through.wait()
+        finally:
+            with self.lock:
+                if until in self.waiting_for:
+                    self.waiting_for.remove(until)
+
+    def ended(self, task: Task) -> None:
+        """It has its answer, or never gets one."""
+        self.under_way.discard(task)
+        for until in self._through(self.waiting_for, task):
+            until.then()
 
     # -- across shards -----------------------------------------------------------
 

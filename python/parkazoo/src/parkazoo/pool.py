@@ -55,7 +55,6 @@ from kazoo.protocol.serialization import (
 from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
 
 from parkazoo import hosts as hosts_string
-from parkazoo import remove
 from parkazoo.carrier import RETRY_SECONDS, Carrier
 from parkazoo.errors import SharedCredentials
 from parkazoo.estates import Estate
@@ -226,6 +225,8 @@ class PooledClient(Facade):
         self.start_async()
         deadline = time.monotonic() + timeout
         while not self.connected and time.monotonic() < deadline:
+            if self._stopped.is_set():
+                raise self.handler.timeout_exception("stopped before it was connected")
             error = self._carrier._sessions.error
             if self._state == KeeperState.AUTH_FAILED:
                 error = AuthFailedError()
@@ -290,9 +291,9 @@ class PooledClient(Facade):
         """The carrier tells the watches of all its members."""
 
     def _delete_recursive(self, path: str) -> Any:
-        if self._state in CLOSED_STATES or not self._carrier._may_send():
+        if self._state in CLOSED_STATES or self._carrier._keeps_waiting():
             self.exists(path)  # waits, or is refused, as any request
-        return remove.delete_recursive(self._carrier, _prefix_root(self.chroot, path))
+        return self._carrier._remove(_prefix_root(self.chroot, path))
 
     # -- watches -------------------------------------------------------------------
 

@@ -127,7 +127,9 @@ class Seat:
                 if self._mine(seat):
                     break
                 raise MoveFailed(
-                    "somebody else is changing this namespace; wait until they are done"
+                    "somebody else is changing this namespace; wait until they are"
+                    " done. A command that was killed counts as one until its session"
+                    " ends, ten seconds later"
                 ) from None
         record = (seat, seat._session_id)
         self.records.append(record)
@@ -223,3 +225,24 @@ class Seat:
                 raise MoveFailed(f"{ensemble.name} refused the new table: {results}")
             if deciding:
                 raise MoveFailed("the table was changed by somebody else; try again")
+
+
+def left_unfinished(client: ParKazooClient) -> bool | None:
+    """Was a move begun that nobody goes on with? None: the seat cannot be asked.
+
+    If nobody is at work at a moment between two readings of the same table, whoever
+    began what it shows has died: who ends, or undoes, it writes the table before going.
+    One that was killed counts as at work until its session ends.
+    """
+    seat = Seat(client)
+    try:
+        while True:
+            table = seat.table
+            if not (table.moving or table.planned):
+                return False
+            if seat._at(table.seat).exists(ADMIN) is not None:
+                return False
+            if seat.table.generation == table.generation:
+                return True
+    except KazooException:
+        return None

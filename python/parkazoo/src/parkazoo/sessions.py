@@ -18,9 +18,8 @@ connection, or let two threads change the logical state at once.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import (
@@ -31,17 +30,16 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import KazooState, KeeperState
 
-from parkazoo import namespace, naming, remove
+from parkazoo import finding, namespace, remove
 from parkazoo.ensemble import EnsembleClient
 from parkazoo.errors import NamespaceMismatch
-from parkazoo.layout import CONFIG
 from parkazoo.mapping import ConfigurationInvalid, Table
 from parkazoo.naming import STRANGER_SECONDS
 
 if TYPE_CHECKING:
     from parkazoo.client import ParKazooClient
 
-# How often the opening routine looks even when nothing was signalled.
+# How often it is looked whether one is there after all, when nobody was in time.
 LOOK_SECONDS = 0.25
 # Routines that wait for servers side by side.
 PARALLEL_MAX = 16
@@ -55,6 +53,8 @@ class Sessions:
     `lost` is true from a session's loss until all sessions have been renewed.
     `refused`: a member is somebody else's; requests that would wait fail with this.
     `losses` changes with each; `loss` is the error of what was under way then.
+    `finding`: the routine that looks for the table, or makes it, holds it.
+    `identity`: sessions that were given to us and have not gone on yet, by member.
     """
 
     def __init__(self, client: ParKazooClient, options: dict[str, Any]) -> None:
@@ -73,7 +73,8 @@ class Sessions:
         self.losses = 0
         self.loss: type[Exception] = SessionExpiredError
         self.epoch = self.opening = 0
-        self.identity: dict[str, tuple[int, bytes]] = {}
+        self.finding = self.handler.lock_object()
+        self.identity: dict[str | None, tuple[int, bytes]] = {}
         self.routine: Any = None
 
     # -- opening -----------------------------------------------------------------
@@ -111,7 +112,7 @@ class Sessions:
             assert not self.running
             self.by_name, self.copies, self.table = {}, {}, None
 
-    def in_parallel(self, works: list[Callable[[], Any]]) -> None:
+    def in_parallel(self, works: Sequence[Callable[[], Any]]) -> None:
         errors: list[Exception] = []
 
         def run(work: Callable[[], Any]) -> None:
@@ -136,8 +137,9 @@ class Sessions:
     def _opening(self, epoch: int) -> None:
         """Connect, find or make the table, wait for all, report CONNECTED."""
         try:
-            if self.table is None:
-                self._find_table(epoch)
+            with self.finding:  # one of an older epoch is about to end
+                if self.table is None:
+                    finding.find(self, epoch)
             self._open_missing()
             self._report()
         except Exception as error:
@@ -146,111 +148,7 @@ class Sessions:
                 self.error = error
                 self.client._live_or_failed.set()
 
-    def _find_table(self, epoch: int) -> None:
-        """Open what the hosts string names until the table is known."""
-        listed = self.client.bootstrap
-        with self.lock:
-            known = {e.hosts_string for e in self.by_name.values()}
-        for number, hosts in enumerate(listed):
-            if hosts not in known:
-                self._add(f"bootstrap{number}", hosts)
-        for ensemble in list(self.by_name.values()):
-            ensemble.open()
-        while self.current(epoch):
-            self.signal.wait(LOOK_SECONDS)
-            self.signal.clear()
-            with self.lock:
-                copies = dict(self.copies)
-            tables = [copy for copy in copies.values() if isinstance(copy, Table)]
-            broken = [c for c in copies.values() if isinstance(c, ConfigurationInvalid)]
-            if tables:
-                return self._adopt_first(tables)
-            if broken and len(copies) == len(self.by_name):
-                raise broken[0]
-            if len(copies) == len(self.by_name) and all(
-                isinstance(copy, NoNodeError) for copy in copies.values()
-            ):
-                made = namespace.make(self.by_name, self.client)
-                return self._adopt_first([made])
-        return None
-
-    def _adopt_first(self, tables: list[Table]) -> None:
-        if len({table.namespace for table in tables}) > 1:
-            raise NamespaceMismatch(naming.MISMATCH)
-        table = max(tables, key=lambda table: table.generation)
-        waits = table.importing and not self.client.enters_unfinished
-        if waits and self._newest(table).importing:
-            raise namespace.unfinished()
-        self._name_by(table)
-        self.adopt(table)
-        self.in_parallel(
-            [partial(self._judge, e, table) for e in self.by_name.values() if e.nothing]
-        )
-        for ensemble in list(self.by_name.values()):
-            copy = ensemble.copy  # it may have come as the others were compared
-            if copy is not None and copy.namespace != table.namespace:
-                raise NamespaceMismatch(naming.MISMATCH)
-
-    def _newest(self, table: Table) -> Table:
-        """The table, or a newer one that not every server has yet."""
-        for ensemble in list(self.by_name.values()):
-            with suppress(KazooException, ConfigurationInvalid):
-                if ensemble.connected:
-                    ensemble.sync(CONFIG)
-                    found = Table.deserialize(ensemble.get(CONFIG)[0])
-                    table = found if _follows(table, found) else table
-        return table
-
-    def _judge(self, ensemble: EnsembleClient, table: Table) -> None:
-        """One that held nothing when we connected, and of which a table was found
-        since: somebody has made the namespace meanwhile, or it is a stranger."""
-        if not self.wait(lambda: ensemble.connected, STRANGER_SECONDS):
-            return  # it is looked at when it connects
-        try:
-            ensemble.sync(CONFIG)
-            namespace.copy_at(ensemble, ensemble.name, table)
-            ensemble.nothing = False
-        except NamespaceMismatch:
-            # So that it is refused for as long as it is one, and not any longer.
-            ensemble.shut()
-            self.refusal(ensemble, None)
-            ensemble.open()
-        except ConfigurationInvalid:
-            ensemble.nothing = False
-        except KazooException:
-            return  # the next connection is looked at when it is made
-
-    def _name_by(self, table: Table) -> None:
-        """Give the sessions opened to find the table their ensembles' names."""
-        with self.lock:
-            opened = dict(self.by_name)
-        names: dict[str, str | None] = {}
-
-        def look(old: str, ensemble: EnsembleClient) -> None:
-            names[old] = naming.name_of(self, ensemble, table)
-
-        self.in_parallel([partial(look, old, e) for old, e in opened.items()])
-        strangers = []
-        with self.lock:
-            self.by_name = {}
-            copies, self.copies = self.copies, {}
-            for old, ensemble in opened.items():
-                name = names[old]
-                if name is None or name in self.by_name:
-                    strangers.append(ensemble)
-                    continue
-                ensemble.name = name
-                self.by_name[name] = ensemble
-                if old in copies:
-                    self.copies[name] = copies[old]
-        for ensemble in strangers:
-            self.client.logger.warning(
-                "%s is not an ensemble of this namespace, or named twice; ignored",
-                ensemble.hosts_string,
-            )
-            self.handler.spawn(_discard, ensemble)
-
-    def _add(self, name: str, hosts: str) -> EnsembleClient:
+    def add(self, name: str, hosts: str) -> EnsembleClient:
         with self.lock:
             options = dict(self.options)
             options["connection_retry"] = self.client._conn_retry.copy()
@@ -270,7 +168,7 @@ class Sessions:
         if table is None:
             return
         for name in table.ensembles:
-            self.session(name, openly=not self.client.lazy)
+            self.session(name, openly=not self.client.lazy or name in self.identity)
 
     def session(self, name: str, openly: bool = True) -> EnsembleClient:
         """The session with an ensemble, opened if need be."""
@@ -278,15 +176,25 @@ class Sessions:
             ensemble = self.by_name.get(name)
             if ensemble is None:
                 assert self.table is not None
-                ensemble = self._add(name, self.table.ensembles[name])
+                ensemble = self.add(name, self.table.ensembles[name])
                 # One that joins a running client does not suspend it meanwhile.
                 ensemble.counted = not self.client._live.is_set() and openly
             begin = openly and self.running and not (ensemble.opened or self.lost)
             if begin:
                 ensemble.opened = True
         if begin:
-            ensemble.open()
+            self.begin(ensemble)
         return ensemble
+
+    def begin(self, ensemble: EnsembleClient) -> None:
+        """Open a session, unless the client has stopped or lost one meanwhile."""
+
+        def wanted() -> bool:
+            with self.lock:
+                ours = self.by_name.get(ensemble.name) is ensemble
+                return self.running and not self.lost and ours
+
+        ensemble.open(wanted)
 
     def seat(self) -> EnsembleClient:
         """The session with the ensemble whose copy of the table decides."""
@@ -300,10 +208,13 @@ class Sessions:
                     raise
                 # It has left just now, and another one is the seat.
 
-    def visit(self, hosts: str) -> EnsembleClient:
-        """A session with an ensemble that is not part of the namespace."""
+    def visit(self, hosts: str, client_id: Any = None) -> EnsembleClient:
+        """A session with an ensemble beside those of the namespace: a new one, or, so
+        that it can be ended, somebody else's, if that lives."""
         with self.lock:
-            ensemble = self._add("visited", hosts)
+            if client_id is not None:
+                self.identity["visited"] = client_id
+            ensemble = self.add("visited", hosts)
             del self.by_name["visited"]
         ensemble.counted = False
         ensemble.owner = None
@@ -318,7 +229,17 @@ class Sessions:
             answers = self.wait(lambda: visited.connected, STRANGER_SECONDS)
             yield visited if answers else None
         finally:
-            self.handler.spawn(_discard, visited)
+            self.discard(visited)
+
+    def discard(self, ensemble: EnsembleClient) -> None:
+        """End a session that is not needed; it may hang in an attempt to connect."""
+
+        def end() -> None:
+            ensemble.shut()
+            if ensemble._connection.connection_stopped.is_set():
+                ensemble.close()
+
+        self.handler.spawn(end)
 
     # -- what the connections tell -----------------------------------------------
 
@@ -345,30 +266,47 @@ class Sessions:
             if not self.client.lazy and len(self.by_name) < len(self.table.ensembles):
                 return
             used = [e for e in needed if e.refused is None]
-            if any(e.state != KazooState.CONNECTED for e in used) or not used:
-                return
+            waits = any(e.state != KazooState.CONNECTED or e.strange for e in used)
+            if waits or not needed:
+                return  # away, or about to be looked at
             if len(used) < len(needed):
                 self.client._live_or_failed.set()  # nobody else is waited for
+                if self.client.degraded:
+                    self.go_on_without()
                 return
-            if any(e.nothing for e in self.by_name.values()):
-                return  # a stranger, or about to be looked at
+            if any(e.strange for e in self.by_name.values()):
+                return  # one that is not needed now
             read_only = any(e.client_state == KeeperState.CONNECTED_RO for e in needed)
             state = KeeperState.CONNECTED_RO if read_only else KeeperState.CONNECTED
             if self.client._state != KeeperState.AUTH_FAILED:
                 self.client._session_callback(state)
         self.client._flush()
 
+    def silent(self) -> list[str]:
+        """Those that are waited for, by name if it is known, and with their hosts."""
+        with self.lock:
+            listed = self.table.ensembles if self.table is not None else {}
+            opened = [e for e in self.by_name.values() if e.opened]
+            away = [e for e in opened if not (e.connected or e.refused)]
+        return [
+            f"{e.name} ({e.hosts_string})" if e.name in listed else e.hosts_string
+            for e in away
+        ]
+
     def go_on_without(self) -> bool:
-        """Begin in the degraded state, if the table and some ensemble are there.
+        """Be in the degraded state, if the table and some ensemble are there.
 
         Listeners hear CONNECTED and SUSPENDED, as if an ensemble had gone just now.
         """
         with self.lock:
-            some = any(e.state == KazooState.CONNECTED for e in self.by_name.values())
-            if not self.running or self.lost or self.table is None or not some:
+            known = self.by_name.values()
+            there = [e for e in known if e.state == KazooState.CONNECTED]
+            if not self.running or self.lost or self.table is None or not there:
                 return False
-            if self.client.connected:
+            if self.client._may_send():
                 return True
+            if any(e.strange and e.refused is None for e in there):
+                return False  # it is just being looked at
             self.client._session_callback(KeeperState.CONNECTED)
             self.client._flush()
             self.client._session_callback(KeeperState.CONNECTING)
@@ -389,24 +327,26 @@ class Sessions:
             others = [e for e in self.by_name.values() if e is not ensemble]
             for other in others:
                 other.closing = True
+            self.copies.pop(ensemble.name, None)
+            self.identity = {}
             self.client._session_callback(state)
             self.losses += 1  # what was begun between the two belongs to neither
+            if not self.client.renews:
+                ensemble.stay_lost()
         if state == KeeperState.AUTH_FAILED and self.table is None:
             self.error = AuthFailedError()
             self.client._live_or_failed.set()
-        renew = state == KeeperState.EXPIRED_SESSION
-        self.handler.spawn(self._renew, epoch, ensemble, others, renew)
+        renew = state == KeeperState.EXPIRED_SESSION and self.client.renews
+        self.handler.spawn(self._renew, epoch, others, renew)
 
-    def _renew(
-        self,
-        epoch: int,
-        ensemble: EnsembleClient,
-        others: list[EnsembleClient],
-        renew: bool,
-    ) -> None:
-        """Close the other sessions; after an expiry, open all anew."""
+    def _renew(self, epoch: int, others: list[EnsembleClient], renew: bool) -> None:
+        """Close the other sessions; after an expiry, begin anew, as at a start.
+
+        Those are opened again that were open; the one that was lost is by itself.
+        """
+        again = [other for other in others if other.opened]
         try:
-            self.in_parallel([other.shut for other in others if other.opened])
+            self.in_parallel([other.shut for other in again])
         except KazooException as error:
             self.client.logger.warning("a session could not be closed: %s", error)
         if not renew:
@@ -415,15 +355,36 @@ class Sessions:
             if not self.current(epoch):
                 return
             self.lost = False
-        for other in others:
-            while self.current(epoch):
-                try:
-                    other.open()
-                    break
-                except KazooException as error:
-                    # Its connection has not ended yet; it must before it is reused.
-                    self.client.logger.warning("waiting to reopen: %s", error)
-        self._report()
+            for other in again:
+                other.opened = True  # CONNECTED is not without it
+                self.copies.pop(other.name, None)
+        for other in again:
+            self.handler.spawn(self._reopen, epoch, other)
+        self._opening(epoch)
+        if self.client.degraded:
+            self._go_on(epoch)
+
+    def _reopen(self, epoch: int, ensemble: EnsembleClient) -> None:
+        while self.current(epoch):
+            try:
+                return self.begin(ensemble)
+            except KazooException as error:
+                # Its connection has not ended yet; it must before it is reused.
+                self.client.logger.warning("waiting to reopen: %s", error)
+
+    def _go_on(self, epoch: int) -> None:
+        """Be used without those that do not come back after a LOST.
+
+        They are waited for as long as servers wait for a client: who is there
+        answers in that time. The first one that is there after that is enough.
+        """
+
+        def settled() -> bool:
+            return not self.current(epoch) or self.client._may_send()
+
+        self.wait(settled, self.client._session_timeout / 1000)
+        while not settled() and not self.go_on_without():
+            self.handler.sleep_func(LOOK_SECONDS)
 
     # -- the table ---------------------------------------------------------------
 
@@ -431,14 +392,17 @@ class Sessions:
         self, ensemble: EnsembleClient, copy: Table | None
     ) -> NamespaceMismatch | None:
         """Why a session must not be used where the table has this copy, if so."""
-        table, why = self.table, None
+        table, why, name = self.table, None, ensemble.name
         if table is not None and copy and copy.namespace != table.namespace:
-            why = namespace.another(ensemble.name, table, copy)
-        elif (
-            table is not None and ensemble.nothing and ensemble.name in table.ensembles
-        ):
-            # The table names no member before it has a copy, or at least its name.
-            why = namespace.lost(ensemble.name, table)
+            why = namespace.another(name, table, copy)
+        elif table is not None:
+            # By a newer table it may have joined anew, under another name.
+            newer = copy if copy and finding.follows(table, copy) else table
+            if name in table.ensembles and ensemble.nothing:
+                # The table names no member before it has a copy, or at least its name.
+                why = namespace.lost(name, table)
+            elif name in newer.ensembles and ensemble.misnamed:
+                why = namespace.misnamed(name, newer, ensemble.said or "")
         with self.lock:
             if why is None and self.refused is None:
                 return None
@@ -452,6 +416,10 @@ class Sessions:
             self.client._refuse_waiting(why)
             self._report()
         return why
+
+    def look_behind(self, ensemble: EnsembleClient) -> None:
+        """Find out, beside the connection's thread, why it is turned away."""
+        self.handler.spawn(ensemble.looking.look, self, ensemble)
 
     def _look_for_refused(self) -> None:
         found = (e.refused for e in self.by_name.values() if e.refused is not None)
@@ -475,12 +443,12 @@ class Sessions:
     def adopt(self, table: Table) -> None:
         """Use this table if it is newer than ours."""
         old = self.table
-        if old is not None and _follows(old, table):
+        if old is not None and finding.follows(old, table):
             # Before it is used, so that nobody goes by it ahead of earlier calls.
             self.client._fencing.shards_left(old, table)
         with self.lock:
             old = self.table
-            if old is not None and not _follows(old, table):
+            if old is not None and not finding.follows(old, table):
                 return
             self.table = table
             self.client._use_table(old, table)
@@ -514,14 +482,3 @@ class Sessions:
                 return False
             self.handler.sleep_func(0.05)
         return True
-
-
-def _discard(ensemble: EnsembleClient) -> None:
-    """End a session that is not needed; it may hang in an attempt to connect."""
-    ensemble.shut()
-    if ensemble._connection.connection_stopped.is_set():
-        ensemble.close()
-
-
-def _follows(old: Table, table: Table) -> bool:
-    return table.namespace == old.namespace and table.generation > old.generation

@@ -18,8 +18,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, NamedTuple, Union
 
-from kazoo.protocol.serialization import Create, Create2, Delete, SetData
-
 
 class Call(NamedTuple):
     """Send `request` to the ensemble that holds `shard`.
@@ -64,5 +62,4 @@ class MultiFailed(Exception):
 Replies = list[Any]
 Machine = Generator[Union[Call, "list[Call]"], Any, Any]
 
-WRITES = (Create, Create2, Delete, SetData)
 EPHEMERAL, SEQUENCE = 1, 2

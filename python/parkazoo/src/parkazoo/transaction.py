@@ -16,6 +16,7 @@ operation if none took place.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +34,18 @@ from kazoo.protocol.serialization import (
 )
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from parkazoo.buckets import ATTEMPTS_MAX, close_buckets, first_child, fresh
+from parkazoo.buckets import (
+    ATTEMPTS_MAX,
+    close_buckets,
+    first_child,
+    fresh,
+    needed_at_once,
+    open_early,
+)
 from parkazoo.errors import Contention, CrossShardTransaction
 from parkazoo.layout import BUCKET, LINK, Layout, Node
 from parkazoo.mapping import Table
-from parkazoo.steps import Call, Machine, Multi, MultiFailed
+from parkazoo.steps import EPHEMERAL, Call, Machine, Multi, MultiFailed
 
 if TYPE_CHECKING:
     from parkazoo.client import ParKazooClient
@@ -127,8 +135,30 @@ def native(
             if not again:
                 return _failure(len(groups), number, failed.error)
         else:
-            return _logical(layout, groups, owner, results[: len(owner)])
+            logical = _logical(layout, groups, owner, results[: len(owner)])
+            # It has been committed: nothing that comes after may say otherwise.
+            with suppress(KazooException, Contention):
+                yield from _open_early(layout, groups, logical)
+            return logical
     raise Contention("this transaction keeps meeting others; try again")
+
+
+def _open_early(layout: Layout, groups: list[Group], results: list[Any]) -> Machine:
+    """As after a plain creation: buckets that others could not make."""
+    opened = {
+        g.node.bucket.directory
+        for g in groups
+        if g.before and isinstance(g.operation, Create)
+    }
+    for group, made in zip(groups, results, strict=True):
+        create = group.operation
+        if (
+            isinstance(create, Create)
+            and not create.flags & EPHEMERAL
+            and made not in opened
+            and needed_at_once(create.acl)
+        ):
+            yield from open_early(layout, made, create.acl, 0, fresh)
 
 
 def _failure(count: int, number: int, error: Exception) -> list[Exception]:

@@ -1,7 +1,8 @@
 """The nodes of a namespace for an operator, as far as they can be reached.
 
 What: walks down from a path, past the client where an ensemble is away, since a
-request to it would wait; and says what could not be looked at.
+request to it would wait; and says what could not be looked at. ZooKeeper's own
+subtree is shown, and counted, only to who asks for it.
 
 Must never: change anything.
 """
@@ -33,6 +34,7 @@ def walk(
     holders = {table.owners[bucket.shard] for bucket in layout.buckets(path)}
     missed = ({owner} | holders) & away
     names: list[str] | None = None
+    stat: Any = None
     forbidden = False
     try:
         if not missed:
@@ -49,6 +51,8 @@ def walk(
         return
     except NoAuthError:
         stat, forbidden = None, True
+    if path == "/" and names is not None:
+        names = [name for name in names if name != "zookeeper"]
     yield {
         "path": path,
         "depth": depth,
@@ -61,8 +65,7 @@ def walk(
     }
     if depth < depth_max:
         for name in sorted(names or []):
-            if not (path == "/" and name == "zookeeper"):
-                yield from walk(client, join(path, name), depth + 1, depth_max, away)
+            yield from walk(client, join(path, name), depth + 1, depth_max, away)
 
 
 def _listed(client: ParKazooClient, path: str) -> list[str]:
@@ -80,8 +83,9 @@ def branch(node: dict[str, Any]) -> str:
     def known(value: Any) -> str:
         return "?" if value is None else str(value)
 
+    shown = node["path"].rsplit("/", 1)[1] if node["depth"] else node["path"]
     return (
-        f"{'  ' * node['depth']}{node['path'].rsplit('/', 1)[1] or '/'}"
+        f"{'  ' * node['depth']}{shown}"
         f"  [{node['ensemble']}] {known(node['children'])} children,"
         f" {known(node['bytes'])} bytes"
         + (", ephemeral" if node["ephemeral"] else "")
