@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from conftest import EnsembleFactory, started
-from parkazoo import arguments, cli
+from parkazoo import arguments, cli, commands
 from parkazoo.move import Mover
 from servers import PATIENCE_SECONDS
 
@@ -37,13 +37,13 @@ def test_what_every_command_takes_may_stand_before_its_name_or_after(
 
 def test_who_asks_may_be_said_before_a_commands_name_and_after_it() -> None:
     words = ["--auth", "digest:a:1", "status", "--auth", "digest:b:2"]
-    options = cli._parser().parse_args([*words, "--auth", "ip:c"])
+    options = commands.parser(cli.RUN).parse_args([*words, "--auth", "ip:c"])
     assert arguments.auth(options) == [
         ("digest", "a:1"),
         ("digest", "b:2"),
         ("ip", "c"),
     ]
-    assert arguments.auth(cli._parser().parse_args(["status"])) == []
+    assert arguments.auth(commands.parser(cli.RUN).parse_args(["status"])) == []
 
 
 def test_a_reader_who_has_seen_enough_is_no_reason_for_a_stack_trace(

@@ -27,6 +27,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from parkazoo import (
     addresses,
     arguments,
+    commands,
     credentials,
     ending,
     importing,
@@ -56,7 +57,7 @@ def main(words: list[str] | None = None) -> int:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
         with ending.stopped_by(ending.interrupt):
-            options = _parser().parse_args(words)
+            options = commands.parser(RUN).parse_args(words)
             options.answer = answer
             answer.as_json = options.json
             logging.basicConfig(level=logging.ERROR, format="%(message)s")
@@ -68,108 +69,6 @@ def main(words: list[str] | None = None) -> int:
         return CUT_SHORT
     except ending.EXPECTED as error:
         return answer.failed(type(error).__name__, ending.message(error, options))
-
-
-def _parser() -> arguments.Parser:
-    parser = arguments.Parser(
-        prog="parkazoo",
-        description="One ZooKeeper namespace over many ensembles.",
-        epilog="HOSTS is `h1:2181,h2:2181;h3:2181`: commas inside an ensemble,"
-        " semicolons between ensembles; one ensemble of a namespace is enough.",
-    )
-    hosts = os.environ.get("PARKAZOO_HOSTS", "127.0.0.1:2181")
-    arguments.add_common(parser, "auth")
-    credentials.add(parser)
-    parser.set_defaults(hosts=hosts, json=False, timeout=15.0, verbose=False)
-    parser.set_defaults(auth=[], more_auth=[], **credentials.DEFAULTS)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    def command(name: str, run: Callable[[Any], int], text: str) -> Any:
-        added = commands.add_parser(name, help=text, description=text)
-        arguments.add_common(added, "more_auth")
-        credentials.add(added)
-        added.set_defaults(run=run)
-        return added
-
-    init = command("init", init_command, "make a namespace on the ensembles of HOSTS")
-    init.add_argument(
-        "--weak",
-        action="append",
-        default=[],
-        type=arguments.weak,
-        metavar="PREFIX[:BUCKETS]",
-        help="spread the children of each directory below PREFIX over so many buckets"
-        " (default: 16); no sequence nodes there; for ever",
-    )
-    init.add_argument(
-        "--colocate",
-        action="append",
-        default=[],
-        metavar="PREFIX",
-        help="keep all below PREFIX on one shard; `*` is one component; for ever",
-    )
-    data = init.add_mutually_exclusive_group()
-    data.add_argument(
-        "--import",
-        dest="import_data",
-        action="store_true",
-        help="copy what all the ensembles hold into the namespace; a path that"
-        " differs on two of them is refused",
-    )
-    data.add_argument(
-        "--beside", action="store_true", help="leave aside data that is there already"
-    )
-    command("status", status_command, "show ensembles, shards and unfinished moves")
-    a_path, a_name = "the path of a node", "an ensemble's name, as `status` shows it"
-    where = command("where", where_command, "show which ensemble holds a node")
-    where.add_argument("path", type=arguments.path, metavar="PATH", help=a_path)
-    below = command("tree", tree_command, "show the nodes below a path")
-    below.add_argument(
-        "path",
-        nargs="?",
-        default="/",
-        type=arguments.path,
-        metavar="PATH",
-        help=f"{a_path} (default: /)",
-    )
-    below.add_argument(
-        "--depth", type=arguments.levels, default=3, help="levels (default: 3)"
-    )
-    check = command("check", check_command, "look for what should not be there")
-    check.add_argument(
-        "--repair", action="store_true", help="mend what is found, but for orphans"
-    )
-    check.add_argument(
-        "--delete-orphans",
-        action="store_true",
-        help="with --repair: delete buckets whose directory is gone, and what is in"
-        " them",
-    )
-    add = command("add-ensemble", add_command, "take in an ensemble and rebalance")
-    its = "its servers, with commas between: h1:2181,h2:2181"
-    add.add_argument("ensemble", type=arguments.ensemble, metavar="HOSTS", help=its)
-    add.add_argument(
-        "--name", type=arguments.name, help="what to call it (default: the next e<N>)"
-    )
-    add.add_argument(
-        "--no-rebalance", action="store_true", help="give it no shards yet"
-    )
-    add.add_argument(
-        "--beside", action="store_true", help="leave aside data that is there already"
-    )
-    away = command("remove-ensemble", remove_command, "empty an ensemble, let it go")
-    away.add_argument("name", metavar="NAME", help=a_name)
-    moved = command("set-hosts", hosts_command, "say where an ensemble's servers are")
-    moved.add_argument("name", metavar="NAME", help=a_name)
-    moved.add_argument("ensemble", type=arguments.ensemble, metavar="HOSTS", help=its)
-    even = command("rebalance", rebalance_command, "even out the shards")
-    only = even.add_mutually_exclusive_group()
-    only.add_argument("--plan", action="store_true", help="only show what would move")
-    only.add_argument("--abort", action="store_true", help="undo an unfinished move")
-    even.add_argument(
-        "--among", help="names of the ensembles to keep shards on, with commas between"
-    )
-    return parser
 
 
 # -- what all commands use ---------------------------------------------------------
@@ -588,6 +487,18 @@ def rebalance_command(options: Any) -> int:
         go_on = f"`parkazoo rebalance{only}` to go on"
         return _moved(options, mover, partial(mover.rebalance, among), go_on)
 
+
+RUN: dict[str, Callable[[Any], int]] = {
+    "init": init_command,
+    "status": status_command,
+    "where": where_command,
+    "tree": tree_command,
+    "check": check_command,
+    "add-ensemble": add_command,
+    "remove-ensemble": remove_command,
+    "set-hosts": hosts_command,
+    "rebalance": rebalance_command,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -532,8 +532,7 @@ class Mover(Seat):
             if found.generation > table.generation:
                 raise MoveFailed("it has been taken in again")
             name = member(found.ensembles, hosts)
-            # It held no shard when it went, so one that does began anew. The
-            # identifier of a namespace follows from its hosts, and may be the same.
+            # It held no shard when it went, so one that does began anew.
             if found.namespace != table.namespace or (name and found.shards(name)):
                 raise MoveFailed("it is of another namespace now")
             failpoints.reached("remove.4.farewell", failpoints.BEFORE)
