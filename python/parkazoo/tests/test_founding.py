@@ -3,6 +3,9 @@ semicolon for a comma before it makes one ensemble two members."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -10,9 +13,10 @@ from kazoo.client import KazooClient
 
 from conftest import EnsembleFactory, empty, started
 from parkazoo import NamespaceMismatch, ParKazooClient, cli, failpoints
+from parkazoo.ensemble import EnsembleClient
 from parkazoo.mapping import Table
 from parkazoo.move import Mover
-from servers import PATIENCE_SECONDS
+from servers import PATIENCE_SECONDS, wait_until
 
 Said = pytest.CaptureFixture[str]
 
@@ -198,6 +202,46 @@ def test_no_command_deletes_what_one_ensemble_holds_under_another_name(
     client = ParKazooClient(hosts, timeout=30, auto_init=False)
     with pytest.raises(NamespaceMismatch, match="says that it is e0"):
         client.start(PATIENCE_SECONDS)
+
+
+def test_check_waits_until_each_member_has_been_looked_at(
+    ensembles: EnsembleFactory, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a stranger's session was being shut, it was not among those that are
+    needed; if another had been refused already, the command ended with that."""
+    (three,) = ensembles(1, 3)
+    with started(three.hosts) as client:
+        client.create("/d/x", b"ours", makepath=True)
+    one_under_several_names(three.hosts)
+    first, second, third = three.hosts.split(",")
+    met: dict[str, EnsembleClient] = {}
+
+    def until(condition: Callable[[], bool]) -> None:
+        with suppress(TimeoutError):
+            wait_until(condition, "the others are as far", 5)
+
+    made, stop = EnsembleClient.connection_made, EnsembleClient.stop
+
+    def make(session: EnsembleClient) -> None:
+        met[session.hosts_string] = session
+        if session.hosts_string == first:  # after the second, of which all is known
+            until(lambda: second in met and met[second].connected)
+        if session.hosts_string == third:  # when it is known who it should be
+            until(lambda: session._is_known)
+        made(session)
+
+    def stop_late(session: EnsembleClient) -> None:
+        if session is met.get(second) and session.connected:
+            until(lambda: third in met and met[third].refused is not None)
+            time.sleep(0.5)
+        stop(session)
+
+    monkeypatch.setattr(EnsembleClient, "connection_made", make)
+    monkeypatch.setattr(EnsembleClient, "stop", stop_late)
+    hosts = three.hosts.replace(",", ";")
+    assert cli.main(["--hosts", hosts, "check"]) == 1
+    out = capsys.readouterr().out
+    assert "stranger   e1: " in out and "stranger   e2: " in out
 
 
 def test_who_makes_a_namespace_sees_that_another_has_begun_there(

@@ -267,8 +267,8 @@ class Sessions:
                 return
             used = [e for e in needed if e.refused is None]
             waits = any(e.state != KazooState.CONNECTED or e.strange for e in used)
-            if waits or not needed:
-                return  # away, or about to be looked at
+            if waits or not needed or self._judging():
+                return  # away, or about to be looked at, or just being looked at
             if len(used) < len(needed):
                 self.client._live_or_failed.set()  # nobody else is waited for
                 if self.client.degraded:
@@ -305,12 +305,19 @@ class Sessions:
                 return False
             if self.client._may_send():
                 return True
-            if any(e.strange and e.refused is None for e in there):
-                return False  # it is just being looked at
+            if self._judging():
+                return False
             self.client._session_callback(KeeperState.CONNECTED)
             self.client._flush()
             self.client._session_callback(KeeperState.CONNECTING)
             return True
+
+    def _judging(self) -> bool:
+        """Is one that may be a stranger just being looked at? Its session is shut and
+        opened anew for that, so for a moment it is not among those that are needed."""
+        known = self.by_name.values()
+        there = (e for e in known if e.state == KazooState.CONNECTED)
+        return any(e.strange and e.refused is None for e in there)
 
     def _lost(self, ensemble: EnsembleClient) -> None:
         """One session is gone: tell, end the others, and begin again with all."""
