@@ -167,6 +167,12 @@ class Ensemble:
         return Together(self.name)
 
 
+def refused(count: int, index: int, error: Exception) -> list[Any]:
+    """The answer to a transaction of so many operations, of which one is refused."""
+    before = [RolledBackError() for _ in range(index)]
+    return [*before, error, *(RuntimeInconsistency(),) * (count - index - 1)]
+
+
 class Together:
     """Kazoo's transaction: all of it, or a list of errors."""
 
@@ -193,9 +199,7 @@ class Together:
             results: list[Any] = asks(self.name, Multi(tuple(self.operations)))
             return results
         except MultiFailed as failed:
-            after = len(self.operations) - failed.index - 1
-            before: list[Any] = [RolledBackError() for _ in range(failed.index)]
-            return [*before, failed.error, *(RuntimeInconsistency(),) * after]
+            return refused(len(self.operations), failed.index, failed.error)
 
 
 class Result:

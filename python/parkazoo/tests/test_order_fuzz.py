@@ -21,14 +21,15 @@ import pytest
 from kazoo.exceptions import (
     BadVersionError,
     KazooException,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
-    RolledBackError,
-    RuntimeInconsistency,
 )
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from conftest import Maker
+from model_servers import refused
 from parkazoo import ParKazooClient
 from parkazoo.mapping import parent, shard_of
 from parkazoo.move import Mover
@@ -38,9 +39,17 @@ SECONDS = float(os.environ.get("PARKAZOO_FUZZ_SECONDS", "3"))
 SEED = int(os.environ.get("PARKAZOO_FUZZ_SEED", "7"))
 pytestmark = pytest.mark.timeout(SECONDS + 300)
 DONE = "done"
+# Whoever set it may still read and delete, and set another.
+ACLS = {
+    b"all": OPEN_ACL_UNSAFE,
+    b"rcda": [make_acl("world", "anyone", True, False, True, True, True)],
+    b"rwda": [make_acl("world", "anyone", True, True, False, True, True)],
+}
 
 
 class Request(NamedTuple):
+    """`value`: of an ACL that is set, its name."""
+
     kind: str
     path: str = ""
     value: bytes = b""
@@ -48,11 +57,18 @@ class Request(NamedTuple):
     parts: tuple[Request, ...] = ()
 
 
+class Node(NamedTuple):
+    value: bytes
+    version: int = 0
+    acl: bytes = b"all"
+    aversion: int = 0
+
+
 class Tree:
-    """Values and versions by path; an answer is a value, names, or an error's type."""
+    """Nodes by path; an answer is a value, names, an ACL, or an error's type."""
 
     def __init__(self) -> None:
-        self.nodes: dict[str, tuple[bytes, int]] = {"/": (b"", 0)}
+        self.nodes = {"/": Node(b"")}
 
     def children(self, path: str) -> list[str]:
         return [p for p in self.nodes if p != "/" and parent(p) == path]
@@ -62,6 +78,8 @@ class Tree:
         if kind == "transaction":
             return self._transact(parts)
         if kind == "remove":
+            if self.children(path) and self.nodes[path].acl == b"rwda":
+                return NoAuthError  # it marks what it removes
             gone = [p for p in self.nodes if f"{p}/".startswith(f"{path}/")]
             for each in gone:
                 del self.nodes[each]
@@ -69,23 +87,31 @@ class Tree:
         if kind == "create":
             if parent(path) not in self.nodes:
                 return NoNodeError
+            if self.nodes[parent(path)].acl == b"rwda":
+                return NoAuthError
             if path in self.nodes:
                 return NodeExistsError
-            self.nodes[path] = value, 0
+            self.nodes[path] = Node(value)
             return DONE
         if path not in self.nodes:
             return NoNodeError
-        now, count = self.nodes[path]
-        if version not in (-1, count):
+        now = self.nodes[path]
+        if kind == "set" and now.acl == b"rcda":
+            return NoAuthError
+        if version not in (-1, now.aversion if kind == "set_acls" else now.version):
             return BadVersionError
         if kind == "set":
-            self.nodes[path] = value, count + 1
+            self.nodes[path] = now._replace(value=value, version=now.version + 1)
+        if kind == "set_acls":
+            self.nodes[path] = now._replace(acl=value, aversion=now.aversion + 1)
+        if kind == "get_acls":
+            return ACLS[now.acl], now.aversion
         if kind == "delete":
             if self.children(path):
                 return NotEmptyError
             del self.nodes[path]
         if kind == "get":
-            return now
+            return now.value
         if kind == "list":
             return sorted(self.children(path))
         return DONE
@@ -96,9 +122,7 @@ class Tree:
             results.append(self.do(part))
             if results[-1] != DONE:
                 self.nodes = before
-                after = len(parts) - number - 1
-                rolled = [RolledBackError] * number
-                return [*rolled, results[-1], *[RuntimeInconsistency] * after]
+                return [type(e) for e in refused(len(parts), number, results[-1]())]
         return results
 
 
@@ -106,7 +130,10 @@ def send(client: Any, request: Request) -> Callable[[], Any]:
     """Ask for it without waiting; what is returned waits for the answer."""
     kind, path, value, version, parts = request
     if kind == "remove":
-        client.delete(path, recursive=True)
+        try:
+            client.delete(path, recursive=True)
+        except NoAuthError:
+            return lambda: NoAuthError
         return lambda: DONE
     if kind == "transaction":
         both = client.transaction()
@@ -123,6 +150,8 @@ def send(client: Any, request: Request) -> Callable[[], Any]:
         result = client.create_async(path, value)
     elif kind == "set":
         result = client.set_async(path, value, version)
+    elif kind == "set_acls":
+        result = client.set_acls_async(path, ACLS[value], version)
     elif kind == "list":
         result = client.get_children_async(path)
     else:
@@ -135,6 +164,8 @@ def send(client: Any, request: Request) -> Callable[[], Any]:
             return type(error)
         if kind == "get":
             return found[0]
+        if kind == "get_acls":
+            return found[0], found[1].aversion
         if kind == "list":
             return sorted(f"{path}/{name}" for name in found)
         if kind == "transaction":
@@ -184,7 +215,16 @@ def transaction(dice: random.Random, paths: list[str]) -> Request:
     return Request("transaction", parts=tuple(cleared))
 
 
+def some_acl(dice: random.Random, path: str) -> Request:
+    if dice.random() < 0.4:
+        return Request("get_acls", path)
+    acl = dice.choice([b"all", *ACLS])
+    return Request("set_acls", path, acl, dice.choice([-1, -1, -1, 0, 1]))
+
+
 def on_leaf(dice: random.Random, path: str) -> Request:
+    if dice.random() < 0.2:
+        return some_acl(dice, path)
     kind = dice.choice(["create", "create", "delete", "set", "set", "get"])
     version = dice.choice([-1, -1, -1, 0, 1]) if kind == "set" else -1
     return Request(kind, path, some_value(dice), version)
@@ -192,6 +232,8 @@ def on_leaf(dice: random.Random, path: str) -> Request:
 
 def on_directory(dice: random.Random, path: str) -> Request:
     """Nothing that sets its value: behind its removal that may come before it."""
+    if dice.random() < 0.2:
+        return some_acl(dice, path)
     kind = dice.choice(["create", "create", "delete", "get", "remove", "made anew"])
     if kind == "made anew":
         parts = Request("delete", path), Request("create", path, some_value(dice))
@@ -201,14 +243,19 @@ def on_directory(dice: random.Random, path: str) -> Request:
 
 
 def listing(path: str, before: list[Request]) -> Request:
-    """Behind the removal of a directory it may show that yet; then only a look."""
+    """Behind the removal of a directory it may show that yet, and not yet what waits
+    for an ACL; then only a look."""
     leaves = [f"{path}/x", f"{path}/y"]
-    removed = any(
-        part.kind == "delete" and part.path not in leaves and parent(part.path) == path
+    late = any(
+        parent(part.path) == path
+        and (
+            part.kind == "set_acls"
+            or (part.kind == "delete" and part.path not in leaves)
+        )
         for request in before
         for part in request.parts or [request]
     )
-    return Request("get" if removed else "list", path)
+    return Request("get" if late else "list", path)
 
 
 def one_shard(lives: int) -> Batch:
@@ -289,8 +336,9 @@ def several_shards(lives: int) -> Batch:
 
 
 @contextmanager
-def moving(client: ParKazooClient) -> Iterator[None]:
-    """Another client sends all shards round the ensembles, some at a time."""
+def moving(client: ParKazooClient) -> Iterator[list[int]]:
+    """Another client sends all shards round the ensembles, some at a time, and counts
+    how often."""
     over, dice, moved, failed = threading.Event(), random.Random(SEED), [0], []
 
     def move() -> None:
@@ -312,7 +360,7 @@ def moving(client: ParKazooClient) -> Iterator[None]:
     thread = threading.Thread(target=move)
     thread.start()
     try:
-        yield
+        yield moved
     finally:
         over.set()
         thread.join()

@@ -1,5 +1,5 @@
-"""One client asks without waiting: transactions and recursive deletes keep their place
-among its other requests, whichever of them take several steps."""
+"""One client asks without waiting: transactions, ACLs and recursive deletes keep their
+place among its other requests, whichever of them take several steps."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kazoo.exceptions import UnimplementedError
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NoAuthError, UnimplementedError
+from kazoo.protocol.serialization import SetACL
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from conftest import EnsembleFactory, Maker, started
 from parkazoo import ParKazooClient, PooledClient, failpoints
 from servers import PATIENCE_SECONDS, Ensemble
+from test_order_fuzz import moving
 
 TIMES = 10
 
@@ -72,6 +76,123 @@ def test_a_recursive_delete_waits_for_what_was_asked_before(client: Any) -> None
         client.delete(f"/r{n}", recursive=True)
         assert sorted(answers(asked)[-1]) == ["a", "b"]
         assert client.exists(f"/r{n}") is None
+
+
+APPENDED_ONLY = [make_acl("world", "anyone", read=True, admin=True, create=True)]
+FULL = [make_acl("world", "anyone", read=True, admin=True, delete=True, write=True)]
+# Each depends on the ACLs that were set before it, or must not feel those behind it.
+AROUND_ACLS: list[tuple[Any, ...]] = [
+    ("create", "/acl/leaf/first"),
+    ("set_acls", "/acl/leaf", FULL),
+    ("create", "/acl/leaf/second"),
+    ("create", "/acl/x", b"1"),
+    ("set_acls", "/acl/x", APPENDED_ONLY, 0),
+    ("get_acls", "/acl/x"),
+    ("set", "/acl/x", b"2"),
+    ("create", "/acl/x/y"),
+    ("set_acls", "/acl/x", FULL, 1),
+    ("set", "/acl/x", b"3"),
+    ("create", "/acl/x/z"),
+    ("delete", "/acl/x/y"),
+    ("delete", "/acl/x"),
+    ("get_acls", "/acl/x"),
+    ("create", "/acl/before"),
+    ("set_acls", "/acl", FULL),
+    ("create", "/acl/behind"),
+    ("delete", "/acl/before"),
+    ("set_acls", "/acl", APPENDED_ONLY),
+    ("delete", "/acl/old"),
+    ("create", "/acl/last"),
+    ("get_acls", "/acl"),
+    ("set_acls", "/acl", OPEN_ACL_UNSAFE),
+    ("set_acls", "/acl/leaf", OPEN_ACL_UNSAFE, 7),
+    ("delete", "/acl/old"),
+    ("get_children", "/acl"),
+]
+
+
+def around_acls(client: Any, waiting: bool = False) -> list[Any]:
+    """The answers, as far as two servers give the same ones."""
+    for path in ("/acl", "/acl/old", "/acl/leaf"):
+        client.create(path)
+    asked = []
+    for name, *arguments in AROUND_ACLS:
+        asked.append(getattr(client, f"{name}_async")(*arguments))
+        if waiting:
+            asked[-1].wait(PATIENCE_SECONDS)
+    found: list[Any] = []
+    for result in asked:
+        try:
+            answer = result.get(timeout=PATIENCE_SECONDS)
+        except KazooException as error:
+            answer = type(error)
+        if type(answer) is tuple:
+            answer = answer[0], answer[1].aversion
+        if type(answer) is list:
+            answer.sort()
+        found.append(getattr(answer, "aversion", answer))
+    client.delete("/acl", recursive=True)
+    return found
+
+
+def in_plain_zookeeper(client: Any) -> list[Any]:
+    """One after the other: a server judges what it is sent without waiting by the ACL
+    that it has committed."""
+    plain = KazooClient(next(iter(client.table.ensembles.values())))
+    plain.start(PATIENCE_SECONDS)
+    try:
+        plain.create("/plain")
+        plain.chroot = "/plain"
+        found = around_acls(plain, waiting=True)
+    finally:
+        plain.stop()
+        plain.close()
+    assert found.count(NoAuthError) == 5, found
+    return found
+
+
+def test_acls_keep_their_place_as_in_plain_zookeeper(client: Any) -> None:
+    wanted = in_plain_zookeeper(client)
+    for _ in range(TIMES):
+        assert around_acls(client) == wanted
+
+
+def test_acls_keep_their_place_while_shards_move(make: Maker) -> None:
+    client, mover = make(), make()
+    wanted = in_plain_zookeeper(client)
+    with moving(mover) as moved:
+        for _ in range(2 * TIMES):
+            assert around_acls(client) == wanted
+    assert moved[0]
+
+
+def test_an_acl_that_is_set_holds_nothing_else_up(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = make()
+    client.create("/acl/x", makepath=True)
+    client.create("/acl/y")
+    assert client.table is not None
+    owner = client.table.owners[client._layout.node("/acl/x").shard]
+    ensemble = client._sessions.by_name[owner]
+    submit, kept = ensemble.submit, threading.Event()
+    sent: list[Any] = []
+
+    def keep(request: Any, reply: Any) -> None:
+        if isinstance(request, SetACL):
+            sent.append((request, reply))
+            kept.set()
+        else:
+            submit(request, reply)
+
+    monkeypatch.setattr(ensemble, "submit", keep)
+    asked = [client.set_acls_async("/acl/x", FULL), client.get_acls_async("/acl/x")]
+    assert kept.wait(PATIENCE_SECONDS)
+    answers([client.set_async("/acl/y", b"1"), client.get_async("/acl")])
+    assert not any(result.ready() for result in asked)
+    submit(*sent[0])
+    assert answers(asked)[1][0] == FULL
+    assert not client._ordering.gates
 
 
 def test_a_transaction_in_two_directories_is_not_overtaken_in_either(
@@ -191,7 +312,7 @@ def test_nothing_is_left_under_way(make: Maker) -> None:
         client._call(_Unknown(), client.handler.async_result())
     assert client._ordering.under_way == set()
     client.delete("/e", recursive=True)
-    assert client._ordering.waiting_for == []
+    assert client._ordering.waiting_for == {}
 
 
 class _Unknown:

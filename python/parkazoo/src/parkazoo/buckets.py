@@ -274,8 +274,8 @@ def set_acl(shard: int, path: str, acls: Any, version: int, label: str) -> Machi
         yield Call(shard, Multi(()))
         try:
             found, now = yield Call(shard, GetACL(path))
-        except NoAuthError:
-            return stat  # set so that we may not look; it was there a moment ago
+        except (NoAuthError, NoNodeError):
+            return stat  # set so that we may not look, or somebody deleted it since
         copied = (now.czxid, now.ctime) != (stat.czxid, stat.ctime)
         lost = copied and now.aversion == stat.aversion == 1 and found == before
         if now.aversion >= stat.aversion and not lost:

@@ -15,14 +15,17 @@ overtaken at the others: that gate is closed for these, too, to what came after 
 What, with `session_order`: also across shards. A request waits until all earlier
 writes to other shards have been answered.
 
-A recursive delete is no request, but many, done by who asks: `wait_for` lets it wait
-for what was asked for before.
+An ACL takes several steps to set, and who may do what depends on it: it waits for
+what was asked for before, at or below its path, and what comes later there waits for
+it. A recursive delete is no request, but many, done by who asks: `wait_for` lets it
+wait for what was asked for before.
 
 Not kept: a write that was sent right behind the removal of a directory, to the
 directory's own node, and had its effect before the removal came to its end. Both
 took effect, in the other order. So it is with a write to another node of a
 transaction that turns out to wait, or to take several steps, because a directory is
-removed; and a listing sent right behind the removal may show what is removed. And a
+removed; and a listing sent right behind the removal may show what is removed. Nor does
+it show what waits for an ACL, and a write to a sibling may come before that ACL. And a
 child may be created, where it had to be refused, because its directory was created
 right behind, if both are on one shard. A program that does not wait for an answer
 and cares gets `session_order` from its own code by waiting.
@@ -115,8 +118,12 @@ class Task(Driven):
         ordering.beginning.add(self)  # before it looks for gates
         try:
             if not (ordering.gates and ordering.behind_gate(self)):
-                self.send()
+                if type(self.request) is SetACL:
+                    ordering.alone(self)
+                else:
+                    self.send()
         except BaseException:
+            ordering.leave(self)
             ordering.ended(self)  # whoever asked for it has heard so
             raise
         finally:
@@ -220,20 +227,30 @@ class _Gate:
     `filled`: those of them that are to have a first child. Their own nodes are on
     another shard: what was answered about these was not too early, and if it were
     asked again it might come behind what was asked for later.
+    `gates`: those of this client, by directory. `number`: gates are tried in the order
+    in which they were closed.
     """
 
-    def __init__(self, sequence: int) -> None:
-        self.sequence = sequence
+    def __init__(self, task: Task) -> None:
+        self.gates, self.number = task.ordering.gates, task.ordering.number()
         self.closed: dict[str, int] = {}
         self.filled: set[str] = set()
         self.waiting: list[Task] = []
 
     def close(self, directory: str, sequence: int, filled: bool = False) -> None:
+        if directory not in self.closed:
+            self.gates.setdefault(directory, []).append(self)
         if not filled:
             self.filled.discard(directory)
         elif directory not in self.closed:
             self.filled.add(directory)
         self.closed[directory] = min(self.closed.get(directory, sequence), sequence)
+
+    def open(self) -> None:
+        for directory in self.closed:
+            self.gates[directory].remove(self)
+            if not self.gates[directory]:
+                del self.gates[directory]
 
     def bars(self, task: Task, answered: bool = False) -> bool:
         """`answered`: it was sent, and has its answer."""
@@ -259,24 +276,24 @@ class _Until(NamedTuple):
 
 
 class Ordering:
-    """`gates` in the order in which they were closed; `queue` only with
+    """`gates` by directory at which they are closed; `queue` only with
     `session_order`.
 
     `beginning`: the tasks between their look for gates and being sent. No lock is
     held meanwhile: sending takes those of the sessions, and whoever holds those may
     end a task. `held_back`: tasks that have closed a gate, and wait for some of them.
-    `under_way`: the tasks without an answer. `waiting_for`: who waits for some.
+    `under_way`: the tasks without an answer. `waiting_for`: by task, who waits for it.
     """
 
     def __init__(self, client: ParKazooClient, across: bool) -> None:
         self.client = client
         self.across = across
         self.lock = client.handler.rlock_object()
-        self.gates: list[_Gate] = []
+        self.gates: dict[str, list[_Gate]] = {}
         self.beginning: set[Task] = set()
         self.held_back: list[_Until] = []
         self.under_way: set[Task] = set()
-        self.waiting_for: list[_Until] = []
+        self.waiting_for: dict[Task | None, list[_Until]] = {}
         # Indivisible: a number that was given twice or went back would lose a place.
         self.number = itertools.count(1).__next__
         self.queue: deque[tuple[Task, frozenset[int]]] = deque()
@@ -315,8 +332,7 @@ class Ordering:
                 return True
             gate = task.gate
             if gate is None:
-                gate = task.gate = _Gate(task.sequence)
-                self.gates.append(gate)
+                gate = task.gate = _Gate(task)
             for directory in closed:
                 gate.close(directory, task.sequence)
             if filled:
@@ -336,17 +352,13 @@ class Ordering:
         In a routine of its own: an exception that strikes the one that asks, a
         time-out say, is not about them.
         """
-        for held in self._through(self.held_back, task):
-            self.client.handler.spawn(held.then)
-
-    def _through(self, waiting: list[_Until], task: Task) -> list[_Until]:
-        """Take those out who waited for this task alone."""
         with self.lock:
-            for until in waiting:
-                until.tasks.discard(task)
-            free = [until for until in waiting if not until.tasks]
-            waiting[:] = [until for until in waiting if until.tasks]
-        return free
+            for held in self.held_back:
+                held.tasks.discard(task)
+            free = [held for held in self.held_back if not held.tasks]
+            self.held_back = [held for held in self.held_back if held.tasks]
+        for held in free:
+            self.client.handler.spawn(held.then)
 
     def behind_gate(self, task: Task, answered: bool = False) -> bool:
         """Put a task behind a gate that an earlier one has closed, if there is.
@@ -356,7 +368,7 @@ class Ordering:
         nodes.
         """
         with self.lock:
-            for gate in self.gates:
+            for gate in self._gates_at(task):
                 if gate is task.passed or not gate.bars(task, answered):
                     continue
                 gate.waiting.append(task)
@@ -368,9 +380,19 @@ class Ordering:
                     gate.waiting += own.waiting
                     for directory, sequence in own.closed.items():
                         gate.close(directory, sequence, directory in own.filled)
-                    self.gates.remove(own)
+                    own.open()
                 return True
         return False
+
+    def _gates_at(self, task: Task) -> list[_Gate]:
+        """Those that may bar it, in the order in which they were closed."""
+        found: set[_Gate] = set()
+        for path in task.paths:
+            found.update(self.gates.get(path, ()))
+            while path != "/":
+                path = path.rpartition("/")[0] or "/"
+                found.update(self.gates.get(path, ()))
+        return sorted(found, key=lambda gate: gate.number)
 
     def leave(self, task: Task) -> None:
         """The task is done with its steps: whoever waited goes, in order.
@@ -387,7 +409,7 @@ class Ordering:
                 waiting, gate.waiting = gate.waiting, []
                 if not waiting:
                     # Opened only now, so that nobody new overtakes who waited.
-                    self.gates.remove(gate)
+                    gate.open()
                     return
                 for other in waiting:
                     other.passed = gate
@@ -395,35 +417,58 @@ class Ordering:
             for other in sorted(waiting, key=lambda task: task.sequence):
                 other.begin()
 
-    # -- before a recursive delete -------------------------------------------------
+    # -- what waits for what was asked for before ----------------------------------
+
+    def alone(self, task: Task) -> None:
+        """Send this task when all is answered that was asked for before, at or below
+        its path; what is asked for later there waits until it is done."""
+        with self.lock:
+            if self.gates and self.behind_gate(task):
+                return
+            task.gate = _Gate(task)
+            task.gate.close(task.path, task.sequence)
+            # In a routine of its own, as in `begun`.
+            send = partial(self.client.handler.spawn, task.send)
+            waits = self._wait(task.path, task.sequence, send)
+        if not waits:
+            task.send()
 
     def wait_for(self, path: str) -> None:
         """Return when all is answered that was asked for before, at or below a path
         or, with `session_order`, anywhere."""
         through = self.client.handler.event_object()
-        until = _Until(set(), through.set)
-        with self.lock:
-            # First this, then the look at what is under way, as in `enter`.
-            self.waiting_for.append(until)
-            until.tasks.update(
-                task
-                for task in self.under_way.copy()
-                if self.across or any(_at_or_below(p, path) for p in task.paths)
-            )
-            if not until.tasks:
-                self.waiting_for.remove(until)
-                return
-        try:
+        if self._wait("/" if self.across else path, self.number(), through.set):
             through.wait()
-        finally:
-            with self.lock:
-                if until in self.waiting_for:
-                    self.waiting_for.remove(until)
+
+    def _wait(self, path: str, before: int, then: Callable[[], Any]) -> bool:
+        """Have something done when what came before, at or below a path, is answered.
+        False: there is nothing under way, and it is not done."""
+        until = _Until(set(), then)
+        with self.lock:
+            # First this, then the look at what is under way: whoever is answered
+            # looks in the other order. Copying a set is indivisible.
+            self.waiting_for[None] = []
+            for task in self.under_way.copy():
+                # First what is quick: there may be thousands.
+                if (
+                    (task.path.startswith(path) or not task.path)
+                    and task.sequence < before
+                    and any(_at_or_below(p, path) for p in task.paths)
+                ):
+                    until.tasks.add(task)
+                    self.waiting_for.setdefault(task, []).append(until)
+            del self.waiting_for[None]
+            return bool(until.tasks)
 
     def ended(self, task: Task) -> None:
         """It has its answer, or never gets one."""
         self.under_way.discard(task)
-        for until in self._through(self.waiting_for, task):
+        with self.lock:
+            waiting = self.waiting_for.pop(task, ())
+            for until in waiting:
+                until.tasks.discard(task)
+            free = [until for until in waiting if not until.tasks]
+        for until in free:
             until.then()
 
     # -- across shards -----------------------------------------------------------
