@@ -20,6 +20,7 @@ request to an ensemble that belongs to others, or is another member.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -31,6 +32,7 @@ from kazoo.exceptions import (
     AuthFailedError,
     ConnectionClosedError,
     ConnectionDropped,
+    ConnectionLoss,
     KazooException,
     NoNodeError,
     SessionExpiredError,
@@ -189,6 +191,7 @@ class EnsembleClient(BatchingClient):
     `said`: the name that they had for themselves then, if they had one. `met`: the copy
     of the table that they have shown then, or since.
     `looking`: whether servers that turn it away know less than it has seen.
+    `away_since`: since when there is no connection; None while there is one.
     `shared`: the newest shared read, while nothing behind it keeps others from it.
     """
 
@@ -209,6 +212,7 @@ class EnsembleClient(BatchingClient):
         self.said: str | None = None
         self.met: Table | None = None
         self.looking = Looking()
+        self.away_since: float | None = time.monotonic()
         self._made: Any = None
         self.shared: Shared | None = None
         self._asking = owner.handler.lock_object()
@@ -234,6 +238,7 @@ class EnsembleClient(BatchingClient):
             if self._stopped.is_set() and wanted():
                 self.closing = False
                 self.opened = True
+                self.away_since = time.monotonic()
                 self.start_async()
 
     def shut(self) -> None:
@@ -283,6 +288,19 @@ class EnsembleClient(BatchingClient):
                 self._leave(why)
         self._known_session = self._session_id
         super()._session_callback(self._made)
+        self._drop_given_up()
+
+    def _drop_given_up(self) -> None:
+        """What nobody waits for any more is not sent late. Others may add meanwhile."""
+        kept = []
+        with suppress(IndexError):
+            while True:
+                request, reply = self._queue.popleft()
+                if getattr(reply, "given_up", False):
+                    reply.set_exception(ConnectionLoss())
+                else:
+                    kept.append((request, reply))
+        self._queue.extendleft(reversed(kept))
 
     def _copy_there(self) -> Table | None:
         """Its copy of the table; and notes what it says that it is."""
@@ -376,6 +394,8 @@ class EnsembleClient(BatchingClient):
         if self.state == state:
             return
         self.state = state
+        there = state == KazooState.CONNECTED
+        self.away_since = None if there else time.monotonic()
         if self.owner is None:
             return
         if state == KazooState.CONNECTED:

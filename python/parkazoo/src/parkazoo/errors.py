@@ -38,6 +38,10 @@ class MoveFailed(ParKazooError):
     """A shard could not be moved; it stays, whole, where it was."""
 
 
+class MemberAway(MoveFailed):
+    """An ensemble was away for too long while something about it was to be changed."""
+
+
 class SharedCredentials(ParKazooError, BadArgumentsError):
     """A client that shares its sessions asked for credentials of its own."""
 

@@ -29,13 +29,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kazoo.exceptions import (
     BadVersionError,
     ConnectionLoss,
     KazooException,
     NoNodeError,
+    SessionExpiredError,
 )
 from kazoo.security import OPEN_ACL_UNSAFE
 
@@ -44,7 +45,7 @@ from parkazoo import hosts as hosts_string
 from parkazoo.adopting import has_caught_up
 from parkazoo.clearing import NotCleared, clear, erase, overtaken
 from parkazoo.copying import ACTIVE, GONE, Copier, version_of
-from parkazoo.errors import MoveFailed, NamespaceMismatch
+from parkazoo.errors import MemberAway, MoveFailed, NamespaceMismatch
 from parkazoo.layout import BASE, CONFIG, IDENTITY, INTENTS, fence
 from parkazoo.mapping import ConfigurationInvalid, EnsembleRemoved, Table, balanced
 from parkazoo.seat import Seat
@@ -64,6 +65,9 @@ EPHEMERAL_SECONDS = 20.0
 CONNECT_SECONDS = 15.0
 # How long work recorded on an ensemble that is to go may take to its end.
 INTENT_SECONDS = 15.0
+# How often it is tried to undo what could not be done, each time connected anew.
+RECOVER_ATTEMPTS = 3
+_LOST = "a connection to a member was lost while shards were moved"
 # On the seat: the name and hosts of an ensemble that goes, until it has been told.
 FAREWELL = BASE + "/farewell"
 
@@ -151,9 +155,9 @@ class Mover(Seat):
             for shard, target in batch.items()
         ]
         self._each(copiers, Copier.look)
-        table = self.publish(table.with_plan(batch))
-        failpoints.reached("move.1.plan", failpoints.AFTER)
         try:
+            table = self.publish(table.with_plan(batch))
+            failpoints.reached("move.1.plan", failpoints.AFTER)
             self._each(copiers, self._copy_in_use)
             failpoints.reached("move.2.copy", failpoints.AFTER)
             begun = time.monotonic()
@@ -166,10 +170,9 @@ class Mover(Seat):
             failpoints.reached("move.4.copy", failpoints.AFTER)
             self._each(used, Copier.close)
             failpoints.reached("move.4.close", failpoints.AFTER)
-        except Exception:
-            self._undo(list(batch))
-            raise
-        self._switch(table, batch, copiers)
+            self._switch(table, batch, copiers)
+        except Exception as error:
+            self._undo(list(batch), error)
         failpoints.reached("move.5.switch", failpoints.AFTER)
         pause = time.monotonic() - begun
         self.state.pause_max = max(self.state.pause_max, pause)
@@ -265,15 +268,42 @@ class Mover(Seat):
         with self.alone():
             return self._recover()
 
-    def _undo(self, shards: list[int]) -> None:
+    def _undo(self, shards: list[int], why: Exception) -> NoReturn:
         """A batch could not be moved: it stays. If our session has ended meanwhile
         we do nothing that whoever comes next would not do, and only if that is us.
+
+        What was switched stays so: the seat is asked what has been decided.
         """
-        if self.still_alone:
-            self._give_up(shards)
-            return
-        with suppress(KazooException):
-            self.abort()
+        alone = self.still_alone
+        try:
+            if alone:
+                self._recover_with_patience()
+            else:
+                self.abort()
+        except (ConnectionLoss, MemberAway, SessionExpiredError) as error:
+            away = error if isinstance(error, MemberAway) else _LOST
+            raise MemberAway(
+                f"{away}. A move is left unfinished: requests to some of {len(shards)}"
+                " shards may wait until the same command is given again, or `parkazoo"
+                " rebalance --abort` to undo what it had begun"
+            ) from why
+        except KazooException:
+            if alone:
+                raise
+        if isinstance(why, (ConnectionLoss, SessionExpiredError)):
+            raise MoveFailed(
+                f"{_LOST}. What was not switched yet is where it was; give the same"
+                " command again"
+            ) from why
+        raise why
+
+    def _recover_with_patience(self) -> None:
+        """A connection that is lost here may be back in time: look again then."""
+        for _ in range(RECOVER_ATTEMPTS - 1):
+            with suppress(ConnectionLoss):
+                self._recover()
+                return
+        self._recover()
 
     def stop(self) -> None:
         """Stop after the shards that are being moved now."""

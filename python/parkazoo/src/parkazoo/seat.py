@@ -14,6 +14,7 @@ that session has ended: another may have taken over.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,9 +33,10 @@ from kazoo.exceptions import (
 
 from parkazoo import failpoints, namespace
 from parkazoo.copying import FROZEN
-from parkazoo.errors import MoveFailed
+from parkazoo.errors import MemberAway, MoveFailed
 from parkazoo.layout import BASE, CONFIG, fence
 from parkazoo.mapping import Table
+from parkazoo.patience import LOOK_SECONDS, Patient
 
 if TYPE_CHECKING:
     from parkazoo.client import ParKazooClient
@@ -49,7 +51,8 @@ class Seat:
 
     def __init__(self, client: ParKazooClient) -> None:
         self.client = client
-        self.identity = uuid.uuid4().hex.encode()
+        # When we began what we are at.
+        self.begun = time.monotonic()
         # Where we are recorded as being at work, with the session that was then.
         self.records: list[tuple[Any, int]] = []
 
@@ -72,31 +75,28 @@ class Seat:
             known = table
 
     def _at(self, name: str) -> Any:
+        """The session with a member, which is not waited for longer than `patience`
+        allows, now or when it is used."""
         try:
             session = self.client._sessions.session(name)
         except KeyError:
             raise MoveFailed(
                 f"somebody else has taken {name} out of the namespace meanwhile"
             ) from None
-        self.client._sessions.wait(
-            lambda: session.connected or session.refused is not None, 15
-        )
-        if session.refused is not None:
-            raise session.refused
-        if not session.connected:
-            raise MoveFailed(
-                f"ensemble {name} cannot be reached; nothing moves while one of the"
-                " ensembles is away. If it has other addresses now, `parkazoo"
-                f" set-hosts {name} HOSTS` says so to all; if several have, give each"
-                " of these commands `--hosts` with all of the new addresses"
-            )
+        if not self.records:
+            self.begun = time.monotonic()
+        patient = Patient(session, self.begun)
+        while (why := patient.hopeless()) is None and not session.connected:
+            self.client.handler.sleep_func(LOOK_SECONDS)
+        if why is not None:
+            raise why
         if not self.still_alone:
             raise MoveFailed(
                 "this process was away for so long that its session has ended;"
                 " somebody else may have taken over. `parkazoo status` shows what is"
                 " unfinished"
             )
-        return session
+        return patient
 
     @property
     def still_alone(self) -> bool:
@@ -111,26 +111,19 @@ class Seat:
         """
         if not self.still_alone:
             self.records.clear()
+        self.begun = time.monotonic()
         with self._alone_at(self._at(self.table.seat)):
             yield
 
     @contextmanager
     def _alone_at(self, seat: Any) -> Iterator[None]:
-        while True:
-            try:
-                seat.create(ADMIN, self.identity, ephemeral=True)
-                break
-            except ConnectionLoss:
-                # Done or not: if it was, the next attempt finds it to be ours.
-                seat = self._at(seat.name)
-            except NodeExistsError:
-                if self._mine(seat):
-                    break
-                raise MoveFailed(
-                    "somebody else is changing this namespace; wait until they are"
-                    " done. A command that was killed counts as one until its session"
-                    " ends, ten seconds later"
-                ) from None
+        # What is left behind of another time is not taken for ours: it is about to go.
+        identity = uuid.uuid4().hex.encode()
+        try:
+            self._go_on_record(seat, identity)
+        except MemberAway:
+            self._leave(seat, identity)
+            raise
         record = (seat, seat._session_id)
         self.records.append(record)
         try:
@@ -138,31 +131,51 @@ class Seat:
         finally:
             if record in self.records:
                 self.records.remove(record)
-            self._leave(seat)
+            self._leave(seat, identity)
 
-    def _mine(self, seat: Any) -> bool:
+    def _go_on_record(self, seat: Any, identity: bytes) -> None:
+        while True:
+            try:
+                seat.create(ADMIN, identity, ephemeral=True)
+                return
+            except ConnectionLoss:
+                # Done or not: if it was, the next attempt finds it to be ours.
+                seat = self._at(seat.name)
+            except NodeExistsError:
+                if self._mine(seat, identity):
+                    return
+                raise MoveFailed(
+                    "somebody else is changing this namespace; wait until they are"
+                    " done. A command that was killed counts as one until its session"
+                    " ends, ten seconds later"
+                ) from None
+
+    @staticmethod
+    def _mine(seat: Any, identity: bytes) -> bool:
         """Is it we who are recorded as changing the table, in this very session?"""
         try:
-            identity, stat = seat.get(ADMIN)
+            found, stat = seat.get(ADMIN)
         except NoNodeError:
             return False
-        return bool(
-            identity == self.identity and stat.ephemeralOwner == seat._session_id
-        )
+        return bool(found == identity and stat.ephemeralOwner == seat._session_id)
 
-    def _leave(self, seat: Any) -> None:
+    def _leave(self, seat: Any, identity: bytes) -> None:
         """Let others change the table. Whatever made us stop is the news, not this.
 
         A connection that is lost here must not leave our record behind for as long
-        as the session lives, so it is tried again until the session is lost, too.
+        as the session lives, so it is tried again until the session is lost, too; if
+        the seat is away for long, by a routine that nobody waits for.
         """
         for _ in range(LEAVE_ATTEMPTS):
             try:
-                if self._mine(seat):
+                if self._mine(seat, identity):
                     seat.delete(ADMIN)
                 return
             except (ConnectionClosedError, SessionExpiredError):
                 return  # it went with the session
+            except MemberAway:
+                self.client.handler.spawn(self._leave, seat.lent, identity)
+                return
             except KazooException as error:
                 self.client.logger.warning("not yet left to others: %r", error)
                 self.client.handler.sleep_func(LEAVE_PAUSE)
