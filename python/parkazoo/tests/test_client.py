@@ -203,6 +203,25 @@ def test_the_acl_of_a_directory_guards_its_children(make: Maker) -> None:
     assert nothing_wrong(owner)
 
 
+def test_who_may_not_read_a_directory_hears_that_it_was_changed(make: Maker) -> None:
+    """The Stat of its children's part could not be read, and that was the answer."""
+    client, owner = make(), make(auth_data=[("digest", "me:secret")])
+    owner.create("/w/x", makepath=True)
+    unread = [make_acl("world", "anyone", write=True, admin=True)]
+    own = make_digest_acl("me", "secret", all=True)
+    assert owner.set_acls("/w", unread).numChildren == 1
+    for version in (1, 2):
+        stat = client.set("/w", b"1")
+        assert (stat.version, stat.numChildren) == (version, 1)
+    acls, stat = client.get_acls("/w")
+    assert (acls, stat.numChildren) == (unread, 1)
+    only_write = [make_acl("world", "anyone", write=True), own]
+    assert client.set_acls("/w", only_write).aversion == 2
+    assert client.set("/w", b"3").version == 3
+    assert owner.get("/w")[0] == b"3"
+    assert nothing_wrong(owner)
+
+
 def test_transactions_of_one_shard_are_native(make: Maker) -> None:
     client = make()
     client.create("/t")

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from kazoo.exceptions import (
     BadArgumentsError,
+    NoAuthError,
     NoNodeError,
     NotEmptyError,
 )
@@ -109,10 +110,21 @@ def _completed(
         return stat
     if found is None:
         found = yield list(layout.bucket_stats(path))
-    for reply in found:
-        if isinstance(reply, Exception):
+    for index, reply in enumerate(found):
+        if isinstance(reply, NoAuthError):
+            found[index] = yield from _hidden_stat(layout.buckets(path)[index])
+        elif isinstance(reply, Exception):
             raise reply
     return merged(stat, found)
+
+
+def _hidden_stat(bucket: Bucket) -> Machine:
+    """A bucket's Stat, for who has no READ, which Exists asks for, but ADMIN."""
+    try:
+        _, stat = yield Call(bucket.shard, GetACL(bucket.path))
+    except NoNodeError:
+        return None
+    return stat
 
 
 def exists(layout: Layout, path: str, watches: Watches = NO_WATCHES) -> Machine:
@@ -219,7 +231,10 @@ def set_data(layout: Layout, path: str, value: bytes | None, version: int) -> Ma
         raise _one(failed)
     if not (stat.numChildren or path in layout.linked):
         return stat
-    return (yield from _completed(layout, path, stat, found))
+    try:
+        return (yield from _completed(layout, path, stat, found))
+    except NoAuthError:
+        return merged(stat, [])  # it is set; its children are hidden from us
 
 
 def set_acls(layout: Layout, path: str, acls: list[Any], version: int) -> Machine:
@@ -232,7 +247,10 @@ def set_acls(layout: Layout, path: str, acls: list[Any], version: int) -> Machin
         return stat
     for bucket in layout.buckets(path):
         yield from mirror(bucket, node, acls, stat)
-    return (yield from _completed(layout, path, stat, None))
+    try:
+        return (yield from _completed(layout, path, stat, None))
+    except NoAuthError:
+        return merged(stat, [])  # so that we may not look
 
 
 # -- creating --------------------------------------------------------------------
