@@ -15,11 +15,18 @@ from typing import Any
 import pytest
 from kazoo.exceptions import NoAuthError
 from kazoo.protocol.serialization import SetACL
-from kazoo.security import ACL, Id, make_acl, make_digest_acl
+from kazoo.security import (
+    ACL,
+    OPEN_ACL_UNSAFE,
+    Id,
+    make_acl,
+    make_digest_acl,
+)
 
 from conftest import EnsembleFactory, started
-from parkazoo import MoveFailed, ParKazooClient, cli, failpoints
+from parkazoo import MoveFailed, ParKazooClient, cli, copying, failpoints
 from parkazoo.check import Checker
+from parkazoo.clearing import unchanged
 from parkazoo.copying import Copier
 from parkazoo.failpoints import AFTER
 from parkazoo.layout import IDENTITY
@@ -272,6 +279,47 @@ def test_a_copy_is_closed_to_who_could_read_its_original_no_more(
         acls, stat = client.get_acls(f"/d/{kind}")
         assert sorted(acls) == sorted(OWNED)
         assert stat.aversion == (1 if kind == "open" else 2)
+
+
+@pytest.mark.parametrize("kind", ["sealed", "owned"])
+def test_what_becomes_of_closed_nodes_while_they_are_copied_is_copied(
+    make: Maker, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """And they are closed a few at a time, each time if the fence is still the same."""
+    acls = {"sealed": SEALED, "owned": OWNED}[kind]
+    boss, mover = make(auth_data=[ME, SUPERUSER]), make(auth_data=[ME])
+    names = ["same", "set", "acl", "opened", "filled", "gone"]
+    for name in names:
+        boss.create(f"/d/{name}", b"1", makepath=True)
+        for _ in range(2):
+            boss.set_acls(f"/d/{name}", acls)
+    shard = boss._layout.node("/d/set").shard
+    moves = {shard: elsewhere(boss, "/d/set")[shard]}
+    before: dict[str, Any] = {}
+    looks: list[str] = []
+
+    def hook(label: str, when: str) -> None:
+        if label == "move.2.copy":
+            boss.set("/d/set", b"2")
+            boss.set_acls("/d/acl", [*acls, *APPEND])
+            boss.set_acls("/d/opened", OPEN_ACL_UNSAFE)
+            boss.create("/d/filled/x", b"x")
+            boss.delete("/d/gone")
+            paths = [f"/d/{name}" for name in names[:-1]]
+            before.update(state(boss, ["/d", *paths, "/d/filled/x"]))
+
+    def looking(client: Any, check: tuple[str, int]) -> None:
+        looks.append(check[0])
+        unchanged(client, check)
+
+    monkeypatch.setattr(failpoints, "hook", hook)
+    monkeypatch.setattr(copying, "unchanged", looking)
+    monkeypatch.setattr(copying, "WINDOW", 2)
+    Mover(mover).move(moves)
+    assert len(looks) == 2, "four are closed, two at a time"
+    same(before, state(boss, list(before)))
+    assert boss.exists("/d/gone") is None
+    assert {finding.kind for finding in Checker(boss).run()} <= {"leftover"}
 
 
 @pytest.mark.parametrize("version", [-1, 0])

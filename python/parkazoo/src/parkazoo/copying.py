@@ -148,16 +148,17 @@ class Copier:
                 self._count(path, stat)
 
     def close(self) -> None:
-        """Last of all: what was open to us gets its own ACL, all of it at once."""
-        unchanged(self.target, (self.root, self.fence))
-        asked = [
-            (path, self.target.set_acls_async(path, *due))
-            for path, due in self.opened.items()
-            if due is not None
-        ]
-        for path, result in asked:
-            with self._saying(path, True):
-                result.get()
+        """Last of all: what was open to us gets its own ACL."""
+        due = [(path, due) for path, due in self.opened.items() if due is not None]
+        for start in range(0, len(due), WINDOW):
+            unchanged(self.target, (self.root, self.fence))
+            asked = [
+                (path, self.target.set_acls_async(path, *acls))
+                for path, acls in due[start : start + WINDOW]
+            ]
+            for path, result in asked:
+                with self._saying(path, True):
+                    result.get()
 
     @contextmanager
     def _saying(self, path: str, frozen: bool) -> Iterator[None]:
