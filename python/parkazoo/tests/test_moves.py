@@ -222,7 +222,10 @@ def test_the_command_line(
     for number in range(8):
         client.create(f"/d{number}/x", makepath=True)
     assert len(run("rebalance", "--plan")) == 0
-    assert run("add-ensemble", third.hosts)["shards_moved"] == 341
+    for joined, shards in ((True, 341), (False, 0)):
+        answer = run("add-ensemble", third.hosts)
+        assert answer["name"] == "e2" and answer["hosts"] == third.hosts
+        assert answer["joined"] == joined and answer["shards_moved"] == shards
     again = ["--hosts", hosts, "add-ensemble", third.hosts]
     assert cli.main(again) == 0
     assert "is a member already: e2" in capsys.readouterr().err

@@ -129,9 +129,15 @@ def _progress(state: State) -> None:
     )
 
 
-def _moved(options: Any, mover: Mover, work: Callable[[], State], go_on: str) -> int:
+def _moved(
+    options: Any,
+    mover: Mover,
+    work: Callable[[], State],
+    go_on: str,
+    before: Mapping[str, Any] | None = None,
+) -> int:
     """Run a move with progress; Ctrl-C, or SIGTERM, stops it after the shards under
-    way, and `go_on` says what to do then."""
+    way, and `go_on` says what to do then. `before`: what to answer, too."""
     try:
         with ending.stopped_by(mover.stop):
             state = work()
@@ -145,7 +151,8 @@ def _moved(options: Any, mover: Mover, work: Callable[[], State], go_on: str) ->
     ]
     if mover.stopped:
         lines.append(f"next: {go_on}")
-    document = {**vars(state), "stopped": mover.stopped, "left": mover.left}
+    document = {**(before or {}), **vars(state)}
+    document |= {"stopped": mover.stopped, "left": mover.left}
     options.answer.give(document, lines)
     return WRONG if mover.stopped else DONE
 
@@ -413,14 +420,16 @@ def add_command(options: Any) -> int:
         name = mover.add_ensemble(options.ensemble, options.name, options.beside)
         if known is not None:
             print(_known(known, table, options.ensemble), file=sys.stderr)
+        document = {"name": name, "joined": known is None,
+                    "hosts": mover.table.ensembles[name]}  # fmt: skip
         if options.no_rebalance:
             _say_left(mover)
             joined = "is a member already" if known else "joined"
-            options.answer.give({"name": name}, [f"{name} {joined}; next: `rebalance`"])
+            options.answer.give(document, [f"{name} {joined}; next: `rebalance`"])
             return DONE
         undo = f"`parkazoo remove-ensemble {name}` undoes it"
         go_on = f"`parkazoo rebalance` to go on; {undo}"
-        return _moved(options, mover, mover.rebalance, go_on)
+        return _moved(options, mover, mover.rebalance, go_on, document)
 
 
 def _known(name: str, table: Table, hosts: str) -> str:
