@@ -259,6 +259,9 @@ class Server:
     def pause(self) -> None:
         """SIGSTOP: alive, connections open, answers nothing."""
         os.kill(self.pid, signal.SIGSTOP)
+        # On a busy machine its threads go on for a while; its parent is told when the
+        # last of them has stopped.
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         self.paused = True
 
     def resume(self) -> None:
