@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from kazoo.exceptions import NoNodeError, NotEmptyError
 
-from parkazoo import ParKazooClient
+from parkazoo import ParKazooClient, sessions
 from parkazoo.connection import BatchingClient
 from servers import PATIENCE_SECONDS, SUPERUSER, Ensemble, start_ensembles
 
@@ -28,6 +28,12 @@ def logs() -> Iterator[None]:
     """A command silences its process, which is ours where a test runs it here."""
     yield
     logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that a busy machine makes slow are not taken for silent."""
+    monkeypatch.setattr(sessions, "STRANGER_SECONDS", PATIENCE_SECONDS / 4)
 
 
 class Pool:
@@ -53,15 +59,20 @@ class Pool:
 
 
 @contextlib.contextmanager
-def started(hosts: str, **options: Any) -> Iterator[ParKazooClient]:
-    """A client that is connected, and is stopped and closed whatever happens."""
-    client = ParKazooClient(hosts, **{"timeout": 30, **options})
+def running(client: Any) -> Iterator[Any]:
+    """It is connected, and is stopped and closed whatever happens."""
     client.start(PATIENCE_SECONDS)
     try:
         yield client
     finally:
         client.stop()
         client.close()
+
+
+@contextlib.contextmanager
+def started(hosts: str, **options: Any) -> Iterator[ParKazooClient]:
+    with running(ParKazooClient(hosts, **{"timeout": 30, **options})) as client:
+        yield client
 
 
 def empty(ensemble: Ensemble) -> None:

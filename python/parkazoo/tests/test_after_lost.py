@@ -8,8 +8,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.protocol.states import KazooState
 
-from conftest import EnsembleFactory, started
+from conftest import EnsembleFactory, running, started
 from parkazoo import NamespaceMismatch, ParKazooClient, PooledClient
 from servers import PATIENCE_SECONDS, Ensemble, wait_until
 from test_addresses import PATIENT
@@ -63,16 +61,6 @@ def in_use(client: ParKazooClient) -> set[str]:
     """The ensembles that it is connected to."""
     sessions = client._sessions.by_name.items()
     return {name for name, ensemble in sessions if ensemble.connected}
-
-
-@contextmanager
-def running(client: Any) -> Iterator[Any]:
-    client.start(PATIENCE_SECONDS)
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
 
 
 def answers(client: Any, paths: list[str]) -> bool:

@@ -74,6 +74,7 @@ def test_status_says_which_ensemble_is_away(
     assert connected == {taken[0].hosts: True, taken[1].hosts: False}
 
 
+@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("kind", [ParKazooClient, PooledClient])
 def test_hosts_of_two_namespaces_are_refused_whoever_answers_first(
     kind: Any, ensembles: EnsembleFactory

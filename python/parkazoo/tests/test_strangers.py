@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.protocol.states import KazooState
+from kazoo.protocol.states import KazooState, KeeperState
 
-from conftest import EnsembleFactory, empty, started
+from conftest import EnsembleFactory, empty, running, started
 from parkazoo import NamespaceMismatch, NotInitialized, ParKazooClient, cli
 from parkazoo.ensemble import EnsembleClient
 from servers import PATIENCE_SECONDS, Ensemble, wait_until
@@ -18,6 +21,18 @@ from test_addresses import PATIENT
 from test_client import nothing_wrong
 
 DIRECTORIES = [f"/d{number}" for number in range(12)]
+
+
+def fill(client: ParKazooClient) -> None:
+    for path in DIRECTORIES:
+        client.create(f"{path}/x", b"ours", makepath=True)
+
+
+def assert_whole(client: ParKazooClient) -> None:
+    """All that it was filled with is there, and nothing else is wrong."""
+    for path in DIRECTORIES:
+        assert client.get(f"{path}/x")[0] == b"ours"
+    assert nothing_wrong(client)
 
 
 def of(client: ParKazooClient, ensemble: Ensemble) -> tuple[list[str], list[str]]:
@@ -34,6 +49,12 @@ def of(client: ParKazooClient, ensemble: Ensemble) -> tuple[list[str], list[str]
         elif name not in on:
             elsewhere.append(path)
     return here, elsewhere
+
+
+def data(ensemble: Ensemble) -> Path:
+    """Where its only server keeps what it holds."""
+    (server,) = ensemble.servers
+    return server.directory / "data"
 
 
 def refused(client: ParKazooClient, paths: list[str]) -> None:
@@ -58,8 +79,7 @@ def test_what_others_have_made_of_a_member_is_left_alone(
     taken = ensembles(2)
     hosts = ";".join(ensemble.hosts for ensemble in taken)
     with started(hosts, degraded=degraded, **PATIENT) as client:
-        for path in DIRECTORIES:
-            client.create(f"{path}/x", b"ours", makepath=True)
+        fill(client)
         table, layout = client.table, client._layout
         assert table is not None
         root = table.ensembles[table.owners[layout.buckets("/")[0].shard]]
@@ -98,13 +118,11 @@ def test_a_member_that_is_itself_again_is_used_again(
             f"{first.hosts};{second.hosts}", **{**PATIENT, "timeout": 10}
         ) as client,
     ):
-        for path in DIRECTORIES:
-            client.create(f"{path}/x", b"ours", makepath=True)
+        fill(client)
         second.stop()
-        (server,) = second.servers
-        data, kept = server.directory / "data", server.directory / "kept"
-        shutil.copytree(data, kept)
-        for version in data.glob("version-2"):
+        kept = data(second).with_name("kept")
+        shutil.copytree(data(second), kept)
+        for version in data(second).glob("version-2"):
             shutil.rmtree(version)
         second.start()
         with started(second.hosts) as stranger:
@@ -118,17 +136,15 @@ def test_a_member_that_is_itself_again_is_used_again(
             for path in DIRECTORIES:
                 assert stranger.get_children(path) == ["x"]
         second.stop()
-        for version in data.glob("version-2"):
+        for version in data(second).glob("version-2"):
             shutil.rmtree(version)
         for version in kept.glob("version-2"):
-            shutil.copytree(version, data / version.name)
+            shutil.copytree(version, data(second) / version.name)
         shutil.rmtree(kept)
         second.start()
         wait_until(lambda: client.state == KazooState.CONNECTED, "it is found again")
         assert client._sessions.refused is None
-        for path in DIRECTORIES:
-            assert client.get(f"{path}/x")[0] == b"ours"
-        assert nothing_wrong(client)
+        assert_whole(client)
 
 
 class Lost:
@@ -154,12 +170,10 @@ def test_a_client_that_is_turned_away_says_why_and_comes_back(
             f"{first.hosts};{second.hosts}", **{**PATIENT, "timeout": 10}
         ) as client,
     ):
-        (server,) = second.servers
-        data, kept = server.directory / "data", server.directory / "kept"
-        for path in DIRECTORIES:
-            client.create(f"{path}/x", b"ours", makepath=True)
+        kept = data(second).with_name("kept")
+        fill(client)
         second.stop()
-        shutil.copytree(data, kept)
+        shutil.copytree(data(second), kept)
         second.start()
         wait_until(lambda: client.state == KazooState.CONNECTED, "it is back")
         here, _ = of(client, second)
@@ -168,7 +182,7 @@ def test_a_client_that_is_turned_away_says_why_and_comes_back(
         lost = Lost(client)
 
         second.stop()
-        for version in data.glob("version-2"):
+        for version in data(second).glob("version-2"):
             shutil.rmtree(version)
         second.start()
         wait_until(lambda: says(client, "holds nothing of this"), "it knows why")
@@ -178,24 +192,21 @@ def test_a_client_that_is_turned_away_says_why_and_comes_back(
                 client.get_children(path)
 
         second.stop()
-        shutil.rmtree(data)
-        shutil.copytree(kept, data)
+        shutil.rmtree(data(second))
+        shutil.copytree(kept, data(second))
         shutil.rmtree(kept)
         second.start()
         wait_until(lambda: lost.count == 1, "older data is a loss")
         wait_until(lambda: client.state == KazooState.CONNECTED, "it begins anew")
         assert client._sessions.refused is None
-        for path in DIRECTORIES:
-            assert client.get(f"{path}/x")[0] == b"ours"
-        assert nothing_wrong(client)
+        assert_whole(client)
 
 
 def emptied(taken: list[Ensemble]) -> tuple[str, Ensemble]:
     """A namespace with nodes, one of whose members has lost all: (hosts, which)."""
     hosts = ";".join(ensemble.hosts for ensemble in taken)
     with started(hosts) as client:
-        for path in DIRECTORIES:
-            client.create(f"{path}/x", b"ours", makepath=True)
+        fill(client)
         table, layout = client.table, client._layout
         assert table is not None
         root = {table.owners[b.shard] for b in layout.buckets("/")}
@@ -286,17 +297,11 @@ def test_init_does_not_make_an_emptied_member_anew(
         plain.close()
 
 
-def filled(hosts: str) -> None:
-    with started(hosts) as client:
-        for path in DIRECTORIES:
-            client.create(f"{path}/x", b"ours", makepath=True)
-
-
 def exchange(one: Ensemble, other: Ensemble) -> None:
     """Each gets the other's data, as if they had changed addresses."""
     one.stop()
     other.stop()
-    a, b = (e.servers[0].directory / "data" for e in (one, other))
+    a, b = data(one), data(other)
     aside = a.with_name("aside")
     shutil.move(a, aside)
     shutil.move(b, a)
@@ -312,7 +317,8 @@ def test_members_that_have_changed_places_are_not_used(
     `check --repair` took for left behind was all there was."""
     with Ensemble() as one, Ensemble() as two, Ensemble() as three:
         hosts = ";".join(e.hosts for e in (one, two, three))
-        filled(hosts)
+        with started(hosts) as client:
+            fill(client)
         exchange(one, two)
         for given in (hosts, one.hosts, three.hosts):
             client = ParKazooClient(given, auto_init=False, **PATIENT)
@@ -336,9 +342,7 @@ def test_members_that_have_changed_places_are_not_used(
             assert "says that it is e" in capsys.readouterr().err
         exchange(one, two)
         with started(hosts, auto_init=False) as client:
-            for path in DIRECTORIES:
-                assert client.get(f"{path}/x")[0] == b"ours"
-            assert nothing_wrong(client)
+            assert_whole(client)
 
 
 def test_commands_say_why_when_no_member_is_itself(
@@ -346,7 +350,8 @@ def test_commands_say_why_when_no_member_is_itself(
 ) -> None:
     with Ensemble() as one, Ensemble() as two:
         hosts = f"{one.hosts};{two.hosts}"
-        filled(hosts)
+        with started(hosts) as client:
+            fill(client)
         exchange(one, two)
         for words in (("status",), ("check", "--repair")):
             capsys.readouterr()
@@ -361,15 +366,13 @@ def test_a_member_with_the_backup_of_another_is_not_used_until_it_has_its_own(
     with Ensemble() as one, Ensemble() as two:
         hosts = f"{one.hosts};{two.hosts}"
         with started(hosts, **{**PATIENT, "timeout": 10}) as client:
-            for path in DIRECTORIES:
-                client.create(f"{path}/x", b"ours", makepath=True)
+            fill(client)
             here, _ = of(client, two)
             one.stop()
             two.stop()
-            a, b = (e.servers[0].directory / "data" for e in (one, two))
-            own = b.with_name("own")
-            shutil.move(b, own)
-            shutil.copytree(a, b)
+            own = data(two).with_name("own")
+            shutil.move(data(two), own)
+            shutil.copytree(data(one), data(two))
             one.start()
             two.start()
             wait_until(lambda: says(client, "says that it is e"), "it has noticed")
@@ -380,14 +383,12 @@ def test_a_member_with_the_backup_of_another_is_not_used_until_it_has_its_own(
             assert cli.main(["--hosts", hosts, "check", "--repair"]) == 1
             assert "stranger" in capsys.readouterr().out
             two.stop()
-            shutil.rmtree(b)
-            shutil.move(own, b)
+            shutil.rmtree(data(two))
+            shutil.move(own, data(two))
             two.start()
             wait_until(lambda: client.state == KazooState.CONNECTED, "it is itself")
             assert client._sessions.refused is None
-            for path in DIRECTORIES:
-                assert client.get(f"{path}/x")[0] == b"ours"
-            assert nothing_wrong(client)
+            assert_whole(client)
 
 
 def test_who_names_only_an_emptied_member_is_told_that_a_namespace_was_made(
@@ -426,9 +427,33 @@ def test_who_starts_writes_nothing_to_a_member_that_shows_its_table_late(
         patched.setattr(EnsembleClient, "read_configuration", read)
         for given in (hosts, ";".join(reversed(hosts.split(";")))) * 2:
             client = ParKazooClient(given, degraded=degraded, **PATIENT)
-            waiting = [client.create_async(f"/n{n}") for n in range(8)]
+            client.start_async()
+            asked = [client.create_async(f"{path}/new") for path in DIRECTORIES]
+            if degraded:
+                with running(client):
+                    here, _ = of(client, gone)
+                    refused(client, here)
+                continue
             with pytest.raises(NamespaceMismatch):
                 client.start(PATIENCE_SECONDS)
-            assert not any(each.successful() for each in waiting)
+            assert not any(each.successful() for each in asked)
     with started(gone.hosts, auto_init=False) as stranger:
         assert stranger.get_children("/") == ["zookeeper"]
+
+
+class Slow(ParKazooClient):
+    def _session_callback(self, state: Any) -> None:
+        super()._session_callback(state)
+        if state == KeeperState.CONNECTED:
+            time.sleep(0.5)
+
+
+def test_a_degraded_start_that_finds_itself_connected_for_a_moment_has_succeeded(
+    ensembles: EnsembleFactory,
+) -> None:
+    """It is CONNECTED and then SUSPENDED when it goes on without somebody. If `start`
+    looked between the two, it said that nobody had answered in time."""
+    hosts, gone = emptied(ensembles(3))
+    with running(Slow(hosts, degraded=True, **PATIENT)) as client:
+        here, elsewhere = of(client, gone)
+        assert here and client.get(f"{elsewhere[0]}/x")[0] == b"ours"

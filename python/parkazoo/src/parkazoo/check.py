@@ -132,12 +132,15 @@ class Checker:
     def _strangers(self) -> Iterator[Finding]:
         """Members that are not what the table takes them for: hands off them."""
         yield from self._strange_servers()
-        for name in set(self.table.ensembles) - self.away:
+        for name in sorted(set(self.table.ensembles) - self.away):
             try:
                 namespace.copy_at(self._at(name), name, self.table)
             except (NamespaceMismatch, ConfigurationInvalid) as error:
                 self.away = {*self.away, name}
-                yield Finding("stranger", name, str(error), mendable=False)
+                listed = self.table.ensembles[name]
+                # It says who it is about: the finding does, too.
+                what = str(error).replace(f"{name} ({listed})", listed, 1)
+                yield Finding("stranger", name, what, mendable=False)
 
     def _strange_servers(self) -> Iterator[Finding]:
         """Servers that stand beside a member's and are not of it: a comma where a

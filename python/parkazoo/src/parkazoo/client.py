@@ -211,9 +211,10 @@ class ParKazooClient(Facade):
     def start(self, timeout: float = 15) -> None:
         """As Kazoo's; also raises what kept the namespace from being opened."""
         self._live_or_failed.clear()
+        self._sessions.be_patient(timeout)
         self.start_async()
         deadline = self._live_or_failed
-        if not self.connected:
+        if not self.connected and self._sessions.error is None:
             deadline.wait(timeout=timeout)
         error = self._sessions.error
         if error is not None:
@@ -223,11 +224,13 @@ class ParKazooClient(Facade):
         if self._stopped.is_set():
             self._sessions.close()  # they may have been opened just after that
             raise self.handler.timeout_exception("stopped before it was connected")
-        if not self.connected and self.degraded:
-            if self._sessions.go_on_without():
+        if self.degraded:
+            # It is CONNECTED for as long as it tells so, and then SUSPENDED.
+            goes_on = self._sessions.go_on_without()
+            if goes_on and not self.connected:
                 return
-            if self._sessions.refused is not None:  # and no other answers
-                refused = self._sessions.refused
+            refused = self._sessions.refused
+            if refused is not None and not self.connected:  # and no other answers
                 self.stop()
                 self.close()
                 raise refused
@@ -333,17 +336,20 @@ class ParKazooClient(Facade):
                 ConnectionClosedError("Connection has been closed")
             )
             return False
-        refused = self._sessions.refused
-        if refused is not None and not (self.degraded or self._may_send()):
-            async_object.set_exception(refused)
+        error = self._sessions.error
+        if error is not None and not self._may_send():
+            async_object.set_exception(error)
             return False
         if self._state == KeeperState.EXPIRED_SESSION:
             async_object.set_exception(SessionExpiredError())
             return False
         if not self._may_send():
             self._queue.append((request, async_object))
+            error = self._sessions.error
             if self._may_send():  # it came back just now
                 self._flush()
+            elif error is not None:
+                self._refuse_waiting(error)
             return None
         if self._queue or self._flushing:
             self._queue.append((request, async_object))
@@ -362,11 +368,8 @@ class ParKazooClient(Facade):
         )
 
     def _refuse_waiting(self, why: Exception) -> None:
-        """Tell those who wait for the connection why there will be none.
-
-        A degraded client goes on, and then tells those who need what is refused.
-        """
-        while not self.degraded and self._queue and not self._may_send():
+        """Tell those who wait for the connection why there will be none."""
+        while self._queue and not self._may_send():
             with suppress(IndexError):
                 self._queue.popleft()[1].set_exception(why)
 

@@ -56,14 +56,31 @@ from parkazoo.wire import Fenced
 UNREAD = float("inf")
 
 
+class Refused(ConnectionDropped):
+    """A connection is given up because its servers are not what we take them for."""
+
+
+class _Log:
+    """The connection's: Kazoo tells at each attempt why it dropped a connection; who
+    refuses one has told that already, once."""
+
+    def __init__(self, logger: Any) -> None:
+        self._logger = logger
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._logger, name)
+
+    def warning(self, message: str, *about: Any) -> None:
+        if not any(isinstance(each, Refused) for each in about):
+            self._logger.warning(message, *about, stacklevel=2)
+
+
 class Owner(Protocol):
     handler: Any
     table: Table | None
 
     def ensemble_changed(self, ensemble: EnsembleClient, state: str) -> None: ...
-    def refusal(
-        self, ensemble: EnsembleClient, copy: Table | None
-    ) -> NamespaceMismatch | None: ...
+    def refusal(self, ensemble: EnsembleClient) -> NamespaceMismatch | None: ...
     def look_behind(self, ensemble: EnsembleClient) -> None: ...
     def configuration_seen(
         self, ensemble: EnsembleClient, data: Any, number: int
@@ -222,6 +239,7 @@ class EnsembleClient(BatchingClient):
         # it knows; only callbacks come through ours.
         connection = self._connection
         connection.handler = type(connection.handler)(owner.handler)
+        connection.logger = _Log(connection.logger)
         # One that was given to us, somebody has heard of.
         self._known_session: int | None = self._session_id
         self.owner = owner
@@ -283,7 +301,8 @@ class EnsembleClient(BatchingClient):
         """Tell that there is a connection, if it is to an ensemble of ours."""
         self.looking.let_in()
         if self.owner is not None:
-            why = self.owner.refusal(self, self._copy_there())
+            self._look_there()
+            why = self.owner.refusal(self)
             if why is not None:
                 self._leave(why)
         self._known_session = self._session_id
@@ -302,8 +321,8 @@ class EnsembleClient(BatchingClient):
                     kept.append((request, reply))
         self._queue.extendleft(reversed(kept))
 
-    def _copy_there(self) -> Table | None:
-        """Its copy of the table; and notes what it says that it is."""
+    def _look_there(self) -> None:
+        """Note its copy of the table, and what it says that it is."""
         ask = self._connection.ask
         copy = GetData(CONFIG, None)
         name = GetData(IDENTITY, None)
@@ -316,11 +335,10 @@ class EnsembleClient(BatchingClient):
                 _, found, said = ask(Sync(CONFIG), copy, name)
                 nothing = found is None and said is None
             self.met = None if found is None else Table.deserialize(found[0])
-            return self.met
         except (AuthFailedError, ConnectionDropped, SessionExpiredError):
             raise
         except (KazooException, ConfigurationInvalid):
-            return None  # what it says comes with the next reading of the copy
+            pass  # what it says comes with the next reading of the copy
         finally:
             self.nothing, self.said = nothing, _named(said)
 
@@ -358,7 +376,7 @@ class EnsembleClient(BatchingClient):
             self._reset_session()
             self.last_zxid = 0
         self._end_queued(why)
-        raise ConnectionDropped(str(why))
+        raise Refused(str(why))
 
     def turned_away(self) -> None:
         """Servers do so without a word if we have seen more than they know.
@@ -372,8 +390,8 @@ class EnsembleClient(BatchingClient):
             self.owner.look_behind(self)
         if behind is None:
             return
-        self.nothing, self.said = behind.nothing, behind.said
-        why = self.owner.refusal(self, behind.copy)
+        self.nothing, self.said, self.met = behind.nothing, behind.said, behind.copy
+        why = self.owner.refusal(self)
         if why is not None:
             self._end_queued(why)
         else:
@@ -503,7 +521,7 @@ class EnsembleClient(BatchingClient):
                 seen = error
         if isinstance(seen, Table) and not self.closing:
             self.nothing, self.met = False, seen
-            seen = self.owner.refusal(self, seen) or seen
+            seen = self.owner.refusal(self) or seen
         with self._asking:
             gone = isinstance(seen, NoNodeError) and self.copy is not None
             if gone:
@@ -516,7 +534,9 @@ class EnsembleClient(BatchingClient):
         self.owner.configuration_seen(self, seen, 0 if first else number)
         # We are on the connection's thread. Of a copy that is gone it must be known
         # whether all is: that is looked at when the next connection is made.
-        if isinstance(seen, NamespaceMismatch) or (gone and not self.closing):
+        if isinstance(seen, NamespaceMismatch):
+            raise Refused(str(seen))
+        if gone and not self.closing:
             raise ConnectionDropped(str(seen))
 
 

@@ -13,9 +13,10 @@ a member's that are not.
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import KazooException, NoNodeError
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 # How often it is looked even when nothing was signalled.
 LOOK_SECONDS = 0.25
+# The table that servers have shown, by hosts.
+_Said = list[tuple[str, Table | None]]
 # In `Sessions.identity`: the session that serves the client's root, whoever that is.
 HOME = None
 
@@ -46,23 +49,39 @@ def find(sessions: Sessions, epoch: int) -> None:
             sessions.add(f"bootstrap{number}", hosts)
     for ensemble in list(sessions.by_name.values()):
         sessions.begin(ensemble)
+    until: float | None = None
     while sessions.current(epoch):
         sessions.signal.wait(LOOK_SECONDS)
         sessions.signal.clear()
         with sessions.lock:
             copies = dict(sessions.copies)
-        tables = [copy for copy in copies.values() if isinstance(copy, Table)]
-        broken = [c for c in copies.values() if isinstance(c, ConfigurationInvalid)]
-        if tables:
-            return _adopt_first(sessions, tables)
-        if broken and len(copies) == len(sessions.by_name):
-            raise broken[0]
-        if len(copies) == len(sessions.by_name) and all(
-            isinstance(copy, NoNodeError) for copy in copies.values()
-        ):
-            tables = [namespace.make(sessions.by_name, sessions.client)]
-            return _adopt_first(sessions, tables) if sessions.current(epoch) else None
+        all_have_said = len(copies) == len(sessions.by_name)
+        if any(isinstance(copy, Table) for copy in copies.values()):
+            # The others are waited for, or it would depend on who answers first which
+            # namespace this is, and whether there is more than one.
+            until = until or time.monotonic() + sessions.patience
+            if all_have_said or time.monotonic() > until:
+                return _adopt_first(sessions, naming.meant(_shown(sessions, copies)))
+            continue
+        if not all_have_said:
+            continue
+        for copy in copies.values():
+            if isinstance(copy, ConfigurationInvalid):
+                raise copy
+        if all(isinstance(copy, NoNodeError) for copy in copies.values()):
+            table = namespace.make(sessions.by_name, sessions.client)
+            return _adopt_first(sessions, table) if sessions.current(epoch) else None
     return None
+
+
+def _shown(sessions: Sessions, copies: dict[str, Any]) -> _Said:
+    """The tables of those that have said, or are about to."""
+    with sessions.lock:
+        opened = dict(sessions.by_name)
+    return [
+        (e.hosts_string, copy if isinstance(copy := copies.get(name), Table) else e.met)
+        for name, e in opened.items()
+    ]
 
 
 def _resume(sessions: Sessions, epoch: int) -> bool:
@@ -70,27 +89,22 @@ def _resume(sessions: Sessions, epoch: int) -> bool:
     by their members' names. False: they are of nothing that is there."""
     client, given = sessions.client, sessions.identity
     said = _visited(sessions, epoch)
-    tables = [table for _, table in said if table is not None]
-    if not tables:
+    if all(table is None for _, table in said):
         return not sessions.current(epoch)
-    if len({table.namespace for table in tables}) > 1:
-        raise naming.mismatch(said)
-    known = {name for table in tables for name in table.ensembles}
+    table = naming.meant(said)
+    known = table.ensembles
     sessions.identity = {n: one for n, one in given.items() if n is HOME or n in known}
     if not sessions.identity:
         return False
-    _adopt_first(sessions, tables)
+    _adopt_first(sessions, table)
+    assert sessions.table is not None
     table = sessions.table
-    assert table is not None
     if HOME in given:
         home = client._home_name(table, client.chroot)
         sessions.identity = {home: given[HOME]}
     if table.moving:
         client._adopting.look()  # their ephemerals may be waited for
     return True
-
-
-_Said = list[tuple[str, Table | None]]
 
 
 def _visited(sessions: Sessions, epoch: int) -> _Said:
@@ -117,13 +131,7 @@ def _ask(sessions: Sessions, hosts: str, said: _Said) -> None:
             sessions.client.logger.debug("no answer from %s: %s", hosts, error)
 
 
-def _adopt_first(sessions: Sessions, tables: list[Table]) -> None:
-    with sessions.lock:
-        opened = list(sessions.by_name.values())
-    shown = [*tables, *(e.met for e in opened if e.met)]
-    if len({table.namespace for table in shown}) > 1:
-        raise _mismatch(sessions)
-    table = max(tables, key=lambda table: table.generation)
+def _adopt_first(sessions: Sessions, table: Table) -> None:
     waits = table.importing and not sessions.client.enters_unfinished
     if waits and _newest(sessions, table).importing:
         raise namespace.unfinished()
@@ -131,15 +139,6 @@ def _adopt_first(sessions: Sessions, tables: list[Table]) -> None:
     sessions.adopt(table)
     strange = [e for e in sessions.by_name.values() if e.strange]
     sessions.in_parallel([partial(_judge, sessions, e, table) for e in strange])
-    # One may have shown its copy as the others were compared; since then it is refused.
-    if any(e.foreign for e in sessions.by_name.values()):
-        raise _mismatch(sessions)
-
-
-def _mismatch(sessions: Sessions) -> NamespaceMismatch:
-    with sessions.lock:
-        opened = list(sessions.by_name.values())
-    return naming.mismatch((e.hosts_string, e.met) for e in opened)
 
 
 def _newest(sessions: Sessions, table: Table) -> Table:
@@ -161,18 +160,20 @@ def _newest(sessions: Sessions, table: Table) -> Table:
 
 def _judge(sessions: Sessions, ensemble: EnsembleClient, table: Table) -> None:
     """One that held nothing when we connected, and of which a table was found
-    since: somebody has made the namespace meanwhile, or it is a stranger. So is
-    one that said, when its name was not known, that it is another member."""
+    since: somebody has made the namespace meanwhile, or it is a stranger. So is one
+    that said, when its name was not known, that it is another member, or showed
+    another namespace."""
     if not sessions.wait(lambda: ensemble.connected, STRANGER_SECONDS):
         return  # it is looked at when it connects
     try:
         ensemble.sync(CONFIG)
-        namespace.copy_at(ensemble, ensemble.name, table)
+        found = namespace.copy_at(ensemble, ensemble.name, table)
         ensemble.nothing, ensemble.said = False, ensemble.name
+        ensemble.met = found[0] if found else None
     except NamespaceMismatch:
         # So that it is refused for as long as it is one, and not any longer.
         ensemble.shut()
-        sessions.refusal(ensemble, None)
+        sessions.refusal(ensemble)
         sessions.begin(ensemble)
     except ConfigurationInvalid:
         ensemble.nothing = False

@@ -287,7 +287,8 @@ def copy_at(session: KazooClient, name: str, table: Table) -> tuple[Table, int] 
 def another(name: str, table: Table, copy: Table) -> NamespaceMismatch:
     """What is wrong with a member that has the copy of another namespace's table."""
     return NamespaceMismatch(
-        f"{_member(name, table)} holds another namespace ({copy.namespace}); {_WIPED}"
+        f"{_member(name, table)} holds another namespace ({copy.namespace}, not"
+        f" {table.namespace}); {_WIPED}"
     )
 
 

@@ -11,7 +11,7 @@ Must never: take a server for a member's that says it is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -31,6 +31,37 @@ if TYPE_CHECKING:
 STRANGER_SECONDS = 3.0
 
 
+def meant(found: Sequence[tuple[str, Table | None]]) -> Table:
+    """The newest table of the namespace that hosts are of, by what they have shown.
+
+    Where they show several, that is the one whose table names all who show another:
+    they are strangers in it. Where each names the other, nobody can tell.
+
+    :raises NamespaceMismatch: no namespace, or more than one, is like that.
+    """
+    newest: dict[str, Table] = {}
+    for _, table in found:
+        known = newest.get(table.namespace) if table else None
+        if table and (known is None or table.generation > known.generation):
+            newest[table.namespace] = table
+    of_all = [
+        table
+        for table in newest.values()
+        if all(
+            copy is None or copy.namespace == table.namespace or _lists(table, hosts)
+            for hosts, copy in found
+        )
+    ]
+    if len(of_all) != 1:
+        raise mismatch(found)
+    return of_all[0]
+
+
+def _lists(table: Table, hosts: str) -> bool:
+    servers = hosts_string.servers(hosts)
+    return any(servers & hosts_string.servers(h) for h in table.ensembles.values())
+
+
 def mismatch(found: Iterable[tuple[str, Table | None]]) -> NamespaceMismatch:
     """What to say of hosts that have tables of several namespaces."""
     by_namespace: dict[str, list[str]] = {}
@@ -39,7 +70,7 @@ def mismatch(found: Iterable[tuple[str, Table | None]]) -> NamespaceMismatch:
             by_namespace.setdefault(table.namespace, []).append(hosts)
     which = ", ".join(
         f"{hosts_string.SEPARATOR.join(sorted(hosts))} {namespace}"
-        for namespace, hosts in by_namespace.items()
+        for namespace, hosts in sorted(by_namespace.items())
     )
     return NamespaceMismatch(
         f"the hosts given hold different ParKazoo namespaces: {which}. Name the"
@@ -62,7 +93,7 @@ def name_of(sessions: Sessions, ensemble: EnsembleClient, table: Table) -> str |
         refuse = partial(_refuse_stranger, sessions, ensemble, table, found)
         sessions.in_parallel([partial(refuse, s) for s in sorted(servers - known)])
         return found
-    if not sessions.wait(lambda: ensemble.connected, STRANGER_SECONDS):
+    if not ensemble.connected:
         return None
     try:
         said = ensemble.get(IDENTITY)[0].decode()

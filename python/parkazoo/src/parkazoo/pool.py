@@ -222,6 +222,7 @@ class PooledClient(Facade):
 
     def start(self, timeout: float = 15) -> None:
         """As Kazoo's; also raises what kept the namespace from being opened."""
+        self._carrier._sessions.be_patient(timeout)
         self.start_async()
         deadline = time.monotonic() + timeout
         while not self.connected and time.monotonic() < deadline:

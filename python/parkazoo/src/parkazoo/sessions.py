@@ -51,7 +51,10 @@ class Sessions:
     `epoch` counts openings and renewals, `opening` is it at the last opening; a
     routine that belongs to an older one stops.
     `lost` is true from a session's loss until all sessions have been renewed.
-    `refused`: a member is somebody else's; requests that would wait fail with this.
+    `refused`: a member is somebody else's.
+    `error`: what keeps the namespace from being opened, or, unless the client is
+    degraded, `refused`; requests that would wait fail with it.
+    `patience`: how long the other hosts given are waited for, when one has a table.
     `losses` changes with each; `loss` is the error of what was under way then.
     `finding`: the routine that looks for the table, or makes it, holds it.
     `identity`: sessions that were given to us and have not gone on yet, by member.
@@ -67,6 +70,7 @@ class Sessions:
         self.copies: dict[str, Any] = {}
         self.signal = self.handler.event_object()
         self.error: Exception | None = None
+        self.patience = STRANGER_SECONDS
         self.refused: NamespaceMismatch | None = None
         self.running = False
         self.lost = False
@@ -90,6 +94,11 @@ class Sessions:
             epoch = self.opening = self.epoch
         self.routine = self.handler.spawn(self._opening, epoch)
         self.handler.spawn(remove.watchman, self.client, epoch)
+
+    def be_patient(self, seconds: float | None) -> None:
+        """Whoever starts waits so long, and then goes on with those that are there."""
+        if seconds is not None:
+            self.patience = min(STRANGER_SECONDS, seconds / 4)
 
     def close(self) -> None:
         """End every session and wait for that."""
@@ -147,6 +156,7 @@ class Sessions:
                 self.client.logger.error("cannot open the namespace: %s", error)
                 self.error = error
                 self.client._live_or_failed.set()
+                self.client._refuse_waiting(error)
 
     def add(self, name: str, hosts: str) -> EnsembleClient:
         with self.lock:
@@ -362,6 +372,7 @@ class Sessions:
             if not self.current(epoch):
                 return
             self.lost = False
+            self.error = None if self.client.degraded else self.refused
             for other in again:
                 other.opened = True  # CONNECTED is not without it
                 self.copies.pop(other.name, None)
@@ -395,11 +406,10 @@ class Sessions:
 
     # -- the table ---------------------------------------------------------------
 
-    def refusal(
-        self, ensemble: EnsembleClient, copy: Table | None
-    ) -> NamespaceMismatch | None:
-        """Why a session must not be used where the table has this copy, if so."""
-        table, why, name = self.table, None, ensemble.name
+    def refusal(self, ensemble: EnsembleClient) -> NamespaceMismatch | None:
+        """Why a session must not be used, by what its servers have shown, if so."""
+        table, copy, why = self.table, ensemble.met, None
+        name = ensemble.name
         if table is not None and copy and copy.namespace != table.namespace:
             why = namespace.another(name, table, copy)
         elif table is not None:
@@ -413,14 +423,17 @@ class Sessions:
         with self.lock:
             if why is None and self.refused is None:
                 return None
-            if why is not None and ensemble.refused is None:
+            if why is not None and str(why) != str(ensemble.refused):
                 self.client.logger.error("%s", why)
             ensemble.refused = why
             self._look_for_refused()
             if self.refused is not None and not self.client.degraded:
                 self.client._live_or_failed.set()  # ends `start`
         if why is not None:
-            self.client._refuse_waiting(why)
+            if (
+                not self.client.degraded
+            ):  # it goes on, and tells those who need this one
+                self.client._refuse_waiting(why)
             self._report()
         return why
 
