@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from kazoo.exceptions import NoNodeError, NotEmptyError
+from kazoo.security import OPEN_ACL_UNSAFE
 
 from parkazoo import ParKazooClient, sessions
 from parkazoo.connection import BatchingClient
@@ -84,6 +85,9 @@ def empty(ensemble: Ensemble) -> None:
     client = BatchingClient(ensemble.hosts, timeout=30, auth_data=[SUPERUSER])
     client.start(PATIENCE_SECONDS)
     try:
+        if client.get("/")[0] or client.get_acls("/")[0] != OPEN_ACL_UNSAFE:
+            client.set("/", b"")
+            client.set_acls("/", OPEN_ACL_UNSAFE)
         while left := below_root(client):
             level, found = left, [left]
             while level:

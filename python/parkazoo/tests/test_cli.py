@@ -46,6 +46,15 @@ def test_who_asks_may_be_said_before_a_commands_name_and_after_it() -> None:
     assert arguments.auth(commands.parser(cli.RUN).parse_args(["status"])) == []
 
 
+def test_an_ensemble_that_is_named_twice_counts_once() -> None:
+    """It was given two shares."""
+    parser = commands.parser(cli.RUN)
+    assert parser.parse_args(["rebalance", "--among", "e1, e0,e1"]).among == [
+        "e1",
+        "e0",
+    ]
+
+
 def test_a_reader_who_has_seen_enough_is_no_reason_for_a_stack_trace(
     ensembles: EnsembleFactory,
 ) -> None:

@@ -430,3 +430,47 @@ def test_two_imports_at_once_are_one_after_the_other(
     assert capsys.readouterr().err.count("somebody else is changing") == 2
     with started(hosts, auto_init=False) as client:
         assert len(client.get_children("/jobs")) == 5
+
+
+CLOSED_ROOT = [*OWN, *READ_ONLY]
+
+
+def close_root(hosts: str, data: bytes) -> None:
+    plain = KazooClient(hosts, timeout=30, auth_data=[OWNER])
+    plain.start(PATIENCE_SECONDS)
+    plain.create("/app", b"data")
+    plain.set("/", data)
+    plain.set_acls("/", CLOSED_ROOT)
+    plain.stop()
+    plain.close()
+
+
+def test_the_root_is_as_closed_as_it_was(ensembles: EnsembleFactory) -> None:
+    """Everybody could create at the top, and delete what was there."""
+    old, new = (ensemble.hosts for ensemble in ensembles(2))
+    close_root(old, b"the root's own")
+    hosts = f"{old};{new}"
+    assert (
+        cli.main(["--hosts", hosts, "--auth", ":".join(OWNER), "init", "--import"]) == 0
+    )
+    with started(hosts, auto_init=False) as anybody:
+        assert anybody.get("/")[0] == b"the root's own"
+        with pytest.raises(NoAuthError):
+            anybody.create("/intruder")
+        with pytest.raises(NoAuthError):
+            anybody.delete("/app")
+    with started(hosts, auto_init=False, auth_data=[OWNER]) as owner:
+        assert sorted(owner.get_acls("/")[0]) == sorted(CLOSED_ROOT)
+        owner.create("/more")
+        assert list(Checker(owner).run()) == []
+
+
+def test_roots_that_differ_are_refused(
+    ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = (ensemble.hosts for ensemble in ensembles(2))
+    for number, hosts in enumerate((one, other)):
+        close_root(hosts, b"%d" % number)
+    words = ["--hosts", f"{one};{other}", "--auth", ":".join(OWNER), "init"]
+    assert cli.main([*words, "--import"]) == 2
+    assert f"/ on {one} and on {other}" in capsys.readouterr().err

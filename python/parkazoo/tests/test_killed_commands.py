@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
-from kazoo.security import make_acl
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 
 from conftest import EnsembleFactory, started
 from parkazoo.failpoints import COMMAND_LABELS
@@ -34,6 +34,8 @@ SCRIPT = Path(__file__).resolve().parent / "victim_command.py"
 COMMAND_SECONDS = 400.0
 DIRECTORIES = 6
 CLOSED = [make_acl("world", "anyone", read=True)]
+# Not the ACL of every root, and as open.
+ROOT = [*OPEN_ACL_UNSAFE, make_digest_acl("me", "secret", read=True)]
 
 INIT = [
     "init.0.founded:after",
@@ -46,6 +48,7 @@ IMPORT = [
     *(f"import.0.alone:after#{n}" for n in (1, 2)),
     *(f"import.1.node:after#{n}" for n in (1, 2, 3, 5)),
     *(f"import.2.acl:after#{n}" for n in (1, 2)),
+    "import.4.root:after",
 ]
 # Where an import is killed, and where the one who ends it or gives it up.
 CLOSE = [
@@ -224,6 +227,8 @@ def test_an_import_killed_at_a_step_is_given_again_and_leaves_nothing_open(
     kill(f"{old};{new}", failpoint, "init", "--import")
     done(f"{old};{new}", "init", "--import")
     assert all_closed(f"{old};{new}", paths) == paths
+    with started(f"{old};{new}", auto_init=False) as client:
+        assert sorted(client.get_acls("/")[0]) == sorted(ROOT)
     settled(f"{old};{new}")
 
 
@@ -251,6 +256,7 @@ def closed_originals(hosts: str) -> list[str]:
         plain.create(path, path.encode())
     for path in reversed(paths):
         plain.set_acls(path, CLOSED)
+    plain.set_acls("/", ROOT)
     plain.stop()
     plain.close()
     return paths

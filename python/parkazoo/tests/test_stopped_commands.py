@@ -30,6 +30,7 @@ from test_killed_commands import (
     REFENCE,
     REMOVE,
     REMOVE_SEAT,
+    ROOT,
     command,
     done,
     fill,
@@ -149,6 +150,7 @@ def originals(hosts: str) -> None:
         plain.create(path, b"todo")
     for path in reversed(paths):
         plain.set_acls(path, [make_acl("world", "anyone", read=True)])
+    plain.set_acls("/", ROOT)
     plain.stop()
     plain.close()
 

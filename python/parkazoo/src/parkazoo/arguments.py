@@ -83,6 +83,11 @@ def name(given: str) -> str:
     return given
 
 
+def names(given: str) -> list[str]:
+    """Several, each once, in the order given."""
+    return list(dict.fromkeys(name(one.strip()) for one in given.split(",")))
+
+
 def path(given: str) -> str:
     if "//" in given:
         raise argparse.ArgumentTypeError(f"{given!r}: a node has a name; write one `/`")

@@ -478,7 +478,7 @@ def rebalance_command(options: Any) -> int:
             _say_left(mover)
             options.answer.give({"kept": shards}, [f"{len(shards)} shards stay"])
             return DONE
-        among = options.among.split(",") if options.among else None
+        among = options.among
         table = mover.table
         strangers = set(among or []) - set(table.ensembles)
         if strangers:
@@ -492,7 +492,7 @@ def rebalance_command(options: Any) -> int:
                 lines.append(f"{len(plan)} shards would move")
             options.answer.give(document, lines or ["nothing to move"])
             return DONE
-        only = f" --among {options.among}" if among else ""
+        only = f" --among {','.join(among)}" if among else ""
         go_on = f"`parkazoo rebalance{only}` to go on"
         return _moved(options, mover, partial(mover.rebalance, among), go_on)
 

@@ -110,6 +110,9 @@ def parser(run: Mapping[str, Callable[[Any], int]]) -> arguments.Parser:
     only.add_argument("--plan", action="store_true", help="only show what would move")
     only.add_argument("--abort", action="store_true", help="undo an unfinished move")
     even.add_argument(
-        "--among", help="names of the ensembles to keep shards on, with commas between"
+        "--among",
+        type=arguments.names,
+        metavar="NAMES",
+        help="the ensembles to keep shards on, with commas between",
     )
     return parser

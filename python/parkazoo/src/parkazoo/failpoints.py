@@ -60,6 +60,7 @@ COMMAND_LABELS = (
     "import.1.node",
     "import.2.acl",
     "import.3.close",
+    "import.4.root",
     "table.1.decided",
     "table.2.told",
     "add.1.furnish",

@@ -1,7 +1,8 @@
 """Bringing data of plain ZooKeeper into a namespace, when it is made.
 
-What: copies every persistent node of each ensemble, below the root and outside
-ZooKeeper's and our own subtrees, to the same path in the namespace: data and ACL.
+What: copies every persistent node of each ensemble, outside ZooKeeper's and our own
+subtrees, to the same path in the namespace: data and ACL. Of the root, too, of those
+that have nodes of their own.
 Ephemerals belong to sessions and are left; versions and numbers start anew, which
 is why programs must be stopped while this runs: the table says so until it has ended
 well, and none starts meanwhile. It says so from its first copy on and never again, so
@@ -18,7 +19,7 @@ up, none does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
@@ -60,7 +61,8 @@ def look(sources: Mapping[str, Any]) -> None:
     unreadable: list[str] = []
     conflicts: list[str] = []
     for hosts, source in sources.items():
-        for path in _walk(source, "/", hosts, unreadable):
+        below = list(_walk(source, "/", hosts, unreadable))
+        for path in ["/", *below] if below else []:
             try:
                 node = _read(source, path)
             except NoAuthError:
@@ -88,12 +90,16 @@ def _walk(source: Any, top: str, hosts: str, unreadable: list[str]) -> Iterator[
     except NoAuthError:
         if top == "/":
             unreadable.append(f"{top} on {hosts}")
-        return  # else it is met when it is read
+        return  # another is met when it is read
     for name in sorted(names):
         path = join(top, name)
-        if not (is_system(path) or path == BASE):
+        if _is_brought(path):
             yield path
             yield from _walk(source, path, hosts, unreadable)
+
+
+def _is_brought(path: str) -> bool:
+    return not (is_system(path) or path == BASE)
 
 
 @dataclass
@@ -151,10 +157,11 @@ def copy_in(sources: Mapping[str, Any], client: ParKazooClient) -> int:
     `client` is one that never renews its sessions.
     """
     with _alone(client) as mover:
-        begun = any(not is_system(f"/{name}") for name in client.get_children("/"))
+        begun = _begun(client)
         count = _copy(list(sources.values()), client, "/")
         if begun:
             _close_below(list(sources.values()), mover, "/")
+        _copy_root(list(sources.values()), client)
         mover.publish(replace(mover.table, importing=False))
         return count
 
@@ -253,7 +260,7 @@ def _copy(sources: list[Any], client: ParKazooClient, path: str) -> int:
     count = 0
     for name in sorted({name for source in sources for name in _names(source, path)}):
         child = join(path, name)
-        if is_system(child) or child == BASE:
+        if not _is_brought(child):
             continue
         found = {source: _read_again(source, child) for source in sources}
         nodes = {source: node for source, node in found.items() if node is not None}
@@ -279,6 +286,28 @@ def _copy(sources: list[Any], client: ParKazooClient, path: str) -> int:
             client.set_acls(child, acls)
             failpoints.reached("import.2.acl", failpoints.AFTER)
     return count
+
+
+def _begun(client: ParKazooClient) -> bool:
+    """Has an import that came before brought something in?"""
+    try:
+        return any(_is_brought(f"/{name}") for name in client.get_children("/"))
+    except NoAuthError:
+        return True  # it closes the root last
+
+
+def _copy_root(sources: list[Any], client: ParKazooClient) -> None:
+    """The root is there already, and open until all else is in."""
+    having = [s for s in sources if any(_is_brought(f"/{n}") for n in _names(s, "/"))]
+    root = next(filter(None, (_read_again(source, "/") for source in having)), None)
+    if root is None:
+        return
+    with suppress(NoAuthError):  # an import that was killed had closed it, last of all
+        if client.get("/")[0] != root.data:
+            client.set("/", root.data)
+        if sorted(client.get_acls("/")[0]) != sorted(root.acls):
+            client.set_acls("/", root.acls)
+            failpoints.reached("import.4.root", failpoints.AFTER)
 
 
 def _names(source: Any, path: str) -> list[str]:
@@ -329,7 +358,7 @@ def _close_below(sources: list[Any], mover: Mover, path: str) -> None:
         return
     for name in names:
         child = join(path, name)
-        if not is_system(child) and child != BASE:
+        if _is_brought(child):
             _close_below(sources, mover, child)
             _close(sources, mover, child)
 
