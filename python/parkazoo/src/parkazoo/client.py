@@ -142,8 +142,8 @@ class ParKazooClient(Facade):
     def set_hosts(
         self, hosts: hosts_string.Hosts, randomize_hosts: bool | None = None
     ) -> None:
-        """As Kazoo's; those with a server of an ensemble in use are its servers from now
-        on. Where all are new, `parkazoo set-hosts` says so to all clients."""
+        """As Kazoo's, for ensembles that keep one of their servers. Where all are new,
+        `parkazoo set-hosts` says so to all clients."""
         if randomize_hosts is not None:
             self.randomize_hosts = randomize_hosts
         self._use_hosts(hosts)
