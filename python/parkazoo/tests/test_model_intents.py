@@ -136,7 +136,7 @@ STATES = {
     "a transaction without one session, and a finisher": 765,
     "a transaction that goes on in its next session, and a finisher": 1_020,
     "a transaction that crashes, and a finisher": 200,
-    "a transaction, a finisher, and somebody in its place": 2_697,
+    "a transaction, a finisher, and somebody in its place": 2_907,
     "two finishers of a transaction after 4 steps": 295,
     "two finishers of a transaction after 5 steps": 393,
     "two finishers of a transaction after 6 steps": 217,

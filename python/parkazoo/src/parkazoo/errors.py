@@ -17,6 +17,12 @@ class CrossShardTransaction(ParKazooError, BadArgumentsError):
     """A transaction touches more than one shard and nobody allowed that."""
 
 
+class NotUndone(ParKazooError, NoAuthError):
+    """A transaction over shards was done in part, and whoever tried to undo that may
+    not. It stays on record until a client that may comes by; `parkazoo check --repair`
+    with `--auth` of somebody who may does it at once."""
+
+
 class WeakSequence(ParKazooError, BadArgumentsError):
     """A sequence node was asked for in a directory whose children are spread."""
 

@@ -24,7 +24,8 @@ What is promised: after at most one recovery all of the operations took place, o
 none. What is not: isolation. Others see some shards done before the rest, and what
 is undone is seen before it is. If somebody writes to a node between its doing and
 its undoing, their write stays and the node is not undone. An undone deletion makes
-a new node with the old data and ACL, at version 0.
+a new node with the old data and ACL, at version 0. Who may not undo a part leaves it
+done, and the intent to whoever may.
 
 Must never: be used unasked, contain sequence nodes (what was made could not be
 found again), ephemerals to delete (they could not be made again), or the same node
@@ -42,6 +43,7 @@ from kazoo.exceptions import (
     BadVersionError,
     ConnectionLoss,
     KazooException,
+    NoChildrenForEphemeralsError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -62,7 +64,7 @@ from kazoo.retry import RetryFailedError
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 
 from parkazoo import buckets, directory, failpoints
-from parkazoo.errors import Contention
+from parkazoo.errors import Contention, NotUndone
 from parkazoo.layout import CONFIG, DONE, INTENTS, fence
 from parkazoo.mapping import EnsembleRemoved, Table
 from parkazoo.remove import ask
@@ -80,6 +82,14 @@ RECORD_ATTEMPTS_MAX, RECORD_PAUSE = 100, 0.05
 OPERATIONS_MAX = 500
 # What the mark of a shard says that is not to do its part any more.
 NEVER = b"never"
+# The refusals to undo something that mean that somebody has changed it since.
+CHANGED = (
+    BadVersionError,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
 
 
 class Refused(Exception):
@@ -180,7 +190,11 @@ def _attempt(client: ParKazooClient, operations: list[Any]) -> list[Any]:
                 " transaction over, and decides whether it took place"
             )
     except Refused:
-        _undo(client, identity, parts, records)
+        try:
+            _undo(client, identity, parts, records)
+        except Exception:
+            release(seat, intent)
+            raise
         forget(seat, intent, 0)
         raise
     except Exception:
@@ -311,25 +325,34 @@ def _prevent(client: ParKazooClient, shard: int, identity: str) -> bool:
 def _undo(
     client: ParKazooClient, identity: str, parts: list[Any], records: list[Any]
 ) -> None:
-    """Take back what has been done, last first; each shard at once."""
+    """Take back what has been done, last first; each shard at once.
+
+    :raises NotUndone: we may not undo some of it; the rest is.
+    """
+    refused: NotUndone | None = None
     for shard, numbers in reversed(parts):
         if _mark_of(client, shard, identity) != b"":
             continue
         undone = [_inverse(client, records[number]) for number in reversed(numbers)]
         todo = [operation for operation in undone if operation is not None]
-        while True:
-            blocked = _try_undo(client, shard, identity, todo)
-            if blocked is None:
-                break
-            client.logger.warning("not undone, somebody has changed it since")
-            del todo[blocked]
+        try:
+            while (changed := _try_undo(client, shard, identity, todo)) is not None:
+                client.logger.warning("not undone, somebody has changed it since")
+                del todo[changed]
+        except NotUndone as error:
+            refused = refused or error
         failpoints.reached("intent.5.undo", failpoints.AFTER)
+    if refused is not None:
+        raise refused
 
 
 def _try_undo(
     client: ParKazooClient, shard: int, identity: str, todo: list[Any]
 ) -> int | None:
-    """None: done. Otherwise the operation that somebody else's change prevents."""
+    """None: done. Otherwise the operation that somebody else's change prevents.
+
+    :raises NotUndone: it is refused for another reason, such as our rights.
+    """
     mark = Delete(f"{fence(shard)}/{DONE}{identity}", -1)
 
     def unmark(layout: Any) -> Any:
@@ -343,10 +366,16 @@ def _try_undo(
     except NoNodeError:
         return None  # somebody else undid this part
     for index, result in enumerate(found):
+        if isinstance(result, CHANGED):
+            return index
         if isinstance(result, Exception) and not isinstance(
             result, (RolledBackError, RuntimeInconsistency)
         ):
-            return index
+            raise NotUndone(
+                "a transaction over shards was done in part, and this client cannot"
+                f" undo that at {todo[index].path} ({type(result).__name__}); it stays"
+                " on record, and a client that may undo it does so"
+            ) from result
     return None
 
 

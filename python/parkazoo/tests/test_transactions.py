@@ -1,0 +1,93 @@
+"""Transactions over shards and ACLs, their limits, and what is told of them, on real
+servers. That they are whole whoever dies is seen in `test_killed_clients.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kazoo.security import make_acl, make_digest_acl
+
+from conftest import Maker
+from parkazoo import failpoints, remove
+from parkazoo.errors import NotUndone
+from parkazoo.layout import INTENTS
+from servers import wait_until
+
+ALICE = [("digest", "alice:secret")]
+ALL_ALICE = [make_digest_acl("alice", "secret", all=True)]
+READ_ALL = make_acl("world", "anyone", read=True)
+
+
+@pytest.fixture(autouse=True)
+def nobody_looks_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work left behind is finished when a test says so."""
+    monkeypatch.setattr(remove, "watchman", lambda *_: None)
+
+
+def intents_left(client: Any) -> list[str]:
+    return [
+        name
+        for ensemble in client._sessions.by_name.values()
+        for name in ensemble.get_children(INTENTS)
+    ]
+
+
+def in_two_directories(client: Any, acl: Any) -> None:
+    for directory in ("/p", "/q"):
+        client.create(directory)
+        client.create(f"{directory}/n", b"old", acl=acl)
+
+
+def die_half_way(client: Any, transaction: Any, monkeypatch: Any) -> None:
+    """Commit, and end without a word when one shard has done its part."""
+    reached: list[str] = []
+
+    def hook(label: str, when: str) -> None:
+        if (label, when) == ("intent.3.apply", failpoints.AFTER):
+            reached.append(label)
+            raise SystemExit  # of the thread: nothing more is done
+
+    with monkeypatch.context() as patched:
+        patched.setattr(failpoints, "hook", hook)
+        transaction.commit_async()
+        wait_until(lambda: reached, "half of it is done")
+    client.stop()
+
+
+def test_who_may_not_undo_a_transaction_leaves_it_to_who_may(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its refusal was taken for somebody's change: half of it stayed for good."""
+    dying, low = make(auth_data=ALICE, cross_shard="intent"), make()
+    alice = make(auth_data=ALICE)
+    in_two_directories(alice, ALL_ALICE)
+    transaction = dying.transaction()
+    transaction.set_data("/p/n", b"new")
+    transaction.set_data("/q/n", b"new")
+    die_half_way(dying, transaction, monkeypatch)
+    with pytest.raises(NotUndone, match=r"/p/n \(NoAuthError\)"):
+        remove.roll_forward(low)
+    assert (alice.get("/p/n")[0], alice.get("/q/n")[0]) == (b"new", b"old")
+    assert remove.roll_forward(alice) == ["/p/n", "/q/n"]
+    assert (alice.get("/p/n")[0], alice.get("/q/n")[0]) == (b"old", b"old")
+    assert intents_left(alice) == []
+
+
+def test_a_refused_transaction_that_cannot_be_undone_says_so(make: Maker) -> None:
+    """A creation in a directory in which its client may not delete: it was told that
+    nothing had been done, and the new node stayed."""
+    alice, low = make(auth_data=ALICE), make(cross_shard="intent")
+    append = make_acl("world", "anyone", read=True, create=True)
+    alice.create("/log", acl=[*ALL_ALICE, append])
+    alice.create("/q")
+    alice.create("/q/n", b"old", acl=[*ALL_ALICE, READ_ALL])
+    transaction = low.transaction()
+    transaction.create("/log/entry", b"new")
+    transaction.set_data("/q/n", b"new")
+    with pytest.raises(NotUndone, match="/log/entry"):
+        transaction.commit()
+    assert alice.get_children("/log") == ["entry"]
+    assert remove.roll_forward(alice) == ["/log/entry", "/q/n"]
+    assert alice.get_children("/log") == []
+    assert intents_left(alice) == []
