@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kazoo.exceptions import NoAuthError, RolledBackError, RuntimeInconsistency
 from kazoo.security import make_acl, make_digest_acl
 
 from conftest import Maker
@@ -91,3 +92,31 @@ def test_a_refused_transaction_that_cannot_be_undone_says_so(make: Maker) -> Non
     assert remove.roll_forward(alice) == ["/log/entry", "/q/n"]
     assert alice.get_children("/log") == []
     assert intents_left(alice) == []
+
+
+def test_what_could_not_be_made_again_is_not_deleted(make: Maker) -> None:
+    """A deletion was undone with the ACL that its client saw: without the digests."""
+    alice, low = make(auth_data=ALICE), make(cross_shard="intent")
+    acl = [*ALL_ALICE, READ_ALL]
+    in_two_directories(alice, acl)
+    transaction = low.transaction()
+    transaction.delete("/p/n")
+    transaction.set_data("/q/n", b"new")
+    first, second = transaction.commit()
+    assert isinstance(first, NoAuthError) and "hidden" in str(first)
+    assert isinstance(second, RuntimeInconsistency)
+    assert alice.get_acls("/p/n")[0] == alice.get_acls("/q/n")[0]
+    assert sorted(alice.get_acls("/p/n")[0]) == sorted(acl)
+    assert alice.get("/q/n")[0] == b"old"
+    assert intents_left(alice) == []
+
+
+def test_who_may_not_read_a_node_is_answered_like_kazoo(make: Maker) -> None:
+    alice, low = make(auth_data=ALICE), make(cross_shard="intent")
+    in_two_directories(alice, ALL_ALICE)
+    transaction = low.transaction()
+    transaction.create("/p/m")
+    transaction.set_data("/q/n", b"new")
+    first, second = transaction.commit()
+    assert isinstance(first, RolledBackError) and isinstance(second, NoAuthError)
+    assert alice.get_children("/p") == ["n"]

@@ -43,6 +43,7 @@ from kazoo.exceptions import (
     BadVersionError,
     ConnectionLoss,
     KazooException,
+    NoAuthError,
     NoChildrenForEphemeralsError,
     NodeExistsError,
     NoNodeError,
@@ -68,6 +69,7 @@ from parkazoo.errors import Contention, NotUndone
 from parkazoo.layout import CONFIG, DONE, INTENTS, fence
 from parkazoo.mapping import EnsembleRemoved, Table
 from parkazoo.remove import ask
+from parkazoo.rights import is_hidden
 from parkazoo.steps import SEQUENCE, Call, Multi, MultiFailed
 from parkazoo.transaction import Group, crosses, native
 from parkazoo.wire import ShardMoved
@@ -146,9 +148,13 @@ def _before(client: ParKazooClient, number: int, operation: Any) -> dict[str, An
     try:
         data, stat = ask(client, lambda layout: directory.get(layout, path))
     except NoNodeError as error:
-        if not isinstance(operation, Create):
-            raise Refused(number, error) from None
-        return record
+        if isinstance(operation, Create):
+            return record
+        raise Refused(number, error) from None
+    except NoAuthError as error:
+        if isinstance(operation, Create):
+            raise Refused(number, NodeExistsError()) from None
+        raise Refused(number, error) from None
     if isinstance(operation, Create):
         raise Refused(number, NodeExistsError())
     if operation.version not in (-1, stat.version):
@@ -161,6 +167,9 @@ def _before(client: ParKazooClient, number: int, operation: Any) -> dict[str, An
                 f"{path} is an ephemeral, whose deletion could not be undone"
             )
         acls, _ = ask(client, lambda layout: directory.get_acls(layout, path))
+        if is_hidden(acls):
+            what = f"{path}: its ACL is hidden from this client, which could not undo"
+            raise Refused(number, NoAuthError(f"{what} its deletion"))
         record["acls"] = [[a.perms, a.id.scheme, a.id.id] for a in acls]
     return record
 
