@@ -10,10 +10,9 @@ from kazoo.exceptions import NoAuthError, RolledBackError, RuntimeInconsistency
 from kazoo.security import make_acl, make_digest_acl
 
 from conftest import Maker
-from parkazoo import failpoints, remove
+from parkazoo import failpoints, intents, remove
 from parkazoo.errors import NotUndone
 from parkazoo.layout import INTENTS
-from servers import wait_until
 
 ALICE = [("digest", "alice:secret")]
 ALL_ALICE = [make_digest_acl("alice", "secret", all=True)]
@@ -42,17 +41,15 @@ def in_two_directories(client: Any, acl: Any) -> None:
 
 def die_half_way(client: Any, transaction: Any, monkeypatch: Any) -> None:
     """Commit, and end without a word when one shard has done its part."""
-    reached: list[str] = []
 
     def hook(label: str, when: str) -> None:
         if (label, when) == ("intent.3.apply", failpoints.AFTER):
-            reached.append(label)
-            raise SystemExit  # of the thread: nothing more is done
+            raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr(failpoints, "hook", hook)
-        transaction.commit_async()
-        wait_until(lambda: reached, "half of it is done")
+        with pytest.raises(KeyboardInterrupt):
+            intents.commit(client, transaction.operations, None)
     client.stop()
 
 
@@ -120,3 +117,27 @@ def test_who_may_not_read_a_node_is_answered_like_kazoo(make: Maker) -> None:
     first, second = transaction.commit()
     assert isinstance(first, RolledBackError) and isinstance(second, NoAuthError)
     assert alice.get_children("/p") == ["n"]
+
+
+def test_the_stat_of_a_directory_that_a_transaction_sets_is_that_of_its_children(
+    make: Maker,
+) -> None:
+    """It was that of its own node, whose child is a link."""
+    client = make()
+    for number in range(5):
+        client.create(f"/d/{number}", makepath=True)
+    client.create("/leaf")
+    for path, children in (("/d", 5), ("/leaf", 0)):
+        transaction = client.transaction()
+        transaction.set_data(path, b"1")
+        (stat,) = transaction.commit()
+        assert stat == client.exists(path) and stat.numChildren == children
+
+
+def test_the_root_counts_its_children_as_it_lists_them(make: Maker) -> None:
+    client = make()
+    client.create("/x")
+    names, stat = client.get_children("/", include_data=True)
+    assert sorted(names) == ["x", "zookeeper"] and stat.numChildren == 2
+    assert stat == client.exists("/") == client.get("/")[1] == client.get_acls("/")[1]
+    assert client.set("/", b"").numChildren == 2

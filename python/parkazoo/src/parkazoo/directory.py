@@ -115,7 +115,20 @@ def _completed(
             found[index] = yield from _hidden_stat(layout.buckets(path)[index])
         elif isinstance(reply, Exception):
             raise reply
-    return merged(stat, found)
+    stat = merged(stat, found)
+    if path == "/":  # its child is ZooKeeper's own subtree, too
+        stat = stat._replace(numChildren=stat.numChildren + 1)
+    return stat
+
+
+def completed_if_shown(
+    layout: Layout, path: str, stat: ZnodeStat, found: list[Any] | None = None
+) -> Machine:
+    """The Stat of a node that was changed, also if its children are hidden from us."""
+    try:
+        return (yield from _completed(layout, path, stat, found))
+    except NoAuthError:
+        return merged(stat, [])
 
 
 def _hidden_stat(bucket: Bucket) -> Machine:
@@ -231,10 +244,7 @@ def set_data(layout: Layout, path: str, value: bytes | None, version: int) -> Ma
         raise _one(failed)
     if not (stat.numChildren or path in layout.linked):
         return stat
-    try:
-        return (yield from _completed(layout, path, stat, found))
-    except NoAuthError:
-        return merged(stat, [])  # it is set; its children are hidden from us
+    return (yield from completed_if_shown(layout, path, stat, found))
 
 
 def set_acls(layout: Layout, path: str, acls: list[Any], version: int) -> Machine:
@@ -247,10 +257,7 @@ def set_acls(layout: Layout, path: str, acls: list[Any], version: int) -> Machin
         return stat
     for bucket in layout.buckets(path):
         yield from mirror(bucket, node, acls, stat)
-    try:
-        return (yield from _completed(layout, path, stat, None))
-    except NoAuthError:
-        return merged(stat, [])  # so that we may not look
+    return (yield from completed_if_shown(layout, path, stat))
 
 
 # -- creating --------------------------------------------------------------------

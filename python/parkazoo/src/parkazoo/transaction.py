@@ -31,9 +31,11 @@ from kazoo.protocol.serialization import (
     Create,
     Delete,
     GetChildren,
+    SetData,
 )
 from kazoo.security import OPEN_ACL_UNSAFE
 
+from parkazoo import directory
 from parkazoo.buckets import (
     ATTEMPTS_MAX,
     close_buckets,
@@ -139,7 +141,7 @@ def native(
             # It has been committed: nothing that comes after may say otherwise.
             with suppress(KazooException, Contention):
                 yield from _open_early(layout, groups, logical)
-            return logical
+            return (yield from _complete(layout, groups, logical))
     raise Contention("this transaction keeps meeting others; try again")
 
 
@@ -159,6 +161,19 @@ def _open_early(layout: Layout, groups: list[Group], results: list[Any]) -> Mach
             and needed_at_once(create.acl)
         ):
             yield from open_early(layout, made, create.acl, 0, fresh)
+
+
+def _complete(layout: Layout, groups: list[Group], results: list[Any]) -> Machine:
+    """A directory's children are elsewhere, so a Stat of it takes one more read."""
+    completed = []
+    for group, result in zip(groups, results, strict=True):
+        path = group.operation.path
+        if isinstance(group.operation, SetData) and (
+            result.numChildren or path in layout.linked
+        ):
+            result = yield from directory.completed_if_shown(layout, path, result)
+        completed.append(result)
+    return completed
 
 
 def _failure(count: int, number: int, error: Exception) -> list[Exception]:
