@@ -6,11 +6,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kazoo.exceptions import NoAuthError, RolledBackError, RuntimeInconsistency
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    NoAuthError,
+    NoChildrenForEphemeralsError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
 from kazoo.security import make_acl, make_digest_acl
 
-from conftest import Maker
-from parkazoo import failpoints, intents, remove
+from conftest import EnsembleFactory, Maker
+from parkazoo import ParKazooClient, failpoints, intents, remove
 from parkazoo.errors import NotUndone
 from parkazoo.layout import INTENTS
 
@@ -141,3 +147,33 @@ def test_the_root_counts_its_children_as_it_lists_them(make: Maker) -> None:
     assert sorted(names) == ["x", "zookeeper"] and stat.numChildren == 2
     assert stat == client.exists("/") == client.get("/")[1] == client.get_acls("/")[1]
     assert client.set("/", b"").numChildren == 2
+
+
+def test_a_transaction_that_may_not_take_a_directory_away_says_so(make: Maker) -> None:
+    """It tried a hundred times, and said that it kept meeting others."""
+    alice, low = make(auth_data=ALICE), make()
+    alice.create("/p/d/x", makepath=True)
+    alice.delete("/p/d/x")
+    alice.set_acls("/p/d", [*ALL_ALICE, READ_ALL])
+    transaction = low.transaction()
+    transaction.delete("/p/d")
+    (refusal,) = transaction.commit()
+    assert isinstance(refusal, NoAuthError)
+    assert alice.get_children("/p/d") == []
+
+
+def test_an_ephemeral_and_its_child_are_refused_as_in_kazoo(
+    ensembles: EnsembleFactory,
+) -> None:
+    (one,) = ensembles(1)
+    answers = []
+    for client in (KazooClient(one.hosts), ParKazooClient(one.hosts)):
+        client.start()
+        transaction = client.transaction()
+        transaction.create("/e", ephemeral=True)
+        transaction.create("/e/x")
+        answers.append([type(result) for result in transaction.commit()])
+        assert client.exists("/e") is None
+        client.stop()
+        client.close()
+    assert answers[0] == answers[1] == [RolledBackError, NoChildrenForEphemeralsError]

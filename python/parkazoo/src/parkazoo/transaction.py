@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import (
     KazooException,
+    NodeExistsError,
     NoNodeError,
     NotEmptyError,
     RolledBackError,
@@ -210,6 +211,8 @@ def _prepare(
     if refused.path != group.node.path:
         if isinstance(failed.error, NotEmptyError) and refused.path.endswith(BUCKET):
             return False  # the bucket has children, so the directory has
+        if not isinstance(failed.error, (NodeExistsError, NoNodeError, NotEmptyError)):
+            return False  # as without what we added: a missing right, for instance
         # Something we added has changed since we looked: look again.
         group.before.clear()
         yield from _expand(layout, table, groups, number, shards)
