@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,7 +21,9 @@ def test_recipes_are_awaited(ensembles: EnsembleFactory) -> None:
     async def program() -> None:
         async with parkazoo.aio.Client(hosts, timeout=30) as client:
             counter = await client.recipe("Counter", "/hits")
-            await asyncio.gather(*[counter.run(lambda c: c + 2) for _ in range(5)])
+            await asyncio.gather(
+                *[counter.on_thread(lambda c: c + 2) for _ in range(5)]
+            )
             assert await counter.value() == 10
             queue = await client.recipe("LockingQueue", "/jobs")
             await queue.put_all([b"a", b"b"])
@@ -27,7 +31,7 @@ def test_recipes_are_awaited(ensembles: EnsembleFactory) -> None:
             assert await queue.consume()
             party = await client.recipe("Party", "/members", "me")
             await party.join()
-            assert await party.run(list) == ["me"]
+            assert await party.on_thread(list) == ["me"]
 
             seen: asyncio.Queue[Any] = asyncio.Queue()
             await client.create("/watched", b"1")
@@ -41,6 +45,164 @@ def test_recipes_are_awaited(ensembles: EnsembleFactory) -> None:
             assert (await client.server_version())[:2] == (3, 9)
 
     asyncio.run(program())
+
+
+MADE: dict[str, tuple[Any, ...]] = {
+    "Barrier": ("/p",),
+    "ChildrenWatch": ("/", print),
+    "Counter": ("/c",),
+    "DataWatch": ("/", print),
+    "DoubleBarrier": ("/p", 2),
+    "Election": ("/p",),
+    "Lock": ("/p",),
+    "LockingQueue": ("/p",),
+    "MultiNonBlockingLease": (1, "/m", timedelta(hours=1)),
+    "NonBlockingLease": ("/l", timedelta(hours=1)),
+    "Party": ("/p",),
+    "Queue": ("/p",),
+    "ReadLock": ("/p",),
+    "Semaphore": ("/p",),
+    "SetPartitioner": ("/s", ("a", "b")),
+    "ShallowParty": ("/p",),
+    "WriteLock": ("/p",),
+}
+
+
+def test_no_name_of_ours_hides_one_of_a_recipe(ensembles: EnsembleFactory) -> None:
+    """`await election.run(lead)` called `lead` itself: nobody was elected, all led."""
+    (one,) = ensembles(1)
+
+    async def program() -> None:
+        async with parkazoo.aio.Client(one.hosts, timeout=30) as client:
+            kazoos = {
+                name
+                for name, made in vars(client.client).items()
+                if getattr(getattr(made, "func", None), "__module__", "").startswith(
+                    "kazoo.recipe."
+                )
+            }
+            assert kazoos == set(MADE)
+            for name, arguments in MADE.items():
+                recipe = await client.recipe(name, *arguments)
+                ours = {*vars(parkazoo.aio.Recipe), *vars(recipe)} - set(dir(object))
+                both = ours & set(dir(recipe._made)) - {"__dict__", "__weakref__"}
+                # A lease's, which ours hands on.
+                assert both - {"__module__", "__bool__"} == set(), name
+
+    asyncio.run(asyncio.wait_for(program(), PATIENCE_SECONDS))
+
+
+@pytest.mark.parametrize(
+    "name", ["Lock", "ReadLock", "WriteLock", "Semaphore", "of Kazoo"]
+)
+def test_what_is_acquired_is_held(ensembles: EnsembleFactory, name: str) -> None:
+    """A recipe that was made by `recipe` was entered by everybody at once."""
+    hosts = ";".join(ensemble.hosts for ensemble in ensembles(2))
+
+    async def program() -> None:
+        async with (
+            parkazoo.aio.Client(hosts, timeout=30) as client,
+            parkazoo.aio.Client(hosts, timeout=30) as other,
+        ):
+
+            async def made(of: parkazoo.aio.Client) -> Any:
+                if name == "of Kazoo":
+                    return of.client.Lock("/lock")
+                return await of.recipe(name, "/lock")
+
+            mine, theirs = await made(client), await made(other)
+            async with client.acquired(mine) as held:
+                assert held is mine
+                if name == "ReadLock":
+                    theirs = await other.recipe("WriteLock", "/lock")
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(enter(other, theirs), 1)
+            await enter(other, theirs)
+
+    async def enter(client: parkazoo.aio.Client, recipe: Any) -> None:
+        async with client.acquired(recipe):
+            pass
+
+    asyncio.run(asyncio.wait_for(program(), PATIENCE_SECONDS))
+
+
+def test_what_cannot_be_acquired_is_refused(ensembles: EnsembleFactory) -> None:
+    (one,) = ensembles(1)
+
+    async def program() -> None:
+        async with parkazoo.aio.Client(one.hosts, timeout=30) as client:
+            for refused in (
+                asyncio.Lock(),
+                await client.recipe("Election", "/e"),
+                client.client.LockingQueue("/q"),
+            ):
+                with pytest.raises(TypeError, match="give a Lock, ReadLock"):
+                    async with client.acquired(refused):
+                        raise AssertionError("it is not held")
+
+    asyncio.run(asyncio.wait_for(program(), PATIENCE_SECONDS))
+
+
+def test_one_leads_at_a_time(ensembles: EnsembleFactory) -> None:
+    hosts = ";".join(ensemble.hosts for ensemble in ensembles(2))
+    leading, led = [], []
+
+    def begin() -> None:
+        leading.append(1)
+        assert len(leading) == 1
+
+    def end() -> None:
+        leading.pop()
+        led.append(1)
+
+    def lead_on_thread(seconds: float) -> None:
+        begin()
+        time.sleep(seconds)
+        end()
+
+    async def lead(seconds: float) -> None:
+        begin()
+        await asyncio.sleep(seconds)
+        end()
+
+    async def program() -> None:
+        async with parkazoo.aio.Client(hosts, timeout=30) as client:
+            made = [await client.recipe("Election", "/e", str(n)) for n in range(4)]
+            await asyncio.gather(
+                *[
+                    election.run(lead if index % 2 else lead_on_thread, 0.3)
+                    for index, election in enumerate(made)
+                ]
+            )
+            assert (led, leading) == ([1] * 4, [])
+
+            async def fail() -> None:
+                raise LookupError("led badly")
+
+            with pytest.raises(LookupError):
+                await made[0].run(fail)
+            await made[1].run(lead, 0)
+
+    asyncio.run(asyncio.wait_for(program(), PATIENCE_SECONDS))
+
+
+def test_a_lease_that_another_holds_is_false(ensembles: EnsembleFactory) -> None:
+    """It was true, as every object is that does not say otherwise."""
+    (one,) = ensembles(1)
+
+    async def program() -> None:
+        async with parkazoo.aio.Client(one.hosts, timeout=30) as client:
+
+            async def lease(holder: str) -> Any:
+                hour = timedelta(hours=1)
+                return await client.recipe("NonBlockingLease", "/l", hour, holder)
+
+            assert await lease("me")
+            assert not await lease("you")
+            with pytest.raises(TypeError, match="on_thread"):
+                bool(await client.recipe("Queue", "/q"))
+
+    asyncio.run(asyncio.wait_for(program(), PATIENCE_SECONDS))
 
 
 def test_pooled_clients_listen_on_the_loop(ensembles: EnsembleFactory) -> None:

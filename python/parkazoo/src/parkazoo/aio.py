@@ -5,7 +5,7 @@
         async with client.lock("/lock"):
             ...
         counter = await client.recipe("Counter", "/hits")
-        await counter.run(lambda c: c + 1)
+        await counter.on_thread(lambda c: c + 1)
 
 What: a front over a `ParKazooClient` of its own (or a `PooledClient`). Data operations
 are awaited without a thread of their own: they are Kazoo's `_async` forms, whose
@@ -33,6 +33,8 @@ from concurrent.futures import Future, wait
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
+
+from kazoo.recipe.election import Election
 
 from parkazoo.client import ParKazooClient
 from parkazoo.pool import PooledClient
@@ -95,6 +97,20 @@ def _take_back(recipe: Any, acquiring: Future[Any]) -> None:
             recipe.release()
 
 
+def _acquirable(recipe: Any) -> Any:
+    """What blocks until it is held: Kazoo's own object."""
+    made = recipe._made if isinstance(recipe, Recipe) else recipe
+    for name in ("acquire", "release"):
+        found = getattr(made, name, None)
+        if not callable(found) or inspect.iscoroutinefunction(found):
+            raise TypeError(
+                f"{type(made).__name__} cannot be acquired: it has no {name}() that"
+                " blocks; give a Lock, ReadLock, WriteLock or Semaphore, of Kazoo's"
+                " client or of this client's recipe()"
+            )
+    return made
+
+
 class Recipe:
     """One of Kazoo's recipes. Whatever it has is called, and awaited: methods, and
     attributes, too, because some of them ask the servers.
@@ -102,25 +118,40 @@ class Recipe:
         queue = await client.recipe("Queue", "/jobs")
         await queue.put(b"x")
         party = await client.recipe("Party", "/members", "me")
-        print(await party.run(list))
+        print(await party.on_thread(list))
+
+    `run` of an Election calls its function on a thread, since it may block. What a
+    coroutine function gives runs on the event loop, and leads until it ends.
     """
 
-    def __init__(self, client: Client, made: Any) -> None:
-        self._client, self._made = client, made
+    # Names of ours hide those of Kazoo's recipes: none has any of these.
+    def __init__(self, front: Client, made: Any) -> None:
+        self._front, self._made = front, made
 
-    async def run(self, function: Callable[[Any], Any]) -> Any:
+    async def on_thread(self, function: Callable[[Any], Any]) -> Any:
         """Call a function that blocks with Kazoo's own recipe object, on a thread."""
-        return await self._client.run(function, self._made)
+        return await self._front.run(function, self._made)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def reach(made: Any, arguments: Any, named: Any) -> Any:
             found = getattr(made, name)
+            if isinstance(made, Election) and name == "run" and arguments:
+                lead, *rest = arguments
+                arguments = (self._front._awaited(lead), *rest)
             return found(*arguments, **named) if callable(found) else found
 
         async def call(*arguments: Any, **named: Any) -> Any:
-            return await self._client.run(reach, self._made, arguments, named)
+            return await self._front.run(reach, self._made, arguments, named)
 
         return call
+
+    def __bool__(self) -> bool:
+        """Whether a lease was obtained."""
+        if hasattr(type(self._made), "__bool__"):
+            return bool(self._made)
+        if hasattr(type(self._made), "__len__"):
+            raise TypeError("its length is the servers': await recipe.on_thread(len)")
+        return True
 
 
 class Client:
@@ -268,17 +299,22 @@ class Client:
 
     @asynccontextmanager
     async def acquired(self, recipe: Any) -> AsyncIterator[Any]:
-        """Hold a recipe that has `acquire` and `release`."""
-        acquiring = self._begin(recipe.acquire)
+        """Hold a recipe that has `acquire` and `release`: one of Kazoo's own, or what
+        `recipe` gave for one.
+
+        :raises TypeError: it has not, or they do not block until they have.
+        """
+        made = _acquirable(recipe)
+        acquiring = self._begin(made.acquire)
         try:
             await asyncio.wrap_future(acquiring)
         except asyncio.CancelledError:
-            await self._finish(_take_back, recipe, acquiring)
+            await self._finish(_take_back, made, acquiring)
             raise
         try:
             yield recipe
         finally:
-            await self._finish(recipe.release)
+            await self._finish(made.release)
 
     # -- data ----------------------------------------------------------------------
 
@@ -375,6 +411,20 @@ class Client:
         def called(*arguments: Any) -> None:
             assert self._loop is not None
             self._loop.call_soon_threadsafe(self._call, function, arguments)
+
+        return called
+
+    def _awaited(self, function: Any) -> Any:
+        """For a thread: what it gives that is to be awaited is, on the event loop."""
+        if not callable(function):
+            return function  # Kazoo has words for it
+
+        def called(*arguments: Any, **named: Any) -> Any:
+            outcome = function(*arguments, **named)
+            if not inspect.iscoroutine(outcome):
+                return outcome
+            assert self._loop is not None
+            return asyncio.run_coroutine_threadsafe(outcome, self._loop).result()
 
         return called
 
