@@ -3,13 +3,16 @@ servers. That they are whole whoever dies is seen in `test_killed_clients.py`.""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
+    BadArgumentsError,
     NoAuthError,
     NoChildrenForEphemeralsError,
+    NotEmptyError,
     RolledBackError,
     RuntimeInconsistency,
 )
@@ -177,3 +180,77 @@ def test_an_ephemeral_and_its_child_are_refused_as_in_kazoo(
         client.stop()
         client.close()
     assert answers[0] == answers[1] == [RolledBackError, NoChildrenForEphemeralsError]
+
+
+def transact(client: Any, *operations: tuple[Any, ...]) -> list[Any]:
+    transaction = client.transaction()
+    for kind, *arguments in operations:
+        getattr(transaction, kind)(*arguments)
+    results: list[Any] = transaction.commit()
+    return results
+
+
+def test_a_transaction_over_shards_is_done_in_an_order_that_works(make: Maker) -> None:
+    """Shard by shard, in the order of their first nodes, a directory was to go before
+    its child."""
+    client = make(cross_shard="intent")
+    client.create("/status")
+    client.create("/a/b", makepath=True)
+    steps = ("set_data", "/status", b"done"), ("delete", "/a/b"), ("delete", "/a")
+    results = transact(client, *steps)
+    assert not any(isinstance(result, Exception) for result in results)
+    assert client.exists("/a") is None and client.get("/status")[0] == b"done"
+    made = ["/a", "/a/b", "/a/b/c"]
+    assert transact(client, *(("create", path) for path in made)) == made
+    # And back: what is refused last undoes them in the opposite order.
+    client.set("/a/b/c", b"old")
+    client.create("/full/d/x", makepath=True)
+    steps = [("delete", path) for path in (*reversed(made), "/full/d")]
+    results = transact(client, *steps)
+    assert [type(result) for result in results] == [RolledBackError] * 3 + [
+        NotEmptyError
+    ]
+    assert client.get("/a/b/c")[0] == b"old"
+    steps = [("create", path) for path in ("/n", "/n/o", "/n/o/p")]
+    results = transact(client, *steps, ("delete", "/full/d"))
+    assert isinstance(results[-1], NotEmptyError)
+    assert client.exists("/n") is None
+    assert intents_left(client) == []
+
+
+def test_an_order_that_cannot_work_shard_by_shard_is_refused(make: Maker) -> None:
+    """Children that are made and that are deleted on one shard, directories, too."""
+    client = make(cross_shard="intent")
+    shards: dict[int, str] = {}
+    for number in itertools.count():
+        made, shard = f"/d{number}", client._layout.buckets(f"/d{number}")[0].shard
+        old = shards.setdefault(shard, made)
+        if old != made:
+            break
+    client.create(f"{old}/x", makepath=True)
+    steps = [("create", made), ("create", f"{made}/x")]
+    steps += [("delete", f"{old}/x"), ("delete", old)]
+    with pytest.raises(BadArgumentsError, match="two transactions"):
+        transact(client, *steps)
+    assert client.exists(f"{old}/x") and not client.exists(made)
+    assert len(transact(client, *steps[:2]) + transact(client, *steps[2:])) == 4
+
+
+def test_a_transaction_whose_record_servers_would_not_take_is_refused(
+    make: Maker,
+) -> None:
+    """The servers cut the connection, and the client was SUSPENDED."""
+    client = make(cross_shard="intent")
+    for directory in ("/p", "/q"):
+        client.create(f"{directory}/n", b"z" * 500_000, makepath=True)
+    states: list[str] = []
+    client.add_listener(states.append)
+    steps = [("set_data", f"{directory}/n", b"") for directory in ("/p", "/q")]
+    with pytest.raises(BadArgumentsError, match="1333510 bytes, more than 1000000"):
+        transact(client, *steps)
+    assert states == [] and client.get("/p/n")[1].version == 0
+    for directory in ("/p", "/q"):
+        client.set(f"{directory}/n", b"z" * 374_000)
+    results = transact(client, *steps)
+    assert not any(isinstance(result, Exception) for result in results)
+    assert states == []

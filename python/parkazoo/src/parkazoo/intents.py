@@ -1,6 +1,7 @@
 """Transactions over several shards, for those who ask for them.
 
-What: the operations are grouped by shard. An intent with all of them, and with
+What: the operations are grouped by shard, and the shards put in an order in which
+what depends on each other comes in its own. An intent with all of them, and with
 what their nodes were like before, is written first. Then each shard does its group
 in one native transaction that also leaves a *done* mark, and checks that its nodes
 are still what they were. If all did, the intent is deleted and that is the end; if
@@ -66,8 +67,8 @@ from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 
 from parkazoo import buckets, directory, failpoints
 from parkazoo.errors import Contention, NotUndone
-from parkazoo.layout import CONFIG, DONE, INTENTS, fence
-from parkazoo.mapping import EnsembleRemoved, Table
+from parkazoo.layout import CONFIG, DONE, INTENTS, Layout, fence
+from parkazoo.mapping import EnsembleRemoved, Table, parent
 from parkazoo.remove import ask
 from parkazoo.rights import is_hidden
 from parkazoo.steps import SEQUENCE, Call, Multi, MultiFailed
@@ -82,6 +83,9 @@ ATTEMPTS_MAX = 5
 # The table changes a few times a second while shards move, and rarely otherwise.
 RECORD_ATTEMPTS_MAX, RECORD_PAUSE = 100, 0.05
 OPERATIONS_MAX = 500
+# Servers take requests of 1,048,575 bytes unless they are told otherwise
+# (jute.maxbuffer), and the record is written in one with its owner.
+BYTES_MAX = 1_000_000
 # What the mark of a shard says that is not to do its part any more.
 NEVER = b"never"
 # The refusals to undo something that mean that somebody has changed it since.
@@ -174,21 +178,53 @@ def _before(client: ParKazooClient, number: int, operation: Any) -> dict[str, An
     return record
 
 
-def _attempt(client: ParKazooClient, operations: list[Any]) -> list[Any]:
-    layout = client._layout
-    records = [_before(client, n, op) for n, op in enumerate(operations)]
+def _parts(layout: Layout, operations: list[Any]) -> list[Any]:
+    """Each shard with the numbers of its operations, in an order that works: a node
+    and its child that are both created, or both deleted, keep theirs."""
     by_shard: dict[int, list[int]] = {}
+    shards = [layout.node(operation.path).shard for operation in operations]
+    for number, shard in enumerate(shards):
+        by_shard.setdefault(shard, []).append(number)
+    first: dict[int, set[int]] = {shard: set() for shard in by_shard}
+    numbers = {operation.path: number for number, operation in enumerate(operations)}
     for number, operation in enumerate(operations):
-        by_shard.setdefault(layout.node(operation.path).shard, []).append(number)
+        above = numbers.get(parent(operation.path))
+        if above is None or type(operations[above]) is not type(operation):
+            continue
+        earlier, later = (shards[each] for each in sorted((above, number)))
+        if isinstance(operation, (Create, Delete)) and earlier != later:
+            first[later].add(earlier)
+    parts: list[Any] = []
+    while by_shard:
+        ready = next((s for s in by_shard if not first[s] & by_shard.keys()), None)
+        if ready is None:
+            raise BadArgumentsError(
+                "of the directories that this transaction makes or deletes together"
+                " with their children, two have their children on one shard, and it"
+                " would have to be both the first and the last to be changed; do it"
+                " in two transactions"
+            )
+        parts.append([ready, by_shard.pop(ready)])
+    return parts
+
+
+def _attempt(client: ParKazooClient, operations: list[Any]) -> list[Any]:
+    parts = _parts(client._layout, operations)
+    records = [_before(client, n, op) for n, op in enumerate(operations)]
     identity = buckets.fresh()
-    parts = [[shard, numbers] for shard, numbers in by_shard.items()]
     intent = f"{INTENTS}/t-{identity}"
     document = json.dumps({"parts": parts, "records": records}).encode()
+    if len(document) > BYTES_MAX:
+        raise BadArgumentsError(
+            f"the record of this transaction, with what its nodes are like now, has"
+            f" {len(document)} bytes, more than {BYTES_MAX}, the most that servers"
+            " are sure to take; set or delete fewer bytes at once"
+        )
     seat = _record(client, intent, document)
     failpoints.reached("intent.1.prepare", failpoints.AFTER)
     results: list[Any] = [None] * len(operations)
     try:
-        for shard, numbers in by_shard.items():
+        for shard, numbers in parts:
             found = _do(client, shard, numbers, operations, records, identity)
             for number, result in zip(numbers, found, strict=True):
                 results[number] = result
@@ -236,7 +272,11 @@ def _record(client: ParKazooClient, intent: str, document: bytes) -> Any:
         begin.check(CONFIG, stat.version)
         begin.create(intent, document, acl=OPEN_ACL_UNSAFE)
         begin.create(f"{intent}/owner", b"", acl=OPEN_ACL_UNSAFE, ephemeral=True)
-        results = begin.commit()
+        try:
+            results = begin.commit()
+        except ConnectionLoss:
+            release(seat, intent)  # if it is there, nobody would go on with it
+            raise
         if isinstance(results[0], BadVersionError):
             continue
         for result in results:
