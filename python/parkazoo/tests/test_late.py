@@ -199,6 +199,37 @@ def test_an_ephemeral_of_a_copied_nodes_name_is_not_taken_for_it(make: Maker) ->
     assert data == b"lock" and stat.ephemeralOwner
 
 
+def test_a_child_that_is_made_anew_while_it_is_copied_counts_as_often_as_it_was_made(
+    make: Maker,
+) -> None:
+    """The directory's number of changes, and the next number in it, ran ahead."""
+    client = make()
+    client.create("/count/x", b"old", makepath=True)
+    table, layout = client.table, client._layout
+    assert table is not None
+    node = layout.node("/count/x")
+    target = next(n for n in table.ensembles if n != table.owners[node.shard])
+    copy, passes = Copier.copy, []
+
+    def make_anew(copier: Copier, frozen: bool = False) -> int:
+        if copier.shard == node.shard and len(passes) in (1, 2):
+            client.delete("/count/x")
+            client.create("/count/x", b"new%d" % len(passes))
+        passes.append(frozen)
+        return copy(copier, frozen)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Copier, "copy", make_anew)
+        Mover(client).move({node.shard: target})
+    assert passes == [False, False, False, True]
+    stat = client.exists("/count")
+    assert stat is not None
+    assert (stat.cversion, stat.numChildren) == (5, 1)
+    assert client.get("/count/x")[0] == b"new2"
+    made = client.create("/count/n", sequence=True)
+    assert made == "/count/n0000000003"
+
+
 def test_who_may_only_create_can_create_the_first_child(make: Maker) -> None:
     only = [make_acl("world", "anyone", create=True)]
     client, other = make(), make()

@@ -22,8 +22,8 @@ leave an ACL open on a shard that is in use.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,6 +116,7 @@ class Copier:
         self.ephemerals, self.buckets = set(), {}
         before = self.copied
         present: set[str] = set()
+        changed: list[str] = []
         for path, data, stat in self._walk(self.root):
             present.add(path)
             if path == self.root:
@@ -127,14 +128,19 @@ class Copier:
                 continue
             if self._is_bucket(path):
                 self.buckets[path] = stat
+            written = self.copied
             try:
                 with self._saying(path, frozen):
                     self._bring(path, data, stat)
             except _CHANGED:
                 self._erase(path)
+            if path in self.buckets and self.copied > written:
+                changed.append(path)
         for path in sorted(set(self.seen) - present, key=len):
             if path in self.seen:
                 self._erase(path)
+        if not frozen:  # else `settle` does, to which little is left then
+            self._count_all(changed, frozen)
         return self.copied - before
 
     def settle(self) -> None:
@@ -143,9 +149,13 @@ class Copier:
         The buckets are as the last copy saw them, frozen: a session that ends takes
         ephemerals away, which changes nothing in how many were ever created.
         """
-        for path, stat in self.buckets.items():
-            with self._saying(path, True):
-                self._count(path, stat)
+        self._count_all(self.buckets, True)
+
+    def _count_all(self, buckets: Iterable[str], frozen: bool) -> None:
+        """Behind all else of a pass: what is made anew there counts by itself."""
+        for path in buckets:
+            with suppress(*(() if frozen else _CHANGED)), self._saying(path, frozen):
+                self._count(path, self.buckets[path])
 
     def close(self) -> None:
         """Last of all: what was open to us gets its own ACL."""
@@ -258,8 +268,6 @@ class Copier:
             self.opened[path] = None
         self.copied += 1
         self.seen[path] = now
-        if self._is_bucket(path):
-            self._count(path, stat)
 
     def _must_open(self, path: str, acls: Any, stat: ZnodeStat) -> bool:
         """Would its own ACL keep us from copying the node, or what is below it?
