@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+from kazoo.exceptions import NotEmptyError
 from kazoo.security import make_acl, make_digest_acl
 
 from conftest import Maker
-from parkazoo import ParKazooClient
+from parkazoo import ParKazooClient, cli
 from parkazoo.check import Checker, Finding
 
 OWNER = ("digest", "me:secret")
@@ -36,3 +40,62 @@ def test_an_acl_whose_digests_are_hidden_is_not_set_by_what_is_shown(
     assert (found.kind, found.repaired) == ("acl", True)
     assert repair(owner) == repair(anybody) == []
     owner.create("/d/y")
+
+
+def home_of(client: ParKazooClient, path: str) -> tuple[Any, str]:
+    table, node = client.table, client._layout.node(path)
+    assert table is not None
+    return client._sessions.session(table.owners[node.shard]), node.path
+
+
+def forget(client: ParKazooClient, path: str, whole: bool) -> None:
+    """As an older backup of a directory's ensemble: its first child came later, or
+    the whole directory."""
+    session, place = home_of(client, path)
+    for link in session.get_children(place):
+        session.delete(f"{place}/{link}")
+    if whole:
+        session.delete(place)
+
+
+def kinds(client: ParKazooClient, **how: bool) -> list[tuple[str, str, bool]]:
+    return [(f.kind, f.where, f.repaired) for f in Checker(client).run(**how)]
+
+
+def test_a_directory_that_forgot_its_children_is_given_them_back(make: Maker) -> None:
+    """They were taken for orphans, and deleted as such, although everybody saw them."""
+    client = make()
+    for name in "abc":
+        client.create(f"/d/{name}", b"acknowledged", makepath=True)
+    forget(client, "/d", whole=False)
+    assert kinds(client) == [("link", "/d", False)]
+    assert kinds(client, repair=True, delete_orphans=True) == [("link", "/d", True)]
+    assert kinds(client) == []
+    stat = client.exists("/d")
+    assert stat is not None and stat.numChildren == 3
+    with pytest.raises(NotEmptyError):
+        client.delete("/d")
+    client.delete("/d", recursive=True)
+    assert kinds(client) == []
+
+
+def test_what_is_newer_than_its_directorys_backup_can_be_kept(
+    make: Maker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = make()
+    for path in ("/kept/x", "/dropped/x"):
+        client.create(path, b"acknowledged", makepath=True)
+        forget(client, path.rpartition("/")[0], whole=True)
+    hosts = ["--hosts", ";".join(client.bootstrap)]
+    assert cli.main([*hosts, "check", "--repair"]) == 1
+    said = capsys.readouterr().out
+    assert "orphan" in said and "make their directories again" in said
+    assert "next: `parkazoo check --repair`" not in said
+    client.ensure_path("/kept")
+    found = kinds(client, repair=True, delete_orphans=True)
+    assert sorted(found) == [("link", "/kept", True), ("orphan", "/dropped", True)]
+    assert client.get("/kept/x")[0] == b"acknowledged"
+    stat = client.exists("/kept")
+    assert stat is not None and stat.numChildren == 1
+    assert kinds(client) == []
+    assert sorted(client.get_children("/")) == ["kept", "zookeeper"]

@@ -5,7 +5,10 @@ What: walks every shard at its owner and every ensemble's leftovers, and reports
 finding is looked at a second time before it is believed or touched.
 
     orphan       a bucket with children whose directory is gone: never seen in any
-                 interleaving; shown, and deleted only if told to
+                 interleaving, and what an older backup of the directory's ensemble
+                 leaves; shown, and deleted only if told to
+    link         a directory with children that lacks the link to them, for the same
+                 reason: given one
     stray        an empty anchor or bucket without its directory, or the mark of a
                  transaction that is over: deleted
     leftover     a shard's nodes on an ensemble that does not own it: deleted
@@ -44,10 +47,20 @@ from kazoo.exceptions import (
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from parkazoo import hosts, namespace, naming, refencing, remove
+from parkazoo.buckets import fresh
 from parkazoo.clearing import NotCleared, clear, erase
 from parkazoo.copying import GONE, version_of
 from parkazoo.errors import MoveFailed, NamespaceMismatch
-from parkazoo.layout import CLAIM, CONFIG, DONE, INTENTS, Layout, decode, fence
+from parkazoo.layout import (
+    CLAIM,
+    CONFIG,
+    DONE,
+    INTENTS,
+    LINK,
+    Layout,
+    decode,
+    fence,
+)
 from parkazoo.mapping import ConfigurationInvalid, Table
 from parkazoo.move import FAREWELL, Mover
 from parkazoo.rights import is_hidden
@@ -295,7 +308,7 @@ class Checker:
                 continue
             if finding is None:
                 continue
-            if repair and finding.mendable and (finding.kind != "orphan" or delete):
+            if repair and (finding.mendable or (finding.kind == "orphan" and delete)):
                 finding.repaired = self._mend(session, path, directory, finding)
             yield finding
 
@@ -339,8 +352,12 @@ class Checker:
         at_home.sync(home.path)
         stat = at_home.exists(home.path)
         linked = stat is not None and stat.numChildren > 0
-        if not linked and names:
-            return Finding("orphan", directory, f"{len(names)} children, no directory")
+        if names and stat is None:
+            what = f"children: {len(names)}, and no directory"
+            return Finding("orphan", directory, what, mendable=False)
+        if names and not linked:
+            what = f"children: {len(names)}, and no link to them"
+            return Finding("link", directory, what)
         if not linked and not claimed:
             return Finding("stray", directory, "an anchor without its directory")
         if linked and "b" in inside:
@@ -355,6 +372,8 @@ class Checker:
         return None
 
     def _mend(self, session: Any, path: str, directory: str, finding: Finding) -> bool:
+        home = self.layout.node(directory)
+        at_home = self._at(self.table.owners[home.shard])
         try:
             if finding.kind == "orphan":
                 buckets = self.layout.buckets(directory)
@@ -364,9 +383,12 @@ class Checker:
                 if "b" in session.get_children(path):
                     session.delete(f"{path}/b")
                 session.delete(path)
+            elif finding.kind == "link":
+                change = at_home.transaction()
+                change.check(fence(home.shard), self.table.fences[home.shard])
+                change.create(home.path + LINK + fresh(), b"", acl=OPEN_ACL_UNSAFE)
+                return not any(isinstance(r, Exception) for r in change.commit())
             elif finding.kind == "acl":
-                home = self.layout.node(directory)
-                at_home = self._at(self.table.owners[home.shard])
                 session.set_acls(f"{path}/b", at_home.get_acls(home.path)[0])
         except (KazooException, MoveFailed):
             return False

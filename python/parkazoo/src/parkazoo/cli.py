@@ -407,6 +407,11 @@ def check_command(options: Any) -> int:
     # With a stranger in the namespace nothing is repaired.
     if mendable and not options.repair and not any(f.kind == "stranger" for f in found):
         lines.append("next: `parkazoo check --repair`")
+    if any(f.kind == "orphan" and not f.repaired for f in found):
+        lines.append(
+            "next, for orphans: to keep what is in them, make their directories again,"
+            " then `parkazoo check --repair`; or `--delete-orphans` with it deletes it"
+        )
     options.answer.give([vars(f) for f in found], lines)
     return WRONG if any(not f.repaired for f in found) else DONE
 
