@@ -251,6 +251,7 @@ def test_a_transaction_whose_record_servers_would_not_take_is_refused(
     assert states == [] and client.get("/p/n")[1].version == 0
     for directory in ("/p", "/q"):
         client.set(f"{directory}/n", b"z" * 374_000)
-    results = transact(client, *steps)
+    client.create("/r/n", b"z" * 500_000, makepath=True)
+    results = transact(client, *steps, ("check", "/r/n", 0))  # its data is not needed
     assert not any(isinstance(result, Exception) for result in results)
     assert states == []

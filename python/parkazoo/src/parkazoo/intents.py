@@ -164,7 +164,8 @@ def _before(client: ParKazooClient, number: int, operation: Any) -> dict[str, An
     if operation.version not in (-1, stat.version):
         raise Refused(number, BadVersionError())
     record["version"] = stat.version
-    record["data"] = base64.b64encode(data or b"").decode()
+    if not isinstance(operation, CheckVersion):
+        record["data"] = base64.b64encode(data or b"").decode()
     if isinstance(operation, Delete):
         if stat.ephemeralOwner:
             raise BadArgumentsError(
@@ -199,10 +200,10 @@ def _parts(layout: Layout, operations: list[Any]) -> list[Any]:
         ready = next((s for s in by_shard if not first[s] & by_shard.keys()), None)
         if ready is None:
             raise BadArgumentsError(
-                "of the directories that this transaction makes or deletes together"
-                " with their children, two have their children on one shard, and it"
-                " would have to be both the first and the last to be changed; do it"
-                " in two transactions"
+                "this transaction cannot be done shard by shard: what it makes or"
+                " deletes on one has to come both before and after what it does on"
+                " another, so that no node is without its directory; do it in two"
+                " transactions"
             )
         parts.append([ready, by_shard.pop(ready)])
     return parts
