@@ -122,7 +122,7 @@ def test_what_a_tree_counts_is_what_it_shows(
     hosts = ensembles(1)[0].hosts
     with started(hosts) as client:
         client.create("/a")
-    for words, first, lines in ((["/"], "/  [e0] 1 children", 2),
+    for words, first, lines in ((["/"], "/  [e0] 1 child,", 2),
                                 (["/zookeeper"], "/zookeeper  [e0]", 3)):  # fmt: skip
         assert cli.main(["--hosts", hosts, "tree", *words]) == 0
         said = capsys.readouterr().out

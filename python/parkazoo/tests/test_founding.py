@@ -279,6 +279,8 @@ def test_init_finds_a_namespace_by_any_of_its_members(
         assert cli.main(["--hosts", given, "init"]) == 2
         assert "add-ensemble" in capsys.readouterr().err
         assert holds(four) == []
+    assert cli.main(["--hosts", f"{one},{two}", "init"]) == 2
+    assert "a semicolon" in capsys.readouterr().err
     port = one.partition(":")[2]
     assert cli.main(["--hosts", f"{one};localhost:{port}", "init"]) == 2
     assert "and so does" in capsys.readouterr().err

@@ -69,9 +69,11 @@ def test_data_of_plain_zookeeper_is_brought_in(
 
     assert cli.main(["--hosts", hosts, "init"]) == 2
     assert "parkazoo init --import" in capsys.readouterr().err
-    command = ["--hosts", hosts, "--auth", ":".join(OWNER), "--json"]
+    command = ["--hosts", hosts, "--auth", ":".join(OWNER)]
     assert cli.main([*command, "init", "--import"]) == 0
-    assert json.loads(capsys.readouterr().out)["imported"] == len(nodes)
+    said = capsys.readouterr()
+    assert f"{len(nodes)} nodes imported" in said.out
+    assert f"\r{len(nodes)} nodes brought in" in said.err
 
     owner = ParKazooClient(hosts, timeout=30, auth_data=[OWNER], auto_init=False)
     stranger = ParKazooClient(hosts, timeout=30, auto_init=False)
@@ -148,6 +150,8 @@ def test_an_import_that_has_not_ended_keeps_programs_waiting(
     assert json.loads(capsys.readouterr().out)["importing"] is True
     assert cli.main([*command, "status"]) == 1
     assert "NOT USED BY PROGRAMS" in capsys.readouterr().out
+    assert cli.main([*command, "check"]) == 1
+    assert "unfinished import: data of plain ZooKeeper" in capsys.readouterr().out
     assert cli.main([*command, "init"]) == 2
     assert "init --import" in capsys.readouterr().err
     assert cli.main([*command, "init", end]) == 0

@@ -13,7 +13,8 @@ finding is looked at a second time before it is believed or touched.
                  transaction that is over: deleted
     leftover     a shard's nodes on an ensemble that does not own it: deleted
     acl          a bucket whose ACL is not its directory's: set
-    unfinished   a move or a recursive delete whose client is gone: ended
+    unfinished   a move or a recursive delete whose client is gone: ended; or an import,
+                 shown
     copy         an ensemble's copy of the table that is missing or old: written
     stranger     a member that was wiped, holds another namespace, says that it is
                  another member, or has a server that is not one of it: shown; nothing
@@ -109,6 +110,9 @@ class Checker:
         for stranger in list(self._strangers()):
             repair = delete_orphans = False  # that needs every ensemble
             yield stranger
+        if self.table.importing:
+            what = str(namespace.unfinished())
+            yield Finding("unfinished", "import", what, mendable=False)
         if self.table.seat not in self.away:
             yield from self._table(repair)
         yield from self._intents(repair)

@@ -47,6 +47,8 @@ from parkazoo.naming import STRANGER_SECONDS
 
 # For so long after a command was killed, nobody else may change the table.
 SESSION_SECONDS = 10.0
+# How often it is said how far an import is.
+PROGRESS_SECONDS = 0.2
 
 
 def main(words: list[str] | None = None) -> int:
@@ -129,6 +131,30 @@ def _progress(state: State) -> None:
     )
 
 
+@contextmanager
+def _counted(options: Any, what: str) -> Iterator[Callable[[], None]]:
+    """Say how far it is, in one line that is written over, a few times a second."""
+    count, said = 0, 0.0
+
+    def say() -> None:
+        if not options.json:
+            print(f"\r{count} {what} ", end="", file=sys.stderr, flush=True)
+
+    def seen_to() -> None:
+        nonlocal count, said
+        count += 1
+        if time.monotonic() > said + PROGRESS_SECONDS:
+            said = time.monotonic()
+            say()
+
+    try:
+        yield seen_to
+    finally:
+        say()
+        if not options.json:
+            print(file=sys.stderr)
+
+
 def _moved(
     options: Any,
     mover: Mover,
@@ -190,14 +216,18 @@ def init_command(options: Any) -> int:
         visit = partial(_visiting, options)
         if options.import_data:  # before anything is changed
             importing.refuse_ended(copies)
-            importing.look(clients)
+            with _counted(options, "nodes looked at") as seen_to:
+                importing.look(clients, seen_to)
         table = namespace.initialize(
             clients, rules, visit, beside, importing=options.import_data
         )
         count = 0
         if options.import_data:
-            with _client(options, renews=False) as client:
-                count = importing.copy_in(clients, client)
+            with (
+                _client(options, renews=False) as client,
+                _counted(options, "nodes brought in") as seen_to,
+            ):
+                count = importing.copy_in(clients, client, seen_to)
         elif table.importing and not options.beside:
             raise namespace.unfinished()
         elif table.importing:

@@ -15,7 +15,7 @@ one.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 from kazoo.client import CLOSED_STATES
 from kazoo.exceptions import (
@@ -92,7 +92,7 @@ class ParKazooClient(Facade):
         degraded: bool = False,
         session_order: bool = False,
         strict_reads: bool = False,
-        cross_shard: str = "refuse",
+        cross_shard: Literal["refuse", "intent"] = "refuse",
         **named: Any,
     ) -> None:
         if cross_shard not in ("refuse", "intent"):

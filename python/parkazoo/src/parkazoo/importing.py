@@ -18,7 +18,7 @@ up, none does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -51,8 +51,17 @@ END_SECONDS = 15.0
 _OURS = make_acl("world", "anyone", create=True, admin=True)
 
 
-def look(sources: Mapping[str, Any]) -> None:
+Count = Callable[[], None]
+
+
+def no_count() -> None:
+    """Nobody wants to know how far it is."""
+
+
+def look(sources: Mapping[str, Any], seen_to: Count = no_count) -> None:
     """Look over all that would be imported, so that what is refused changes nothing.
+
+    `seen_to` is told of each node.
 
     :raises Unreadable: a node, or its ACL, may not be read by whoever asks.
     :raises ImportConflict: two ensembles have different nodes at one path.
@@ -63,6 +72,7 @@ def look(sources: Mapping[str, Any]) -> None:
     for hosts, source in sources.items():
         below = list(_walk(source, "/", hosts, unreadable))
         for path in ["/", *below] if below else []:
+            seen_to()
             try:
                 node = _read(source, path)
             except NoAuthError:
@@ -151,14 +161,16 @@ def refuse_ended(copies: Iterable[Table | None]) -> None:
         raise _ended(found[0])
 
 
-def copy_in(sources: Mapping[str, Any], client: ParKazooClient) -> int:
+def copy_in(
+    sources: Mapping[str, Any], client: ParKazooClient, seen_to: Count = no_count
+) -> int:
     """Returns the number of nodes copied. Until it has, programs do not start.
 
-    `client` is one that never renews its sessions.
+    `client` is one that never renews its sessions. `seen_to` is told of each node.
     """
     with _alone(client) as mover:
         begun = _begun(client)
-        count = _copy(list(sources.values()), client, "/")
+        count = _copy(list(sources.values()), client, "/", seen_to)
         if begun:
             _close_below(list(sources.values()), mover, "/")
         _copy_root(list(sources.values()), client)
@@ -255,7 +267,7 @@ def _overtaken() -> ImportEnded:
     )
 
 
-def _copy(sources: list[Any], client: ParKazooClient, path: str) -> int:
+def _copy(sources: list[Any], client: ParKazooClient, path: str, seen_to: Count) -> int:
     """Copy what is below a path, of all that have it: it is closed when all is in."""
     count = 0
     for name in sorted({name for source in sources for name in _names(source, path)}):
@@ -281,7 +293,8 @@ def _copy(sources: list[Any], client: ParKazooClient, path: str) -> int:
             if first is not acls and not _left_open(client, child, first):
                 first = acls
         failpoints.reached("import.1.node", failpoints.AFTER)
-        count += _copy(list(nodes), client, child)
+        seen_to()
+        count += _copy(list(nodes), client, child, seen_to)
         if first is not acls:
             client.set_acls(child, acls)
             failpoints.reached("import.2.acl", failpoints.AFTER)

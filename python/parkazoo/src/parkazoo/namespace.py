@@ -67,6 +67,7 @@ def initialize(
     `importing`: nobody is to use it before data has been brought in.
     """
     if not importing and (there := _there_already(by_hosts)) is not None:
+        founding.refuse(by_hosts, visit)
         return there
     ordered = sorted(by_hosts)
     names = {f"e{n}": hosts for n, hosts in enumerate(ordered)}

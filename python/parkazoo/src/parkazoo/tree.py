@@ -86,7 +86,8 @@ def branch(node: dict[str, Any]) -> str:
     shown = node["path"].rsplit("/", 1)[1] if node["depth"] else node["path"]
     return (
         f"{'  ' * node['depth']}{shown}"
-        f"  [{node['ensemble']}] {known(node['children'])} children,"
+        f"  [{node['ensemble']}] {known(node['children'])}"
+        f" {'child' if node['children'] == 1 else 'children'},"
         f" {known(node['bytes'])} bytes"
         + (", ephemeral" if node["ephemeral"] else "")
         + (reach(node["unreachable"]) if node["unreachable"] else "")
