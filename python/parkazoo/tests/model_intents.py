@@ -153,10 +153,16 @@ class Explorer:
         sessions = SimpleNamespace(
             table=self.table, by_name=by_name, seat=lambda: by_name[self.table.seat]
         )
-        handler = SimpleNamespace(async_result=Result, sleep_func=lambda seconds: None)
+        handler = SimpleNamespace(
+            async_result=Result,
+            sleep_func=lambda seconds: None,
+            spawn=lambda work, *given: work(*given),
+        )
+        never_again = SimpleNamespace(wait=lambda seconds: True)
         logger = logging.Logger("model", logging.CRITICAL + 1)
         return SimpleNamespace(
             _sessions=sessions, _layout=Layout(Rules()), handler=handler,
+            _stopped=never_again,
             logger=logger, unchroot=lambda path: path,
         )  # fmt: skip
 
@@ -204,7 +210,7 @@ class Explorer:
         for reply in process.replies:
             found = routine.switch(reply)
         if not routine.dead:
-            routine.throw()
+            routine.stop()
         return found
 
     # -- what is checked -----------------------------------------------------------

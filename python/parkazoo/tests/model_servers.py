@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from greenlet import getcurrent, greenlet
+from greenlet import GreenletExit, getcurrent, greenlet
 from kazoo.exceptions import (
     BadVersionError,
     KazooException,
@@ -128,7 +128,10 @@ def execute(tree: Tree, request: Any, session: int) -> tuple[Tree, Any]:
 
 def asks(name: str, request: Any) -> Any:
     """Ask an ensemble: the explorer answers when it is this process's turn."""
-    reply = getcurrent().parent.switch((name, request))
+    routine = getcurrent()
+    if routine.stopped:
+        raise GreenletExit
+    reply = routine.parent.switch((name, request))
     if isinstance(reply, Exception):
         raise reply
     return reply
@@ -138,6 +141,7 @@ class Ensemble:
     """One session with one ensemble, as `remove` and `intents` use it."""
 
     connected = True
+    _session_id = 1
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -228,23 +232,30 @@ class InTurn:
     def __init__(self, client: Any, machine: Any, done: Any, failed: Any) -> None:
         self.client, self.machine = client, machine
         self.done, self.failed = done, failed
+        self.ensemble: Any = None
 
     def resume(self, value: Any, error: Any) -> None:
         self.done.__self__.run = self.run
 
     def run(self) -> None:
         try:
-            self.done(drive(self.client, self.machine))
+            self.done(drive(self.client, self.machine, self.asked))
         except KazooException as error:
             self.failed(error)
 
+    def asked(self, name: str) -> None:
+        self.ensemble = self.client._sessions.by_name[name]
 
-def drive(client: Any, machine: Any) -> Any:
+
+def drive(
+    client: Any, machine: Any, asked_at: Callable[[str], None] = lambda name: None
+) -> Any:
     """Run a step machine to its end."""
     owners = client._sessions.table.owners
 
     def answer(call: Any) -> Any:
         try:
+            asked_at(owners[call.shard])
             return asks(owners[call.shard], call.request)
         except SessionExpiredError:
             raise  # whatever else there is, this operation is over
@@ -294,6 +305,12 @@ class Routine(greenlet):
     def __init__(self, number: int, run: Callable[[], Any]) -> None:
         super().__init__(run)
         self.number, self.names = number, 0
+        self.stopped = False
+
+    def stop(self) -> None:
+        """It asks nothing more, whatever it would do on its way out."""
+        self.stopped = True
+        self.throw()
 
     def name(self) -> str:
         self.names += 1

@@ -165,6 +165,8 @@ class Carrier(ParKazooClient):
         present: set[str] = set()
         try:
             for ensemble in list(self._sessions.by_name.values()):
+                if not ensemble.opened:
+                    continue  # lazy: it has none of ours
                 result = self.handler.async_result()
                 ensemble._call(GetEphemerals(BASE), result)
                 present |= set(result.get())

@@ -245,11 +245,12 @@ class Checker:
                     left.append((name, intent))
         if not left:
             return
-        if repair:
-            remove.roll_forward(self.client)
+        failed = remove.finish(self.client)[1] if repair else {}
         for name, intent in left:
             gone = self._at(name).exists(f"{INTENTS}/{intent}") is None
             what = "an intent whose client is gone"
+            if intent in failed and not gone:
+                what += f"; not finished: {failed[intent]!r}"
             yield Finding("unfinished", f"{name}:{intent}", what, repaired=gone)
 
     # -- shards --------------------------------------------------------------------

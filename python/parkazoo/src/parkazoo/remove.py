@@ -20,6 +20,10 @@ that the mark is still there, and then has every deletion check that claim: a cl
 goes when its bucket is closed, so where it is the directory is the one that was
 below the mark.
 
+What is refused leaves no intent behind: whoever comes by might have the rights that
+were missing, and do later what its caller was told is not done. What may be done, or
+not (a lost connection), is left to whoever comes by, or taken back if it had not begun.
+
 Must never: finish another's work below a node that does not bear the mark. Not
 promised, as in Kazoo: that the subtree vanishes at one instant. What others create
 in it before the work is finished goes with it.
@@ -30,19 +34,28 @@ from __future__ import annotations
 import json
 import random
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kazoo.exceptions import (
+    AuthFailedError,
     BadArgumentsError,
+    ConnectionClosedError,
+    ConnectionLoss,
     KazooException,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    OperationTimeoutError,
+    SessionExpiredError,
 )
 from kazoo.protocol.serialization import CheckVersion, Create, Delete, Exists, Sync
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from parkazoo import buckets, directory, failpoints, operation
+from parkazoo.errors import NamespaceMismatch
 from parkazoo.layout import CLAIM, INTENTS, MARK
 from parkazoo.mapping import join
 from parkazoo.steps import EPHEMERAL, Call, Multi, MultiFailed
@@ -56,6 +69,16 @@ WINDOW = 128
 ROUNDS_MAX = 10
 # How often a client looks for work left behind: [it, twice it] seconds.
 LOOK_SECONDS = 30.0
+# Between two attempts to see to an intent whose ensemble is away.
+RETRY_SECONDS = 1.0
+# After these it is not known what the servers have done; after all others it is.
+UNKNOWN = (
+    AuthFailedError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    OperationTimeoutError,
+    SessionExpiredError,
+)
 
 
 def delete_recursive(client: ParKazooClient, path: str) -> Any:
@@ -75,25 +98,23 @@ def delete_recursive(client: ParKazooClient, path: str) -> Any:
             return None
         except NotEmptyError:
             pass
-    identity = buckets.fresh()
     try:
-        ask(client, lambda layout: _declare(layout, path, identity))
+        record = _record(client, path)
     except NoNodeError:
+        return None
+    if record is None:
+        _delete_all(client, path)
         return None
     try:
         _delete_all(client, path)
-    except NotEmptyError:
-        _finish(client, path, identity)
-        raise
-    except Exception:
-        _release(client, identity)
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, UNKNOWN):
+            record.withdraw()
+        else:
+            record.leave()
         raise
     failpoints.reached("recursive.2.done", failpoints.BEFORE)
-    try:
-        _finish(client, path, identity)
-    except Exception:
-        _release(client, identity)
-        raise
+    record.end()
     return None
 
 
@@ -102,6 +123,32 @@ def ask(client: ParKazooClient, make: Any) -> Any:
     result = client.handler.async_result()
     operation.run(client, make, result.set, result.set_exception)
     return result.get()
+
+
+def _record(client: ParKazooClient, path: str) -> Record | None:
+    """Write the intent, owned by us, and the mark.
+
+    None: we may not create below the node, so it cannot be marked. Then nobody is to
+    finish what we begin, as in Kazoo. If it is not known whether they are written, they
+    are taken away again: nothing is deleted yet.
+    """
+    life = Life(path, buckets.fresh())
+    result = client.handler.async_result()
+    begun = operation.run(
+        client,
+        lambda layout: _declare(layout, path, life.identity),
+        result.set,
+        result.set_exception,
+    )
+    try:
+        result.get()
+    except NoAuthError:
+        return None
+    except UNKNOWN:
+        if begun.ensemble is not None:  # else it was never sent
+            Record(client, life, begun.ensemble).withdraw()
+        raise
+    return Record(client, life, begun.ensemble)
 
 
 def _declare(layout: Any, path: str, identity: str) -> Any:
@@ -134,8 +181,80 @@ class Life(NamedTuple):
     path: str
     identity: str
 
+    @property
+    def intent(self) -> str:
+        return f"{INTENTS}/d-{self.identity}"
+
     def mark(self, client: ParKazooClient) -> str:
         return client._layout.node(self.path).path + MARK + self.identity
+
+
+class Record:
+    """An intent that is ours to see to. `home`: the session with where it is written.
+
+    What becomes of it is seen to behind the caller's back if its ensemble is away: a
+    client that lives on would otherwise own it, and nobody go on with it.
+    """
+
+    def __init__(self, client: ParKazooClient, life: Life, home: Any) -> None:
+        self.client, self.life, self.home = client, life, home
+        self.session = home._session_id
+
+    def end(self) -> None:
+        """The node is gone, and its mark with it."""
+        self._now_or_later(self._forget)
+
+    def withdraw(self) -> None:
+        """It was refused: nobody may do it later, with the rights that we lack."""
+        self._now_or_later(self._unmark)
+
+    def leave(self) -> None:
+        """We cannot go on, and do not know why not: whoever comes by finishes it."""
+        self.client.handler.spawn(self._until_done, self._let_go)
+
+    def _forget(self) -> None:
+        from parkazoo import intents
+
+        intents.forget(self.home, self.life.intent)
+
+    def _unmark(self) -> None:
+        self._forget()
+        node = self.client._layout.node(self.life.path)
+        away = Multi((Delete(self.life.mark(self.client), -1),))
+
+        def unmark(layout: Any) -> Any:
+            yield Call(node.shard, away)
+
+        try:
+            ask(self.client, unmark)
+        except UNKNOWN:
+            raise
+        except KazooException:
+            pass  # gone with the node; or not ours to delete, and without a meaning
+
+    def _let_go(self) -> None:
+        if self.home._session_id == self.session:  # else it went with the session
+            with suppress(NoNodeError):
+                self.home.delete(f"{self.life.intent}/owner")
+
+    def _now_or_later(self, work: Callable[[], None]) -> None:
+        if not (self.home.connected and self._done(work)):
+            self.client.handler.spawn(self._until_done, work)
+
+    def _until_done(self, work: Callable[[], None]) -> None:
+        while not self._done(work):
+            if self.client._stopped.wait(RETRY_SECONDS):
+                return
+
+    def _done(self, work: Callable[[], None]) -> bool:
+        try:
+            work()
+        except (*UNKNOWN, NamespaceMismatch) as error:
+            self.client.logger.debug("an intent is not seen to yet: %r", error)
+            return False
+        except KazooException:
+            self.client.logger.warning("an intent is left behind", exc_info=True)
+        return True
 
 
 def _delete_all(
@@ -203,6 +322,7 @@ def sweep(
         held, node = checks.keys(), client._layout.node
         names = [n for n in names if node(join(path, n)).bucket.anchor in held]
     full: list[str] = []
+    errors: list[Exception] = []
 
     def settle() -> None:
         child, result = waiting.popleft()
@@ -212,8 +332,12 @@ def sweep(
             pass
         except NotEmptyError:
             full.append(child)
+        except Exception as error:
+            errors.append(error)
 
     for name in names:
+        if errors:
+            break
         child = join(path, name)
         result = client.handler.async_result()
         machine = directory.delete(client._layout, child, -1, guard(child))
@@ -222,88 +346,84 @@ def sweep(
         waiting.append((child, result))
         if len(waiting) >= WINDOW:
             settle()
-    while waiting:
+    while waiting:  # also if one is refused: none must be done after that is told
         settle()
+    for error in errors:
+        if not isinstance(error, UNKNOWN):
+            raise error
+    if errors:
+        raise errors[0]
     for child in full:
         _delete_all(client, child, life, guard(child))
-
-
-def _finish(client: ParKazooClient, path: str, identity: str) -> None:
-    """Take the intent away; the mark went with the node, or goes now."""
-    from parkazoo import intents
-
-    intent = f"{INTENTS}/d-{identity}"
-    node = client._layout.node(path)
-
-    def unmark(layout: Any) -> Any:
-        yield Call(node.shard, Multi((Delete(node.path + MARK + identity, -1),)))
-
-    try:
-        ask(client, unmark)
-    except KazooException:
-        pass
-    for ensemble in list(client._sessions.by_name.values()):
-        if intents.forget(ensemble, intent):
-            return
-
-
-def _release(client: ParKazooClient, identity: str) -> None:
-    """We cannot go on, and do not know why not: whoever comes by finishes it."""
-    from parkazoo import intents
-
-    for ensemble in list(client._sessions.by_name.values()):
-        if ensemble.connected:
-            intents.release(ensemble, f"{INTENTS}/d-{identity}")
 
 
 # -- work that others left behind ------------------------------------------------
 
 
 def roll_forward(client: ParKazooClient) -> list[str]:
-    """Finish what clients that are gone left unfinished. Returns what it was."""
-    from parkazoo import intents
+    """Finish what clients that are gone left unfinished. Returns what it was.
 
+    All that can be finished is; then the first error of the others is raised.
+    """
+    finished, failed = finish(client)
+    for error in failed.values():
+        raise error
+    return finished
+
+
+def finish(client: ParKazooClient) -> tuple[list[str], dict[str, Exception]]:
+    """What was finished, and by intent why others are left to somebody else."""
     finished: list[str] = []
+    failed: dict[str, Exception] = {}
     for ensemble in list(client._sessions.by_name.values()):
         if not ensemble.connected:
             continue
         try:
             names = ensemble.get_children(INTENTS)
-        except NoNodeError:
-            continue
+        except KazooException:
+            continue  # none there; or it has gone away just now
         for name in names:
-            if name.startswith("d-"):
-                path = _take_over(client, ensemble, name)
-                if path is not None:
-                    finished.append(path)
-            elif name.startswith("t-"):
-                finished += intents.roll(client, ensemble, name)
-    return finished
+            try:
+                finished += _roll(client, ensemble, name)
+            except Exception as error:
+                failed[name] = error
+    return finished, failed
 
 
-def _take_over(client: ParKazooClient, ensemble: Any, name: str) -> str | None:
+def _roll(client: ParKazooClient, ensemble: Any, name: str) -> list[str]:
     from parkazoo import intents
 
+    if name.startswith("d-"):
+        return _take_over(client, ensemble, name)
+    if name.startswith("t-"):
+        return intents.roll(client, ensemble, name)
+    return []
+
+
+def _take_over(client: ParKazooClient, ensemble: Any, name: str) -> list[str]:
     intent = f"{INTENTS}/{name}"
-    identity = name[2:]
+    try:
+        path = str(json.loads(ensemble.get(intent)[0])["path"])
+    except NoNodeError:
+        return []
+    life = Life(path, name[2:])
+    record = Record(client, life, ensemble)
     try:
         ensemble.create(f"{intent}/owner", b"", ephemeral=True)
-        path = str(json.loads(ensemble.get(intent)[0])["path"])
     except (NodeExistsError, NoNodeError):
-        return None  # its owner lives, or somebody else is done with it
+        return []  # its owner lives, or somebody else is done with it
+    except UNKNOWN:
+        record.leave()
+        raise
     try:
-        life = Life(path, identity)
         if _bears_mark(client, life):
             client.logger.info("finishing a recursive delete that was left behind")
             _delete_all(client, path, life, (CheckVersion(life.mark(client), -1),))
-    except NotEmptyError:
-        ensemble.delete(f"{intent}/owner")
-        return None
-    except Exception:
-        intents.release(ensemble, intent)
+    except BaseException:
+        record.leave()
         raise
-    intents.forget(ensemble, intent)
-    return path
+    record.end()
+    return [path]
 
 
 def _bears_mark(client: ParKazooClient, life: Life) -> bool:
