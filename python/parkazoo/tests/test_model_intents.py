@@ -197,7 +197,9 @@ def _hold_and_do_not_look(client: Any, path: str, life: Any) -> Any:
         remove._bears_mark = before
 
 
-def _forget_whosoever(ensemble: Any, intent: str, version: int = -1) -> bool:
+def _forget_whosoever(
+    ensemble: Any, intent: str, version: int = -1, hidden: bool = False
+) -> bool:
     """An owner that takes its intent away, whoever may have taken it over."""
     FORGET(ensemble, intent)
     return True

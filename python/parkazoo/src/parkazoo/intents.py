@@ -11,6 +11,7 @@ finished, otherwise undo.
 
     /parkazoo/intents/t-<id>          the operations and what was before
     /parkazoo/intents/t-<id>/owner    an ephemeral of whoever works on it
+    /parkazoo/intents/t-<id>/before   what was before, if not everybody may see it
     /parkazoo/s0123/!<id>             shard 123 has done its part, or never will
 
 Whoever undoes what another has begun first leaves a mark that says "never" on each
@@ -20,6 +21,10 @@ session that its ownership hung on, then finds its place taken and stops.
 Who takes an intent over gives it a new version, and only who holds the newest may
 decide: to take it away, or to write into it that it is undone. So of a slow client
 and one or two who finish its work, no two can decide differently.
+
+What not everybody may read is in a node of its own, for the identities of its
+client's sessions. Others can end such a transaction where all of it is done; what is
+to be undone they leave.
 
 What is promised: after at most one recovery all of the operations took place, or
 none. What is not: isolation. Others see some shards done before the rest, and what
@@ -42,7 +47,6 @@ from typing import TYPE_CHECKING, Any
 from kazoo.exceptions import (
     BadArgumentsError,
     BadVersionError,
-    ConnectionLoss,
     KazooException,
     NoAuthError,
     NoChildrenForEphemeralsError,
@@ -62,15 +66,28 @@ from kazoo.protocol.serialization import (
     Sync,
     Transaction,
 )
-from kazoo.retry import RetryFailedError
-from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
+from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, Permissions
 
-from parkazoo import buckets, directory, failpoints
+from parkazoo import buckets, directory, failpoints, rights
 from parkazoo.errors import Contention, NotUndone
-from parkazoo.layout import CONFIG, DONE, INTENTS, Layout, fence
-from parkazoo.mapping import EnsembleRemoved, Table, parent
+from parkazoo.layout import DONE, INTENTS, Layout, fence
+from parkazoo.mapping import parent
+from parkazoo.record import (
+    decide_undone,
+    hidden_part,
+    is_hidden,
+    split,
+    take,
+    whole,
+    write,
+)
+from parkazoo.record import (
+    forget as forget,
+)
+from parkazoo.record import (
+    release as release,
+)
 from parkazoo.remove import ask
-from parkazoo.rights import is_hidden
 from parkazoo.steps import SEQUENCE, Call, Multi, MultiFailed
 from parkazoo.transaction import Group, crosses, native
 from parkazoo.wire import ShardMoved
@@ -81,7 +98,7 @@ if TYPE_CHECKING:
 # Others changed a node between our look at it and our turn: look again.
 ATTEMPTS_MAX = 5
 # The table changes a few times a second while shards move, and rarely otherwise.
-RECORD_ATTEMPTS_MAX, RECORD_PAUSE = 100, 0.05
+MOVES_MAX, MOVE_PAUSE = 100, 0.05
 OPERATIONS_MAX = 500
 # Servers take requests of 1,048,575 bytes unless they are told otherwise
 # (jute.maxbuffer), and the record is written in one with its owner.
@@ -164,18 +181,21 @@ def _before(client: ParKazooClient, number: int, operation: Any) -> dict[str, An
     if operation.version not in (-1, stat.version):
         raise Refused(number, BadVersionError())
     record["version"] = stat.version
-    if not isinstance(operation, CheckVersion):
-        record["data"] = base64.b64encode(data or b"").decode()
+    if isinstance(operation, CheckVersion):
+        return record
+    record["data"] = base64.b64encode(data or b"").decode()
+    acls, _ = ask(client, lambda layout: directory.get_acls(layout, path))
+    record["hidden"] = not rights.lets_everybody(Permissions.READ, acls)
     if isinstance(operation, Delete):
         if stat.ephemeralOwner:
             raise BadArgumentsError(
                 f"{path} is an ephemeral, whose deletion could not be undone"
             )
-        acls, _ = ask(client, lambda layout: directory.get_acls(layout, path))
-        if is_hidden(acls):
+        if rights.is_hidden(acls):
             what = f"{path}: its ACL is hidden from this client, which could not undo"
             raise Refused(number, NoAuthError(f"{what} its deletion"))
         record["acls"] = [[a.perms, a.id.scheme, a.id.id] for a in acls]
+        record["hidden"] |= any(acl.id.scheme == "digest" for acl in acls)
     return record
 
 
@@ -214,14 +234,17 @@ def _attempt(client: ParKazooClient, operations: list[Any]) -> list[Any]:
     records = [_before(client, n, op) for n, op in enumerate(operations)]
     identity = buckets.fresh()
     intent = f"{INTENTS}/t-{identity}"
+    hidden = is_hidden(records)
+    before = [split(record) for record in records] if hidden else []
     document = json.dumps({"parts": parts, "records": records}).encode()
-    if len(document) > BYTES_MAX:
+    apart = json.dumps(before).encode() if hidden else b""
+    if len(document) + len(apart) > BYTES_MAX:
         raise BadArgumentsError(
-            f"the record of this transaction, with what its nodes are like now, has"
-            f" {len(document)} bytes, more than {BYTES_MAX}, the most that servers"
-            " are sure to take; set or delete fewer bytes at once"
+            "the record of this transaction, with what its nodes are like now, has"
+            f" {len(document) + len(apart)} bytes, more than {BYTES_MAX}, the most"
+            " that servers are sure to take; set or delete fewer bytes at once"
         )
-    seat = _record(client, intent, document)
+    seat = write(client, intent, document, apart)
     failpoints.reached("intent.1.prepare", failpoints.AFTER)
     results: list[Any] = [None] * len(operations)
     try:
@@ -230,18 +253,18 @@ def _attempt(client: ParKazooClient, operations: list[Any]) -> list[Any]:
             for number, result in zip(numbers, found, strict=True):
                 results[number] = result
             failpoints.reached("intent.3.apply", failpoints.AFTER)
-        if not forget(seat, intent, 0):
+        if not forget(seat, intent, 0, hidden):
             raise SessionExpiredError(
                 "this client was away for so long that another one has taken its"
                 " transaction over, and decides whether it took place"
             )
     except Refused:
         try:
-            _undo(client, identity, parts, records)
+            _undo(client, identity, parts, whole(records, before))
         except Exception:
             release(seat, intent)
             raise
-        forget(seat, intent, 0)
+        forget(seat, intent, 0, hidden)
         raise
     except Exception:
         release(seat, intent)  # not known what is done; whoever comes by decides
@@ -249,42 +272,6 @@ def _attempt(client: ParKazooClient, operations: list[Any]) -> list[Any]:
     failpoints.reached("intent.4.finish", failpoints.AFTER)
     _unmark(client, identity, parts)
     return results
-
-
-def _record(client: ParKazooClient, intent: str, document: bytes) -> Any:
-    """Write the intent at the seat, owned by us; returns the seat.
-
-    It must be the seat at that instant, because one that is about to leave the
-    namespace waits for what is recorded on it, but not for what might yet be. So the
-    same transaction checks the copy of the table that says so.
-    """
-    for _ in range(RECORD_ATTEMPTS_MAX):
-        seat = client._sessions.seat()
-        data, stat = seat.get(CONFIG)
-        try:
-            found = Table.deserialize(data)
-        except EnsembleRemoved:
-            client.handler.sleep_func(RECORD_PAUSE)  # we are about to hear of it
-            continue
-        if found.seat != seat.name:
-            client._sessions.adopt(found)
-            continue
-        begin = seat.transaction()
-        begin.check(CONFIG, stat.version)
-        begin.create(intent, document, acl=OPEN_ACL_UNSAFE)
-        begin.create(f"{intent}/owner", b"", acl=OPEN_ACL_UNSAFE, ephemeral=True)
-        try:
-            results = begin.commit()
-        except ConnectionLoss:
-            release(seat, intent)  # if it is there, nobody would go on with it
-            raise
-        if isinstance(results[0], BadVersionError):
-            continue
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
-        return seat
-    raise Contention("a transaction could not be begun: the table keeps changing")
 
 
 def _do(
@@ -332,12 +319,12 @@ def _at_once(
         groups = [Group(op, layout.node(op.path)) for op in operations]
         return (yield from native(layout, table, groups, [shard], (mark,)))
 
-    for _ in range(RECORD_ATTEMPTS_MAX):
+    for _ in range(MOVES_MAX):
         try:
             return list(ask(client, machine))
         except ShardMoved:
             # Nothing was done: a bucket that it was to take away, too, is elsewhere.
-            client.handler.sleep_func(RECORD_PAUSE)
+            client.handler.sleep_func(MOVE_PAUSE)
     raise Contention("a part of a transaction keeps meeting moves; try again")
 
 
@@ -455,65 +442,6 @@ def _unmark(client: ParKazooClient, identity: str, parts: list[Any]) -> None:
             pass  # a mark without an intent means nothing
 
 
-def forget(ensemble: Any, intent: str, version: int = -1) -> bool:
-    """Take an intent away with its owner, at once: between the two others would take
-    it over. If they have, it is theirs to take away: False, as if it is not here.
-    """
-    both = ensemble.transaction()
-    both.delete(f"{intent}/owner")
-    both.delete(intent, version)
-    if not any(isinstance(result, Exception) for result in both.commit()):
-        return True
-    try:
-        ensemble.delete(intent, version)
-    except (BadVersionError, NoNodeError):
-        return False
-    except NotEmptyError:
-        # With a version: taken over between the two.
-        return version < 0
-    return True
-
-
-def take(ensemble: Any, intent: str) -> tuple[dict[str, Any], int] | None:
-    """Become the owner of an intent whose owner is gone. Returns what it says and its
-    new version; None if somebody owns it, or is done with it."""
-    try:
-        data, stat = ensemble.get(intent)
-    except NoNodeError:
-        return None
-    both = ensemble.transaction()
-    both.create(f"{intent}/owner", b"", acl=OPEN_ACL_UNSAFE, ephemeral=True)
-    both.set_data(intent, data, stat.version)
-    try:
-        results = both.commit()
-    except ConnectionLoss:
-        release(ensemble, intent)  # it may be ours, and nobody would go on with it
-        raise
-    if any(isinstance(result, Exception) for result in results):
-        return None
-    return json.loads(data), stat.version + 1
-
-
-def decide_undone(
-    ensemble: Any, intent: str, document: dict[str, Any], version: int
-) -> int | None:
-    """Write into an intent that it is to be undone, by whoever ends it. Returns its
-    version then; None if another has taken it over."""
-    data = json.dumps({**document, "undone": True}).encode()
-    try:
-        return int(ensemble.set(intent, data, version).version)
-    except (BadVersionError, NoNodeError):
-        return None
-
-
-def release(ensemble: Any, intent: str) -> None:
-    """Let others finish what we cannot. If this fails, our session's end does it."""
-    try:
-        ensemble.retry(ensemble.delete, f"{intent}/owner")
-    except (KazooException, RetryFailedError):
-        pass
-
-
 def roll(client: ParKazooClient, ensemble: Any, name: str) -> list[str]:
     """Finish a transaction whose client is gone: forward if all is done, else back."""
     intent, identity = f"{INTENTS}/{name}", name[2:]
@@ -522,21 +450,23 @@ def roll(client: ParKazooClient, ensemble: Any, name: str) -> list[str]:
         return []
     document, version = taken
     parts, records = document["parts"], document["records"]
+    hidden = is_hidden(records)
     try:
         if "undone" not in document and all(
             _mark_of(client, shard, identity) == b"" for shard, _ in parts
         ):
-            if not forget(ensemble, intent, version):
+            if not forget(ensemble, intent, version, hidden):
                 return []
             _unmark(client, identity, parts)
         else:
+            before = hidden_part(ensemble, intent) if hidden else []
             decided = decide_undone(ensemble, intent, document, version)
             if decided is None:
                 return []
             for shard, _ in parts:
                 _prevent(client, shard, identity)
-            _undo(client, identity, parts, records)
-            forget(ensemble, intent, decided)
+            _undo(client, identity, parts, whole(records, before))
+            forget(ensemble, intent, decided, hidden)
     except Exception:
         release(ensemble, intent)
         raise
