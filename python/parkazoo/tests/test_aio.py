@@ -181,7 +181,9 @@ def test_one_leads_at_a_time(ensembles: EnsembleFactory) -> None:
 
             with pytest.raises(LookupError):
                 await made[0].run(fail)
-            await made[1].run(lead, 0)
+            await made[1].run(func=lead, seconds=0)
+            await client.run(made[2]._made.run, lead, 0)
+            assert (led, leading) == ([1] * 6, [])
 
     asyncio.run(asyncio.wait_for(program(), PATIENCE_SECONDS))
 

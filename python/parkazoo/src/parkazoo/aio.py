@@ -17,7 +17,9 @@ for a queue by a put. On a pool of threads those who wait would fill it, and who
 wake them would stand behind them in its queue.
 
 What a cancelled task has begun is taken back on a thread, too, so that it is also if
-the task is cancelled again, or the event loop ends.
+the task is cancelled again, or the event loop ends. The task does not wait for it,
+except for a start: servers may be away. The client's end does, and who next acquires
+with the same object.
 
 Must never: block the event loop, call a user's function off it, let what ends a wait
 stand behind those who wait, or leave a lock held, or a client started, for nobody.
@@ -28,14 +30,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future, wait
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from kazoo.recipe.election import Election
+from kazoo.exceptions import LockTimeout
 
+from parkazoo.cancelling import GIVE_BACK_MADE, Call, Seen, insist
+from parkazoo.cancelling import other as give_back_other
 from parkazoo.client import ParKazooClient
 from parkazoo.pool import PooledClient
 
@@ -44,6 +48,11 @@ from parkazoo.pool import PooledClient
 WAITING_MAX = 4096
 # How soon a start is stopped again that began just after it was cancelled.
 LOOK_SECONDS = 0.05
+# How long the end of a client waits until what cancelled tasks held is given back; and
+# then, without a session, until those threads have ended.
+TAKE_BACK_SECONDS = 10.0
+# How long a cancelled task waits until what it held is released.
+RELEASE_SECONDS = 1.0
 
 
 def _takes(function: Any, count: int) -> bool:
@@ -78,9 +87,11 @@ def _on_thread(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
     return future
 
 
-def _end(client: Any) -> None:
+def _end(client: Any, taking_back: Iterable[Future[Any]] = ()) -> None:
+    wait(taking_back, TAKE_BACK_SECONDS)
     client.stop()
     client.close()
+    wait(taking_back, TAKE_BACK_SECONDS)
 
 
 def _take_back_start(client: Any, starting: Future[Any]) -> None:
@@ -88,13 +99,6 @@ def _take_back_start(client: Any, starting: Future[Any]) -> None:
         client.stop()  # it may not have begun yet
         wait([starting], LOOK_SECONDS)
     _end(client)
-
-
-def _take_back(recipe: Any, acquiring: Future[Any]) -> None:
-    recipe.cancel()
-    with suppress(Exception):  # then it is not held
-        if acquiring.result():
-            recipe.release()
 
 
 def _acquirable(recipe: Any) -> Any:
@@ -133,15 +137,13 @@ class Recipe:
         return await self._front.run(function, self._made)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        def reach(made: Any, arguments: Any, named: Any) -> Any:
-            found = getattr(made, name)
-            if isinstance(made, Election) and name == "run" and arguments:
-                lead, *rest = arguments
-                arguments = (self._front._awaited(lead), *rest)
+        def reach(*arguments: Any, **named: Any) -> Any:
+            found = getattr(self._made, name)
             return found(*arguments, **named) if callable(found) else found
 
         async def call(*arguments: Any, **named: Any) -> Any:
-            return await self._front.run(reach, self._made, arguments, named)
+            function = partial(reach, *arguments, **named)
+            return await self._front._call_of(self._made, name, function)
 
         return call
 
@@ -169,6 +171,8 @@ class Client:
         self._room = threading.BoundedSemaphore(WAITING_MAX)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        # What is given back for tasks that were cancelled, and of which object.
+        self._taking_back: dict[Future[Any], Any] = {}
 
     # -- life --------------------------------------------------------------------
 
@@ -182,7 +186,7 @@ class Client:
             raise
 
     async def stop(self) -> None:
-        await self._finish(_end, self.client)
+        await self._finish(_end, self.client, list(self._taking_back))
 
     async def restart(self) -> None:
         await self._finish(self.client.restart)
@@ -248,9 +252,45 @@ class Client:
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call something that blocks, such as a recipe's method, on a thread.
 
+        If the task is cancelled, a recipe's method is ended, and what it has obtained
+        is given back. Any other function runs on, and what it obtains is kept.
+
         :raises RuntimeError: `WAITING_MAX` such calls of this client have not ended.
         """
-        return await asyncio.wrap_future(self._begin(function, *arguments))
+        made, name = getattr(function, "__self__", None), ""
+        if made is not None:
+            name = getattr(function, "__name__", "")
+        return await self._call_of(made, name, partial(function, *arguments))
+
+    async def _call_of(
+        self,
+        made: Any,
+        name: str,
+        function: partial[Any],
+        give_back: Callable[[Call], None] | None = None,
+    ) -> Any:
+        call = Call(self.client, made, name, function, self._loop)
+        call.give_back = call.give_back or give_back
+        if call.give_back is not None and call.acquires:
+            before = [f for f, of in list(self._taking_back.items()) if of is made]
+            if before:
+                await asyncio.wait([asyncio.wrap_future(future) for future in before])
+        # Who ends a wait needs no room among those who wait.
+        begin = _on_thread if name == "release" else self._begin
+        call.future = begin(call.run)
+        try:
+            return await asyncio.wrap_future(call.future)
+        except asyncio.CancelledError:
+            if call.give_back is not None:
+                self._behind(made, call.take_back)
+            raise
+
+    def _behind(self, made: Any, function: Callable[[], Any]) -> Future[Any]:
+        """Begin what is done behind a cancelled task's back."""
+        future = _on_thread(function)
+        self._taking_back[future] = made
+        future.add_done_callback(self._taking_back.pop)
+        return future
 
     def _begin(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         if not self._room.acquire(blocking=False):
@@ -282,8 +322,11 @@ class Client:
             if name == "DataWatch" and not _takes(function, 3):
                 function = _without_event(function)
             arguments = (path, self._on_loop(function), *rest)
-        make = partial(getattr(self.client, name), *arguments, **named)
-        return Recipe(self, await self.run(make))
+        recipe = getattr(self.client, name)
+        if name in GIVE_BACK_MADE:
+            recipe = partial(recipe.func, Seen(self.client))
+        make = partial(recipe, *arguments, **named)
+        return Recipe(self, await self._call_of(None, name, make))
 
     async def retry(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Kazoo's `retry`, for a function that blocks."""
@@ -305,16 +348,23 @@ class Client:
         :raises TypeError: it has not, or they do not block until they have.
         """
         made = _acquirable(recipe)
-        acquiring = self._begin(made.acquire)
-        try:
-            await asyncio.wrap_future(acquiring)
-        except asyncio.CancelledError:
-            await self._finish(_take_back, made, acquiring)
-            raise
+        held = await self._call_of(
+            made, "acquire", partial(made.acquire), give_back_other
+        )
+        if held is False:
+            raise LockTimeout("it was not acquired")
         try:
             yield recipe
-        finally:
-            await self._finish(made.release)
+        except asyncio.CancelledError:
+            releasing = self._behind(made, partial(insist, made.release))
+            await asyncio.wait(
+                [asyncio.wrap_future(releasing)], timeout=RELEASE_SECONDS
+            )
+            raise
+        except BaseException:
+            await self._call_of(made, "release", partial(made.release))
+            raise
+        await self._call_of(made, "release", partial(made.release))
 
     # -- data ----------------------------------------------------------------------
 
@@ -411,20 +461,6 @@ class Client:
         def called(*arguments: Any) -> None:
             assert self._loop is not None
             self._loop.call_soon_threadsafe(self._call, function, arguments)
-
-        return called
-
-    def _awaited(self, function: Any) -> Any:
-        """For a thread: what it gives that is to be awaited is, on the event loop."""
-        if not callable(function):
-            return function  # Kazoo has words for it
-
-        def called(*arguments: Any, **named: Any) -> Any:
-            outcome = function(*arguments, **named)
-            if not inspect.iscoroutine(outcome):
-                return outcome
-            assert self._loop is not None
-            return asyncio.run_coroutine_threadsafe(outcome, self._loop).result()
 
         return called
 
