@@ -60,6 +60,25 @@ def test_a_degraded_client_starts_without_an_ensemble(
         one.close()
 
 
+def test_a_lazy_client_starts_without_an_ensemble_that_it_does_not_need(
+    ensembles: EnsembleFactory,
+) -> None:
+    taken = ensembles(2)
+    hosts = ";".join(ensemble.hosts for ensemble in taken)
+    with started(hosts) as first:
+        for path in DIRECTORIES:
+            first.create(f"{path}/x", b"old", makepath=True)
+        broken, well, gone = break_one(first, taken)
+        with started(hosts, lazy=True) as client:
+            assert client.state == KazooState.CONNECTED
+            for path in well:
+                assert client.get(f"{path}/x")[0] == b"old"
+            assert client.state == KazooState.CONNECTED
+            waiting = client.get_async(f"{gone[0]}/x")
+            broken.start()
+            assert waiting.get(timeout=PATIENCE_SECONDS)[0] == b"old"
+
+
 def test_status_says_which_ensemble_is_away(
     ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:

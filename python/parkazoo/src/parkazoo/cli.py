@@ -47,6 +47,8 @@ from parkazoo.naming import STRANGER_SECONDS
 
 # For so long after a command was killed, nobody else may change the table.
 SESSION_SECONDS = 10.0
+# So many nodes that may not be read are named.
+UNREADABLE_SHOWN = 10
 # How often it is said how far an import is.
 PROGRESS_SECONDS = 0.2
 
@@ -432,7 +434,14 @@ def check_command(options: Any) -> int:
     lines = [
         f"{f.kind:10} {f.where}: {f.what}" + ("  (repaired)" if f.repaired else "")
         for f in found
-    ] or ["nothing wrong"]
+        if f.kind != "unreadable"
+    ]
+    unreadable = [f for f in found if f.kind == "unreadable"]
+    lines += [f"{f.kind:10} {f.where}: {f.what}" for f in unreadable[:UNREADABLE_SHOWN]]
+    if len(unreadable) > UNREADABLE_SHOWN:
+        more = len(unreadable) - UNREADABLE_SHOWN
+        lines.append(f"unreadable and {more} more, of which `--json` has all")
+    lines = lines or ["nothing wrong"]
     mendable = any(f.mendable and not f.repaired for f in found)
     # With a stranger in the namespace nothing is repaired.
     if mendable and not options.repair and not any(f.kind == "stranger" for f in found):

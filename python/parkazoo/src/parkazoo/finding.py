@@ -185,6 +185,13 @@ def _name_by(sessions: Sessions, table: Table) -> None:
     """Give the sessions opened to find the table their ensembles' names."""
     with sessions.lock:
         opened = dict(sessions.by_name)
+        silent = {n: e for n, e in opened.items() if not e.connected}
+        if sessions.client.lazy:
+            # Those are opened, by their names, when something on them is needed.
+            opened = {n: e for n, e in opened.items() if n not in silent}
+    if sessions.client.lazy:
+        for ensemble in silent.values():
+            sessions.discard(ensemble)
     names: dict[str, str | None] = {}
 
     def look(old: str, ensemble: EnsembleClient) -> None:
