@@ -360,12 +360,11 @@ def _strangers(client: ParKazooClient) -> set[str]:
 def where_command(options: Any) -> int:
     with _client(options, degraded=True) as client:
         path = _whole(options)
-        layout, table = client._layout, client.table
+        table = client.table
         assert table is not None
-        node = layout.node(path)
-        buckets = layout.buckets(path)
+        node, below = tree.places(client, path)
         # Its Stat is joined from all of these.
-        asked = {table.owners[node.shard], *(table.owners[b.shard] for b in buckets)}
+        asked = {node.ensemble, *(place.ensemble for place in below)}
         strangers = _strangers(client)
         missed = asked & (_away(client) | strangers)
         document = {
@@ -373,17 +372,10 @@ def where_command(options: Any) -> int:
             "exists": None if missed else client.exists(path) is not None,
             "unreachable": sorted(missed),
             "shard": node.shard,
-            "ensemble": table.owners[node.shard],
-            "hosts": table.ensembles[table.owners[node.shard]],
-            "physical": node.path,
-            "children": [
-                {
-                    "shard": b.shard,
-                    "ensemble": table.owners[b.shard],
-                    "physical": b.path,
-                }
-                for b in buckets
-            ],
+            "ensemble": node.ensemble,
+            "hosts": table.ensembles[node.ensemble],
+            "physical": node.physical,
+            "children": [place._asdict() for place in below],
         }
     lines = [
         path
@@ -392,13 +384,10 @@ def where_command(options: Any) -> int:
             if missed
             else ("" if document["exists"] else "  (is not there; it would be here)")
         ),
-        f"  node      shard {node.shard} on {document['ensemble']}"
-        f" ({document['hosts']})  {node.path}",
+        f"  node      {node.held} {node.ensemble} ({document['hosts']})"
+        f"  {node.physical}",
+        *(f"  children  {p.held} {p.ensemble}  {p.physical}" for p in below),
     ]
-    for b in buckets:
-        lines.append(
-            f"  children  shard {b.shard} on {table.owners[b.shard]}  {b.path}"
-        )
     options.answer.give(document, lines)
     good = document["exists"] and not strangers
     return DONE if good else WRONG

@@ -15,6 +15,7 @@ one.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import Any, Literal
 
 from kazoo.client import CLOSED_STATES
@@ -33,11 +34,12 @@ from kazoo.protocol.states import KazooState, KeeperState
 from parkazoo import hosts as hosts_string
 from parkazoo import intents, remove
 from parkazoo.adopting import Adopting
-from parkazoo.ensemble import EnsembleClient
+from parkazoo.ensemble import EnsembleClient, Reply
+from parkazoo.errors import CrossShardTransaction
 from parkazoo.facade import Facade
 from parkazoo.fencing import READS, Fencing, StrictReply
 from parkazoo.finding import HOME
-from parkazoo.layout import SYSTEM, BucketStat, Layout, fence
+from parkazoo.layout import SYSTEM, BucketStat, Layout, fence, is_system
 from parkazoo.mapping import Rules, Table
 from parkazoo.ordering import Ordering
 from parkazoo.requests import ON_ONE_PATH, passed_through
@@ -305,6 +307,8 @@ class ParKazooClient(Facade):
         return {n: str(e.command(cmd)) for n, e in self._sessions.by_name.items()}
 
     def _delete_recursive(self, path: str) -> Any:
+        if is_system(_prefix_root(self.chroot, path)):
+            return super()._delete_recursive(path)
         if self._keeps_waiting():
             self.exists(path)  # waits behind the others, or is refused
         return self._remove(_prefix_root(self.chroot, path))
@@ -491,7 +495,21 @@ class ParKazooClient(Facade):
     def _pass_through(
         self, ensemble: EnsembleClient, request: Any, async_object: Any
     ) -> None:
+        if type(request) is Transaction:
+            if not all(is_system(operation.path) for operation in request.operations):
+                async_object.set_exception(
+                    CrossShardTransaction(
+                        f"{SYSTEM} is all on one ensemble: a transaction that names"
+                        " a node there may name no others"
+                    )
+                )
+                return
+            tell = partial(self._set_unchrooted, async_object)
+            async_object = Reply(tell, async_object.set_exception)
         ensemble.submit(*self._watches.passing(request, async_object))
+
+    def _set_unchrooted(self, async_object: Any, results: Any) -> None:
+        async_object.set(Transaction.unchroot(self, results))
 
     def _use_table(self, old: Table | None, table: Table) -> None:
         """A newer table has been found. Its rules never differ from the older's."""

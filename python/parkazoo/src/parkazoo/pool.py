@@ -59,6 +59,7 @@ from parkazoo.carrier import RETRY_SECONDS, Carrier
 from parkazoo.errors import SharedCredentials
 from parkazoo.estates import Estate
 from parkazoo.facade import Facade
+from parkazoo.layout import is_system
 from parkazoo.noting import Creation, Deletion
 from parkazoo.pool_watching import MemberWatch, WatchersOf
 from parkazoo.steps import EPHEMERAL
@@ -292,6 +293,8 @@ class PooledClient(Facade):
         """The carrier tells the watches of all its members."""
 
     def _delete_recursive(self, path: str) -> Any:
+        if is_system(_prefix_root(self.chroot, path)):
+            return super()._delete_recursive(path)
         if self._state in CLOSED_STATES or self._carrier._keeps_waiting():
             self.exists(path)  # waits, or is refused, as any request
         return self._carrier._remove(_prefix_root(self.chroot, path))

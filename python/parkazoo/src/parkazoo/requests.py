@@ -40,6 +40,8 @@ def passed_through(request: Any) -> bool:
     """Is this for ZooKeeper's own subtree? Then the first ensemble answers it."""
     if type(request) is Reconfig:
         return True
+    if type(request) is Transaction:
+        return any(is_system(operation.path) for operation in request.operations)
     path = getattr(request, "path", None)
     return path is not None and is_system(path)
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from kazoo.exceptions import NoAuthError, NoNodeError
 
 from parkazoo.client import ParKazooClient
+from parkazoo.layout import is_system
 from parkazoo.mapping import join
 
 
@@ -23,15 +24,37 @@ def reach(away: Iterable[str]) -> str:
     return f"  (not reached: {', '.join(sorted(away))})"
 
 
+class Place(NamedTuple):
+    """Where something is. ZooKeeper's own subtree is on no shard, but at the seat."""
+
+    shard: int | None
+    ensemble: str
+    physical: str
+
+    @property
+    def held(self) -> str:
+        return "on the seat," if self.shard is None else f"shard {self.shard} on"
+
+
+def places(client: ParKazooClient, path: str) -> tuple[Place, list[Place]]:
+    """Where a node is, and where its children are."""
+    table, layout = client.table, client._layout
+    assert table is not None
+    if is_system(path):
+        at_seat = Place(None, table.seat, path)
+        return at_seat, [at_seat]
+    node = layout.node(path)
+    home = Place(node.shard, table.owners[node.shard], node.path)
+    buckets = layout.buckets(path)
+    return home, [Place(b.shard, table.owners[b.shard], b.path) for b in buckets]
+
+
 def walk(
     client: ParKazooClient, path: str, depth: int, depth_max: int, away: set[str]
 ) -> Iterator[dict[str, Any]]:
     """A node and what is below it, as far as it can be reached."""
-    table, layout = client.table, client._layout
-    assert table is not None
-    home = layout.node(path)
-    owner = table.owners[home.shard]
-    holders = {table.owners[bucket.shard] for bucket in layout.buckets(path)}
+    (_, owner, physical), below = places(client, path)
+    holders = {place.ensemble for place in below}
     missed = ({owner} | holders) & away
     names: list[str] | None = None
     stat: Any = None
@@ -42,11 +65,11 @@ def walk(
         else:
             # Past the client: it would wait for the rest of the answer.
             at = client._sessions.session
-            stat = None if owner in away else at(owner).exists(home.path)
+            stat = None if owner in away else at(owner).exists(physical)
             if stat is None and owner not in away:
                 return
             if not holders & away:
-                names = _listed(client, path)
+                names = _listed(client, below)
     except NoNodeError:
         return
     except NoAuthError:
@@ -68,14 +91,13 @@ def walk(
             yield from walk(client, join(path, name), depth + 1, depth_max, away)
 
 
-def _listed(client: ParKazooClient, path: str) -> list[str]:
+def _listed(client: ParKazooClient, below: list[Place]) -> list[str]:
     """What is in a directory's buckets, whose ensembles can be asked."""
-    assert client.table is not None
     names: list[str] = []
-    for bucket in client._layout.buckets(path):
-        session = client._sessions.session(client.table.owners[bucket.shard])
+    for place in below:
+        session = client._sessions.session(place.ensemble)
         with suppress(NoNodeError):
-            names += session.get_children(bucket.path)
+            names += session.get_children(place.physical)
     return names
 
 
