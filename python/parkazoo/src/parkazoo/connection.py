@@ -505,6 +505,13 @@ class BatchingConnection(ConnectionHandler):
             return self._read_response(header, buffer, offset)
         return None
 
+    def _read_response(self, header: Any, buffer: bytes, offset: int) -> Any:
+        request = self.client._pending[0][0]
+        what_next = super()._read_response(header, buffer, offset)
+        if getattr(request, "watcher", None) is not None:
+            self.client.watch_left(request, header.err)
+        return what_next
+
     def _pending_authentication(self) -> Any:
         """Take out what waits for an authentication's reply.
 
@@ -550,6 +557,9 @@ class BatchingClient(KazooClient):
 
     def connection_made(self) -> None:
         """There is a connection, authenticated; nothing has been sent on it."""
+
+    def watch_left(self, request: Any, error: int) -> None:
+        """A request with a watch was answered; `error` is the code, or 0."""
 
     def turned_away(self) -> None:
         """A server closed the connection before the session was there."""

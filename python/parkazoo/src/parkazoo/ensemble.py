@@ -7,6 +7,9 @@ state, in the order in which Kazoo tells its listeners.
 Why: the steps of an operation follow each other without a thread switch, and
 never wait behind a user's callback.
 
+Watches outlive a connection as long as somebody waits for them: they are left again on
+the next one, ahead of all that is asked there, and the servers tell what was missed.
+
 A connection is used, and told of, when its server has shown whose copy of the table
 it has, and that it is the member that we take it for. Those of another namespace, or of
 another member, have fences like ours, and would take our requests; they, and those that
@@ -49,6 +52,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from parkazoo.behind import Looking
 from parkazoo.connection import BatchingClient
 from parkazoo.errors import NamespaceMismatch
+from parkazoo.keeping import kept, left_again
 from parkazoo.layout import CONFIG, IDENTITY, BucketStat
 from parkazoo.mapping import ConfigurationInvalid, Table
 from parkazoo.wire import Fenced
@@ -418,6 +422,7 @@ class EnsembleClient(BatchingClient):
             return
         if state == KazooState.CONNECTED:
             self.read_configuration(first=True)
+            self._leave_watches_again()
         self.owner.ensemble_changed(self, state)
 
     def submit(self, request: Any, reply: Any) -> None:
@@ -476,6 +481,27 @@ class EnsembleClient(BatchingClient):
         except ConnectionClosedError as error:
             for reply in replies:
                 reply.set_exception(error)
+
+    # -- watches, which outlive a connection ----------------------------------------
+
+    def watch_left(self, request: Any, error: int) -> None:
+        left = self._data_watchers.get(request.path)
+        if left and type(request) is Exists and error in (0, NoNodeError.code):
+            left.absent = error != 0
+
+    def _reset_watchers(self) -> None:
+        """Forget those that nobody waits for, and all with the session."""
+        dropped = self._state == KeeperState.CONNECTING
+        for kind in ("_data_watchers", "_child_watchers"):
+            setattr(self, kind, kept(getattr(self, kind) if dropped else {}))
+
+    def _leave_watches_again(self) -> None:
+        """Ahead of all that waits. What has happened since the last reply comes as
+        events before any other reply shows it."""
+        for request in left_again(
+            self.last_zxid, self._data_watchers, self._child_watchers
+        ):
+            self._queue.appendleft((request, _IGNORED))
 
     # -- the configuration, watched on every connection ---------------------------
 

@@ -63,6 +63,9 @@ class Forward:
     def __hash__(self) -> int:
         return hash(self._identity())
 
+    def wanted(self) -> bool:
+        return self.client._watches.wanted(self.kind, self.path)
+
     def __call__(self, event: Any) -> None:
         if event.type != EventType.NONE:
             self.client._watches.arrived(self, event.type)
@@ -200,6 +203,13 @@ class Watches:
             self.tell(self.client._child_watchers, path, EventType.CHILD)
         elif watch.missed is not None:
             self.happened(*watch.missed)
+
+    def wanted(self, kind: str, path: str) -> bool:
+        """Does a user's watch rest on a physical one of this kind, or may it soon?"""
+        with self.lock:
+            if kind == DATA:
+                return bool(self.client._data_watchers.get(path))
+            return path in self.arming or bool(self.client._child_watchers.get(path))
 
     # -- events ------------------------------------------------------------------
 

@@ -1,11 +1,14 @@
-"""The one request that Kazoo does not have: writes fenced by a shard's epoch.
+"""Requests that Kazoo does not have: writes fenced by a shard's epoch, and watches that
+are left again.
 
 What: `Fenced` serializes as a ZooKeeper "multi" that first checks the version of
 the shard's fence znode and then does the writes, all or none.
 
 Why: a shard may move to another ensemble at any time. Whoever moves it first
 changes the fence's version, so from then on no write of a client that has not
-heard of the move can have an effect.
+heard of the move can have an effect. And a connection that was dropped takes its
+watches along; servers leave them anew, or tell what happened meanwhile, if they are
+asked to, as ZooKeeper's own clients do and Kazoo does not.
 
 Must never: let an operation's result pass for another's: the reply has one result
 per operation, or names the one that was refused, which Kazoo's own transaction does
@@ -14,8 +17,9 @@ not promise.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from kazoo.exceptions import EXCEPTIONS, RolledBackError, RuntimeInconsistency
 from kazoo.protocol.serialization import (
@@ -25,6 +29,7 @@ from kazoo.protocol.serialization import (
     Delete,
     SetData,
     int_struct,
+    long_struct,
     multiheader_struct,
     read_string,
     stat_struct,
@@ -36,6 +41,7 @@ from parkazoo.mapping import SHARDS
 from parkazoo.steps import MultiFailed
 
 MULTI = 14
+SET_WATCHES = 101
 ERROR = -1
 _HEADER_BYTES = multiheader_struct.size
 _NOT_THE_REASON = (0, RolledBackError.code, RuntimeInconsistency.code)
@@ -58,6 +64,34 @@ def _check(path: str, version: int) -> bytes:
     """The check of a fence, on the wire. Fences rarely change."""
     parts = (_HEADERS[CheckVersion.type], write_string(path), int_struct.pack(version))
     return b"".join(parts)
+
+
+class SetWatches(NamedTuple):
+    """Leave these watches on a connection as they were left on the one before it.
+
+    Of what has happened after `zxid`, which was the last that was heard of, servers
+    send the event instead. `data`: watches of nodes that were there; `absent`: of
+    nodes that were not; `children`: of listings.
+    """
+
+    zxid: int
+    data: Sequence[str]
+    absent: Sequence[str]
+    children: Sequence[str]
+
+    @property
+    def type(self) -> int:
+        return SET_WATCHES
+
+    def serialize(self) -> bytes:
+        parts = [long_struct.pack(self.zxid)]
+        for paths in (self.data, self.absent, self.children):
+            parts.append(int_struct.pack(len(paths)))
+            parts += [write_string(path) for path in paths]
+        return b"".join(parts)
+
+    def deserialize(self, buffer: bytes, offset: int) -> None:
+        """There is nothing in the reply."""
 
 
 class ShardMoved(Exception):
