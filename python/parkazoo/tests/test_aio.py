@@ -47,6 +47,58 @@ def test_recipes_are_awaited(ensembles: EnsembleFactory) -> None:
     asyncio.run(program())
 
 
+def test_functions_are_called_on_the_loop_and_as_often_as_kazoos(
+    ensembles: EnsembleFactory,
+) -> None:
+    """A watch that was set twice was called twice; and what a DataWatch was given as
+    `func` was called off the loop, also when nobody had waited for the watch."""
+    (one,) = ensembles(1)
+
+    async def program() -> None:
+        async with parkazoo.aio.Client(one.hosts, timeout=30) as client:
+            seen: list[Any] = []
+            await client.create("/x", b"0")
+            await client.get("/x", seen.append)
+            await client.get("/x", seen.append)
+            await client.exists("/x", seen.append)
+            client.add_listener(seen.append)
+            client.add_listener(seen.append)
+            client.remove_listener(seen.append)
+            assert not client.client.state_listeners
+            with pytest.raises(TypeError):
+                await client.get("/x", 1)
+
+            def told(*arguments: Any) -> None:
+                threads.append(threading.current_thread())
+                given.append(arguments)
+
+            async def told_too(data: bytes, stat: Any) -> None:
+                told(data)
+
+            threads: list[threading.Thread] = []
+            given: list[tuple[Any, ...]] = []
+            await client.recipe("DataWatch", "/x", func=told_too)
+            await client.recipe("ChildrenWatch", path="/x", func=told, send_event=True)
+            with pytest.raises(TypeError, match="give it the function"):
+                await client.recipe("DataWatch", "/x")
+
+            cancelled = asyncio.create_task(
+                client.recipe("DataWatch", "/x", lambda *_: seen.append("cancelled"))
+            )
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+            await asyncio.sleep(0.5)
+            await client.set("/x", b"1")
+            await asyncio.sleep(0.5)
+            assert [event.type for event in seen] == ["CHANGED"]
+            assert given == [(b"0",), ([], None), (b"1",)]
+            assert set(threads) == {threading.main_thread()}
+
+    asyncio.run(asyncio.wait_for(program(), PATIENCE_SECONDS))
+
+
 MADE: dict[str, tuple[Any, ...]] = {
     "Barrier": ("/p",),
     "ChildrenWatch": ("/", print),

@@ -101,6 +101,39 @@ def _take_back_start(client: Any, starting: Future[Any]) -> None:
     _end(client)
 
 
+class _OnLoop:
+    """A user's function, which other threads may call. Equal functions are one watch,
+    and one listener, as Kazoo's are.
+
+    `over`: it is called no more.
+    """
+
+    def __init__(self, front: Client, function: Any) -> None:
+        self.front, self.function, self.over = front, function, False
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _OnLoop)
+            and self.front is other.front
+            and self.function == other.function
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.function)
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self.over:
+            return False  # so that Kazoo ends a watch
+        loop = self.front._loop
+        assert loop is not None
+        loop.call_soon_threadsafe(self._call, arguments)
+        return None
+
+    def _call(self, arguments: tuple[Any, ...]) -> None:
+        if not self.over:
+            self.front._call(self.function, arguments)
+
+
 def _acquirable(recipe: Any) -> Any:
     """What blocks until it is held: Kazoo's own object."""
     made = recipe._made if isinstance(recipe, Recipe) else recipe
@@ -237,9 +270,10 @@ class Client:
         self.client.add_listener(on_loop)
         return on_loop
 
-    def remove_listener(self, on_loop: Callable[[str], None]) -> None:
-        """Takes what `add_listener` returned."""
-        self.client.remove_listener(on_loop)
+    def remove_listener(self, listener: Callable[[str], Any]) -> None:
+        """Takes what `add_listener` was given, or what it returned."""
+        ours = isinstance(listener, _OnLoop)
+        self.client.remove_listener(listener if ours else self._on_loop(listener))
 
     async def command(self, cmd: bytes = b"ruok") -> str:
         return str(await self._finish(self.client.command, cmd))
@@ -317,16 +351,28 @@ class Client:
         For "DataWatch" and "ChildrenWatch", which call a function, it is called on
         the event loop; what it returns is not heard, so it cannot end the watch.
         """
-        if name in ("DataWatch", "ChildrenWatch") and len(arguments) > 1:
-            path, function, *rest = arguments
-            if name == "DataWatch" and not _takes(function, 3):
-                function = _without_event(function)
-            arguments = (path, self._on_loop(function), *rest)
+        if name in ("DataWatch", "ChildrenWatch"):
+            return await self._watch(name, *arguments, **named)
         recipe = getattr(self.client, name)
         if name in GIVE_BACK_MADE:
             recipe = partial(recipe.func, Seen(self.client))
         make = partial(recipe, *arguments, **named)
         return Recipe(self, await self._call_of(None, name, make))
+
+    async def _watch(
+        self, name: str, path: str, func: Any = None, *arguments: Any, **named: Any
+    ) -> Recipe:
+        if not callable(func):
+            raise TypeError(f"{name} is no decorator here: give it the function")
+        if name == "DataWatch" and not _takes(func, 3):
+            func = _without_event(func)
+        on_loop = self._on_loop(func)
+        make = partial(getattr(self.client, name), path, on_loop, *arguments, **named)
+        try:
+            return Recipe(self, await self._call_of(None, name, make))
+        except asyncio.CancelledError:
+            on_loop.over = True
+            raise
 
     async def retry(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Kazoo's `retry`, for a function that blocks."""
@@ -455,14 +501,7 @@ class Client:
         return await future
 
     def _on_loop(self, function: Any) -> Any:
-        if function is None:
-            return None
-
-        def called(*arguments: Any) -> None:
-            assert self._loop is not None
-            self._loop.call_soon_threadsafe(self._call, function, arguments)
-
-        return called
+        return _OnLoop(self, function) if callable(function) else function
 
     def _call(self, function: Any, arguments: tuple[Any, ...]) -> None:
         outcome = function(*arguments)
