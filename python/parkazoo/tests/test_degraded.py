@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from kazoo.protocol.states import KazooState
+from kazoo.security import make_digest_acl
 
 from conftest import EnsembleFactory
 from parkazoo import ParKazooClient
@@ -69,5 +70,49 @@ def test_degraded_clients_go_on_where_they_can(ensembles: EnsembleFactory) -> No
     assert lost == []
     assert list(Checker(strict).run()) == []
     for client in clients:
+        client.stop()
+        client.close()
+
+
+def test_credentials_are_answered_by_those_that_are_there(
+    ensembles: EnsembleFactory,
+) -> None:
+    """`add_auth` waited for the ensemble that was away, and `command_all` failed."""
+    taken = ensembles(2)
+    hosts = ";".join(ensemble.hosts for ensemble in taken)
+    client = ParKazooClient(hosts, timeout=40, degraded=True)
+    client.start(PATIENCE_SECONDS)
+    for path in DIRECTORIES:
+        client.ensure_path(path)
+    assert sorted(client.command_all()) == ["e0", "e1"]
+    broken, well, gone = break_one(client, taken)
+    wait_until(lambda: client.state == KazooState.SUSPENDED, "it is suspended")
+    assert client.add_auth_async("digest", "alice:pw").get(timeout=10)
+    assert list(client.command_all().values()) == ["imok"]
+    mine = [make_digest_acl("alice", "pw", all=True)]
+    client.create(f"{well[0]}/mine", b"here", acl=mine)
+    assert client.get(f"{well[0]}/mine")[0] == b"here"
+    waiting = client.create_async(f"{gone[0]}/mine", b"there", acl=mine)
+    broken.start()
+    waiting.get(timeout=PATIENCE_SECONDS)
+    assert client.get(f"{gone[0]}/mine")[0] == b"there"
+    client.stop()
+    client.close()
+
+
+def test_a_lazy_client_asks_commands_of_those_it_is_connected_to(
+    ensembles: EnsembleFactory,
+) -> None:
+    taken = ensembles(2)
+    full = ParKazooClient(";".join(e.hosts for e in taken), timeout=40)
+    full.start(PATIENCE_SECONDS)
+    assert full.table is not None
+    lazy = ParKazooClient(full.table.ensembles["e0"], timeout=40, lazy=True)
+    lazy.start(PATIENCE_SECONDS)
+    assert lazy.command_all() == {"e0": "imok"}
+    for path in DIRECTORIES:
+        lazy.ensure_path(f"{path}/x")
+    assert lazy.command_all() == {"e0": "imok", "e1": "imok"}
+    for client in (full, lazy):
         client.stop()
         client.close()

@@ -303,8 +303,18 @@ class ParKazooClient(Facade):
         return str(home.command(cmd))
 
     def command_all(self, cmd: bytes = b"ruok") -> dict[str, str]:
-        """The answer of one server of each ensemble to a management command."""
-        return {n: str(e.command(cmd)) for n, e in self._sessions.by_name.items()}
+        """The answer of one server of each ensemble to a management command.
+
+        Not of those that a lazy client has not connected to yet, nor of those that a
+        degraded one goes on without.
+        """
+        known = list(self._sessions.by_name.items())
+        asked = [(n, e) for n, e in known if e.opened]
+        if self.degraded:
+            asked = [(n, e) for n, e in asked if e.connected]
+        if not asked:
+            raise ConnectionLoss("No connection to server")
+        return {name: str(ensemble.command(cmd)) for name, ensemble in asked}
 
     def _delete_recursive(self, path: str) -> Any:
         if is_system(_prefix_root(self.chroot, path)):
@@ -486,11 +496,18 @@ class ParKazooClient(Facade):
             fencing.see_to_it()
 
     def _everywhere(self, request: Any, async_object: Any) -> None:
-        """Send a request on every session; the answer is a failure if one failed."""
-        ensembles = [e for e in self._sessions.by_name.values() if e.opened]
-        gathered = _All(self._parts_lock, len(ensembles), async_object)
-        for ensemble in ensembles:
-            ensemble.submit(request, gathered)
+        """Send credentials on every session; the answer is a failure if one failed.
+
+        A degraded client waits for the sessions that are connected. The others show
+        their credentials when they connect; one that has done so just now has these
+        in its queue.
+        """
+        asked = [e for e in self._sessions.by_name.values() if e.opened]
+        there = [e for e in asked if e.connected and self.degraded] or asked
+        gathered = _All(self._parts_lock, len(there), async_object)
+        ignored = Reply(lambda value: None, lambda error: None)
+        for ensemble in asked:
+            ensemble.submit(request, gathered if ensemble in there else ignored)
 
     def _pass_through(
         self, ensemble: EnsembleClient, request: Any, async_object: Any

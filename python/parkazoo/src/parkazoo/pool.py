@@ -216,7 +216,7 @@ class PooledClient(Facade):
         return str(home.command(cmd))
 
     def command_all(self, cmd: bytes = b"ruok") -> dict[str, str]:
-        """The answer of one server of each ensemble to a management command."""
+        """As `ParKazooClient.command_all`."""
         return self._carrier.command_all(cmd)
 
     # -- life --------------------------------------------------------------------
