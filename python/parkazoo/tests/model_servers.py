@@ -101,7 +101,8 @@ def apply(tree: Tree, request: Any, session: int) -> Any:
     if isinstance(request, GetData):
         return node.data, stat_of(tree, path)
     if isinstance(request, GetACL):
-        return OPEN_ACL_UNSAFE, stat_of(tree, path)
+        hidden = path.endswith("/hidden")  # but from everybody here
+        return [] if hidden else OPEN_ACL_UNSAFE, stat_of(tree, path)
     names = sorted(other[len(path) + 1 :] for other in tree if parent(other) == path)
     return (names, stat_of(tree, path)) if type(request) is GetChildren2 else names
 

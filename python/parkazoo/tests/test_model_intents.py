@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kazoo.protocol.serialization import Create
+from kazoo.protocol.serialization import Create, SetData
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from model import documented
@@ -20,8 +20,11 @@ FINISH = ("finish",)
 ALL_D = ("recursive", "/d")
 BOTH = ("/a/t", "/b/t")
 ACROSS = ("transaction", tuple(Create(p, b"", OPEN_ACL_UNSAFE, 0) for p in BOTH))
+# What was before is in a node of its own.
+HIDING = ("transaction", (ACROSS[1][0], SetData("/a/hidden", b"", -1), ACROSS[1][1]))
 TREE = ["/d", "/d/x"]
 PARENTS = ["/a", "/a/o", "/b", "/b/o"]
+SECRET = [*PARENTS, "/a/hidden"]
 ANEW = [("delete", "/d/x"), ("delete", "/d"), ("create", "/d"), ("create", "/d/x")]
 
 SCENARIOS: dict[str, dict[str, Any]] = {
@@ -51,6 +54,12 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     ),
     "a transaction, a finisher, and somebody in its place": dict(
         processes=[[ACROSS], [FINISH], [("create", "/b/t")]], nodes=PARENTS, losses=1
+    ),
+    "a hiding transaction that goes on in its next session, and a finisher": dict(
+        processes=[[HIDING], [FINISH]], nodes=SECRET, losses=1, renewed=True
+    ),
+    "a hiding transaction that crashes, and a finisher": dict(
+        processes=[[HIDING], [FINISH]], nodes=SECRET, crashes=1
     ),
     **{
         f"two finishers of a transaction after {steps} steps": dict(
@@ -100,7 +109,7 @@ def transaction_is_whole(explorer: Explorer, world: World, there: set[str]) -> N
                 made = set()
     for process in world.processes:
         for entry, outcome in told(explorer, process):
-            done = entry == ACROSS and not isinstance(outcome, Exception)
+            done = entry[0] == "transaction" and not isinstance(outcome, Exception)
             if done and made != set(BOTH):
                 raise Broken(f"it was acknowledged, and there is {made}")
     if made not in (set(), set(BOTH)):
@@ -137,6 +146,8 @@ STATES = {
     "a transaction that goes on in its next session, and a finisher": 1_020,
     "a transaction that crashes, and a finisher": 200,
     "a transaction, a finisher, and somebody in its place": 2_907,
+    "a hiding transaction that goes on in its next session, and a finisher": 1_244,
+    "a hiding transaction that crashes, and a finisher": 216,
     "two finishers of a transaction after 4 steps": 295,
     "two finishers of a transaction after 5 steps": 393,
     "two finishers of a transaction after 6 steps": 217,
