@@ -219,6 +219,8 @@ class Result:
     def set_exception(self, error: Exception) -> None:
         self.error = error
 
+    def wait(self) -> None: ...
+
     def get(self) -> Any:
         self.run()
         if self.error is not None:

@@ -166,6 +166,27 @@ def test_who_lost_the_connection_of_a_delete_has_it_finished(
         assert list(Checker(other).run()) == []
 
 
+def test_who_is_interrupted_has_its_delete_finished(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the keyboard, or by gevent's time-out: its client kept the intent."""
+    client, other = make(), make()
+    client.create("/x/y", makepath=True)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(remove, "_delete_all", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            client.delete("/x", recursive=True)
+    wait_until(
+        lambda: remove.roll_forward(other) or not intents_left(other), "it lets it go"
+    )
+    assert other.exists("/x") is None
+    assert intents_left(other) == []
+
+
 def test_an_ensemble_that_is_away_and_not_needed_holds_no_delete_up(
     ensembles: EnsembleFactory,
 ) -> None:

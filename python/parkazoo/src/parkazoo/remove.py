@@ -144,11 +144,17 @@ def _record(client: ParKazooClient, path: str) -> Record | None:
         result.get()
     except NoAuthError:
         return None
-    except UNKNOWN:
-        if begun.ensemble is not None:  # else it was never sent
-            Record(client, life, begun.ensemble).withdraw()
+    except BaseException as error:
+        if not isinstance(error, Exception) or isinstance(error, UNKNOWN):
+            client.handler.spawn(_take_back, client, life, begun, result)
         raise
     return Record(client, life, begun.ensemble)
+
+
+def _take_back(client: ParKazooClient, life: Life, begun: Any, result: Any) -> None:
+    result.wait()  # whoever asked was interrupted, perhaps
+    if begun.ensemble is not None:  # else it was never sent
+        Record(client, life, begun.ensemble).withdraw()
 
 
 def _declare(layout: Any, path: str, identity: str) -> Any:
@@ -190,7 +196,7 @@ class Life(NamedTuple):
 
 
 class Record:
-    """An intent that is ours to see to. `home`: the session with where it is written.
+    """An intent that is ours to see to. `home`: the session through which it became so.
 
     What becomes of it is seen to behind the caller's back if its ensemble is away: a
     client that lives on would otherwise own it, and nobody go on with it.
@@ -407,14 +413,14 @@ def _take_over(client: ParKazooClient, ensemble: Any, name: str) -> list[str]:
     except NoNodeError:
         return []
     life = Life(path, name[2:])
-    record = Record(client, life, ensemble)
     try:
         ensemble.create(f"{intent}/owner", b"", ephemeral=True)
     except (NodeExistsError, NoNodeError):
         return []  # its owner lives, or somebody else is done with it
     except UNKNOWN:
-        record.leave()
+        Record(client, life, ensemble).leave()
         raise
+    record = Record(client, life, ensemble)
     try:
         if _bears_mark(client, life):
             client.logger.info("finishing a recursive delete that was left behind")
