@@ -7,10 +7,11 @@ method has come to its end, and its thread is kept from handing the result over.
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -184,8 +185,66 @@ def test_who_holds_it_already_goes_on_holding_it(
             assert not first.done()
         assert await asyncio.wait_for(first, 5)
         await theirs.release()
-        async with client.lock("/lock"):
-            pass
+        # Both are.
+        async with client.acquired(mine):
+            await asyncio.gather(*[given_up(theirs.acquire()) for _ in range(2)])
+
+            async def alone() -> bool:
+                return len(await client.get_children("/lock")) == 1
+
+            assert await eventually(alone, 10)
+
+    run(program)
+
+
+@pytest.mark.parametrize("name", ["Lock", "Semaphore", "LockingQueue", "Election"])
+def test_cancelled_at_any_time_nobody_is_in_the_way(
+    run: Callable[[Program], None], name: str
+) -> None:
+    """Tasks of two clients are cancelled at random; one is inside at a time, and after
+    them who comes gets in."""
+    dice = random.Random(20261122)
+    inside: list[int] = []
+
+    async def once(recipe: Any, number: int) -> None:
+        async def lead() -> None:
+            assert not inside
+            inside.append(number)
+            try:
+                await asyncio.sleep(dice.random() * 0.02)
+            finally:
+                inside.remove(number)
+
+        if name == "Election":
+            await recipe.run(lead)
+        elif name == "LockingQueue":
+            await recipe.get()
+            try:
+                await lead()
+            finally:
+                await recipe.release()
+        else:
+            async with recipe._front.acquired(recipe):
+                await lead()
+
+    async def program(client: parkazoo.aio.Client, other: parkazoo.aio.Client) -> None:
+        recipes = [
+            await (other if number % 2 else client).recipe(name, "/p")
+            for number in range(6)
+        ]
+        if name == "LockingQueue":
+            await recipes[0].put(b"job")
+
+        async def rounds(number: int) -> None:
+            for _ in range(15):
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(
+                        once(recipes[number], number), dice.random() * 0.3
+                    )
+
+        await asyncio.gather(*[rounds(number) for number in range(6)])
+        for number in range(6):
+            await asyncio.wait_for(once(recipes[number], number), 20)
 
     run(program)
 

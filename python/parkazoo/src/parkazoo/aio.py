@@ -48,8 +48,7 @@ from parkazoo.pool import PooledClient
 WAITING_MAX = 4096
 # How soon a start is stopped again that began just after it was cancelled.
 LOOK_SECONDS = 0.05
-# How long the end of a client waits until what cancelled tasks held is given back; and
-# then, without a session, until those threads have ended.
+# How long the end of a client waits until what cancelled tasks held is given back.
 TAKE_BACK_SECONDS = 10.0
 # How long a cancelled task waits until what it held is released.
 RELEASE_SECONDS = 1.0
@@ -91,7 +90,6 @@ def _end(client: Any, taking_back: Iterable[Future[Any]] = ()) -> None:
     wait(taking_back, TAKE_BACK_SECONDS)
     client.stop()
     client.close()
-    wait(taking_back, TAKE_BACK_SECONDS)
 
 
 def _take_back_start(client: Any, starting: Future[Any]) -> None:
@@ -311,7 +309,7 @@ class Client:
                 await asyncio.wait([asyncio.wrap_future(future) for future in before])
         # Who ends a wait needs no room among those who wait.
         begin = _on_thread if name == "release" else self._begin
-        call.future = begin(call.run)
+        call.begin(begin)
         try:
             return await asyncio.wrap_future(call.future)
         except asyncio.CancelledError:

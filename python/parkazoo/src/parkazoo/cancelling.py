@@ -23,7 +23,7 @@ import json
 import logging
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from functools import partial
@@ -60,9 +60,9 @@ AGAIN = (
 )
 
 _here = threading.local()
-# How many calls that acquire have begun and not ended, by the object's id.
-_acquiring: Counter[int] = Counter()
-_counting = threading.Lock()
+# The calls that acquire, and have begun and not ended, by the object's id.
+_acquiring: defaultdict[int, set[Call]] = defaultdict(set)
+_acquiring_lock = threading.Lock()
 
 
 def insist(function: Callable[[], Any]) -> None:
@@ -112,7 +112,30 @@ class Call:
     def acquires(self) -> bool:
         return self.made is not None and self.name not in ("release", "leave")
 
-    def run(self) -> Any:
+    def begin(self, on_thread: Callable[[Callable[[], Any]], Future[Any]]) -> None:
+        if self.acquires:
+            with _acquiring_lock:
+                _acquiring[id(self.made)].add(self)
+        try:
+            self.future = on_thread(self._run)
+        except BaseException:
+            self._ended()
+            raise
+
+    def _ended(self) -> None:
+        with _acquiring_lock:
+            calls = _acquiring.get(id(self.made), set())
+            calls.discard(self)
+            if not calls:
+                _acquiring.pop(id(self.made), None)
+
+    def _run(self) -> Any:
+        try:
+            return self._call()
+        finally:
+            self._ended()
+
+    def _call(self) -> Any:
         _here.call = self
         made = self.made
         if self.give_back is None:
@@ -122,17 +145,7 @@ class Call:
         if isinstance(made, (Lock, Election)):
             _breakable(made.lock if isinstance(made, Election) else made)
         self.held = _holds(made)
-        if not self.acquires:
-            return self._function()
-        with _counting:
-            _acquiring[id(made)] += 1
-        try:
-            return self._function()
-        finally:
-            with _counting:
-                _acquiring[id(made)] -= 1
-                if not _acquiring[id(made)]:
-                    del _acquiring[id(made)]
+        return self._function()
 
     def _led(self, function: partial[Any]) -> Callable[[], Any]:
         """The run of an Election, whose function may be a coroutine function."""
@@ -164,9 +177,10 @@ class Call:
 
     @property
     def alone(self) -> bool:
-        """Is no other task acquiring with the same object?"""
-        with _counting:
-            return _acquiring[id(self.made)] <= (0 if self.future.done() else 1)
+        """Is no other task acquiring with the same object, and not cancelled?"""
+        with _acquiring_lock:
+            calls = _acquiring.get(id(self.made), set())
+            return all(call.broken for call in calls - {self})
 
     def take_back(self) -> None:
         """End it, and give back what it obtained. On a thread: this blocks."""
