@@ -78,8 +78,6 @@ class Tree:
         if kind == "transaction":
             return self._transact(parts)
         if kind == "remove":
-            if self.children(path) and self.nodes[path].acl == b"rwda":
-                return NoAuthError  # it marks what it removes
             gone = [p for p in self.nodes if f"{p}/".startswith(f"{path}/")]
             for each in gone:
                 del self.nodes[each]
