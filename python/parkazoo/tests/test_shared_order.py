@@ -123,7 +123,7 @@ def test_nobody_joins_a_read_that_was_lost_with_its_connection() -> None:
     fake["e1"]._queue.clear()
     fake["e1"]._session_callback(KeeperState.CONNECTING)
     fake["e1"]._session_callback(KeeperState.CONNECTED)
-    fake["e1"]._copy_there = lambda: None  # type: ignore[method-assign]
+    fake["e1"]._look_there = lambda: None  # type: ignore[method-assign]
     fake["e1"].connection_made()
     fake.client.get_async(path)
     assert shares(fake, "e1") == 1
