@@ -27,7 +27,8 @@ from parkazoo.check import Checker
 from parkazoo.failpoints import BEFORE
 from parkazoo.layout import CONFIG
 from parkazoo.mapping import Table
-from parkazoo.move import FAREWELL, Mover
+from parkazoo.membership import FAREWELL
+from parkazoo.move import Mover
 from parkazoo.seat import ADMIN
 from servers import PATIENCE_SECONDS, wait_until
 from test_client import Maker, nothing_wrong

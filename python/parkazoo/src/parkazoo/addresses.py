@@ -27,7 +27,8 @@ from parkazoo.errors import MoveFailed, NamespaceMismatch
 from parkazoo.founding import Visit
 from parkazoo.layout import IDENTITY
 from parkazoo.mapping import ConfigurationInvalid, Table
-from parkazoo.move import Mover, member
+from parkazoo.membership import member
+from parkazoo.move import Mover
 
 # How long a server is waited for, of several of which some may be down.
 SERVER_SECONDS = 5.0

@@ -63,7 +63,8 @@ from parkazoo.layout import (
     fence,
 )
 from parkazoo.mapping import ConfigurationInvalid, Table
-from parkazoo.move import FAREWELL, Mover
+from parkazoo.membership import FAREWELL
+from parkazoo.move import Mover
 from parkazoo.rights import is_hidden
 
 if TYPE_CHECKING:

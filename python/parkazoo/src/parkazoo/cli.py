@@ -42,7 +42,8 @@ from parkazoo.client import ParKazooClient
 from parkazoo.connection import BatchingClient
 from parkazoo.ending import CUT_SHORT, DONE, WRONG, Answer
 from parkazoo.mapping import Rules, Table, balanced
-from parkazoo.move import Mover, State, member
+from parkazoo.membership import member
+from parkazoo.move import Mover, State
 from parkazoo.naming import STRANGER_SECONDS
 
 # For so long after a command was killed, nobody else may change the table.

@@ -23,7 +23,6 @@ ensemble's copy of the table is written, or run twice at once in a namespace.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
@@ -35,19 +34,23 @@ from kazoo.exceptions import (
     BadVersionError,
     ConnectionLoss,
     KazooException,
-    NoNodeError,
     SessionExpiredError,
 )
-from kazoo.security import OPEN_ACL_UNSAFE
 
-from parkazoo import failpoints, founding, namespace
-from parkazoo import hosts as hosts_string
+from parkazoo import failpoints, namespace
 from parkazoo.adopting import has_caught_up
 from parkazoo.clearing import NotCleared, clear, erase, overtaken
 from parkazoo.copying import ACTIVE, GONE, Copier, version_of
-from parkazoo.errors import MemberAway, MoveFailed, NamespaceMismatch
-from parkazoo.layout import BASE, CONFIG, IDENTITY, INTENTS, fence
-from parkazoo.mapping import ConfigurationInvalid, EnsembleRemoved, Table, balanced
+from parkazoo.errors import MemberAway, MoveFailed
+from parkazoo.layout import CONFIG, INTENTS, fence
+from parkazoo.mapping import Table, balanced
+from parkazoo.membership import (
+    CONNECT_SECONDS,
+    end_farewell,
+    furnish,
+    member,
+    note_farewell,
+)
 from parkazoo.seat import Seat
 
 if TYPE_CHECKING:
@@ -61,15 +64,11 @@ BATCH_EMPTY = 64
 PASSES = 3
 # An owner that does not re-create its ephemerals in this time stops the move.
 EPHEMERAL_SECONDS = 20.0
-# How long an ensemble is waited for that is no member.
-CONNECT_SECONDS = 15.0
 # How long work recorded on an ensemble that is to go may take to its end.
 INTENT_SECONDS = 15.0
 # How often it is tried to undo what could not be done, each time connected anew.
 RECOVER_ATTEMPTS = 3
 _LOST = "a connection to a member was lost while shards were moved"
-# On the seat: the name and hosts of an ensemble that goes, until it has been told.
-FAREWELL = BASE + "/farewell"
 
 Progress = Callable[["State"], None]
 
@@ -318,7 +317,7 @@ class Mover(Seat):
             self._give_up(unfinished)
         else:
             self._tell_the_others(table)
-        self._end_farewell()
+        end_farewell(self)
         return unfinished
 
     def _tell_the_others(self, table: Table) -> None:
@@ -392,71 +391,10 @@ class Mover(Seat):
             if name in table.ensembles:
                 raise MoveFailed(f"there is an ensemble named {name} already")
             # It is given the table without it: none that was not decided may be seen.
-            self._furnish(table, name, hosts, beside)
+            furnish(self, table, name, hosts, beside)
             failpoints.reached("add.1.furnish", failpoints.AFTER)
             self.publish(table.with_ensembles({**table.ensembles, name: hosts}))
             return name
-
-    def _furnish(self, table: Table, name: str, hosts: str, beside: bool) -> None:
-        """The znodes every ensemble has, on one that is to join."""
-        session = self.client._sessions.visit(hosts)
-        try:
-            seconds = self.connect_seconds
-            if not self.client._sessions.wait(lambda: session.connected, seconds):
-                raise MoveFailed(
-                    f"no answer from {hosts} within {seconds:g} s; are its servers up?"
-                    " Nothing was changed"
-                )
-            foreign = [] if beside else namespace.foreign(session)
-            if foreign:
-                raise MoveFailed(
-                    f"{hosts} holds data that is not ParKazoo's ({', '.join(foreign)}),"
-                    " which would not be visible in the namespace. Nothing was changed;"
-                    " leave it aside with `parkazoo add-ensemble --beside`"
-                )
-            founding.refuse({hosts: session}, self.client._sessions.visiting)
-            session.ensure_path(INTENTS)
-            self._introduce(session, table, name, hosts)
-        finally:
-            session.shut()
-            session.close()
-
-    def _refuse_known(self, session: Any, table: Table, hosts: str) -> None:
-        """It may be a member, at an address that the table does not know."""
-        with suppress(NoNodeError):
-            session.sync(IDENTITY)
-            name, stat = session.get(IDENTITY)
-            said = name.decode(errors="replace")
-            if said in table.ensembles and stat == self._identity_of(said):
-                raise MoveFailed(
-                    f"{hosts} is {said}, which the table has at"
-                    f" {table.ensembles[said]}; to change that,"
-                    f" `parkazoo set-hosts {said} {hosts}`"
-                )
-
-    def _identity_of(self, name: str) -> Any:
-        session = self._at(name)
-        session.sync(IDENTITY)
-        return session.get(IDENTITY)[1]
-
-    def _introduce(self, session: Any, table: Table, name: str, hosts: str) -> None:
-        """Write the table and the ensemble's name there, if nobody else has since."""
-        change = session.transaction()
-        try:
-            data, stat = session.get(CONFIG)
-        except NoNodeError:
-            change.create(CONFIG, table.serialize(), acl=OPEN_ACL_UNSAFE)
-        else:
-            _refuse_member(data, hosts, table)
-            self._refuse_known(session, table, hosts)
-            change.set_data(CONFIG, table.serialize(), stat.version)
-        if session.exists(IDENTITY) is None:
-            change.create(IDENTITY, name.encode(), acl=OPEN_ACL_UNSAFE)
-        else:
-            change.set_data(IDENTITY, name.encode())
-        failpoints.reached("add.1.furnish", failpoints.BEFORE)
-        if any(isinstance(result, Exception) for result in change.commit()):
-            raise MoveFailed(f"somebody else has taken in {hosts} meanwhile; try again")
 
     def remove_ensemble(self, name: str) -> State:
         """Move everything away from an ensemble, then let it go."""
@@ -485,11 +423,11 @@ class Mover(Seat):
                 return state
             self._await_intents(name)
             failpoints.reached("remove.2.empty", failpoints.AFTER)
-            self._note_farewell(table, name)
+            note_farewell(self, table, name)
             failpoints.reached("remove.3.noted", failpoints.AFTER)
             smaller = {n: h for n, h in table.ensembles.items() if n != name}
             self.publish(table.with_ensembles(smaller))
-            self._end_farewell()
+            end_farewell(self)
             return state
 
     def _hand_over(self, table: Table, seat: str) -> None:
@@ -519,80 +457,3 @@ class Mover(Seat):
                 f"a recursive delete or a transaction recorded on {name} is not"
                 " finished; run `parkazoo check --repair` and try again"
             )
-
-    def _note_farewell(self, table: Table, name: str) -> None:
-        """Note on the seat whom word must be left with, should we die meanwhile."""
-        note = json.dumps([name, table.ensembles[name]]).encode()
-        seat = self._at(table.seat)
-        if not namespace._create(seat, FAREWELL, note):
-            seat.set(FAREWELL, note)
-
-    def _end_farewell(self) -> None:
-        """Leave word on an ensemble that was taken out, if that is still to be done.
-
-        It is tried once: an ensemble that does not answer may be gone for good.
-        """
-        table = self.table
-        seat = self._at(table.seat)
-        try:
-            note, stat = seat.get(FAREWELL)
-        except NoNodeError:
-            return
-        name, hosts = json.loads(note)
-        if not member(table.ensembles, hosts):
-            self._say_farewell(hosts, table)
-            self.farewell_said = name
-            failpoints.reached("remove.4.farewell", failpoints.AFTER)
-        with suppress(NoNodeError, BadVersionError):
-            seat.delete(FAREWELL, stat.version)
-
-    def _say_farewell(self, hosts: str, table: Table) -> None:
-        """Leave word on an ensemble that nobody may take for a fresh one.
-
-        Unless it has been taken in again meanwhile, or has heard it already, or is
-        somebody else's now: what it holds then is not ours to write over.
-        """
-        session = self.client._sessions.visit(hosts)
-        try:
-            seconds = CONNECT_SECONDS
-            if not self.client._sessions.wait(lambda: session.connected, seconds):
-                raise ConnectionLoss("no connection")
-            data, stat = session.get(CONFIG)
-            found = Table.deserialize(data)
-            if found.generation > table.generation:
-                raise MoveFailed("it has been taken in again")
-            name = member(found.ensembles, hosts)
-            # It held no shard when it went, so one that does began anew.
-            if found.namespace != table.namespace or (name and found.shards(name)):
-                raise MoveFailed("it is of another namespace now")
-            failpoints.reached("remove.4.farewell", failpoints.BEFORE)
-            session.set(CONFIG, table.tombstone(), stat.version)
-        except EnsembleRemoved:
-            pass
-        except (ConfigurationInvalid, KazooException) as error:
-            self.client.logger.warning("no word left on %s: %r", hosts, error)
-        finally:
-            session.shut()
-            session.close()
-
-
-def member(ensembles: Mapping[str, str], hosts: str) -> str | None:
-    """The name under which an ensemble with one of these servers is a member."""
-    for name, listed in ensembles.items():
-        if hosts_string.servers(hosts) & hosts_string.servers(listed):
-            return name
-    return None
-
-
-def _refuse_member(data: bytes, hosts: str, table: Table) -> None:
-    """An ensemble that is to join may have been ours, or nobody's, only."""
-    try:
-        found = Table.deserialize(data)
-    except EnsembleRemoved:
-        return
-    if found.namespace != table.namespace:
-        raise NamespaceMismatch(
-            f"{hosts} belongs to another namespace ({found.namespace})"
-        )
-    if found.generation > table.generation:
-        raise MoveFailed(f"somebody else has taken in {hosts} meanwhile; try again")
