@@ -21,8 +21,8 @@ the task is cancelled again, or the event loop ends. The task does not wait for 
 except for a start: servers may be away. The client's end does, and who next acquires
 with the same object.
 
-Must never: block the event loop, call a user's function off it, let what ends a wait
-stand behind those who wait, or leave a lock held, or a client started, for nobody.
+Must never: block the event loop, call a watch or a listener off it, let what ends a
+wait stand behind those who wait, or leave a lock held, or a client started, for nobody.
 """
 
 from __future__ import annotations
