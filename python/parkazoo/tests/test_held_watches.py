@@ -6,10 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.states import WatchedEvent
 
 from fakes import stat
 from parkazoo.watching import CHILDREN
+from servers import wait_until
 from test_held_reads import PATH, Moving, copy, value
 
 
@@ -128,3 +130,35 @@ def test_the_event_of_a_listing_is_not_missed_as_its_watch_is_entered() -> None:
     reply.set((["x"], stat(0, 1)))
     assert asked.get_nowait() == ["x"]
     assert told == ["CHILD"]
+
+
+@pytest.mark.parametrize("kind", ["data", "children"])
+def test_what_a_watch_rests_on_is_left_though_the_connection_drops_meanwhile(
+    kind: str,
+) -> None:
+    """After a move, or when a bucket has gone: nothing was left, and nobody told."""
+    fake = Watched()
+    fake.client.handler.spawn = lambda work, *about: work(*about)
+    watches, told = fake.client._watches, fake.told
+
+    def again() -> Any:
+        wait_until(
+            lambda: any(fake[name]._queue for name in ("e0", "e1")), "it is asked for"
+        )
+        ((_, reply),) = fake.sent("e0") + fake.sent("e1")
+        return reply
+
+    def watch(event: Any) -> None:
+        told.append(event.type)
+
+    if kind == "data":
+        fake.client.get_async("/d", watch)
+        again().set(value(b"x"))
+        watches._arm_again("/d")
+    else:
+        fake.client.get_children_async("/d", watch)
+        again().set((["x"], stat(0, 1)))
+        watches.look_again("/d")
+    again().set_exception(ConnectionLoss())
+    again().set(stat(1) if kind == "data" else (["y"], stat(0, 1)))
+    assert told == ["CHANGED" if kind == "data" else "CHILD"]

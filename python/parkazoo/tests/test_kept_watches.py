@@ -263,3 +263,72 @@ def test_a_watch_that_is_left_while_another_member_is_away_is_kept(
             ensemble.resume()
         client.stop()
         client.close()
+
+
+def test_watches_of_a_degraded_client_are_not_interrupted(
+    ensembles: EnsembleFactory,
+) -> None:
+    """`ChildrenWatch` passes over an interruption, and was old until all were back."""
+    names: list[Any] = []
+    told: list[Any] = []
+    heard: list[str] = []
+    away: list[str] = []
+
+    def before(client: Any, path: str) -> None:
+        client.ChildrenWatch(path, names.append)
+        well = owner_of_children(client, path)
+        away.extend(
+            other
+            for other in (f"/v{number}" for number in range(100))
+            if owner_of_children(client, other) != well
+        )
+        client.create(f"{away[0]}/x", makepath=True)
+        client.get(f"{away[0]}/x", watch=told.append)
+        client.add_listener(heard.append)
+
+    for lame in made_lame(ensembles, ParKazooClient, before):
+        lame.other.create(f"{lame.path}/y")
+        wait_until(lambda: sorted(names[-1]) == ["x", "y"], "it is told at once")
+        lame.broken.start()
+        lame.other.set(f"{away[0]}/x", b"new")
+        wait_until(lambda: bool(told), "what was away is told when it is back")
+        assert [event.type for event in told] == [EventType.CHANGED]
+        wait_until(lambda: heard[1:] == [KazooState.CONNECTED], "it is whole")
+        assert heard == [KazooState.SUSPENDED, KazooState.CONNECTED]
+
+
+def test_a_watch_that_is_left_after_suspended_was_told_is_kept(
+    ensembles: EnsembleFactory,
+) -> None:
+    """Its user takes it for a new one: `ChildrenWatch` did not leave another."""
+    taken = ensembles(2)
+    client = ParKazooClient(";".join(e.hosts for e in taken), timeout=40)
+    client.start(PATIENCE_SECONDS)
+    try:
+        paths = (f"/w{number}" for number in range(1000))
+        path = next(p for p in paths if owner_of_children(client, p) == "e1")
+        client.create(f"{path}/x", makepath=True)
+        assert client.table is not None
+        hosts = client.table.ensembles["e1"]
+        well = next(e for e in taken if e.hosts == hosts)
+        told: list[str] = []
+        seen: list[Any] = []
+        client.get(f"{path}/x", watch=lambda event: told.append(f"old {event.type}"))
+        well.pause()
+        asked = client.get_children_async(path, lambda event: told.append(event.type))
+
+        def listener(state: str) -> None:
+            if state == KazooState.SUSPENDED:
+                well.resume()
+                seen.append(asked.get(timeout=PATIENCE_SECONDS))
+
+        client.add_listener(listener)
+        client._sessions.by_name["e0"]._call(_CONNECTION_DROP, None)
+        wait_until(lambda: bool(seen) and client.connected, "it is back")
+        client.create(f"{path}/y")
+        wait_until(lambda: len(told) >= 2, "both are told")
+        assert told == ["old NONE", "CHILD"]
+    finally:
+        well.resume()
+        client.stop()
+        client.close()

@@ -49,6 +49,7 @@ class Carrier(ParKazooClient):
     def _session_callback(self, state: Any) -> None:
         # Under one lock, so that every member hears the same states in one order.
         with self.telling:
+            self._interrupt(state)
             for member in list(self.members):
                 member._session_callback(state)
             super()._session_callback(state)

@@ -279,6 +279,7 @@ class ParKazooClient(Facade):
 
     def _session_callback(self, state: Any) -> None:
         before = self._state
+        self._interrupt(state)
         super()._session_callback(state)
         if state in CLOSED_STATES and before != state and self._sessions is not None:
             error: Exception = ConnectionLoss()
@@ -291,10 +292,22 @@ class ParKazooClient(Facade):
         if connected and self._sessions is not None:
             self._live_or_failed.set()
 
+    def _interrupt(self, state: Any) -> None:
+        """Before this is the state, and listeners hear of it.
+
+        Not for a degraded client: it goes on, and its watches stay.
+        """
+        in_use = self._state in (KeeperState.CONNECTED, KeeperState.CONNECTED_RO)
+        if in_use and state == KeeperState.CONNECTING and not self.degraded:
+            self._watches.interrupt()
+
     def _reset_watchers(self) -> None:
-        super()._reset_watchers()
-        if self._sessions is not None:
-            self._watches.forget()
+        if self._sessions is None:
+            super()._reset_watchers()  # as we are made
+            return
+        if self._state in CLOSED_STATES:
+            self._watches.interrupt()
+        self._watches.tell_interrupted()
 
     def command(self, cmd: bytes = b"ruok") -> str:
         home = self._home

@@ -18,7 +18,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    NoNodeError,
+    SessionExpiredError,
+)
 from kazoo.protocol.serialization import GetChildren, GetChildren2
 from kazoo.protocol.states import Callback, EventType, WatchedEvent
 
@@ -32,6 +38,8 @@ if TYPE_CHECKING:
     from parkazoo.client import ParKazooClient
 
 DATA, CHILDREN, MADE, HOME = "data", "children", "made", "home"
+# The session has ended, and all watches have been told, or nobody wants to know.
+_OVER = (AuthFailedError, ConnectionClosedError, SessionExpiredError)
 
 
 class Forward:
@@ -144,12 +152,32 @@ class Watches:
         self.arming: dict[str, set[ChildWatch]] = {}
         self.data_seen: dict[str, Any] = {}
         self.child_seen: dict[str, Any] = {}
+        self.interrupted: list[Any] | None = None
 
-    def forget(self) -> None:
-        """The user's watches were all told that the connection was interrupted."""
+    def interrupt(self) -> None:
+        """Take out all that are entered: they will be told of the interruption.
+
+        Who enters one from now on may have heard SUSPENDED before his read is answered
+        (by another ensemble, which is connected), and relies on it.
+        """
+        client = self.client
         with self.lock:
+            if self.interrupted is not None:
+                return
+            self.interrupted = []
+            for entered in (client._child_watchers, client._data_watchers):
+                for watchers in entered.values():
+                    self.interrupted += watchers
+                entered.clear()
             self.data_seen.clear()
             self.child_seen.clear()
+
+    def tell_interrupted(self) -> None:
+        with self.lock:
+            told, self.interrupted = self.interrupted or [], None
+        event = WatchedEvent(EventType.NONE, self.client._state, None)
+        for watcher in told:
+            self.client.handler.dispatch_callback(Callback("watch", watcher, (event,)))
 
     # -- entering ----------------------------------------------------------------
 
@@ -256,6 +284,8 @@ class Watches:
             self.abandon(watch)
             if isinstance(error, NoNodeError):
                 self.tell(self.client._child_watchers, path, EventType.DELETED)
+            elif not self._once_more(error, CHILDREN, path):
+                self.tell(self.client._child_watchers, path, EventType.CHILD)
 
         run(
             self.client,
@@ -276,12 +306,30 @@ class Watches:
 
     def _arm_again(self, path: str) -> None:
         watch = DataWatch(self.client, path, None)
+
+        def failed(error: Exception) -> None:
+            if not self._once_more(error, DATA, path):
+                self.tell(self.client._data_watchers, path, EventType.CHANGED)
+
         run(
             self.client,
             lambda layout: directory.exists(layout, path, watch),
             lambda stat: None,
-            lambda error: None,  # a lost connection tells its watches itself
+            failed,
         )
+
+    def _once_more(self, error: Exception, kind: str, path: str) -> bool:
+        """A watch could not be left. False: let its user look himself.
+
+        Not on this thread, which may be just ending all that its connection owed.
+        """
+        if isinstance(error, (*_OVER, ConnectionLoss)):
+            over = isinstance(error, _OVER) or self.client._stopped.is_set()
+            if not over and self.wanted(kind, path):
+                again = self._arm_again if kind == DATA else self.look_again
+                self.client.handler.spawn(again, path)
+            return True
+        return False
 
     def _follow(self, moved: set[int]) -> None:
         client, layout = self.client, self.client._layout
