@@ -454,8 +454,8 @@ def add_command(options: Any) -> int:
         name = mover.add_ensemble(options.ensemble, options.name, options.beside)
         if known is not None:
             print(_known(known, table, options.ensemble), file=sys.stderr)
-        document = {"name": name, "joined": known is None,
-                    "hosts": mover.table.ensembles[name]}  # fmt: skip
+        hosts = options.ensemble if known is None else table.ensembles[known]
+        document = {"name": name, "joined": known is None, "hosts": hosts}
         if options.no_rebalance:
             _say_left(mover)
             joined = "is a member already" if known else "joined"
