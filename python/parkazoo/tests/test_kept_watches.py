@@ -332,3 +332,31 @@ def test_a_watch_that_is_left_after_suspended_was_told_is_kept(
         well.resume()
         client.stop()
         client.close()
+
+
+@pytest.mark.parametrize("degraded", [False, True])
+def test_a_connection_ends_while_watches_are_left_again(
+    ensembles: EnsembleFactory, degraded: bool
+) -> None:
+    """Each was asked for again at once, on the connection that was ending all that it
+    owed: so it never ended, and SUSPENDED was never told."""
+    (only,) = ensembles(1)
+    client = ParKazooClient(only.hosts, timeout=40, degraded=degraded)
+    client.start(PATIENCE_SECONDS)
+    states: list[str] = []
+    client.add_listener(states.append)
+    paths = [f"/w{number}" for number in range(20)]
+    for path in paths:
+        client.exists(path, watch=lambda event: None)
+    only.pause()
+    try:
+        for path in paths:
+            client._watches._arm_again(path)  # as after a move
+        assert client.table is not None
+        client._sessions.by_name[client.table.seat]._call(_CONNECTION_DROP, None)
+        wait_until(lambda: KazooState.SUSPENDED in states, "it is told", 10)
+    finally:
+        only.resume()
+    wait_until(lambda: client.state == KazooState.CONNECTED, "it is back")
+    client.stop()
+    client.close()

@@ -187,6 +187,27 @@ def test_who_is_interrupted_has_its_delete_finished(
     assert intents_left(other) == []
 
 
+def test_one_that_is_interrupted_as_it_is_recorded_is_taken_back(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The living client kept the record."""
+    client, other = make(), make()
+    client.create("/x/y", makepath=True)
+    submit = ParKazooClient._submit
+
+    def interrupt(self: ParKazooClient, call: Any, *rest: Any) -> None:
+        submit(self, call, *rest)
+        if call.label == "recursive.1.intent":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ParKazooClient, "_submit", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            client.delete("/x", recursive=True)
+    wait_until(lambda: not intents_left(other), "it is taken back")
+    assert other.exists("/x/y") is not None
+
+
 def test_an_ensemble_that_is_away_and_not_needed_holds_no_delete_up(
     ensembles: EnsembleFactory,
 ) -> None:

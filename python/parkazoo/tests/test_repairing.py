@@ -99,3 +99,57 @@ def test_what_is_newer_than_its_directorys_backup_can_be_kept(
     assert stat is not None and stat.numChildren == 1
     assert kinds(client) == []
     assert sorted(client.get_children("/")) == ["kept", "zookeeper"]
+
+
+def test_a_directory_that_goes_while_it_is_looked_at_is_not_found(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`check` ended with NoNodeError."""
+    client, other = make(), make()
+    client.create("/d/k", makepath=True)
+    checker = Checker(other)
+    bucket = checker.layout.buckets("/d")[0]
+    session = checker._at(checker.table.owners[bucket.shard])
+    listing = session.get_children
+
+    def late(path: str, *rest: Any, **named: Any) -> Any:
+        if path == bucket.path:
+            client.delete("/d", recursive=True)
+        return listing(path, *rest, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(session, "get_children", late)
+        assert list(checker.run()) == []
+
+
+def test_a_directory_that_comes_back_is_no_orphan(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bucket was read before it went, and its node before it was back: so its new
+    child was deleted as an orphan's."""
+    client, other = make(), make()
+    client.create("/d/k", makepath=True)
+    checker = Checker(other)
+    node, bucket = checker.layout.node("/d"), checker.layout.buckets("/d")[0]
+    at_home = checker._at(checker.table.owners[node.shard])
+    exists, sync, looks = at_home.exists, at_home.sync, []
+
+    def sync_late(path: str) -> Any:
+        if path == node.path:
+            client.delete("/d", recursive=True)
+        return sync(path)
+
+    def exists_early(path: str, *rest: Any) -> Any:
+        found = exists(path, *rest)
+        if path == node.path:
+            looks.append(found)
+            client.create("/d/k", b"acknowledged", makepath=True)
+        return found
+
+    anchor = bucket.anchor.rsplit("/", 1)[1]
+    with monkeypatch.context() as patched:
+        patched.setattr(at_home, "sync", sync_late)
+        patched.setattr(at_home, "exists", exists_early)
+        assert list(checker._shard(bucket.shard, [anchor], True, True)) == []
+    assert looks and None in looks
+    assert client.get("/d/k")[0] == b"acknowledged"

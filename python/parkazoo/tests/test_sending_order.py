@@ -4,6 +4,7 @@ machine lets another thread run between any two of its own steps."""
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 from kazoo.protocol.serialization import Delete, GetData, SetData
@@ -118,3 +119,26 @@ def _on_two_ensembles(client: ParKazooClient) -> str:
         if below not in (home, child):
             return d
     raise AssertionError("a third of a hundred is")
+
+
+def test_who_is_interrupted_holds_nobody_up(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `session_order` its write counted as open, and others waited for it."""
+    client = make(session_order=True)
+    for path in ("/p", "/q", "/p/a", "/q/a"):
+        client.create(path)
+    submit, interrupted = ParKazooClient._submit, []
+
+    def interrupt(self: ParKazooClient, *rest: Any) -> None:
+        if not interrupted:
+            interrupted.append(self)
+            raise KeyboardInterrupt
+        submit(self, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ParKazooClient, "_submit", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            client.set("/p/a", b"1")
+    assert client.set_async("/q/a", b"2").get(timeout=PATIENCE_SECONDS).version == 1
+    assert client.get("/p/a")[0] == b""

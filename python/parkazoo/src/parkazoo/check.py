@@ -312,6 +312,8 @@ class Checker:
                 what = "may not be looked at; give `--auth` of somebody with READ"
                 yield Finding("unreadable", directory, what, mendable=False)
                 continue
+            except NoNodeError:
+                continue  # it has just gone
             if finding is None:
                 continue
             if repair and (finding.mendable or (finding.kind == "orphan" and delete)):
@@ -349,7 +351,9 @@ class Checker:
         except NoNodeError:
             return None
         bucket = f"{path}/b"
-        names = session.get_children(bucket) if "b" in inside else []
+        names, seen = [], None
+        if "b" in inside:
+            names, seen = session.get_children(bucket, include_data=True)
         claimed = any(name.startswith(CLAIM[1:]) for name in inside)
         home = self.layout.node(directory)
         if self.table.owners[home.shard] in self.away:
@@ -359,6 +363,12 @@ class Checker:
         stat = at_home.exists(home.path)
         linked = stat is not None and stat.numChildren > 0
         if names and stat is None:
+            # Where a bucket lives its directory does: is it still the one that was
+            # read, or did the directory go, and come back, as we looked?
+            session.sync(bucket)
+            now = session.exists(bucket)
+            if seen is None or now is None or now.czxid != seen.czxid:
+                return None
             what = f"children: {len(names)}, and no directory"
             return Finding("orphan", directory, what, mendable=False)
         if names and not linked:

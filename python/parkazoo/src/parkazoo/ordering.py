@@ -125,6 +125,8 @@ class Task(Driven):
         except BaseException:
             ordering.leave(self)
             ordering.ended(self)  # whoever asked for it has heard so
+            if ordering.across and self.ensemble is None:  # it was not sent
+                ordering.answered(self)
             raise
         finally:
             ordering.beginning.discard(self)
@@ -500,6 +502,7 @@ class Ordering:
                 task.begin()
         except BaseException:
             self.sending = False
+            self.client.handler.spawn(self._send_ready)  # for the others in the queue
             raise
 
     def _next_ready(self) -> Task | None:

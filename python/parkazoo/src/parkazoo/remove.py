@@ -134,13 +134,10 @@ def _record(client: ParKazooClient, path: str) -> Record | None:
     """
     life = Life(path, buckets.fresh())
     result = client.handler.async_result()
-    begun = operation.run(
-        client,
-        lambda layout: _declare(layout, path, life.identity),
-        result.set,
-        result.set_exception,
-    )
+    declare = _declare(client._layout, path, life.identity)
+    begun = operation.Operation(client, declare, result.set, result.set_exception)
     try:
+        begun.resume(None, None)
         result.get()
     except NoAuthError:
         return None

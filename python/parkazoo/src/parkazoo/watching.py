@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from parkazoo.client import ParKazooClient
 
 DATA, CHILDREN, MADE, HOME = "data", "children", "made", "home"
+# After which a watch that could not be left is left again.
+AGAIN_SECONDS = 0.1
 # The session has ended, and all watches have been told, or nobody wants to know.
 _OVER = (AuthFailedError, ConnectionClosedError, SessionExpiredError)
 
@@ -324,12 +326,17 @@ class Watches:
         Not on this thread, which may be just ending all that its connection owed.
         """
         if isinstance(error, (*_OVER, ConnectionLoss)):
-            over = isinstance(error, _OVER) or self.client._stopped.is_set()
-            if not over and self.wanted(kind, path):
-                again = self._arm_again if kind == DATA else self.look_again
-                self.client.handler.spawn(again, path)
+            if not isinstance(error, _OVER):
+                self.client.handler.spawn(self._later, kind, path)
             return True
         return False
+
+    def _later(self, kind: str, path: str) -> None:
+        """Not at once: what is asked while a connection ends all that it owes is ended
+        with it, and it would never come to an end."""
+        self.client.handler.sleep_func(AGAIN_SECONDS)
+        if self.wanted(kind, path) and not self.client._stopped.is_set():
+            (self._arm_again if kind == DATA else self.look_again)(path)
 
     def _follow(self, moved: set[int]) -> None:
         client, layout = self.client, self.client._layout
