@@ -22,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kazoo.exceptions import (
+    ConnectionLoss,
     KazooException,
     SessionExpiredError,
 )
@@ -81,15 +82,18 @@ class World:
     marked: tuple[tuple[str, int], ...]
     losses: int
     crashes: int
+    unanswered: int = 0
 
 
 class Explorer:
     """Every order of the steps of `processes`, from a tree with `nodes` in it.
 
-    `losses`: how many sessions may end, `crashes`: how many processes may: those of
-    the first only. `left`: work that was begun by somebody who died after so many
-    steps, before anybody else began. `renewed`: a session that has ended is followed
-    by the next at once, and the process goes on in that.
+    `losses`: how many sessions may end, of the first `losers` processes; `crashes`:
+    how many processes may: the first only. `unanswered`: how many requests of those
+    `losers` may be without an answer, whether they arrived or not. `left`: work that
+    was begun by somebody who died after so many steps, before anybody else began.
+    `renewed`: a session that has ended is followed by the next at once, and the
+    process goes on in that.
     """
 
     def __init__(
@@ -101,8 +105,10 @@ class Explorer:
         ensembles: int = 2,
         left: tuple[Any, int] | None = None,
         renewed: bool = False,
+        losers: int = 1,
+        unanswered: int = 0,
     ) -> None:
-        self.renewed = renewed
+        self.renewed, self.losers = renewed, losers
         self.layout = Layout(Rules())
         names = {f"e{number}": f"h{number}:1" for number in range(ensembles)}
         self.table = Table.initial(names, Rules())
@@ -136,7 +142,10 @@ class Explorer:
             dying = Process(90, (left[0],))
             world = self.alone(replace(world, processes=(dying,)), left[1])
             world = self._lose(world, world.processes[0], set(names))
-        self.start = replace(world, processes=actors, losses=losses, crashes=crashes)
+        self.start = replace(
+            world, processes=actors, losses=losses, crashes=crashes,
+            unanswered=unanswered,
+        )  # fmt: skip
 
     @staticmethod
     def freeze(trees: dict[str, Tree]) -> Any:
@@ -148,8 +157,8 @@ class Explorer:
 
     # -- processes ---------------------------------------------------------------
 
-    def client(self) -> Any:
-        by_name = {name: Ensemble(name) for name in self.table.ensembles}
+    def client(self, number: int) -> Any:
+        by_name = {name: Ensemble(name, number) for name in self.table.ensembles}
         sessions = SimpleNamespace(
             table=self.table, by_name=by_name, seat=lambda: by_name[self.table.seat]
         )
@@ -195,7 +204,7 @@ class Explorer:
 
     def _replay(self, process: Process) -> Any:
         def run() -> list[Any]:
-            client, outcomes = self.client(), []
+            client, outcomes = self.client(process.number), []
             for entry in process.work:
                 try:
                     outcomes.append(self.does(client, entry))
@@ -251,6 +260,15 @@ class Explorer:
         for path in added:
             lives[path] = lives.get(path, 0) + 1
         return lives, marked
+
+    @staticmethod
+    def _judge_owners(process: Process, before: Tree, after: Tree) -> None:
+        """Nobody ends another's ownership, unless with the intent."""
+        for path, node in before.items():
+            intent, _, name = path.rpartition("/")
+            ended = name == "owner" and path not in after and intent in after
+            if ended and node.owner != process.number:
+                raise Broken(f"process {process.number} ended {path} of {node.owner}")
 
     @staticmethod
     def _may_finish(world: World, path: str) -> bool:
@@ -315,7 +333,7 @@ class Explorer:
     @staticmethod
     def _key(world: World) -> Any:
         actors = tuple((p.digest, p.lost, p.alive) for p in world.processes)
-        left = (world.losses, world.crashes)
+        left = (world.losses, world.crashes, world.unanswered)
         return hash((world.trees, actors, world.lives, world.marked, left))
 
     @staticmethod
@@ -336,9 +354,15 @@ class Explorer:
                 f"{process.number} {name} {request}",
                 lambda p=process: self.step(world, p),
             )
-            if process.finishes or process.number > 1:
+            if process.number > self.losers:
                 continue
-            if world.crashes:
+            if world.unanswered:
+                for arrives in (True, False):
+                    yield (
+                        f"{process.number} {name} {request} has no answer ({arrives=})",
+                        lambda p=process, a=arrives: self._no_answer(world, p, a),
+                    )
+            if world.crashes and process.number == 1:
                 yield (
                     f"{process.number} crashes",
                     lambda p=process: self._crash(world, p),
@@ -361,6 +385,7 @@ class Explorer:
         before, old = self.logical(trees), trees[name]
         trees[name], reply = execute(trees[name], request, process.number)
         if trees[name] is not old:
+            self._judge_owners(process, old, trees[name])
             lives, marked = self._judge(world, process, before, self.logical(trees))
             self._note_intents(trees, lives, marked)
             world = replace(
@@ -368,6 +393,11 @@ class Explorer:
                 marked=tuple(sorted(marked.items())),
             )  # fmt: skip
         return self._put(world, self._told(process, reply))
+
+    def _no_answer(self, world: World, process: Process, arrives: bool) -> World:
+        after = self.step(world, process) if arrives else world
+        after = replace(after, unanswered=world.unanswered - 1)
+        return self._put(after, self._told(process, ConnectionLoss()))
 
     @staticmethod
     def _told(process: Process, reply: Any) -> Process:
@@ -414,7 +444,13 @@ class Explorer:
     def _end(
         self, world: World, judge: Callable[[World, dict[str, Tree]], None]
     ) -> None:
-        """All have ended: whoever comes by finishes what is left, and looks."""
+        """All have ended: whoever comes by finishes what is left, and looks. Nobody may
+        keep him from that who lives on, and does nothing more."""
+        for name, items in world.trees:
+            if owned := [
+                path for path, node in items if node.owner and INTENTS in path
+            ]:
+                raise Broken(f"{name}: {owned} is left to a client that lives")
         ended = world
         for process in world.processes:
             ended = self._lose(ended, process, set(self.table.ensembles))

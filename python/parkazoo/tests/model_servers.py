@@ -142,10 +142,12 @@ class Ensemble:
     """One session with one ensemble, as `remove` and `intents` use it."""
 
     connected = True
-    _session_id = 1
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, session: int) -> None:
+        self.name, self._session_id = name, session
+
+    def sync(self, path: str) -> Any:
+        return asks(self.name, Sync(path))
 
     def get(self, path: str) -> Any:
         return asks(self.name, GetData(path, None))
@@ -164,9 +166,6 @@ class Ensemble:
 
     def create(self, path: str, data: bytes = b"", ephemeral: bool = False) -> Any:
         return asks(self.name, Create(path, data, [], EPHEMERAL if ephemeral else 0))
-
-    def retry(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        return call(*arguments)
 
     def transaction(self) -> Together:
         return Together(self.name)
@@ -230,7 +229,8 @@ class Result:
 
 class InTurn:
     """In place of `operation.Operation`: several at once are done one by one, when
-    their answer is waited for. Their order among each other is not what is judged."""
+    their answer is waited for, and at once if nobody waits. Their order among each
+    other is not what is judged."""
 
     def __init__(self, client: Any, machine: Any, done: Any, failed: Any) -> None:
         self.client, self.machine = client, machine
@@ -238,7 +238,10 @@ class InTurn:
         self.ensemble: Any = None
 
     def resume(self, value: Any, error: Any) -> None:
-        self.done.__self__.run = self.run
+        if isinstance(getattr(self.done, "__self__", None), Result):
+            self.done.__self__.run = self.run
+        else:
+            self.run()
 
     def run(self) -> None:
         try:

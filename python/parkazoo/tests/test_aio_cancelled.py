@@ -197,6 +197,33 @@ def test_who_holds_it_already_goes_on_holding_it(
     run(program)
 
 
+def test_what_was_released_just_then_is_not_released_again(
+    run: Callable[[Program], None],
+) -> None:
+    """By then it is held by another task with the same object."""
+
+    async def program(client: parkazoo.aio.Client, other: parkazoo.aio.Client) -> None:
+        mine = await client.recipe("Lock", "/lock")
+        before = calls()
+        assert await mine.acquire()
+        waiting = asyncio.create_task(mine.acquire())
+        await asyncio.sleep(0.3)
+        with late(mine._made, "release") as released:
+            await given_up(mine.release())
+            assert released.is_set()
+            assert await asyncio.wait_for(waiting, 5)
+
+        async def ended() -> bool:
+            return calls() <= before
+
+        assert await eventually(ended, 10)
+        assert await mine.is_acquired()
+        await given_up((await other.recipe("Lock", "/lock")).acquire())
+        await mine.release()
+
+    run(program)
+
+
 @pytest.mark.parametrize("name", ["Lock", "Semaphore", "LockingQueue", "Election"])
 def test_cancelled_at_any_time_nobody_is_in_the_way(
     run: Callable[[Program], None], name: str

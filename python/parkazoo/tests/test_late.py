@@ -13,7 +13,7 @@ from kazoo.protocol.states import KazooState
 from kazoo.security import make_acl, make_digest_acl
 
 from conftest import EnsembleFactory
-from parkazoo import ParKazooClient, failpoints, intents, remove
+from parkazoo import ParKazooClient, failpoints, record, remove
 from parkazoo.copying import Copier
 from parkazoo.layout import INTENTS
 from parkazoo.mapping import Table
@@ -130,10 +130,10 @@ def test_a_transaction_that_was_taken_over_is_not_acknowledged(
             for name in ensemble.get_children(INTENTS):
                 intent = f"{INTENTS}/{name}"
                 ensemble.delete(f"{intent}/owner")
-                taken = intents.take(ensemble, intent)
+                taken = record.take(other, ensemble, intent)
                 assert taken is not None
                 held.append((ensemble, intent))
-                assert intents.decide_undone(ensemble, intent, *taken) is not None
+                assert record.decide_undone(ensemble, intent, *taken) is not None
 
     transaction = slow.transaction()
     for path in paths:
@@ -145,7 +145,7 @@ def test_a_transaction_that_was_taken_over_is_not_acknowledged(
     assert len(held) == 1
     ensemble, intent = held[0]
     assert ensemble.exists(intent) is not None, "it is not its client's to take away"
-    intents.release(ensemble, intent)
+    record.release(other, ensemble, intent)
     wait_until(
         lambda: remove.roll_forward(third) or ensemble.exists(intent) is None, "undone"
     )

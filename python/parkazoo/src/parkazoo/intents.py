@@ -73,19 +73,16 @@ from parkazoo.errors import Contention, NotUndone
 from parkazoo.layout import DONE, INTENTS, Layout, fence
 from parkazoo.mapping import parent
 from parkazoo.record import (
+    UNKNOWN,
     decide_undone,
+    forget,
     hidden_part,
     is_hidden,
+    release,
     split,
     take,
     whole,
     write,
-)
-from parkazoo.record import (
-    forget as forget,
-)
-from parkazoo.record import (
-    release as release,
 )
 from parkazoo.remove import ask
 from parkazoo.steps import SEQUENCE, Call, Multi, MultiFailed
@@ -262,12 +259,17 @@ def _attempt(client: ParKazooClient, operations: list[Any]) -> list[Any]:
         try:
             _undo(client, identity, parts, whole(records, before))
         except Exception:
-            release(seat, intent)
+            release(client, seat, intent)
             raise
-        forget(seat, intent, 0, hidden)
+        try:
+            forget(seat, intent, 0, hidden)
+        except UNKNOWN:
+            release(client, seat, intent)  # whoever comes by finds nothing to undo
         raise
     except Exception:
-        release(seat, intent)  # not known what is done; whoever comes by decides
+        release(
+            client, seat, intent
+        )  # not known what is done; whoever comes by decides
         raise
     failpoints.reached("intent.4.finish", failpoints.AFTER)
     _unmark(client, identity, parts)
@@ -445,7 +447,7 @@ def _unmark(client: ParKazooClient, identity: str, parts: list[Any]) -> None:
 def roll(client: ParKazooClient, ensemble: Any, name: str) -> list[str]:
     """Finish a transaction whose client is gone: forward if all is done, else back."""
     intent, identity = f"{INTENTS}/{name}", name[2:]
-    taken = take(ensemble, intent)
+    taken = take(client, ensemble, intent)
     if taken is None:
         return []
     document, version = taken
@@ -468,6 +470,6 @@ def roll(client: ParKazooClient, ensemble: Any, name: str) -> list[str]:
             _undo(client, identity, parts, whole(records, before))
             forget(ensemble, intent, decided, hidden)
     except Exception:
-        release(ensemble, intent)
+        release(client, ensemble, intent)
         raise
     return [record["path"] for record in records]

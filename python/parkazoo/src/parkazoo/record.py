@@ -5,28 +5,32 @@ a node of its own, if not everybody may see it (`parkazoo.intents` has the drawi
 Recursive deletes use the same owner and the same end.
 
 Must never: let anybody read in a record what he could not read where it is from, if
-who writes it is anybody in particular; or take a record away that another has taken
-over.
+who writes it is anybody in particular; take a record away that another has taken
+over; or end the ownership of anybody else.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import (
+    AuthFailedError,
     BadVersionError,
+    ConnectionClosedError,
     ConnectionLoss,
     InvalidACLError,
     KazooException,
     NoAuthError,
     NoNodeError,
     NotEmptyError,
+    OperationTimeoutError,
+    SessionExpiredError,
 )
-from kazoo.retry import RetryFailedError
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from parkazoo.errors import Contention, NotUndone
+from parkazoo.errors import Contention, NamespaceMismatch, NotUndone
 from parkazoo.layout import CONFIG
 from parkazoo.mapping import EnsembleRemoved, Table
 
@@ -35,6 +39,16 @@ if TYPE_CHECKING:
 
 # The table changes a few times a second while shards move, and rarely otherwise.
 ATTEMPTS_MAX, PAUSE = 100, 0.05
+# Between two attempts to see to a record whose ensemble is away.
+RETRY_SECONDS = 1.0
+# After these it is not known what the servers have done; after all others it is.
+UNKNOWN = (
+    AuthFailedError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    OperationTimeoutError,
+    SessionExpiredError,
+)
 
 
 def is_hidden(records: list[Any]) -> bool:
@@ -82,8 +96,8 @@ def write(client: ParKazooClient, intent: str, document: bytes, apart: bytes) ->
             begin.create(f"{intent}/before", apart, acl=ours)
         try:
             results = begin.commit()
-        except ConnectionLoss:
-            release(seat, intent)  # if it is there, nobody would go on with it
+        except UNKNOWN:
+            release(client, seat, intent)  # if it is there, nobody would go on with it
             raise
         if isinstance(results[0], BadVersionError):
             continue
@@ -131,7 +145,9 @@ def forget(ensemble: Any, intent: str, version: int = -1, hidden: bool = False) 
     return True
 
 
-def take(ensemble: Any, intent: str) -> tuple[dict[str, Any], int] | None:
+def take(
+    client: ParKazooClient, ensemble: Any, intent: str
+) -> tuple[dict[str, Any], int] | None:
     """Become the owner of an intent whose owner is gone. Returns what it says and its
     new version; None if somebody owns it, or is done with it."""
     try:
@@ -143,8 +159,8 @@ def take(ensemble: Any, intent: str) -> tuple[dict[str, Any], int] | None:
     both.set_data(intent, data, stat.version)
     try:
         results = both.commit()
-    except ConnectionLoss:
-        release(ensemble, intent)  # it may be ours, and nobody would go on with it
+    except UNKNOWN:
+        release(client, ensemble, intent)  # if it is ours, nobody would go on with it
         raise
     if any(isinstance(result, Exception) for result in results):
         return None
@@ -163,9 +179,49 @@ def decide_undone(
         return None
 
 
-def release(ensemble: Any, intent: str) -> None:
-    """Let others finish what we cannot. If this fails, our session's end does it."""
+# -- what is seen to behind the caller's back ------------------------------------
+
+
+def release(client: ParKazooClient, ensemble: Any, intent: str) -> None:
+    """Let others finish what we cannot, as soon as the ensemble is there. If this
+    fails, our session's end does it."""
+    client.handler.spawn(
+        until_seen_to, client, ensemble, lambda: _disown(ensemble, intent)
+    )
+
+
+def _disown(ensemble: Any, intent: str) -> None:
+    """Own it no more, if it is we who do: who takes it over gives it a new version."""
+    ensemble.sync(intent)  # what it is about may just be on its way
     try:
-        ensemble.retry(ensemble.delete, f"{intent}/owner")
-    except (KazooException, RetryFailedError):
-        pass
+        _, stat = ensemble.get(intent)
+    except NoNodeError:
+        return
+    owner = ensemble.exists(f"{intent}/owner")
+    if owner is not None and owner.ephemeralOwner == ensemble._session_id:
+        both = ensemble.transaction()
+        both.check(intent, stat.version)
+        both.delete(f"{intent}/owner")
+        both.commit()
+
+
+def until_seen_to(
+    client: ParKazooClient, ensemble: Any, work: Callable[[], None]
+) -> None:
+    """Try it until it is done, or the client has no session with the ensemble."""
+    while not seen_to(client, work):
+        stopped = client._stopped.wait(RETRY_SECONDS)
+        if stopped or ensemble not in client._sessions.by_name.values():
+            return
+
+
+def seen_to(client: ParKazooClient, work: Callable[[], None]) -> bool:
+    """Do something about a record. False: it is not known whether it is done."""
+    try:
+        work()
+    except (*UNKNOWN, NamespaceMismatch) as error:
+        client.logger.debug("an intent is not seen to yet: %r", error)
+        return False
+    except KazooException:
+        client.logger.warning("an intent is left behind", exc_info=True)
+    return True

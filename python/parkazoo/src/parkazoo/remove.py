@@ -35,29 +35,24 @@ import json
 import random
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kazoo.exceptions import (
-    AuthFailedError,
     BadArgumentsError,
-    ConnectionClosedError,
     ConnectionLoss,
     KazooException,
     NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
-    OperationTimeoutError,
-    SessionExpiredError,
 )
 from kazoo.protocol.serialization import CheckVersion, Create, Delete, Exists, Sync
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from parkazoo import buckets, directory, failpoints, operation
-from parkazoo.errors import NamespaceMismatch
 from parkazoo.layout import CLAIM, INTENTS, MARK
 from parkazoo.mapping import join
+from parkazoo.record import UNKNOWN, forget, release, seen_to, take, until_seen_to
 from parkazoo.steps import EPHEMERAL, Call, Multi, MultiFailed
 
 if TYPE_CHECKING:
@@ -69,16 +64,6 @@ WINDOW = 128
 ROUNDS_MAX = 10
 # How often a client looks for work left behind: [it, twice it] seconds.
 LOOK_SECONDS = 30.0
-# Between two attempts to see to an intent whose ensemble is away.
-RETRY_SECONDS = 1.0
-# After these it is not known what the servers have done; after all others it is.
-UNKNOWN = (
-    AuthFailedError,
-    ConnectionClosedError,
-    ConnectionLoss,
-    OperationTimeoutError,
-    SessionExpiredError,
-)
 
 
 def delete_recursive(client: ParKazooClient, path: str) -> Any:
@@ -108,10 +93,14 @@ def delete_recursive(client: ParKazooClient, path: str) -> Any:
     try:
         _delete_all(client, path)
     except BaseException as error:
-        if isinstance(error, Exception) and not isinstance(error, UNKNOWN):
-            record.withdraw()
-        else:
+        if not isinstance(error, Exception) or isinstance(error, UNKNOWN):
             record.leave()
+        elif not record.withdraw():
+            raise ConnectionLoss(
+                f"{path}: refused ({error!r}); but the ensemble that has the record of"
+                " this deletion is away, so others may go on with it before it is taken"
+                " back"
+            ) from error
         raise
     failpoints.reached("recursive.2.done", failpoints.BEFORE)
     record.end()
@@ -201,24 +190,25 @@ class Record:
 
     def __init__(self, client: ParKazooClient, life: Life, home: Any) -> None:
         self.client, self.life, self.home = client, life, home
-        self.session = home._session_id
+        self.forgotten = False
 
     def end(self) -> None:
         """The node is gone, and its mark with it."""
         self._now_or_later(self._forget)
 
-    def withdraw(self) -> None:
-        """It was refused: nobody may do it later, with the rights that we lack."""
+    def withdraw(self) -> bool:
+        """It was refused: nobody may do it later, with the rights that we lack.
+        Returns whether that is so by now."""
         self._now_or_later(self._unmark)
+        return self.forgotten
 
     def leave(self) -> None:
         """We cannot go on, and do not know why not: whoever comes by finishes it."""
-        self.client.handler.spawn(self._until_done, self._let_go)
+        release(self.client, self.home, self.life.intent)
 
     def _forget(self) -> None:
-        from parkazoo import intents
-
-        intents.forget(self.home, self.life.intent)
+        forget(self.home, self.life.intent)
+        self.forgotten = True
 
     def _unmark(self) -> None:
         self._forget()
@@ -235,29 +225,13 @@ class Record:
         except KazooException:
             pass  # gone with the node; or not ours to delete, and without a meaning
 
-    def _let_go(self) -> None:
-        if self.home._session_id == self.session:  # else it went with the session
-            with suppress(NoNodeError):
-                self.home.delete(f"{self.life.intent}/owner")
-
     def _now_or_later(self, work: Callable[[], None]) -> None:
-        if not (self.home.connected and self._done(work)):
-            self.client.handler.spawn(self._until_done, work)
-
-    def _until_done(self, work: Callable[[], None]) -> None:
-        while not self._done(work):
-            if self.client._stopped.wait(RETRY_SECONDS):
-                return
-
-    def _done(self, work: Callable[[], None]) -> bool:
+        done = False
         try:
-            work()
-        except (*UNKNOWN, NamespaceMismatch) as error:
-            self.client.logger.debug("an intent is not seen to yet: %r", error)
-            return False
-        except KazooException:
-            self.client.logger.warning("an intent is left behind", exc_info=True)
-        return True
+            done = self.home.connected and seen_to(self.client, work)
+        finally:  # also if we are interrupted
+            if not done:
+                self.client.handler.spawn(until_seen_to, self.client, self.home, work)
 
 
 def _delete_all(
@@ -280,13 +254,14 @@ def _delete_all(
     raise NotEmptyError(f"{path}: others keep creating nodes in it")
 
 
-def _hold(client: ParKazooClient, path: str, life: Life) -> dict[str, Any]:
-    """By anchor, the check that deletions in a bucket of `path` make.
+def _hold(
+    client: ParKazooClient, path: str, life: Life, checks: dict[str, Any]
+) -> None:
+    """Note in `checks`, by anchor, what deletions in a bucket of `path` check.
 
     A directory without a bucket has no children, and no check.
     :raises NoNodeError: the life is over.
     """
-    checks: dict[str, Any] = {}
     for bucket in client._layout.buckets(path):
         claim = bucket.anchor + CLAIM + buckets.fresh()
         make = Create(claim, b"", OPEN_ACL_UNSAFE, EPHEMERAL)
@@ -298,23 +273,51 @@ def _hold(client: ParKazooClient, path: str, life: Life) -> dict[str, Any]:
             yield Call(shard, Multi(both))
 
         try:
-            ask(client, leave)
             checks[bucket.anchor] = CheckVersion(claim, -1)
+            ask(client, leave)
         except NoNodeError:
-            continue
+            del checks[bucket.anchor]
     if not _bears_mark(client, life):
         raise NoNodeError
-    return checks
+
+
+def _let_go(client: ParKazooClient, path: str, checks: dict[str, Any]) -> None:
+    """Take our claims away: else each look at what we may not finish would add some.
+    Nobody waits for that."""
+    for bucket in client._layout.buckets(path):
+        if bucket.anchor in checks:
+            away = Multi((Delete(checks[bucket.anchor].path, -1),))
+
+            def leave(layout: Any, shard: int = bucket.shard, away: Any = away) -> Any:
+                yield Call(shard, away)
+
+            operation.run(client, leave, _nobody_waits, _nobody_waits)
+
+
+def _nobody_waits(result: Any) -> None: ...
 
 
 def sweep(
     client: ParKazooClient, path: str, names: list[str], life: Life | None = None
 ) -> None:
     """Delete the named children, many at a time, and what is below them."""
-    waiting: deque[tuple[str, Any]] = deque()
     checks: dict[str, Any] = {}
-    if life is not None and names:
-        checks = _hold(client, path, life)
+    try:
+        if life is not None and names:
+            _hold(client, path, life, checks)
+        _sweep(client, path, names, life, checks)
+    finally:
+        _let_go(client, path, checks)
+
+
+def _sweep(
+    client: ParKazooClient,
+    path: str,
+    names: list[str],
+    life: Life | None,
+    checks: dict[str, Any],
+) -> None:
+    waiting: deque[tuple[str, Any]] = deque()
 
     def guard(child: str) -> tuple[Any, ...]:
         if life is None:
@@ -404,19 +407,11 @@ def _roll(client: ParKazooClient, ensemble: Any, name: str) -> list[str]:
 
 
 def _take_over(client: ParKazooClient, ensemble: Any, name: str) -> list[str]:
-    intent = f"{INTENTS}/{name}"
-    try:
-        path = str(json.loads(ensemble.get(intent)[0])["path"])
-    except NoNodeError:
+    taken = take(client, ensemble, f"{INTENTS}/{name}")
+    if taken is None:
         return []
+    path = str(taken[0]["path"])
     life = Life(path, name[2:])
-    try:
-        ensemble.create(f"{intent}/owner", b"", ephemeral=True)
-    except (NodeExistsError, NoNodeError):
-        return []  # its owner lives, or somebody else is done with it
-    except UNKNOWN:
-        Record(client, life, ensemble).leave()
-        raise
     record = Record(client, life, ensemble)
     try:
         if _bears_mark(client, life):
