@@ -314,6 +314,7 @@ def test_sync_goes_to_ensembles_that_it_only_hears_of(make: Maker) -> None:
 
     class Fake:
         _sessions = Sessions()
+        degraded = False
 
     class Request:
         path = "/x"

@@ -122,8 +122,9 @@ def test_who_may_not_finish_a_delete_leaves_nothing_of_his_own(make: Maker) -> N
     )
 
 
+@pytest.mark.parametrize("noticed", [False, True])
 def test_a_transaction_is_answered_while_the_seat_is_away(
-    ensembles: EnsembleFactory,
+    ensembles: EnsembleFactory, noticed: bool
 ) -> None:
     """It gave its intent up on its caller's thread: the caller waited for the seat."""
     taken = ensembles(2)
@@ -140,6 +141,9 @@ def test_a_transaction_is_answered_while_the_seat_is_away(
                 if len(seen) == 2:
                     server.pause()
                     threading.Timer(1, server.kill).start()
+                    if noticed:
+                        seat = client._sessions.seat()
+                        wait_until(lambda: not seat.connected, "its loss is noticed")
 
         transaction = client.transaction()
         for path in "/p/n", "/q/n":

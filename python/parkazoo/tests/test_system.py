@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from kazoo.exceptions import NoNodeError
 
 from conftest import Maker
 from parkazoo import CrossShardTransaction, ParKazooClient, PooledClient, cli
-from servers import PATIENCE_SECONDS
+from parkazoo.move import Mover
+from servers import PATIENCE_SECONDS, wait_until
 
 QUOTA = "/zookeeper/quota"
 
@@ -105,3 +107,25 @@ def test_where_and_tree_say_that_it_is_at_the_seat(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     assert all(f"[{table.seat}]" in line for line in lines)
+
+
+def hears(client: ParKazooClient, shard: int, owner: str) -> bool:
+    return client.table is not None and client.table.owners[shard] == owner
+
+
+def test_a_watch_of_zookeepers_own_subtree_hears_of_no_move(make: Maker) -> None:
+    """It was told DELETED when the shard moved to which its path would hash."""
+    client, other = make(), make()
+    told: list[Any] = []
+    assert client.table is not None
+    for path in "/zookeeper/quota", "/zookeeper":
+        client.get_children(path, watch=told.append)
+    for path in "/zookeeper/quota", "/zookeeper":
+        shard = client._layout.buckets(path)[0].shard
+        owner = client.table.owners[shard]
+        target = next(name for name in client.table.ensembles if name != owner)
+        Mover(other).move({shard: target})
+        heard = partial(hears, client, shard, target)
+        wait_until(heard, "it is heard")
+    client.sync("/")
+    assert told == []

@@ -195,10 +195,14 @@ class Client:
     """
 
     def __init__(
-        self, hosts: Any = "127.0.0.1:2181", pooled: bool = False, **options: Any
+        self,
+        hosts: Any = "127.0.0.1:2181",
+        *more: Any,
+        pooled: bool = False,
+        **options: Any,
     ) -> None:
         kind: Any = PooledClient if pooled else ParKazooClient
-        self.client: Any = kind(hosts, **options)
+        self.client: Any = kind(hosts, *more, **options)
         self._room = threading.BoundedSemaphore(WAITING_MAX)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[Any]] = set()

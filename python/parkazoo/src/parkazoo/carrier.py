@@ -59,9 +59,7 @@ class Carrier(ParKazooClient):
     def join(self, member: PooledClient) -> None:
         with self.gate:
             self.count += 1
-            if self._stopped.is_set():
-                self._sessions.error = None
-                self.start_async()
+        self.begin()
         with self.telling:
             self.members.add(member)
             member._session_callback(KeeperState.CONNECTING)
@@ -71,6 +69,13 @@ class Carrier(ParKazooClient):
                 KeeperState.AUTH_FAILED,
             ):
                 member._session_callback(self._state)
+
+    def begin(self) -> None:
+        """Connect, if nobody has begun to, or it gave up."""
+        with self.gate:
+            if self._stopped.is_set() or self.gave_up:
+                self._sessions.error = None
+                self.start_async()
 
     def goes_on(self) -> bool:
         """Is it degraded, or can it begin to be?"""

@@ -36,13 +36,13 @@ from parkazoo import intents, remove
 from parkazoo.adopting import Adopting
 from parkazoo.ensemble import EnsembleClient, Reply
 from parkazoo.errors import CrossShardTransaction
-from parkazoo.facade import Facade
+from parkazoo.facade import Facade, refuse_unsendable
 from parkazoo.fencing import READS, Fencing, StrictReply
 from parkazoo.finding import HOME
 from parkazoo.layout import SYSTEM, BucketStat, Layout, fence, is_system
 from parkazoo.mapping import Rules, Table
 from parkazoo.ordering import Ordering
-from parkazoo.requests import ON_ONE_PATH, passed_through
+from parkazoo.requests import ON_ONE_PATH, named, passed_through
 from parkazoo.sessions import Sessions
 from parkazoo.steps import Call, Multi
 from parkazoo.watching import Watches
@@ -99,6 +99,7 @@ class ParKazooClient(Facade):
     ) -> None:
         if cross_shard not in ("refuse", "intent"):
             raise ConfigurationError('cross_shard must be "refuse" or "intent"')
+        refuse_unsendable(auth_data)
         self.auto_init, self.rules = auto_init, rules or Rules()
         # Commands do: they show, or end, an import that has not ended.
         self.enters_unfinished = False
@@ -251,7 +252,11 @@ class ParKazooClient(Facade):
         if self._live.is_set():
             return self._live
         if not self._stopped.is_set():
-            return self._live  # already on its way
+            if not self.gave_up:
+                return self._live  # already on its way
+            self.stop()
+            self.close()
+            self._live_or_failed.clear()
         self._safe_close()
         self._stopped.clear()
         self._writer_stopped.clear()
@@ -260,9 +265,19 @@ class ParKazooClient(Facade):
         self._sessions.open()
         return self._live
 
+    @property
+    def gave_up(self) -> bool:
+        """Has it ended without having been stopped? It can be started again."""
+        ended = self._state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
+        return ended and not self._stopped.is_set()
+
     def stop(self) -> None:
         if self._stopped.is_set():
             return
+        if self._state == KeeperState.CONNECTED:
+            # Kazoo's farewell goes behind what was asked for before. Steps are still to
+            # be taken here, and no ensemble waits for another's.
+            self._ordering.wait_for("/", self._session_timeout / 1000)
         self._stopped.set()
         self._live_or_failed.set()  # nobody need wait for a start any more
         try:
@@ -329,9 +344,7 @@ class ParKazooClient(Facade):
             raise ConnectionLoss("No connection to server")
         return {name: str(ensemble.command(cmd)) for name, ensemble in asked}
 
-    def _delete_recursive(self, path: str) -> Any:
-        if is_system(_prefix_root(self.chroot, path)):
-            return super()._delete_recursive(path)
+    def _delete_all(self, path: str) -> Any:
         if self._keeps_waiting():
             self.exists(path)  # waits behind the others, or is refused
         return self._remove(_prefix_root(self.chroot, path))
@@ -434,6 +447,7 @@ class ParKazooClient(Facade):
                 ensemble._call(request, None)
 
     def _dispatch(self, request: Any, async_object: Any) -> None:
+        request = named(request)
         kind = type(request)
         if kind in ON_ONE_PATH and not request.path.startswith(SYSTEM):
             self._ordering.submit(request, async_object)

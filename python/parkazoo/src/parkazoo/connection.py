@@ -50,6 +50,7 @@ from kazoo.client import CLOSED_STATES, KazooClient
 from kazoo.exceptions import (
     EXCEPTIONS,
     AuthFailedError,
+    BadArgumentsError,
     ConnectionClosedError,
     ConnectionDropped,
     ConnectionLoss,
@@ -172,6 +173,14 @@ class _Handler:
         epoll, self._epoll, self._watched = self._epoll, None, ()
         if epoll is not None:
             epoll.close()
+
+
+def _refuse(async_object: Any, error: Exception) -> None:
+    if async_object is not None:
+        what = f"{type(error).__name__}: {error}"  # not its repr, which has passwords
+        refusal = BadArgumentsError(f"this cannot be sent to a server: {what}")
+        refusal.__cause__ = error
+        async_object.set_exception(refusal)
 
 
 class BatchingConnection(ConnectionHandler):
@@ -297,12 +306,17 @@ class BatchingConnection(ConnectionHandler):
         self._send_queued(read_timeout, connect_timeout)
 
     def _send_queued(self, read_timeout: float, connect_timeout: float) -> None:
-        """Send everything that is queued, in order, in as few sends as possible."""
+        """Send everything that is queued, in order, in as few sends as possible.
+
+        A request that cannot be sent, for what its caller gave, is its caller's to
+        hear of. Kazoo drops the connection for it, and all that is under way there.
+        """
         queue, pending = self.client._queue, self.client._pending
         if pending and time.monotonic() - self._heard_at > read_timeout:
             raise ConnectionDropped("no reply within the read timeout")
         logged = self.logger.isEnabledFor(logging.DEBUG)
         frames = bytearray()
+        refused: list[tuple[Any, Exception]] = []
         try:
             while queue and len(frames) < SEND_BYTES_MAX:
                 request, async_object = queue[0]
@@ -312,7 +326,12 @@ class BatchingConnection(ConnectionHandler):
                     raise ConnectionDropped("Connection dropped: Testing")
                 kind = request.type
                 xid = AUTH_XID if kind == Auth.type else self._next_xid()
-                body = request.serialize()
+                try:
+                    body = request.serialize()
+                except Exception as error:
+                    queue.popleft()
+                    refused.append((async_object, error))
+                    continue
                 if kind:
                     length = 2 * _LENGTH_BYTES + len(body)
                     frames += _length_xid_type.pack(length, xid, kind)
@@ -326,11 +345,12 @@ class BatchingConnection(ConnectionHandler):
                     self._heard_at = time.monotonic()
                 pending.append((request, async_object, xid))
                 queue.popleft()
-        except BaseException:
-            # What came before the request that could not be sent is sent.
-            self._write_now(frames, connect_timeout)
-            raise
-        self._write_now(frames, connect_timeout)
+        finally:  # what came before one that drops the connection is sent, too
+            try:
+                self._write_now(frames, connect_timeout)
+            finally:
+                for async_object, reason in refused:
+                    _refuse(async_object, reason)
         if queue:
             self._wake_sent = True
             self._write_sock.send(b"\0")

@@ -273,6 +273,9 @@ class EnsembleClient(BatchingClient):
             self.stop()
             # Kazoo's `stop` returns at once if another has begun it: wait here.
             self._connection.stop(self._session_timeout / 1000)
+            # Where there was no connection, its farewell would end the next one.
+            with suppress(ValueError):
+                self._queue.remove((CloseInstance, None))
 
     def stay_lost(self) -> None:
         """Make no session after the one that was lost just now, on this thread."""

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kazoo.exceptions import ConfigurationError
+from kazoo.exceptions import BadArgumentsError, ConfigurationError
 from kazoo.hosts import collect_hosts
-from kazoo.protocol.paths import normpath
+from kazoo.protocol.paths import _prefix_root, normpath
 
 from parkazoo import hosts as hosts_string
 from parkazoo.connection import TLS_OPTIONS
+from parkazoo.layout import is_system
 
 if TYPE_CHECKING:
     from parkazoo.kazoo_types import KazooClient
@@ -25,6 +26,15 @@ else:
 
 # How a client connects: options of `KazooClient` that are handed on as they are.
 CONNECTION_OPTIONS = ("randomize_hosts", "read_only", *TLS_OPTIONS)
+
+
+def refuse_unsendable(auth_data: Any) -> None:
+    """:raises BadArgumentsError: no connection could send these credentials."""
+    for parts in auth_data or ():
+        try:
+            "".join(parts).encode()
+        except UnicodeEncodeError as error:
+            raise BadArgumentsError(f"credentials cannot be sent: {error}") from None
 
 
 class Facade(KazooClient):
@@ -57,6 +67,22 @@ class Facade(KazooClient):
             )
         self.chroot, self.bootstrap = new_chroot, ensembles
         self.hosts = [server for part in ensembles for server in collect_hosts(part)[0]]
+
+    def add_auth_async(self, scheme: str, credential: str) -> Any:
+        if isinstance(scheme, str) and isinstance(credential, str):
+            refuse_unsendable([(scheme, credential)])
+        return super().add_auth_async(scheme, credential)
+
+    def _delete_recursive(self, path: str) -> Any:
+        if not isinstance(path, str):
+            raise TypeError("Invalid type for 'path' (string expected)")
+        if is_system(_prefix_root(self.chroot, path)):
+            return super()._delete_recursive(path)
+        return self._delete_all(path)
+
+    def _delete_all(self, path: str) -> Any:
+        """Delete a node, given as the user gave it, with all below it."""
+        raise NotImplementedError
 
     # What Kazoo itself assigns is kept beside, and shown until there is more.
 

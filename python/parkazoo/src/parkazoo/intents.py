@@ -264,7 +264,7 @@ def _attempt(client: ParKazooClient, operations: list[Any]) -> list[Any]:
         try:
             forget(seat, intent, 0, hidden)
         except UNKNOWN:
-            release(client, seat, intent)  # whoever comes by finds nothing to undo
+            release(client, seat, intent)  # who comes by finds nothing to undo
         raise
     except Exception:
         release(
@@ -469,7 +469,7 @@ def roll(client: ParKazooClient, ensemble: Any, name: str) -> list[str]:
                 _prevent(client, shard, identity)
             _undo(client, identity, parts, whole(records, before))
             forget(ensemble, intent, decided, hidden)
-    except Exception:
+    except BaseException:
         release(client, ensemble, intent)
         raise
     return [record["path"] for record in records]

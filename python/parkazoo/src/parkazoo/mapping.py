@@ -162,6 +162,8 @@ class Table:
     `fences[shard]` is the version its fence znode has there: what every write to
     the shard checks. `moving` are shards that are frozen, on their way elsewhere.
     `importing`: data of plain ZooKeeper is still being brought in; programs wait.
+    `gone`: the names of ensembles that have left. None is given again: a client that
+    has not heard of the leaving would take the one for the other.
     """
 
     namespace: str
@@ -173,6 +175,7 @@ class Table:
     moving: Mapping[int, str] = field(default_factory=dict)
     planned: Mapping[int, str] = field(default_factory=dict)
     importing: bool = False
+    gone: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if len(self.owners) != SHARDS or len(self.fences) != SHARDS:
@@ -212,7 +215,8 @@ class Table:
         return replace(self, moving={**self.moving, **shards})
 
     def with_ensembles(self, ensembles: Mapping[str, str]) -> Table:
-        return replace(self, ensembles=dict(ensembles))
+        gone = self.gone | (self.ensembles.keys() - ensembles.keys())
+        return replace(self, ensembles=dict(ensembles), gone=gone)
 
     def next(self) -> Table:
         return replace(self, generation=self.generation + 1)
@@ -231,6 +235,7 @@ class Table:
             "moving": {str(shard): name for shard, name in self.moving.items()},
             "planned": {str(shard): name for shard, name in self.planned.items()},
             **({"importing": True} if self.importing else {}),
+            **({"gone": sorted(self.gone)} if self.gone else {}),
         }
         return json.dumps(document, separators=(",", ":")).encode()
 
@@ -265,6 +270,7 @@ class Table:
                 moving={int(k): v for k, v in document["moving"].items()},
                 planned={int(k): v for k, v in document["planned"].items()},
                 importing=bool(document.get("importing", False)),
+                gone=frozenset(document.get("gone", ())),
             )
         except (KeyError, TypeError, IndexError, UnicodeDecodeError) as error:
             raise ConfigurationInvalid(f"not a configuration: {error!r}") from error

@@ -385,11 +385,16 @@ class Mover(Seat):
             if known is not None:
                 return known  # it had joined already
             if name is None:
-                name = next(
-                    f"e{n}" for n in range(10**6) if f"e{n}" not in table.ensembles
-                )
+                taken = table.ensembles.keys() | table.gone
+                name = next(f"e{n}" for n in range(10**6) if f"e{n}" not in taken)
             if name in table.ensembles:
                 raise MoveFailed(f"there is an ensemble named {name} already")
+            if name in table.gone:
+                raise MoveFailed(
+                    f"there was an ensemble named {name}, and a client that has not"
+                    " heard yet that it left would take this one for it; choose"
+                    " another name"
+                )
             # It is given the table without it: none that was not decided may be seen.
             furnish(self, table, name, hosts, beside)
             failpoints.reached("add.1.furnish", failpoints.AFTER)

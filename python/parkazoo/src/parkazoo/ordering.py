@@ -435,12 +435,12 @@ class Ordering:
         if not waits:
             task.send()
 
-    def wait_for(self, path: str) -> None:
+    def wait_for(self, path: str, seconds: float | None = None) -> None:
         """Return when all is answered that was asked for before, at or below a path
-        or, with `session_order`, anywhere."""
+        or, with `session_order`, anywhere; or after so many seconds."""
         through = self.client.handler.event_object()
         if self._wait("/" if self.across else path, self.number(), through.set):
-            through.wait()
+            through.wait(seconds)
 
     def _wait(self, path: str, before: int, then: Callable[[], Any]) -> bool:
         """Have something done when what came before, at or below a path, is answered.

@@ -30,6 +30,7 @@ another client's node, or add credentials for one that all would have.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -52,14 +53,13 @@ from kazoo.protocol.serialization import (
     Delete,
     Transaction,
 )
-from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
+from kazoo.protocol.states import KeeperState
 
 from parkazoo import hosts as hosts_string
 from parkazoo.carrier import RETRY_SECONDS, Carrier
 from parkazoo.errors import SharedCredentials
 from parkazoo.estates import Estate
-from parkazoo.facade import Facade
-from parkazoo.layout import is_system
+from parkazoo.facade import Facade, refuse_unsendable
 from parkazoo.noting import Creation, Deletion
 from parkazoo.pool_watching import MemberWatch, WatchersOf
 from parkazoo.steps import EPHEMERAL
@@ -135,6 +135,7 @@ class PooledClient(Facade):
     ) -> None:
         if client_id is not None:
             raise ConfigurationError("a pooled client has no session of its own")
+        refuse_unsendable(auth_data)
         shared = {name: named.pop(name) for name in _SHARED if name in named}
         self.bootstrap: list[str] = []
         self._carrier: Carrier = None  # type: ignore[assignment]
@@ -221,11 +222,11 @@ class PooledClient(Facade):
 
     # -- life --------------------------------------------------------------------
 
-    def start(self, timeout: float = 15) -> None:
+    def start(self, timeout: float | None = 15) -> None:
         """As Kazoo's; also raises what kept the namespace from being opened."""
         self._carrier._sessions.be_patient(timeout)
         self.start_async()
-        deadline = time.monotonic() + timeout
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         while not self.connected and time.monotonic() < deadline:
             if self._stopped.is_set():
                 raise self.handler.timeout_exception("stopped before it was connected")
@@ -244,6 +245,7 @@ class PooledClient(Facade):
     def start_async(self) -> Any:
         with self._stopping:
             if not self._stopped.is_set():
+                self._carrier.begin()
                 return self._live
             self._life += 1
             self._estate = Estate(self.handler.event_object())
@@ -292,9 +294,7 @@ class PooledClient(Facade):
     def _reset_watchers(self) -> None:
         """The carrier tells the watches of all its members."""
 
-    def _delete_recursive(self, path: str) -> Any:
-        if is_system(_prefix_root(self.chroot, path)):
-            return super()._delete_recursive(path)
+    def _delete_all(self, path: str) -> Any:
         if self._state in CLOSED_STATES or self._carrier._keeps_waiting():
             self.exists(path)  # waits, or is refused, as any request
         return self._carrier._remove(_prefix_root(self.chroot, path))
@@ -316,16 +316,13 @@ class PooledClient(Facade):
     def _child_watchers(self, watchers: Any) -> None: ...
 
     def _drop_watches(self) -> None:
-        """Tell this client's watches that it is over, as the end of a session would."""
+        """Forget this client's watches; as with Kazoo, none is called."""
         carrier = self._carrier
         mine, self._watching = set(self._watching), WeakSet()
         with carrier._watches.lock:
             for watchers in (carrier._data_watchers, carrier._child_watchers):
                 for watcher in mine:
                     watchers.get(watcher.path, set()).discard(watcher)
-        over = WatchedEvent(EventType.NONE, self._state, None)
-        for watcher in mine:
-            watcher.dispatch(over)
 
     # -- requests ----------------------------------------------------------------
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kazoo.protocol.states import Callback
-
 if TYPE_CHECKING:
     from parkazoo.pool import PooledClient
 
@@ -38,10 +36,6 @@ class MemberWatch:
         if event.path is not None:
             event = event._replace(path=member.unchroot(self.path))
         self.watcher(event)
-
-    def dispatch(self, event: Any) -> None:
-        told = Callback("watch", self.watcher, (event,))
-        self.member.handler.dispatch_callback(told)
 
 
 class WatchersOf:

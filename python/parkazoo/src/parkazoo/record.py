@@ -96,7 +96,7 @@ def write(client: ParKazooClient, intent: str, document: bytes, apart: bytes) ->
             begin.create(f"{intent}/before", apart, acl=ours)
         try:
             results = begin.commit()
-        except UNKNOWN:
+        except BaseException:
             release(client, seat, intent)  # if it is there, nobody would go on with it
             raise
         if isinstance(results[0], BadVersionError):
@@ -127,7 +127,11 @@ def hidden_part(ensemble: Any, intent: str) -> list[Any]:
 def forget(ensemble: Any, intent: str, version: int = -1, hidden: bool = False) -> bool:
     """Take an intent away with its owner, at once: between the two others would take
     it over. If they have, it is theirs to take away: False, as if it is not here.
+
+    :raises ConnectionLoss: the ensemble is away. Nobody waits for it to come back.
     """
+    if not ensemble.connected:
+        raise ConnectionLoss
     for inside in (("owner", "before"), ("before",)) if hidden else (("owner",),):
         both = ensemble.transaction()
         for name in inside:
@@ -137,11 +141,10 @@ def forget(ensemble: Any, intent: str, version: int = -1, hidden: bool = False) 
             return True
     try:
         ensemble.delete(intent, version)
-    except (BadVersionError, NoNodeError):
+    except NoNodeError:
+        return version < 0  # it is gone; with a version: another has ended it
+    except (BadVersionError, NotEmptyError):
         return False
-    except NotEmptyError:
-        # With a version: taken over between the two.
-        return version < 0
     return True
 
 
@@ -154,17 +157,18 @@ def take(
         data, stat = ensemble.get(intent)
     except NoNodeError:
         return None
+    document = json.loads(data)
     both = ensemble.transaction()
     both.create(f"{intent}/owner", b"", acl=OPEN_ACL_UNSAFE, ephemeral=True)
     both.set_data(intent, data, stat.version)
     try:
         results = both.commit()
-    except UNKNOWN:
+    except BaseException:
         release(client, ensemble, intent)  # if it is ours, nobody would go on with it
         raise
     if any(isinstance(result, Exception) for result in results):
         return None
-    return json.loads(data), stat.version + 1
+    return document, stat.version + 1
 
 
 def decide_undone(

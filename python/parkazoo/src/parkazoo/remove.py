@@ -182,14 +182,17 @@ class Life(NamedTuple):
 
 
 class Record:
-    """An intent that is ours to see to. `home`: the session through which it became so.
+    """An intent that is ours to see to, unless another takes it over. `home`: the
+    session through which it became so; `version`: what it has had since.
 
     What becomes of it is seen to behind the caller's back if its ensemble is away: a
     client that lives on would otherwise own it, and nobody go on with it.
     """
 
-    def __init__(self, client: ParKazooClient, life: Life, home: Any) -> None:
-        self.client, self.life, self.home = client, life, home
+    def __init__(
+        self, client: ParKazooClient, life: Life, home: Any, version: int = 0
+    ) -> None:
+        self.client, self.life, self.home, self.version = client, life, home, version
         self.forgotten = False
 
     def end(self) -> None:
@@ -207,11 +210,12 @@ class Record:
         release(self.client, self.home, self.life.intent)
 
     def _forget(self) -> None:
-        forget(self.home, self.life.intent)
-        self.forgotten = True
+        self.forgotten = forget(self.home, self.life.intent, self.version)
 
     def _unmark(self) -> None:
         self._forget()
+        if not self.forgotten:
+            return  # others have taken it over, and go by the mark
         node = self.client._layout.node(self.life.path)
         away = Multi((Delete(self.life.mark(self.client), -1),))
 
@@ -410,9 +414,10 @@ def _take_over(client: ParKazooClient, ensemble: Any, name: str) -> list[str]:
     taken = take(client, ensemble, f"{INTENTS}/{name}")
     if taken is None:
         return []
-    path = str(taken[0]["path"])
+    document, version = taken
+    path = str(document["path"])
     life = Life(path, name[2:])
-    record = Record(client, life, ensemble)
+    record = Record(client, life, ensemble, version)
     try:
         if _bears_mark(client, life):
             client.logger.info("finishing a recursive delete that was left behind")

@@ -29,7 +29,7 @@ from kazoo.protocol.serialization import (
 
 from parkazoo import directory, transaction
 from parkazoo.layout import SYSTEM, is_system
-from parkazoo.steps import Call, Machine
+from parkazoo.steps import SEQUENCE, Call, Machine
 from parkazoo.watching import ChildWatch, DataWatch
 
 if TYPE_CHECKING:
@@ -44,6 +44,17 @@ def passed_through(request: Any) -> bool:
         return any(is_system(operation.path) for operation in request.operations)
     path = getattr(request, "path", None)
     return path is not None and is_system(path)
+
+
+def named(request: Any) -> Any:
+    """A request as we understand it: a sequence node with the path "/" is one without a
+    prefix, in the root, as those with the path "/directory/" are in theirs."""
+    if type(request) is Transaction:
+        if any(operation.path == "/" for operation in request.operations):
+            return request._replace(operations=[named(op) for op in request.operations])
+    elif type(request) in (Create, Create2) and request.path == "/":
+        return request._replace(path="//") if request.flags & SEQUENCE else request
+    return request
 
 
 def machine_for(client: ParKazooClient, request: Any) -> Machine:
@@ -83,7 +94,11 @@ def _children(client: ParKazooClient, request: Any) -> Machine:
 
 
 def _sync(client: ParKazooClient, request: Any) -> Machine:
-    """Catch up with every ensemble's leader: a path's directory may be anywhere."""
+    """Catch up with every ensemble's leader: a path's directory may be anywhere.
+
+    A degraded client goes on without those that are away, here as elsewhere: what they
+    hold cannot be read either.
+    """
     synced: frozenset[str] = frozenset()
     while True:
         table = client._sessions.table
@@ -94,6 +109,9 @@ def _sync(client: ParKazooClient, request: Any) -> Machine:
         # Our table may have been old, and the syncs are what told us: then there are
         # ensembles that none of them went to.
         missing = [shard for owner, shard in shards.items() if owner not in synced]
+        if client.degraded:
+            there = [shards[n] for n in shards if client._sessions.there(n)]
+            missing = [shard for shard in missing if not there or shard in there]
         if not missing:
             return request.path
         replies = yield [Call(shard, Sync("/")) for shard in missing]

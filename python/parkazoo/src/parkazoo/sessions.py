@@ -292,6 +292,11 @@ class Sessions:
                 self.client._session_callback(state)
         self.client._flush()
 
+    def there(self, name: str) -> bool:
+        """Is there a connection to that ensemble just now?"""
+        ensemble = self.by_name.get(name)
+        return ensemble is not None and ensemble.connected
+
     def silent(self) -> list[str]:
         """Those that are waited for, by name if it is known, and with their hosts."""
         with self.lock:

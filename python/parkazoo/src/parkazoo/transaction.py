@@ -64,6 +64,8 @@ class Group:
 
     @property
     def main(self) -> Any:
+        if isinstance(self.operation, Delete) and self.operation.path == "/":
+            return self.operation  # the server refuses it, as in Kazoo, in its turn
         return self.operation._replace(path=self.node.path)
 
 

@@ -30,7 +30,7 @@ from kazoo.protocol.states import Callback, EventType, WatchedEvent
 
 from parkazoo import directory
 from parkazoo.ensemble import EnsembleClient, Reply
-from parkazoo.layout import Bucket, Node
+from parkazoo.layout import Bucket, Node, is_system
 from parkazoo.mapping import Table
 from parkazoo.operation import run
 
@@ -177,6 +177,8 @@ class Watches:
     def tell_interrupted(self) -> None:
         with self.lock:
             told, self.interrupted = self.interrupted or [], None
+        if self.client._stopped.is_set():
+            return  # whoever stops a client knows; Kazoo calls no watch then
         event = WatchedEvent(EventType.NONE, self.client._state, None)
         for watcher in told:
             self.client.handler.dispatch_callback(Callback("watch", watcher, (event,)))
@@ -341,8 +343,10 @@ class Watches:
     def _follow(self, moved: set[int]) -> None:
         client, layout = self.client, self.client._layout
         with self.lock:
-            data = [p for p, told in list(client._data_watchers.items()) if told]
-            listed = [p for p, told in list(client._child_watchers.items()) if told]
+            data, listed = (
+                [p for p, told in list(w.items()) if told and not is_system(p)]
+                for w in (client._data_watchers, client._child_watchers)
+            )
         for path in data:
             if layout.node(path).shard in moved:
                 self._arm_again(path)

@@ -1,0 +1,59 @@
+"""A client that gave up by itself can be started again, as Kazoo's can."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kazoo.protocol.states import KeeperState
+
+from conftest import EnsembleFactory, running
+from parkazoo import ParKazooClient, PooledClient
+from parkazoo.connection import BatchingConnection
+from servers import PATIENCE_SECONDS, wait_until
+
+KINDS = [ParKazooClient, PooledClient]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_after_its_tries_were_used_up(kind: Any, ensembles: EnsembleFactory) -> None:
+    """It waited for a connection that nobody made any more."""
+    (taken,) = ensembles(1)
+    options = {"timeout": 4, "connection_retry": {"max_tries": 1, "delay": 0.1}}
+    with running(kind(taken.hosts, **options)) as client:
+        client.create("/x")
+        taken.kill()
+        wait_until(lambda: client.client_state == KeeperState.CLOSED, "it gives up")
+        taken.start()
+        client.start(PATIENCE_SECONDS)
+        assert client.exists("/x") is not None
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", ["start", "stop and start", "restart"])
+def test_after_a_connection_ended_by_a_fault_of_ours(
+    kind: Any, how: str, ensembles: EnsembleFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it was: a program that starts its client again goes on."""
+    hosts = ";".join(ensemble.hosts for ensemble in ensembles(2))
+    receive = BatchingConnection._receive
+    with running(kind(hosts, timeout=10)) as client:
+        client.create("/x")
+
+        def broken(connection: Any) -> Any:
+            monkeypatch.setattr(BatchingConnection, "_receive", receive)
+            raise RuntimeError("planted")
+
+        monkeypatch.setattr(BatchingConnection, "_receive", broken)
+        client.get_async("/x").wait(PATIENCE_SECONDS)
+        wait_until(lambda: not client.connected, "it has ended")
+        if how == "stop and start":
+            client.stop()
+            client.start(PATIENCE_SECONDS)
+        elif how == "restart":
+            client.restart()
+        else:
+            client.start(PATIENCE_SECONDS)
+        wait_until(lambda: client.connected, "it is connected")
+        assert client.retry(client.exists, "/x") is not None
