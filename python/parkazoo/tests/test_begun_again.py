@@ -57,3 +57,10 @@ def test_after_a_connection_ended_by_a_fault_of_ours(
             client.start(PATIENCE_SECONDS)
         wait_until(lambda: client.connected, "it is connected")
         assert client.retry(client.exists, "/x") is not None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_does_not_answer_is_named(kind: Any) -> None:
+    client = kind("127.0.0.1:1;127.0.0.1:2", timeout=4)
+    with pytest.raises(client.handler.timeout_exception, match=r"127\.0\.0\.1:1, 127"):
+        client.start(1)

@@ -155,3 +155,40 @@ def test_an_ensemble_with_data_of_others_joins_only_if_that_is_meant(
     assert plain.get("/theirs")[0] == b"data"
     plain.stop()
     plain.close()
+
+
+def test_words_and_names_that_this_terminal_has_not(
+    ensembles: EnsembleFactory,
+) -> None:
+    """Both ended with a stack trace."""
+    (taken,) = ensembles(1)
+    with started(taken.hosts) as client:
+        client.ensure_path("/üñí")
+    command = [sys.executable, "-m", "parkazoo.cli", "--hosts", taken.hosts, "--json"]
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    for words in ([b"where", b"/x\xff"], [b"--auth", b"digest:u:\xff", b"status"]):
+        ended = subprocess.run([*command, *words], capture_output=True)
+        assert ended.returncode == 2 and b"Traceback" not in ended.stderr
+        assert "bytes of no text" in json.loads(ended.stdout)["error"]["message"]
+    for words in ([b"where", "/üñí".encode()], [b"tree"], [b"check"]):
+        ended = subprocess.run(
+            [*command[:-1], *words], capture_output=True, env=ascii_only
+        )
+        assert ended.returncode == 0, ended.stderr
+    found = subprocess.run([*command[:3], "--version"], capture_output=True, text=True)
+    assert found.returncode == 0 and found.stdout[0].isdigit()
+
+
+def test_a_comma_between_a_member_and_an_ensemble_that_is_to_join_is_refused(
+    ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was said to be a member already, and exited with 0; nothing had joined."""
+    first, second, third = ensembles(3)
+    hosts = f"{first.hosts};{second.hosts}"
+    with started(hosts) as client:
+        client.create("/x")
+    typed = f"{third.hosts},{second.hosts}"
+    assert cli.main(["--hosts", hosts, "add-ensemble", typed]) == 2
+    said = capsys.readouterr().err
+    assert f"{third.hosts} is not a server of the e" in said and "write `;`" in said
+    assert cli.main(["--hosts", hosts, "add-ensemble", third.hosts]) == 0

@@ -58,6 +58,19 @@ def set_hosts(mover: Mover, name: str, hosts: str) -> None:
             mover.publish(table.with_ensembles({**table.ensembles, name: hosts}))
 
 
+def refuse_others(mover: Mover, name: str, hosts: str) -> None:
+    """Are these, of which one is a member's, all that member's?
+
+    :raises MoveFailed: one is not; a comma may stand for a semicolon.
+    """
+    listed = mover.table.ensembles[name]
+    if hosts_string.servers(hosts) - hosts_string.servers(listed):
+        try:
+            _look_at_each(mover, name, hosts, hosts)
+        except MoveFailed as error:
+            raise MoveFailed(f"{error}. Between ensembles write `;`") from None
+
+
 def refuse_strangers(hosts: str, ensembles: list[str], visit: Visit) -> None:
     """Is the namespace of these servers that of the `ensembles`, as far as they answer?
 

@@ -88,6 +88,15 @@ def names(given: str) -> list[str]:
     return list(dict.fromkeys(name(one.strip()) for one in given.split(",")))
 
 
+def refuse_unreadable(words: list[str]) -> None:
+    """:raises Usage: a word is not in the alphabet of this terminal."""
+    for number, word in enumerate(words, 1):
+        try:
+            word.encode()
+        except UnicodeEncodeError:  # not shown: it may be a password
+            raise Usage(f"word {number} of the command has bytes of no text") from None
+
+
 def path(given: str) -> str:
     if "//" in given:
         raise argparse.ArgumentTypeError(f"{given!r}: a node has a name; write one `/`")

@@ -11,6 +11,7 @@ in a command whose name does not say so.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -58,10 +59,13 @@ def main(words: list[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else words
     answer = Answer("--json" in words)  # whatever is wrong with the others
     options = None
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name in another alphabet
     if sys.stderr is None:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
         with ending.stopped_by(ending.interrupt):
+            arguments.refuse_unreadable(words)
             options = commands.parser(RUN).parse_args(words)
             options.answer = answer
             answer.as_json = options.json
@@ -451,6 +455,8 @@ def add_command(options: Any) -> int:
         mover = Mover(client, progress, connect_seconds=options.timeout)
         table = mover.table
         known = member(table.ensembles, options.ensemble)
+        if known is not None:
+            addresses.refuse_others(mover, known, options.ensemble)
         name = mover.add_ensemble(options.ensemble, options.name, options.beside)
         if known is not None:
             print(_known(known, table, options.ensemble), file=sys.stderr)

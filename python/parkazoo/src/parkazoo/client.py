@@ -238,15 +238,8 @@ class ParKazooClient(Facade):
                 self.stop()
                 self.close()
                 raise refused
-        silent = ", ".join(self._sessions.silent())
-        try:
-            super().start(0 if self.connected or deadline.is_set() else 0.01)
-        except self.handler.timeout_exception:
-            if not silent:
-                raise
-            raise self.handler.timeout_exception(
-                f"no answer from {silent} within {timeout:g} s"
-            ) from None
+        waited = self.connected or deadline.is_set()
+        self._end_start(0 if waited else 0.01, self._sessions.silent(), timeout)
 
     def start_async(self) -> Any:
         if self._live.is_set():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from typing import Any
 
 from parkazoo import arguments, credentials
@@ -25,6 +26,7 @@ def parser(run: Mapping[str, Callable[[Any], int]]) -> arguments.Parser:
     credentials.add(parser)
     parser.set_defaults(hosts=hosts, json=False, timeout=15.0, verbose=False)
     parser.set_defaults(auth=[], more_auth=[], **credentials.DEFAULTS)
+    parser.add_argument("--version", action="version", version=version("parkazoo"))
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, text: str) -> Any:

@@ -68,6 +68,17 @@ class Facade(KazooClient):
         self.chroot, self.bootstrap = new_chroot, ensembles
         self.hosts = [server for part in ensembles for server in collect_hosts(part)[0]]
 
+    def _end_start(self, seconds: float, silent: list[str], waited: Any) -> None:
+        """What Kazoo does when it has waited, and for whom it was in vain."""
+        try:
+            KazooClient.start(self, seconds)
+        except self.handler.timeout_exception:
+            if not silent:
+                raise
+            raise self.handler.timeout_exception(
+                f"no answer from {', '.join(silent)} within {waited:g} s"
+            ) from None
+
     def add_auth_async(self, scheme: str, credential: str) -> Any:
         if isinstance(scheme, str) and isinstance(credential, str):
             refuse_unsendable([(scheme, credential)])

@@ -42,7 +42,7 @@ from parkazoo.adopting import has_caught_up
 from parkazoo.clearing import NotCleared, clear, erase, overtaken
 from parkazoo.copying import ACTIVE, GONE, Copier, version_of
 from parkazoo.errors import MemberAway, MoveFailed
-from parkazoo.layout import CONFIG, INTENTS, fence
+from parkazoo.layout import CONFIG, INTENTS, fence, shown
 from parkazoo.mapping import Table, balanced
 from parkazoo.membership import (
     CONNECT_SECONDS,
@@ -230,7 +230,7 @@ class Mover(Seat):
                         break
                     if time.monotonic() > deadline:
                         raise MoveFailed(
-                            f"the owner of {path} did not re-create it at the target"
+                            f"the owner of {shown(path)} did not re-create it"
                             f" within {self.ephemeral_seconds:g} s; the shard stays"
                             " where it is. Its client may be old, or hang, or its ACL"
                             " keep its owner from reading it all: give the owner"

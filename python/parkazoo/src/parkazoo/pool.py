@@ -240,7 +240,7 @@ class PooledClient(Facade):
         carrier = self._carrier
         if not self.connected and carrier.degraded and carrier.goes_on():
             return
-        super().start(0)
+        self._end_start(0, carrier._sessions.silent(), timeout)
 
     def start_async(self) -> Any:
         with self._stopping:
