@@ -71,6 +71,14 @@ CASES += [
     ("transaction_across", "intent.3.apply:before#3"),
     ("transaction_across", "intent.3.apply:after#2"),
     ("transaction_across", "intent.3.apply:after#3"),
+    ("buckets_across", "create.1.claim:before"),
+    ("buckets_across", "create.1.claim:after"),
+    ("buckets_across", "create.2.link:before"),
+    ("buckets_across", "create.2.link:after"),
+    ("buckets_across", "transaction.1.commit:after#2"),
+    ("buckets_across", "intent.3.apply:after"),
+    ("buckets_across", "intent.3.apply:after#2"),
+    ("buckets_across", "intent.3.apply:after#3"),
 ]
 
 # What the first left, a second finishes, and dies at that: operation, and where each.
@@ -158,6 +166,7 @@ DECIDED = {
     "remove_tree": "recursive.1.intent:after",  # others finish it
     "transaction": "transaction.1.commit:after",
     "transaction_across": "intent.3.apply:after#3",  # others undo it before that
+    "buckets_across": "intent.3.apply:after#3",
 }
 
 
@@ -252,6 +261,14 @@ def done_or_undone(client: Any, made: bool) -> None:
     assert all_or_none(client) == made
 
 
+def buckets_as_before_or_after(client: Any, made: bool) -> None:
+    finish(client)
+    assert [value(client, path) for path in ("/v/a1/t", "/v/d/t", "/v/used")] == (
+        [b"new", b"new", None] if made else [None, None, b""]
+    )
+    assert client.get_children("/v/d") == (["t"] if made else [])
+
+
 def nothing_moved_astray(client: Any, _: bool) -> None:
     """Whoever comes after undoes what was begun; every node is where it should."""
 
@@ -280,6 +297,7 @@ OUTCOMES = {
     "remove_tree": tree_is_whole_or_gone,
     "transaction": both_or_none,
     "transaction_across": done_or_undone,
+    "buckets_across": buckets_as_before_or_after,
 }
 
 

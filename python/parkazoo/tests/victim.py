@@ -97,6 +97,16 @@ def transaction_across(client: Any) -> None:
     assert results == ["/v/a1/t", "/v/a2/t", "/v/a3/t"], results
 
 
+def buckets_across(client: Any) -> None:
+    """A first child, and the removal of a directory that had one, over shards."""
+    commit = client.transaction()
+    commit.create("/v/a1/t", b"new")
+    commit.create("/v/d/t", b"new")
+    commit.delete("/v/used")
+    results = refusal_raised(commit.commit())
+    assert results == ["/v/a1/t", "/v/d/t", True], results
+
+
 def hold_lock(client: Any) -> None:
     """Take a lock, believe in it for a moment or until told otherwise, let it go."""
     lock, told = client.Lock("/v/lock", "victim"), []
@@ -168,6 +178,7 @@ OPERATIONS: dict[str, Callable[[Any], None]] = {
         remove_tree,
         transaction,
         transaction_across,
+        buckets_across,
         hold_lock,
         take_item,
         own,
@@ -226,7 +237,7 @@ def main() -> int:
 
 def options_of(operation: str) -> dict[str, Any]:
     """Cross-shard transactions are refused unless asked for."""
-    if operation == "transaction_across":
+    if operation.endswith("_across"):
         return {"cross_shard": "intent"}
     return {}
 
