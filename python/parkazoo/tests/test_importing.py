@@ -478,3 +478,35 @@ def test_roots_that_differ_are_refused(
     words = ["--hosts", f"{one};{other}", "--auth", ":".join(OWNER), "init"]
     assert cli.main([*words, "--import"]) == 2
     assert f"/ on {one} and on {other}" in capsys.readouterr().err
+
+
+def test_a_queue_goes_on_behind_what_is_in_it(ensembles: EnsembleFactory) -> None:
+    """New items came before those that were there, and met their names in the end."""
+    old, new = ensembles(2)
+    plain = KazooClient(old.hosts, timeout=30)
+    plain.start(PATIENCE_SECONDS)
+    try:
+        for directory in "/jobs", "/q":
+            plain.ensure_path(directory)
+            for _ in range(500):
+                plain.create(f"{directory}/n-", sequence=True)
+        for number in range(495):
+            plain.delete(f"/jobs/n-{number:010}")
+        for number in range(500):
+            plain.delete(f"/q/n-{number:010}")
+        root = int(plain.create("/", sequence=True)[1:])
+        assert (
+            cli.main(["--hosts", f"{old.hosts};{new.hosts}", "init", "--import"]) == 0
+        )
+        with started(f"{old.hosts};{new.hosts}") as client:
+            made = client.create("/jobs/n-", sequence=True)
+            assert (
+                made == plain.create("/jobs/n-", sequence=True) == "/jobs/n-0000000500"
+            )
+            assert len(client.get_children("/jobs")) == 6
+            assert client.create("/q/n-", sequence=True) == "/q/n-0000000000"
+            assert int(client.create("/", sequence=True)[1:]) > root
+            assert list(Checker(client).run()) == []
+    finally:
+        plain.stop()
+        plain.close()

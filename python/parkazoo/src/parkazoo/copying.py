@@ -337,7 +337,7 @@ class Copier:
         theirs = self.target.exists(path)
         if theirs is None:
             return
-        missing = _creations(stat) - _creations(theirs) - self._still_to_come(path)
+        missing = creations(stat) - creations(theirs) - self._still_to_come(path)
         dummy = f"{path}/{uuid.uuid4().hex}"  # beside nodes of any name
         pair = [Create(dummy, b"", OPEN_ACL_UNSAFE, 0), Delete(dummy, -1)]
         while missing > 0:
@@ -365,7 +365,7 @@ def _hidden(path: str, what: str) -> MoveFailed:
     )
 
 
-def _creations(stat: ZnodeStat) -> int:
+def creations(stat: ZnodeStat) -> int:
     """How many children were ever created: what a sequence number counts."""
     return int(stat.cversion + stat.numChildren) // 2
 

@@ -3,8 +3,8 @@
 What: copies every persistent node of each ensemble, outside ZooKeeper's and our own
 subtrees, to the same path in the namespace: data and ACL. Of the root, too, of those
 that have nodes of their own.
-Ephemerals belong to sessions and are left; versions and numbers start anew, which
-is why programs must be stopped while this runs: the table says so until it has ended
+Ephemerals belong to sessions and are left; versions start anew, which is one reason
+why programs must be stopped while this runs: the table says so until it has ended
 well, and none starts meanwhile. It says so from its first copy on and never again, so
 an import begins with the namespace, and may be gone on with until it has ended.
 
@@ -18,6 +18,7 @@ up, none does.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ from kazoo.security import make_acl
 
 from parkazoo import failpoints
 from parkazoo.client import ParKazooClient
+from parkazoo.copying import creations
 from parkazoo.errors import ImportConflict, ImportEnded, Unreadable
 from parkazoo.layout import BASE, IMPORTER, is_system
 from parkazoo.mapping import Table, join
@@ -44,6 +46,8 @@ from parkazoo.rights import is_hidden
 
 # So many paths are named in an error.
 SHOWN = 5
+# Creations, and deletions of what was created, in one transaction.
+PAIRS = 200
 # How long an ensemble may take to let us end somebody's session there.
 END_SECONDS = 15.0
 
@@ -117,6 +121,7 @@ class _Original:
     data: Any  # None where it is null, as Java's clients know it; else bytes
     acls: list[Any]
     children: int
+    creations: int
 
     def digest(self) -> bytes:
         return sha256(repr((self.data, sorted(self.acls))).encode()).digest()
@@ -136,7 +141,7 @@ def _read(source: Any, path: str) -> _Original | None:
         return None
     if is_hidden(acls):
         raise NoAuthError
-    return _Original(data, acls, stat.numChildren)
+    return _Original(data, acls, stat.numChildren, creations(stat))
 
 
 def _unreadable(nodes: list[str]) -> Unreadable:
@@ -173,6 +178,8 @@ def copy_in(
         count = _copy(list(sources.values()), client, "/", seen_to)
         if begun:
             _close_below(list(sources.values()), mover, "/")
+        roots = [stat for s in sources.values() if (stat := s.exists("/")) is not None]
+        _go_on_counting(client, "/", max(map(creations, roots)))
         _copy_root(list(sources.values()), client)
         mover.publish(replace(mover.table, importing=False))
         return count
@@ -295,10 +302,38 @@ def _copy(sources: list[Any], client: ParKazooClient, path: str, seen_to: Count)
         failpoints.reached("import.1.node", failpoints.AFTER)
         seen_to()
         count += _copy(list(nodes), client, child, seen_to)
+        if any(n.children for n in nodes.values()):
+            wanted = max(n.creations for n in nodes.values())
+            _go_on_counting(client, child, wanted)
         if first is not acls:
             client.set_acls(child, acls)
             failpoints.reached("import.2.acl", failpoints.AFTER)
     return count
+
+
+def _go_on_counting(client: ParKazooClient, path: str, wanted: int) -> None:
+    """Have sequence numbers begin where the original's are, not at the number of the
+    children that are left: those that a queue gives next would come before what is in
+    it, and meet names that are there.
+
+    Not where we may not create and delete.
+    """
+    stat = client.exists(path)
+    if stat is None or client._layout.is_weak(path):
+        return  # weak directories take no sequence nodes
+    missing = wanted - creations(stat)
+    dummy = join(path, uuid.uuid4().hex)
+    while missing > 0:
+        both = client.transaction()
+        for _ in range(min(missing, PAIRS)):
+            both.create(dummy)
+            both.delete(dummy)
+        refused = [r for r in both.commit() if isinstance(r, Exception)]
+        if any(isinstance(error, NoAuthError) for error in refused):
+            return
+        for error in refused:
+            raise error
+        missing -= PAIRS
 
 
 def _begun(client: ParKazooClient) -> bool:
