@@ -147,9 +147,10 @@ def test_a_directory_that_comes_back_is_no_orphan(
         return found
 
     anchor = bucket.anchor.rsplit("/", 1)[1]
+    checker.note()
     with monkeypatch.context() as patched:
         patched.setattr(at_home, "sync", sync_late)
         patched.setattr(at_home, "exists", exists_early)
-        assert list(checker._shard(bucket.shard, [anchor], True, True)) == []
+        assert list(checker._shard(bucket.shard, [anchor], True, True, [])) == []
     assert looks and None in looks
     assert client.get("/d/k")[0] == b"acknowledged"

@@ -2,7 +2,9 @@
 
 What: walks every shard at its owner and every ensemble's leftovers, and reports
 `Finding`s; `repair` mends what it can. All of it is done while clients work, so a
-finding is looked at a second time before it is believed or touched.
+finding is looked at a second time before it is believed or touched. Shards may move,
+too: what was read of one is believed only if its fence has, after that, the version
+that it had when the table was read; else it is looked at again, where it is then.
 
     orphan       a bucket with children whose directory is gone: never seen in any
                  interleaving, and what an older backup of the directory's ensemble
@@ -32,11 +34,11 @@ the fence of each shard that it holds.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kazoo.exceptions import (
     BadVersionError,
@@ -49,7 +51,7 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from parkazoo import hosts, namespace, naming, refencing, remove
 from parkazoo.buckets import fresh
-from parkazoo.clearing import NotCleared, clear, erase
+from parkazoo.clearing import NotCleared, clear, erase, unchanged
 from parkazoo.copying import GONE, version_of
 from parkazoo.errors import MoveFailed, NamespaceMismatch
 from parkazoo.layout import (
@@ -62,10 +64,12 @@ from parkazoo.layout import (
     decode,
     fence,
 )
-from parkazoo.mapping import ConfigurationInvalid, Table
+from parkazoo.mapping import ConfigurationInvalid, EnsembleRemoved, Table
 from parkazoo.membership import FAREWELL
 from parkazoo.move import Mover
 from parkazoo.rights import is_hidden
+from parkazoo.seat import left_unfinished
+from parkazoo.standing import REMOVED, Standing
 
 if TYPE_CHECKING:
     from parkazoo.client import ParKazooClient
@@ -75,6 +79,8 @@ if TYPE_CHECKING:
 WINDOW = 256
 # Marks of transactions stay for as long as anything of them might be on its way.
 MARK_SECONDS = 3600.0
+# How often, and after which pause, it is looked again at what has moved.
+ROUNDS, PAUSE_SECONDS = 10, 0.5
 NOT_OF_IT = (
     "though the table names it as a server of this member: which of them a session is"
     " with is chance. Say which are its servers with `parkazoo set-hosts`"
@@ -90,14 +96,9 @@ class Finding:
     mendable: bool = True  # by --repair
 
 
-class Checker:
-    """`away`: ensembles that are not asked, because they cannot be reached."""
-
+class Checker(Standing):
     def __init__(self, client: ParKazooClient, away: Set[str] = frozenset()) -> None:
-        self.client = client
-        self.away = away
-        assert client.table is not None
-        self.table = client.table
+        super().__init__(client, away)
         self.layout = Layout(self.table.rules)
 
     def run(
@@ -117,36 +118,70 @@ class Checker:
         if self.table.seat not in self.away:
             yield from self._table(repair)
         yield from self._intents(repair)
-        owned = [
-            (owner, shard)
-            for shard, owner in enumerate(self.table.owners)
-            if owner not in self.away
-        ]
-        astray = []
         fenced = True
-        for (name, shard), found in self._anchors(owned):
-            if found is None:
-                fenced = False
-                what = f"missing on {name}: what the shard held is lost, or elsewhere"
-                yield Finding("fence", fence(shard), what, mendable=False)
-                continue
-            anchors, version = found
-            if version != self.table.fences[shard]:
-                astray.append(shard)
-            yield from self._shard(shard, anchors, repair, delete_orphans)
-        for finding in self._astray(astray, repair):
-            fenced = False
+        for finding in self._shards(repair, delete_orphans):
+            fenced = fenced and finding.kind != "fence"
             yield finding
+        owned = [owner for owner in self.table.owners if owner not in self.away]
+        fenced = fenced and len(self.standing) == len(owned)
         yield from self._leftovers(repair and fenced)
 
-    def _at(self, name: str) -> Any:
-        session = self.client._sessions.session(name)
-        self.client._sessions.wait(
-            lambda: session.connected or session.refused is not None, 15
-        )
-        if session.refused is not None:
-            raise session.refused
-        return session
+    def _shards(self, repair: bool, delete: bool) -> Iterator[Finding]:
+        """All of them; those that move meanwhile again, by the table of then."""
+        owners = enumerate(self.table.owners)
+        due: dict[int, list[str] | None] = {
+            shard: None for shard, owner in owners if owner not in self.away
+        }
+        astray: dict[int, None] = {}
+        for attempt in range(ROUNDS):
+            if attempt:
+                self.client.handler.sleep_func(PAUSE_SECONDS)
+            self.note()
+            again: dict[int, list[str] | None] = {}
+            places = []
+            for shard, some in due.items():
+                if shard in self.standing:
+                    places.append((self.table.owners[shard], shard))
+                else:
+                    again[shard] = some
+            for (name, shard), found in self._anchors(places):
+                if found is None:
+                    try:
+                        self.still(shard)
+                    except REMOVED:
+                        again[shard] = due[shard]
+                        continue
+                    what = (
+                        f"missing on {name}: what the shard held is lost, or elsewhere"
+                    )
+                    yield Finding("fence", fence(shard), what, mendable=False)
+                    continue
+                anchors, version = found
+                if version != self.standing[shard]:
+                    again[shard] = due[shard]
+                    continue
+                if version != self.table.fences[shard]:
+                    astray[shard] = None
+                some = due[shard]
+                moved: list[str] = []
+                yield from self._shard(
+                    shard, anchors if some is None else some, repair, delete, moved
+                )
+                if moved:
+                    again[shard] = moved
+            due = again
+            if not due:
+                break
+            if due.keys() <= self.table.moving.keys() and self._abandoned():
+                break  # frozen, and nobody goes on with it: that is said already
+        else:
+            for shard in due:
+                what = "moves, again and again, so what is in it is not judged"
+                yield Finding("unreachable", fence(shard), what, mendable=False)
+        yield from self._astray(list(astray), repair)
+
+    def _abandoned(self) -> bool:
+        return self.table.seat in self.away or not self.at_work()
 
     def _strangers(self) -> Iterator[Finding]:
         """Members that are not what the table takes them for: hands off them."""
@@ -155,11 +190,20 @@ class Checker:
             try:
                 namespace.copy_at(self._at(name), name, self.table)
             except (NamespaceMismatch, ConfigurationInvalid) as error:
+                if isinstance(error, EnsembleRemoved) and self._has_gone(name):
+                    continue
                 self.away = {*self.away, name}
                 listed = self.table.ensembles[name]
                 # It says who it is about: the finding does, too.
                 what = str(error).replace(f"{name} ({listed})", listed, 1)
                 yield Finding("stranger", name, what, mendable=False)
+            except REMOVED:
+                continue  # it goes, or has just gone
+
+    def _has_gone(self, name: str) -> bool:
+        with suppress(Exception):  # it may be the seat that is not itself
+            return name not in self.now().ensembles
+        return False
 
     def _strange_servers(self) -> Iterator[Finding]:
         """Servers that stand beside a member's and are not of it: a comma where a
@@ -191,7 +235,8 @@ class Checker:
     def _table(self, repair: bool) -> Iterator[Finding]:
         mover = Mover(self.client)
         table = mover.table
-        if table.planned or table.moving:
+        if left_unfinished(self.client):
+            table = mover.table
             shards = sorted({*table.planned, *table.moving})
             finding = Finding(
                 "unfinished", "table", f"a move of {len(shards)} shards is unfinished"
@@ -201,7 +246,7 @@ class Checker:
                 finding.repaired = True
             yield finding
             table = mover.table
-        if self._at(table.seat).exists(FAREWELL) is not None:
+        if self._farewell() and not self.at_work() and self._farewell():
             finding = Finding("unfinished", "table", "an ensemble's removal")
             if repair:
                 mover.abort()
@@ -209,12 +254,22 @@ class Checker:
             yield finding
         for name in table.ensembles:
             if name not in self.away:
-                yield from self._copy(name, table, repair)
+                with suppress(*REMOVED):
+                    yield from self._copy(name, table, repair)
         self.table = table
+
+    def _farewell(self) -> bool:
+        with suppress(*REMOVED):
+            return self._at(self.now().seat).exists(FAREWELL) is not None
+        return False
 
     def _copy(self, name: str, table: Table, repair: bool) -> Iterator[Finding]:
         session = self._at(name)
         copy = namespace.copy_at(session, name, table)
+        if copy is None or copy[0].generation < table.generation:
+            if self.at_work():
+                return  # it is about to be told
+            copy = namespace.copy_at(session, name, table)
         generation = 0 if copy is None else copy[0].generation
         if generation >= table.generation:
             return
@@ -236,19 +291,21 @@ class Checker:
         for name in self.table.ensembles:
             if name in self.away:
                 continue
-            session = self._at(name)
-            try:
-                found = session.get_children(INTENTS)
-            except NoNodeError:
-                continue
-            for intent in found:
-                if session.exists(f"{INTENTS}/{intent}/owner") is None:
-                    left.append((name, intent))
+            with suppress(*REMOVED, NoNodeError):
+                session = self._at(name)
+                for intent in session.get_children(INTENTS):
+                    # Who ends one deletes both at once.
+                    if session.exists(f"{INTENTS}/{intent}/owner") is None and (
+                        session.exists(f"{INTENTS}/{intent}") is not None
+                    ):
+                        left.append((name, intent))
         if not left:
             return
         failed = remove.finish(self.client)[1] if repair else {}
         for name, intent in left:
-            gone = self._at(name).exists(f"{INTENTS}/{intent}") is None
+            gone = name not in self.client._sessions.by_name or (
+                self._at(name).exists(f"{INTENTS}/{intent}") is None
+            )
             what = "an intent whose client is gone"
             if intent in failed and not gone:
                 what += f"; not finished: {failed[intent]!r}"
@@ -262,18 +319,20 @@ class Checker:
         """What is below the fences of (ensemble, shard), and their versions; None
         without a fence."""
         for start in range(0, len(places), WINDOW):
-            asked = [
-                (
-                    place,
-                    self._at(place[0]).get_children_async(fence(place[1]), None, True),
-                )
-                for place in places[start : start + WINDOW]
-            ]
+            asked = []
+            for place in places[start : start + WINDOW]:
+                try:
+                    session = self._at(place[0])
+                except REMOVED:
+                    yield place, None
+                    continue
+                listed = session.get_children_async(fence(place[1]), None, True)
+                asked.append((place, listed))
             for place, result in asked:
                 try:
                     names, stat = result.get()
                     yield place, (names, stat.version)
-                except NoNodeError:
+                except (NoNodeError, *REMOVED):
                     yield place, None
 
     def _astray(self, shards: list[int], repair: bool) -> Iterator[Finding]:
@@ -292,59 +351,82 @@ class Checker:
             yield Finding("fence", where, each.what, done, each.mendable)
 
     def _shard(
-        self, shard: int, anchors: list[str], repair: bool, delete: bool
+        self,
+        shard: int,
+        anchors: Iterable[str],
+        repair: bool,
+        delete: bool,
+        moved: list[str],
     ) -> Iterator[Finding]:
-        session = self._at(self.table.owners[shard])
+        """`moved`: takes up the anchors of which nothing is known, for a move."""
+        silent = []
         for anchor in anchors:
-            path = f"{fence(shard)}/{anchor}"
-            if anchor.startswith(DONE):
-                yield from self._mark(session, path, anchor[len(DONE) :], repair)
-                continue
-            directory = decode(anchor)
-            if directory in ("", "/"):
+            directory = "" if anchor.startswith(DONE) else decode(anchor)
+            if directory == "/" or (not directory and not anchor.startswith(DONE)):
                 continue
             try:
-                finding = self._anchor(session, path, directory)
-                # Somebody may be in the middle of something: look again.
-                if finding is not None:
-                    finding = self._anchor(session, path, directory)
+                if not directory:
+                    finding = self._mark(shard, anchor, repair)
+                else:
+                    finding = self._directory(shard, anchor, directory, repair, delete)
             except NoAuthError:
                 what = "may not be looked at; give `--auth` of somebody with READ"
-                yield Finding("unreadable", directory, what, mendable=False)
-                continue
+                finding = Finding("unreadable", directory, what, mendable=False)
             except NoNodeError:
-                continue  # it has just gone
-            if finding is None:
+                finding = None  # it has just gone
+            except REMOVED:
+                moved.append(anchor)
                 continue
-            if repair and (finding.mendable or (finding.kind == "orphan" and delete)):
-                finding.repaired = self._mend(session, path, directory, finding)
-            yield finding
+            if finding is None:
+                silent.append(anchor)
+            else:
+                yield finding
+        if silent:
+            try:
+                self.still(shard)
+            except REMOVED:
+                moved += silent
 
-    def _mark(
-        self, session: Any, path: str, identity: str, repair: bool
-    ) -> Iterator[Finding]:
+    def _directory(
+        self, shard: int, anchor: str, directory: str, repair: bool, delete: bool
+    ) -> Finding | None:
+        finding = self._anchor(shard, anchor, directory)
+        # Somebody may be in the middle of something: look again.
+        if finding is not None:
+            finding = self._anchor(shard, anchor, directory)
+        if finding is None:
+            return None
+        if repair and (finding.mendable or (finding.kind == "orphan" and delete)):
+            finding.repaired = self._mend(shard, anchor, directory, finding)
+        return finding
+
+    def _mark(self, shard: int, anchor: str, repair: bool) -> Finding | None:
         """A transaction's mark without its intent. It is made after the intent, so
         the transaction is over; what its client sent before its session ended may
         yet arrive for a while, and must find the mark."""
         if self.away:
-            return  # its intent may be where nobody can look
+            return None  # its intent may be where nobody can look
+        path, identity = f"{fence(shard)}/{anchor}", anchor[len(DONE) :]
+        session = self._at(self.table.owners[shard])
         stat = session.exists(path)
         if stat is None or time.time() - stat.ctime / 1000 < MARK_SECONDS:
-            return
+            return None
         for name in self.table.ensembles:
             if self._at(name).exists(f"{INTENTS}/t-{identity}") is not None:
-                return
+                return None
+        self.still(shard)
         finding = Finding("stray", path, "the mark of a transaction that is over")
         if repair:
-            try:
-                session.delete(path)
-            except NoNodeError:
-                pass
-            finding.repaired = True
-        yield finding
+            finding.repaired = self._delete(shard, path)
+        return finding
 
-    def _anchor(self, session: Any, path: str, directory: str) -> Finding | None:
-        """What is wrong with a directory's anchor, if anything."""
+    def _anchor(self, shard: int, anchor: str, directory: str) -> Finding | None:
+        """What is wrong with a directory's anchor, if anything.
+
+        :raises Moved: nothing is known, because a shard moves.
+        """
+        path = f"{fence(shard)}/{anchor}"
+        session = self._at(self.table.owners[shard])
         session.sync(path)
         try:
             inside = session.get_children(path)
@@ -362,53 +444,96 @@ class Checker:
         at_home.sync(home.path)
         stat = at_home.exists(home.path)
         linked = stat is not None and stat.numChildren > 0
-        if names and stat is None:
-            # Where a bucket lives its directory does: is it still the one that was
-            # read, or did the directory go, and come back, as we looked?
+        if linked and seen is None:
+            return None
+        if not linked and claimed and seen is None:
+            return None
+        found = self._judged(
+            directory, names, seen is not None, stat is not None, linked
+        )
+        if linked:
+            try:
+                wanted = at_home.get_acls(home.path)[0]
+                actual = session.get_acls(bucket)[0]
+            except NoAuthError:
+                self.still(home.shard)
+                self.still(shard)
+                raise
+            if sorted(wanted) == sorted(actual):
+                return None
+            # A server blots digests out, and what it shows then is nobody's.
+            shown = not is_hidden(wanted)
+            what = "its bucket has another ACL"
+            if not shown:
+                what += "; to repair it, give `--auth` of somebody with ADMIN there"
+            found = Finding("acl", directory, what, mendable=shown)
+        # Where a bucket lives its directory does: is it still the one that was read,
+        # or did the directory go, and come back, as we looked?
+        if seen is not None:
             session.sync(bucket)
             now = session.exists(bucket)
-            if seen is None or now is None or now.czxid != seen.czxid:
+            if now is None or now.czxid != seen.czxid:
+                self.still(shard)
                 return None
+        self.still(home.shard)
+        self.still(shard)
+        return found
+
+    @staticmethod
+    def _judged(
+        directory: str, names: list[str], bucket: bool, there: bool, linked: bool
+    ) -> Finding | None:
+        """A bucket, or an anchor without one, beside what is at home."""
+        if linked:
+            return None
+        if names and not there:
             what = f"children: {len(names)}, and no directory"
             return Finding("orphan", directory, what, mendable=False)
-        if names and not linked:
+        if bucket and there:
+            # Also an empty one: it knows the next number of a sequence.
             what = f"children: {len(names)}, and no link to them"
             return Finding("link", directory, what)
-        if not linked and not claimed:
-            return Finding("stray", directory, "an anchor without its directory")
-        if linked and "b" in inside:
-            wanted, actual = at_home.get_acls(home.path)[0], session.get_acls(bucket)[0]
-            if sorted(wanted) != sorted(actual):
-                # A server blots digests out, and what it shows then is nobody's.
-                seen = not is_hidden(wanted)
-                what = "its bucket has another ACL"
-                if not seen:
-                    what += "; to repair it, give `--auth` of somebody with ADMIN there"
-                return Finding("acl", directory, what, mendable=seen)
-        return None
+        return Finding("stray", directory, "an anchor without its directory")
 
-    def _mend(self, session: Any, path: str, directory: str, finding: Finding) -> bool:
+    def _mend(self, shard: int, anchor: str, directory: str, finding: Finding) -> bool:
+        path = f"{fence(shard)}/{anchor}"
+        check = fence(shard), self.table.fences[shard]
         home = self.layout.node(directory)
+        session = self._at(self.table.owners[shard])
         at_home = self._at(self.table.owners[home.shard])
         try:
             if finding.kind == "orphan":
-                buckets = self.layout.buckets(directory)
-                shard = next(b.shard for b in buckets if b.anchor == path)
-                erase(session, path, (fence(shard), self.table.fences[shard]))
+                erase(session, path, check)
             elif finding.kind == "stray":
-                if "b" in session.get_children(path):
-                    session.delete(f"{path}/b")
-                session.delete(path)
+                inside = [f"{path}/b"] if "b" in session.get_children(path) else []
+                there = at_home.exists(home.path)
+                self.still(home.shard)
+                if there is not None and inside:
+                    return False  # made meanwhile, and it has a bucket
+                return self._delete(shard, *inside, path)
             elif finding.kind == "link":
                 change = at_home.transaction()
                 change.check(fence(home.shard), self.table.fences[home.shard])
                 change.create(home.path + LINK + fresh(), b"", acl=OPEN_ACL_UNSAFE)
                 return not any(isinstance(r, Exception) for r in change.commit())
             elif finding.kind == "acl":
-                session.set_acls(f"{path}/b", at_home.get_acls(home.path)[0])
-        except (KazooException, MoveFailed):
+                stat = session.get_acls(f"{path}/b")[1]
+                acls = at_home.get_acls(home.path)[0]
+                self.still(home.shard)
+                unchanged(session, check)
+                session.set_acls(f"{path}/b", acls, stat.aversion)
+                unchanged(session, check)
+        except (KazooException, MoveFailed, *REMOVED):
             return False
         return True
+
+    def _delete(self, shard: int, *paths: str) -> bool:
+        """Delete these of a shard at once, if it is there still, and they are empty."""
+        change = self._at(self.table.owners[shard]).transaction()
+        change.check(fence(shard), self.table.fences[shard])
+        for path in paths:
+            change.delete(path)
+        return not any(isinstance(result, Exception) for result in change.commit())
 
     def _leftovers(self, repair: bool) -> Iterator[Finding]:
         places = [
@@ -422,6 +547,8 @@ class Checker:
         for (name, shard), found in self._anchors(places):
             if found is None or not found[0]:
                 continue
+            if not self._left_behind(name, shard):
+                continue
             finding = Finding(
                 "leftover", f"{name}:{fence(shard)}", f"{len(found[0])} anchors"
             )
@@ -432,17 +559,27 @@ class Checker:
                     finding.what += f"; {left}"
             yield finding
 
+    def _left_behind(self, name: str, shard: int) -> bool:
+        """Or is it coming there, or about to be cleared by who has moved it away?"""
+        if self.table.seat in self.away:
+            return True
+        try:
+            if self.at_work() or self._coming(name, shard):
+                return False
+            return bool(self._at(name).get_children(fence(shard)))
+        except (NoNodeError, *REMOVED):
+            return False
+
+    def _coming(self, name: str, shard: int) -> bool:
+        table = self.now()
+        planned, moving = table.planned.get(shard), table.moving.get(shard)
+        return name in (table.owners[shard], planned, moving)
+
     def _clear(self, name: str, shard: int) -> bool:
         """Delete a leftover, unless the shard is on its way to that very place."""
         session = self._at(name)
         version = version_of(session, shard)
-        table = Mover(self.client).table
-        coming = (
-            table.owners[shard],
-            table.planned.get(shard),
-            table.moving.get(shard),
-        )
-        if version is None or name in coming:
+        if version is None or self._coming(name, shard):
             return False
         try:
             clear(session, shard, GONE, version)
