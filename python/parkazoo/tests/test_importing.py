@@ -230,7 +230,7 @@ def test_an_import_that_only_the_seat_knows_to_have_ended_keeps_nobody_out(
         raise ConnectionLoss("the servers have gone")
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(importing, "_copy", breaks_off)
+        patched.setattr(importing._Copying, "root", breaks_off)
         assert cli.main(["--hosts", hosts, "init", "--import"]) == 2
     seat, other = sorted(hosts.split(";"))
     with pytest.raises(NotInitialized, match="init --import"):

@@ -48,16 +48,14 @@ IMPORT = [
     *(f"import.0.alone:after#{n}" for n in (1, 2)),
     *(f"import.1.node:after#{n}" for n in (1, 2, 3, 5)),
     *(f"import.2.acl:after#{n}" for n in (1, 2)),
-    "import.4.root:after",
+    *(f"import.4.renewed:after#{n}" for n in (1, 3)),  # the root's
 ]
 # Where an import is killed, and where the one who ends it or gives it up.
 CLOSE = [
-    (end, first, f"import.3.close:after#{n}")
-    for end, first, n in (
-        ("--import", "acl.2.bucket:before", 1),
-        ("--beside", "acl.2.bucket:before", 1),
-        ("--beside", "acl.1.home:before", 2),
-    )
+    ("--import", "acl.2.bucket:before", "import.4.renewed:after"),
+    ("--import", "acl.1.home:before", "import.5.removed:after"),
+    ("--beside", "acl.2.bucket:before", "import.3.close:after#1"),
+    ("--beside", "acl.1.home:before", "import.3.close:after#2"),
 ]
 # A table is decided when an ensemble joins, for the plan, the freeze and the switch.
 ADD = [
@@ -239,7 +237,13 @@ def test_who_ends_a_killed_import_is_killed_and_leaves_nothing_open(
     old, new = (ensemble.hosts for ensemble in ensembles(2))
     hosts = f"{old};{new}"
     paths = closed_originals(old)
+    plain = KazooClient(old, timeout=30)
+    plain.start(PATIENCE_SECONDS)
+    plain.create("/0", b"deleted before it is given again")
     kill(hosts, first, "init", "--import")
+    plain.delete("/0")
+    plain.stop()
+    plain.close()
     kill(hosts, second, "init", end)
     done(hosts, "init", end)
     brought = all_closed(hosts, paths)

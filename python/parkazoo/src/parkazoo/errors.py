@@ -61,4 +61,5 @@ class ImportEnded(ParKazooError):
 
 
 class ImportConflict(ParKazooError):
-    """Two ensembles have different nodes at one path, so not both can be imported."""
+    """Two ensembles have different nodes at one path, so not both can be imported; or
+    an import that broke off made a node that its original no longer is like."""

@@ -7,21 +7,25 @@ Ephemerals belong to sessions and are left; versions start anew, which is one re
 why programs must be stopped while this runs: the table says so until it has ended
 well, and none starts meanwhile. It says so from its first copy on and never again, so
 an import begins with the namespace, and may be gone on with until it has ended.
+Programs may have changed the originals meanwhile. So whoever goes on compares with
+them what is there already, changes what differs, and deletes what is in no original:
+all in the namespace is by an import, as long as one is awaited.
 
 All is looked over before anything is made, since what is refused then costs nothing.
 
-Must never: delete or change an original, write when another has ended the import, or
-let anybody read what they could not read there. A directory whose ACL would keep us
-out of it lets us in until its children are there; when the import ends, or is given
-up, none does.
+Must never: delete or change an original, write when another has ended the import, end
+it while the namespace is not what the originals are, or let anybody read what they
+could not read there. A directory whose ACL would keep us out of it lets us in until
+its children are there; when the import ends, or is given up, none does.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -31,9 +35,10 @@ from kazoo.exceptions import (
     NoAuthError,
     NodeExistsError,
     NoNodeError,
+    NotEmptyError,
     SessionExpiredError,
 )
-from kazoo.security import make_acl
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from parkazoo import failpoints
 from parkazoo.client import ParKazooClient
@@ -51,11 +56,16 @@ PAIRS = 200
 # How long an ensemble may take to let us end somebody's session there.
 END_SECONDS = 15.0
 
-# What we need to fill a directory, and to give it its own ACL then.
-_OURS = make_acl("world", "anyone", create=True, admin=True)
+# What we need to fill a directory, to change what an import that broke off had made,
+# and to give it its own ACL then.
+_OURS = make_acl("world", "anyone", create=True, delete=True, write=True, admin=True)
 
 
 Count = Callable[[], None]
+# A session, and a path of its ensemble.
+_Place = tuple[Any, str]
+# A path of the namespace, and the ACL of its original.
+_Directory = tuple[str, list[Any]]
 
 
 def no_count() -> None:
@@ -74,6 +84,7 @@ def look(sources: Mapping[str, Any], seen_to: Count = no_count) -> None:
     unreadable: list[str] = []
     conflicts: list[str] = []
     for hosts, source in sources.items():
+        source.sync("/")  # a follower may not have heard of the last writes
         below = list(_walk(source, "/", hosts, unreadable))
         for path in ["/", *below] if below else []:
             seen_to()
@@ -127,6 +138,9 @@ class _Original:
         return sha256(repr((self.data, sorted(self.acls))).encode()).digest()
 
 
+_NEW_ROOT = _Original(b"", list(OPEN_ACL_UNSAFE), 0, 0)
+
+
 def _read(source: Any, path: str) -> _Original | None:
     """A node that is to be copied; None if it is gone, or somebody's ephemeral.
 
@@ -169,20 +183,20 @@ def refuse_ended(copies: Iterable[Table | None]) -> None:
 def copy_in(
     sources: Mapping[str, Any], client: ParKazooClient, seen_to: Count = no_count
 ) -> int:
-    """Returns the number of nodes copied. Until it has, programs do not start.
+    """Returns the number of nodes made or changed. Until it has, programs do not start.
 
     `client` is one that never renews its sessions. `seen_to` is told of each node.
+
+    :raises ImportConflict: what an import that broke off had made is not what the
+        originals are now, and not ours to change.
     """
     with _alone(client) as mover:
-        begun = _begun(client)
-        count = _copy(list(sources.values()), client, "/", seen_to)
-        if begun:
-            _close_below(list(sources.values()), mover, "/")
-        roots = [stat for s in sources.values() if (stat := s.exists("/")) is not None]
-        _go_on_counting(client, "/", max(map(creations, roots)))
-        _copy_root(list(sources.values()), client)
+        copying = _Copying(mover, seen_to)
+        copying.root(list(sources.values()))
+        if copying.behind:
+            raise _behind(list(copying.behind))
         mover.publish(replace(mover.table, importing=False))
-        return count
+        return copying.count
 
 
 def give_up(sources: Mapping[str, Any], client: ParKazooClient) -> None:
@@ -192,6 +206,7 @@ def give_up(sources: Mapping[str, Any], client: ParKazooClient) -> None:
     """
     with _alone(client) as mover:
         _close_below(list(sources.values()), mover, "/")
+        _close(list(sources.values()), mover, "/")
         mover.publish(replace(mover.table, importing=False))
 
 
@@ -274,41 +289,162 @@ def _overtaken() -> ImportEnded:
     )
 
 
-def _copy(sources: list[Any], client: ParKazooClient, path: str, seen_to: Count) -> int:
-    """Copy what is below a path, of all that have it: it is closed when all is in."""
-    count = 0
-    for name in sorted({name for source in sources for name in _names(source, path)}):
-        child = join(path, name)
-        if not _is_brought(child):
-            continue
-        found = {source: _read_again(source, child) for source in sources}
-        nodes = {source: node for source, node in found.items() if node is not None}
-        if not nodes:
-            continue
-        node = next(iter(nodes.values()))
-        acls = node.acls
-        first = [*acls, _OURS] if any(n.children for n in nodes.values()) else acls
+@dataclass
+class _Copying:
+    """Makes the namespace what the originals are, whatever of them is there already."""
+
+    mover: Mover
+    seen_to: Count
+    count: int = 0
+    # What is not as its original is, and not ours to change: each once.
+    behind: dict[str, None] = field(default_factory=dict)
+    # Those of what was there that may let everybody in now.
+    opened: set[str] = field(default_factory=set)
+
+    def root(self, sources: list[Any]) -> None:
+        """It is there from the beginning."""
+        having = [
+            source
+            for source in sources
+            if any(_is_brought(f"/{name}") for name in _names(source, "/"))
+        ]
+        found = (_read_again(source, "/") for source in having)
+        root = next(filter(None, found), _NEW_ROOT)
+        stats = [stat for s in sources if (stat := s.exists("/")) is not None]
+        most = max(map(creations, stats))
+        self._renew(having, "/", replace(root, creations=most))
+
+    def _below(
+        self, sources: list[Any], path: str, acls: list[Any], there: set[str]
+    ) -> None:
+        """Copy what is below a path, of all that have it. `there`: what it has."""
+        left = set(there)
+        names = {name for source in sources for name in _names(source, path)}
+        for name in sorted(names):
+            child = join(path, name)
+            if not _is_brought(child):
+                continue
+            found = {source: _read_again(source, child) for source in sources}
+            nodes = {source: node for source, node in found.items() if node is not None}
+            if not nodes:
+                continue
+            most = max(node.creations for node in nodes.values())
+            node = replace(next(iter(nodes.values())), creations=most)
+            filled = [source for source, node in nodes.items() if node.children]
+            self.seen_to()
+            if name in left:
+                left.remove(name)
+                done = self._renew(filled, child, node)
+            else:
+                done = self._make(filled, child, node, (path, acls))
+            self.count += done
+        for name in sorted(left):
+            self._remove(join(path, name), (path, acls))
+
+    def _make(
+        self, sources: list[Any], path: str, node: _Original, within: _Directory
+    ) -> bool:
+        """A directory is closed when all is in."""
+        client, acls = self.mover.client, node.acls
+        first = [*acls, _OURS] if sources else acls
         try:
-            client.create(child, node.data, acl=first)
-            count += 1
-        except (NodeExistsError, NoAuthError) as error:
-            # An import that was killed had got here; it closes a directory last.
-            if client.exists(child) is None:
-                if isinstance(error, NoAuthError):
-                    raise _late(child) from None
-                raise
-            if first is not acls and not _left_open(client, child, first):
-                first = acls
+            self._allowed(partial(client.create, path, node.data, acl=first), within)
+        except NoAuthError:
+            self.behind[path] = None
+            return False
         failpoints.reached("import.1.node", failpoints.AFTER)
-        seen_to()
-        count += _copy(list(nodes), client, child, seen_to)
-        if any(n.children for n in nodes.values()):
-            wanted = max(n.creations for n in nodes.values())
-            _go_on_counting(client, child, wanted)
-        if first is not acls:
-            client.set_acls(child, acls)
+        if sources:
+            self._below(sources, path, acls, set())
+            _go_on_counting(client, path, node.creations)
+            client.set_acls(path, acls)
             failpoints.reached("import.2.acl", failpoints.AFTER)
-    return count
+        return True
+
+    def _renew(self, sources: list[Any], path: str, node: _Original) -> bool:
+        """Make a node what its original is now, and what is below it.
+
+        Its ACL comes first, with a way in for us: what its data is now may not be
+        for whom it let read it before.
+        """
+        home, *buckets = _places(self.mover, path)
+        try:
+            copy = _read(*home)
+        except NoAuthError:
+            copy = None
+        is_leaf = copy is not None and not copy.children and path != "/"
+        changed = copy is None or copy.data != node.data
+        alike = copy is not None and set(copy.acls) == set(node.acls)
+        alike = alike and (is_leaf or not _unlike(buckets, node.acls))
+        at_once = alike or (is_leaf and not sources and not changed)
+        if at_once or self._open(path, node.acls):
+            try:
+                if changed:
+                    write = partial(self.mover.client.set, path, node.data)
+                    self._allowed(write, (path, node.acls))
+                    failpoints.reached("import.4.renewed", failpoints.AFTER)
+                there = set() if is_leaf else self._there(path)
+                self._below(sources, path, node.acls, there)
+                if sources or path == "/":
+                    _go_on_counting(self.mover.client, path, node.creations)
+            except NoAuthError:
+                self.behind[path] = None
+        if not alike or path in self.opened:
+            self._settle(path, node.acls)
+        return changed or not alike
+
+    def _there(self, path: str) -> set[str]:
+        names = self.mover.client.get_children(path)
+        return {name for name in names if _is_brought(join(path, name))}
+
+    def _remove(self, path: str, within: _Directory) -> None:
+        """What is in no original any more, after all in it."""
+        client = self.mover.client
+        acls = [acl for acl in _acls(*_places(self.mover, path)[0]) if acl != _OURS]
+        try:
+            for name in client.get_children(path):
+                self._remove(join(path, name), (path, acls))
+            # Its own ACL guards its links.
+            self._allowed(partial(client.delete, path), within, (path, acls))
+            failpoints.reached("import.5.removed", failpoints.AFTER)
+        except (NoAuthError, NotEmptyError):  # one in it was not ours to delete
+            self.behind[path] = None
+            if path in self.opened:
+                self._settle(path, acls)
+
+    def _allowed(self, write: Callable[[], Any], *directories: _Directory) -> None:
+        """Write, even where only an ACL forbids it that is ours to set."""
+        try:
+            write()
+        except NoAuthError:
+            for path, acls in directories:
+                self._open(path, acls)
+            write()
+
+    def _open(self, path: str, acls: list[Any]) -> bool:
+        """Let us in, with this ACL, as far as that is ours to set. False if something
+        then has an ACL of before."""
+        self.opened.add(path)
+        kept = []
+        for at, place in _unlike(_places(self.mover, path), [*acls, _OURS]):
+            try:
+                at.set_acls(place, [*acls, _OURS])
+                failpoints.reached("import.4.renewed", failpoints.AFTER)
+            except NoAuthError:
+                kept.append((at, place))
+        return not _unlike(kept, acls)
+
+    def _settle(self, path: str, acls: list[Any]) -> None:
+        """Give a node that was there, and its buckets, this ACL, and no other."""
+        home, *buckets = _places(self.mover, path)
+        try:
+            if _unlike([home], acls):
+                self.mover.client.set_acls(path, acls)
+                failpoints.reached("import.4.renewed", failpoints.AFTER)
+            for at, place in _unlike(buckets, acls):
+                at.set_acls(place, acls)
+                failpoints.reached("import.4.renewed", failpoints.AFTER)
+        except NoAuthError:
+            self.behind[path] = None
 
 
 def _go_on_counting(client: ParKazooClient, path: str, wanted: int) -> None:
@@ -336,28 +472,6 @@ def _go_on_counting(client: ParKazooClient, path: str, wanted: int) -> None:
         missing -= PAIRS
 
 
-def _begun(client: ParKazooClient) -> bool:
-    """Has an import that came before brought something in?"""
-    try:
-        return any(_is_brought(f"/{name}") for name in client.get_children("/"))
-    except NoAuthError:
-        return True  # it closes the root last
-
-
-def _copy_root(sources: list[Any], client: ParKazooClient) -> None:
-    """The root is there already, and open until all else is in."""
-    having = [s for s in sources if any(_is_brought(f"/{n}") for n in _names(s, "/"))]
-    root = next(filter(None, (_read_again(source, "/") for source in having)), None)
-    if root is None:
-        return
-    with suppress(NoAuthError):  # an import that was killed had closed it, last of all
-        if client.get("/")[0] != root.data:
-            client.set("/", root.data)
-        if sorted(client.get_acls("/")[0]) != sorted(root.acls):
-            client.set_acls("/", root.acls)
-            failpoints.reached("import.4.root", failpoints.AFTER)
-
-
 def _names(source: Any, path: str) -> list[str]:
     try:
         return list(source.get_children(path))
@@ -374,21 +488,14 @@ def _read_again(source: Any, path: str) -> _Original | None:
         raise _unreadable([path]) from None
 
 
-def _late(path: str) -> ImportConflict:
+def _behind(paths: list[str]) -> ImportConflict:
     return ImportConflict(
-        f"{path} was made after its directory had been brought in and closed: by its"
-        " ACL nobody may create there. Stop the programs that write, delete it, and"
-        " give the same command again; or leave it aside with `parkazoo init --beside`"
+        "the originals have changed since an import that broke off, and whoever asks"
+        f" may not change, or fill, what it had made of {_some(paths)}. All else is as"
+        " the originals are. Give the same command again, with `--auth` of somebody who"
+        " has ADMIN there, or of the servers' superuser, or when the originals are as"
+        " they were; or leave it so with `parkazoo init --beside`"
     )
-
-
-def _left_open(client: ParKazooClient, path: str, open_acls: list[Any]) -> bool:
-    """Did an import that was killed leave this directory open to everybody?"""
-    try:
-        found, _ = client.get_acls(path)
-    except (NoNodeError, NoAuthError):
-        return False
-    return _OURS in found and sorted(found) == sorted(set(open_acls))
 
 
 def _close_below(sources: list[Any], mover: Mover, path: str) -> None:
@@ -424,7 +531,7 @@ def _close(sources: list[Any], mover: Mover, path: str) -> None:
         failpoints.reached("import.3.close", failpoints.AFTER)
 
 
-def _places(mover: Mover, path: str) -> list[tuple[Any, str]]:
+def _places(mover: Mover, path: str) -> list[_Place]:
     """Where the ACL of a directory is: at its node, and at its buckets.
 
     A bucket may be open when the node is closed already, and to whom the node then is
@@ -436,6 +543,21 @@ def _places(mover: Mover, path: str) -> list[tuple[Any, str]]:
     places += [(bucket.shard, bucket.path) for bucket in layout.buckets(path)]
     owners = mover.table.owners
     return [(mover._at(owners[shard]), place) for shard, place in places]
+
+
+def _unlike(places: list[_Place], acls: list[Any]) -> list[_Place]:
+    """Those of these places that are there with another ACL."""
+    found = []
+    for at, place in places:
+        try:
+            same = set(at.get_acls(place)[0]) == set(acls)
+        except NoNodeError:
+            continue
+        except NoAuthError:
+            same = False
+        if not same:
+            found.append((at, place))
+    return found
 
 
 def _acls(at: Any, path: str) -> list[Any]:
