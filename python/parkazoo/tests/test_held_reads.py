@@ -13,7 +13,7 @@ from kazoo.protocol.states import KeeperState
 
 from fakes import Fake, stat
 from parkazoo import CrossShardTransaction
-from parkazoo.layout import CONFIG
+from parkazoo.layout import CONFIG, fence
 from parkazoo.mapping import Table
 from parkazoo.wire import Fenced, ShardMoved
 
@@ -293,18 +293,22 @@ def test_a_transaction_over_shards_of_which_one_leaves_is_judged_anew() -> None:
     asked.create("/a/x")
     asked.create("/b/x")
     done = asked.commit_async()
-    ((_, reply),) = fake.sent("e0")
+    ((request, reply),) = fake.sent("e0")
     shard = client._layout.node("/b/x").shard
     two = one.with_ensembles({"e0": "h0:1", "e1": "h1:1"}).next()
     fake.announce("e0")
-    reply.set(ShardMoved())
-    (_, _), (_, table), (_, again) = fake.sent("e0")
+    reply.set(ShardMoved([path for path, _ in request.fences].index(fence(shard))))
+    (_, _), (_, table) = fake.sent("e0")
     table.set(copy(two.with_frozen({shard: "e1"}).next()))
-    again.set(ShardMoved())
+    client.create_async("/a/y")
+    ((_, other),) = fake.sent("e0")
+    other.set(["/a/y"])
+    assert not done.ready(), "but the other shard is in use"
+    fake.announce("e0")
+    (_, _), (_, table) = fake.sent("e0")
+    table.set(copy(two.with_owner(shard, "e1", 1).next().next()))
     with pytest.raises(CrossShardTransaction):
         done.get_nowait()
-    client.create_async("/a/y")
-    assert len(fake.sent("e0")) == 1, "the other shard is in use"
 
 
 def test_a_call_made_as_a_newer_table_is_taken_up_is_not_overtaken() -> None:

@@ -157,10 +157,14 @@ def test_what_waits_for_it_in_session_order_waits_until_it_is_answered() -> None
     asked.set_data("/b/y", b"")
     done = asked.commit_async()
     fake.client.set_async("/a/x", b"later")
-    for _ in range(2):
+    table = ONE
+    for shard in (fake.a, fake.b):
         request, reply = fake.one()
         assert set(fences(request)) == {fence(fake.a), fence(fake.b)}
-        reply.set(ShardMoved())
+        reply.set(ShardMoved(fences(request).index(fence(shard))))
+        assert fake.sent("e0") == []
+        table = table.with_owner(shard, "e0", 2).next()
+        fake.adopt(table)
     request, reply = fake.one()
     assert set(fences(request)) == {fence(fake.a), fence(fake.b)}
     reply.set([stat(1), stat(1)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from kazoo.exceptions import (
     ConnectionLoss,
     NodeExistsError,
 )
+from kazoo.protocol.connection import _CONNECTION_DROP
 from kazoo.protocol.states import KazooState
 from kazoo.recipe.cache import TreeCache
 
@@ -231,6 +233,38 @@ def test_when_the_session_is_lost_every_client_hears_it_and_goes_on(
         assert observer.exists(f"/e{id(client)}") is None
         client.create(f"/e{id(client)}", ephemeral=True)
     assert clients[0]._estate.paths.keys() == {f"/e{id(clients[0])}"}
+
+
+def test_who_asks_as_he_hears_of_the_connection_does_not_stop_the_pool(
+    three: list[Ensemble], observer: ParKazooClient
+) -> None:
+    """A listener of one that joined asked something of an ensemble that was still to be
+    connected to (a lazy client's), as a connection dropped: each of two threads held a
+    lock that the other waited for, and no client of the pool was told of anything."""
+    hosts = three[0].hosts  # the others are connected to when they are needed
+    first, second = (PooledClient(hosts, timeout=30, lazy=True) for _ in range(2))
+    first.start(PATIENCE_SECONDS)
+    known = first._carrier._sessions.by_name.values()
+    (opened,) = [ensemble for ensemble in known if ensemble.opened]
+    asked: list[Any] = []
+
+    def listener(state: str) -> None:
+        if state == KazooState.CONNECTED and not asked:
+            opened._call(_CONNECTION_DROP, None)
+            time.sleep(0.5)  # for the connection's thread to tell of it
+            asked.extend(second.exists_async(f"/{n}/x") for n in range(9))
+
+    second.add_listener(listener)
+    starting = threading.Thread(target=second.start_async, daemon=True)
+    starting.start()
+    starting.join(PATIENCE_SECONDS)
+    assert not starting.is_alive()
+    for answer in asked:
+        answer.wait(PATIENCE_SECONDS)
+    assert len(asked) == 9 and all(answer.ready() for answer in asked)
+    for client in (first, second):
+        client.stop()
+        client.close()
 
 
 def test_watches_are_each_clients_own(pooled: Maker) -> None:

@@ -3,8 +3,10 @@ writes again."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from conftest import EnsembleFactory, started
-from parkazoo import ParKazooClient, cli, failpoints
+from conftest import EnsembleFactory, Maker, started
+from parkazoo import Contention, ParKazooClient, cli, failpoints, fencing
 from parkazoo.check import Checker
 from parkazoo.copying import GONE
 from parkazoo.layout import fence
 from parkazoo.move import Mover
-from servers import PATIENCE_SECONDS, Ensemble
+from parkazoo.wire import Fenced
+from servers import PATIENCE_SECONDS, Ensemble, wait_until
 from test_client import nothing_wrong
 from test_strangers import DIRECTORIES
 
@@ -182,3 +185,61 @@ def test_a_fence_that_is_ahead_of_the_table_is_taken_over(
         assert client.create(f"{path}/y") == f"{path}/y"
         owner.set(fence(shard), GONE)
         assert not any(f.repaired for f in Checker(client).run(repair=True))
+
+
+@pytest.mark.parametrize("how", ["refuse", "intent"])
+@pytest.mark.parametrize("mended", [True, False], ids=["mended", "left"])
+def test_a_transaction_waits_for_an_astray_fence_as_other_requests_do(
+    make: Maker, monkeypatch: pytest.MonkeyPatch, how: str, mended: bool
+) -> None:
+    """It takes a directory's bucket along, whose fence it was that refused. It was sent
+    again at once, thousands of times a second, for ever; the part of an intent was
+    for five seconds."""
+    if not mended:
+        monkeypatch.setattr(fencing, "WAIT_SECONDS_MAX", 1.0)
+    client = make(cross_shard=how)
+    path, bucket = beside(client)
+    client.create(f"{path}/x", makepath=True)
+    client.delete(f"{path}/x")
+    client.create("/other/y", makepath=True)
+    assert client.table is not None
+    owner = client._sessions.by_name[client.table.owners[bucket]]
+    owner.set(fence(bucket), b"active")
+    sent: list[Any] = []
+    submit = owner.submit
+
+    def noting(request: Any, reply: Any) -> None:
+        if type(request) is Fenced and fence(bucket) in dict(request.fences):
+            sent.append(request)
+        submit(request, reply)
+
+    monkeypatch.setattr(owner, "submit", noting)
+    asked = client.transaction()
+    asked.delete(path)
+    if how == "intent":
+        asked.set_data("/other/y", b"both")
+    done = asked.commit_async()
+    assert client.get("/other/y")[0] in (b"", b"both")
+    if mended:
+        wait_until(lambda: sent, "sent")
+        time.sleep(0.5)
+        assert len(sent) == 1
+        assert any(f.repaired for f in Checker(make()).run(repair=True))
+        assert done.get(timeout=PATIENCE_SECONDS)[0] is True
+        assert len(sent) == 2 and client.exists(path) is None
+    else:
+        with pytest.raises(Contention):
+            done.get(timeout=PATIENCE_SECONDS)
+        assert len(sent) == 1 and client.exists(path) is not None
+
+
+def beside(client: ParKazooClient) -> tuple[str, int]:
+    """A directory whose bucket is on its ensemble, in another shard, and that shard."""
+    assert client.table is not None
+    owners, layout = client.table.owners, client._layout
+    for number in itertools.count():
+        path = f"/beside{number}"
+        home, bucket = layout.node(path).shard, layout.buckets(path)[0].shard
+        if home != bucket and owners[home] == owners[bucket]:
+            return path, bucket
+    raise AssertionError

@@ -35,7 +35,9 @@ class Carrier(ParKazooClient):
     """The sessions that logical clients share. Its own state is told to all of them.
 
     `gate` is held while it starts and stops; `members` are the clients that are
-    started, `count` those that have not yet let go.
+    started, `count` those that have not yet let go. All that members are told is told
+    under the sessions' own lock: it is held where a state changes, and what a listener
+    asks may need it, for another ensemble to be connected to.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -43,12 +45,11 @@ class Carrier(ParKazooClient):
         self.count = 0
         super().__init__(*args, **options)
         self.gate = self.handler.rlock_object()
-        self.telling = self.handler.rlock_object()
         self.estates = Estates(self.handler.lock_object())
 
     def _session_callback(self, state: Any) -> None:
-        # Under one lock, so that every member hears the same states in one order.
-        with self.telling:
+        # So that every member hears the same states in one order.
+        with self._sessions.lock:
             self._interrupt(state)
             for member in list(self.members):
                 member._session_callback(state)
@@ -60,7 +61,7 @@ class Carrier(ParKazooClient):
         with self.gate:
             self.count += 1
         self.begin()
-        with self.telling:
+        with self._sessions.lock:
             self.members.add(member)
             member._session_callback(KeeperState.CONNECTING)
             if self._state in (
@@ -82,7 +83,7 @@ class Carrier(ParKazooClient):
         return self._may_send() or self._sessions.go_on_without()
 
     def part(self, member: PooledClient) -> None:
-        with self.telling:
+        with self._sessions.lock:
             self.members.discard(member)
             member._session_callback(KeeperState.CLOSED)
 

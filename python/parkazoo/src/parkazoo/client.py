@@ -44,9 +44,9 @@ from parkazoo.mapping import Rules, Table
 from parkazoo.ordering import Ordering
 from parkazoo.requests import ON_ONE_PATH, named, passed_through
 from parkazoo.sessions import Sessions
-from parkazoo.steps import Call, Multi
+from parkazoo.steps import Call, Multi, ShardsApart
 from parkazoo.watching import Watches
-from parkazoo.wire import Fenced, ShardMoved
+from parkazoo.wire import Fenced
 
 
 class ParKazooClient(Facade):
@@ -492,7 +492,7 @@ class ParKazooClient(Facade):
                 if table.owners[other] != name:
                     # Never let a fence that stayed behind there be the judge: it may
                     # have the version that the one at the new place has.
-                    reply.set(ShardMoved())
+                    reply.set_exception(ShardsApart())
                     return
                 fences += ((fence(other), table.fences[other]),)
             request = Fenced(fences, request.operations)

@@ -144,12 +144,13 @@ class Fencing:
 
     # -- calls that wait -----------------------------------------------------------
 
-    def refused(self, call: Call, reply: Any) -> None:
-        """The fence refused this call. It will be sent again."""
+    def refused(self, call: Call, reply: Any, number: int = 0) -> None:
+        """The fence of one of its shards refused this call. It will be sent again."""
+        shard = call.shards[number]
         with self.lock:
             lost = self._lost(reply)
             if not lost:
-                entry = self._entry(call.shard, reply.ensemble, reply.table)
+                entry = self._entry(shard, reply.ensemble, reply.table)
                 entry.refused.append((call, reply))
         if lost:
             reply.set_exception(self.client._sessions.loss())

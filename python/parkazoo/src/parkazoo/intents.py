@@ -69,7 +69,7 @@ from kazoo.protocol.serialization import (
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, Permissions
 
 from parkazoo import buckets, directory, failpoints, rights
-from parkazoo.errors import Contention, NotUndone
+from parkazoo.errors import NotUndone
 from parkazoo.layout import DONE, INTENTS, Layout, fence
 from parkazoo.mapping import parent
 from parkazoo.record import (
@@ -85,17 +85,14 @@ from parkazoo.record import (
     write,
 )
 from parkazoo.remove import ask
-from parkazoo.steps import SEQUENCE, Call, Multi, MultiFailed
+from parkazoo.steps import SEQUENCE, Call, Multi, MultiFailed, ShardsApart
 from parkazoo.transaction import Group, crosses, native
-from parkazoo.wire import ShardMoved
 
 if TYPE_CHECKING:
     from parkazoo.client import ParKazooClient
 
 # Others changed a node between our look at it and our turn: look again.
 ATTEMPTS_MAX = 5
-# The table changes a few times a second while shards move, and rarely otherwise.
-MOVES_MAX, MOVE_PAUSE = 100, 0.05
 OPERATIONS_MAX = 500
 # Servers take requests of 1,048,575 bytes unless they are told otherwise
 # (jute.maxbuffer), and the record is written in one with its owner.
@@ -321,13 +318,11 @@ def _at_once(
         groups = [Group(op, layout.node(op.path)) for op in operations]
         return (yield from native(layout, table, groups, [shard], (mark,)))
 
-    for _ in range(MOVES_MAX):
+    while True:
         try:
             return list(ask(client, machine))
-        except ShardMoved:
-            # Nothing was done: a bucket that it was to take away, too, is elsewhere.
-            client.handler.sleep_func(MOVE_PAUSE)
-    raise Contention("a part of a transaction keeps meeting moves; try again")
+        except ShardsApart:
+            pass  # a bucket that it was to take away, too, is elsewhere by now
 
 
 # -- undoing -------------------------------------------------------------------------

@@ -72,7 +72,7 @@ class _Part:
             if type(value) is not ShardMoved:
                 fencing.passed(self)
         if type(value) is ShardMoved:
-            self.operation.client._fencing.refused(call, self)
+            self.operation.client._fencing.refused(call, self, value.number)
         else:
             self.believe(value)
 
@@ -217,10 +217,7 @@ class Driven:
             elif type(value) is not ShardMoved:
                 fencing.passed(self)
         if type(value) is ShardMoved:
-            if call.request.also:  # they may be on several ensembles now
-                self.resume(None, value)
-            else:
-                self.client._fencing.refused(call, self)
+            self.client._fencing.refused(call, self, value.number)
         elif type(value) is MultiFailed:
             if not self.seen_to(call, value):
                 self.resume(None, value)

@@ -65,8 +65,7 @@ from kazoo.protocol.serialization import (
 from parkazoo.mapping import parent
 from parkazoo.operation import Driven
 from parkazoo.requests import machine_for
-from parkazoo.steps import Call, MultiFailed
-from parkazoo.wire import ShardMoved
+from parkazoo.steps import Call, MultiFailed, ShardsApart
 
 if TYPE_CHECKING:
     from parkazoo.client import ParKazooClient
@@ -162,10 +161,9 @@ class Task(Driven):
     def failed(self, error: Exception) -> None:
         ordering = self.ordering
         by_intent = False
-        if type(error) is ShardMoved:
-            # A transaction over shards that are not on one ensemble any more, or
-            # soon will not be. Nothing was done: it is judged by the newer table, and
-            # what waits until it is answered goes on waiting.
+        if type(error) is ShardsApart:
+            # Nothing was done: the transaction is judged by the newer table, and what
+            # waits until it is answered goes on waiting.
             by_intent = ordering.client._by_intent(self.request)
             if not by_intent:
                 self.send()

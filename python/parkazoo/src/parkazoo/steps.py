@@ -42,7 +42,7 @@ class Multi(NamedTuple):
     """Writes that happen together or not at all, on one shard.
 
     `also` are further shards written to, which must be on the same ensemble. The
-    reply is the list of the results. The error is `MultiFailed`.
+    reply is the list of the results. The error is `MultiFailed`, or `ShardsApart`.
     """
 
     operations: tuple[Any, ...]
@@ -56,6 +56,10 @@ class MultiFailed(Exception):
         super().__init__(index, error)
         self.index = index
         self.error = error
+
+
+class ShardsApart(Exception):
+    """The shards of one call are not on one ensemble any more. It was not sent."""
 
 
 # What a list of calls is answered with: results, with errors in place.

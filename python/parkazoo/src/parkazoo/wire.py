@@ -95,7 +95,12 @@ class SetWatches(NamedTuple):
 
 
 class ShardMoved(Exception):
-    """The fence refused: the shard is frozen or lives elsewhere. Nothing happened."""
+    """A fence refused, that with this number: its shard is frozen or lives elsewhere.
+    Nothing happened."""
+
+    def __init__(self, number: int = 0) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 class Fenced:
@@ -163,7 +168,7 @@ class Fenced:
             error = EXCEPTIONS[code]()
             if index >= len(self.fences):
                 return MultiFailed(index - len(self.fences), error)
-            moved = ShardMoved()
+            moved = ShardMoved(index)
             moved.__cause__ = error
             return moved
         raise ValueError("a multi was refused and no operation is the reason")
