@@ -130,6 +130,19 @@ def test_what_was_asked_for_before_a_stop_is_done(any_client: Any, what: str) ->
     assert [each.exception for each in asked] == [None] * len(asked)
 
 
+def test_a_transaction_over_shards_is_done_before_a_stop(make: Maker) -> None:
+    client, other = make(cross_shard="intent"), make()
+    for path in "/p/n", "/q/n":
+        client.create(path, b"old", makepath=True)
+    transaction = client.transaction()
+    for path in "/p/n", "/q/n":
+        transaction.set_data(path, b"new")
+    asked = transaction.commit_async()
+    client.stop()
+    assert [stat.version for stat in asked.get(PATIENCE_SECONDS)] == [1, 1]
+    assert [other.get(path)[0] for path in ("/p/n", "/q/n")] == [b"new", b"new"]
+
+
 def test_a_degraded_client_syncs_with_those_that_are_there(
     ensembles: EnsembleFactory,
 ) -> None:
@@ -154,3 +167,21 @@ def test_a_degraded_client_syncs_with_those_that_are_there(
             broken.start()
         wait_until(lambda: client.connected, "it is back")
         assert client.sync(path) == path
+
+
+def test_a_stop_that_is_interrupted_stops(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was interrupted as it waited for what was asked before, and its sessions, with
+    the locks held there, went on."""
+    client, other = make(), make()
+    client.create("/mine", ephemeral=True)
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client._ordering, "wait_for", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        client.stop()
+    assert not client.connected
+    wait_until(lambda: other.exists("/mine") is None, "its sessions have ended", 10)

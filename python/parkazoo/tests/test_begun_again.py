@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -64,3 +65,31 @@ def test_who_does_not_answer_is_named(kind: Any) -> None:
     client = kind("127.0.0.1:1;127.0.0.1:2", timeout=4)
     with pytest.raises(client.handler.timeout_exception, match=r"127\.0\.0\.1:1, 127"):
         client.start(1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_threads_may_start_it(kind: Any, ensembles: EnsembleFactory) -> None:
+    """One took the other's start for one that had been given up, and ended it."""
+    hosts = ";".join(ensemble.hosts for ensemble in ensembles(2))
+    for _ in range(5):
+        client = kind(hosts, timeout=30)
+        failed: list[BaseException] = []
+
+        def start(client: Any = client, failed: Any = failed) -> None:
+            try:
+                client.start(PATIENCE_SECONDS)
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=start) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failed == [] and client.connected
+        stopping = [threading.Thread(target=client.stop) for _ in range(3)]
+        for thread in stopping:
+            thread.start()
+        for thread in stopping:
+            thread.join()
+        client.close()

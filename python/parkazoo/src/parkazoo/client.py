@@ -16,11 +16,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any, Literal
 
 from kazoo.client import CLOSED_STATES
 from kazoo.exceptions import (
     AuthFailedError,
+    BadArgumentsError,
     ConfigurationError,
     ConnectionClosedError,
     ConnectionLoss,
@@ -36,7 +38,7 @@ from parkazoo import intents, remove
 from parkazoo.adopting import Adopting
 from parkazoo.ensemble import EnsembleClient, Reply
 from parkazoo.errors import CrossShardTransaction
-from parkazoo.facade import Facade, refuse_unsendable
+from parkazoo.facade import Facade
 from parkazoo.fencing import READS, Fencing, StrictReply
 from parkazoo.finding import HOME
 from parkazoo.layout import SYSTEM, BucketStat, Layout, fence, is_system
@@ -46,7 +48,7 @@ from parkazoo.requests import ON_ONE_PATH, named, passed_through
 from parkazoo.sessions import Sessions
 from parkazoo.steps import Call, Multi, ShardsApart
 from parkazoo.watching import Watches
-from parkazoo.wire import Fenced
+from parkazoo.wire import Fenced, refuse_unsendable
 
 
 class ParKazooClient(Facade):
@@ -99,7 +101,7 @@ class ParKazooClient(Facade):
     ) -> None:
         if cross_shard not in ("refuse", "intent"):
             raise ConfigurationError('cross_shard must be "refuse" or "intent"')
-        refuse_unsendable(auth_data)
+        refuse_unsendable(*chain.from_iterable(auth_data or ()))
         self.auto_init, self.rules = auto_init, rules or Rules()
         # Commands do: they show, or end, an import that has not ended.
         self.enters_unfinished = False
@@ -126,6 +128,8 @@ class ParKazooClient(Facade):
         self._layout = Layout(self.rules)
         self._parts_lock = self.handler.lock_object()
         self._flush_lock = self.handler.lock_object()
+        # One at a time starts, or takes it upon himself to stop.
+        self._starting = self.handler.rlock_object()
         self._live_or_failed = self.handler.event_object()
         self._watches = Watches(self)
         self._fencing = Fencing(self)
@@ -242,21 +246,22 @@ class ParKazooClient(Facade):
         self._end_start(0 if waited else 0.01, self._sessions.silent(), timeout)
 
     def start_async(self) -> Any:
-        if self._live.is_set():
+        with self._starting:
+            if self._live.is_set():
+                return self._live
+            if not self._stopped.is_set():
+                if not self.gave_up:
+                    return self._live  # already on its way
+                self.stop()
+                self.close()
+                self._live_or_failed.clear()
+            self._safe_close()
+            self._stopped.clear()
+            self._writer_stopped.clear()
+            self.handler.start()
+            self._session_callback(KeeperState.CONNECTING)
+            self._sessions.open()
             return self._live
-        if not self._stopped.is_set():
-            if not self.gave_up:
-                return self._live  # already on its way
-            self.stop()
-            self.close()
-            self._live_or_failed.clear()
-        self._safe_close()
-        self._stopped.clear()
-        self._writer_stopped.clear()
-        self.handler.start()
-        self._session_callback(KeeperState.CONNECTING)
-        self._sessions.open()
-        return self._live
 
     @property
     def gave_up(self) -> bool:
@@ -267,11 +272,17 @@ class ParKazooClient(Facade):
     def stop(self) -> None:
         if self._stopped.is_set():
             return
-        if self._state == KeeperState.CONNECTED:
-            # Kazoo's farewell goes behind what was asked for before. Steps are still to
-            # be taken here, and no ensemble waits for another's.
-            self._ordering.wait_for("/", self._session_timeout / 1000)
-        self._stopped.set()
+        try:
+            if self._state == KeeperState.CONNECTED:
+                self._ordering.finish(self._session_timeout / 1000)
+        finally:  # also if that is interrupted
+            self._end()
+
+    def _end(self) -> None:
+        with self._starting:  # not while another is just at it
+            if self._stopped.is_set():
+                return
+            self._stopped.set()
         self._live_or_failed.set()  # nobody need wait for a start any more
         try:
             self._sessions.close()
@@ -358,6 +369,11 @@ class ParKazooClient(Facade):
         """Every request of Kazoo's surface, and of its recipes, arrives here."""
         if request is _CONNECTION_DROP or request is _SESSION_EXPIRED:
             return self._inject(request)
+        try:
+            request = named(request)
+        except BadArgumentsError as refusal:  # also of what waits for a connection
+            async_object.set_exception(refusal)
+            return False
         connected = self._state == KeeperState.CONNECTED
         if connected and not self._queue and not self._flushing:
             self._dispatch(request, async_object)
@@ -440,7 +456,6 @@ class ParKazooClient(Facade):
                 ensemble._call(request, None)
 
     def _dispatch(self, request: Any, async_object: Any) -> None:
-        request = named(request)
         kind = type(request)
         if kind in ON_ONE_PATH and not request.path.startswith(SYSTEM):
             self._ordering.submit(request, async_object)
@@ -449,7 +464,7 @@ class ParKazooClient(Facade):
         elif passed_through(request):
             self._pass_through(self._sessions.seat(), request, async_object)
         elif kind is Transaction and self._by_intent(request):
-            self.handler.spawn(intents.commit, self, request.operations, async_object)
+            self._ordering.commit(request, async_object)
         else:
             self._ordering.submit(request, async_object)
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kazoo.exceptions import BadArgumentsError, ConfigurationError
+from kazoo.exceptions import ConfigurationError
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.paths import _prefix_root, normpath
 
 from parkazoo import hosts as hosts_string
 from parkazoo.connection import TLS_OPTIONS
 from parkazoo.layout import is_system
+from parkazoo.wire import refuse_unsendable
 
 if TYPE_CHECKING:
     from parkazoo.kazoo_types import KazooClient
@@ -26,15 +27,6 @@ else:
 
 # How a client connects: options of `KazooClient` that are handed on as they are.
 CONNECTION_OPTIONS = ("randomize_hosts", "read_only", *TLS_OPTIONS)
-
-
-def refuse_unsendable(auth_data: Any) -> None:
-    """:raises BadArgumentsError: no connection could send these credentials."""
-    for parts in auth_data or ():
-        try:
-            "".join(parts).encode()
-        except UnicodeEncodeError as error:
-            raise BadArgumentsError(f"credentials cannot be sent: {error}") from None
 
 
 class Facade(KazooClient):
@@ -81,12 +73,13 @@ class Facade(KazooClient):
 
     def add_auth_async(self, scheme: str, credential: str) -> Any:
         if isinstance(scheme, str) and isinstance(credential, str):
-            refuse_unsendable([(scheme, credential)])
+            refuse_unsendable(scheme, credential)
         return super().add_auth_async(scheme, credential)
 
     def _delete_recursive(self, path: str) -> Any:
         if not isinstance(path, str):
             raise TypeError("Invalid type for 'path' (string expected)")
+        refuse_unsendable(path)
         if is_system(_prefix_root(self.chroot, path)):
             return super()._delete_recursive(path)
         return self._delete_all(path)

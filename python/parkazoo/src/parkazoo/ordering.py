@@ -36,6 +36,7 @@ Must never: ask anything again that has had an effect.
 from __future__ import annotations
 
 import itertools
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -62,6 +63,7 @@ from kazoo.protocol.serialization import (
     Transaction,
 )
 
+from parkazoo import intents
 from parkazoo.mapping import parent
 from parkazoo.operation import Driven
 from parkazoo.requests import machine_for
@@ -299,6 +301,8 @@ class Ordering:
         self.queue: deque[tuple[Task, frozenset[int]]] = deque()
         self.open_writes: dict[int, int] = {}
         self.sending = False
+        # Transactions over shards that are under way.
+        self.committing: set[Any] = set()
 
     def submit(self, request: Any, async_object: Any) -> None:
         task = Task(self, request, async_object, self.number())
@@ -439,6 +443,31 @@ class Ordering:
         through = self.client.handler.event_object()
         if self._wait("/" if self.across else path, self.number(), through.set):
             through.wait(seconds)
+
+    def commit(self, request: Transaction, async_object: Any) -> None:
+        """Begin a transaction over shards, which takes no place in the order."""
+        done = self.client.handler.event_object()
+        self.committing.add(done)
+
+        def carry_out() -> None:
+            try:
+                intents.commit(self.client, request.operations, async_object)
+            finally:
+                self.committing.discard(done)
+                done.set()
+
+        self.client.handler.spawn(carry_out)
+
+    def finish(self, seconds: float) -> None:
+        """Return when all has its answer that was asked for before, or after so long.
+
+        Kazoo's farewell goes behind it. Here there may be steps to be taken, and no
+        ensemble waits for another's.
+        """
+        until = time.monotonic() + seconds
+        self.wait_for("/", seconds)
+        for done in self.committing.copy():
+            done.wait(max(0.0, until - time.monotonic()))
 
     def _wait(self, path: str, before: int, then: Callable[[], Any]) -> bool:
         """Have something done when what came before, at or below a path, is answered.

@@ -34,12 +34,14 @@ import math
 import os
 import threading
 import time
+from itertools import chain
 from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
 from kazoo.client import CLOSED_STATES
 from kazoo.exceptions import (
     AuthFailedError,
+    BadArgumentsError,
     ConfigurationError,
     ConnectionClosedError,
     ConnectionLoss,
@@ -59,10 +61,12 @@ from parkazoo import hosts as hosts_string
 from parkazoo.carrier import RETRY_SECONDS, Carrier
 from parkazoo.errors import SharedCredentials
 from parkazoo.estates import Estate
-from parkazoo.facade import Facade, refuse_unsendable
+from parkazoo.facade import Facade
 from parkazoo.noting import Creation, Deletion
 from parkazoo.pool_watching import MemberWatch, WatchersOf
+from parkazoo.requests import named
 from parkazoo.steps import EPHEMERAL
+from parkazoo.wire import refuse_unsendable
 
 # How often a client that waits for its start looks whether that has failed.
 LOOK_SECONDS = 0.1
@@ -135,7 +139,7 @@ class PooledClient(Facade):
     ) -> None:
         if client_id is not None:
             raise ConfigurationError("a pooled client has no session of its own")
-        refuse_unsendable(auth_data)
+        refuse_unsendable(*chain.from_iterable(auth_data or ()))
         shared = {name: named.pop(name) for name in _SHARED if name in named}
         self.bootstrap: list[str] = []
         self._carrier: Carrier = None  # type: ignore[assignment]
@@ -340,6 +344,11 @@ class PooledClient(Facade):
     def _call(self, request: Any, async_object: Any) -> Any:
         if request is _CONNECTION_DROP or request is _SESSION_EXPIRED:
             return self._carrier._call(request, async_object)
+        try:
+            request = named(request)
+        except BadArgumentsError as refusal:
+            async_object.set_exception(refusal)
+            return False
         if self._state in CLOSED_STATES:
             error: Exception = SessionExpiredError()
             if self._state == KeeperState.AUTH_FAILED:

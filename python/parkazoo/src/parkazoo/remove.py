@@ -213,7 +213,8 @@ class Record:
         self.forgotten = forget(self.home, self.life.intent, self.version)
 
     def _unmark(self) -> None:
-        self._forget()
+        if not self.forgotten:  # or this was done, and only the mark was not
+            self._forget()
         if not self.forgotten:
             return  # others have taken it over, and go by the mark
         node = self.client._layout.node(self.life.path)

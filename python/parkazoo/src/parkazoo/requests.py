@@ -31,6 +31,7 @@ from parkazoo import directory, transaction
 from parkazoo.layout import SYSTEM, is_system
 from parkazoo.steps import SEQUENCE, Call, Machine
 from parkazoo.watching import ChildWatch, DataWatch
+from parkazoo.wire import refuse_unsendable
 
 if TYPE_CHECKING:
     from parkazoo.client import ParKazooClient
@@ -48,11 +49,16 @@ def passed_through(request: Any) -> bool:
 
 def named(request: Any) -> Any:
     """A request as we understand it: a sequence node with the path "/" is one without a
-    prefix, in the root, as those with the path "/directory/" are in theirs."""
+    prefix, in the root, as those with the path "/directory/" are in theirs.
+
+    :raises BadArgumentsError: the path is no text, so it lies nowhere.
+    """
     if type(request) is Transaction:
-        if any(operation.path == "/" for operation in request.operations):
-            return request._replace(operations=[named(op) for op in request.operations])
-    elif type(request) in (Create, Create2) and request.path == "/":
+        return request._replace(operations=[named(op) for op in request.operations])
+    path = getattr(request, "path", None)
+    if path is not None and not path.isascii():
+        refuse_unsendable(path)
+    if type(request) in (Create, Create2) and request.path == "/":
         return request._replace(path="//") if request.flags & SEQUENCE else request
     return request
 

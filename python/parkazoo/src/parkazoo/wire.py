@@ -21,7 +21,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from kazoo.exceptions import EXCEPTIONS, RolledBackError, RuntimeInconsistency
+from kazoo.exceptions import (
+    EXCEPTIONS,
+    BadArgumentsError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
 from kazoo.protocol.serialization import (
     CheckVersion,
     Create,
@@ -64,6 +69,18 @@ def _check(path: str, version: int) -> bytes:
     """The check of a fence, on the wire. Fences rarely change."""
     parts = (_HEADERS[CheckVersion.type], write_string(path), int_struct.pack(version))
     return b"".join(parts)
+
+
+def refuse_unsendable(*texts: str) -> None:
+    """:raises BadArgumentsError: half a character is in it, say; it is not shown, since
+    it may be a password."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise BadArgumentsError(
+                f"this cannot be sent to a server: {error}"
+            ) from None
 
 
 class SetWatches(NamedTuple):
