@@ -54,7 +54,7 @@ from parkazoo.connection import BatchingClient
 from parkazoo.errors import NamespaceMismatch
 from parkazoo.keeping import kept, left_again
 from parkazoo.layout import CONFIG, IDENTITY, BucketStat
-from parkazoo.mapping import ConfigurationInvalid, Table
+from parkazoo.mapping import ConfigurationInvalid, EnsembleRemoved, Table
 from parkazoo.wire import Fenced
 
 UNREAD = float("inf")
@@ -85,6 +85,7 @@ class Owner(Protocol):
 
     def ensemble_changed(self, ensemble: EnsembleClient, state: str) -> None: ...
     def refusal(self, ensemble: EnsembleClient) -> NamespaceMismatch | None: ...
+    def has_left(self, ensemble: EnsembleClient) -> bool: ...
     def look_behind(self, ensemble: EnsembleClient) -> None: ...
     def configuration_seen(
         self, ensemble: EnsembleClient, data: Any, number: int
@@ -211,6 +212,8 @@ class EnsembleClient(BatchingClient):
     is not used before it is known whether they should have.
     `said`: the name that they had for themselves then, if they had one. `met`: the copy
     of the table that they have shown then, or since.
+    `removed`: the word that was left there when it was taken out of a namespace.
+    `stranded`: those that it names have been asked, and know of no newer table.
     `looking`: whether servers that turn it away know less than it has seen.
     `away_since`: since when there is no connection; None while there is one.
     `shared`: the newest shared read, while nothing behind it keeps others from it.
@@ -232,6 +235,8 @@ class EnsembleClient(BatchingClient):
         self.nothing = False
         self.said: str | None = None
         self.met: Table | None = None
+        self.removed: EnsembleRemoved | None = None
+        self.seeking = self.stranded = False
         self.looking = Looking()
         self.away_since: float | None = time.monotonic()
         self._made: Any = None
@@ -310,7 +315,7 @@ class EnsembleClient(BatchingClient):
         if self.owner is not None:
             self._look_there()
             why = self.owner.refusal(self)
-            if why is not None:
+            if self.owner.has_left(self) or why is not None:
                 self._leave(why)
         self._known_session = self._session_id
         super()._session_callback(self._made)
@@ -333,21 +338,28 @@ class EnsembleClient(BatchingClient):
         ask = self._connection.ask
         copy = GetData(CONFIG, None)
         name = GetData(IDENTITY, None)
-        found = said = self.met = None
-        nothing = False
+        said, nothing = None, False
+        self._meet(None)
         try:
             found, said = ask(copy, name)
-            if found is None or (self._is_known and _named(said) != self.name):
+            self._meet(found and _parsed(found[0]))
+            doubtful = self.removed is not None or _named(said) != self.name
+            if found is None or (self._is_known and doubtful):
                 # Or this one server lags behind the others.
                 _, found, said = ask(Sync(CONFIG), copy, name)
+                self._meet(found and _parsed(found[0]))
                 nothing = found is None and said is None
-            self.met = None if found is None else Table.deserialize(found[0])
         except (AuthFailedError, ConnectionDropped, SessionExpiredError):
             raise
-        except (KazooException, ConfigurationInvalid):
+        except KazooException:
             pass  # what it says comes with the next reading of the copy
         finally:
             self.nothing, self.said = nothing, _named(said)
+            self.stranded = self.stranded and self.removed is not None
+
+    def _meet(self, shown: Table | ConfigurationInvalid | None) -> None:
+        self.met = shown if isinstance(shown, Table) else None
+        self.removed = shown if isinstance(shown, EnsembleRemoved) else None
 
     @property
     def _is_known(self) -> bool:
@@ -363,16 +375,18 @@ class EnsembleClient(BatchingClient):
     @property
     def strange(self) -> bool:
         """Is it a stranger, or must be looked at before it is known not to be one?"""
-        return self.nothing or self.misnamed or self.foreign
+        return bool(self.nothing or self.misnamed or self.foreign or self.removed)
 
     @property
     def foreign(self) -> bool:
         """Did its servers show another namespace, maybe before ours was known?"""
         table = None if self.owner is None else self.owner.table
-        return bool(table and self.met and self.met.namespace != table.namespace)
+        shown = self.met or self.removed
+        return bool(table and shown and shown.namespace != table.namespace)
 
-    def _leave(self, why: NamespaceMismatch) -> NoReturn:
+    def _leave(self, why: NamespaceMismatch | None) -> NoReturn:
         """Have the connection dropped, and tried again, as if nobody had answered.
+        Without a reason, which is being looked for, what is queued waits.
 
         A session that nobody has heard of is closed. One that was ours is kept, and
         found to have expired some time: its ephemerals are gone, and who believes in
@@ -382,8 +396,9 @@ class EnsembleClient(BatchingClient):
             self._connection.tell(CloseInstance)
             self._reset_session()
             self.last_zxid = 0
-        self._end_queued(why)
-        raise Refused(str(why))
+        if why is not None:
+            self._end_queued(why)
+        raise Refused(str(why or self.removed))
 
     def turned_away(self) -> None:
         """Servers do so without a word if we have seen more than they know.
@@ -398,6 +413,7 @@ class EnsembleClient(BatchingClient):
         if behind is None:
             return
         self.nothing, self.said, self.met = behind.nothing, behind.said, behind.copy
+        self.removed = None
         why = self.owner.refusal(self)
         if why is not None:
             self._end_queued(why)
@@ -544,12 +560,11 @@ class EnsembleClient(BatchingClient):
         assert self.owner is not None
         seen = found if isinstance(found, Exception) else found[0]
         if isinstance(seen, bytes):
-            try:
-                seen = Table.deserialize(seen)
-            except ConfigurationInvalid as error:
-                seen = error
-        if isinstance(seen, Table) and not self.closing:
-            self.nothing, self.met = False, seen
+            seen = _parsed(seen)
+        if isinstance(seen, (Table, EnsembleRemoved)) and not self.closing:
+            self.nothing = False
+            self._meet(seen)
+            self.owner.has_left(self)
             seen = self.owner.refusal(self) or seen
         with self._asking:
             gone = isinstance(seen, NoNodeError) and self.copy is not None
@@ -557,7 +572,7 @@ class EnsembleClient(BatchingClient):
                 self.copy = None
             if isinstance(seen, Table):
                 self.copy = seen
-            if number == self.asked:
+            if number == self.asked and not self.removed:
                 self.newest = self.copy.generation if self.copy else 0
         # One that went ahead of others does not tell that they have been answered.
         self.owner.configuration_seen(self, seen, 0 if first else number)
@@ -567,6 +582,13 @@ class EnsembleClient(BatchingClient):
             raise Refused(str(seen))
         if gone and not self.closing:
             raise ConnectionDropped(str(seen))
+
+
+def _parsed(data: bytes) -> Table | ConfigurationInvalid:
+    try:
+        return Table.deserialize(data)
+    except ConfigurationInvalid as error:
+        return error
 
 
 def _named(said: Any) -> str | None:

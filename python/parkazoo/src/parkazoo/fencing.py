@@ -239,10 +239,10 @@ class Fencing:
             if waiting is not None and waiting.refused:
                 waiting.refused.append((call, reply))
                 return
-            if ensemble.suspect:
+            if ensemble.suspect and not ensemble.removed:
                 self._hold(ensemble, _Held(call.shard, call, reply, answer))
                 return
-        if _good(ensemble.copy, call, reply):
+        if not ensemble.removed and _good(ensemble.copy, call, reply):
             reply.believe(answer)
         else:
             self.refused(call, reply)

@@ -23,7 +23,7 @@ from kazoo.exceptions import KazooException, NoNodeError
 from parkazoo import namespace, naming
 from parkazoo.errors import NamespaceMismatch
 from parkazoo.layout import CONFIG
-from parkazoo.mapping import ConfigurationInvalid, Table
+from parkazoo.mapping import ConfigurationInvalid, EnsembleRemoved, Table
 from parkazoo.naming import STRANGER_SECONDS
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _judge(sessions: Sessions, ensemble: EnsembleClient, table: Table) -> None:
         found = namespace.copy_at(ensemble, ensemble.name, table)
         ensemble.nothing, ensemble.said = False, ensemble.name
         ensemble.met = found[0] if found else None
-    except NamespaceMismatch:
+    except (EnsembleRemoved, NamespaceMismatch):
         # So that it is refused for as long as it is one, and not any longer.
         ensemble.shut()
         sessions.refusal(ensemble)

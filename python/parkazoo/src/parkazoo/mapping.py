@@ -40,6 +40,13 @@ class ConfigurationInvalid(ValueError):
 class EnsembleRemoved(ConfigurationInvalid):
     """The ensemble belonged to a namespace; the message says where that is now."""
 
+    def __init__(self, namespace: str, hosts: Iterable[str]) -> None:
+        self.namespace, self.hosts = namespace, tuple(map(str, hosts))
+        super().__init__(
+            f"this ensemble was taken out of namespace {namespace}, which is now on"
+            f" {';'.join(self.hosts)}"
+        )
+
 
 @lru_cache(maxsize=65536)
 def shard_of(key: str) -> int:
@@ -249,11 +256,7 @@ class Table:
         try:
             document = json.loads(data)
             if "removed" in document:
-                raise EnsembleRemoved(
-                    "this ensemble was taken out of namespace"
-                    f" {document['removed']}, which is now on"
-                    f" {';'.join(document['ensembles'])}"
-                )
+                raise EnsembleRemoved(document["removed"], document["ensembles"])
             if document["format"] != FORMAT:
                 raise ConfigurationInvalid(
                     f"configuration format {document['format']}; this version of"

@@ -285,11 +285,22 @@ def copy_at(session: KazooClient, name: str, table: Table) -> tuple[Table, int] 
     return None if data is None else (copy, stat.version)
 
 
-def another(name: str, table: Table, copy: Table) -> NamespaceMismatch:
+def another(
+    name: str, table: Table, copy: Table | EnsembleRemoved
+) -> NamespaceMismatch:
     """What is wrong with a member that has the copy of another namespace's table."""
     return NamespaceMismatch(
         f"{_member(name, table)} holds another namespace ({copy.namespace}, not"
         f" {table.namespace}); {_WIPED}"
+    )
+
+
+def left(name: str, table: Table, removed: EnsembleRemoved) -> NamespaceMismatch:
+    """What is wrong with a member that says it was taken out, where nobody knows."""
+    return NamespaceMismatch(
+        f"{_member(name, table)} says that it was taken out of this namespace, which is"
+        f" now on {';'.join(removed.hosts)}; these have no table that is newer than"
+        " ours. Was older data brought back there, or here? Nothing was changed"
     )
 
 

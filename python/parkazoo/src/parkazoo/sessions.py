@@ -30,7 +30,7 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import KazooState, KeeperState
 
-from parkazoo import finding, namespace, remove
+from parkazoo import finding, leaving, namespace, remove
 from parkazoo.ensemble import EnsembleClient
 from parkazoo.errors import NamespaceMismatch
 from parkazoo.mapping import ConfigurationInvalid, Table
@@ -89,7 +89,7 @@ class Sessions:
             self.running, self.lost, self.error = True, False, None
             self.refused = None
             for ensemble in self.by_name.values():
-                ensemble.refused = None
+                ensemble.refused, ensemble.stranded = None, False
             self.epoch += 1
             epoch = self.opening = self.epoch
         self.routine = self.handler.spawn(self._opening, epoch)
@@ -150,6 +150,7 @@ class Sessions:
                 if self.table is None:
                     finding.find(self, epoch)
             self._open_missing()
+            self.open_one()
             self._report()
         except Exception as error:
             if self.current(epoch):
@@ -179,6 +180,12 @@ class Sessions:
             return
         for name in table.ensembles:
             self.session(name, openly=not self.client.lazy or name in self.identity)
+
+    def open_one(self) -> None:
+        """A lazy client opens what it needs; with none it would not be connected."""
+        opened = any(each.opened for each in list(self.by_name.values()))
+        if self.table is not None and not opened:
+            self.seat()
 
     def session(self, name: str, openly: bool = True) -> EnsembleClient:
         """The session with an ensemble, opened if need be."""
@@ -334,7 +341,7 @@ class Sessions:
         there = (e for e in known if e.state == KazooState.CONNECTED)
         return any(e.strange and e.refused is None for e in there)
 
-    def _lost(self, ensemble: EnsembleClient) -> None:
+    def _lost(self, ensemble: EnsembleClient, state: Any = None) -> None:
         """One session is gone: tell, end the others, and begin again with all."""
         with self.lock:
             if self.lost or not self.running:
@@ -342,7 +349,7 @@ class Sessions:
             self.lost = True
             self.epoch += 1
             epoch = self.epoch
-            state = ensemble.client_state
+            state = state or ensemble.client_state
             expired = state != KeeperState.AUTH_FAILED
             self.loss = SessionExpiredError if expired else AuthFailedError
             self.losses += 1
@@ -414,9 +421,13 @@ class Sessions:
     def refusal(self, ensemble: EnsembleClient) -> NamespaceMismatch | None:
         """Why a session must not be used, by what its servers have shown, if so."""
         table, copy, why = self.table, ensemble.met, None
-        name = ensemble.name
-        if table is not None and copy and copy.namespace != table.namespace:
-            why = namespace.another(name, table, copy)
+        name, removed = ensemble.name, ensemble.removed
+        shown = copy or removed
+        if table is not None and shown and shown.namespace != table.namespace:
+            why = namespace.another(name, table, shown)
+        elif table is not None and removed is not None:
+            if name in table.ensembles and ensemble.stranded:
+                why = namespace.left(name, table, removed)
         elif table is not None:
             # By a newer table it may have joined anew, under another name.
             newer = copy if copy and finding.follows(table, copy) else table
@@ -441,6 +452,22 @@ class Sessions:
                 self.client._refuse_waiting(why)
             self._report()
         return why
+
+    def has_left(self, ensemble: EnsembleClient) -> bool:
+        """Do its servers say that a member has left? Then our table is old, and it is
+        found out, beside the connection's thread, where the others are."""
+        table, removed = self.table, ensemble.removed
+        if table is None or removed is None or ensemble.closing:
+            return False
+        if removed.namespace != table.namespace:
+            return False
+        with self.lock:
+            if self.by_name.get(ensemble.name) is not ensemble:
+                return True  # it is being shut
+            begin, ensemble.seeking = not ensemble.seeking, True
+        if begin:
+            self.handler.spawn(leaving.follow, self, ensemble, removed)
+        return True
 
     def look_behind(self, ensemble: EnsembleClient) -> None:
         """Find out, beside the connection's thread, why it is turned away."""
@@ -480,6 +507,10 @@ class Sessions:
             gone = [n for n in self.by_name if n not in table.ensembles]
             retired = [self.by_name.pop(name) for name in gone] if old else []
             self._look_for_refused()
+            for ensemble in retired:
+                if ensemble.state == KazooState.SUSPENDED and not ensemble.removed:
+                    # Its session may have ended before it left, and nobody will say.
+                    self._lost(ensemble, KeeperState.EXPIRED_SESSION)
             known = list(self.by_name.items())
         if old is None:
             return
@@ -498,6 +529,8 @@ class Sessions:
             self.client._adopting.look()
         if not self.client.lazy:
             self.handler.spawn(self._open_missing)
+        if retired:
+            self._report()  # it may have been the only one that was away
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Wait on the calling routine until `condition` holds."""
