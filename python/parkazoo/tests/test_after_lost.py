@@ -140,6 +140,9 @@ def test_a_degraded_client_goes_on_after_lost_without_an_emptied_member(
     taken = ensembles(3)
     hosts = ";".join(ensemble.hosts for ensemble in taken)
     with started(hosts, degraded=True, lazy=lazy, **QUICK) as client:
+        assert client.table is not None
+        used = [client._sessions.session(name) for name in client.table.ensembles]
+        wait_until(lambda: all(each.connected for each in used), "all are in use")
         _, gone = emptied(taken)
         wait_until(lambda: says(client, "holds nothing of this"), "it has noticed")
         here, elsewhere = of(client, gone)

@@ -12,12 +12,14 @@ nobody has a newer table; the newer one says where these are to be asked again.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.protocol.connection import _CONNECTION_DROP
+from kazoo.protocol.states import KazooState
 
 from parkazoo.finding import follows
 from parkazoo.layout import CONFIG
@@ -47,12 +49,23 @@ def follow(
             sessions.open_one()
         elif not all_answered:
             log.warning("%s: %s; no answer from there yet", ensemble.name, removed)
-        ensemble.stranded = newer is None and all_answered
+        # One that is another member's may name the one that we look for.
+        ensemble.stranded = newer is None and (all_answered or ensemble.misnamed)
     finally:
         ensemble.seeking = False
     if sessions.by_name.get(ensemble.name) is ensemble and ensemble.connected:
         # Still a member. It is looked at again when the next connection is made.
         ensemble._call(_CONNECTION_DROP, None)
+
+
+def may_have_expired(ensemble: EnsembleClient) -> bool:
+    """Has it been cut off for so long that its session may have ended unheard?
+
+    Half of its time: what was sent last may not have arrived.
+    """
+    silent = time.monotonic() - ensemble._connection._heard_at
+    cut_off = ensemble.state == KazooState.SUSPENDED
+    return bool(cut_off and silent > ensemble._session_timeout / 2000)
 
 
 def _newest(

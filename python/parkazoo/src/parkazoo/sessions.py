@@ -428,6 +428,8 @@ class Sessions:
         elif table is not None and removed is not None:
             if name in table.ensembles and ensemble.stranded:
                 why = namespace.left(name, table, removed)
+                if ensemble.misnamed:
+                    why = namespace.misnamed(name, table, ensemble.said or "")
         elif table is not None:
             # By a newer table it may have joined anew, under another name.
             newer = copy if copy and finding.follows(table, copy) else table
@@ -508,8 +510,8 @@ class Sessions:
             retired = [self.by_name.pop(name) for name in gone] if old else []
             self._look_for_refused()
             for ensemble in retired:
-                if ensemble.state == KazooState.SUSPENDED and not ensemble.removed:
-                    # Its session may have ended before it left, and nobody will say.
+                if leaving.may_have_expired(ensemble) and not ensemble.removed:
+                    # Before it left, and nobody will say.
                     self._lost(ensemble, KeeperState.EXPIRED_SESSION)
             known = list(self.by_name.items())
         if old is None:
