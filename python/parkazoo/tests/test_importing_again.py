@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionLoss
+from kazoo.exceptions import ConnectionLoss, NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from conftest import EnsembleFactory, started
 from parkazoo import NotInitialized, ParKazooClient, cli, failpoints
 from parkazoo.check import Checker
 from parkazoo.mapping import join
+from servers import SUPERUSER
 from test_importing import CLOSED_ROOT, OWN, OWNER, READ_ONLY, fill, plainly
 
 
@@ -166,5 +167,62 @@ def test_what_was_brought_in_and_is_not_ours_to_change_is_named(
     plain.set_acls("/", READ_ONLY)
     assert cli.main(command) == 2
     assert "made of /less/new. All else" in capsys.readouterr().err
+    plain.stop()
+    plain.close()
+
+
+def test_what_was_opened_below_a_closed_directory_is_closed_when_it_is_given_up(
+    ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It stayed open to everybody: who gave the import up could not list the closed
+    one, and took it that nothing was open in it."""
+    old, new = ensembles(2)
+    at = ["--hosts", f"{old.hosts};{new.hosts}"]
+    mine = [*at, "--auth", ":".join(OWNER)]
+    plain = plainly(old.hosts)
+    plain.add_auth(*OWNER)
+    for path in ("/own", "/own/sub", "/own/sub/x"):
+        plain.create(path, b"", acl=OWN)
+    plain.create("/z", b"")
+    broken_off([*mine, "init", "--import"], "import.2.acl#2")
+    plain.set_acls("/own/sub", [*OWN, *READ_ONLY])
+    broken_off([*mine, "init", "--import"], "import.4.renewed")
+    capsys.readouterr()
+    assert cli.main([*at, "init", "--beside"]) == 2
+    assert "/own" in capsys.readouterr().err
+    assert cli.main([*mine, "init", "--beside"]) == 0
+    with started(at[1], auth_data=[OWNER], auto_init=False) as client:
+        assert sorted(client.get_acls("/own/sub")[0]) == sorted([*OWN, *READ_ONLY])
+        assert list(Checker(client).run()) == []
+    with started(at[1], auto_init=False) as stranger:
+        for call in (stranger.delete, stranger.create):
+            with pytest.raises(NoAuthError):
+                call("/own/sub/x")
+    plain.stop()
+    plain.close()
+
+
+def test_numbers_that_cannot_go_on_are_named(
+    ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The import ended well, and the next number was one that had been given."""
+    old, new = ensembles(2)
+    at = ["--hosts", f"{old.hosts};{new.hosts}"]
+    command = [*at, "init", "--import"]
+    plain = plainly(old.hosts)
+    plain.add_auth(*SUPERUSER)
+    plain.create("/q", b"")
+    plain.create("/q/n-", b"", sequence=True)
+    plain.create("/z", b"")
+    plain.set_acls("/q", READ_ONLY)
+    broken_off(command, "import.2.acl")
+    for _ in range(5):
+        plain.delete(plain.create("/q/n-", b"", sequence=True))
+    capsys.readouterr()
+    assert cli.main(command) == 2
+    assert "made of /q" in capsys.readouterr().err
+    assert cli.main([*command, "--auth", ":".join(SUPERUSER)]) == 0
+    with started(at[1], auth_data=[SUPERUSER], auto_init=False) as client:
+        assert client.create("/q/n-", sequence=True) == "/q/n-0000000006"
     plain.stop()
     plain.close()

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
@@ -36,6 +36,8 @@ from kazoo.exceptions import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
     SessionExpiredError,
 )
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
@@ -383,9 +385,13 @@ class _Copying:
                     self._allowed(write, (path, node.acls))
                     failpoints.reached("import.4.renewed", failpoints.AFTER)
                 there = set() if is_leaf else self._there(path)
+                known = len(self.behind)
                 self._below(sources, path, node.acls, there)
-                if sources or path == "/":
-                    _go_on_counting(self.mover.client, path, node.creations)
+                whole = len(self.behind) == known  # else it is not counted yet
+                if whole and (sources or path == "/"):
+                    count = partial(_go_on_counting, self.mover.client, path)
+                    within = (path, node.acls)
+                    self._allowed(partial(count, node.creations), within)
             except NoAuthError:
                 self.behind[path] = None
         if not alike or path in self.opened:
@@ -452,7 +458,7 @@ def _go_on_counting(client: ParKazooClient, path: str, wanted: int) -> None:
     children that are left: those that a queue gives next would come before what is in
     it, and meet names that are there.
 
-    Not where we may not create and delete.
+    :raises NoAuthError: we may not create and delete there.
     """
     stat = client.exists(path)
     if stat is None or client._layout.is_weak(path):
@@ -464,11 +470,11 @@ def _go_on_counting(client: ParKazooClient, path: str, wanted: int) -> None:
         for _ in range(min(missing, PAIRS)):
             both.create(dummy)
             both.delete(dummy)
-        refused = [r for r in both.commit() if isinstance(r, Exception)]
-        if any(isinstance(error, NoAuthError) for error in refused):
-            return
-        for error in refused:
-            raise error
+        for result in both.commit():
+            if isinstance(result, Exception) and not isinstance(
+                result, (RolledBackError, RuntimeInconsistency)
+            ):
+                raise result
         missing -= PAIRS
 
 
@@ -494,23 +500,25 @@ def _behind(paths: list[str]) -> ImportConflict:
         f" may not change, or fill, what it had made of {_some(paths)}. All else is as"
         " the originals are. Give the same command again, with `--auth` of somebody who"
         " has ADMIN there, or of the servers' superuser, or when the originals are as"
-        " they were; or leave it so with `parkazoo init --beside`"
+        " they were; or leave it so with `parkazoo init --beside`, with `--auth` of"
+        " all who have READ there"
     )
 
 
 def _close_below(sources: list[Any], mover: Mover, path: str) -> None:
     """Close what an import that was killed left open: a directory after all in it.
 
-    So what is closed, and may not be listed, has nothing open in it.
+    Also below one that is closed: an import that is given again opens what has changed
+    there, and not what is above it.
+
+    :raises Unreadable: what may be open there is hidden from us.
     """
     try:
         names = mover.client.get_children(path)
     except NoNodeError:
         return
     except NoAuthError:
-        if any(_OURS in _acls(at, place) for at, place in _places(mover, path)):
-            raise _unreadable([path]) from None
-        return
+        raise _unreadable([path]) from None
     for name in names:
         child = join(path, name)
         if _is_brought(child):
@@ -519,8 +527,11 @@ def _close_below(sources: list[Any], mover: Mover, path: str) -> None:
 
 
 def _close(sources: list[Any], mover: Mover, path: str) -> None:
-    """Take back what we gave everybody; it stays if the original has it."""
-    for at, place in _places(mover, path):
+    """Take back what we gave everybody; it stays if the original has it. A bucket that
+    was not reached any more as its directory was opened gets that one's ACL."""
+    home, *buckets = _places(mover, path)
+    before = _acls(*home)
+    for at, place in [home, *buckets]:
         found = _acls(at, place)
         own = [acl for acl in found if acl != _OURS]
         if not own or own == found:
@@ -529,6 +540,11 @@ def _close(sources: list[Any], mover: Mover, path: str) -> None:
             return
         at.set_acls(place, own)
         failpoints.reached("import.3.close", failpoints.AFTER)
+    own = [acl for acl in before if acl != _OURS]
+    if own and own != before:
+        for at, place in _unlike(buckets, own):
+            with suppress(NoAuthError):  # `check` says so
+                at.set_acls(place, own)
 
 
 def _places(mover: Mover, path: str) -> list[_Place]:
