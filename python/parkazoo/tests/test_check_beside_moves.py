@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import pytest
 
 from conftest import EnsembleFactory, Maker, started
-from parkazoo import ParKazooClient
+from parkazoo import ParKazooClient, failpoints
 from parkazoo.check import Checker, Finding
 from parkazoo.errors import MoveFailed
 from parkazoo.move import Mover
+from servers import PATIENCE_SECONDS
 
 
 def apart(client: ParKazooClient, below: str) -> str:
@@ -214,3 +216,47 @@ def test_a_loop_of_checks_beside_moves_loses_nothing(make: Maker, repair: bool) 
     assert [f for f in found if f.kind != "unreachable"] == []
     assert {path: client.get(path)[0] for path in acknowledged} == acknowledged
     assert [f for f in Checker(other).run() if f.kind != "leftover"] == []
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_a_mover_that_dies_meanwhile_leaves_a_move_unfinished(
+    make: Maker, monkeypatch: pytest.MonkeyPatch, repair: bool
+) -> None:
+    """Nothing was said of it, nor of what was frozen: somebody was at work when it was
+    looked for what is unfinished."""
+    client, moving, other = make(), make(), make()
+    client.create("/p/q", makepath=True)
+    shard = client._layout.buckets("/p")[0].shard
+    frozen, die = threading.Event(), threading.Event()
+
+    class Dead(BaseException):
+        pass
+
+    def hook(label: str, when: str) -> None:
+        if label == "move.3.freeze":
+            frozen.set()
+            die.wait(PATIENCE_SECONDS)
+            monkeypatch.setattr(failpoints, "hook", None)
+            raise Dead
+
+    def work() -> None:
+        with contextlib.suppress(Dead):
+            move(moving, shard)
+
+    monkeypatch.setattr(failpoints, "hook", hook)
+    mover = threading.Thread(target=work)
+    mover.start()
+    assert frozen.wait(PATIENCE_SECONDS)
+    checker = Checker(other)
+
+    def dies() -> None:
+        die.set()
+        mover.join()
+
+    beside(checker, monkeypatch, dies)
+    found = [(f.kind, f.repaired) for f in checker.run(repair=repair)]
+    assert ("unfinished", repair) in found and len(set(found)) == 1
+    if not repair:
+        Mover(other).abort()
+    assert [f for f in Checker(other).run() if f.kind != "leftover"] == []
+    assert client.exists("/p/q")

@@ -100,6 +100,8 @@ class Checker(Standing):
     def __init__(self, client: ParKazooClient, away: Set[str] = frozenset()) -> None:
         super().__init__(client, away)
         self.layout = Layout(self.table.rules)
+        # That a move is unfinished.
+        self.said = False
 
     def run(
         self, repair: bool = False, delete_orphans: bool = False
@@ -173,7 +175,10 @@ class Checker(Standing):
             if not due:
                 break
             if due.keys() <= self.table.moving.keys() and self._abandoned():
-                break  # frozen, and nobody goes on with it: that is said already
+                # Frozen, and nobody goes on with it, maybe since we looked.
+                yield from self._unfinished(repair)
+                if not repair:
+                    break
         else:
             for shard in due:
                 what = "moves, again and again, so what is in it is not judged"
@@ -181,7 +186,21 @@ class Checker(Standing):
         yield from self._astray(list(astray), repair)
 
     def _abandoned(self) -> bool:
-        return self.table.seat in self.away or not self.at_work()
+        return self.table.seat in self.away or bool(left_unfinished(self.client))
+
+    def _unfinished(self, repair: bool) -> Iterator[Finding]:
+        """A move that nobody goes on with: said once."""
+        if self.table.seat in self.away or not left_unfinished(self.client):
+            return
+        table = self.now()
+        what = f"a move of {len({*table.planned, *table.moving})} shards is unfinished"
+        finding = Finding("unfinished", "table", what)
+        if repair:
+            Mover(self.client).abort()
+            finding.repaired = True
+        if repair or not self.said:
+            yield finding
+        self.said = True
 
     def _strangers(self) -> Iterator[Finding]:
         """Members that are not what the table takes them for: hands off them."""
@@ -233,23 +252,12 @@ class Checker(Standing):
     # -- the table and what was left unfinished ------------------------------------
 
     def _table(self, repair: bool) -> Iterator[Finding]:
-        mover = Mover(self.client)
-        table = mover.table
-        if left_unfinished(self.client):
-            table = mover.table
-            shards = sorted({*table.planned, *table.moving})
-            finding = Finding(
-                "unfinished", "table", f"a move of {len(shards)} shards is unfinished"
-            )
-            if repair:
-                mover.abort()
-                finding.repaired = True
-            yield finding
-            table = mover.table
+        yield from self._unfinished(repair)
+        table = self.now()
         if self._farewell() and not self.at_work() and self._farewell():
             finding = Finding("unfinished", "table", "an ensemble's removal")
             if repair:
-                mover.abort()
+                Mover(self.client).abort()
                 finding.repaired = True
             yield finding
         for name in table.ensembles:
