@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadArgumentsError, KazooException
-from kazoo.protocol.states import KazooState
 from kazoo.security import make_acl, make_digest_acl
 
 from conftest import EnsembleFactory, Maker, running, started
 from parkazoo import ParKazooClient, PooledClient
 from parkazoo.check import Checker
 from servers import PATIENCE_SECONDS, wait_until
-from test_recursive import all_on
+from test_recursive import one_away
 
 
 @pytest.fixture(params=[KazooClient, ParKazooClient, PooledClient])
@@ -150,22 +149,12 @@ def test_a_degraded_client_syncs_with_those_that_are_there(
     taken = ensembles(3)
     hosts = ";".join(ensemble.hosts for ensemble in taken)
     with started(hosts, timeout=40, degraded=True) as client:
-        away, *_, last = client._sessions.by_name
-        path = all_on(client, last)
-        client.ensure_path(path)
-        assert client.table is not None
-        broken = next(e for e in taken if e.hosts == client.table.ensembles[away])
-        broken.kill()
-        try:
-            wait_until(lambda: client.state == KazooState.SUSPENDED, "suspended")
+        with one_away(client, taken) as path:
             done = threading.Event()
             threading.Thread(
                 target=lambda: client.sync(path) and done.set(), daemon=True
             ).start()
             assert done.wait(15)
-        finally:
-            broken.start()
-        wait_until(lambda: client.connected, "it is back")
         assert client.sync(path) == path
 
 

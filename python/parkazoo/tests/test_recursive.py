@@ -6,7 +6,9 @@ in part must be finished by somebody, also while its client lives.
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from conftest import EnsembleFactory, Maker, started
 from parkazoo import ParKazooClient, PooledClient, failpoints, remove
 from parkazoo.check import Checker
 from parkazoo.layout import INTENTS
-from servers import PATIENCE_SECONDS, wait_until
+from servers import PATIENCE_SECONDS, Ensemble, wait_until
 
 ALICE = [("digest", "alice:pw")]
 ALL_ALICE = [make_digest_acl("alice", "pw", all=True)]
@@ -42,6 +44,22 @@ def all_on(client: Any, name: str) -> str:
         for m in range(100)
         if owner_of_children(client, f"/t{n}/r{m}") == name
     )
+
+
+@contextlib.contextmanager
+def one_away(client: Any, taken: list[Ensemble]) -> Iterator[str]:
+    """One ensemble of those taken is away; a path that is on another one."""
+    away, *_, last = client._sessions.by_name
+    path = all_on(client, last)
+    client.ensure_path(path)
+    broken = next(e for e in taken if e.hosts == client.table.ensembles[away])
+    broken.kill()
+    try:
+        wait_until(lambda: client.state == KazooState.SUSPENDED, "suspended")
+        yield path
+    finally:
+        broken.start()
+    wait_until(lambda: client.connected, "it is back")
 
 
 def protect(alice: Any, path: str) -> None:
@@ -215,14 +233,8 @@ def test_an_ensemble_that_is_away_and_not_needed_holds_no_delete_up(
     taken = ensembles(3)
     hosts = ";".join(ensemble.hosts for ensemble in taken)
     with started(hosts, timeout=40, degraded=True) as client:
-        away, *_, last = client._sessions.by_name
-        path = all_on(client, last)
-        client.create(f"{path}/x", makepath=True)
-        assert client.table is not None
-        broken = next(e for e in taken if e.hosts == client.table.ensembles[away])
-        broken.kill()
-        try:
-            wait_until(lambda: client.state == KazooState.SUSPENDED, "suspended")
+        with one_away(client, taken) as path:
+            client.create(f"{path}/x")
             done = threading.Event()
 
             def delete() -> None:
@@ -232,9 +244,6 @@ def test_an_ensemble_that_is_away_and_not_needed_holds_no_delete_up(
             threading.Thread(target=delete, daemon=True).start()
             assert done.wait(15)
             assert client.exists(path) is None
-        finally:
-            broken.start()
-        wait_until(lambda: client.connected, "it is back")
         assert intents_left(client) == []
 
 
