@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadArgumentsError, KazooException
+from kazoo.protocol.connection import _CONNECTION_DROP
+from kazoo.protocol.states import KazooState
 from kazoo.security import make_acl, make_digest_acl
 
 from conftest import EnsembleFactory, Maker, running, started
@@ -156,6 +158,32 @@ def test_a_degraded_client_syncs_with_those_that_are_there(
             ).start()
             assert done.wait(15)
         assert client.sync(path) == path
+
+
+def test_a_listener_that_stops_its_client_hears_that_it_cannot(
+    ensembles: EnsembleFactory,
+) -> None:
+    """It hung, unless it was told by the first ensemble of all."""
+    taken = ensembles(3)
+    heard: list[BaseException | None] = []
+
+    def stop(state: str) -> None:
+        if state == KazooState.SUSPENDED and not heard:
+            try:
+                client.stop()
+                heard.append(None)
+            except RuntimeError as error:
+                heard.append(error)
+
+    hosts = ";".join(ensemble.hosts for ensemble in taken)
+    with started(hosts, timeout=10) as client:
+        client.add_listener(stop)
+        *_, last = client._sessions.by_name.values()
+        last._call(_CONNECTION_DROP, None)
+        wait_until(lambda: heard, "as Kazoo's, after ten seconds")
+        assert "cannot join" in str(heard[0])
+        assert client.state == KazooState.LOST
+        wait_until(last._connection.connection_stopped.is_set, "it ends behind that")
 
 
 def test_a_stop_that_is_interrupted_stops(

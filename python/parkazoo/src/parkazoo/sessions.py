@@ -17,6 +17,7 @@ connection, or let two threads change the logical state at once.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -106,6 +107,10 @@ class Sessions:
             self.running = False
             self.epoch += 1
             ensembles = list(self.by_name.values())
+        # A listener that stops its client is on a connection's thread: whoever joins
+        # that from another one waits for ever, for it waits for him.
+        here = threading.current_thread()
+        ensembles.sort(key=lambda e: e._connection._connection_routine is not here)
         self.in_parallel([e.shut for e in ensembles])
 
     def release(self) -> None:
