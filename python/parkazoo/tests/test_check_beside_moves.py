@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from conftest import EnsembleFactory, Maker, started
-from parkazoo import ParKazooClient, failpoints
+from parkazoo import ParKazooClient, check, failpoints
 from parkazoo.check import Checker, Finding
 from parkazoo.errors import MoveFailed
 from parkazoo.move import Mover
@@ -218,15 +218,11 @@ def test_a_loop_of_checks_beside_moves_loses_nothing(make: Maker, repair: bool) 
     assert [f for f in Checker(other).run() if f.kind != "leftover"] == []
 
 
-@pytest.mark.parametrize("repair", [False, True])
-def test_a_mover_that_dies_meanwhile_leaves_a_move_unfinished(
-    make: Maker, monkeypatch: pytest.MonkeyPatch, repair: bool
-) -> None:
-    """Nothing was said of it, nor of what was frozen: somebody was at work when it was
-    looked for what is unfinished."""
-    client, moving, other = make(), make(), make()
-    client.create("/p/q", makepath=True)
-    shard = client._layout.buckets("/p")[0].shard
+@contextlib.contextmanager
+def frozen_by_one_that_dies(
+    monkeypatch: pytest.MonkeyPatch, moving: ParKazooClient, shard: int
+) -> Iterator[Any]:
+    """A shard is frozen, and its mover dies, undoing nothing, when told to."""
     frozen, die = threading.Event(), threading.Event()
 
     class Dead(BaseException):
@@ -243,20 +239,85 @@ def test_a_mover_that_dies_meanwhile_leaves_a_move_unfinished(
         with contextlib.suppress(Dead):
             move(moving, shard)
 
-    monkeypatch.setattr(failpoints, "hook", hook)
-    mover = threading.Thread(target=work)
-    mover.start()
-    assert frozen.wait(PATIENCE_SECONDS)
-    checker = Checker(other)
-
     def dies() -> None:
         die.set()
         mover.join()
 
-    beside(checker, monkeypatch, dies)
-    found = [(f.kind, f.repaired) for f in checker.run(repair=repair)]
+    monkeypatch.setattr(failpoints, "hook", hook)
+    mover = threading.Thread(target=work)
+    mover.start()
+    assert frozen.wait(PATIENCE_SECONDS)
+    try:
+        yield dies
+    finally:
+        dies()
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_a_mover_that_dies_meanwhile_leaves_a_move_unfinished(
+    make: Maker, monkeypatch: pytest.MonkeyPatch, repair: bool
+) -> None:
+    """Nothing was said of it, nor of what was frozen: somebody was at work when it was
+    looked for what is unfinished."""
+    client, moving, other = make(), make(), make()
+    client.create("/p/q", makepath=True)
+    shard = client._layout.buckets("/p")[0].shard
+    with frozen_by_one_that_dies(monkeypatch, moving, shard) as dies:
+        checker = Checker(other)
+        beside(checker, monkeypatch, dies)
+        found = [(f.kind, f.repaired) for f in checker.run(repair=repair)]
     assert ("unfinished", repair) in found and len(set(found)) == 1
     if not repair:
         Mover(other).abort()
     assert [f for f in Checker(other).run() if f.kind != "leftover"] == []
     assert client.exists("/p/q")
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_what_hangs_on_a_frozen_shard_hides_no_unfinished_move(
+    make: Maker, monkeypatch: pytest.MonkeyPatch, repair: bool
+) -> None:
+    """It was said that it moves, again and again, and that only."""
+    client, moving, other = make(), make(), make()
+    client.ensure_path("/p")
+    path = apart(client, "/p")
+    client.create(path)
+    home, bucket = client._layout.node(path), client._layout.buckets(path)[0]
+    assert client.table is not None
+    owner = client.table.owners[bucket.shard]
+    client._sessions.session(owner).create(bucket.anchor)  # without a bucket: a stray
+    with frozen_by_one_that_dies(monkeypatch, moving, home.shard) as dies:
+        checker = Checker(other)
+        beside(checker, monkeypatch, dies)
+        found = {(f.kind, f.repaired) for f in checker.run(repair=repair)}
+    assert found == (
+        {("unfinished", repair)} | ({("stray", True)} if repair else set())
+    )
+
+
+def test_a_session_that_lasts_a_while_after_its_mover_died(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each frozen shard was said to move, again and again, in the seconds after a
+    command was killed, and what is to be done about it was not said."""
+    client, moving, other = make(), make(), make()
+    client.create("/p/q", makepath=True)
+    shard = client._layout.buckets("/p")[0].shard
+    with frozen_by_one_that_dies(monkeypatch, moving, shard) as dies:
+        checker = Checker(other)
+        threading.Timer(8, dies).start()
+        found = [f.kind for f in checker.run()]
+    assert set(found) == {"unfinished"}
+
+
+def test_one_finding_tells_of_all_that_is_on_its_way(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, moving, other = make(), make(), make()
+    client.create("/p/q", makepath=True)
+    shard = client._layout.buckets("/p")[0].shard
+    monkeypatch.setattr(check, "ROUNDS", 3)
+    with frozen_by_one_that_dies(monkeypatch, moving, shard):
+        (found,) = Checker(other).run()
+        assert found.kind == "unreachable" and "1 of them" in found.what
+    Mover(other).abort()

@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from parkazoo import NamespaceMismatch, ParKazooClient
 from parkazoo.layout import CONFIG
 from parkazoo.mapping import Table
 from parkazoo.move import Mover
+from proxy import Proxy
 from servers import PATIENCE_SECONDS, Ensemble, wait_until
 from test_addresses import PATIENT
 
@@ -208,6 +210,62 @@ def test_a_client_that_is_cut_off_from_a_member_that_leaves_hears_lost(
         wait_until(lambda: "CONNECTED" in heard, "it goes on")
         assert heard == ["SUSPENDED", "LOST", "CONNECTED"]
         assert theirs.is_acquired and len(client.get_children(path)) == 1
+
+
+@pytest.mark.parametrize("keeps_on", [False, True])
+def test_who_asks_a_member_that_is_silent_and_leaves_hears_lost(
+    ensembles: EnsembleFactory, keeps_on: bool
+) -> None:
+    """What was sent while a heartbeat had no answer was taken for a sign of life, so it
+    heard of no loss, with a lock that another one had by then."""
+    first, second = ensembles(2)
+    hosts = f"{first.hosts};{second.hosts}"
+    seconds = 10.0
+    options = {**PATIENT, "timeout": seconds}
+    with (
+        closing(Proxy(second.servers[0].client_port)) as proxy,
+        started(hosts) as other,
+        started(hosts, **options) as client,
+    ):
+        mover = Mover(other)
+        table = mover.table
+        leaving = next(n for n, h in table.ensembles.items() if h == second.hosts)
+        staying = next(n for n in table.ensembles if n != leaving)
+        path = next(
+            path
+            for path in (f"/lock{number}" for number in range(1000))
+            if table.owners[client._layout.buckets(path)[0].shard] == leaving
+        )
+        other.ensure_path(path)
+        kept = client._layout.buckets(path)[0].shard
+        mover.move({s: staying for s in table.shards(leaving) if s != kept})
+        session = client._sessions.by_name[leaving]
+        session.set_hosts(proxy.address)
+        session._call(_CONNECTION_DROP, None)
+        wait_until(lambda: proxy.pipes and client.connected, "it goes by the proxy")
+        lock = client.Lock(path, "silent")
+        assert lock.acquire(timeout=PATIENCE_SECONDS)
+        theirs = other.Lock(path, "other")
+        heard: list[str] = []
+        client.add_listener(heard.append)
+        client.get_children(path)
+        proxy.hold()
+        time.sleep(0.57 * seconds)
+        client.get_async(path)
+        done = threading.Event()
+
+        def keep_on() -> None:
+            while keeps_on and not done.wait(seconds / 20):
+                client.get_async(path)
+
+        threading.Thread(target=keep_on, daemon=True).start()
+        assert theirs.acquire(timeout=PATIENCE_SECONDS)
+        assert heard == ["SUSPENDED"]
+        mover.remove_ensemble(leaving)
+        wait_until(lambda: len(heard) > 1, "it goes on")
+        done.set()
+        assert heard[:2] == ["SUSPENDED", "LOST"]
+        wait_until(lambda: client.connected, "it is back")
 
 
 def word(ensemble: Ensemble, data: bytes) -> bytes:

@@ -79,8 +79,9 @@ if TYPE_CHECKING:
 WINDOW = 256
 # Marks of transactions stay for as long as anything of them might be on its way.
 MARK_SECONDS = 3600.0
-# How often, and after which pause, it is looked again at what has moved.
-ROUNDS, PAUSE_SECONDS = 10, 0.5
+# How often, and after which pause, it is looked again at what has moved: longer than
+# the session of a command that was killed just before lasts.
+ROUNDS, PAUSE_SECONDS = 30, 0.5
 NOT_OF_IT = (
     "though the table names it as a server of this member: which of them a session is"
     " with is chance. Say which are its servers with `parkazoo set-hosts`"
@@ -171,22 +172,20 @@ class Checker(Standing):
                 )
                 if moved:
                     again[shard] = moved
+            stuck = due.keys() == again.keys()
             due = again
             if not due:
                 break
-            if due.keys() <= self.table.moving.keys() and self._abandoned():
-                # Frozen, and nobody goes on with it, maybe since we looked.
+            if self.table.moving:
+                # Frozen, and maybe nobody goes on with it since we looked.
                 yield from self._unfinished(repair)
-                if not repair:
+                if stuck and self.said and not repair:
                     break
         else:
-            for shard in due:
-                what = "moves, again and again, so what is in it is not judged"
-                yield Finding("unreachable", fence(shard), what, mendable=False)
+            what = f"not judged: shards that were on their way all the time, {len(due)}"
+            what += " of them; look again when whoever moves them is done"
+            yield Finding("unreachable", "table", what, mendable=False)
         yield from self._astray(list(astray), repair)
-
-    def _abandoned(self) -> bool:
-        return self.table.seat in self.away or bool(left_unfinished(self.client))
 
     def _unfinished(self, repair: bool) -> Iterator[Finding]:
         """A move that nobody goes on with: said once."""
@@ -196,9 +195,10 @@ class Checker(Standing):
         what = f"a move of {len({*table.planned, *table.moving})} shards is unfinished"
         finding = Finding("unfinished", "table", what)
         if repair:
-            Mover(self.client).abort()
-            finding.repaired = True
-        if repair or not self.said:
+            with suppress(MoveFailed):  # somebody else has just begun
+                Mover(self.client).abort()
+                finding.repaired = True
+        if finding.repaired or not self.said:
             yield finding
         self.said = True
 
@@ -257,8 +257,9 @@ class Checker(Standing):
         if self._farewell() and not self.at_work() and self._farewell():
             finding = Finding("unfinished", "table", "an ensemble's removal")
             if repair:
-                Mover(self.client).abort()
-                finding.repaired = True
+                with suppress(MoveFailed):
+                    Mover(self.client).abort()
+                    finding.repaired = True
             yield finding
         for name in table.ensembles:
             if name not in self.away:
@@ -352,7 +353,8 @@ class Checker(Standing):
         astray = [each for each in found if each is not None]
         mended: list[int] = []
         if repair and any(each.mendable for each in astray):
-            mended = refencing.mend(mover, [each.shard for each in astray])
+            with suppress(MoveFailed):
+                mended = refencing.mend(mover, [each.shard for each in astray])
         for each in astray:
             done = each.shard in mended
             where = fence(each.shard)

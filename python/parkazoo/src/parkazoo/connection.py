@@ -38,11 +38,10 @@ that wants another login by SASL is one that refuses us: Kazoo's thread dies of 
 from __future__ import annotations
 
 import logging
-import select as _select
+import math
 import ssl
 import struct
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
@@ -58,7 +57,6 @@ from kazoo.exceptions import (
     SessionClosedRequireSaslError,
     SessionExpiredError,
 )
-from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.loggingsupport import BLATHER
 from kazoo.protocol.connection import (
     _CONNECTION_DROP,
@@ -80,6 +78,8 @@ from kazoo.protocol.serialization import (
     reply_header_struct,
 )
 from kazoo.protocol.states import KeeperState
+
+from parkazoo.waiting import Waiting
 
 # One recv takes at most this much. Larger than a batch of small replies, small
 # enough that allocating it is cheap; a larger reply is put together from several.
@@ -114,67 +114,6 @@ _FRAME_BYTES_MIN = _length_and_header.size
 _MORE_THAN_A_RESULT = (Close, Transaction)
 
 
-class _Handler:
-    """The client's handler as the connection sees it, with a faster `select`.
-
-    Everything but `select` is the client's handler itself. `select` keeps one
-    epoll object for the pair of sockets Kazoo's loop waits for; every other
-    question, and every handler but Kazoo's own threading one, goes to the
-    handler's own `select`, which knows how to yield to other green threads.
-    """
-
-    def __init__(self, handler: Any) -> None:
-        self._handler = handler
-        stock = SequentialThreadingHandler.select
-        self._threading = getattr(type(handler), "select", None) is stock
-        self._watched: tuple[Any, ...] = ()
-        self._epoll: Any = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._handler, name)
-
-    @property
-    def select_replaced(self) -> bool:
-        """Somebody put a `select` of their own on the handler, to inject faults."""
-        select = self._handler.select
-        return getattr(select, "__func__", None) is not type(self._handler).select
-
-    def select(
-        self,
-        readers: Sequence[Any],
-        writers: Sequence[Any],
-        others: Sequence[Any],
-        timeout: float | None = None,
-    ) -> tuple[list[Any], list[Any], list[Any]]:
-        # Looked up each time: monkey patching by gevent or eventlet removes it.
-        epoll = getattr(_select, "epoll", None)
-        usable = self._threading and epoll is not None and not self.select_replaced
-        if not usable or writers or len(readers) != 2:
-            answer: tuple[list[Any], list[Any], list[Any]] = self._handler.select(
-                readers, writers, others, timeout
-            )
-            return answer
-        first, second = readers
-        if self._watched != (first, second):
-            self.forget()
-            self._epoll = _select.epoll()
-            self._epoll.register(first.fileno(), _select.EPOLLIN)
-            self._epoll.register(second.fileno(), _select.EPOLLIN)
-            self._watched = (first, second)
-        ready = self._epoll.poll(timeout)
-        if not ready:
-            return [], [], []
-        if len(ready) == 2:
-            return [first, second], [], []
-        return [first if ready[0][0] == first.fileno() else second], [], []
-
-    def forget(self) -> None:
-        """Drop the epoll object; the sockets it watched are about to go away."""
-        epoll, self._epoll, self._watched = self._epoll, None, ()
-        if epoll is not None:
-            epoll.close()
-
-
 def _refuse(async_object: Any, error: Exception) -> None:
     if async_object is not None:
         what = f"{type(error).__name__}: {error}"  # not its repr, which has passwords
@@ -201,14 +140,19 @@ class BatchingConnection(ConnectionHandler):
         sasl_options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(client, retry_sleeper, logger, sasl_options)
-        self.handler: Any = _Handler(client.handler)
+        self.wait_with(client.handler)
         self._xid: int | None = None
         self._wake_sent = False
         # Replies are being dealt with, that are not in `client._pending` any more.
         self.taking = False
         self._missing = 0
         self._parts: list[bytes] = []
-        self._heard_at = self._send_seconds = 0.0
+        self._heard_at = self._asked_at = 0.0
+        self._send_seconds = self._read_seconds = 0.0
+
+    def wait_with(self, handler: Any) -> None:
+        """Wait on sockets with this handler."""
+        self.handler: Any = Waiting(handler, self._silent_until)
 
     def start(self) -> None:
         self._wake_sent = False
@@ -240,6 +184,19 @@ class BatchingConnection(ConnectionHandler):
 
     # -- what Kazoo's loop calls -------------------------------------------------
 
+    def _silent_until(self) -> float:
+        """When a server that says nothing is given up: after the read timeout, if
+        what was asked is without an answer for at least half of it."""
+        if not (self.client._pending or self.ping_outstanding.is_set()):
+            return math.inf
+        half = self._read_seconds / 2
+        return max(self._heard_at + self._read_seconds, self._asked_at + half)
+
+    def _send_ping(self, connect_timeout: float) -> None:
+        if not self.client._pending:
+            self._asked_at = time.monotonic()
+        super()._send_ping(connect_timeout)
+
     def _connect_attempt(self, host: str, hostip: str, port: int, retry: Any) -> Any:
         self._parts, self._missing = [], 0
         if self._rw_server:
@@ -259,7 +216,7 @@ class BatchingConnection(ConnectionHandler):
         except SessionClosedRequireSaslError:
             raise AuthFailedError from None
         self._heard_at = time.monotonic()
-        self._send_seconds = timeouts[1] / 1000
+        self._read_seconds, self._send_seconds = (each / 1000 for each in timeouts)
         self.client.connection_made()
         return timeouts
 
@@ -312,8 +269,7 @@ class BatchingConnection(ConnectionHandler):
         hear of. Kazoo drops the connection for it, and all that is under way there.
         """
         queue, pending = self.client._queue, self.client._pending
-        if pending and time.monotonic() - self._heard_at > read_timeout:
-            raise ConnectionDropped("no reply within the read timeout")
+        self.handler.refuse_silence()
         logged = self.logger.isEnabledFor(logging.DEBUG)
         frames = bytearray()
         refused: list[tuple[Any, Exception]] = []
@@ -340,9 +296,8 @@ class BatchingConnection(ConnectionHandler):
                 frames += body
                 if logged:
                     self.logger.debug("Sending request(xid=%s): %s", xid, request)
-                if not pending:
-                    # Silence only counts from when something was asked.
-                    self._heard_at = time.monotonic()
+                if not (pending or self.ping_outstanding.is_set()):
+                    self._asked_at = time.monotonic()
                 pending.append((request, async_object, xid))
                 queue.popleft()
         finally:  # what came before one that drops the connection is sent, too

@@ -247,7 +247,7 @@ class EnsembleClient(BatchingClient):
         # The connection waits on sockets with the owner's handler itself, which
         # it knows; only callbacks come through ours.
         connection = self._connection
-        connection.handler = type(connection.handler)(owner.handler)
+        connection.wait_with(owner.handler)
         connection.logger = _Log(connection.logger)
         # One that was given to us, somebody has heard of.
         self._known_session: int | None = self._session_id

@@ -59,13 +59,14 @@ def follow(
 
 
 def may_have_expired(ensemble: EnsembleClient) -> bool:
-    """Has it been cut off for so long that its session may have ended unheard?
+    """Has nothing been heard from it for so long that its session may have ended?
 
     Half of its time: what was sent last may not have arrived.
     """
+    if ensemble.state == KazooState.LOST:
+        return False  # it has none, or that is known
     silent = time.monotonic() - ensemble._connection._heard_at
-    cut_off = ensemble.state == KazooState.SUSPENDED
-    return bool(cut_off and silent > ensemble._session_timeout / 2000)
+    return bool(silent > ensemble._session_timeout / 2000)
 
 
 def _newest(
