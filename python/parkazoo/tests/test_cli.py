@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -13,6 +14,7 @@ from kazoo.security import make_digest_acl
 
 from conftest import EnsembleFactory, started
 from parkazoo import arguments, cli, commands
+from parkazoo.errors import SHOWN
 from parkazoo.move import Mover
 from servers import PATIENCE_SECONDS
 
@@ -114,6 +116,40 @@ def test_what_may_not_be_read_is_shown_by_its_name(
     assert "/shut0/x" in said and "--auth" in said
     for words in (["tree"], ["check"], ["add-ensemble", more], ["check"]):
         run(*bob, *words, code=0)
+
+
+def test_what_may_not_be_read_keeps_its_own_shard_and_no_other(
+    ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever came after the first of them stayed, and nothing said so."""
+    hosts, more = (ensemble.hosts for ensemble in ensembles(2))
+    own = [make_digest_acl("bob", "pw", all=True)]
+    with started(hosts, auth_data=[("digest", "bob:pw")]) as client:
+        for number in range(24):
+            client.create(f"/open/d{number}/x", makepath=True)
+            client.create(f"/shut/d{number}/x", makepath=True)
+            client.set_acls(f"/shut/d{number}/x", own)
+
+    def run(*words: str, code: int) -> tuple[Any, str]:
+        capsys.readouterr()
+        assert cli.main(["--hosts", hosts, "--json", *words]) == code
+        out, err = capsys.readouterr()
+        return json.loads(out), err
+
+    said, err = run("add-ensemble", more, code=2)
+    kept = said["kept"]
+    assert said["joined"] and len(kept) > SHOWN and said["error"]["message"] in err
+    assert said["shards_moved"] == said["shards_total"] - len(kept)
+    assert all(why.startswith("/shut/d") for why in kept.values())
+    assert f"and {len(kept) - 1 - SHOWN} more" in err and "--auth" in err
+    shards = run("status", code=0)[0]["ensembles"][said["name"]]["shards"]
+    assert shards == said["shards_moved"]
+    again = run("rebalance", code=2)[0]
+    assert (again["shards_moved"], again["kept"]) == (0, kept)
+    assert run("check", code=0)[0] == []
+    bob = ("--auth", "digest:bob:pw")
+    assert run(*bob, "rebalance", code=0)[0]["shards_moved"] == len(kept)
+    assert run(*bob, "check", code=0)[0] == []
 
 
 def test_what_a_tree_counts_is_what_it_shows(

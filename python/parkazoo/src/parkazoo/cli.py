@@ -41,7 +41,8 @@ from parkazoo.check import Checker
 from parkazoo.clearing import NotCleared
 from parkazoo.client import ParKazooClient
 from parkazoo.connection import BatchingClient
-from parkazoo.ending import CUT_SHORT, DONE, WRONG, Answer
+from parkazoo.ending import CUT_SHORT, DONE, FAILED, WRONG, Answer
+from parkazoo.errors import MoveFailed
 from parkazoo.mapping import Rules, Table, balanced
 from parkazoo.membership import member
 from parkazoo.move import Mover, State
@@ -77,7 +78,7 @@ def main(words: list[str] | None = None) -> int:
     except BrokenPipeError:
         return CUT_SHORT
     except ending.EXPECTED as error:
-        return answer.failed(type(error).__name__, ending.message(error, options))
+        return answer.failed(**ending.failure(error, options))
 
 
 # -- what all commands use ---------------------------------------------------------
@@ -170,24 +171,41 @@ def _moved(
     before: Mapping[str, Any] | None = None,
 ) -> int:
     """Run a move with progress; Ctrl-C, or SIGTERM, stops it after the shards under
-    way, and `go_on` says what to do then. `before`: what to answer, too."""
+    way, and `go_on` says what to do then, or if it fails.
+
+    `before`: what is to be answered, too.
+    """
+    failure: MoveFailed | None = None
     try:
         with ending.stopped_by(mover.stop):
-            state = work()
+            work()
+    except MoveFailed as error:
+        if not mover.state.shards_total:
+            raise  # nothing had begun
+        failure = error
     finally:
         if mover.state.shards_total and not options.json:
             print(file=sys.stderr)
         _say_left(mover)
+    state = mover.state
     lines = [
         f"moved {state.shards_moved} of {state.shards_total} shards,"
         f" {state.nodes_copied} nodes; longest pause {state.pause_max * 1000:.0f} ms"
     ]
-    if mover.stopped:
+    if before and before.get("joined"):
+        lines.insert(0, f"{before['name']} ({before['hosts']}) is a member now")
+    if mover.stopped or failure:
         lines.append(f"next: {go_on}")
     document = {**(before or {}), **vars(state)}
     document |= {"stopped": mover.stopped, "left": mover.left}
-    options.answer.give(document, lines)
-    return WRONG if mover.stopped else DONE
+    if failure is None:
+        options.answer.give(document, lines)
+        return WRONG if mover.stopped else DONE
+    why = ending.failure(failure, options)
+    print(f"parkazoo: {why['message']}", file=sys.stderr)
+    kept = {str(shard): found.why for shard, found in sorted(mover.kept.items())}
+    options.answer.give({**document, "kept": kept, "error": why}, lines)
+    return FAILED
 
 
 def _say_left(mover: Mover) -> None:

@@ -41,7 +41,7 @@ from kazoo.protocol.states import ZnodeStat
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from parkazoo.clearing import clear, erase, overtaken, unchanged
-from parkazoo.errors import MoveFailed
+from parkazoo.errors import MoveFailed, Unmovable
 from parkazoo.layout import BUCKET, CLAIM, fence, shown
 from parkazoo.rights import Rights, is_hidden, is_open
 from parkazoo.steps import MultiFailed
@@ -186,10 +186,10 @@ class Copier:
         except NoAuthError:
             raise _hidden(path, f"cannot be made at {self.target.name}") from None
         except InvalidACLError:
-            raise MoveFailed(
-                f"{shown(path)} has an ACL that {self.target.name} does not know, so"
-                " its shard stays where it is; give its servers what authenticates the"
-                " schemes in it, as those of other ensembles have it"
+            raise Unmovable(
+                f"{shown(path)} has an ACL that {self.target.name} does not know",
+                "give its servers what authenticates the schemes in it, as those of"
+                " other ensembles have it",
             ) from None
         except _CHANGED as error:
             if frozen:
@@ -358,10 +358,11 @@ class Copier:
             results_of(result.get())
 
 
-def _hidden(path: str, what: str) -> MoveFailed:
-    return MoveFailed(
-        f"{shown(path)} {what}, so its shard stays where it is; give `--auth"
-        " SCHEME:CREDENTIAL` of somebody with READ and ADMIN there, or of the superuser"
+def _hidden(path: str, what: str) -> Unmovable:
+    return Unmovable(
+        f"{shown(path)} {what}",
+        "give `--auth SCHEME:CREDENTIAL` of somebody with READ and ADMIN there, or of"
+        " the superuser",
     )
 
 

@@ -76,6 +76,11 @@ def message(error: BaseException, options: Any) -> str:
     return f"ZooKeeper refused: {type(error).__name__} {error}".rstrip()
 
 
+def failure(error: BaseException, options: Any) -> dict[str, str]:
+    """The same, with what kind of error it is."""
+    return {"kind": type(error).__name__, "message": message(error, options)}
+
+
 class Answer:
     """What goes to stdout, once."""
 

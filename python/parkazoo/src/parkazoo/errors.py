@@ -6,7 +6,12 @@ handles Kazoo's errors handles ours. Each says what happened, why, and what to d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kazoo.exceptions import BadArgumentsError, KazooException, NoAuthError
+
+# So many nodes are named where there may be many.
+SHOWN = 5
 
 
 class ParKazooError(KazooException):
@@ -42,6 +47,20 @@ class NotInitialized(ParKazooError):
 
 class MoveFailed(ParKazooError):
     """A shard could not be moved; it stays, whole, where it was."""
+
+
+class Unmovable(MoveFailed):
+    """A node keeps its shard where it is. `why`: which, and for what; `advice`: what to
+    do about it."""
+
+    def __init__(self, why: str, advice: str, others: Sequence[str] = ()) -> None:
+        stays = "so its shard stays where it is"
+        if others:
+            named = "; ".join(others[:SHOWN])
+            rest = f", and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+            stays += f"; so do those of others: {named}{rest}"
+        super().__init__(f"{why}, {stays}; {advice}")
+        self.why, self.advice = why, advice
 
 
 class MemberAway(MoveFailed):

@@ -45,14 +45,12 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from parkazoo import failpoints
 from parkazoo.client import ParKazooClient
 from parkazoo.copying import creations
-from parkazoo.errors import ImportConflict, ImportEnded, Unreadable
+from parkazoo.errors import SHOWN, ImportConflict, ImportEnded, Unreadable
 from parkazoo.layout import BASE, IMPORTER, is_system
 from parkazoo.mapping import Table, join
 from parkazoo.move import Mover
 from parkazoo.rights import is_hidden
 
-# So many paths are named in an error.
-SHOWN = 5
 # Creations, and deletions of what was created, in one transaction.
 PAIRS = 200
 # How long an ensemble may take to let us end somebody's session there.

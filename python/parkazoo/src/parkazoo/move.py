@@ -41,7 +41,7 @@ from parkazoo import failpoints, namespace
 from parkazoo.adopting import has_caught_up
 from parkazoo.clearing import NotCleared, clear, erase, overtaken
 from parkazoo.copying import ACTIVE, GONE, Copier, version_of
-from parkazoo.errors import MemberAway, MoveFailed
+from parkazoo.errors import MemberAway, MoveFailed, Unmovable
 from parkazoo.layout import CONFIG, INTENTS, fence, shown
 from parkazoo.mapping import Table, balanced
 from parkazoo.membership import (
@@ -101,6 +101,8 @@ class Mover(Seat):
         self.stopped = False
         # What stayed where it is of no use any more, for want of rights.
         self.left: dict[str, list[str]] = {}  # by ensemble
+        # Shards that a node has kept where they are.
+        self.kept: dict[int, Unmovable] = {}
         # Whose removal, which somebody else had not ended, we have ended.
         self.farewell_said: str | None = None
 
@@ -120,7 +122,12 @@ class Mover(Seat):
             return self._move(shards)
 
     def _move(self, shards: Mapping[int, str]) -> State:
+        """All but those that a node keeps.
+
+        :raises Unmovable: there are such; at the end.
+        """
         table = self.table
+        self.kept = {}
         due = {s: to for s, to in shards.items() if table.owners[s] != to}
         self.state = State(shards_total=len(due))
         self.progress(self.state)
@@ -128,9 +135,17 @@ class Mover(Seat):
             if self.stopped:
                 break
             batch = {shard: due[shard] for shard in numbers}
-            self._move_batch(batch)
+            while batch:
+                try:
+                    self._move_batch(batch)
+                    break
+                except Unmovable:  # they are all where they were
+                    batch = {s: to for s, to in batch.items() if s not in self.kept}
             self.state.shards_moved += len(batch)
             self.progress(self.state)
+        if self.kept:
+            first, *others = (self.kept[shard] for shard in sorted(self.kept))
+            raise Unmovable(first.why, first.advice, [other.why for other in others])
         return self.state
 
     def _batches(self, table: Table, shards: list[int]) -> Iterator[list[int]]:
@@ -183,7 +198,15 @@ class Mover(Seat):
 
     def _each(self, copiers: list[Copier], work: Callable[[Copier], Any]) -> None:
         """The same for several shards at once: most of it is waiting for servers."""
-        self.client._sessions.in_parallel([partial(work, copier) for copier in copiers])
+
+        def noting(copier: Copier) -> None:
+            try:
+                work(copier)
+            except Unmovable as why:
+                self.kept[copier.shard] = why
+                raise
+
+        self.client._sessions.in_parallel([partial(noting, each) for each in copiers])
 
     @staticmethod
     def _used(copiers: list[Copier]) -> list[Copier]:
