@@ -3,18 +3,21 @@ semicolon for a comma before it makes one ensemble two members."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 
-from conftest import EnsembleFactory, empty, started
-from parkazoo import NamespaceMismatch, ParKazooClient, cli, failpoints
+from conftest import EnsembleFactory, empty, running, started
+from parkazoo import NamespaceMismatch, ParKazooClient, cli, failpoints, namespace
 from parkazoo.ensemble import EnsembleClient
-from parkazoo.mapping import Table
+from parkazoo.layout import CONFIG
+from parkazoo.mapping import Rules, Table
 from parkazoo.move import Mover
 from servers import PATIENCE_SECONDS, wait_until
 
@@ -315,3 +318,54 @@ def test_all_who_make_a_namespace_at_once_make_the_same(
     for client in clients:
         client.stop()
         client.close()
+
+
+@pytest.mark.parametrize("first", ["import", "beside"])
+def test_an_import_and_one_who_leaves_data_aside_agree(
+    ensembles: EnsembleFactory, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """One copy of the table said that data was to be brought in, and the other not."""
+    taken = sorted(ensemble.hosts for ensemble in ensembles(2))
+    turns = {True: threading.Event(), False: threading.Event()}
+    second_there = threading.Event()
+    importing = first == "import"
+    me = threading.local()
+    made: dict[bool, Table] = {}
+
+    def hook(label: str, when: str) -> None:
+        # Both know of no copy. The first one writes its first, the second one all.
+        if label == "init.0.founded" and me.importing != importing:
+            second_there.set()
+            turns[me.importing].wait(PATIENCE_SECONDS)
+        elif label == "init.0.founded":
+            second_there.wait(PATIENCE_SECONDS)
+        elif label == "init.4.table" and not turns[not importing].is_set():
+            turns[not importing].set()
+            turns[importing].wait(PATIENCE_SECONDS)
+
+    def make(imports: bool) -> None:
+        me.importing = imports
+        with ExitStack() as stack:
+            plain = {h: KazooClient(h, timeout=30) for h in taken}
+            clients = {h: stack.enter_context(running(c)) for h, c in plain.items()}
+
+            def visit(server: str) -> Any:
+                return running(KazooClient(server, timeout=30))
+
+            made[imports] = namespace.initialize(
+                clients, Rules(), visit, adopt_foreign=True, importing=imports
+            )
+        turns[not imports].set()
+
+    monkeypatch.setattr(failpoints, "hook", hook)
+    threads = [threading.Thread(target=make, args=(b,)) for b in (True, False)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    copies = []
+    for hosts in taken:
+        with running(KazooClient(hosts, timeout=30)) as plain:
+            copies.append(Table.deserialize(plain.get(CONFIG)[0]))
+    assert [copy.importing for copy in copies] == [importing, importing]
+    assert {each.importing for each in made.values()} == {importing}

@@ -202,6 +202,50 @@ def test_what_was_opened_below_a_closed_directory_is_closed_when_it_is_given_up(
     plain.close()
 
 
+def test_who_gives_up_twice_closes_what_the_first_had_begun_to_close(
+    ensembles: EnsembleFactory,
+) -> None:
+    """Everybody could make and delete a directory's children, as they once might: the
+    node was closed first, and then it did not show what its bucket was to be."""
+    old, new = ensembles(2)
+    at = ["--hosts", f"{old.hosts};{new.hosts}"]
+    plain = plainly(old.hosts)
+    plain.create("/d", b"")
+    plain.create("/d/x", b"")
+    plain.create("/z", b"")
+    broken_off([*at, "init", "--import"], "import.2.acl")
+    plain.set_acls("/d", READ_ONLY)
+    broken_off([*at, "init", "--import"], "import.4.renewed")
+    broken_off([*at, "init", "--beside"], "import.3.close")
+    assert cli.main([*at, "init", "--beside"]) == 0
+    with started(at[1], auto_init=False) as stranger:
+        assert list(Checker(stranger).run()) == []
+        for call in (stranger.delete, stranger.create):
+            with pytest.raises(NoAuthError):
+                call("/d/x")
+    plain.stop()
+    plain.close()
+
+
+def test_what_joins_or_leaves_waits_for_an_import_to_end(
+    ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The import could not be gone on with, for it was not over just its members."""
+    old, new, more = ensembles(3)
+    at = ["--hosts", f"{old.hosts};{new.hosts}"]
+    plain = plainly(old.hosts)
+    fill(plain)
+    broken_off([*at, "init", "--import", "--auth", ":".join(OWNER)], "import.1.node")
+    for words in (["add-ensemble", more.hosts], ["remove-ensemble", "e1"]):
+        capsys.readouterr()
+        assert cli.main([*at, *words]) == 2
+        assert "init --import" in capsys.readouterr().err
+    assert cli.main([*at, "init", "--import", "--auth", ":".join(OWNER)]) == 0
+    same(at[1], plain)
+    plain.stop()
+    plain.close()
+
+
 def test_numbers_that_cannot_go_on_are_named(
     ensembles: EnsembleFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:

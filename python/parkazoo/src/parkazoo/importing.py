@@ -497,9 +497,9 @@ def _behind(paths: list[str]) -> ImportConflict:
         "the originals have changed since an import that broke off, and whoever asks"
         f" may not change, or fill, what it had made of {_some(paths)}. All else is as"
         " the originals are. Give the same command again, with `--auth` of somebody who"
-        " has ADMIN there, or of the servers' superuser, or when the originals are as"
-        " they were; or leave it so with `parkazoo init --beside`, with `--auth` of"
-        " all who have READ there"
+        " has READ and ADMIN there, or of the servers' superuser, or when the originals"
+        " are as they were; or leave it so with `parkazoo init --beside`, with `--auth`"
+        " of all who have READ there"
     )
 
 
@@ -528,21 +528,26 @@ def _close(sources: list[Any], mover: Mover, path: str) -> None:
     """Take back what we gave everybody; it stays if the original has it. A bucket that
     was not reached any more as its directory was opened gets that one's ACL."""
     home, *buckets = _places(mover, path)
-    before = _acls(*home)
-    for at, place in [home, *buckets]:
-        found = _acls(at, place)
+    found = _acls(*home)
+    closed = [acl for acl in found if acl != _OURS]
+    was_opened = bool(closed) and closed != found
+    due = [(place, closed) for place in _unlike(buckets, closed) if was_opened]
+    for place in buckets if not was_opened else []:
+        found = _acls(*place)
         own = [acl for acl in found if acl != _OURS]
-        if not own or own == found:
-            continue
-        if any(_OURS in _acls(source, path) for source in sources):
-            return
-        at.set_acls(place, own)
+        if own and own != found:
+            seen = closed and not is_hidden(closed)
+            due.append((place, closed if seen else own))
+    if not (due or was_opened) or any(_OURS in _acls(s, path) for s in sources):
+        return
+    # The node last: it says what its buckets are to be.
+    for (at, bucket), acls in due:
+        with suppress(NoAuthError):  # `check` says so
+            at.set_acls(bucket, acls)
+            failpoints.reached("import.3.close", failpoints.AFTER)
+    if was_opened:
+        home[0].set_acls(home[1], closed)
         failpoints.reached("import.3.close", failpoints.AFTER)
-    own = [acl for acl in before if acl != _OURS]
-    if own and own != before:
-        for at, place in _unlike(buckets, own):
-            with suppress(NoAuthError):  # `check` says so
-                at.set_acls(place, own)
 
 
 def _places(mover: Mover, path: str) -> list[_Place]:

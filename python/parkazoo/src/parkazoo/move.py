@@ -403,7 +403,7 @@ class Mover(Seat):
         """
         with self.alone():
             self._recover()
-            table = self.table
+            table = self._without_import()
             known = member(table.ensembles, hosts)
             if known is not None:
                 return known  # it had joined already
@@ -424,13 +424,22 @@ class Mover(Seat):
             self.publish(table.with_ensembles({**table.ensembles, name: hosts}))
             return name
 
+    def _without_import(self) -> Table:
+        """
+        :raises NotInitialized: data is to be brought in, from just these members.
+        """
+        table = self.table
+        if table.importing:
+            raise namespace.unfinished()
+        return table
+
     def remove_ensemble(self, name: str) -> State:
         """Move everything away from an ensemble, then let it go."""
         with self.alone(), ExitStack() as also:
             self._recover()
             if name == self.farewell_said:
                 return self.state  # only this was missing
-            table = self.table
+            table = self._without_import()
             others = [other for other in table.ensembles if other != name]
             if name not in table.ensembles:
                 raise MoveFailed(

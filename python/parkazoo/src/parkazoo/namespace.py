@@ -104,7 +104,7 @@ def initialize(
         failpoints.reached("init.3.names", failpoints.AFTER)
     # Whoever finds a table uses the namespace, so nothing else may be missing then.
     for name, client in clients.items():
-        _write_first(table.ensembles[name], client, table, by_hosts)
+        table = _write_first(table.ensembles[name], client, table, by_hosts)
         failpoints.reached("init.4.table", failpoints.AFTER)
     return table
 
@@ -228,12 +228,15 @@ def _make_root(clients: Mapping[str, KazooClient], table: Table) -> None:
 
 def _write_first(
     hosts: str, client: KazooClient, table: Table, by_hosts: Collection[str]
-) -> None:
-    """The table's first copy on an ensemble; what is there already must agree."""
-    data = table.serialize()
-    if _create(client, CONFIG, data):
-        return
-    _refuse_other(hosts, found(client), table, by_hosts)
+) -> Table:
+    """The table's first copy on an ensemble. What is there already must agree, and says
+    whether data is to be brought in: if others do so, too, the first copy decides."""
+    if _create(client, CONFIG, table.serialize()):
+        return table
+    client.sync(CONFIG)
+    there = found(client)
+    _refuse_other(hosts, there, table, by_hosts)
+    return table if there is None else replace(table, importing=there.importing)
 
 
 def found(client: KazooClient) -> Table | None:
