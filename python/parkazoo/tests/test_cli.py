@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from typing import Any
@@ -228,3 +229,44 @@ def test_a_comma_between_a_member_and_an_ensemble_that_is_to_join_is_refused(
     said = capsys.readouterr().err
     assert f"{third.hosts} is not a server of the e" in said and "write `;`" in said
     assert cli.main(["--hosts", hosts, "add-ensemble", third.hosts]) == 0
+
+
+def test_progress_is_written_over_on_a_terminal_and_in_lines_elsewhere(
+    ensembles: EnsembleFactory,
+) -> None:
+    hosts, more = (ensemble.hosts for ensemble in ensembles(2))
+    command = [sys.executable, "-m", "parkazoo.cli", "--hosts", hosts]
+    subprocess.run([*command, "init"], check=True, timeout=120)
+    log = subprocess.run(
+        [*command, "add-ensemble", more], capture_output=True, text=True, timeout=120
+    ).stderr
+    assert "\r" not in log and log.splitlines()[-1].startswith("512/512 shards")
+    reader, writer = pty.openpty()
+    ended = subprocess.run(
+        [*command, "remove-ensemble", "e1"],
+        stdout=subprocess.PIPE,
+        stderr=writer,
+        timeout=120,
+    )
+    os.close(writer)
+    seen = os.read(reader, 1 << 16).decode()
+    os.close(reader)
+    assert ended.returncode == 0 and b"moved 512 of 512" in ended.stdout
+    assert seen.count("\r0/512 shards") == 1 and "\r512/512 shards" in seen
+    assert seen.endswith("\n") and seen.count("\n") == 1
+
+
+def test_what_is_wrong_with_who_asks_and_whom_is_said(
+    capsys: pytest.CaptureFixture[str], ensembles: EnsembleFactory
+) -> None:
+    """A scheme was forgotten, and a name is known to nobody."""
+    hosts = ensembles(1)[0].hosts
+    assert cli.main(["--hosts", hosts, "init"]) == 0
+    assert cli.main(["--hosts", hosts, "--auth", "alice:pw", "status"]) == 2
+    assert "Do they know alice" in (said := capsys.readouterr().err)
+    assert "digest:NAME:PASSWORD" in said
+    nowhere = ["--hosts", "no-such-host.invalid:2181", "--timeout", "2", "status"]
+    assert cli.main(nowhere) == 2
+    assert (
+        "no address is known here for no-such-host.invalid" in capsys.readouterr().err
+    )

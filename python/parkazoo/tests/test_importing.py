@@ -73,7 +73,7 @@ def test_data_of_plain_zookeeper_is_brought_in(
     assert cli.main([*command, "init", "--import"]) == 0
     said = capsys.readouterr()
     assert f"{len(nodes)} nodes imported" in said.out
-    assert f"\r{len(nodes)} nodes brought in" in said.err
+    assert f"\n{len(nodes)} nodes brought in\n" in said.err
 
     owner = ParKazooClient(hosts, timeout=30, auth_data=[OWNER], auto_init=False)
     stranger = ParKazooClient(hosts, timeout=30, auto_init=False)

@@ -47,13 +47,12 @@ from parkazoo.mapping import Rules, Table, balanced
 from parkazoo.membership import member
 from parkazoo.move import Mover, State
 from parkazoo.naming import STRANGER_SECONDS
+from parkazoo.progress import Progress, counted
 
 # For so long after a command was killed, nobody else may change the table.
 SESSION_SECONDS = 10.0
 # So many nodes that may not be read are named.
 UNREADABLE_SHOWN = 10
-# How often it is said how far an import is.
-PROGRESS_SECONDS = 0.2
 
 
 def main(words: list[str] | None = None) -> int:
@@ -129,40 +128,6 @@ def _whole(options: Any) -> str:
     return "/" + f"{chroot}{options.path}".strip("/")
 
 
-def _progress(state: State) -> None:
-    print(
-        f"\r{state.shards_moved}/{state.shards_total} shards,"
-        f" {state.nodes_copied} nodes, longest pause {state.pause_max * 1000:.0f} ms ",
-        end="",
-        file=sys.stderr,
-        flush=True,
-    )
-
-
-@contextmanager
-def _counted(options: Any, what: str) -> Iterator[Callable[[], None]]:
-    """Say how far it is, in one line that is written over, a few times a second."""
-    count, said = 0, 0.0
-
-    def say() -> None:
-        if not options.json:
-            print(f"\r{count} {what} ", end="", file=sys.stderr, flush=True)
-
-    def seen_to() -> None:
-        nonlocal count, said
-        count += 1
-        if time.monotonic() > said + PROGRESS_SECONDS:
-            said = time.monotonic()
-            say()
-
-    try:
-        yield seen_to
-    finally:
-        say()
-        if not options.json:
-            print(file=sys.stderr)
-
-
 def _moved(
     options: Any,
     mover: Mover,
@@ -176,6 +141,8 @@ def _moved(
     `before`: what is to be answered, too.
     """
     failure: MoveFailed | None = None
+    progress = Progress(options.json)
+    mover.progress = progress.moved
     try:
         with ending.stopped_by(mover.stop):
             work()
@@ -184,8 +151,7 @@ def _moved(
             raise  # nothing had begun
         failure = error
     finally:
-        if mover.state.shards_total and not options.json:
-            print(file=sys.stderr)
+        progress.end()
         _say_left(mover)
     state = mover.state
     lines = [
@@ -241,7 +207,7 @@ def init_command(options: Any) -> int:
         visit = partial(_visiting, options)
         if options.import_data:  # before anything is changed
             importing.refuse_ended(copies)
-            with _counted(options, "nodes looked at") as seen_to:
+            with counted("nodes looked at", options.json) as seen_to:
                 importing.look(clients, seen_to)
         table = namespace.initialize(
             clients, rules, visit, beside, importing=options.import_data
@@ -250,7 +216,7 @@ def init_command(options: Any) -> int:
         if options.import_data:
             with (
                 _client(options, renews=False) as client,
-                _counted(options, "nodes brought in") as seen_to,
+                counted("nodes brought in", options.json) as seen_to,
             ):
                 count = importing.copy_in(clients, client, seen_to)
         elif table.importing and not options.beside:
@@ -457,7 +423,8 @@ def check_command(options: Any) -> int:
     mendable = any(f.mendable and not f.repaired for f in found)
     # With a stranger in the namespace nothing is repaired.
     if mendable and not options.repair and not any(f.kind == "stranger" for f in found):
-        lines.append("next: `parkazoo check --repair`")
+        back = f", when {', '.join(sorted(away))} can be reached" if away else ""
+        lines.append(f"next{back}: `parkazoo check --repair`")
     if any(f.kind == "orphan" and not f.repaired for f in found):
         lines.append(
             "next, for orphans: to keep what is in them, make their directories again,"
@@ -469,8 +436,7 @@ def check_command(options: Any) -> int:
 
 def add_command(options: Any) -> int:
     with _client(options) as client:
-        progress = None if options.json else _progress
-        mover = Mover(client, progress, connect_seconds=options.timeout)
+        mover = Mover(client, connect_seconds=options.timeout)
         table = mover.table
         known = member(table.ensembles, options.ensemble)
         if known is not None:
@@ -521,7 +487,7 @@ def hosts_command(options: Any) -> int:
 
 def remove_command(options: Any) -> int:
     with _client(options) as client:
-        mover = Mover(client, None if options.json else _progress)
+        mover = Mover(client)
         again = f"`parkazoo remove-ensemble {options.name}` again to go on"
         go_on = f"{again}; `parkazoo rebalance` undoes it"
         work = partial(mover.remove_ensemble, options.name)
@@ -530,7 +496,7 @@ def remove_command(options: Any) -> int:
 
 def rebalance_command(options: Any) -> int:
     with _client(options) as client:
-        mover = Mover(client, None if options.json else _progress)
+        mover = Mover(client)
         if options.abort:
             shards = mover.abort()
             _say_left(mover)

@@ -17,7 +17,7 @@ import os
 import ssl
 from importlib.util import find_spec
 from pathlib import Path
-from socket import create_connection
+from socket import create_connection, getaddrinfo
 from typing import Any
 
 from parkazoo import arguments, hosts
@@ -142,11 +142,14 @@ def _said(error: ssl.SSLError) -> str:
 def doubt(options: Any) -> str:
     """What may be wrong where there is no connection."""
     made = connection(options)
+    named = hosts.split(options.hosts)[0]
+    listed = [server for part in named for server in sorted(hosts.servers(part))]
+    unknown = sorted({name for name, port in listed if not _is_known(name, port)})
+    if unknown:
+        return f"no address is known here for {', '.join(unknown)}."
     refused = None
     if options.tls:
         context = _context(made)
-        named = hosts.split(options.hosts)[0]
-        listed = [server for part in named for server in sorted(hosts.servers(part))]
         refused = next(filter(None, (_refusal(context, s) for s in listed)), None)
     if refused is not None:
         return f"TLS failed: {refused}."
@@ -155,6 +158,13 @@ def doubt(options: Any) -> str:
     if options.sasl:
         asked.append("are SASL's user and password right")
     return f"{', '.join(asked[:-1])}, and {asked[-1]}?"
+
+
+def _is_known(name: str, port: int) -> bool:
+    try:
+        return bool(getaddrinfo(name, port))
+    except (OSError, UnicodeError):
+        return False
 
 
 def _refusal(context: ssl.SSLContext, server: tuple[str, int]) -> str | None:

@@ -63,10 +63,15 @@ def message(error: BaseException, options: Any) -> str:
     if isinstance(error, ParKazooError) or not isinstance(error, KazooException):
         return str(error)
     if isinstance(error, (AuthFailedError, SessionClosedRequireSaslError)):
+        given = sorted({scheme for scheme, _ in arguments.auth(options)})
+        schemes = (
+            f" Do they know {' and '.join(given)}, the scheme that `--auth` has before"
+            " its first colon (a name and a password are `digest:NAME:PASSWORD`)?"
+        )
         return (
             "the servers do not let in who asks: do they want `--sasl`, or another one,"
             " and are the user and the password right?"
-        )
+        ) + (schemes if given else "")
     if isinstance(error, NoAuthError):
         what = getattr(options, "path", "") or str(error) or "what was asked for"
         return (
