@@ -280,8 +280,8 @@ class Client:
     async def command(self, cmd: bytes = b"ruok") -> str:
         return str(await self._finish(self.client.command, cmd))
 
-    async def server_version(self) -> Any:
-        return await self._finish(self.client.server_version)
+    async def server_version(self, retries: int = 3) -> Any:
+        return await self._finish(self.client.server_version, retries)
 
     # -- running what blocks -------------------------------------------------------
 
