@@ -207,6 +207,8 @@ def init_command(options: Any) -> int:
         visit = partial(_visiting, options)
         if options.import_data:  # before anything is changed
             importing.refuse_ended(copies)
+            if present and present.ensembles[present.seat] in clients:
+                seat.refuse_busy(clients[present.ensembles[present.seat]])
             with counted("nodes looked at", options.json) as seen_to:
                 importing.look(clients, seen_to)
         table = namespace.initialize(

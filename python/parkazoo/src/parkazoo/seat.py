@@ -39,6 +39,8 @@ from parkazoo.mapping import Table
 from parkazoo.patience import LOOK_SECONDS, Patient
 
 if TYPE_CHECKING:
+    from kazoo.client import KazooClient
+
     from parkazoo.client import ParKazooClient
 
 # How long the seat may be away when we have ended and want to say so.
@@ -144,11 +146,7 @@ class Seat:
             except NodeExistsError:
                 if self._mine(seat, identity):
                     return
-                raise MoveFailed(
-                    "somebody else is changing this namespace; wait until they are"
-                    " done. A command that was killed counts as one until its session"
-                    " ends, ten seconds later"
-                ) from None
+                raise _busy() from None
 
     @staticmethod
     def _mine(seat: Any, identity: bytes) -> bool:
@@ -238,6 +236,22 @@ class Seat:
                 raise MoveFailed(f"{ensemble.name} refused the new table: {results}")
             if deciding:
                 raise MoveFailed("the table was changed by somebody else; try again")
+
+
+def refuse_busy(seat: KazooClient) -> None:
+    """Before work that would be in vain.
+
+    :raises MoveFailed: somebody is changing the namespace of which this is the seat.
+    """
+    if seat.exists(ADMIN) is not None:
+        raise _busy()
+
+
+def _busy() -> MoveFailed:
+    return MoveFailed(
+        "somebody else is changing this namespace; wait until they are done. A command"
+        " that was killed counts as one until its session ends, ten seconds later"
+    )
 
 
 def left_unfinished(client: ParKazooClient) -> bool | None:
