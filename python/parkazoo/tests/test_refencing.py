@@ -187,6 +187,23 @@ def test_a_fence_that_is_ahead_of_the_table_is_taken_over(
         assert not any(f.repaired for f in Checker(client).run(repair=True))
 
 
+def test_who_repairs_beside_somebody_hears_of_that_and_of_all_else(
+    ensembles: EnsembleFactory, capsys: Said
+) -> None:
+    """All that had been found was lost with the error."""
+    hosts = ";".join(ensemble.hosts for ensemble in ensembles(2))
+    _, shard, _ = made(hosts)
+    with started(hosts) as client:
+        assert client.table is not None
+        owner = client._sessions.by_name[client.table.owners[shard]]
+        owner.set(fence(shard), b"active")
+        with Mover(client).alone():
+            code, (found,) = check(hosts, capsys, "--repair")
+        assert code == 1 and found["kind"] == "fence" and not found["repaired"]
+        assert "somebody else is changing" in found["what"]
+        assert check(hosts, capsys, "--repair")[0] == 0
+
+
 @pytest.mark.parametrize("how", ["refuse", "intent"])
 @pytest.mark.parametrize("mended", [True, False], ids=["mended", "left"])
 def test_a_transaction_waits_for_an_astray_fence_as_other_requests_do(

@@ -195,12 +195,17 @@ class Checker(Standing):
         what = f"a move of {len({*table.planned, *table.moving})} shards is unfinished"
         finding = Finding("unfinished", "table", what)
         if repair:
-            with suppress(MoveFailed):  # somebody else has just begun
-                Mover(self.client).abort()
-                finding.repaired = True
+            self._abort(finding)
         if finding.repaired or not self.said:
             yield finding
         self.said = True
+
+    def _abort(self, finding: Finding) -> None:
+        try:
+            Mover(self.client).abort()
+            finding.repaired = True
+        except MoveFailed as why:  # somebody else has just begun, maybe
+            finding.what += f"; {why}"
 
     def _strangers(self) -> Iterator[Finding]:
         """Members that are not what the table takes them for: hands off them."""
@@ -257,9 +262,7 @@ class Checker(Standing):
         if self._farewell() and not self.at_work() and self._farewell():
             finding = Finding("unfinished", "table", "an ensemble's removal")
             if repair:
-                with suppress(MoveFailed):
-                    Mover(self.client).abort()
-                    finding.repaired = True
+                self._abort(finding)
             yield finding
         for name in table.ensembles:
             if name not in self.away:
@@ -348,17 +351,11 @@ class Checker(Standing):
         """Those whose fence had another version than the table: it may be newer."""
         if self.table.seat in self.away:
             return
-        mover = Mover(self.client)
-        found = [refencing.look(mover, shard) for shard in shards]
-        astray = [each for each in found if each is not None]
-        mended: list[int] = []
-        if repair and any(each.mendable for each in astray):
-            with suppress(MoveFailed):
-                mended = refencing.mend(mover, [each.shard for each in astray])
-        for each in astray:
+        found, mended, failed = refencing.settle(Mover(self.client), shards, repair)
+        for each in found:
             done = each.shard in mended
             where = fence(each.shard)
-            yield Finding("fence", where, each.what, done, each.mendable)
+            yield Finding("fence", where, each.what + failed, done, each.mendable)
 
     def _shard(
         self,

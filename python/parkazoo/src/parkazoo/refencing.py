@@ -99,6 +99,19 @@ def _moves(table: Table, shard: int) -> bool:
     return shard in table.moving or shard in table.planned
 
 
+def settle(
+    mover: Mover, shards: list[int], repair: bool
+) -> tuple[list[Astray], list[int], str]:
+    """Those that are astray, which of them were mended, and why no other was."""
+    found = [each for shard in shards if (each := look(mover, shard)) is not None]
+    if not repair or not any(each.mendable for each in found):
+        return found, [], ""
+    try:
+        return found, mend(mover, [each.shard for each in found]), ""
+    except MoveFailed as why:
+        return found, [], f"; {why}"
+
+
 def mend(mover: Mover, shards: list[int]) -> list[int]:
     """Raise the fences of those that are astray and were whole; returns which.
 
