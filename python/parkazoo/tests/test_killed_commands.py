@@ -129,7 +129,7 @@ def given(hosts: str, *words: str, failpoint: str = "") -> Any:
     def went() -> bool:
         nonlocal last
         last = command(hosts, *words, failpoint=failpoint)
-        return "somebody else is changing" not in last.stderr
+        return "somebody else is changing" not in last.stderr + last.stdout
 
     wait_until(went, "the killed command's session has ended", COMMAND_SECONDS)
     return last
