@@ -6,7 +6,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +18,7 @@ from kazoo.exceptions import ConnectionLoss, NoNodeError, SessionExpiredError
 from kazoo.protocol.connection import _CONNECTION_DROP, _SESSION_EXPIRED
 from kazoo.protocol.states import KazooState
 
-from conftest import EnsembleFactory
+from conftest import EnsembleFactory, running
 from parkazoo.connection import SEND_BYTES_MAX, BatchingClient
 from proxy import Proxy
 from servers import PATIENCE_SECONDS, Ensemble, wait_until
@@ -195,6 +199,77 @@ def test_a_silent_server_is_given_up_while_callers_keep_sending(
     assert client.retry(client.exists, "/") is not None
     client.stop()
     client.close()
+
+
+@pytest.mark.parametrize("later", [0.0, 0.55])
+def test_a_silent_server_that_takes_no_more_is_given_up(
+    ensemble: Ensemble, later: float
+) -> None:
+    """What did not fit its socket was waited for as long as a session lasts, from then
+    on, so the client was CONNECTED when that had long ended."""
+    seconds = 10.0
+    with contextlib.closing(Proxy(ensemble.servers[0].client_port)) as proxy:
+        client = BatchingClient(proxy.address, timeout=seconds)
+        with running(client):
+            client.ensure_path("/silent")
+            heard: list[float] = []
+            client.add_listener(lambda state: heard.append(time.monotonic()))
+            client.get("/silent")
+            begun = time.monotonic()
+            proxy.hold()
+            time.sleep(later * seconds)
+            for _ in range(20):
+                client.set_async("/silent", b"x" * 900_000)
+            wait_until(lambda: heard, "it is given up")
+            proxy.release()
+            assert heard[0] - begun < seconds
+            wait_until(lambda: client.connected, "the client is back")
+
+
+# Says what it was answered, and what it has heard by then.
+ASKER = """
+import sys, time
+from parkazoo.connection import BatchingClient
+client = BatchingClient(sys.argv[1], timeout=10)
+heard = []
+client.start(60)
+client.add_listener(heard.append)
+print("ready", flush=True)
+sys.stdin.readline()
+asked = client.get_async("/")
+time.sleep(0.3)
+print("asked", flush=True)
+sys.stdin.readline()
+print(type(asked.get(timeout=20)).__name__, heard, flush=True)
+"""
+
+
+def test_who_was_stopped_with_an_answer_in_its_socket_goes_on(
+    ensemble: Ensemble,
+) -> None:
+    """Its wait was over when it went on, so the server was taken for a silent one."""
+    with contextlib.closing(Proxy(ensemble.servers[0].client_port)) as proxy:
+        asker = subprocess.Popen(
+            [sys.executable, "-c", ASKER, proxy.address],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert asker.stdin is not None and asker.stdout is not None
+        try:
+            assert asker.stdout.readline() == "ready\n"
+            proxy.hold()
+            print(file=asker.stdin, flush=True)
+            assert asker.stdout.readline() == "asked\n"
+            asker.send_signal(signal.SIGSTOP)
+            proxy.release()
+            time.sleep(7.2)  # more than two thirds of its session, and less than all
+            print(file=asker.stdin, flush=True)
+            asker.send_signal(signal.SIGCONT)
+            assert asker.stdout.readline() == "tuple []\n"
+        finally:
+            asker.kill()
+            asker.wait()
 
 
 def test_a_handshake_without_an_answer_does_not_cost_the_session(

@@ -14,6 +14,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.connection import _SESSION_EXPIRED
+from kazoo.security import make_digest_acl
 
 from conftest import EnsembleFactory, empty, started
 from parkazoo import (
@@ -24,6 +25,7 @@ from parkazoo import (
     failpoints,
 )
 from parkazoo.check import Checker
+from parkazoo.errors import Unmovable
 from parkazoo.failpoints import BEFORE
 from parkazoo.layout import CONFIG
 from parkazoo.mapping import Table
@@ -230,3 +232,48 @@ def test_a_mover_whose_ensemble_has_left_says_so(make: Maker) -> None:
     """It had published the ensemble, and somebody took it out again."""
     with pytest.raises(MoveFailed, match="somebody else has taken e9 out"):
         Mover(make())._at("e9")
+
+
+def test_who_lost_the_session_does_not_go_on_past_a_node_that_keeps_its_shard(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest was moved by somebody who was on no record, beside whom others might
+    move, and undo."""
+    client, other = make(), make()
+    for number in range(24):
+        client.create(f"/open/d{number}/x", makepath=True)
+    client.create("/shut/d/x", makepath=True)
+    client.set_acls("/shut/d/x", [make_digest_acl("bob", "pw", all=True)])
+    paths = [*(f"/open/d{number}/x" for number in range(24)), "/shut/d/x"]
+    shut = client._layout.node("/shut/d/x").shard
+    mover = Mover(client)
+    table = mover.table
+    due = {
+        shard: next(name for name in table.ensembles if name != table.owners[shard])
+        for shard in sorted({client._layout.node(path).shard for path in paths})
+    }
+    seat = other._sessions.by_name[table.seat]
+    ended: list[str] = []
+
+    def hook(label: str, when: str) -> None:
+        assert client.table is not None
+        if label == "move.1.plan" and not ended and shut in client.table.planned:
+            ended.append(label)
+            before = set(client.client_ids.values())
+            client._sessions.by_name[table.seat]._call(_SESSION_EXPIRED, None)
+            wait_until(
+                lambda: (
+                    client.connected and not set(client.client_ids.values()) & before
+                ),
+                "it has new sessions",
+            )
+            seat.delete(ADMIN)  # the one that was lost lives on for the server
+        elif ended:
+            ended.append(label)
+
+    monkeypatch.setattr(failpoints, "hook", hook)
+    with pytest.raises(MoveFailed) as why:
+        mover.move(due)
+    assert not isinstance(why.value, Unmovable)
+    assert ended and "move.3.freeze" not in ended
+    assert list(Checker(other).run()) == []

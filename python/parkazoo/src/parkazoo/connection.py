@@ -199,6 +199,7 @@ class BatchingConnection(ConnectionHandler):
 
     def _connect_attempt(self, host: str, hostip: str, port: int, retry: Any) -> Any:
         self._parts, self._missing = [], 0
+        self.ping_outstanding.clear()  # it was the connection's before
         if self._rw_server:
             hostip = self._rw_server[0]
         try:

@@ -140,7 +140,8 @@ class Mover(Seat):
                     self._move_batch(batch)
                     break
                 except Unmovable:  # they are all where they were
-                    batch = {s: to for s, to in batch.items() if s not in self.kept}
+                    rest = {s: to for s, to in batch.items() if s not in self.kept}
+                    batch = {} if self.stopped else rest
             self.state.shards_moved += len(batch)
             self.progress(self.state)
         if self.kept:
@@ -312,7 +313,9 @@ class Mover(Seat):
         except KazooException:
             if alone:
                 raise
-        if isinstance(why, (ConnectionLoss, SessionExpiredError)):
+        # Who is not on record any more must not go on with the other shards.
+        ended = isinstance(why, Unmovable) and not alone
+        if ended or isinstance(why, (ConnectionLoss, SessionExpiredError)):
             raise MoveFailed(
                 f"{_LOST}. What was not switched yet is where it was; give the same"
                 " command again"

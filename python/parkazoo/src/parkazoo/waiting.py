@@ -62,14 +62,25 @@ class Waiting:
         others: Sequence[Any],
         timeout: float | None = None,
     ) -> _Answer:
-        if writers or len(readers) != 2 or timeout is None or self.select_replaced:
+        loop = len(readers) == 2 and not writers
+        if timeout is None or self.select_replaced or not (loop or writers):
             answer: _Answer = self._handler.select(readers, writers, others, timeout)
             return answer
         seconds = min(timeout, max(0.0, self._silent_until() - time.monotonic()))
-        ready = self._ready(readers, seconds)
-        if not ready:
+        if loop:
+            # A process that was stopped meanwhile may have been answered, and not told.
+            ready = self._ready(readers, seconds) or self._ready(readers, 0.0)
+            answer = ready, [], []
+        else:
+            answer = self._handler.select(readers, writers, others, seconds)
+            if not any(answer) and self._handler.select(writers, [], [], 0)[0]:
+                # It has answered, and is to take more before that is read.
+                rest = timeout - seconds
+                answer = self._handler.select(readers, writers, others, rest)
+                return answer
+        if not any(answer):
             self.refuse_silence()
-        return ready, [], []
+        return answer
 
     def _ready(self, readers: Sequence[Any], seconds: float) -> list[Any]:
         # Looked up each time: monkey patching by gevent or eventlet removes it.
