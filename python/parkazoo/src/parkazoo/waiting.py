@@ -9,7 +9,8 @@ green threads.
 Why silence ends it: Kazoo puts the end of a wait off with each request that it sends,
 so of a server that answers nothing it hears late, or never.
 
-Must never: wait beyond the time at which a server is given up.
+Must never: wait beyond the time at which a server is given up, but to write to one
+whose answer is there unread: that is waited for as long as Kazoo would.
 """
 
 from __future__ import annotations
