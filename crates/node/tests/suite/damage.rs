@@ -34,15 +34,21 @@ fn record(node: &Node, key: &Bytes) -> Result<VersionSet, Failure> {
     store.get(view.route(store, key).place, key)
 }
 
-/// Flips a bit of the value on a node's disk.
-fn damage(cluster: &RunningCluster, position: usize) {
+/// Flips a bit of the value on a node's disk, once it is there: a record can be read before it is written.
+async fn damage(cluster: &RunningCluster, position: usize) {
     let needle = VALUE.as_bytes();
-    let place = cluster.disk(position).files().into_iter().find_map(|(path, bytes)| {
-        let at = bytes.windows(needle.len()).position(|window| window == needle)?;
-        Some((path, at as u64))
-    });
-    let (path, at) = place.expect("the value is on the disk");
-    assert!(cluster.disk(position).flip_bit(&path, at, 2));
+    let disk = cluster.disk(position);
+    let mut place = None;
+    until("the value is on the disk", || {
+        place = disk.files().into_iter().find_map(|(path, bytes)| {
+            let at = bytes.windows(needle.len()).position(|window| window == needle)?;
+            Some((path, at as u64))
+        });
+        place.is_some()
+    })
+    .await;
+    let (path, at) = place.unwrap();
+    assert!(disk.flip_bit(&path, at, 2));
 }
 
 /// The value of a metric without labels.
@@ -69,7 +75,7 @@ async fn a_corrupt_record_that_a_get_meets_is_answered_for_counted_told_of_and_m
     let (cluster, key) = (cluster().await, Bytes::from("k"));
     let client = put(&cluster, &key).await;
     let before = record(&cluster.nodes[0], &key).unwrap();
-    damage(&cluster, 1);
+    damage(&cluster, 1).await;
     // Which replicas a get asks first is the client's business.
     let deadline = Instant::now() + PATIENCE;
     while metric(&cluster.nodes[1], "tontine_node_corrupt_reads_total") == 0 {
@@ -89,7 +95,7 @@ async fn a_corrupt_record_that_one_replica_meets_alone_is_mended_by_comparing() 
     let (cluster, key) = (cluster().await, Bytes::from("k"));
     put(&cluster, &key).await;
     let before = record(&cluster.nodes[0], &key).unwrap();
-    damage(&cluster, 2);
+    damage(&cluster, 2).await;
     let met = record(&cluster.nodes[2], &key).unwrap_err();
     assert_eq!(met.code, wire::ErrorCode::Corrupt);
     until("it is mended", || record(&cluster.nodes[2], &key).is_ok_and(|set| set == before)).await;
@@ -102,7 +108,7 @@ async fn damage_that_nobody_can_mend_is_told_of_once() {
     let cluster = RunningCluster::start_logging(1, store(1, 1, 1), |_| {}).await;
     let key = Bytes::from("k");
     put(&cluster, &key).await;
-    damage(&cluster, 0);
+    damage(&cluster, 0).await;
     let node = &cluster.nodes[0];
     let told = || kinds(node).into_iter().filter(|&kind| kind == "corrupt-met").count();
     let met = || record(node, &key).is_err_and(|failure| failure.code == wire::ErrorCode::Corrupt);
