@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,12 +15,19 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from kazoo.exceptions import ConnectionLoss, NoNodeError, SessionExpiredError
+from kazoo.exceptions import (
+    ConnectionDropped,
+    ConnectionLoss,
+    NoNodeError,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import _CONNECTION_DROP, _SESSION_EXPIRED
 from kazoo.protocol.states import KazooState
 
 from conftest import EnsembleFactory, running
 from parkazoo.connection import SEND_BYTES_MAX, BatchingClient
+from parkazoo.waiting import Waiting
 from proxy import Proxy
 from servers import PATIENCE_SECONDS, Ensemble, wait_until
 
@@ -270,6 +278,76 @@ def test_who_was_stopped_with_an_answer_in_its_socket_goes_on(
         finally:
             asker.kill()
             asker.wait()
+
+
+# Waits until it may write to the socket it was given, for a second at most.
+WRITER = """
+import socket, sys, time
+from kazoo.handlers.threading import SequentialThreadingHandler
+from parkazoo.waiting import Waiting
+ours = socket.socket(fileno=int(sys.argv[1]))
+end = time.monotonic() + 1
+waiting = Waiting(SequentialThreadingHandler(), lambda writing: end)
+print("waits", flush=True)
+print(len(waiting.select([], [ours], [], 10)[1]), flush=True)
+"""
+
+
+def test_who_was_stopped_while_more_was_taken_goes_on() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while ours.send(b"x" * 65536):
+            pass
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(ours.fileno())],
+        pass_fds=[ours.fileno()],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    ours.close()
+    assert writer.stdout is not None
+    try:
+        assert writer.stdout.readline() == "waits\n"
+        time.sleep(0.3)
+        writer.send_signal(signal.SIGSTOP)
+        while len(theirs.recv(65536)) == 65536:
+            pass
+        time.sleep(1)
+        writer.send_signal(signal.SIGCONT)
+        assert writer.stdout.readline() == "1\n"
+    finally:
+        writer.kill()
+        writer.wait()
+        theirs.close()
+
+
+def test_who_answers_and_then_takes_a_little_at_a_time_is_given_up_in_time() -> None:
+    """With an answer unread, each piece that was taken began the wait anew."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    begun = time.monotonic()
+    waiting = Waiting(SequentialThreadingHandler(), lambda writing: begun + 1)
+    theirs.send(b"an answer")
+
+    def take() -> None:
+        with contextlib.suppress(ConnectionResetError):
+            while theirs.recv(4096):
+                time.sleep(0.05)
+
+    taking = threading.Thread(target=take)
+    taking.start()
+    try:
+        with pytest.raises(ConnectionDropped):
+            while time.monotonic() < begun + 10:
+                if not waiting.select([], [ours], [], 10)[1]:
+                    break
+                ours.send(b"x" * 65536)
+        assert 1 < time.monotonic() - begun < 5
+    finally:
+        ours.close()
+        taking.join()
+        theirs.close()
 
 
 def test_a_handshake_without_an_answer_does_not_cost_the_session(

@@ -184,13 +184,16 @@ class BatchingConnection(ConnectionHandler):
 
     # -- what Kazoo's loop calls -------------------------------------------------
 
-    def _silent_until(self) -> float:
-        """When a server that says nothing is given up: after the read timeout, if
-        what was asked is without an answer for at least half of it."""
+    def _silent_until(self, writing: bool = False) -> float:
+        """When a server that says nothing is given up: after the read timeout (two
+        thirds of the session's time), if what was asked is without an answer for at
+        least half of it. Who is writing does not listen: after a quarter more, while
+        the session is still there."""
         if not (self.client._pending or self.ping_outstanding.is_set()):
             return math.inf
+        patience = self._read_seconds * (5 / 4 if writing else 1)
         half = self._read_seconds / 2
-        return max(self._heard_at + self._read_seconds, self._asked_at + half)
+        return max(self._heard_at + patience, self._asked_at + half)
 
     def _send_ping(self, connect_timeout: float) -> None:
         if not self.client._pending:

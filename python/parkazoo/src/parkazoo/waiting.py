@@ -9,8 +9,8 @@ green threads.
 Why silence ends it: Kazoo puts the end of a wait off with each request that it sends,
 so of a server that answers nothing it hears late, or never.
 
-Must never: wait beyond the time at which a server is given up, but to write to one
-whose answer is there unread: that is waited for as long as Kazoo would.
+Must never: wait beyond the time at which a server is given up, or give one up without
+a last look.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ _Answer = tuple[list[Any], list[Any], list[Any]]
 
 
 class Waiting:
-    """`silent_until`: when the server is given up if nothing is heard from it.
+    """`silent_until`: when the server is given up if nothing is heard from it; given
+    True, by who is writing and does not listen.
 
     Everything but `select` is the client's handler itself.
     """
 
-    def __init__(self, handler: Any, silent_until: Callable[[], float]) -> None:
+    def __init__(self, handler: Any, silent_until: Callable[[bool], float]) -> None:
         self._handler = handler
         self._silent_until = silent_until
         stock = SequentialThreadingHandler.select
@@ -49,12 +50,16 @@ class Waiting:
         select = self._handler.select
         return getattr(select, "__func__", None) is not type(self._handler).select
 
-    def refuse_silence(self) -> None:
+    def refuse_silence(self, writing: bool = False) -> None:
         """
         :raises ConnectionDropped: the server has been silent for too long.
         """
-        if time.monotonic() > self._silent_until():
+        if time.monotonic() > self._silent_until(writing):
             raise ConnectionDropped("no reply within the read timeout")
+
+    def _within(self, timeout: float, writing: bool) -> float:
+        left = self._silent_until(writing) - time.monotonic()
+        return min(timeout, max(0.0, left))
 
     def select(
         self,
@@ -67,20 +72,17 @@ class Waiting:
         if timeout is None or self.select_replaced or not (loop or writers):
             answer: _Answer = self._handler.select(readers, writers, others, timeout)
             return answer
-        seconds = min(timeout, max(0.0, self._silent_until() - time.monotonic()))
+        # A process that was stopped meanwhile finds nothing, whatever has come of it.
+        seconds = self._within(timeout, not loop)
         if loop:
-            # A process that was stopped meanwhile may have been answered, and not told.
             ready = self._ready(readers, seconds) or self._ready(readers, 0.0)
             answer = ready, [], []
         else:
-            answer = self._handler.select(readers, writers, others, seconds)
-            if not any(answer) and self._handler.select(writers, [], [], 0)[0]:
-                # It has answered, and is to take more before that is read.
-                rest = timeout - seconds
-                answer = self._handler.select(readers, writers, others, rest)
-                return answer
+            answer = self._handler.select([], writers, [], seconds)
+            if not answer[1]:
+                answer = self._handler.select([], writers, [], 0)
         if not any(answer):
-            self.refuse_silence()
+            self.refuse_silence(not loop)
         return answer
 
     def _ready(self, readers: Sequence[Any], seconds: float) -> list[Any]:
