@@ -91,7 +91,9 @@ def test_functions_are_called_on_the_loop_and_as_often_as_kazoos(
                 await cancelled
             await asyncio.sleep(0.5)
             await client.set("/x", b"1")
-            await asyncio.sleep(0.5)
+            while not seen or (b"1",) not in given:
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(0.5)  # for what is too much
             assert [event.type for event in seen] == ["CHANGED"]
             assert given == [(b"0",), ([], None), (b"1",)]
             assert set(threads) == {threading.main_thread()}

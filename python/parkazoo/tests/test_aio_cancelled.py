@@ -23,6 +23,8 @@ from conftest import EnsembleFactory
 from servers import PATIENCE_SECONDS
 
 HOUR = timedelta(hours=1)
+# What happens at once, unless the machine is busy.
+SOON_SECONDS = PATIENCE_SECONDS / 3
 
 
 def calls() -> set[threading.Thread]:
@@ -44,6 +46,23 @@ async def given_up(call: Any, after: float = 1) -> None:
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(call, after)
     assert time.monotonic() - begun < after + 2
+
+
+async def given_up_at(reached: threading.Event, call: Any) -> None:
+    """A task is cancelled in that call when it has come so far, and ends at once."""
+    task = asyncio.ensure_future(call)
+    while not reached.is_set():
+        await asyncio.sleep(0.01)
+    await given_up(task, 0)
+
+
+async def given_back(client: parkazoo.aio.Client) -> None:
+    """Behind the backs of tasks that were cancelled all is done."""
+
+    async def done() -> bool:
+        return not client._taking_back
+
+    assert await eventually(done, SOON_SECONDS), "it is given back"
 
 
 @contextmanager
@@ -104,7 +123,7 @@ def run(ensembles: EnsembleFactory) -> Callable[[Program], None]:
                 async def ended() -> bool:
                     return calls() <= before
 
-                assert await eventually(ended, 10), "its threads have ended"
+                assert await eventually(ended, SOON_SECONDS), "its threads have ended"
 
         asyncio.run(asyncio.wait_for(whole(), PATIENCE_SECONDS))
 
@@ -136,12 +155,13 @@ def test_a_cancelled_acquire_leaves_nothing_held(
             await asyncio.gather(
                 given_up(acquire(mine), 1.5), given_up(acquire(second), 1)
             )
+            await given_back(client)
         assert not await mine.is_acquired()
         theirs = await made(other)
-        assert await asyncio.wait_for(theirs.acquire(), 5)
+        assert await asyncio.wait_for(theirs.acquire(), SOON_SECONDS)
         assert await theirs.release()
         # And it serves again.
-        assert await asyncio.wait_for(acquire(mine), 5)
+        assert await asyncio.wait_for(acquire(mine), SOON_SECONDS)
         assert await mine.release()
 
     run(program)
@@ -154,14 +174,13 @@ def test_what_is_acquired_just_then_is_released(
     async def program(client: parkazoo.aio.Client, other: parkazoo.aio.Client) -> None:
         mine = await client.recipe(name, "/lock")
         with late(mine._made, "acquire") as acquired:
-            await given_up(mine.acquire())
-            assert acquired.is_set()
+            await given_up_at(acquired, mine.acquire())
         theirs = await other.recipe(
             "WriteLock" if name == "ReadLock" else name, "/lock"
         )
-        assert await asyncio.wait_for(theirs.acquire(), 5)
+        assert await asyncio.wait_for(theirs.acquire(), SOON_SECONDS)
         await theirs.release()
-        assert await asyncio.wait_for(mine.acquire(), 5)
+        assert await asyncio.wait_for(mine.acquire(), SOON_SECONDS)
         await mine.release()
 
     run(program)
@@ -183,7 +202,7 @@ def test_who_holds_it_already_goes_on_holding_it(
             await asyncio.sleep(0.5)
             await given_up(theirs.acquire(), 0.5)
             assert not first.done()
-        assert await asyncio.wait_for(first, 5)
+        assert await asyncio.wait_for(first, SOON_SECONDS)
         await theirs.release()
         # Both are.
         async with client.acquired(mine):
@@ -192,7 +211,7 @@ def test_who_holds_it_already_goes_on_holding_it(
             async def alone() -> bool:
                 return len(await client.get_children("/lock")) == 1
 
-            assert await eventually(alone, 10)
+            assert await eventually(alone, SOON_SECONDS)
 
     run(program)
 
@@ -209,14 +228,13 @@ def test_what_was_released_just_then_is_not_released_again(
         waiting = asyncio.create_task(mine.acquire())
         await asyncio.sleep(0.3)
         with late(mine._made, "release") as released:
-            await given_up(mine.release())
-            assert released.is_set()
-            assert await asyncio.wait_for(waiting, 5)
+            await given_up_at(released, mine.release())
+            assert await asyncio.wait_for(waiting, SOON_SECONDS)
 
         async def ended() -> bool:
             return calls() <= before
 
-        assert await eventually(ended, 10)
+        assert await eventually(ended, SOON_SECONDS)
         assert await mine.is_acquired()
         await given_up((await other.recipe("Lock", "/lock")).acquire())
         await mine.release()
@@ -288,17 +306,16 @@ def test_a_cancelled_get_takes_nothing(
         await theirs.put(b"later", 200)
         await theirs.put(b"job", 150)
         with late(mine._made, "get") as got:
-            await given_up(mine.get())
-            assert got.is_set()
-        await asyncio.sleep(1)
-        assert await asyncio.wait_for(theirs.get(), 5) == b"job"
+            await given_up_at(got, mine.get())
+        await given_back(client)
+        assert await asyncio.wait_for(theirs.get(), SOON_SECONDS) == b"job"
         if name == "LockingQueue":
             await theirs.consume()
-        assert await asyncio.wait_for(mine.get(), 5) == b"later"
+        assert await asyncio.wait_for(mine.get(), SOON_SECONDS) == b"later"
         if name == "LockingQueue":  # who has an item goes on having it
-            with late(mine._made, "get"):
-                await given_up(mine.get())
-            await asyncio.sleep(0.5)
+            with late(mine._made, "get") as got:
+                await given_up_at(got, mine.get())
+            await given_back(client)
             assert await mine.holds_lock()
 
     run(program)
@@ -319,21 +336,23 @@ def test_a_cancelled_wait_at_a_barrier_ends(run: Callable[[Program], None]) -> N
         async def nobody() -> bool:
             return await children("/both") == []
 
-        assert await eventually(nobody, 5)
+        assert await eventually(nobody, SOON_SECONDS)
         theirs = await other.recipe("DoubleBarrier", "/both", 2)
-        await asyncio.wait_for(asyncio.gather(mine.enter(), theirs.enter()), 5)
+        await asyncio.wait_for(
+            asyncio.gather(mine.enter(), theirs.enter()), SOON_SECONDS
+        )
         await given_up(mine.leave())
-        await asyncio.wait_for(theirs.leave(), 5)
-        assert await eventually(nobody, 5)
+        await asyncio.wait_for(theirs.leave(), SOON_SECONDS)
+        assert await eventually(nobody, SOON_SECONDS)
 
         party = await client.recipe("Party", "/party")
-        with late(party._made, "join"):
-            await given_up(party.join())
+        with late(party._made, "join") as joined:
+            await given_up_at(joined, party.join())
 
         async def left() -> bool:
             return await children("/party") == []
 
-        assert await eventually(left, 5)
+        assert await eventually(left, SOON_SECONDS)
 
     run(program)
 
@@ -341,9 +360,10 @@ def test_a_cancelled_wait_at_a_barrier_ends(run: Callable[[Program], None]) -> N
 def test_a_cancelled_election_is_led_by_the_next(
     run: Callable[[Program], None],
 ) -> None:
-    ended = []
+    leads, ended = threading.Event(), []
 
     async def lead() -> None:
+        leads.set()
         try:
             await asyncio.sleep(PATIENCE_SECONDS)
         finally:
@@ -353,13 +373,14 @@ def test_a_cancelled_election_is_led_by_the_next(
         mine = await client.recipe("Election", "/e", "me")
         theirs = await other.recipe("Election", "/e", "they")
         leader = asyncio.create_task(theirs.run(lead))
-        await asyncio.sleep(1)
+        while not leads.is_set():
+            await asyncio.sleep(0.01)
         await given_up(mine.run(lead))
         leader.cancel()
         with pytest.raises(asyncio.CancelledError):
             await leader
         next_leads = []
-        await asyncio.wait_for(mine.run(next_leads.append, 1), 5)
+        await asyncio.wait_for(mine.run(next_leads.append, 1), SOON_SECONDS)
         assert (next_leads, ended) == ([1], [True])
         assert await mine.contenders() == []
 
@@ -382,17 +403,17 @@ def test_a_lease_or_a_partitioner_that_nobody_waits_for_is_given_back(
             lock = path if not many else f"{path}/0"
             async with other.lock(lock):
                 await given_up(lease(client, "me"))
+                await given_back(client)
             assert await lease(other, "they")
             await other.delete(f"{lock}/lease_holder")
 
             with late_maker(client, name) as obtained:
-                await given_up(lease(client, "me"))
-                assert obtained.is_set()
-            await asyncio.sleep(1)
+                await given_up_at(obtained, lease(client, "me"))
+            await given_back(client)
             assert await lease(other, "they")
-            with late_maker(client, name):  # a renewal stays
-                await given_up(lease(client, "they"))
-            await asyncio.sleep(1)
+            with late_maker(client, name) as obtained:  # a renewal stays
+                await given_up_at(obtained, lease(client, "they"))
+            await given_back(client)
             assert not await lease(other, "me")
 
         await given_up_partitioner(client, other)
@@ -401,13 +422,13 @@ def test_a_lease_or_a_partitioner_that_nobody_waits_for_is_given_back(
         client: parkazoo.aio.Client, other: parkazoo.aio.Client
     ) -> None:
         with late_maker(client, "SetPartitioner") as joined:
-            await given_up(client.recipe("SetPartitioner", "/set", ("a", "b")))
-            assert joined.is_set()
+            joining = client.recipe("SetPartitioner", "/set", ("a", "b"))
+            await given_up_at(joined, joining)
 
         async def nobody() -> bool:
             return (await other.get_children("/set/party")) == []
 
-        assert await eventually(nobody, 5)
+        assert await eventually(nobody, SOON_SECONDS)
 
     run(program)
 
