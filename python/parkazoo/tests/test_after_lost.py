@@ -237,6 +237,7 @@ client.add_listener(states.append)
 for name, (number, password) in client.client_ids.items():
     print(name, number, password.hex(), flush=True)
 wait_until(lambda: states[-3:] == ["LOST", "CONNECTED", "SUSPENDED"], "it goes on")
+print("goes on", flush=True)
 assert client.get_async("/").get(timeout=5)
 wait_until(lambda: client.connected, "it is whole")
 client.stop()
@@ -270,7 +271,7 @@ def test_a_degraded_client_of_gevent_goes_on_after_lost(
         away.kill()
         _, number, password = next(words for words in said if words[0] == name)
         end(root.hosts, (int(number), bytes.fromhex(password)))
-        time.sleep(QUICK["timeout"] * 2)
+        assert process.stdout.readline() == "goes on\n"
         away.start()
         out, _ = process.communicate(timeout=PATIENCE_SECONDS)
         assert out.strip() == "done" and process.returncode == 0
