@@ -241,10 +241,13 @@ from parkazoo.connection import BatchingClient
 client = BatchingClient(sys.argv[1], timeout=10)
 heard = []
 client.start(60)
+client.get("/")  # behind it CONNECTED has been told to all who listened then
 client.add_listener(heard.append)
 print("ready", flush=True)
 sys.stdin.readline()
 asked = client.get_async("/")
+while not client._pending:
+    time.sleep(0.01)
 time.sleep(0.3)
 print("asked", flush=True)
 sys.stdin.readline()

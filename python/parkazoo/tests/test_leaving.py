@@ -298,7 +298,7 @@ def test_a_word_that_nobody_bears_out_is_said_and_followed_no_further(
         ):
             before = word(second, data)
             wait_until(lambda: says in str(client._sessions.refused), says)  # noqa: B023
-            assert client.state == KazooState.SUSPENDED
+            wait_until(lambda: client.state == KazooState.SUSPENDED, "it is told")
             with pytest.raises(NamespaceMismatch, match=says):
                 client.get("/p/x")
             word(second, before)
