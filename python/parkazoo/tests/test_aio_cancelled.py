@@ -45,7 +45,7 @@ async def given_up(call: Any, after: float = 1) -> None:
     begun = time.monotonic()
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(call, after)
-    assert time.monotonic() - begun < after + 2
+    assert time.monotonic() - begun < after + 10
 
 
 async def given_up_at(reached: threading.Event, call: Any) -> None:

@@ -125,7 +125,7 @@ def test_a_start_in_vain_says_who_did_not_answer(ensembles: EnsembleFactory) -> 
     other.kill()
     late = ParKazooClient(one.hosts)
     with pytest.raises(KazooTimeoutError, match=f"from {name} .{other.hosts}. within"):
-        late.start(4)
+        late.start(8)
     other.start()
 
 
