@@ -10,9 +10,10 @@ from kazoo.protocol.serialization import GetChildren2, GetData, Sync
 from kazoo.protocol.states import KeeperState, WatchedEvent, ZnodeStat
 
 from parkazoo import ParKazooClient
-from parkazoo.ensemble import EnsembleClient, Shared
+from parkazoo.ensemble import EnsembleClient
 from parkazoo.layout import CONFIG
 from parkazoo.mapping import Table
+from parkazoo.sharing import Shared
 from parkazoo.wire import Fenced
 
 

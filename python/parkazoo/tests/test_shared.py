@@ -10,7 +10,7 @@ from typing import Any
 from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.serialization import Exists
 
-from parkazoo.ensemble import Shared
+from parkazoo.sharing import Shared
 from servers import PATIENCE_SECONDS
 from test_client import Maker, nothing_wrong
 

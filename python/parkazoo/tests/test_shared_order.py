@@ -11,7 +11,7 @@ from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.states import KeeperState
 
 from fakes import Fake
-from parkazoo.ensemble import Shared
+from parkazoo.sharing import Shared
 
 
 def shares(fake: Fake, name: str) -> int:
