@@ -61,9 +61,10 @@ def test_functions_are_called_on_the_loop_and_as_often_as_kazoos(
             await client.get("/x", seen.append)
             await client.get("/x", seen.append)
             await client.exists("/x", seen.append)
-            client.add_listener(seen.append)
-            client.add_listener(seen.append)
-            client.remove_listener(seen.append)
+            heard: list[Any] = []  # CONNECTED, maybe: `start` does not wait for that
+            client.add_listener(heard.append)
+            client.add_listener(heard.append)
+            client.remove_listener(heard.append)
             assert not client.client.state_listeners
             with pytest.raises(TypeError):
                 await client.get("/x", 1)

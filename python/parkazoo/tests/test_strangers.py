@@ -16,6 +16,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from conftest import EnsembleFactory, empty, running, started
 from parkazoo import NamespaceMismatch, NotInitialized, ParKazooClient, cli
 from parkazoo.ensemble import EnsembleClient
+from parkazoo.layout import CONFIG
 from servers import PATIENCE_SECONDS, Ensemble, wait_until
 from test_addresses import PATIENT
 from test_client import nothing_wrong
@@ -254,6 +255,30 @@ def test_a_running_client_stops_using_a_member_that_was_emptied(
         for path in here:
             with pytest.raises(NamespaceMismatch, match="its data was lost"):
                 client.get_children(path)
+
+
+@pytest.mark.parametrize("lazy", [False, True], ids=["eager", "lazy"])
+def test_a_member_emptied_before_and_after_a_client_looked_is_not_used(
+    ensembles: EnsembleFactory, lazy: bool
+) -> None:
+    """Its copy of the table went first, and the client came back when only its name
+    was there: of what went after that it took no notice."""
+    taken = ensembles(2)
+    hosts = ";".join(e.hosts for e in taken)
+    with started(hosts, lazy=lazy, **PATIENT) as client:
+        fill(client)
+        heard: list[str] = []
+        client.add_listener(heard.append)
+        plain = KazooClient(taken[1].hosts, timeout=30)
+        plain.start(PATIENCE_SECONDS)
+        plain.delete(CONFIG)
+        plain.stop()
+        plain.close()
+        wait_until(lambda: heard == ["SUSPENDED", "CONNECTED"], "it has looked")
+        assert client._sessions.refused is None  # it may be one that joins
+        empty(taken[1])
+        wait_until(lambda: says(client, "holds nothing of this"), "it has noticed")
+        assert client.state != KazooState.CONNECTED
 
 
 def test_the_commands_say_which_member_was_emptied(

@@ -495,13 +495,18 @@ class EnsembleClient(BatchingClient):
             self.owner.has_left(self)
             seen = self.owner.refusal(self) or seen
         with self._asking:
-            gone = isinstance(seen, NoNodeError) and self.copy is not None
+            had = self.copy is not None or self.met is not None
+            gone = isinstance(seen, NoNodeError) and had
             if gone:
                 self.copy = None
             if isinstance(seen, Table):
                 self.copy = seen
             if number == self.asked and not self.removed:
                 self.newest = self.copy.generation if self.copy else 0
+        if isinstance(seen, NoNodeError) and not gone and self.said is not None:
+            # It may join, or it is just being emptied: then its name goes, too.
+            name = Exists(IDENTITY, self._configuration_changed)
+            self._call(name, Reply(self._name_seen, lambda error: None))
         # One that went ahead of others does not tell that they have been answered.
         self.owner.configuration_seen(self, seen, 0 if first else number)
         # We are on the connection's thread. Of a copy that is gone it must be known
@@ -509,7 +514,12 @@ class EnsembleClient(BatchingClient):
         if isinstance(seen, NamespaceMismatch):
             raise Refused(str(seen))
         if gone and not self.closing:
-            raise ConnectionDropped(str(seen))
+            raise ConnectionDropped("its copy of the table is gone")
+
+    def _name_seen(self, stat: Any) -> None:
+        """There is no copy: is there nothing, which the next connection looks at?"""
+        if stat is None and not self.closing:
+            raise ConnectionDropped("neither a copy of the table nor a name is there")
 
 
 def _parsed(data: bytes) -> Table | ConfigurationInvalid:
