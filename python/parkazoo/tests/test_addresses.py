@@ -139,11 +139,13 @@ def test_a_silent_server_is_waited_for_as_long_as_was_said(
 ) -> None:
     """It took fifteen seconds, or eight."""
     hosts, nobody = ensembles(1)[0].hosts, f"127.0.0.1:{free_port()}"
+    begun = time.monotonic()
     assert cli.main(["--hosts", hosts, "init"]) == 0
+    machine = time.monotonic() - begun  # how slow it is just now
     for words in (["add-ensemble", nobody], ["set-hosts", "e0", nobody]):
         begun = time.monotonic()
         assert cli.main(["--hosts", hosts, "--timeout", "2", *words]) == 2
-        assert time.monotonic() - begun < 6
+        assert time.monotonic() - begun < 6 + 3 * machine
         assert nobody in capsys.readouterr().err
 
 

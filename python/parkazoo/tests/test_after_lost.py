@@ -66,7 +66,7 @@ def in_use(client: ParKazooClient) -> set[str]:
 def answers(client: Any, paths: list[str]) -> bool:
     try:
         for path in paths:
-            client.get_async(f"{path}/x").get(timeout=5)
+            client.get_async(f"{path}/x").get(timeout=PATIENCE_SECONDS)
     except (KazooException, client.handler.timeout_exception):
         return False
     return True

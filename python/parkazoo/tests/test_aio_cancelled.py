@@ -289,7 +289,7 @@ def test_cancelled_at_any_time_nobody_is_in_the_way(
 
         await asyncio.gather(*[rounds(number) for number in range(6)])
         for number in range(6):
-            await asyncio.wait_for(once(recipes[number], number), 20)
+            await asyncio.wait_for(once(recipes[number], number), SOON_SECONDS)
 
     run(program)
 

@@ -156,7 +156,7 @@ def test_a_degraded_client_syncs_with_those_that_are_there(
             threading.Thread(
                 target=lambda: client.sync(path) and done.set(), daemon=True
             ).start()
-            assert done.wait(15)
+            assert done.wait(PATIENCE_SECONDS)
         assert client.sync(path) == path
 
 
@@ -201,4 +201,4 @@ def test_a_stop_that_is_interrupted_stops(
     with pytest.raises(KeyboardInterrupt):
         client.stop()
     assert not client.connected
-    wait_until(lambda: other.exists("/mine") is None, "its sessions have ended", 10)
+    wait_until(lambda: other.exists("/mine") is None, "its sessions have ended", 20)

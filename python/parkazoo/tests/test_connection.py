@@ -215,7 +215,7 @@ def test_a_silent_server_that_takes_no_more_is_given_up(
 ) -> None:
     """What did not fit its socket was waited for as long as a session lasts, from then
     on, so the client was CONNECTED when that had long ended."""
-    seconds = 10.0
+    seconds = 20.0
     with contextlib.closing(Proxy(ensemble.servers[0].client_port)) as proxy:
         client = BatchingClient(proxy.address, timeout=seconds)
         with running(client):
@@ -238,7 +238,7 @@ def test_a_silent_server_that_takes_no_more_is_given_up(
 ASKER = """
 import sys, time
 from parkazoo.connection import BatchingClient
-client = BatchingClient(sys.argv[1], timeout=10)
+client = BatchingClient(sys.argv[1], timeout=20)
 heard = []
 client.start(60)
 client.get("/")  # behind it CONNECTED has been told to all who listened then
@@ -251,7 +251,7 @@ while not client._pending:
 time.sleep(0.3)
 print("asked", flush=True)
 sys.stdin.readline()
-print(type(asked.get(timeout=20)).__name__, heard, flush=True)
+print(type(asked.get(timeout=60)).__name__, heard, flush=True)
 """
 
 
@@ -274,7 +274,7 @@ def test_who_was_stopped_with_an_answer_in_its_socket_goes_on(
             assert asker.stdout.readline() == "asked\n"
             asker.send_signal(signal.SIGSTOP)
             proxy.release()
-            time.sleep(7.2)  # more than two thirds of its session, and less than all
+            time.sleep(14.4)  # more than two thirds of its session, and less than all
             print(file=asker.stdin, flush=True)
             asker.send_signal(signal.SIGCONT)
             assert asker.stdout.readline() == "tuple []\n"
@@ -346,7 +346,7 @@ def test_who_answers_and_then_takes_a_little_at_a_time_is_given_up_in_time() -> 
                 if not waiting.select([], [ours], [], 10)[1]:
                     break
                 ours.send(b"x" * 65536)
-        assert 1 < time.monotonic() - begun < 5
+        assert 1 < time.monotonic() - begun < 9
     finally:
         ours.close()
         taking.join()

@@ -87,7 +87,7 @@ def test_credentials_are_answered_by_those_that_are_there(
     assert sorted(client.command_all()) == ["e0", "e1"]
     broken, well, gone = break_one(client, taken)
     wait_until(lambda: client.state == KazooState.SUSPENDED, "it is suspended")
-    assert client.add_auth_async("digest", "alice:pw").get(timeout=10)
+    assert client.add_auth_async("digest", "alice:pw").get(timeout=PATIENCE_SECONDS)
     assert list(client.command_all().values()) == ["imok"]
     mine = [make_digest_acl("alice", "pw", all=True)]
     client.create(f"{well[0]}/mine", b"here", acl=mine)

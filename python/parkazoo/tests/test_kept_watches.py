@@ -176,7 +176,7 @@ def test_who_waits_for_a_lock_gets_it(
         lame.drop(monkeypatch)
         lock.release()
     try:
-        assert got.wait(15)
+        assert got.wait(PATIENCE_SECONDS)
     finally:
         waiter.cancel()
         thread.join(1)
@@ -354,7 +354,7 @@ def test_a_connection_ends_while_watches_are_left_again(
             client._watches._arm_again(path)  # as after a move
         assert client.table is not None
         client._sessions.by_name[client.table.seat]._call(_CONNECTION_DROP, None)
-        wait_until(lambda: KazooState.SUSPENDED in states, "it is told", 10)
+        wait_until(lambda: KazooState.SUSPENDED in states, "it is told", 20)
     finally:
         only.resume()
     wait_until(lambda: client.state == KazooState.CONNECTED, "it is back")

@@ -17,6 +17,7 @@ from parkazoo.layout import fence
 from parkazoo.mapping import Table
 from parkazoo.steps import MultiFailed
 from parkazoo.wire import Fenced, ShardMoved
+from servers import PATIENCE_SECONDS
 from test_held_reads import copy, value
 
 ONE = Table.initial({"e0": "h0:1"})
@@ -196,7 +197,7 @@ def test_a_part_of_an_intent_is_done_where_its_bucket_has_gone(undo: bool) -> No
     request, reply = fake.awaited()
     assert fences(request) == [fence(fake.a)]
     reply.set([True, True])
-    thread.join(10)
+    thread.join(PATIENCE_SECONDS)
     assert found == ([None] if undo else [True])
 
 

@@ -17,7 +17,7 @@ from kazoo.security import make_acl
 
 from conftest import EnsembleFactory, Maker, started
 from parkazoo import failpoints, remove
-from servers import Ensemble, wait_until
+from servers import PATIENCE_SECONDS, Ensemble, wait_until
 from test_recursive import (
     ALICE,
     ALL_ALICE,
@@ -151,7 +151,7 @@ def test_a_transaction_is_answered_while_the_seat_is_away(
         failpoints.hook = hook
         result = transaction.commit_async()
         try:
-            result.wait(15)
+            result.wait(PATIENCE_SECONDS)
             assert isinstance(result.exception, ConnectionLoss)
         finally:
             server.start()
@@ -198,7 +198,7 @@ def test_a_refused_transaction_whose_record_cannot_go_is_left_to_others(
         assert len(seen) == 2 and isinstance(results[1], BadVersionError)
         wait_until(lambda: client.connected and other.connected, "it is back")
         wait_until(
-            lambda: remove.roll_forward(other) or not intents_left(other), "ended", 15
+            lambda: remove.roll_forward(other) or not intents_left(other), "ended"
         )
         assert intents_left(other) == [] and client.connected
 

@@ -242,7 +242,7 @@ def test_an_ensemble_that_is_away_and_not_needed_holds_no_delete_up(
                 done.set()
 
             threading.Thread(target=delete, daemon=True).start()
-            assert done.wait(15)
+            assert done.wait(PATIENCE_SECONDS)
             assert client.exists(path) is None
         assert intents_left(client) == []
 

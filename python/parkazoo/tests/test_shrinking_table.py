@@ -10,6 +10,7 @@ from kazoo.exceptions import SessionExpiredError
 
 from parkazoo.mapping import Table
 from parkazoo.wire import ShardMoved
+from servers import PATIENCE_SECONDS
 from test_held_reads import Moving, copy
 
 
@@ -75,7 +76,7 @@ def test_a_session_may_be_lost_as_calls_are_released() -> None:
     def open_first(request: Any, reply: Any) -> None:
         losing.start()
         losing.join(0.3)
-        free.append(fake.sessions.lock.acquire(timeout=1))  # as opening one does
+        free.append(fake.sessions.lock.acquire(timeout=10))  # as opening one does
         if free == [True]:
             fake.sessions.lock.release()
         submit(request, reply)
@@ -83,7 +84,7 @@ def test_a_session_may_be_lost_as_calls_are_released() -> None:
     fake[fake.new].submit = open_first  # type: ignore[method-assign]
     fake.announce(fake.old)
     fake.replies(fake.old)[0][1].set(copy(fake.switched))
-    losing.join(10)
+    losing.join(PATIENCE_SECONDS)
     assert free == [True]
     assert fake.words(fake.new) == ["set"]
 
