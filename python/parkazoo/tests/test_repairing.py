@@ -122,6 +122,28 @@ def test_a_directory_that_goes_while_it_is_looked_at_is_not_found(
         assert list(checker.run()) == []
 
 
+def test_what_was_deleted_is_not_called_repaired(
+    make: Maker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = make()
+    for path in "/lost/x", "/knows/not":
+        client.create(path, makepath=True)
+    forget(client, "/lost", whole=True)
+    forget(client, "/knows", whole=False)
+    command = ["--hosts", ";".join(client.bootstrap), "check"]
+    assert cli.main(command) == 1
+    assert "2 found\nnext: `parkazoo check --repair`" in capsys.readouterr().out
+    assert cli.main([*command, "--repair", "--delete-orphans"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    ended = {line.split()[0]: line.split()[-1] for line in lines[:-1]}
+    assert ended == {"link": "(repaired)", "orphan": "(deleted)"}
+    assert lines[-1] in {
+        "2 found, 1 repaired, 1 deleted",
+        "2 found, 1 deleted, 1 repaired",
+    }
+    assert cli.main(command) == 0 and "nothing wrong" in capsys.readouterr().out
+
+
 def test_a_directory_that_comes_back_is_no_orphan(
     make: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

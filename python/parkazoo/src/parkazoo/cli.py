@@ -37,7 +37,7 @@ from parkazoo import (
     tree,
 )
 from parkazoo import hosts as hosts_string
-from parkazoo.check import Checker
+from parkazoo.check import Checker, Finding
 from parkazoo.clearing import NotCleared
 from parkazoo.client import ParKazooClient
 from parkazoo.connection import BatchingClient
@@ -412,7 +412,7 @@ def check_command(options: Any) -> int:
         checker = Checker(client, away)
         found = list(checker.run(options.repair, options.delete_orphans))
     lines = [
-        f"{f.kind:10} {f.where}: {f.what}" + ("  (repaired)" if f.repaired else "")
+        f"{f.kind:10} {f.where}: {f.what}" + (f"  ({_ended(f)})" if f.repaired else "")
         for f in found
         if f.kind != "unreadable"
     ]
@@ -421,7 +421,9 @@ def check_command(options: Any) -> int:
     if len(unreadable) > UNREADABLE_SHOWN:
         more = len(unreadable) - UNREADABLE_SHOWN
         lines.append(f"unreadable and {more} more, of which `--json` has all")
-    lines = lines or ["nothing wrong"]
+    ended = Counter(_ended(f) for f in found if f.repaired)
+    total = [f"{len(found)} found", *(f"{n} {word}" for word, n in ended.items())]
+    lines.append(", ".join(total) if found else "nothing wrong")
     mendable = any(f.mendable and not f.repaired for f in found)
     # With a stranger in the namespace nothing is repaired.
     if mendable and not options.repair and not any(f.kind == "stranger" for f in found):
@@ -434,6 +436,11 @@ def check_command(options: Any) -> int:
         )
     options.answer.give([vars(f) for f in found], lines)
     return WRONG if any(not f.repaired for f in found) else DONE
+
+
+def _ended(finding: Finding) -> str:
+    """What was done about it, if it was `repaired`."""
+    return "deleted" if finding.kind == "orphan" else "repaired"
 
 
 def add_command(options: Any) -> int:
