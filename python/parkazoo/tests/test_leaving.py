@@ -163,7 +163,7 @@ def test_a_process_that_was_away_for_less_than_its_session_notices_nothing(
     first, second = ensembles(2)
     with (
         started(first.hosts) as other,
-        reader(first.hosts, timeout=30, **WAYS[way]) as away,
+        reader(first.hosts, timeout=60, **WAYS[way]) as away,
     ):
         other.create("/p/x", b"old", makepath=True)
         assert away.read("/p/x")[0] == "old"
