@@ -6,17 +6,21 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.protocol.serialization import GetData
 from kazoo.protocol.states import KazooState, KeeperState
 
 from conftest import EnsembleFactory, empty, running, started
 from parkazoo import NamespaceMismatch, NotInitialized, ParKazooClient, cli
-from parkazoo.ensemble import EnsembleClient
-from parkazoo.layout import CONFIG
+from parkazoo.ensemble import EnsembleClient, Reply
+from parkazoo.layout import CONFIG, IDENTITY
 from servers import PATIENCE_SECONDS, Ensemble, wait_until
 from test_addresses import PATIENT
 from test_client import nothing_wrong
@@ -257,6 +261,25 @@ def test_a_running_client_stops_using_a_member_that_was_emptied(
                 client.get_children(path)
 
 
+@contextmanager
+def without_a_copy(
+    taken: list[Ensemble], **options: Any
+) -> Iterator[tuple[ParKazooClient, KazooClient]]:
+    """A client that came back to the second one when its copy of the table had gone,
+    and its name had not; and a plain client of that ensemble."""
+    hosts = ";".join(e.hosts for e in taken)
+    with (
+        started(hosts, **PATIENT, **options) as client,
+        running(KazooClient(taken[1].hosts, timeout=30)) as plain,
+    ):
+        fill(client)
+        heard: list[str] = []
+        client.add_listener(heard.append)
+        plain.delete(CONFIG)
+        wait_until(lambda: heard == ["SUSPENDED", "CONNECTED"], "it has looked")
+        yield client, plain
+
+
 @pytest.mark.parametrize("lazy", [False, True], ids=["eager", "lazy"])
 def test_a_member_emptied_before_and_after_a_client_looked_is_not_used(
     ensembles: EnsembleFactory, lazy: bool
@@ -264,21 +287,56 @@ def test_a_member_emptied_before_and_after_a_client_looked_is_not_used(
     """Its copy of the table went first, and the client came back when only its name
     was there: of what went after that it took no notice."""
     taken = ensembles(2)
-    hosts = ";".join(e.hosts for e in taken)
-    with started(hosts, lazy=lazy, **PATIENT) as client:
-        fill(client)
-        heard: list[str] = []
-        client.add_listener(heard.append)
-        plain = KazooClient(taken[1].hosts, timeout=30)
-        plain.start(PATIENCE_SECONDS)
-        plain.delete(CONFIG)
-        plain.stop()
-        plain.close()
-        wait_until(lambda: heard == ["SUSPENDED", "CONNECTED"], "it has looked")
-        assert client._sessions.refused is None  # it may be one that joins
+    with without_a_copy(taken, lazy=lazy) as (client, _):
+        assert client._sessions.refused is None
         empty(taken[1])
         wait_until(lambda: says(client, "holds nothing of this"), "it has noticed")
         assert client.state != KazooState.CONNECTED
+
+
+def test_a_name_that_is_written_again_holds_no_reads_up(
+    ensembles: EnsembleFactory,
+) -> None:
+    """As `add-ensemble` and `set-hosts` write it. Reads under way there waited for a
+    minute, and ended with Contention."""
+    taken = ensembles(2)
+    with without_a_copy(taken) as (client, plain):
+        here, _ = of(client, taken[1])
+        asked: list[Any] = []
+        for _ in range(5):
+            asked += [client.get_async(f"{p}/x") for p in here for _ in range(40)]
+            plain.set(IDENTITY, plain.get(IDENTITY)[0])
+        for each in asked:
+            assert each.get(timeout=PATIENCE_SECONDS / 3)[0] == b"ours"
+        assert not client._fencing.waiting and client.connected
+
+
+def test_a_member_without_a_copy_whose_name_is_anothers_is_not_used(
+    ensembles: EnsembleFactory,
+) -> None:
+    taken = ensembles(2)
+    with without_a_copy(taken) as (client, plain):
+        plain.set(IDENTITY, b"e7")
+        wait_until(lambda: says(client, "says that it is e7"), "it has noticed")
+        assert client.state != KazooState.CONNECTED
+
+
+def test_a_reading_of_the_table_that_was_not_sent_ends_with_the_others(
+    ensembles: EnsembleFactory,
+) -> None:
+    """It ended the ending of all that was queued behind it, and from then on calls to
+    the member counted as never over."""
+    with started(ensembles(1)[0].hosts) as client:
+        assert client.table is not None
+        session = client._sessions.by_name[client.table.seat]
+        seen = partial(session._configuration_seen, session.asked, False)
+        behind = client.handler.async_result()
+        session._queue.append((GetData(CONFIG, None), Reply(seen, seen)))
+        session._queue.append((GetData(CONFIG, None), behind))
+        session._end_queued(NamespaceMismatch("it is somebody else's"))
+        with pytest.raises(NamespaceMismatch):
+            behind.get(timeout=0)
+        assert session.ending == []
 
 
 def test_the_commands_say_which_member_was_emptied(

@@ -352,12 +352,14 @@ class EnsembleClient(BatchingClient):
 
     def _end_queued(self, why: Exception) -> None:
         self.ending.append(True)
-        with suppress(IndexError):
-            while True:
-                reply = self._queue.popleft()[1]
-                if reply is not None:
-                    reply.set_exception(why)
-        self.ending.pop()
+        try:
+            with suppress(IndexError):
+                while True:
+                    reply = self._queue.popleft()[1]
+                    if reply is not None:
+                        reply.set_exception(why)
+        finally:
+            self.ending.pop()
 
     def _make_state_change(self, state: str) -> None:
         if self.state == state:
@@ -504,22 +506,33 @@ class EnsembleClient(BatchingClient):
             if number == self.asked and not self.removed:
                 self.newest = self.copy.generation if self.copy else 0
         if isinstance(seen, NoNodeError) and not gone and self.said is not None:
-            # It may join, or it is just being emptied: then its name goes, too.
-            name = Exists(IDENTITY, self._configuration_changed)
-            self._call(name, Reply(self._name_seen, lambda error: None))
+            self._watch_name()
         # One that went ahead of others does not tell that they have been answered.
         self.owner.configuration_seen(self, seen, 0 if first else number)
         # We are on the connection's thread. Of a copy that is gone it must be known
         # whether all is: that is looked at when the next connection is made.
-        if isinstance(seen, NamespaceMismatch):
+        if isinstance(seen, NamespaceMismatch) and seen is not found:
             raise Refused(str(seen))
         if gone and not self.closing:
             raise ConnectionDropped("its copy of the table is gone")
 
-    def _name_seen(self, stat: Any) -> None:
-        """There is no copy: is there nothing, which the next connection looks at?"""
-        if stat is None and not self.closing:
-            raise ConnectionDropped("neither a copy of the table nor a name is there")
+    def _watch_name(self) -> None:
+        """Without a copy it may be one that is just being emptied: then its name goes,
+        too. That is not what answers come from, so none is held for it."""
+        name = GetData(IDENTITY, self._name_changed)
+        self._call(name, Reply(self._name_seen, self._name_seen))
+
+    def _name_changed(self, event: Any) -> None:
+        if event.type != "NONE" and not self.closing and self.copy is None:
+            self._watch_name()
+
+    def _name_seen(self, found: Any) -> None:
+        """Is it as it was? If not, the next connection looks what there is."""
+        gone = isinstance(found, NoNodeError)
+        if isinstance(found, Exception) and not gone:
+            return  # the connection has ended
+        if (gone or _named(found) != self.said) and not self.closing:
+            raise ConnectionDropped("it has no copy of the table, and not its name")
 
 
 def _parsed(data: bytes) -> Table | ConfigurationInvalid:
