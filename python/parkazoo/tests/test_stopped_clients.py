@@ -68,7 +68,7 @@ PLACES += [
     for label in ("create.0.child", "transaction.1.commit")
     for when in (BEFORE, AFTER)
 ]
-WITH_INTENT = ("remove_tree", "transaction_across")
+WITH_INTENT = ("remove_tree", "transaction_across", "buckets_across")
 ENDINGS = [
     (operation, failpoint, ending)
     for operation, failpoint in PLACES
@@ -296,6 +296,39 @@ def beside_transaction_across(story: Story) -> None:
         assert set(found.values()) == {b"new"}
 
 
+def beside_buckets_across(story: Story) -> None:
+    """Somebody makes the first child before it does, if it has not."""
+    client = story.client
+    story.end_sessions()
+    if story.overtaken:
+        finish(client)
+        assert buckets_across(client) in (BEFORE, AFTER)
+    taken = False
+    with contextlib.suppress(NodeExistsError):
+        taken = bool(client.create("/v/d/t", b"other"))
+    outcome = story.go_on()
+    finish(client)
+    if taken:
+        assert client.get("/v/d/t")[0] == b"other" and outcome != "done"
+        client.delete("/v/d/t")
+        assert buckets_across(client) == BEFORE
+    else:
+        assert buckets_across(client) in (
+            [AFTER] if outcome == "done" else [BEFORE, AFTER]
+        )
+
+
+def buckets_across(client: Any) -> str | None:
+    """Is all as it was, or as it was to be?"""
+    paths = ("/v/a1/t", "/v/d/t", "/v/used")
+    found = [value(client, path) for path in paths], client.get_children("/v/d")
+    states = {
+        BEFORE: ([None, None, b""], []),
+        AFTER: ([b"new", b"new", None], ["t"]),
+    }
+    return next((when for when, state in states.items() if state == found), None)
+
+
 def beside_move(story: Story) -> None:
     client = story.client
     if story.overtaken:
@@ -409,7 +442,7 @@ def nothing_wrong_any_more(client: Any) -> None:
 
 
 def test_each_operation_has_somebody_beside_it() -> None:
-    assert set(BESIDE) == set(OPERATIONS) - {"finish", "own", "buckets_across"}
+    assert set(BESIDE) == set(OPERATIONS) - {"finish", "own"}
     assert set(LABELS) - {"intent.5.undo"} == {
         place.partition(":")[0] for _, place in PLACES
     }
