@@ -311,13 +311,15 @@ def test_a_name_that_is_written_again_holds_no_reads_up(
         assert not client._fencing.waiting and client.connected
 
 
+@pytest.mark.parametrize(("name", "word"), [(b"e7", "e7"), (None, "nobody")])
 def test_a_member_without_a_copy_whose_name_is_anothers_is_not_used(
-    ensembles: EnsembleFactory,
+    ensembles: EnsembleFactory, name: bytes | None, word: str
 ) -> None:
+    """Where it was null, as Java may write it, the connection's thread died of it."""
     taken = ensembles(2)
     with without_a_copy(taken) as (client, plain):
-        plain.set(IDENTITY, b"e7")
-        wait_until(lambda: says(client, "says that it is e7"), "it has noticed")
+        plain.set(IDENTITY, name)
+        wait_until(lambda: says(client, f"says that it is {word}"), "it has noticed")
         assert client.state != KazooState.CONNECTED
 
 

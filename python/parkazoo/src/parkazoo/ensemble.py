@@ -543,8 +543,9 @@ def _parsed(data: bytes) -> Table | ConfigurationInvalid:
 
 
 def _named(said: Any) -> str | None:
-    """What a server says that it is, by its answer to a read of the name."""
-    return None if said is None else str(said[0].decode(errors="replace"))
+    """What a server says that it is, by its answer to a read of the name, if any.
+    Data that is null says nobody."""
+    return None if said is None else (said[0] or b"").decode(errors="replace")
 
 
 _IGNORED = Reply(lambda value: None, lambda error: None)
