@@ -530,7 +530,7 @@ class EnsembleClient(BatchingClient):
         """Is it as it was? If not, the next connection looks what there is."""
         gone = isinstance(found, NoNodeError)
         if isinstance(found, Exception) and not gone:
-            return  # the connection has ended
+            return  # the connection has ended, or it may not be read
         if (gone or _named(found) != self.said) and not self.closing:
             raise ConnectionDropped("it has no copy of the table, and not its name")
 
