@@ -51,7 +51,7 @@ pub struct MetricsArguments {
 
 /// Where reading a node's events goes on.
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct EventCursor {
     run: u64,
     after: u64,
 }
@@ -67,13 +67,18 @@ fn chosen(client: &Client, from: Option<u32>) -> Result<Vec<NodeId>, CliError> {
 }
 
 /// The next page of a node's events, each with its node's id.
-async fn page(client: &Client, node: NodeId, place: &mut Place, wait_ms: u32) -> Result<Vec<Json>, String> {
+async fn page(
+    client: &Client,
+    node: NodeId,
+    place: &mut EventCursor,
+    wait_ms: u32,
+) -> Result<Vec<Json>, String> {
     let get = EventsGet { run: place.run, after: place.after, count_max: PAGE, wait_ms };
     let answer = client.events(node, get).await.map_err(|error| error.to_string())?;
     let page: Json = serde_json::from_slice(&answer).map_err(|error| error.to_string())?;
     let run = page["run"].as_u64().unwrap_or(0);
     let expected = if run == place.run { place.after + 1 } else { 1 };
-    *place = Place { run, after: page["next"].as_u64().unwrap_or(0) };
+    *place = EventCursor { run, after: page["next"].as_u64().unwrap_or(0) };
     let mut events = page["events"].as_array().cloned().unwrap_or_default();
     if let Some(first) = events.first().and_then(|event| event["sequence"].as_u64())
         && first > expected
@@ -92,7 +97,7 @@ pub(crate) async fn events(shared: Shared, arguments: EventsArguments) -> Result
     let (mut told, mut silent) = (Vec::new(), Vec::new());
     let mut places = Vec::new();
     for node in nodes {
-        let mut place = Place::default();
+        let mut place = EventCursor::default();
         loop {
             match page(&client, node, &mut place, 0).await {
                 Ok(events) if events.is_empty() => break,
@@ -127,7 +132,7 @@ pub(crate) async fn events(shared: Shared, arguments: EventsArguments) -> Result
 }
 
 /// Passes a node's events on until nobody takes them.
-async fn follow(client: Client, node: NodeId, mut place: Place, sender: mpsc::Sender<Json>) {
+async fn follow(client: Client, node: NodeId, mut place: EventCursor, sender: mpsc::Sender<Json>) {
     loop {
         match page(&client, node, &mut place, WAIT_MS).await {
             Ok(events) => {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use client::{Client, ClientError};
 use model::{NodeId, PartitionId};
 use serde_json::{Value as Json, json};
-use wire::messages::{RepairControl, RepairOrder};
+use wire::messages::{AntiEntropyControl, AntiEntropyOrder};
 
 use crate::failure::CliError;
 use crate::output::{print, size, table};
@@ -59,10 +59,10 @@ pub(crate) async fn run(shared: Shared, command: RepairCommand) -> Result<ExitCo
     let store = shared.store_named.then(|| shared.store.clone());
     let order = match &command {
         RepairCommand::Status(_) if partition.is_none() && store.is_none() => None,
-        RepairCommand::Status(_) => Some(RepairOrder::Look),
-        RepairCommand::Start(arguments) if arguments.scrub => Some(RepairOrder::Scrub),
-        RepairCommand::Start(_) => Some(RepairOrder::Start),
-        RepairCommand::Stop(_) => Some(RepairOrder::Stop),
+        RepairCommand::Status(_) => Some(AntiEntropyOrder::Look),
+        RepairCommand::Start(arguments) if arguments.scrub => Some(AntiEntropyOrder::Scrub),
+        RepairCommand::Start(_) => Some(AntiEntropyOrder::Start),
+        RepairCommand::Stop(_) => Some(AntiEntropyOrder::Stop),
     };
     let client = shared.client().await?;
     if let Some(store) = &store {
@@ -78,8 +78,8 @@ pub(crate) async fn run(shared: Shared, command: RepairCommand) -> Result<ExitCo
         return Err(CliError::Usage(refusal));
     }
     let part = Part { store: store.clone(), partition };
-    let control = order.map(|order| RepairControl { order, store, partition });
-    let order = order.filter(|&order| order != RepairOrder::Look);
+    let control = order.map(|order| AntiEntropyControl { order, store, partition });
+    let order = order.filter(|&order| order != AntiEntropyOrder::Look);
     let answers = ask_all(&client, control).await;
     let document = json!({ "nodes": answers.iter().map(node_json).collect::<Vec<_>>() });
     print(shared.format(), &document, || match order {
@@ -95,7 +95,7 @@ pub(crate) async fn run(shared: Shared, command: RepairCommand) -> Result<ExitCo
 
 type Answers = Vec<(NodeId, Result<Json, ClientError>)>;
 
-async fn ask_all(client: &Client, control: Option<RepairControl>) -> Answers {
+async fn ask_all(client: &Client, control: Option<AntiEntropyControl>) -> Answers {
     let cluster = client.cluster();
     let asks = cluster.nodes.iter().map(|node| {
         let control = control.clone();
@@ -141,18 +141,18 @@ impl Part {
 }
 
 /// Whether a node has anything to compare, or only to read, of what it was asked about.
-fn concerns(answer: &Json, order: RepairOrder) -> bool {
+fn concerns(answer: &Json, order: AntiEntropyOrder) -> bool {
     let mut trees =
         answer["trees"].as_array().into_iter().flatten().filter(|tree| tree["partition"].is_u64());
     let compares = |tree: &Json| match &tree["compared_with"] {
-        Json::Array(peers) => order == RepairOrder::Scrub || !peers.is_empty(),
+        Json::Array(peers) => order == AntiEntropyOrder::Scrub || !peers.is_empty(),
         _ => false,
     };
     let first = trees.next();
     first.is_none_or(|first| compares(first) || trees.any(compares))
 }
 
-fn ordered(node: NodeId, order: RepairOrder, part: &Part, answer: &Result<Json, ClientError>) -> String {
+fn ordered(node: NodeId, order: AntiEntropyOrder, part: &Part, answer: &Result<Json, ClientError>) -> String {
     let answer = match answer {
         Ok(answer) => answer,
         Err(error) => return format!("{node}  {error} (`tontine doctor` tells what to do about it)\n"),
@@ -163,18 +163,18 @@ fn ordered(node: NodeId, order: RepairOrder, part: &Part, answer: &Result<Json, 
         return format!("{node}  nothing to do: it shares no replica of{} with anybody\n", of(&what));
     }
     match order {
-        RepairOrder::Start => {
+        AntiEntropyOrder::Start => {
             format!("{node}  compares{}; `tontine repair status` shows how it goes\n", of(&what))
         }
-        RepairOrder::Stop => match what {
+        AntiEntropyOrder::Stop => match what {
             None => format!("{node}  stopped; `tontine repair start` goes on\n"),
             Some(what) => format!(
                 "{node}  leaves {what} out, and compares all else as before; `tontine repair start{options}` goes on \
                  with it\n"
             ),
         },
-        RepairOrder::Look => format!("{node}\n"),
-        RepairOrder::Scrub => {
+        AntiEntropyOrder::Look => format!("{node}\n"),
+        AntiEntropyOrder::Scrub => {
             let what = what.map_or_else(String::new, |what| format!(" of {what}"));
             format!("{node}  reads all records{what}; `tontine repair status` shows what it finds\n")
         }
@@ -410,18 +410,18 @@ mod tests {
         };
         let tree = |peers: Json| json!({ "trees": [{ "partition": 7, "compared_with": peers }] });
         assert_eq!(
-            stopped(Some(PartitionId(7)), RepairOrder::Stop, tree(json!([2]))),
+            stopped(Some(PartitionId(7)), AntiEntropyOrder::Stop, tree(json!([2]))),
             "n1  leaves partition 7 of store carts out, and compares all else as before; `tontine repair start --store \
              carts --partition 7` goes on with it\n"
         );
         assert_eq!(
-            stopped(None, RepairOrder::Start, json!({ "trees": [] })),
+            stopped(None, AntiEntropyOrder::Start, json!({ "trees": [] })),
             "n1  compares store carts; `tontine repair status` shows how it goes\n"
         );
         for (peers, order) in [
-            (Json::Null, RepairOrder::Start),
-            (json!([]), RepairOrder::Stop),
-            (Json::Null, RepairOrder::Scrub),
+            (Json::Null, AntiEntropyOrder::Start),
+            (json!([]), AntiEntropyOrder::Stop),
+            (Json::Null, AntiEntropyOrder::Scrub),
         ] {
             assert_eq!(
                 stopped(Some(PartitionId(7)), order, tree(peers)),

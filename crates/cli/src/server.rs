@@ -9,7 +9,7 @@ use model::{Cluster, NodeId};
 use node::doors::resp::RespOptions;
 use node::engines::{Engines, LogEngines, MemoryEngines};
 use node::events::Event;
-use node::{IdentityError, Node, NodeConfig, Place, StartError, Worker};
+use node::{IdentityError, Installation, Node, NodeConfig, StartError, Worker};
 use parking_lot::Mutex;
 use runtime::disk::os::OsDisk;
 use runtime::network::bytes::{self, ByteListener};
@@ -160,8 +160,8 @@ async fn open(spec: &NodeSpec, ports: &Ports, port: u16) -> Result<Arc<Node>, Cl
         ..RespOptions::default()
     };
     config.coordinator.hedge_after = spec.hedge_after;
-    config.repair.period = spec.repair_period;
-    config.place = Place {
+    config.antientropy.period = spec.repair_period;
+    config.installation = Installation {
         process_id: std::process::id(),
         data_directory: absolute(&spec.data_dir),
         coordination_directory: absolute(&spec.coordination_dir),

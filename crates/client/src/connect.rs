@@ -11,7 +11,7 @@ use model::{Cluster, NodeId, VersionSet};
 use parking_lot::RwLock;
 use runtime::Ports;
 use wire::messages::{
-    ClusterGet, Peer, RepairControl, RepairGet, Request, RequestOptions, Response, StatusGet,
+    AntiEntropyControl, AntiEntropyGet, ClusterGet, Peer, Request, RequestOptions, Response, StatusGet,
 };
 
 use crate::coordinator::{Coordinator, CoordinatorOptions, Replicas, Scope};
@@ -149,17 +149,21 @@ impl Client {
 
     /// How repair stands at a node, as JSON.
     pub async fn repair_status(&self, node: NodeId) -> Result<Bytes, ClientError> {
-        self.repair(node, Request::RepairGet(RepairGet {})).await
+        self.repair(node, Request::AntiEntropyGet(AntiEntropyGet {})).await
     }
 
     /// Orders a node to start or stop comparing, or to scrub; answers how repair stands there, as JSON.
-    pub async fn repair_control(&self, node: NodeId, control: RepairControl) -> Result<Bytes, ClientError> {
-        self.repair(node, Request::RepairControl(control)).await
+    pub async fn repair_control(
+        &self,
+        node: NodeId,
+        control: AntiEntropyControl,
+    ) -> Result<Bytes, ClientError> {
+        self.repair(node, Request::AntiEntropyControl(control)).await
     }
 
     async fn repair(&self, node: NodeId, request: Request) -> Result<Bytes, ClientError> {
         match self.inner.call(node, request).await? {
-            Response::RepairDocument(document) => Ok(document.json),
+            Response::AntiEntropyDocument(document) => Ok(document.json),
             other => {
                 Err(ClientError::Indeterminate { detail: format!("unexpected answer {}", other.name()) })
             }

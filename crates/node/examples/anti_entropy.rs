@@ -24,7 +24,7 @@ use model::{
     Cluster, Consistency, Generation, Node as Member, NodeId, Ring, Store, StoreName, Token, Value, Zone,
 };
 use node::engines::MemoryEngines;
-use node::stores::{LocalStore, Place, Stamper, WriteOrder};
+use node::stores::{KeyPlace, LocalStore, Stamper, WriteOrder};
 use node::view::{CurrentView, View};
 use node::{Node, NodeConfig};
 use runtime::Ports;
@@ -146,7 +146,7 @@ async fn writes(arguments: &Arguments) {
         let place = view.route(&treed, &key).place;
         (key, place)
     };
-    let places: Vec<(Bytes, Place)> = (0..arguments.records).map(routed).collect();
+    let places: Vec<(Bytes, KeyPlace)> = (0..arguments.records).map(routed).collect();
     for store in [&plain, &treed] {
         for (key, place) in &places {
             store.stamp(*place, key, order(1)).unwrap();
@@ -197,7 +197,7 @@ async fn start(id: u32, service: &MemoryService) -> (Arc<Node>, Workers<()>, Por
     let mut ports = Ports::os().unwrap();
     ports.network = Arc::new(TcpNetwork::new());
     let mut config = NodeConfig::new(NodeId(id), "bench");
-    config.repair.period = Duration::from_secs(3600);
+    config.antientropy.period = Duration::from_secs(3600);
     let disk = Arc::new(SimulatedDisk::new(u64::from(id)));
     let session = Arc::new(service.open());
     let node = Node::start(config, ports.clone(), disk, Arc::new(MemoryEngines), session).await.unwrap();
@@ -225,12 +225,12 @@ fn free_address() -> String {
 /// One comparison, from the order to its end: how long it took by the node's own account, and what it found.
 fn compare_once(node: &Node) -> (Duration, Json) {
     let ended = |status: &Json| status["peers"][0].clone();
-    let before = ended(&node.repair().status());
+    let before = ended(&node.antientropy().status());
     let began = Instant::now();
-    node.repair().ask_for(NodeId(2));
+    node.antientropy().ask_for(NodeId(2));
     loop {
         std::thread::sleep(Duration::from_millis(1));
-        let now = ended(&node.repair().status());
+        let now = ended(&node.antientropy().status());
         let fresh = now["seconds_ago"].as_f64().is_some_and(|ago| ago < began.elapsed().as_secs_f64());
         if fresh && (before.is_null() || now["took_ms"] != before["took_ms"]) {
             let took = Duration::from_secs_f64(now["took_ms"].as_f64().unwrap() / 1e3);
@@ -249,14 +249,14 @@ async fn compare(arguments: &Arguments) {
     let mine = view.stores()[0].clone();
     let theirs = second.replica().view().get().stores()[0].clone();
     let place =
-        |key: &Bytes| Place { partition: view.route(&mine, key).place.partition, token: Token::of(key) };
+        |key: &Bytes| KeyPlace { partition: view.route(&mine, key).place.partition, token: Token::of(key) };
     println!("loading {} records into both nodes", arguments.records);
     for number in 0..arguments.records {
         let key = key(number);
         let stamped = mine.stamp(place(&key), &key, order(1)).unwrap();
         theirs.merge(place(&key), &key, &stamped.set).unwrap();
     }
-    println!("hash trees: {}", first.repair().status()["trees"][0]);
+    println!("hash trees: {}", first.antientropy().status()["trees"][0]);
     for round in 0..arguments.rounds {
         let (took, outcome) = compare_once(&first);
         println!("equal, round {round}: {:.1} ms, {outcome}", took.as_secs_f64() * 1e3);

@@ -101,7 +101,7 @@ events! {
         why: String,
     } => "{peer} is alive: {why}",
     /// A comparison with a peer found differences.
-    RepairEnded "repair-ended" {
+    ComparisonEnded "repair-ended" {
         /// With whom.
         peer: NodeId,
         /// Keys that differed.

@@ -2,15 +2,14 @@
 //!
 //! In reading order: [`Node`] starts and stops; [`view`] is what it believes about the cluster; [`stores`] is what a
 //! get, a put and a merge do to one record; [`replica`] answers for this node alone; [`front`] takes requests for any
-//! key; [`serve`] and [`doors`] are the ways in; [`events`] and [`metrics`] tell what it did.
+//! key; [`doors`] are the ways in; [`events`] and [`metrics`] tell what it did.
 //!
 //! **Architecture Invariant:** nothing here opens a socket, a file or a thread; the ports do.
 
 mod identity;
 mod local_copy;
 mod node;
-mod refill;
-mod replicas;
+mod transport;
 
 pub mod antientropy;
 pub mod collection;
@@ -24,9 +23,8 @@ pub mod handoff;
 pub mod metrics;
 pub mod pulse;
 pub mod replica;
-pub mod serve;
 pub mod stores;
 pub mod view;
 
 pub use identity::IdentityError;
-pub use node::{Node, NodeConfig, Place, StartError, Worker};
+pub use node::{Installation, Node, NodeConfig, StartError, Worker};

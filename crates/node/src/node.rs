@@ -34,23 +34,24 @@ use protocol::handoff::HandoffOptions;
 use runtime::{Disk, Moment, Ports};
 use wire::messages::Peer;
 
-use crate::antientropy::{self, Repair, RepairOptions};
+use crate::antientropy::{self, AntiEntropy, AntiEntropyOptions};
 use crate::collection::{Collection, CollectionOptions};
+use crate::doors::native::{Service, Telling};
 use crate::doors::resp;
 use crate::engines::Engines;
 use crate::events::{Event, Events};
 use crate::expiry::ExpiryOptions;
 use crate::front::{Adopt, Front};
 use crate::gossip::Gossip;
+use crate::handoff::HINT_BYTES_MAX;
 use crate::handoff::{HandoffParts, Handoffs};
 use crate::identity::Identity;
 use crate::local_copy;
 use crate::metrics::{Counter, Metrics};
 use crate::pulse::Pulse;
 use crate::replica::Replica;
-use crate::replicas::WorkerReplicas;
-use crate::serve::{Service, Telling};
-use crate::stores::{HINT_BYTES_MAX, LocalStore, Stamper};
+use crate::stores::{LocalStore, Stamper};
+use crate::transport::WorkerTransport;
 use crate::view::View;
 
 use self::offers::{Listening, Offers};
@@ -73,7 +74,7 @@ pub struct NodeConfig {
     /// How it brings hints to their targets.
     pub handoff: HandoffOptions,
     /// How it compares with its peers and looks after its own records.
-    pub repair: RepairOptions,
+    pub antientropy: AntiEntropyOptions,
     /// How it collects tombstones.
     pub collection: CollectionOptions,
     /// How it reaps values that have expired.
@@ -85,12 +86,12 @@ pub struct NodeConfig {
     /// The Redis door.
     pub resp: resp::RespOptions,
     /// Where it runs; its status says so.
-    pub place: Place,
+    pub installation: Installation,
 }
 
 /// Where a node runs, for the people who look after it. A node that is not a process of its own has none.
 #[derive(Clone, Debug, Default, serde::Serialize)]
-pub struct Place {
+pub struct Installation {
     /// Its process, on its machine.
     pub process_id: u32,
     /// Absolute path of its data.
@@ -107,13 +108,13 @@ impl NodeConfig {
             cluster: cluster.to_owned(),
             hint_bytes_max: HINT_BYTES_MAX,
             handoff: HandoffOptions::default(),
-            repair: RepairOptions::default(),
+            antientropy: AntiEntropyOptions::default(),
             collection: CollectionOptions::default(),
             expiry: ExpiryOptions::default(),
             limits: AdmissionLimits::default(),
             coordinator: CoordinatorOptions::default(),
             resp: resp::RespOptions::default(),
-            place: Place::default(),
+            installation: Installation::default(),
         }
     }
 }
@@ -145,7 +146,7 @@ pub struct Node {
     requests: Mutex<Vec<Counter>>,
     /// Where below the data directory the records lie.
     contents: String,
-    repair: Arc<Repair>,
+    antientropy: Arc<AntiEntropy>,
     started: Moment,
     stopping: AtomicBool,
     /// Read repairs of all workers.
@@ -192,8 +193,8 @@ impl Node {
         let peers = Peers::witnessed(ports.clone(), me, cluster, witness, BACKOFF_MAX);
         peers.learn(replica.view().get().cluster());
         let pulse = Pulse::new(ports.clock.clone());
-        let repair = Repair::start(antientropy::Parts {
-            options: config.repair,
+        let antientropy = AntiEntropy::start(antientropy::Parts {
+            options: config.antientropy,
             ports: ports.clone(),
             disk: disk.clone(),
             replica: replica.clone(),
@@ -208,9 +209,9 @@ impl Node {
             admission,
             replica,
             identity: tokio::sync::Mutex::new(Some(identity)),
-            peers: Mutex::new(vec![Arc::downgrade(repair.peers())]),
+            peers: Mutex::new(vec![Arc::downgrade(antientropy.peers())]),
             contents,
-            repair,
+            antientropy,
             started: ports.clock.now(),
             stopping: AtomicBool::new(false),
             repairs: Arc::default(),
@@ -258,7 +259,7 @@ impl Node {
         self.pulse.add_worker(&*ports.tasks);
         let requests = Counter::default();
         self.requests.lock().push(requests.clone());
-        let replicas = WorkerReplicas::new(self.replica.clone(), peers.clone(), adopt.clone());
+        let replicas = WorkerTransport::new(self.replica.clone(), peers.clone(), adopt.clone());
         let (options, repairs) = (self.config.coordinator, self.repairs.clone());
         let coordinator = Coordinator::sharing(Arc::new(replicas), ports.clone(), options, repairs);
         let front = Arc::new(Front::new(self.replica.clone(), peers, coordinator, adopt));
@@ -275,7 +276,7 @@ impl Node {
                 metrics: self.metrics.clone(),
             },
             requests,
-            repair: self.repair.clone(),
+            antientropy: self.antientropy.clone(),
         };
         Worker { service, door: resp::Door::new(front, self.resp.clone()) }
     }
@@ -313,8 +314,8 @@ impl Node {
     }
 
     /// Comparing, scrubbing and refilling.
-    pub fn repair(&self) -> &Arc<Repair> {
-        &self.repair
+    pub fn antientropy(&self) -> &Arc<AntiEntropy> {
+        &self.antientropy
     }
 
     /// The node's own records, for tools inside the process.
@@ -465,7 +466,7 @@ impl Node {
     /// When something could not be made durable; the next start then treats this one as a crash.
     pub async fn stop(&self) -> Result<(), StartError> {
         self.stopping.store(true, Ordering::Relaxed);
-        self.repair.close();
+        self.antientropy.close();
         if let Some(handoffs) = self.handoffs.get() {
             handoffs.stop();
         }

@@ -22,7 +22,8 @@ use wire::messages::{
 };
 
 use crate::collection::{Admitted, Epochs};
-use crate::stores::{Hints, LocalStore};
+use crate::handoff::Hints;
+use crate::stores::LocalStore;
 use crate::view::{CurrentView, View};
 
 /// Most records of one scan page, whatever the caller asks.
@@ -91,7 +92,7 @@ impl Replica {
     /// # Errors
     /// What to answer: [`StaleEpoch`] with this node's epoch, or a failure with the newer cluster document.
     pub fn admit_contents(&self, tag: Epoch, generation: Generation) -> Result<Admitted<'_>, Answered> {
-        self.epochs.admit(tag, generation, || self.standing()).map_err(|refusal| {
+        self.epochs.guard_contents(tag, generation, || self.standing()).map_err(|refusal| {
             Box::new(match refusal {
                 Refusal::StaleEpoch(epoch) => Ok(Response::StaleEpoch(StaleEpoch { epoch })),
                 _ => Err(CallError::Refused(Failure {
@@ -171,7 +172,7 @@ impl Replica {
         let Request::ReplicaMerge(ReplicaMerge { store, generation, hint_for, entries, .. }) = request else {
             return;
         };
-        let Ok((view, store)) = self.admit(store, *generation) else { return };
+        let Ok((view, store)) = self.resolve(store, *generation) else { return };
         for (key, _) in entries {
             self.read_key_ahead(&view, &store, key, *hint_for);
         }
@@ -221,7 +222,7 @@ impl Replica {
     ///
     /// # Errors
     /// `StaleGeneration` with the newer document, or `UnknownStore`.
-    pub fn admit(
+    pub fn resolve(
         &self,
         store: &str,
         generation: Generation,
@@ -250,7 +251,7 @@ impl Replica {
     }
 
     fn get(&self, request: &ReplicaGet) -> Result<ReplicaGot, Failure> {
-        let (view, store) = self.admit(&request.store, request.generation)?;
+        let (view, store) = self.resolve(&request.store, request.generation)?;
         let epoch = self.epochs.tag();
         if let [key] = &request.keys[..] {
             return Ok(ReplicaGot { epoch, sets: smallvec![self.get_one(&view, &store, key)] });
@@ -288,7 +289,7 @@ impl Replica {
         request: &ReplicaMerge,
     ) -> Result<(SmallVec<[Result<Merged, ErrorCode>; 1]>, Vec<Wait>), Answered> {
         let refused = |failure| Box::new(Err(CallError::Refused(failure)));
-        let (view, store) = self.admit(&request.store, request.generation).map_err(refused)?;
+        let (view, store) = self.resolve(&request.store, request.generation).map_err(refused)?;
         let admitted = self.admit_contents(request.epoch, request.generation)?;
         let mut outcomes = SmallVec::new();
         let mut waits = Vec::new();
@@ -347,7 +348,7 @@ impl Replica {
     }
 
     fn scan(&self, request: &Scan) -> Result<Scanned, Failure> {
-        let (_, store) = self.admit(&request.store, request.generation)?;
+        let (_, store) = self.resolve(&request.store, request.generation)?;
         let after = request.after.clone().map(|(token, key)| ScanCursor { token, key });
         let limit = ScanLimit {
             records_max: (request.records_max as usize).clamp(1, SCAN_RECORDS_MAX),

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use model::{Cluster, Generation, NodeId, PartitionId, PreferenceList, Token};
 use parking_lot::RwLock;
 
-use crate::stores::{LocalStore, Place};
+use crate::stores::{KeyPlace, LocalStore};
 
 /// The cluster at one generation, as this node sees it.
 pub struct View {
@@ -23,7 +23,7 @@ pub struct View {
 /// A key's way: where it lies, and who should hold it.
 pub struct Route {
     /// Where it lies.
-    pub place: Place,
+    pub place: KeyPlace,
     /// Who should hold it.
     pub preference: PreferenceList,
 }
@@ -64,15 +64,15 @@ impl View {
     pub fn route(&self, store: &LocalStore, key: &[u8]) -> Route {
         let token = Token::of(key);
         let (partition, preference) = self.cluster.route(store.definition(), token);
-        Route { place: Place { partition: partition.id, token }, preference }
+        Route { place: KeyPlace { partition: partition.id, token }, preference }
     }
 
     /// Where a key of `store` lies, and the nodes that should hold it: what most requests need to know.
-    pub fn replicas(&self, store: &LocalStore, key: &[u8]) -> (Place, &[NodeId]) {
+    pub fn replicas(&self, store: &LocalStore, key: &[u8]) -> (KeyPlace, &[NodeId]) {
         let token = Token::of(key);
         let partition = self.cluster.ring.partition(token);
         let replicas = model::routing::replicas(store.definition(), partition);
-        (Place { partition: partition.id, token }, replicas)
+        (KeyPlace { partition: partition.id, token }, replicas)
     }
 
     /// The partitions of a store of which `node` is a replica, each with its other replicas.

@@ -19,6 +19,5 @@ pub mod collection;
 pub mod gossip;
 pub mod handoff;
 pub mod lateness;
-pub mod merkle;
 mod planted;
 pub mod quorum;

@@ -263,14 +263,14 @@ impl World {
         config.coordinator.deadline = self.setup.deadline;
         config.handoff = self.setup.handoff;
         config.hint_bytes_max = self.setup.hint_bytes_max;
-        config.repair.period = REPAIR_PERIOD;
-        config.repair.scrub_period = SCRUB_PERIOD;
-        config.repair.patience = Duration::from_secs(1);
+        config.antientropy.period = REPAIR_PERIOD;
+        config.antientropy.scrub_period = SCRUB_PERIOD;
+        config.antientropy.patience = Duration::from_secs(1);
         (config.expiry.margin, config.expiry.interval) = (self.setup.expiry_margin, EXPIRY_INTERVAL);
         match self.setup.plant {
             Some(Plant::HastyReaping) => config.expiry.margin = Duration::ZERO,
             Some(Plant::IdleRepair) => {
-                (config.repair.period, config.repair.scrub_period) = (NEVER, NEVER);
+                (config.antientropy.period, config.antientropy.scrub_period) = (NEVER, NEVER);
                 config.hint_bytes_max = 0;
             }
             Some(Plant::OverlookedLeaves) => config.hint_bytes_max = 0,
@@ -502,7 +502,7 @@ impl World {
     pub fn tell_of_damage(&self) {
         for (position, machine) in self.machines.iter().enumerate() {
             let Some(node) = self.node(position) else { continue };
-            let status = node.repair().status();
+            let status = node.antientropy().status();
             let trees = status["trees"].as_array().into_iter().flatten();
             let repaired: u64 = trees.filter_map(|trees| trees["repaired_records_total"].as_u64()).sum();
             let (found, hints) =

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use node::stores::HINT_BYTES_MAX;
+use node::handoff::HINT_BYTES_MAX;
 use protocol::handoff::HandoffOptions;
 use storage::Durability;
 

@@ -17,7 +17,7 @@ use runtime::BoxFuture;
 
 use crate::hash::{fingerprint, spread, stripe};
 use crate::partitions::Partitions;
-use crate::walk::{Place, Walkable, Walks};
+use crate::walk::{IndexedKey, Walkable, Walks};
 use crate::{
     Change, Commit, Durable, EngineStats, Met, ScanCursor, ScanLimit, ScanPage, StorageEngine, StorageError,
     joined,
@@ -321,7 +321,7 @@ impl StorageEngine for MemoryEngine {
 }
 
 impl Walkable for MemoryEngine {
-    fn places(&self, partition: PartitionId, from: Token, places: &mut Vec<Place>) {
+    fn places(&self, partition: PartitionId, from: Token, places: &mut Vec<IndexedKey>) {
         let Some(partition) = self.partitions.get(partition) else { return };
         for stripe in &partition.stripes {
             let table = stripe.table.read();
@@ -333,7 +333,7 @@ impl Walkable for MemoryEngine {
     fn records_at(
         &self,
         partition: PartitionId,
-        (token, fingerprint): Place,
+        (token, fingerprint): IndexedKey,
         records: &mut Vec<(Bytes, Bytes)>,
     ) -> Result<usize, StorageError> {
         let Some(partition) = self.partitions.get(partition) else { return Ok(0) };

@@ -18,7 +18,7 @@ use crate::{Met, ScanCursor, ScanLimit, ScanPage, StorageError};
 const WALKS_MAX: usize = 16;
 
 /// What an index knows of a record without reading it: token and fingerprint of its key.
-pub(crate) type Place = (Token, u32);
+pub(crate) type IndexedKey = (Token, u32);
 
 /// Unfinished walks.
 #[derive(Default)]
@@ -31,20 +31,20 @@ struct Walk {
     /// The page that goes on here asks with this cursor.
     cursor: ScanCursor,
     /// Sorted, distinct.
-    places: Vec<Place>,
+    places: Vec<IndexedKey>,
     position: usize,
 }
 
 /// An index that can be walked.
 pub(crate) trait Walkable {
     /// Adds the places of all records of the partition whose token is `from` or later, in any order.
-    fn places(&self, partition: PartitionId, from: Token, places: &mut Vec<Place>);
+    fn places(&self, partition: PartitionId, from: Token, places: &mut Vec<IndexedKey>);
 
     /// Adds all records at a place, in any order, and says how many more there are that cannot be read.
     fn records_at(
         &self,
         partition: PartitionId,
-        place: Place,
+        place: IndexedKey,
         records: &mut Vec<(Bytes, Bytes)>,
     ) -> Result<usize, StorageError>;
 }
@@ -124,7 +124,7 @@ impl Walks {
         Ok(page)
     }
 
-    fn resume(&self, partition: PartitionId, after: Option<&ScanCursor>) -> Option<(Vec<Place>, usize)> {
+    fn resume(&self, partition: PartitionId, after: Option<&ScanCursor>) -> Option<(Vec<IndexedKey>, usize)> {
         let after = after?;
         let mut waiting = self.waiting.lock();
         let found = waiting.iter().position(|walk| walk.partition == partition && walk.cursor == *after)?;
@@ -142,7 +142,7 @@ impl Walks {
     }
 }
 
-fn begin(index: &dyn Walkable, partition: PartitionId, after: Option<&ScanCursor>) -> Vec<Place> {
+fn begin(index: &dyn Walkable, partition: PartitionId, after: Option<&ScanCursor>) -> Vec<IndexedKey> {
     let mut places = Vec::new();
     index.places(partition, after.map_or(Token(0), |after| after.token), &mut places);
     places.sort_unstable();

@@ -9,15 +9,15 @@ use client::peers::CallError;
 use futures_util::future::{Either, select};
 use model::limits::MESSAGE_BYTES_MAX;
 use model::{Epoch, Moment, NodeId, PartitionId, Token, VersionSet};
+use protocol::antientropy::merkle::Span;
 use protocol::antientropy::session::Listing;
 use protocol::antientropy::{Action, Event, Goal, Options, Outcome, Pace, RequestId, Session};
-use protocol::merkle::Span;
 use smallvec::SmallVec;
 use wire::messages::{
     KeyDigests, Ping, RecordsGet, RecordsPage, ReplicaMerge, Request, Response, TreeNodes, TreeSums,
 };
 
-use super::{Repair, breathe, respond};
+use super::{AntiEntropy, breathe, respond};
 use crate::stores::LocalStore;
 use crate::view::View;
 
@@ -30,7 +30,7 @@ const LEFT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// One session: with whom, about what, to which end.
 pub(crate) struct Drive<'a> {
-    pub(crate) repair: &'a Repair,
+    pub(crate) antientropy: &'a AntiEntropy,
     pub(crate) peer: NodeId,
     pub(crate) view: Arc<View>,
     pub(crate) store: Arc<LocalStore>,
@@ -54,12 +54,12 @@ impl Drive<'_> {
         partitions: Vec<(PartitionId, Span)>,
         settle: &mut (dyn FnMut(PartitionId, bool) + Send),
     ) -> Outcome {
-        let options = &self.repair.options;
+        let options = &self.antientropy.options;
         let pace = Pace::new(options.bytes_per_second);
         let mut session =
             Session::new(Options { goal: self.goal, patience: options.patience, pace }, partitions);
         let (mut actions, mut heard) = (Vec::new(), Heard::default());
-        session.start(self.repair.ports.clock.now(), &mut actions);
+        session.start(self.antientropy.ports.clock.now(), &mut actions);
         let mut waiting: VecDeque<Action> = actions.drain(..).collect();
         loop {
             let mut request = None;
@@ -73,7 +73,7 @@ impl Drive<'_> {
             match (request, session.deadline()) {
                 (Some(request), Some(deadline)) => {
                     self.observe(&request, &mut session).await;
-                    let clock = &self.repair.ports.clock;
+                    let clock = &self.antientropy.ports.clock;
                     let answer = Box::pin(self.carry_out(request, &mut heard));
                     match select(answer, clock.sleep_until(deadline)).await {
                         Either::Left(((id, event), _)) => session.step(id, event, clock.now(), &mut actions),
@@ -81,8 +81,8 @@ impl Drive<'_> {
                     }
                 }
                 (None, Some(deadline)) => {
-                    self.repair.ports.clock.sleep_until(deadline).await;
-                    session.elapsed(self.repair.ports.clock.now(), &mut actions);
+                    self.antientropy.ports.clock.sleep_until(deadline).await;
+                    session.elapsed(self.antientropy.ports.clock.now(), &mut actions);
                 }
                 (_, None) => unreachable!("a session that waits for nothing has ended"),
             }
@@ -96,21 +96,21 @@ impl Drive<'_> {
 
     /// Whether somebody has stopped comparing, or the cluster has another document by now.
     fn is_unwanted(&self) -> bool {
-        let stopped = self.goal == Goal::Equal && self.repair.state.lock().abort;
-        let accepted = self.repair.replica.view().get().cluster().generation_accepted_min;
-        stopped || self.repair.is_stopping() || self.view.cluster().generation < accepted
+        let stopped = self.goal == Goal::Equal && self.antientropy.state.lock().abort;
+        let accepted = self.antientropy.replica.view().get().cluster().generation_accepted_min;
+        stopped || self.antientropy.is_stopping() || self.view.cluster().generation < accepted
     }
 
     fn show(&self, session: &Session, heard: &mut Heard) {
         // Counting what is left goes through all that waits: not at each step.
-        let now = self.repair.ports.clock.now();
+        let now = self.antientropy.ports.clock.now();
         let left = heard.counted_at.is_none_or(|at| now.since(at) >= LEFT_INTERVAL).then(|| session.left());
         if left.is_some() {
             heard.counted_at = Some(now);
         }
         if self.goal == Goal::Refill {
-            self.repair.refill.lock().show(&session.progress());
-        } else if let Some(running) = &mut self.repair.state.lock().running {
+            self.antientropy.refill.lock().show(&session.progress());
+        } else if let Some(running) = &mut self.antientropy.state.lock().running {
             running.progress = session.progress();
             running.left = left.unwrap_or(running.left);
         }
@@ -122,17 +122,17 @@ impl Drive<'_> {
         if matches!(request, Action::CompareSums { .. } | Action::Descend { .. }) {
             return;
         }
-        let clock = &self.repair.ports.clock;
+        let clock = &self.antientropy.ports.clock;
         let asked = clock.now();
         if self.call(Ping {}).await.is_ok() {
             let took = clock.now().since(asked);
-            let there = self.repair.state.lock().usual.entry(self.peer).or_default().times(took);
-            session.observe(there.max(self.repair.pulse.times().await));
+            let there = self.antientropy.state.lock().usual.entry(self.peer).or_default().times(took);
+            session.observe(there.max(self.antientropy.pulse.times().await));
         }
     }
 
     async fn call(&self, request: impl Into<Request>) -> Result<Response, CallError> {
-        let Repair { peers, ports, options, .. } = self.repair;
+        let AntiEntropy { peers, ports, options, .. } = self.antientropy;
         peers.call(self.peer, request.into()).within(&ports.clock, options.patience).await
     }
 
@@ -200,7 +200,7 @@ impl Drive<'_> {
         else {
             return None;
         };
-        if got.epoch < respond::collected(&self.repair.replica) {
+        if got.epoch < respond::collected(&self.antientropy.replica) {
             // Read before a deletion was forgotten: it must be read again, by a peer that knows.
             self.tell_epoch().await;
             return None;
@@ -236,7 +236,7 @@ impl Drive<'_> {
         let place = self.view.route(&self.store, key).place;
         // It may wait for the disk, and nobody shall wait for it behind a lock.
         let _ = self.store.content(place, key);
-        let admitted = self.repair.replica.admit_contents(epoch, self.view.cluster().generation).ok()?;
+        let admitted = self.antientropy.replica.admit_contents(epoch, self.view.cluster().generation).ok()?;
         let set = admitted.clean(&self.store.definition().name, key, set);
         self.store.merge(place, key, &set).ok().map(|(_, changed)| changed.is_some())
     }
@@ -244,14 +244,14 @@ impl Drive<'_> {
     /// Tells the peer this node's collection epoch, by a merge of nothing.
     async fn tell_epoch(&self) {
         let (store, generation) = self.address();
-        let epoch = respond::collected(&self.repair.replica);
+        let epoch = respond::collected(&self.antientropy.replica);
         let _ = self
             .call(ReplicaMerge { store, generation, epoch, hint_for: None, entries: SmallVec::new() })
             .await;
     }
 
     async fn push(&self, keys: Vec<Bytes>) -> Option<Event> {
-        let epoch = respond::collected(&self.repair.replica);
+        let epoch = respond::collected(&self.antientropy.replica);
         let (mut entries, mut bytes, mut done, mut failed) = (SmallVec::new(), 0, 0, 0);
         for key in keys {
             let place = self.view.route(&self.store, &key).place;
@@ -274,7 +274,7 @@ impl Drive<'_> {
             let merged = match self.call(merge).await {
                 Ok(Response::ReplicaMerged(merged)) => merged,
                 Ok(Response::StaleEpoch(stale)) => {
-                    let replica = &self.repair.replica;
+                    let replica = &self.antientropy.replica;
                     replica.epochs().hear(stale.epoch, generation, replica.standing());
                     return None;
                 }
@@ -292,7 +292,7 @@ impl Drive<'_> {
         else {
             return None;
         };
-        if paged.epoch < respond::collected(&self.repair.replica) {
+        if paged.epoch < respond::collected(&self.antientropy.replica) {
             self.tell_epoch().await;
             return None;
         }

@@ -7,9 +7,10 @@ use std::time::Duration;
 use model::{PartitionId, Token};
 use storage::StorageError;
 
-use super::{Only, Read, Repair, Scrubbing, breathe, living};
+use super::compare::Scrubbed;
+use super::{AntiEntropy, Only, Read, Scrubbing, breathe, living};
 use crate::events::Event;
-use crate::stores::{LocalStore, Scrubbed};
+use crate::stores::LocalStore;
 
 /// How often it is looked for trees to count.
 const COUNT_INTERVAL: Duration = Duration::from_millis(500);
@@ -20,41 +21,41 @@ const COUNT_REST: Duration = Duration::from_micros(500);
 const SCRUB_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// Counts what must be counted, as long as the node lives.
-pub(super) async fn count(weak: Weak<Repair>) {
-    let Some(clock) = weak.upgrade().map(|repair| repair.ports.clock.clone()) else { return };
+pub(super) async fn count(weak: Weak<AntiEntropy>) {
+    let Some(clock) = weak.upgrade().map(|antientropy| antientropy.ports.clock.clone()) else { return };
     loop {
-        let Some(repair) = living(&weak) else { return };
-        let stores = repair.replica.view().get().stores().to_vec();
+        let Some(antientropy) = living(&weak) else { return };
+        let stores = antientropy.replica.view().get().stores().to_vec();
         for store in &stores {
-            mend_met(&repair, store);
+            mend_met(&antientropy, store);
             let doubtful = store.trees().summary().1;
             let mut records = 0;
             for partition in store.trees().uncounted() {
-                records += count_partition(&repair, store, partition).await;
-                if repair.is_stopping() {
+                records += count_partition(&antientropy, store, partition).await;
+                if antientropy.is_stopping() {
                     return;
                 }
             }
             if doubtful > 0 && records > 0 {
                 let store = store.definition().name.to_string();
-                repair.events.record(Event::TreesCounted { store, trees: doubtful as u64, records });
+                antientropy.events.record(Event::TreesCounted { store, trees: doubtful as u64, records });
             }
         }
-        drop((repair, stores));
+        drop((antientropy, stores));
         clock.sleep(COUNT_INTERVAL).await;
     }
 }
 
-async fn count_partition(repair: &Arc<Repair>, store: &LocalStore, partition: PartitionId) -> u64 {
+async fn count_partition(antientropy: &Arc<AntiEntropy>, store: &LocalStore, partition: PartitionId) -> u64 {
     let held = store.engine().partitions();
     let held = held.iter().find(|(id, _)| *id == partition).map_or(0, |(_, records)| *records);
     let mut met = 0;
     loop {
         match store.count_step(partition, held) {
             Ok(counted) => {
-                repair.numbers.counted_records.add(counted.records);
+                antientropy.numbers.counted_records.add(counted.records);
                 met += counted.records;
-                if counted.done || repair.is_stopping() {
+                if counted.done || antientropy.is_stopping() {
                     return met;
                 }
             }
@@ -63,51 +64,51 @@ async fn count_partition(repair: &Arc<Repair>, store: &LocalStore, partition: Pa
                 return met;
             }
         }
-        let rest = COUNT_REST * repair.pulse.times().await;
-        repair.ports.clock.sleep(rest).await;
+        let rest = COUNT_REST * antientropy.pulse.times().await;
+        antientropy.ports.clock.sleep(rest).await;
     }
 }
 
 /// Sees to the corrupt records that requests have met: their leaves are read, so that comparing finds what is missing.
 /// The gets that met them have mostly repaired them by then.
-fn mend_met(repair: &Repair, store: &Arc<LocalStore>) {
+fn mend_met(antientropy: &AntiEntropy, store: &Arc<LocalStore>) {
     let mut met: BTreeMap<PartitionId, u64> = BTreeMap::new();
     for (partition, token) in store.trees().take_damaged() {
         *met.entry(partition).or_default() += 1;
         let mut read = Read::default();
-        let _ = scrub_once(repair, store, (partition, token), &mut read);
+        let _ = scrub_once(antientropy, store, (partition, token), &mut read);
         if read.corrupt > 0 || read.wrong_leaves > 0 {
-            ask_replicas(repair, store, partition);
+            ask_replicas(antientropy, store, partition);
         }
     }
     for (partition, records) in met {
         let store = store.definition().name.to_string();
-        repair.events.record(Event::CorruptMet { store, partition, records });
+        antientropy.events.record(Event::CorruptMet { store, partition, records });
     }
 }
 
-fn ask_replicas(repair: &Repair, store: &Arc<LocalStore>, partition: PartitionId) {
-    let view = repair.replica.view().get();
-    let others = view.replicated_by(repair.replica.node(), store).remove(&partition);
-    others.into_iter().flatten().for_each(|peer| repair.ask_for(peer));
+fn ask_replicas(antientropy: &AntiEntropy, store: &Arc<LocalStore>, partition: PartitionId) {
+    let view = antientropy.replica.view().get();
+    let others = view.replicated_by(antientropy.replica.node(), store).remove(&partition);
+    others.into_iter().flatten().for_each(|peer| antientropy.ask_for(peer));
 }
 
 /// Reads every record once in a scrub period, as long as the node lives.
-pub(super) async fn scrub(weak: Weak<Repair>) {
-    let Some(clock) = weak.upgrade().map(|repair| repair.ports.clock.clone()) else { return };
+pub(super) async fn scrub(weak: Weak<AntiEntropy>) {
+    let Some(clock) = weak.upgrade().map(|antientropy| antientropy.ports.clock.clone()) else { return };
     loop {
         let (work, pause) = {
-            let Some(repair) = living(&weak) else { return };
-            let stores = repair.replica.view().get().stores().to_vec();
+            let Some(antientropy) = living(&weak) else { return };
+            let stores = antientropy.replica.view().get().stores().to_vec();
             let mut work = Vec::new();
             for store in stores {
                 let held = store.engine().partitions();
                 work.extend(held.into_iter().map(|(partition, _)| (store.clone(), partition)));
             }
-            let mut state = repair.state.lock();
+            let mut state = antientropy.state.lock();
             (state.scrub.partitions, state.scrub.done) = (work.len(), 0);
             let parts = u32::try_from(work.len().max(1)).unwrap_or(u32::MAX);
-            (work, repair.options.scrub_period / parts)
+            (work, antientropy.options.scrub_period / parts)
         };
         // Pauses are cut into pieces, so that a node that stops is not waited for.
         if work.is_empty() {
@@ -115,17 +116,17 @@ pub(super) async fn scrub(weak: Weak<Repair>) {
         }
         for (store, partition) in work {
             rest(&weak, &*clock, pause).await;
-            let Some(repair) = living(&weak) else { return };
-            scrub_partition(&repair, &store, partition).await;
-            repair.state.lock().scrub.done += 1;
+            let Some(antientropy) = living(&weak) else { return };
+            scrub_partition(&antientropy, &store, partition).await;
+            antientropy.state.lock().scrub.done += 1;
         }
-        let Some(repair) = living(&weak) else { return };
-        scrub_hints(&repair).await;
-        repair.state.lock().scrub.passes += 1;
+        let Some(antientropy) = living(&weak) else { return };
+        scrub_hints(&antientropy).await;
+        antientropy.state.lock().scrub.passes += 1;
     }
 }
 
-async fn rest(weak: &Weak<Repair>, clock: &dyn runtime::Clock, pause: Duration) {
+async fn rest(weak: &Weak<AntiEntropy>, clock: &dyn runtime::Clock, pause: Duration) {
     let until = clock.now().after(pause);
     while clock.now() < until && living(weak).is_some() {
         clock.sleep_until(until.min(clock.now().after(SCRUB_PAUSE_MAX))).await;
@@ -133,51 +134,55 @@ async fn rest(weak: &Weak<Repair>, clock: &dyn runtime::Clock, pause: Duration) 
 }
 
 /// Reads a partition.
-async fn scrub_partition(repair: &Arc<Repair>, store: &Arc<LocalStore>, partition: PartitionId) -> Read {
+async fn scrub_partition(
+    antientropy: &Arc<AntiEntropy>,
+    store: &Arc<LocalStore>,
+    partition: PartitionId,
+) -> Read {
     let mut read = Read::default();
     let Some(mut from) = store.scrub_from(partition) else { return read };
     loop {
-        let scrubbed = scrub_once(repair, store, (partition, from), &mut read);
-        match scrubbed.next.filter(|_| !repair.is_stopping()) {
+        let scrubbed = scrub_once(antientropy, store, (partition, from), &mut read);
+        match scrubbed.next.filter(|_| !antientropy.is_stopping()) {
             Some(next) => from = next,
             None => break,
         }
-        let_others_go_first(repair, scrubbed.bytes).await;
+        let_others_go_first(antientropy, scrubbed.bytes).await;
     }
     let name = || store.definition().name.to_string();
     let Read { corrupt, wrong_leaves, .. } = read;
     if corrupt > 0 {
-        repair.numbers.corrupt_records.add(corrupt);
-        repair.events.record(Event::CorruptFound { store: name(), partition, records: corrupt });
+        antientropy.numbers.corrupt_records.add(corrupt);
+        antientropy.events.record(Event::CorruptFound { store: name(), partition, records: corrupt });
     }
     if wrong_leaves > 0 {
-        repair.numbers.wrong_leaves.add(wrong_leaves);
-        repair.events.record(Event::LeavesRecounted { store: name(), partition, leaves: wrong_leaves });
+        antientropy.numbers.wrong_leaves.add(wrong_leaves);
+        antientropy.events.record(Event::LeavesRecounted { store: name(), partition, leaves: wrong_leaves });
     }
     if corrupt > 0 || wrong_leaves > 0 {
-        ask_replicas(repair, store, partition);
+        ask_replicas(antientropy, store, partition);
     }
     read
 }
 
 /// Rests after reading so many bytes, so that reading keeps to the rate of comparing.
-async fn let_others_go_first(repair: &Repair, bytes: u64) {
-    match bytes.saturating_mul(1_000_000).checked_div(repair.options.bytes_per_second) {
-        Some(micros) if micros > 0 => repair.ports.clock.sleep(Duration::from_micros(micros)).await,
+async fn let_others_go_first(antientropy: &AntiEntropy, bytes: u64) {
+    match bytes.saturating_mul(1_000_000).checked_div(antientropy.options.bytes_per_second) {
+        Some(micros) if micros > 0 => antientropy.ports.clock.sleep(Duration::from_micros(micros)).await,
         _ => breathe().await,
     }
 }
 
 fn scrub_once(
-    repair: &Repair,
+    antientropy: &AntiEntropy,
     store: &LocalStore,
     (partition, from): (PartitionId, Token),
     read: &mut Read,
 ) -> Scrubbed {
     match store.scrub_step(partition, from) {
         Ok(scrubbed) => {
-            repair.numbers.scrubbed_records.add(scrubbed.records);
-            repair.numbers.scrubbed_bytes.add(scrubbed.bytes);
+            antientropy.numbers.scrubbed_records.add(scrubbed.records);
+            antientropy.numbers.scrubbed_bytes.add(scrubbed.bytes);
             read.records += scrubbed.records;
             read.bytes += scrubbed.bytes;
             read.corrupt += scrubbed.corrupt;
@@ -193,27 +198,27 @@ fn scrub_once(
 }
 
 /// Reads all hints. One that cannot be read is for a target that will get what it held by comparing.
-async fn scrub_hints(repair: &Arc<Repair>) {
-    for target in repair.replica.hints().pending().into_iter().map(|(target, _)| target) {
+async fn scrub_hints(antientropy: &Arc<AntiEntropy>) {
+    for target in antientropy.replica.hints().pending().into_iter().map(|(target, _)| target) {
         let (mut from, mut corrupt) = (Some(Token(0)), 0);
-        while let Some(first) = from.filter(|_| !repair.is_stopping()) {
-            let scrubbed = match repair.replica.hints().scrub_step(target, first) {
+        while let Some(first) = from.filter(|_| !antientropy.is_stopping()) {
+            let scrubbed = match antientropy.replica.hints().scrub_step(target, first) {
                 Ok(scrubbed) => scrubbed,
                 Err(error) => {
                     tracing::warn!(%target, %error, "hints not scrubbed");
                     break;
                 }
             };
-            repair.numbers.scrubbed_records.add(scrubbed.records);
-            repair.numbers.scrubbed_bytes.add(scrubbed.bytes);
+            antientropy.numbers.scrubbed_records.add(scrubbed.records);
+            antientropy.numbers.scrubbed_bytes.add(scrubbed.bytes);
             corrupt += scrubbed.corrupt;
             from = scrubbed.next;
-            let_others_go_first(repair, scrubbed.bytes).await;
+            let_others_go_first(antientropy, scrubbed.bytes).await;
         }
         if corrupt > 0 {
-            repair.numbers.corrupt_hints.add(corrupt);
-            repair.events.record(Event::HintsCorrupt { target, hints: corrupt });
-            repair.ask_for(target);
+            antientropy.numbers.corrupt_hints.add(corrupt);
+            antientropy.events.record(Event::HintsCorrupt { target, hints: corrupt });
+            antientropy.ask_for(target);
         }
     }
 }
@@ -227,7 +232,7 @@ impl Read {
     }
 }
 
-impl Repair {
+impl AntiEntropy {
     /// Reads all records and hints now, and repairs what is found: what the scrub does over its period. Says how many
     /// were read.
     pub async fn scrub_now(self: &Arc<Self>) -> u64 {

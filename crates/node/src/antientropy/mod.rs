@@ -4,6 +4,8 @@
 //!   sessions ── protocol::antientropy::Session ── tree-sums … ──▶ respond (at the peer)
 //!   keeper   ── counts doubtful trees, reads every record now and then
 //!   refill   ── sessions of another goal, until no partition is incomplete
+//!   trees    ── the hash trees of a store, changed by every write; remembered over a clean stop
+//!   compare  ── what the others read of one store: sums, keys and digests, pages of records
 //! ```
 //!
 //! All of it runs on the background thread, one piece at a time, and lets requests go first: by a rate of bytes, and
@@ -11,14 +13,17 @@
 //!
 //! Must never: keep the node alive. Each task holds on to it only while it does something.
 
+mod compare;
 mod drive;
 mod keeper;
 mod numbers;
+pub(crate) mod refill;
 mod remembered;
 mod respond;
 mod sessions;
 mod standstill;
 mod status;
+pub(crate) mod trees;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,17 +41,20 @@ use tokio::sync::Notify;
 use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::pulse::Pulse;
-use crate::refill::Refill;
+
 use crate::replica::Replica;
 
+pub(crate) use compare::Scrubbed;
 pub(crate) use drive::Drive;
 pub(crate) use remembered::{recall, remember};
+pub use trees::Trees;
 
 use numbers::Numbers;
+use refill::Refill;
 
 /// How a node repairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RepairOptions {
+pub struct AntiEntropyOptions {
     /// Within this time every pair of nodes has compared what it shares. Default: 10 minutes.
     pub period: Duration,
     /// Within this time every record has been read and its checksum looked at. Default: 7 days.
@@ -57,9 +65,9 @@ pub struct RepairOptions {
     pub patience: Duration,
 }
 
-impl Default for RepairOptions {
+impl Default for AntiEntropyOptions {
     fn default() -> Self {
-        RepairOptions {
+        AntiEntropyOptions {
             period: Duration::from_secs(600),
             scrub_period: Duration::from_secs(7 * 24 * 3600),
             bytes_per_second: 64 << 20,
@@ -70,7 +78,7 @@ impl Default for RepairOptions {
 
 /// What repair is made of.
 pub(crate) struct Parts {
-    pub(crate) options: RepairOptions,
+    pub(crate) options: AntiEntropyOptions,
     pub(crate) ports: Ports,
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) replica: Arc<Replica>,
@@ -82,8 +90,8 @@ pub(crate) struct Parts {
 }
 
 /// Repair at one node.
-pub struct Repair {
-    options: RepairOptions,
+pub struct AntiEntropy {
+    options: AntiEntropyOptions,
     ports: Ports,
     disk: Arc<dyn Disk>,
     replica: Arc<Replica>,
@@ -192,9 +200,9 @@ struct Scrub {
     done: usize,
 }
 
-impl Repair {
+impl AntiEntropy {
     /// Begins. Tasks end when the result is dropped or closed.
-    pub(crate) fn start(parts: Parts) -> Arc<Repair> {
+    pub(crate) fn start(parts: Parts) -> Arc<AntiEntropy> {
         let Parts { options, ports, disk, replica, peers, pulse, events, metrics, refill } = parts;
         let mut schedule = Schedule::new(replica.node(), options.period);
         if standstill::is_remembered(&*disk) {
@@ -213,7 +221,7 @@ impl Repair {
             scrubbing: None,
             scrubbed: None,
         };
-        let repair = Arc::new(Repair {
+        let antientropy = Arc::new(AntiEntropy {
             numbers: Numbers::new(&metrics),
             options,
             disk,
@@ -228,13 +236,13 @@ impl Repair {
             remembering: tokio::sync::Mutex::default(),
             ports,
         });
-        numbers::watch(&repair, &metrics);
-        let tasks = repair.ports.tasks.clone();
-        tasks.spawn_background(Box::pin(sessions::run(Arc::downgrade(&repair))));
-        tasks.spawn_background(Box::pin(keeper::count(Arc::downgrade(&repair))));
-        tasks.spawn_background(Box::pin(keeper::scrub(Arc::downgrade(&repair))));
-        tasks.spawn_background(Box::pin(crate::refill::run(Arc::downgrade(&repair))));
-        repair
+        numbers::watch(&antientropy, &metrics);
+        let tasks = antientropy.ports.tasks.clone();
+        tasks.spawn_background(Box::pin(sessions::run(Arc::downgrade(&antientropy))));
+        tasks.spawn_background(Box::pin(keeper::count(Arc::downgrade(&antientropy))));
+        tasks.spawn_background(Box::pin(keeper::scrub(Arc::downgrade(&antientropy))));
+        tasks.spawn_background(Box::pin(refill::run(Arc::downgrade(&antientropy))));
+        antientropy
     }
 
     /// Ends all tasks at their next step.
@@ -288,8 +296,8 @@ impl Repair {
 }
 
 /// Holds on to the node for one step.
-pub(crate) fn living(weak: &Weak<Repair>) -> Option<Arc<Repair>> {
-    weak.upgrade().filter(|repair| !repair.is_stopping())
+pub(crate) fn living(weak: &Weak<AntiEntropy>) -> Option<Arc<AntiEntropy>> {
+    weak.upgrade().filter(|antientropy| !antientropy.is_stopping())
 }
 
 /// Lets other tasks of the thread go first.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use protocol::antientropy::Outcome;
 
-use super::Repair;
+use super::AntiEntropy;
 use crate::metrics::{Counter, Kind, Metrics};
 
 /// Handles of the counters.
@@ -76,31 +76,37 @@ impl Numbers {
 }
 
 /// Shows what others count.
-pub(super) fn watch(repair: &Arc<Repair>, metrics: &Metrics) {
-    let watch = |kind, name, help, read: fn(&Repair) -> u64| {
-        let weak = Arc::downgrade(repair);
-        metrics
-            .watch(kind, name, help, &[], move || weak.upgrade().map_or(0.0, |repair| read(&repair) as f64));
+pub(super) fn watch(antientropy: &Arc<AntiEntropy>, metrics: &Metrics) {
+    let watch = |kind, name, help, read: fn(&AntiEntropy) -> u64| {
+        let weak = Arc::downgrade(antientropy);
+        metrics.watch(kind, name, help, &[], move || {
+            weak.upgrade().map_or(0.0, |antientropy| read(&antientropy) as f64)
+        });
     };
     watch(
         Kind::Gauge,
         "tontine_antientropy_doubtful_trees",
         "Hash trees that wait to be counted.",
-        |repair| {
-            let view = repair.replica().view().get();
+        |antientropy| {
+            let view = antientropy.replica().view().get();
             view.stores().iter().map(|store| store.trees().summary().1 as u64).sum()
         },
     );
-    watch(Kind::Gauge, "tontine_antientropy_tree_bytes", "Memory of the leaves of hash trees.", |repair| {
-        let view = repair.replica().view().get();
-        view.stores().iter().map(|store| store.trees().summary().2 as u64).sum()
-    });
+    watch(
+        Kind::Gauge,
+        "tontine_antientropy_tree_bytes",
+        "Memory of the leaves of hash trees.",
+        |antientropy| {
+            let view = antientropy.replica().view().get();
+            view.stores().iter().map(|store| store.trees().summary().2 as u64).sum()
+        },
+    );
     watch(
         Kind::Counter,
         "tontine_antientropy_repaired_records_total",
         "Corrupt records replaced.",
-        |repair| {
-            let view = repair.replica().view().get();
+        |antientropy| {
+            let view = antientropy.replica().view().get();
             view.stores().iter().map(|store| store.trees().repaired()).sum()
         },
     );
@@ -108,21 +114,30 @@ pub(super) fn watch(repair: &Arc<Repair>, metrics: &Metrics) {
         Kind::Counter,
         "tontine_node_corrupt_reads_total",
         "Requests that met a corrupt record, which was then repaired from replicas.",
-        |repair| {
-            let view = repair.replica().view().get();
+        |antientropy| {
+            let view = antientropy.replica().view().get();
             view.stores().iter().map(|store| store.trees().corrupt_met()).sum()
         },
     );
-    watch(Kind::Gauge, "tontine_refill_incomplete_partitions", "Partitions being refilled.", |repair| {
-        repair.refill().lock().progress().0 as u64
+    watch(Kind::Gauge, "tontine_refill_incomplete_partitions", "Partitions being refilled.", |antientropy| {
+        antientropy.refill().lock().progress().0 as u64
     });
-    watch(Kind::Gauge, "tontine_refill_lost_partitions", "Partitions that were lost in all.", |repair| {
-        repair.refill().lock().progress().1 as u64
-    });
-    watch(Kind::Counter, "tontine_refill_records_total", "Records that refilling brought back.", |repair| {
-        repair.refill().lock().records()
-    });
-    watch(Kind::Counter, "tontine_refill_bytes_total", "Bytes that travelled for refilling.", |repair| {
-        repair.refill().lock().bytes()
-    });
+    watch(
+        Kind::Gauge,
+        "tontine_refill_lost_partitions",
+        "Partitions that were lost in all.",
+        |antientropy| antientropy.refill().lock().progress().1 as u64,
+    );
+    watch(
+        Kind::Counter,
+        "tontine_refill_records_total",
+        "Records that refilling brought back.",
+        |antientropy| antientropy.refill().lock().records(),
+    );
+    watch(
+        Kind::Counter,
+        "tontine_refill_bytes_total",
+        "Bytes that travelled for refilling.",
+        |antientropy| antientropy.refill().lock().bytes(),
+    );
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, BufMut};
 use model::{PartitionId, Token};
-use protocol::merkle::{Digest, Tree};
+use protocol::antientropy::merkle::{Digest, Tree};
 use runtime::{Disk, DiskError};
 
 use crate::stores::LocalStore;

@@ -40,7 +40,7 @@ fn is_mine(replica: &Replica, view: &View, store: &LocalStore, partition: Partit
 }
 
 fn tree_sums(replica: &Replica, request: &TreeSums) -> Result<TreeSummed, Failure> {
-    let (view, store) = replica.admit(&request.store, request.generation)?;
+    let (view, store) = replica.resolve(&request.store, request.generation)?;
     let mut summed = TreeSummed { differing: Vec::new(), unready: Vec::new(), incomplete: Vec::new() };
     let mine = view.replicated_by(replica.node(), &store);
     for &(partition, theirs) in &request.sums {
@@ -58,7 +58,7 @@ fn tree_sums(replica: &Replica, request: &TreeSums) -> Result<TreeSummed, Failur
 }
 
 fn tree_nodes(replica: &Replica, request: &TreeNodes) -> Result<TreeNoded, Failure> {
-    let (_, store) = replica.admit(&request.store, request.generation)?;
+    let (_, store) = replica.resolve(&request.store, request.generation)?;
     let sums = request.spans.iter().map(|&(partition, (span, bits))| {
         store.trees().look(partition, |tree| tree.sums(span, bits)).flatten()
     });
@@ -66,7 +66,7 @@ fn tree_nodes(replica: &Replica, request: &TreeNodes) -> Result<TreeNoded, Failu
 }
 
 async fn key_digests(replica: &Replica, request: &KeyDigests) -> Result<KeyDigested, Failure> {
-    let (_, store) = replica.admit(&request.store, request.generation)?;
+    let (_, store) = replica.resolve(&request.store, request.generation)?;
     let (mut keys, mut bytes) = (Vec::new(), 0);
     for &(partition, span) in &request.spans {
         let found = store.keys(partition, span)?;
@@ -81,7 +81,7 @@ async fn key_digests(replica: &Replica, request: &KeyDigests) -> Result<KeyDiges
 }
 
 async fn records_get(replica: &Replica, request: &RecordsGet) -> Result<RecordsGot, Failure> {
-    let (view, store) = replica.admit(&request.store, request.generation)?;
+    let (view, store) = replica.resolve(&request.store, request.generation)?;
     // Before the first is read: what is read later is at least as new.
     let epoch = collected(replica);
     let (mut sets, mut bytes) = (Vec::new(), 0);
@@ -100,7 +100,7 @@ async fn records_get(replica: &Replica, request: &RecordsGet) -> Result<RecordsG
 }
 
 fn records_page(replica: &Replica, request: &RecordsPage) -> Result<RecordsPaged, Failure> {
-    let (view, store) = replica.admit(&request.store, request.generation)?;
+    let (view, store) = replica.resolve(&request.store, request.generation)?;
     if !is_mine(replica, &view, &store, request.partition) {
         let detail = format!("{} is no replica of partition {}", replica.node(), request.partition);
         return Err(Failure {

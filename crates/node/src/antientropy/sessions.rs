@@ -6,26 +6,27 @@ use std::time::Duration;
 
 use futures_util::future::select;
 use model::{NodeId, PartitionId};
+use protocol::antientropy::merkle::Span;
 use protocol::antientropy::{Goal, Left, Outcome};
-use protocol::merkle::Span;
 
 use super::drive::Drive;
-use super::{Ended, Only, Repair, Running, living};
+use super::trees::bounds;
+use super::{AntiEntropy, Ended, Only, Running, living};
 use crate::events::Event;
-use crate::stores::{LocalStore, bounds};
+use crate::stores::LocalStore;
 use crate::view::View;
 
 /// How often the turns are looked at without being woken: nodes come and go.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Compares as the schedule says, as long as the node lives.
-pub(super) async fn run(weak: Weak<Repair>) {
+pub(super) async fn run(weak: Weak<AntiEntropy>) {
     loop {
-        let Some(repair) = living(&weak) else { return };
-        let now = repair.ports.clock.now();
+        let Some(antientropy) = living(&weak) else { return };
+        let now = antientropy.ports.clock.now();
         let (next, deadline) = {
-            let mut state = repair.state.lock();
-            let view = repair.replica.view().get();
+            let mut state = antientropy.state.lock();
+            let view = antientropy.replica.view().get();
             state.schedule.learn(view.cluster().nodes.iter().map(|node| node.id), now);
             let next = state.schedule.next(now);
             if next.is_some() {
@@ -35,27 +36,27 @@ pub(super) async fn run(weak: Weak<Repair>) {
             (next, state.schedule.deadline())
         };
         match next {
-            Some(peer) => compare(&repair, peer).await,
+            Some(peer) => compare(&antientropy, peer).await,
             None => {
                 let until = now.after(LOOK_INTERVAL);
                 let until = deadline.map_or(until, |due| due.min(until)).max(now);
-                let pause = repair.ports.clock.sleep_until(until);
+                let pause = antientropy.ports.clock.sleep_until(until);
                 // Woken, or time for another look.
-                let _ = select(pause, Box::pin(repair.wake.notified())).await;
+                let _ = select(pause, Box::pin(antientropy.wake.notified())).await;
             }
         }
     }
 }
 
 /// One comparison with one peer: all stores, one after the other.
-async fn compare(repair: &Arc<Repair>, peer: NodeId) {
-    let clock = repair.ports.clock.clone();
-    let (began, view) = (clock.now(), repair.replica.view().get());
+async fn compare(antientropy: &Arc<AntiEntropy>, peer: NodeId) {
+    let clock = antientropy.ports.clock.clone();
+    let (began, view) = (clock.now(), antientropy.replica.view().get());
     let (only, stopped) = {
-        let state = repair.state.lock();
+        let state = antientropy.state.lock();
         (state.schedule.running_parts().to_vec(), state.stopped.clone())
     };
-    let own = repair.replica.node();
+    let own = antientropy.replica.node();
     let work: Vec<_> = view
         .stores()
         .iter()
@@ -69,7 +70,7 @@ async fn compare(repair: &Arc<Repair>, peer: NodeId) {
             continue;
         }
         let count = partitions.len();
-        repair.state.lock().running = Some(Running {
+        antientropy.state.lock().running = Some(Running {
             peer,
             store: store.definition().name.to_string(),
             since: clock.now(),
@@ -78,12 +79,12 @@ async fn compare(repair: &Arc<Repair>, peer: NodeId) {
             progress: Outcome::default(),
             left: Left { partitions: count, keys: 0 },
         });
-        let drive = Drive { repair, peer, view: view.clone(), store: store.clone(), goal: Goal::Equal };
+        let drive = Drive { antientropy, peer, view: view.clone(), store: store.clone(), goal: Goal::Equal };
         let outcome = Box::pin(drive.run(partitions, &mut |_, _| {})).await;
         through += count;
         add(&mut total, outcome);
         if outcome.complete && count == shared(&view, store, (own, peer), &[], &[]).len() {
-            settle_damage(repair, &view, store, peer);
+            settle_damage(antientropy, &view, store, peer);
         }
         if !outcome.complete {
             tracing::debug!(%peer, store = %store.definition().name, ?outcome, "comparison not complete");
@@ -91,11 +92,11 @@ async fn compare(repair: &Arc<Repair>, peer: NodeId) {
     }
     let now = clock.now();
     let took = now.since(began);
-    repair.numbers.ended(&total);
+    antientropy.numbers.ended(&total);
     if total.keys > 0 {
         let (keys, pulled, pushed) = (total.keys as u64, total.pulled as u64, total.pushed as u64);
         let took_ms = took.as_millis() as u64;
-        repair.events.record(Event::RepairEnded {
+        antientropy.events.record(Event::ComparisonEnded {
             peer,
             keys,
             pulled,
@@ -104,7 +105,7 @@ async fn compare(repair: &Arc<Repair>, peer: NodeId) {
             took_ms,
         });
     }
-    let mut state = repair.state.lock();
+    let mut state = antientropy.state.lock();
     state.running = None;
     state.ended.insert(peer, Ended { at: now, took, outcome: total });
     state.schedule.ended(total.complete, now);
@@ -113,20 +114,20 @@ async fn compare(repair: &Arc<Repair>, peer: NodeId) {
 /// All that this node and a peer share of a store has been compared. Once that is so of each peer, what the disk had
 /// damaged of unknown keys before the start is here again, if anybody has it. A scrub settles nothing: it reads what is
 /// there. Where a partition has no other replica nothing brings it back, and it stays told of.
-fn settle_damage(repair: &Repair, view: &View, store: &LocalStore, peer: NodeId) {
+fn settle_damage(antientropy: &AntiEntropy, view: &View, store: &LocalStore, peer: NodeId) {
     let unplaced = store.engine().stats().corrupt_unplaced;
     if unplaced == 0 {
         return;
     }
     let (name, generation) = (&store.definition().name, view.cluster().generation);
-    let mut state = repair.state.lock();
+    let mut state = antientropy.state.lock();
     let (under, whole) = state.whole.entry(name.to_string()).or_insert((generation, BTreeSet::new()));
     if *under != generation {
         // Partitions may have other replicas now.
         (*under, *whole) = (generation, BTreeSet::new());
     }
     whole.insert(peer);
-    let replicas = view.replicated_by(repair.replica.node(), store);
+    let replicas = view.replicated_by(antientropy.replica.node(), store);
     let settled =
         |others: &Vec<NodeId>| !others.is_empty() && others.iter().all(|other| whole.contains(other));
     if replicas.values().all(settled) {

@@ -7,19 +7,19 @@ use model::Moment;
 use protocol::antientropy::Outcome;
 use serde_json::{Value as Json, json};
 use wire::error::ErrorCode;
-use wire::messages::{Failure, RepairControl, RepairDocument, RepairOrder, Request, Response};
+use wire::messages::{AntiEntropyControl, AntiEntropyDocument, AntiEntropyOrder, Failure, Request, Response};
 
-use super::{Only, Repair, Running, Scrubbing, State, respond, standstill};
+use super::{AntiEntropy, Only, Running, Scrubbing, State, respond, standstill};
 use crate::stores::LocalStore;
 
-impl Repair {
+impl AntiEntropy {
     /// Answers what a peer or an operator asks of repair; other requests are not for it.
     pub(crate) async fn answer(self: Arc<Self>, request: Request) -> Result<Response, Failure> {
         match request {
-            Request::RepairGet(_) => Ok(self.document(&Only::default())),
-            Request::RepairControl(control) => {
+            Request::AntiEntropyGet(_) => Ok(self.document(&Only::default())),
+            Request::AntiEntropyControl(control) => {
                 let only = self.carry_out(&control)?;
-                if control.order != RepairOrder::Look {
+                if control.order != AntiEntropyOrder::Look {
                     self.remember_order().await?;
                 }
                 Ok(self.document(&only))
@@ -44,11 +44,11 @@ impl Repair {
 
     fn document(&self, only: &Only) -> Response {
         let json = serde_json::to_vec(&self.status_of(only)).expect("a status is plain data").into();
-        Response::RepairDocument(RepairDocument { json })
+        Response::AntiEntropyDocument(AntiEntropyDocument { json })
     }
 
     /// Does what was ordered, and says what it was about.
-    fn carry_out(self: &Arc<Self>, control: &RepairControl) -> Result<Only, Failure> {
+    fn carry_out(self: &Arc<Self>, control: &AntiEntropyControl) -> Result<Only, Failure> {
         let view = self.replica.view().get();
         if let Some(name) = &control.store
             && view.store(name).is_none()
@@ -65,7 +65,7 @@ impl Repair {
         let only = Only { store: control.store.clone(), partition: control.partition };
         let mut state = self.state.lock();
         match control.order {
-            RepairOrder::Start => {
+            AntiEntropyOrder::Start => {
                 state.stopped.retain(|part| !part.meets(&only));
                 let now = self.ports.clock.now();
                 state.schedule.learn(view.cluster().nodes.iter().map(|node| node.id), now);
@@ -74,14 +74,14 @@ impl Repair {
                     false => state.schedule.ask_part(&only),
                 }
             }
-            RepairOrder::Stop => state.stop(&only)?,
-            RepairOrder::Scrub => {
-                let (repair, only) = (self.clone(), only.clone());
+            AntiEntropyOrder::Stop => state.stop(&only)?,
+            AntiEntropyOrder::Scrub => {
+                let (antientropy, only) = (self.clone(), only.clone());
                 self.ports.tasks.spawn_background(Box::pin(async move {
-                    repair.scrub_part(&only).await;
+                    antientropy.scrub_part(&only).await;
                 }));
             }
-            RepairOrder::Look => {}
+            AntiEntropyOrder::Look => {}
         }
         drop(state);
         self.wake.notify_one();

@@ -74,7 +74,7 @@ impl Epochs {
     ///
     /// # Errors
     /// `StaleEpoch`, `StaleGeneration`.
-    pub fn admit(
+    pub fn guard_contents(
         &self,
         tag: Epoch,
         generation: Generation,
@@ -84,7 +84,7 @@ impl Epochs {
             self.hear(tag, generation, standing());
         }
         let participant = self.participant.read();
-        participant.admit(tag, generation)?;
+        participant.accepts_contents(tag, generation)?;
         Ok(Admitted(participant))
     }
 
@@ -223,12 +223,12 @@ mod tests {
         epochs.compare(Epoch(5));
         let standing = || Some(Generation(1));
         assert!(matches!(
-            epochs.admit(Epoch(4), Generation(1), standing),
+            epochs.guard_contents(Epoch(4), Generation(1), standing),
             Err(Refusal::StaleEpoch(Epoch(5)))
         ));
-        assert!(epochs.admit(Epoch(6), Generation(1), standing).is_ok());
+        assert!(epochs.guard_contents(Epoch(6), Generation(1), standing).is_ok());
         assert_eq!(epochs.tag(), Epoch(6));
-        assert!(epochs.admit(Epoch(9), Generation(2), standing).is_ok(), "taken, but not believed");
+        assert!(epochs.guard_contents(Epoch(9), Generation(2), standing).is_ok(), "taken, but not believed");
         assert_eq!(epochs.tag(), Epoch(6));
     }
 }

@@ -3,7 +3,7 @@
 //! [`Epochs`] stands before every merge; `answers` carries out the steps of a round that others start; `rounds`
 //! starts them, and `walk` finds what they would not hear of. What is decided, and why it holds, is in `protocol::collection` and `docs/design/healing.md`.
 //!
-//! **Architecture Invariant:** contents of other nodes reach a record or a hint only past [`Epochs::admit`].
+//! **Architecture Invariant:** contents of other nodes reach a record or a hint only past [`Epochs::guard_contents`].
 
 mod answers;
 mod epochs;

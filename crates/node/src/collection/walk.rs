@@ -70,7 +70,7 @@ mod tests {
     use wire::messages::Condition;
 
     use super::*;
-    use crate::stores::{Place, Stamper, WriteOrder};
+    use crate::stores::{KeyPlace, Stamper, WriteOrder};
 
     /// Time stands still, and pauses are counted: there is one after each page.
     #[derive(Default)]
@@ -93,9 +93,9 @@ mod tests {
     const ROOM: usize = 512;
     const PARTITIONS: u32 = 4;
 
-    fn place(key: &[u8]) -> Place {
+    fn place(key: &[u8]) -> KeyPlace {
         let token = Token::of(key);
-        Place { partition: PartitionId(token.0 as u32 % PARTITIONS), token }
+        KeyPlace { partition: PartitionId(token.0 as u32 % PARTITIONS), token }
     }
 
     /// A walk began at the first record, so with many tombstones all records were read for each few that had room.

@@ -1,3 +1,5 @@
-//! Front doors: other protocols' ways in. Each turns its commands into the requests of [`crate::front::Front`].
+//! The ways in: [`native`] for clients and other nodes, [`resp`] for Redis clients. Each turns what it hears into the
+//! requests of [`crate::front::Front`].
 
+pub mod native;
 pub mod resp;

@@ -26,7 +26,7 @@ use wire::error::{ErrorCode, Outcome};
 use wire::messages::{Delete, Failure, Got, Put, Request, RequestOptions, Response, Written};
 
 use crate::replica::Replica;
-use crate::stores::{LocalStore, Place, Stamped, WriteOrder};
+use crate::stores::{KeyPlace, LocalStore, Stamped, WriteOrder};
 use crate::view::{Route, View};
 
 /// Attempts of one request whose cluster document turned out too old. Each attempt has a newer document.
@@ -257,7 +257,7 @@ impl Front {
     async fn stamp(
         &self,
         (view, store): (&Arc<View>, &Arc<LocalStore>),
-        place: Place,
+        place: KeyPlace,
         key: &Bytes,
         order: WriteOrder,
         options: &RequestOptions,
@@ -368,7 +368,7 @@ impl Front {
 
     /// The view and store by this name now.
     pub fn current(&self, store: &str) -> Result<(Arc<View>, Arc<LocalStore>), Failure> {
-        self.replica.admit(store, model::Generation(u64::MAX))
+        self.replica.resolve(store, model::Generation(u64::MAX))
     }
 
     /// What the coordinator needs to know for a request of `store` under `view`. Of a write it is taken before the

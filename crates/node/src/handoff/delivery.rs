@@ -13,8 +13,8 @@ use wire::error::ErrorCode;
 use wire::messages::{Merged, ReplicaMerge, Request, Response};
 
 use super::Handoffs;
+use super::hints::Hint;
 use crate::replica::Replica;
-use crate::stores::Hint;
 use crate::view::View;
 
 /// Longest wait for a batch to be merged; then the target counts as unreachable, and the batch is sent again later.

@@ -5,12 +5,13 @@
 //! ```
 //!
 //! One courier serves one target as long as there are hints for it. What a courier does it decides with
-//! `protocol::handoff`; this module finds the hints, sends them and removes them.
+//! `protocol::handoff`; this module finds the hints, sends them and removes them. [`Hints`] is where they rest.
 //!
 //! **Architecture Invariant:** a hint is removed only after whoever should hold its content has acknowledged it.
 
 mod courier;
 mod delivery;
+mod hints;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,6 +31,8 @@ use crate::pulse::Pulse;
 use crate::replica::Replica;
 
 use courier::Courier;
+
+pub use hints::{HINT_BYTES_MAX, Hint, Hints};
 
 /// How often at most an event tells of refused hints.
 const REFUSED_EVENT_INTERVAL: Duration = Duration::from_secs(10);

@@ -9,20 +9,21 @@ use std::time::Duration;
 use coordination::documents::{self, ActiveNode, RegisterError};
 use coordination::{CoordinationError, CoordinationService};
 use model::{Cluster, NodeId, PartitionId, Store};
+use protocol::antientropy::merkle::Tree;
 use protocol::collection::{Remembered, Start, judge_start};
-use protocol::merkle::Tree;
 use runtime::{Disk, Ports};
 use storage::Remains;
 
 use super::{NodeConfig, StartError};
+use crate::antientropy::refill::Refill;
 use crate::collection::Epochs;
 use crate::engines::Engines;
 use crate::events::Event;
+use crate::handoff::Hints;
 use crate::identity::{Found, Gone, Identity, IdentityError, Known, Standing, bring_back};
 use crate::local_copy;
-use crate::refill::Refill;
 use crate::replica::Replica;
-use crate::stores::{Hints, LocalStore, Stamper};
+use crate::stores::{LocalStore, Stamper};
 use crate::view::{CurrentView, View};
 
 /// How long the registration of this directory's last process may stand in the way: its session has not ended yet.

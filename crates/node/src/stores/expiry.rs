@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use storage::{Change, StorageError};
 use wire::messages::Failure;
 
-use super::store::{LocalStore, Place, decode, encode, refuse};
+use super::store::{KeyPlace, LocalStore, decode, encode, refuse};
 
 /// Entries of one store at most: 64 MiB, and up to half as much again for the tree that they are in.
 const ENTRIES_MAX: usize = 4 << 20;
@@ -116,7 +116,7 @@ impl LocalStore {
     /// Remembers a key whose record is about to hold a value that expires, if no entry stands for it.
     pub(super) fn note_expiry(
         &self,
-        place: Place,
+        place: KeyPlace,
         key: &[u8],
         replaced: Option<&Bytes>,
         expires: WallMillis,
@@ -160,7 +160,7 @@ impl LocalStore {
         let mut reaped = Reaped::default();
         let found = self.engine().find(partition, due.token, due.fingerprint).map_err(again)?;
         for (key, _) in found {
-            let place = Place { partition, token: due.token };
+            let place = KeyPlace { partition, token: due.token };
             let once = self.reap_one(place, &key, now).map_err(again)?;
             (reaped.values, reaped.bytes) = (reaped.values + once.values, reaped.bytes + once.bytes);
         }
@@ -169,7 +169,7 @@ impl LocalStore {
         Ok(reaped)
     }
 
-    fn reap_one(&self, place: Place, key: &[u8], now: WallMillis) -> Result<Reaped, StorageError> {
+    fn reap_one(&self, place: KeyPlace, key: &[u8], now: WallMillis) -> Result<Reaped, StorageError> {
         let over = self.expiring.over(now);
         let mut reaped = Reaped::default();
         self.update(place, key, &mut |record| {

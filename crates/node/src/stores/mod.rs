@@ -6,20 +6,14 @@
 //! A stored record is the version set and, beside it, the actor under which *this* node stamps the key. A record
 //! that came from elsewhere has none, so the next stamp here mints a new one (see `model::versions`).
 
-mod compare;
 mod expiry;
-mod hints;
 mod overwrite;
 mod scan;
 mod stamper;
 mod store;
 mod tombstones;
-mod trees;
 
-pub(crate) use compare::Scrubbed;
 pub use expiry::EXPIRY_MARGIN;
-pub use hints::{HINT_BYTES_MAX, Hint, Hints};
 pub use stamper::Stamper;
-pub use store::{LocalStore, Place, Stamped, WriteOrder};
-pub use trees::Trees;
-pub(crate) use trees::bounds;
+pub use store::{KeyPlace, LocalStore, Stamped, WriteOrder};
+pub(crate) use store::{check_condition, check_size, decode, encode, refuse, stamp};

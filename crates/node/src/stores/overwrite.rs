@@ -10,14 +10,14 @@ use storage::Change;
 use wire::messages::{Condition, Failure};
 use wire::versions::{Single, peek_single, single_head};
 
-use super::store::{LocalStore, Place, WriteOrder, check_length, corrupt, encode, refuse};
+use super::store::{KeyPlace, LocalStore, WriteOrder, check_length, corrupt, encode, refuse};
 
 impl LocalStore {
     /// Replaces whatever is known of a key here.
     ///
     /// # Errors
     /// As [`LocalStore::stamp`] of an order without context and condition. Nothing is stored then.
-    pub fn overwrite(&self, place: Place, key: &[u8], value: &[u8]) -> Result<(), Failure> {
+    pub fn overwrite(&self, place: KeyPlace, key: &[u8], value: &[u8]) -> Result<(), Failure> {
         self.check_complete(place.partition)?;
         check_length(self.definition(), value.len())?;
         let mut answer = Ok(());
@@ -34,7 +34,7 @@ impl LocalStore {
 
     fn overwriting<'a>(
         &self,
-        place: Place,
+        place: KeyPlace,
         key: &[u8],
         record: Option<&Bytes>,
         value: &'a [u8],
@@ -52,7 +52,11 @@ impl LocalStore {
 
     /// The event that overwriting will be, and the timestamp that it must exceed, if it is going to be all that is
     /// known of the key: the actor of the version before is gone on with, or there was none.
-    fn next_alone(&self, place: Place, record: Option<&Bytes>) -> Result<Option<(Dot, Timestamp)>, Failure> {
+    fn next_alone(
+        &self,
+        place: KeyPlace,
+        record: Option<&Bytes>,
+    ) -> Result<Option<(Dot, Timestamp)>, Failure> {
         let Some(record) = record else {
             let dot = Dot { actor: self.stamper.actor(None), count: 1 };
             return Ok(Some((dot, Timestamp::default())));

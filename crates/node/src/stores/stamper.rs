@@ -61,7 +61,7 @@ impl Stamper {
     }
 
     /// The actor to stamp with: the record's own, if this incarnation minted it, or a new one.
-    pub(super) fn actor(&self, own: Option<Actor>) -> Actor {
+    pub(crate) fn actor(&self, own: Option<Actor>) -> Actor {
         match own {
             Some(actor) if self.owns(actor) => actor,
             _ => Actor {
@@ -73,13 +73,13 @@ impl Stamper {
     }
 
     /// Whether this incarnation minted the actor.
-    pub(super) fn owns(&self, actor: Actor) -> bool {
+    pub(crate) fn owns(&self, actor: Actor) -> bool {
         actor.node == self.node && actor.incarnation == self.incarnation
     }
 
     /// A timestamp after everything stamped or seen here, and after `seen`. What is too far ahead is outdone once, for
     /// the key that has it, and not followed.
-    pub(super) fn timestamp(&self, seen: Timestamp) -> Timestamp {
+    pub(crate) fn timestamp(&self, seen: Timestamp) -> Timestamp {
         let wall = self.clock.wall();
         if self.is_too_far_ahead(seen) {
             return Timestamp(self.latest.load(Ordering::Relaxed).max(seen.0)).next(wall);
@@ -93,13 +93,13 @@ impl Stamper {
     }
 
     /// The first timestamp after `seen`, whatever the clock says.
-    pub(super) fn timestamp_right_after(&self, seen: Timestamp) -> Timestamp {
+    pub(crate) fn timestamp_right_after(&self, seen: Timestamp) -> Timestamp {
         seen.next(WallMillis(0))
     }
 
     /// Refuses a context that no node handed out: one that claims to have seen the far future would drag this node's
     /// timestamps along, one with endless entries or counts would wear out the key.
-    pub(super) fn check_context(&self, context: Option<&Context>) -> Result<(), Failure> {
+    pub(crate) fn check_context(&self, context: Option<&Context>) -> Result<(), Failure> {
         let entries = context.map_or(&[][..], |context| context.vector.entries());
         if entries.len() > CONTEXT_ACTORS_MAX || entries.iter().any(|(_, count)| *count > CONTEXT_COUNT_MAX) {
             let detail = "the context is none that a node handed out: it names too many writers or writes";
@@ -126,12 +126,12 @@ impl Stamper {
 
     /// Whether a deletion of what this context has seen may have been forgotten: it was stamped later, and no tombstone
     /// that was forgotten is above the floor.
-    pub(super) fn may_have_forgotten(&self, context: &Context) -> bool {
+    pub(crate) fn may_have_forgotten(&self, context: &Context) -> bool {
         !context.vector.is_empty() && context.timestamp.0 <= self.floor.load(Ordering::Relaxed)
     }
 
     /// Sees a timestamp that a peer stamped, so that later stamps here are greater.
-    pub(super) fn see(&self, timestamp: Timestamp) {
+    pub(crate) fn see(&self, timestamp: Timestamp) {
         if timestamp.0 <= self.latest.load(Ordering::Relaxed) {
             return;
         }

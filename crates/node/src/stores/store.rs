@@ -12,7 +12,7 @@ use model::{
     WallMillis,
 };
 use parking_lot::Mutex;
-use protocol::merkle::Tree;
+use protocol::antientropy::merkle::Tree;
 use runtime::Clock;
 use storage::{Change, Commit, Durable, StorageEngine, StorageError};
 use wire::error::ErrorCode;
@@ -22,7 +22,7 @@ use wire::versions::Single;
 use super::expiry::{EXPIRY_MARGIN, Expiring};
 use super::stamper::Stamper;
 use super::tombstones::Tombstones;
-use super::trees::{self, Trees};
+use crate::antientropy::trees::{self, Trees};
 
 /// Bytes of a key's concurrent versions together: half a frame, because replicas exchange them in one, and a frame
 /// holds more than them.
@@ -57,7 +57,7 @@ pub struct Stamped {
 }
 
 impl Stamped {
-    pub(super) fn new(set: VersionSet, dot: Dot, own: Option<Context>, commit: Option<Commit>) -> Self {
+    pub(crate) fn new(set: VersionSet, dot: Dot, own: Option<Context>, commit: Option<Commit>) -> Self {
         let context = match own {
             Some(own) if set.versions().len() > 1 => own,
             _ => set.context(),
@@ -89,7 +89,7 @@ struct Known {
 
 /// Where a key lies, as the caller routed it.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct KeyPlace {
     /// Its partition.
     pub partition: PartitionId,
     /// Its token.
@@ -140,16 +140,16 @@ impl LocalStore {
         }
     }
 
-    pub(super) fn shared_trees(&self) -> &Trees {
+    pub(crate) fn shared_trees(&self) -> &Trees {
         &self.trees
     }
 
-    pub(super) fn take_remembered(&self) -> BTreeMap<PartitionId, Tree> {
+    pub(crate) fn take_remembered(&self) -> BTreeMap<PartitionId, Tree> {
         std::mem::take(&mut *self.remembered.lock())
     }
 
     /// Refuses while the partition's records are lost here: what is there must not pass for all there is.
-    pub(super) fn check_complete(&self, partition: PartitionId) -> Result<(), Failure> {
+    pub(crate) fn check_complete(&self, partition: PartitionId) -> Result<(), Failure> {
         match self.trees.is_incomplete(partition) {
             false => Ok(()),
             true => Err(Failure::new(
@@ -163,9 +163,9 @@ impl LocalStore {
     }
 
     /// Updates a record and notes it for its hash tree. **Every change of a record goes through here.**
-    pub(super) fn update<'a>(
+    pub(crate) fn update<'a>(
         &self,
-        place: Place,
+        place: KeyPlace,
         key: &[u8],
         change: &mut dyn FnMut(Option<&Bytes>) -> Change<'a>,
     ) -> Result<Option<Commit>, StorageError> {
@@ -223,7 +223,7 @@ impl LocalStore {
     ///
     /// # Errors
     /// `Refilling` while the partition's records are lost here, or what the engine refuses.
-    pub fn get(&self, place: Place, key: &[u8]) -> Result<VersionSet, Failure> {
+    pub fn get(&self, place: KeyPlace, key: &[u8]) -> Result<VersionSet, Failure> {
         self.check_complete(place.partition)?;
         let found = self.engine.get(place.partition, place.token, key).map_err(refuse);
         let decoded = found.and_then(|record| match record {
@@ -234,7 +234,7 @@ impl LocalStore {
     }
 
     /// What a request met here; a corrupt record is remembered.
-    fn met(&self, place: Place, failure: Failure) -> Failure {
+    fn met(&self, place: KeyPlace, failure: Failure) -> Failure {
         if failure.code == ErrorCode::Corrupt {
             self.note_corrupt(place.partition, place.token);
         }
@@ -242,13 +242,13 @@ impl LocalStore {
     }
 
     /// A request met a record that cannot be read: somebody shall see to it.
-    pub(super) fn note_corrupt(&self, partition: PartitionId, token: Token) {
+    pub(crate) fn note_corrupt(&self, partition: PartitionId, token: Token) {
         self.trees.note_corrupt(partition, token);
     }
 
     /// Shows the value that last-write-wins shows here, if there is one, to `visit`, without building the set or
     /// sharing the value: the fast path of plain gets. `visit` must be quick.
-    pub fn winner(&self, place: Place, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<bool, Failure> {
+    pub fn winner(&self, place: KeyPlace, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<bool, Failure> {
         self.check_complete(place.partition)?;
         let now = self.stamper.clock().wall();
         let mut shown = Ok(false);
@@ -269,7 +269,7 @@ impl LocalStore {
     /// # Errors
     /// `ValueTooLarge`, `TooManySiblings`, `ConditionFailed`, `Obsolete` (the writer's context is behind and the
     /// store keeps no siblings), or what the engine refuses. Nothing is stored then.
-    pub fn stamp(&self, place: Place, key: &[u8], order: WriteOrder) -> Result<Stamped, Failure> {
+    pub fn stamp(&self, place: KeyPlace, key: &[u8], order: WriteOrder) -> Result<Stamped, Failure> {
         // Another replica knows what the write replaces and whether its condition holds.
         self.check_complete(place.partition)?;
         check_size(&self.definition, &order.value)?;
@@ -301,7 +301,7 @@ impl LocalStore {
     /// As [`Self::stamp`], having read the key first: nobody waits for the disk while keeping others from a record.
     pub(crate) fn stamp_after_reading(
         &self,
-        place: Place,
+        place: KeyPlace,
         key: &[u8],
         order: WriteOrder,
     ) -> Result<Stamped, Failure> {
@@ -313,7 +313,7 @@ impl LocalStore {
     /// Merges what another replica (or a coordinator for it) holds.
     pub fn merge(
         &self,
-        place: Place,
+        place: KeyPlace,
         key: &[u8],
         incoming: &VersionSet,
     ) -> Result<(Merged, Option<Commit>), Failure> {
@@ -338,7 +338,7 @@ impl LocalStore {
     }
 
     /// Forgets a record that cannot be read. What it added to the sums is not known any more.
-    fn discard_corrupt(&self, place: Place, key: &[u8]) -> Result<bool, StorageError> {
+    fn discard_corrupt(&self, place: KeyPlace, key: &[u8]) -> Result<bool, StorageError> {
         let mut writing = self.trees.writing(place.partition);
         let discarded = self.engine.discard_corrupt(place.partition, place.token, key)?;
         if discarded {
@@ -350,7 +350,7 @@ impl LocalStore {
 
     fn merge_once(
         &self,
-        place: Place,
+        place: KeyPlace,
         key: &[u8],
         incoming: &VersionSet,
     ) -> Result<(Merged, Option<Commit>), Failure> {
@@ -381,7 +381,7 @@ impl LocalStore {
     }
 
     /// Remembers a key of which something is about to be forgotten later: it is nothing but tombstones, or expires.
-    pub(super) fn note(&self, place: Place, key: &[u8], replaced: Option<&Bytes>, set: &VersionSet) {
+    pub(crate) fn note(&self, place: KeyPlace, key: &[u8], replaced: Option<&Bytes>, set: &VersionSet) {
         if set.is_deleted() {
             self.tombstones.add(place.token, key);
         } else if let Some(expires) = set.expires_min() {
@@ -390,13 +390,13 @@ impl LocalStore {
     }
 
     /// The clock that says what has expired.
-    pub(super) fn clock(&self) -> &dyn Clock {
+    pub(crate) fn clock(&self) -> &dyn Clock {
         &**self.stamper.clock()
     }
 
-    pub(super) fn stamp_record(
+    pub(crate) fn stamp_record(
         &self,
-        place: Place,
+        place: KeyPlace,
         record: Option<&Bytes>,
         order: WriteOrder,
     ) -> Result<(Actor, VersionSet, Dot), Failure> {
@@ -424,7 +424,7 @@ impl LocalStore {
 
     /// What is known here of a key that is about to be written. Of a value that will be replaced unseen only the
     /// facts are read.
-    fn known(&self, place: Place, record: Option<&Bytes>, order: &WriteOrder) -> Result<Known, Failure> {
+    fn known(&self, place: KeyPlace, record: Option<&Bytes>, order: &WriteOrder) -> Result<Known, Failure> {
         let Some(record) = record else { return Ok(Known::default()) };
         if order.context.is_none() && order.condition == Condition::None {
             let single = wire::versions::peek_single(record).map_err(|_| corrupt(place.partition))?;
@@ -441,7 +441,7 @@ impl LocalStore {
 
     fn merge_record(
         &self,
-        place: Place,
+        place: KeyPlace,
         key: &[u8],
         record: Option<&Bytes>,
         incoming: &VersionSet,
@@ -477,7 +477,7 @@ impl LocalStore {
 }
 
 /// Stamps a write into what is known of its key, as replica or fallback, and checks that the result can be kept.
-pub(super) fn stamp(
+pub(crate) fn stamp(
     stamper: &Stamper,
     definition: &Store,
     own: Option<Actor>,
@@ -510,7 +510,7 @@ pub(super) fn stamp(
 }
 
 /// Checks a value against the store's limit.
-pub(super) fn check_size(definition: &Store, value: &Value) -> Result<(), Failure> {
+pub(crate) fn check_size(definition: &Store, value: &Value) -> Result<(), Failure> {
     match value {
         Value::Present(bytes) => check_length(definition, bytes.len()),
         Value::Tombstone => Ok(()),
@@ -518,7 +518,7 @@ pub(super) fn check_size(definition: &Store, value: &Value) -> Result<(), Failur
 }
 
 /// Checks a value's length against the store's limit.
-pub(super) fn check_length(definition: &Store, bytes: usize) -> Result<(), Failure> {
+pub(crate) fn check_length(definition: &Store, bytes: usize) -> Result<(), Failure> {
     if bytes <= definition.value_bytes_max {
         return Ok(());
     }
@@ -528,7 +528,7 @@ pub(super) fn check_length(definition: &Store, bytes: usize) -> Result<(), Failu
 }
 
 /// Checks what must hold of a key before it is written.
-pub(super) fn check_condition(
+pub(crate) fn check_condition(
     definition: &Store,
     set: &VersionSet,
     order: &WriteOrder,
@@ -553,24 +553,24 @@ pub(super) fn check_condition(
 }
 
 /// The record's own actor and its set.
-pub(super) fn decode(record: &Bytes, partition: PartitionId) -> Result<(Option<Actor>, VersionSet), Failure> {
+pub(crate) fn decode(record: &Bytes, partition: PartitionId) -> Result<(Option<Actor>, VersionSet), Failure> {
     let record = wire::versions::decode_record(record).map_err(|_| corrupt(partition))?;
     Ok((record.own, record.set))
 }
 
 /// A stored record. Its buffer has exactly its size: then its bytes are counted without an allocation of their own.
-pub(super) fn encode(own: Option<Actor>, set: &VersionSet) -> Bytes {
+pub(crate) fn encode(own: Option<Actor>, set: &VersionSet) -> Bytes {
     let mut buffer = BytesMut::with_capacity(wire::versions::record_bytes(own, set));
     wire::versions::encode_record(own, set, &mut buffer);
     buffer.freeze()
 }
 
-pub(super) fn corrupt(partition: PartitionId) -> Failure {
+pub(crate) fn corrupt(partition: PartitionId) -> Failure {
     refuse(StorageError::Corrupt { partition })
 }
 
 /// What a caller hears when the engine refuses.
-pub(super) fn refuse(error: StorageError) -> Failure {
+pub(crate) fn refuse(error: StorageError) -> Failure {
     let code = match &error {
         StorageError::Full => ErrorCode::DiskFull,
         StorageError::Corrupt { .. } => ErrorCode::Corrupt,

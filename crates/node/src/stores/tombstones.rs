@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use storage::{Change, ScanCursor, ScanLimit, StorageError};
 use wire::messages::Failure;
 
-use super::store::{LocalStore, Place, decode, refuse};
+use super::store::{KeyPlace, LocalStore, decode, refuse};
 
 /// Keys that one store remembers at most: 16 MiB with keys of 100 bytes.
 const KEYS_MAX: usize = 100_000;
@@ -134,7 +134,12 @@ impl LocalStore {
 
     /// The key's tombstones, if it is nothing else: `Some(None)` while one of them is from the future, and must not be
     /// forgotten before that is there, because no later stamp may be smaller, or because others still show the value.
-    pub(crate) fn tombstone(&self, place: Place, key: &[u8], now: WallMillis) -> Option<Option<VersionSet>> {
+    pub(crate) fn tombstone(
+        &self,
+        place: KeyPlace,
+        key: &[u8],
+        now: WallMillis,
+    ) -> Option<Option<VersionSet>> {
         let record = self.engine().get(place.partition, place.token, key).ok()??;
         let (_, set) = decode(&record, place.partition).ok()?;
         let past = || set.timestamp_max().wall() <= now && !set.is_reaped_before(now);
@@ -146,7 +151,12 @@ impl LocalStore {
     ///
     /// # Errors
     /// What the engine refuses.
-    pub(crate) fn cleanse(&self, place: Place, key: &[u8], tombstones: &VersionSet) -> Result<(), Failure> {
+    pub(crate) fn cleanse(
+        &self,
+        place: KeyPlace,
+        key: &[u8],
+        tombstones: &VersionSet,
+    ) -> Result<(), Failure> {
         let held = match self.engine().get(place.partition, place.token, key) {
             Ok(None) => return Ok(()),
             Ok(Some(record)) => decode(&record, place.partition).ok().map(|(_, set)| set),
@@ -163,7 +173,12 @@ impl LocalStore {
     ///
     /// # Errors
     /// What the engine refuses.
-    pub(crate) fn forget(&self, place: Place, key: &Bytes, tombstones: &VersionSet) -> Result<bool, Failure> {
+    pub(crate) fn forget(
+        &self,
+        place: KeyPlace,
+        key: &Bytes,
+        tombstones: &VersionSet,
+    ) -> Result<bool, Failure> {
         let removed = self
             .update(place, key, &mut |record| {
                 let set = record.and_then(|record| decode(record, place.partition).ok()).map(|(_, set)| set);
@@ -199,7 +214,7 @@ impl LocalStore {
         let limit = ScanLimit { records_max, bytes_max: FRAME_BYTES_MAX };
         let page = self.scan(partition, after, limit)?;
         for (key, set) in page.records {
-            self.note(Place { partition, token: Token::of(&key) }, &key, None, &set);
+            self.note(KeyPlace { partition, token: Token::of(&key) }, &key, None, &set);
         }
         Ok(page.next)
     }

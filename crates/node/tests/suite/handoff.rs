@@ -7,7 +7,7 @@ use bytes::Bytes;
 use client::ClientOptions;
 use model::{Cluster, Generation, NodeId, Ring};
 use node::Node;
-use node::stores::Place;
+use node::stores::KeyPlace;
 
 use crate::cluster::{PATIENCE, RunningCluster, store};
 use crate::support::{order, values};
@@ -59,8 +59,8 @@ fn merge_at(nodes: &[std::sync::Arc<Node>], key: &str, value: &str, stamp: u32) 
 fn shown(node: &Node, key: &str) -> Vec<String> {
     let view = node.replica().view().get();
     let local = view.store("default").unwrap();
-    let Place { partition, token } = view.route(local, key.as_bytes()).place;
-    values(&local.get(Place { partition, token }, key.as_bytes()).unwrap())
+    let KeyPlace { partition, token } = view.route(local, key.as_bytes()).place;
+    values(&local.get(KeyPlace { partition, token }, key.as_bytes()).unwrap())
 }
 
 fn replicas(node: &Node, key: &str) -> Vec<NodeId> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use model::{NodeId, Resolver, StoreName};
-use node::stores::Hints;
+use node::handoff::Hints;
 use runtime::Ports;
 use runtime::disk::simulated::SimulatedDisk;
 use storage::{Durability, EnginePorts, LogEngine, LogOptions, MemoryEngine, ScanLimit};

@@ -67,11 +67,11 @@ async fn many_keys_are_written_at_a_node_that_refills() {
     cluster.stop(2).await;
     cluster.stop(0).await;
     cluster.start_again(0).await;
-    let refill = cluster.nodes[0].repair().status()["refill"]["partitions_left"].clone();
+    let refill = cluster.nodes[0].antientropy().status()["refill"]["partitions_left"].clone();
     assert_eq!(refill, 8, "it waits for the third node");
     let keys = keys_of_the_first(&cluster, "k", 300);
     many_keys_are_written(&mut cluster.redis(0), &keys).await;
-    let refill = cluster.nodes[0].repair().status()["refill"]["partitions_left"].clone();
+    let refill = cluster.nodes[0].antientropy().status()["refill"]["partitions_left"].clone();
     assert_eq!(refill, 8, "it still does");
 }
 
@@ -105,7 +105,7 @@ async fn find_behind(door: &mut Connection, keys: &[String]) {
 async fn a_write_that_its_first_replica_refuses_for_what_it_lacks_brings_it_that() {
     let cluster = RunningCluster::start((3, 3), store(3, 2, 2), |config| {
         config.collection.interval = Duration::from_millis(20);
-        config.repair.period = Duration::from_secs(24 * 3600);
+        config.antientropy.period = Duration::from_secs(24 * 3600);
     })
     .await;
     let commands: [(&str, &str); 5] = [

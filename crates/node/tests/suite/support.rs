@@ -9,7 +9,7 @@ use model::{
     Zone,
 };
 use node::engines::MemoryEngines;
-use node::stores::{LocalStore, Place, Stamper, WriteOrder};
+use node::stores::{KeyPlace, LocalStore, Stamper, WriteOrder};
 use node::{Node, NodeConfig, Worker};
 use runtime::Ports;
 use runtime::clock::os::OsClock;
@@ -32,8 +32,8 @@ pub(crate) fn store(node: u32, resolver: Resolver) -> LocalStore {
     LocalStore::new(definition(resolver), Arc::new(MemoryEngine::new()), stamper(node, 1))
 }
 
-pub(crate) fn place(key: &[u8]) -> Place {
-    Place { partition: model::PartitionId(0), token: Token::of(key) }
+pub(crate) fn place(key: &[u8]) -> KeyPlace {
+    KeyPlace { partition: model::PartitionId(0), token: Token::of(key) }
 }
 
 pub(crate) fn order(value: &str, context: Option<&model::Context>) -> WriteOrder {

@@ -6,6 +6,7 @@
 //!        equal ◄─ push what the peer lacks ◄─ pull and merge ◄─ keys and digests┘
 //! ```
 //!
+//! - [`merkle`]: the hash trees whose sums are compared.
 //! - [`session`]: one comparison with one peer, from the sums to the last record.
 //! - [`schedule`]: when to compare with whom, so that every pair of nodes has its turn within a period.
 //! - [`ledger`]: which partitions of a node that lost its disk have been refilled.
@@ -17,6 +18,7 @@
 //! **Architecture Invariant:** nothing here removes anything. Whole sets are merged, as everywhere.
 
 pub mod ledger;
+pub mod merkle;
 pub mod pace;
 pub mod schedule;
 pub mod session;

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use model::{Moment, PartitionId, Token};
 
 use super::Pace;
-use crate::merkle::{Digest, Span};
+use crate::antientropy::merkle::{Digest, Span};
 
 /// Partitions whose sums travel in one message: about 400 KB.
 const PARTITIONS_AT_ONCE: usize = 16_384;

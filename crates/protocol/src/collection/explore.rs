@@ -429,7 +429,7 @@ impl World {
         if !node.up {
             return;
         }
-        match node.participant.admit(tag, message.generation) {
+        match node.participant.accepts_contents(tag, message.generation) {
             Ok(()) => {
                 node.participant.hear(Heard { epoch: tag, generation: message.generation }, to);
                 node.store(message.hint, &sets.0[usize::from(message.content)]);

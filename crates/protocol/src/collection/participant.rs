@@ -159,7 +159,7 @@ impl Participant {
     ///
     /// # Errors
     /// `StaleEpoch`, `StaleGeneration`.
-    pub fn admit(&self, tag: Epoch, generation: Generation) -> Result<(), Refusal> {
+    pub fn accepts_contents(&self, tag: Epoch, generation: Generation) -> Result<(), Refusal> {
         if generation < self.known.generation && !planted(Bug::AcceptsOldDocuments) {
             return Err(Refusal::StaleGeneration);
         }

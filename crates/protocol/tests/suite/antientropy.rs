@@ -8,9 +8,9 @@ use bytes::Bytes;
 use model::versions::Stamp;
 use model::{Actor, Moment, NodeId, PartitionId, Timestamp, Token, Value, VersionSet};
 use proptest::prelude::*;
+use protocol::antientropy::merkle::{Change, Digest, Span, Tree};
 use protocol::antientropy::session::Listing;
 use protocol::antientropy::{Action, Event, Goal, Options, Outcome, Pace, RequestId, Session};
-use protocol::merkle::{Change, Digest, Span, Tree};
 
 const PARTITIONS: u32 = 4;
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use model::versions::Stamp;
 use model::{Actor, NodeId, Timestamp, Token, Value, VersionSet};
 use proptest::prelude::*;
-use protocol::merkle::{Change, Digest, LEAF_RECORDS, Span, Tree};
+use protocol::antientropy::merkle::{Change, Digest, LEAF_RECORDS, Span, Tree};
 
 /// Records of one partition, and what a tree is told of them.
 #[derive(Default)]

@@ -7,7 +7,7 @@
 
 use model::{Moment, Value, VersionSet};
 
-use super::{Attribution, Place, Violation, name, sets};
+use super::{Attribution, StoreKey, Violation, name, sets};
 use crate::history::{History, Outcome, Remains};
 
 /// Checks what was shown, and what became of values that expire.
@@ -35,7 +35,7 @@ pub fn check(history: &History, remains: &[Remains]) -> Vec<Violation> {
 fn taken_early(
     history: &History,
     known: &Attribution,
-    place: &Place,
+    place: &StoreKey,
     set: &VersionSet,
     at: Moment,
 ) -> Vec<String> {

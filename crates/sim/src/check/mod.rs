@@ -65,13 +65,13 @@ pub fn all(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violatio
 }
 
 /// A key of a store.
-pub(crate) type Place = (&'static str, Bytes);
+pub(crate) type StoreKey = (&'static str, Bytes);
 
 /// Which operation an event or a value is.
 #[derive(Debug, Default)]
 pub(crate) struct Attribution {
-    values: BTreeMap<(Place, Bytes), OperationId>,
-    dots: BTreeMap<(Place, Dot), OperationId>,
+    values: BTreeMap<(StoreKey, Bytes), OperationId>,
+    dots: BTreeMap<(StoreKey, Dot), OperationId>,
 }
 
 impl Attribution {
@@ -100,22 +100,22 @@ impl Attribution {
     }
 
     /// The put that wrote this value.
-    pub(crate) fn of_value(&self, place: &Place, value: &Bytes) -> Option<OperationId> {
+    pub(crate) fn of_value(&self, place: &StoreKey, value: &Bytes) -> Option<OperationId> {
         self.values.get(&(place.clone(), value.clone())).copied()
     }
 
     /// The write that this event is, if it is known.
-    pub(crate) fn of_dot(&self, place: &Place, dot: Dot) -> Option<OperationId> {
+    pub(crate) fn of_dot(&self, place: &StoreKey, dot: Dot) -> Option<OperationId> {
         self.dots.get(&(place.clone(), dot)).copied()
     }
 
     /// The event that this write is, if it is known.
-    pub(crate) fn of_write(&self, place: &Place, write: OperationId) -> Option<Dot> {
+    pub(crate) fn of_write(&self, place: &StoreKey, write: OperationId) -> Option<Dot> {
         self.dots_of(place).find(|(_, id)| *id == write).map(|(dot, _)| dot)
     }
 
     /// All known events of one key.
-    pub(crate) fn dots_of<'a>(&'a self, place: &Place) -> impl Iterator<Item = (Dot, OperationId)> + 'a {
+    pub(crate) fn dots_of<'a>(&'a self, place: &StoreKey) -> impl Iterator<Item = (Dot, OperationId)> + 'a {
         let place = place.clone();
         self.dots.iter().filter(move |((at, _), _)| *at == place).map(|((_, dot), id)| (*dot, *id))
     }
@@ -125,7 +125,7 @@ impl Attribution {
 pub(crate) fn sets<'a>(
     history: &'a History,
     remains: &'a [Remains],
-) -> impl Iterator<Item = (Place, &'a VersionSet)> {
+) -> impl Iterator<Item = (StoreKey, &'a VersionSet)> {
     let answered = history.operations.iter().filter_map(|operation| match &operation.outcome {
         Outcome::Got(set) => Some(((operation.store, operation.key.clone()), set)),
         _ => None,
@@ -139,7 +139,7 @@ pub(crate) fn sets<'a>(
 }
 
 /// A key for people.
-pub(crate) fn name(place: &Place) -> String {
+pub(crate) fn name(place: &StoreKey) -> String {
     format!("{}/{}", place.0, String::from_utf8_lossy(&place.1))
 }
 

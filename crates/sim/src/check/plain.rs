@@ -8,7 +8,7 @@
 
 use model::{Dot, Moment, VersionSet};
 
-use super::{Attribution, Place, Rules, Violation, deleted, name};
+use super::{Attribution, Rules, StoreKey, Violation, deleted, name};
 use crate::history::{Action, History, Operation, OperationId, Outcome, Remains};
 
 /// Nodes judge expiry by clocks of their own, so whatever expires at all may be absent at any time.
@@ -47,7 +47,7 @@ fn kept(
     rules: Rules,
     violations: &mut Vec<Violation>,
 ) {
-    let place: Place = (held.store, held.key.clone());
+    let place: StoreKey = (held.store, held.key.clone());
     let merged = held.merged();
     let copies_required = if rules.copies_kept { rules.writes_required } else { 1 };
     for (id, put) in
@@ -102,7 +102,7 @@ fn replaced(
     Some(format!("was shown the value of {shown:?} ({dot}), which {by:?} had replaced before"))
 }
 
-fn is_at(operation: &Operation, place: &Place) -> bool {
+fn is_at(operation: &Operation, place: &StoreKey) -> bool {
     (operation.store, &operation.key) == (place.0, &place.1)
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use model::{Dot, VersionSet};
 
-use super::{Place, Rules, Violation, deleted, name};
+use super::{Rules, StoreKey, Violation, deleted, name};
 use crate::history::{History, Operation, OperationId, Outcome};
 
 /// Checks every get against the writes acknowledged before it.
@@ -38,7 +38,7 @@ pub fn check(history: &History, rules: Rules) -> Vec<Violation> {
 
 /// Checks every get against all gets answered before it, whoever asked.
 fn monotonic(history: &History, violations: &mut Vec<Violation>) {
-    let mut gets: BTreeMap<Place, Vec<(OperationId, &Operation, &VersionSet)>> = BTreeMap::new();
+    let mut gets: BTreeMap<StoreKey, Vec<(OperationId, &Operation, &VersionSet)>> = BTreeMap::new();
     for (id, get) in history.all() {
         if let Outcome::Got(set) = &get.outcome {
             gets.entry((get.store, get.key.clone())).or_default().push((id, get, set));

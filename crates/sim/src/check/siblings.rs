@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Value, VersionSet};
 
-use super::{Attribution, Place, Violation, name, sets};
+use super::{Attribution, StoreKey, Violation, name, sets};
 use crate::history::{Action, Basis, History, Operation, OperationId, Outcome, Remains};
 
 /// The store that keeps siblings in every simulation.
@@ -46,7 +46,7 @@ pub fn check(history: &History, remains: &[Remains]) -> Vec<Violation> {
 }
 
 /// Keys with a write whose basis or event nobody knows.
-fn unjudged(history: &History) -> BTreeSet<Place> {
+fn unjudged(history: &History) -> BTreeSet<StoreKey> {
     let mut places = BTreeSet::new();
     for operation in history.operations.iter().filter(|operation| operation.is_write()) {
         let unanswered = matches!(operation.outcome, Outcome::Pending | Outcome::Indeterminate(_));
@@ -88,7 +88,7 @@ impl Causality<'_> {
         writes
     }
 
-    fn writes(&self, place: &Place, set: &VersionSet) -> Writes {
+    fn writes(&self, place: &StoreKey, set: &VersionSet) -> Writes {
         let of = |version: &model::Version| match &version.value {
             Value::Present(value) => self.known.of_value(place, value),
             Value::Tombstone => self.known.of_dot(place, version.dot),
@@ -96,7 +96,7 @@ impl Causality<'_> {
         set.versions().iter().filter_map(of).collect()
     }
 
-    fn judge(&self, place: &Place, set: &VersionSet) -> Vec<String> {
+    fn judge(&self, place: &StoreKey, set: &VersionSet) -> Vec<String> {
         let mut violations = Vec::new();
         let there = self.writes(place, set);
         let nothing = Writes::new();

@@ -5,16 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use model::{Actor, Dot, Value, VersionSet};
 
-use super::{Attribution, Place, Violation, name, sets};
+use super::{Attribution, StoreKey, Violation, name, sets};
 use crate::history::{Action, History, OperationId, Outcome, Remains};
 
 /// What is known of each dot so far.
 struct Seen<'a> {
     history: &'a History,
     known: Attribution,
-    dots: BTreeMap<(Place, Dot), Option<OperationId>>,
+    dots: BTreeMap<(StoreKey, Dot), Option<OperationId>>,
     writes: BTreeMap<OperationId, Dot>,
-    actors: BTreeMap<Actor, Place>,
+    actors: BTreeMap<Actor, StoreKey>,
     violations: BTreeSet<String>,
 }
 
@@ -46,7 +46,7 @@ pub fn check(history: &History, remains: &[Remains]) -> Vec<Violation> {
 
 impl Seen<'_> {
     /// An answer holds nothing that was asked for after it.
-    fn answer(&mut self, place: &Place, set: &VersionSet, get: OperationId) {
+    fn answer(&mut self, place: &StoreKey, set: &VersionSet, get: OperationId) {
         for version in set.versions() {
             let Value::Present(value) = &version.value else { continue };
             let Some(put) = self.known.of_value(place, value) else { continue };
@@ -59,7 +59,7 @@ impl Seen<'_> {
     }
 
     /// What a plain client was shown had been asked for before, and had not been refused.
-    fn shown(&mut self, place: &Place, value: &Bytes, get: OperationId) {
+    fn shown(&mut self, place: &StoreKey, value: &Bytes, get: OperationId) {
         let Some(put) = self.written(place, value) else { return };
         if Some(self.history.operation(put).invoked) > self.history.operation(get).returned {
             let detail =
@@ -69,7 +69,7 @@ impl Seen<'_> {
     }
 
     /// The put that a value is; to be found, it must have been asked for and not been refused.
-    fn written(&mut self, place: &Place, value: &Bytes) -> Option<OperationId> {
+    fn written(&mut self, place: &StoreKey, value: &Bytes) -> Option<OperationId> {
         let Some(put) = self.known.of_value(place, value) else {
             let text = String::from_utf8_lossy(&value[..value.len().min(40)]).into_owned();
             self.violations.insert(format!("{}: value {text:?} was never written", name(place)));
@@ -83,7 +83,7 @@ impl Seen<'_> {
         Some(put)
     }
 
-    fn set(&mut self, place: &Place, set: &VersionSet) {
+    fn set(&mut self, place: &StoreKey, set: &VersionSet) {
         for version in set.versions() {
             let Value::Present(value) = &version.value else {
                 if version.expires.is_some() {
@@ -101,7 +101,7 @@ impl Seen<'_> {
     }
 
     /// One event is one write, and one write one event.
-    fn event(&mut self, place: &Place, dot: Dot, write: Option<OperationId>) {
+    fn event(&mut self, place: &StoreKey, dot: Dot, write: Option<OperationId>) {
         let before = self.dots.entry((place.clone(), dot)).or_insert(write);
         if *before != write {
             let detail = format!("{}: dot {dot} is used for {before:?} and for {write:?}", name(place));
@@ -122,7 +122,7 @@ impl Seen<'_> {
 
     /// Every tombstone is a delete that somebody asked for.
     fn tombstones(&mut self) {
-        let mut unknown: BTreeMap<&Place, usize> = BTreeMap::new();
+        let mut unknown: BTreeMap<&StoreKey, usize> = BTreeMap::new();
         for ((place, _), write) in &self.dots {
             if write.is_none() {
                 *unknown.entry(place).or_default() += 1;

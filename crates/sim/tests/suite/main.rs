@@ -1,5 +1,6 @@
 //! The simulated world keeps the promises of the ports, one seed gives one run, and every judge can convict.
 
+mod antientropy;
 mod collection;
 mod convictions;
 mod deletes;
@@ -8,7 +9,6 @@ mod expiry;
 mod handoff;
 mod messages;
 mod reach;
-mod repair;
 mod replays;
 mod stage;
 mod world;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::{Client, ClientOptions, PutOptions};
 use model::{Moment, VersionSet};
-use node::stores::{LocalStore, Place};
+use node::stores::{KeyPlace, LocalStore};
 use sim::cluster::{LAST_WRITE, World};
 use sim::executor::WallClock;
 use sim::network::{Conditions, Host};
@@ -85,7 +85,7 @@ pub(crate) fn local(world: &World, position: usize) -> Arc<LocalStore> {
     node.replica().view().get().store(LAST_WRITE).expect("the cluster has it").clone()
 }
 
-pub(crate) fn place(world: &World, position: usize, key: &Bytes) -> Place {
+pub(crate) fn place(world: &World, position: usize, key: &Bytes) -> KeyPlace {
     let node = world.node(position).expect("it runs");
     let view = node.replica().view().get();
     view.route(&local(world, position), key).place

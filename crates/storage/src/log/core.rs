@@ -18,7 +18,7 @@ use super::segment::Segments;
 use super::tail::{AppendError, Appended, Entry, Tail};
 use crate::hash::fingerprint;
 use crate::partitions::Partitions;
-use crate::walk::{Place, Walkable, Walks};
+use crate::walk::{IndexedKey, Walkable, Walks};
 use crate::{Change, Commit, StorageError, joined};
 
 /// An update that finds more than this waiting for the file writes it there itself.
@@ -432,7 +432,7 @@ fn check_size(key: &[u8], record: &Bytes) -> Result<u64, StorageError> {
 }
 
 impl Walkable for Core {
-    fn places(&self, partition: PartitionId, from: Token, places: &mut Vec<Place>) {
+    fn places(&self, partition: PartitionId, from: Token, places: &mut Vec<IndexedKey>) {
         let Some(index) = self.index.get(partition) else { return };
         for stripe in &index.stripes {
             stripe.for_each(|slot| {
@@ -446,7 +446,7 @@ impl Walkable for Core {
     fn records_at(
         &self,
         partition: PartitionId,
-        (token, fingerprint): Place,
+        (token, fingerprint): IndexedKey,
         records: &mut Vec<(Bytes, Bytes)>,
     ) -> Result<usize, StorageError> {
         let Some(index) = self.index.get(partition) else { return Ok(0) };

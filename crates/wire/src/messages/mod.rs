@@ -15,22 +15,22 @@
 //! **Architecture Invariant:** unknown kinds, unknown tags and trailing bytes are errors; nothing is skipped that is
 //! not understood.
 
+mod antientropy;
 mod collection;
 mod gossip;
-mod repair;
 mod request;
 mod response;
 mod store_ref;
 
+pub use antientropy::{
+    AntiEntropyControl, AntiEntropyDocument, AntiEntropyGet, AntiEntropyOrder, KeyDigested, KeyDigests,
+    RecordsGet, RecordsGot, RecordsPage, RecordsPaged, TreeNoded, TreeNodes, TreeSummed, TreeSums,
+};
 pub use collection::{
     Collect, CollectCandidated, CollectCandidates, CollectConfirm, CollectConfirmed, CollectFence,
     CollectFenced, CollectPlace, CollectRelease, CollectReleased, Collectable, Collected, StaleEpoch,
 };
 pub use gossip::{Gossip, Gossiped};
-pub use repair::{
-    KeyDigested, KeyDigests, RecordsGet, RecordsGot, RecordsPage, RecordsPaged, RepairControl,
-    RepairDocument, RepairGet, RepairOrder, TreeNoded, TreeNodes, TreeSummed, TreeSums,
-};
 pub use request::{
     ClusterGet, Condition, Delete, DeleteEntry, EventsGet, Get, Hello, MetricsGet, MultiDelete, MultiGet,
     MultiPut, NodesGet, Peer, Ping, Put, PutEntry, ReplicaGet, ReplicaMerge, Request, RequestOptions, Scan,

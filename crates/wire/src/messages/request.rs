@@ -4,9 +4,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 use model::{Context, Epoch, Generation, NodeId, PartitionId, Token, VersionSet, WallMillis};
 use smallvec::SmallVec;
 
+use super::antientropy::{
+    AntiEntropyControl, AntiEntropyGet, KeyDigests, RecordsGet, RecordsPage, TreeNodes, TreeSums,
+};
 use super::collection::{Collect, CollectCandidates, CollectConfirm, CollectFence, CollectRelease};
 use super::gossip::Gossip;
-use super::repair::{KeyDigests, RecordsGet, RecordsPage, RepairControl, RepairGet, TreeNodes, TreeSums};
 use super::{StoreRef, messages};
 use crate::codec::{DecodeError, Field, Reader, fields, tags};
 
@@ -20,8 +22,8 @@ messages! {
         0x05 NodesGet "nodes-get",
         0x06 EventsGet "events-get",
         0x07 MetricsGet "metrics-get",
-        0x08 RepairGet "repair-get",
-        0x09 RepairControl "repair-control",
+        0x08 AntiEntropyGet "repair-get",
+        0x09 AntiEntropyControl "repair-control",
         0x10 Get "get",
         0x11 Put "put",
         0x12 Delete "delete",

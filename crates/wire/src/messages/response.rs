@@ -4,12 +4,12 @@ use bytes::Bytes;
 use model::{Context, Dot, Epoch, Generation, NodeId, VersionSet};
 use smallvec::SmallVec;
 
+use super::antientropy::{AntiEntropyDocument, KeyDigested, RecordsGot, RecordsPaged, TreeNoded, TreeSummed};
 use super::collection::{
     CollectCandidated, CollectConfirmed, CollectFenced, CollectReleased, Collected, StaleEpoch,
 };
 use super::gossip::Gossiped;
 use super::messages;
-use super::repair::{KeyDigested, RecordsGot, RecordsPaged, RepairDocument, TreeNoded, TreeSummed};
 use super::request::ScanAfter;
 use crate::codec::{DecodeError, Field, Reader, fields, tags};
 use crate::error::ErrorCode;
@@ -24,7 +24,7 @@ messages! {
         0x85 NodesDocument "nodes-document",
         0x86 EventsDocument "events-document",
         0x87 MetricsText "metrics-text",
-        0x88 RepairDocument "repair-document",
+        0x88 AntiEntropyDocument "repair-document",
         0x90 Got "got",
         0x91 Written "written",
         0x93 MultiGot "multi-got",

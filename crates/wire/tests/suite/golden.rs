@@ -40,7 +40,7 @@ fn requests_are_pinned() {
     kinds.extend(multi_requests());
     kinds.extend(replica_requests());
     kinds.extend(scan_requests());
-    kinds.extend(super::repair::requests());
+    kinds.extend(super::antientropy::requests());
     kinds.extend(super::collection::requests());
     kinds.extend(account_requests());
     kinds.push(request(
@@ -333,7 +333,7 @@ fn responses_are_pinned() {
     let mut kinds = session_responses();
     kinds.extend(coordinated_responses());
     kinds.extend(replica_responses());
-    kinds.extend(super::repair::responses());
+    kinds.extend(super::antientropy::responses());
     kinds.extend(super::collection::responses());
     let json = Bytes::from_static(b"{}");
     kinds.extend([

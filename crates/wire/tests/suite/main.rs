@@ -3,12 +3,12 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 mod allocations;
+mod antientropy;
 mod collection;
 mod error_codes;
 mod golden;
 mod hostile;
 mod records;
-mod repair;
 mod resp_commands;
 mod resp_replies;
 mod round_trips;

@@ -9,8 +9,8 @@ use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
+use protocol::antientropy::merkle::{Digest, Span};
 use protocol::gossip::{Load, Row};
-use protocol::merkle::{Digest, Span};
 use wire::ErrorCode;
 use wire::messages::*;
 
@@ -305,11 +305,16 @@ fn partition() -> impl Strategy<Value = PartitionId> {
 }
 
 fn repair_request() -> impl Strategy<Value = Request> {
-    let order = select(vec![RepairOrder::Start, RepairOrder::Stop, RepairOrder::Scrub, RepairOrder::Look]);
+    let order = select(vec![
+        AntiEntropyOrder::Start,
+        AntiEntropyOrder::Stop,
+        AntiEntropyOrder::Scrub,
+        AntiEntropyOrder::Look,
+    ]);
     prop_oneof![
-        Just(RepairGet {}.into()),
+        Just(AntiEntropyGet {}.into()),
         (order, option::of(text()), option::of(partition()))
-            .prop_map(|(order, store, partition)| RepairControl { order, store, partition }.into()),
+            .prop_map(|(order, store, partition)| AntiEntropyControl { order, store, partition }.into()),
         (store(), generation(), vec((partition(), option::of((digest(), any::<u8>()))), 0..4))
             .prop_map(|(store, generation, sums)| TreeSums { store, generation, sums }.into()),
         (store(), generation(), vec((partition(), (span(), any::<u8>())), 0..4))
@@ -337,7 +342,7 @@ fn repair_request() -> impl Strategy<Value = Request> {
 fn repair_response() -> impl Strategy<Value = Response> {
     let epoch = any::<u64>().prop_map(Epoch);
     prop_oneof![
-        bytes().prop_map(|json| RepairDocument { json }.into()),
+        bytes().prop_map(|json| AntiEntropyDocument { json }.into()),
         (vec((partition(), any::<u8>()), 0..4), vec(partition(), 0..4), vec(partition(), 0..4)).prop_map(
             |(differing, unready, incomplete)| TreeSummed { differing, unready, incomplete }.into()
         ),

@@ -20,7 +20,7 @@ use super::Door;
 use super::commands::{self, Kind};
 use super::reply::Reply;
 use super::session::{Session, Speaking};
-use crate::serve::Rest;
+use crate::doors::native::Rest;
 
 /// Bytes that a read asks for at first when half a command has arrived; the ask doubles while reads fill it.
 const READ_BYTES: usize = 16 * 1024;
@@ -60,7 +60,7 @@ where
         // What has come of a command, and what is about to be reserved for the rest of it.
         if let Err(full) = coming.hold(if input.is_empty() { 0 } else { input.len() + lacking }) {
             // Where the next command begins is known only to whoever reads this one to its end.
-            connection.answer(Reply::failure(&crate::serve::not_admitted(&full)));
+            connection.answer(Reply::failure(&crate::doors::native::not_admitted(&full)));
             let (door, last_words) = (connection.door, connection.out.split());
             drop((input, coming));
             return door.part(stream, &last_words).await;
@@ -297,7 +297,7 @@ impl Connection<'_> {
             }
             // In its turn: clients tell answers by their order.
             Err(full) => {
-                let refused = Reply::failure(&crate::serve::not_admitted(&full));
+                let refused = Reply::failure(&crate::doors::native::not_admitted(&full));
                 self.running.push_back(Box::pin(std::future::ready(refused)));
             }
         }

@@ -74,7 +74,7 @@ impl Replica {
         due.into_iter().map(|due| self.store.reap(PARTITION, due, now).unwrap().values).sum()
     }
 
-    fn sum(&self) -> Option<protocol::merkle::Digest> {
+    fn sum(&self) -> Option<protocol::antientropy::merkle::Digest> {
         self.store.trees().look(PARTITION, |tree| tree.sum()).unwrap()
     }
 
@@ -96,8 +96,8 @@ impl Replica {
 
 const KEYS: u8 = 3;
 
-fn place(key: u8) -> Place {
-    Place { partition: PARTITION, token: Token::of(&[key]) }
+fn place(key: u8) -> KeyPlace {
+    KeyPlace { partition: PARTITION, token: Token::of(&[key]) }
 }
 
 /// One step at one of two replicas.

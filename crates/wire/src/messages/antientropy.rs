@@ -4,7 +4,7 @@
 
 use bytes::{Bytes, BytesMut};
 use model::{Epoch, Generation, PartitionId, StoreName, Token, VersionSet};
-use protocol::merkle::{Digest, Span};
+use protocol::antientropy::merkle::{Digest, Span};
 
 use super::StoreRef;
 use crate::codec::{DecodeError, Field, Reader, fields, tags};
@@ -41,12 +41,12 @@ impl Field for Span {
 
 fields! {
     /// Asks how repair stands at the node.
-    pub struct RepairGet {}
+    pub struct AntiEntropyGet {}
 }
 
 tags! {
     /// What shall happen to repair.
-    pub enum RepairOrder: "an order to repair" {
+    pub enum AntiEntropyOrder: "an order to repair" {
         /// Compare with all peers now, and go on by the schedule.
         Start = 0,
         /// Compare with nobody until started again.
@@ -59,10 +59,10 @@ tags! {
 }
 
 fields! {
-    /// An order to repair at the node; answered as [`RepairGet`], about that store and partition.
-    pub struct RepairControl {
+    /// An order to repair at the node; answered as [`AntiEntropyGet`], about that store and partition.
+    pub struct AntiEntropyControl {
         /// Which.
-        pub order: RepairOrder,
+        pub order: AntiEntropyOrder,
         /// Only this store; all when absent.
         pub store: Option<String>,
         /// Only this partition; all when absent.
@@ -72,7 +72,7 @@ fields! {
 
 fields! {
     /// How repair stands at the node.
-    pub struct RepairDocument {
+    pub struct AntiEntropyDocument {
         /// As JSON, for people and tools.
         pub json: Bytes,
     }
@@ -190,7 +190,7 @@ fields! {
     }
 }
 
-impl RepairControl {
+impl AntiEntropyControl {
     /// The store that it names.
     ///
     /// # Errors

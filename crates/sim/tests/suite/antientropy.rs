@@ -37,7 +37,7 @@ fn tear(world: &World, position: usize) {
 }
 
 fn progress(world: &World, position: usize) -> serde_json::Value {
-    world.node(position).expect("it runs").repair().status()
+    world.node(position).expect("it runs").antientropy().status()
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn the_trees_claim_equality_while_a_record_is_missing_and_the_scrub_finds_it() {
         let node = world.node(1).expect("it runs");
         let wrong = || progress(&world, 1)["scrub"]["wrong_leaves_total"].as_u64();
         assert_eq!(wrong(), Some(0));
-        let read = node.repair().scrub_now().await;
+        let read = node.antientropy().scrub_now().await;
         assert!(read >= 29, "{read} records read");
         assert_eq!(wrong(), Some(1));
         equal(&world, &keys).await;
@@ -328,7 +328,7 @@ fn a_flipped_bit_is_found_by_the_scrub_and_repaired_from_a_replica() {
         let flipped = world.flip(1, b"long enough to be found");
         assert!(flipped, "the value is on the disk");
         let node = world.node(1).expect("it runs");
-        node.repair().scrub_now().await;
+        node.antientropy().scrub_now().await;
         assert_eq!(progress(&world, 1)["scrub"]["corrupt_records_total"], 1);
         equal(&world, &keys).await;
         let repaired = || {

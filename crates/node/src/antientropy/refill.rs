@@ -22,14 +22,15 @@ use std::time::Duration;
 
 use model::{Cluster, Moment, NodeId, PartitionId, PreferenceList};
 use protocol::antientropy::ledger::Required;
+use protocol::antientropy::merkle::Span;
 use protocol::antientropy::{Goal, Ledger, Outcome};
-use protocol::merkle::Span;
 use runtime::{Disk, DiskError};
 use serde_json::{Value as Json, json};
 
-use crate::antientropy::{Drive, Repair, living};
+use super::trees::bounds;
+use crate::antientropy::{AntiEntropy, Drive, living};
 use crate::events::Event;
-use crate::stores::{LocalStore, bounds};
+use crate::stores::LocalStore;
 use crate::view::View;
 
 /// The file below the data directory.
@@ -238,12 +239,12 @@ impl Refill {
 }
 
 /// Refills until nothing is incomplete, as long as the node lives.
-pub(crate) async fn run(weak: Weak<Repair>) {
-    let Some(repair) = living(&weak) else { return };
-    let clock = repair.ports().clock.clone();
+pub(crate) async fn run(weak: Weak<AntiEntropy>) {
+    let Some(antientropy) = living(&weak) else { return };
+    let clock = antientropy.ports().clock.clone();
     let began = clock.now();
     let (left, total) = {
-        let mut refill = repair.refill().lock();
+        let mut refill = antientropy.refill().lock();
         let (left, total) = refill.progress();
         refill.began = Some((began, left));
         (left, total)
@@ -251,48 +252,48 @@ pub(crate) async fn run(weak: Weak<Repair>) {
     if total == 0 {
         return;
     }
-    repair.events().record(Event::RefillStarted { partitions: left as u64 });
-    drop(repair);
+    antientropy.events().record(Event::RefillStarted { partitions: left as u64 });
+    drop(antientropy);
     let (mut pause, mut number) = (PAUSE_MIN, 0);
     loop {
-        let Some(repair) = living(&weak) else { return };
-        let before = repair.refill().lock().progress().0;
-        Round::new(&repair, number).run().await;
+        let Some(antientropy) = living(&weak) else { return };
+        let before = antientropy.refill().lock().progress().0;
+        Round::new(&antientropy, number).run().await;
         number += 1;
-        remember(&repair).await;
-        let left = repair.refill().lock().progress().0;
+        remember(&antientropy).await;
+        let left = antientropy.refill().lock().progress().0;
         if left == 0 {
-            return end(&repair, began);
+            return end(&antientropy, began);
         }
         pause = if left < before { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) };
         let timer = clock.sleep(pause);
-        drop(repair);
+        drop(antientropy);
         timer.await;
     }
 }
 
-fn end(repair: &Repair, began: Moment) {
-    let now = repair.ports().clock.now();
+fn end(antientropy: &AntiEntropy, began: Moment) {
+    let now = antientropy.ports().clock.now();
     let (Came { records, bytes }, partitions) = {
-        let mut refill = repair.refill().lock();
+        let mut refill = antientropy.refill().lock();
         refill.ended = Some(now);
         (refill.came(), refill.progress().1 as u64)
     };
     let seconds = now.since(began).as_secs();
-    repair.events().record(Event::RefillEnded { partitions, records, bytes, seconds });
+    antientropy.events().record(Event::RefillEnded { partitions, records, bytes, seconds });
 }
 
 /// Writes down what is left to do.
-async fn remember(repair: &Repair) {
-    let text = repair.refill().lock().text();
-    if let Err(error) = Refill::save(repair.disk().clone(), text).await {
+async fn remember(antientropy: &AntiEntropy) {
+    let text = antientropy.refill().lock().text();
+    if let Err(error) = Refill::save(antientropy.disk().clone(), text).await {
         tracing::warn!(%error, "progress of the refilling not remembered");
     }
 }
 
 /// Everything that is incomplete, once.
 struct Round<'a> {
-    repair: &'a Arc<Repair>,
+    antientropy: &'a Arc<AntiEntropy>,
     view: Arc<View>,
     /// Counts rounds: each begins somewhere else, so that what cannot be had keeps nothing from the rest.
     number: usize,
@@ -303,16 +304,17 @@ struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    fn new(repair: &'a Arc<Repair>, number: usize) -> Self {
-        let (view, now) = (repair.replica().view().get(), repair.ports().clock.now());
-        Round { repair, view, number, silent: BTreeSet::new(), remembered_at: now, told_at: now }
+    fn new(antientropy: &'a Arc<AntiEntropy>, number: usize) -> Self {
+        let (view, now) = (antientropy.replica().view().get(), antientropy.ports().clock.now());
+        Round { antientropy, view, number, silent: BTreeSet::new(), remembered_at: now, told_at: now }
     }
 
     async fn run(mut self) {
         let view = self.view.clone();
         for store in view.stores() {
-            settle_alone(self.repair, &view, store);
-            let mut incomplete = self.repair.refill().lock().incomplete(store.definition().name.as_str());
+            settle_alone(self.antientropy, &view, store);
+            let mut incomplete =
+                self.antientropy.refill().lock().incomplete(store.definition().name.as_str());
             if incomplete.is_empty() {
                 continue;
             }
@@ -321,12 +323,12 @@ impl<'a> Round<'a> {
             let spans = bounds(&view.cluster().ring).into_iter();
             let lost = Lost {
                 store,
-                replicas: view.replicated_by(self.repair.replica().node(), store),
+                replicas: view.replicated_by(self.antientropy.replica().node(), store),
                 spans: spans.map(|(id, tokens)| (id, Span::around(&tokens))).collect(),
             };
             for (position, partitions) in incomplete.chunks(TOGETHER).enumerate() {
                 self.bring_back(&lost, partitions, position).await;
-                if self.repair.is_closing() {
+                if self.antientropy.is_closing() {
                     return;
                 }
                 self.tell().await;
@@ -336,21 +338,22 @@ impl<'a> Round<'a> {
 
     /// Merges these partitions with what their other replicas hold, one after the other.
     async fn bring_back(&mut self, lost: &Lost<'_>, partitions: &[PartitionId], position: usize) {
-        let (repair, view, store) = (self.repair, self.view.clone(), lost.store);
+        let (antientropy, view, store) = (self.antientropy, self.view.clone(), lost.store);
         let peers = partitions.iter().filter_map(|id| lost.replicas.get(id)).flatten().copied();
         let mut peers: Vec<NodeId> = peers.collect::<BTreeSet<_>>().into_iter().collect();
         // Whoever is first gives the most.
         let first = position % peers.len().max(1);
         peers.rotate_left(first);
         for peer in peers {
-            let wanted = lost.wanted(&repair.refill().lock(), partitions, peer);
-            if wanted.is_empty() || self.silent.contains(&peer) || repair.is_closing() {
+            let wanted = lost.wanted(&antientropy.refill().lock(), partitions, peer);
+            if wanted.is_empty() || self.silent.contains(&peer) || antientropy.is_closing() {
                 continue;
             }
-            let drive = Drive { repair, peer, view: view.clone(), store: store.clone(), goal: Goal::Refill };
-            let mut settle = |partition, whole| settle(repair, &view, store, partition, peer, whole);
+            let drive =
+                Drive { antientropy, peer, view: view.clone(), store: store.clone(), goal: Goal::Refill };
+            let mut settle = |partition, whole| settle(antientropy, &view, store, partition, peer, whole);
             let outcome = Box::pin(drive.run(wanted, &mut settle)).await;
-            repair.refill().lock().took(&outcome);
+            antientropy.refill().lock().took(&outcome);
             if !outcome.complete && outcome.failed == 0 {
                 self.silent.insert(peer);
             }
@@ -359,15 +362,15 @@ impl<'a> Round<'a> {
 
     /// Remembers and tells how far it is, now and then.
     async fn tell(&mut self) {
-        let now = self.repair.ports().clock.now();
+        let now = self.antientropy.ports().clock.now();
         if now.since(self.remembered_at) >= REMEMBER_INTERVAL {
             self.remembered_at = now;
-            remember(self.repair).await;
+            remember(self.antientropy).await;
         }
-        let (left, partitions) = self.repair.refill().lock().progress();
+        let (left, partitions) = self.antientropy.refill().lock().progress();
         if left > 0 && now.since(self.told_at) >= TELL_INTERVAL {
             self.told_at = now;
-            self.repair
+            self.antientropy
                 .events()
                 .record(Event::RefillWent { left: left as u64, partitions: partitions as u64 });
         }
@@ -394,9 +397,9 @@ impl Lost<'_> {
 }
 
 /// Partitions that nobody else holds, or that are this node's no more, have nothing to wait for.
-fn settle_alone(repair: &Repair, view: &View, store: &LocalStore) {
-    let replicas = view.replicated_by(repair.replica().node(), store);
-    let mut refill = repair.refill().lock();
+fn settle_alone(antientropy: &AntiEntropy, view: &View, store: &LocalStore) {
+    let replicas = view.replicated_by(antientropy.replica().node(), store);
+    let mut refill = antientropy.refill().lock();
     let Some(ledger) = refill.stores.get_mut(store.definition().name.as_str()) else { return };
     for partition in ledger.incomplete().collect::<Vec<_>>() {
         let whole = match replicas.get(&partition) {
@@ -411,15 +414,15 @@ fn settle_alone(repair: &Repair, view: &View, store: &LocalStore) {
 }
 
 fn settle(
-    repair: &Repair,
+    antientropy: &AntiEntropy,
     view: &View,
     store: &LocalStore,
     partition: PartitionId,
     peer: NodeId,
     peer_is_whole: bool,
 ) {
-    let replicas = view.replicas_of(partition, store, repair.replica().node());
-    let mut refill = repair.refill().lock();
+    let replicas = view.replicas_of(partition, store, antientropy.replica().node());
+    let mut refill = antientropy.refill().lock();
     let Some(ledger) = refill.stores.get_mut(store.definition().name.as_str()) else { return };
     if ledger.merged(partition, peer, peer_is_whole, required(store, &replicas)) {
         store.trees().set_incomplete(partition, false);

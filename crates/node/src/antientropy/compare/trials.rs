@@ -41,7 +41,7 @@ fn store(engine: Arc<dyn StorageEngine>) -> LocalStore {
 }
 
 fn put(store: &LocalStore, key: &str, bytes: usize) {
-    let place = Place { partition: PARTITION, token: Token::of(key.as_bytes()) };
+    let place = KeyPlace { partition: PARTITION, token: Token::of(key.as_bytes()) };
     let value = Value::Present(vec![7; bytes].into());
     let order = WriteOrder { context: None, condition: Condition::None, expires: None, value };
     store.stamp(place, key.as_bytes(), order).unwrap();

@@ -7,12 +7,13 @@ use std::ops::{ControlFlow, RangeInclusive};
 
 use bytes::Bytes;
 use model::{PartitionId, Ring, Token, VersionSet};
-use protocol::merkle::{Digest, Span, Tree};
+use protocol::antientropy::merkle::{Digest, Span, Tree};
 use storage::{Met, StorageError};
 use wire::messages::Failure;
 
-use super::store::{LocalStore, Place, decode, refuse};
 use super::trees::{Beginning, Locked, Trees, Watching, digest_of};
+use crate::stores::{KeyPlace, LocalStore};
+use crate::stores::{decode, refuse};
 
 /// Records that one step reads, about. Writers go on meanwhile.
 const RECORDS_AT_ONCE: u64 = 256;
@@ -126,7 +127,7 @@ impl LocalStore {
     }
 
     /// The key's state here, whether or not the partition is complete; an empty set when it was never written.
-    pub(crate) fn content(&self, place: Place, key: &[u8]) -> Result<VersionSet, Failure> {
+    pub(crate) fn content(&self, place: KeyPlace, key: &[u8]) -> Result<VersionSet, Failure> {
         match self.engine().get(place.partition, place.token, key).map_err(refuse)? {
             None => Ok(VersionSet::default()),
             Some(record) => Ok(decode(&record, place.partition)?.1),
@@ -290,7 +291,7 @@ mod tests {
 
     use bytes::Bytes;
     use model::{Consistency, NodeId, Store, StoreName, Zone};
-    use protocol::merkle::Tree;
+    use protocol::antientropy::merkle::Tree;
     use runtime::clock::os::OsClock;
     use storage::{Change, MemoryEngine, StorageEngine};
 
@@ -310,7 +311,7 @@ mod tests {
 
     fn overwrite(store: &LocalStore, number: u32) {
         let key = number.to_be_bytes();
-        store.overwrite(Place { partition: PARTITION, token: Token::of(&key) }, &key, b"value").unwrap();
+        store.overwrite(KeyPlace { partition: PARTITION, token: Token::of(&key) }, &key, b"value").unwrap();
     }
 
     fn sum(store: &LocalStore) -> Option<(Digest, u64)> {

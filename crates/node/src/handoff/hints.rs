@@ -22,9 +22,9 @@ use storage::{Change, Commit, Durable, Met, ScanCursor, ScanLimit, StorageEngine
 use wire::error::ErrorCode;
 use wire::messages::Failure;
 
-use super::compare::Scrubbed;
-use super::stamper::Stamper;
-use super::store::{Stamped, WriteOrder, check_condition, check_size, decode, encode, refuse, stamp};
+use crate::antientropy::Scrubbed;
+use crate::stores::Stamper;
+use crate::stores::{Stamped, WriteOrder, check_condition, check_size, decode, encode, refuse, stamp};
 
 /// Bytes of hints that one node holds before it refuses more: 1 GiB, minutes of writes at full speed, and small
 /// beside the data it must leave room for.

@@ -28,7 +28,7 @@ use wire::messages::{
     Response, StatusDocument, Welcome, decode_request, encode_response, negotiate, request_id,
 };
 
-use crate::antientropy::Repair;
+use crate::antientropy::AntiEntropy;
 use crate::collection::Collection;
 use crate::front::{Entry, Front};
 use crate::metrics::Counter;
@@ -60,7 +60,7 @@ pub struct Service {
     /// The node's account of itself.
     pub status: Status,
     /// Compares with other nodes and looks after the records.
-    pub repair: Arc<Repair>,
+    pub antientropy: Arc<AntiEntropy>,
     /// How much the node may take in, over all workers and doors.
     pub admission: Arc<Admission>,
     /// What it tells about itself and the others.
@@ -247,13 +247,13 @@ impl Served {
             Request::ReplicaGet(_) | Request::Scan(_) => match self.service.front.replica().call(request) {
                 Call::Ready(answer) => self.answer(id, refusal(answer)),
                 Call::Pending(future) => {
-                    let Some(permit) = self.admit(id, bytes) else { return true };
+                    let Some(permit) = self.permit(id, bytes) else { return true };
                     self.run(id, permit, async move { refusal(future.await) });
                 }
             },
             // Admitted before it is carried out: what was carried out is not answered with a refusal.
             Request::ReplicaMerge(_) => {
-                let Some(permit) = self.admit(id, bytes) else { return true };
+                let Some(permit) = self.permit(id, bytes) else { return true };
                 match self.service.front.replica().call(request) {
                     Call::Ready(answer) => self.answer(id, refusal(answer)),
                     Call::Pending(future) => self.run(id, permit, async move { refusal(future.await) }),
@@ -273,10 +273,10 @@ impl Served {
             | Request::KeyDigests(_)
             | Request::RecordsGet(_)
             | Request::RecordsPage(_)
-            | Request::RepairGet(_)
-            | Request::RepairControl(_) => {
-                let Some(permit) = self.admit(id, bytes) else { return true };
-                self.run(id, permit, self.service.repair.clone().answer(request));
+            | Request::AntiEntropyGet(_)
+            | Request::AntiEntropyControl(_) => {
+                let Some(permit) = self.permit(id, bytes) else { return true };
+                self.run(id, permit, self.service.antientropy.clone().answer(request));
             }
             Request::Hello(_) => {
                 let detail = "hello comes once, as the first request on a connection";
@@ -286,7 +286,7 @@ impl Served {
                 self.answer(id, self.service.telling.answer(request));
             }
             Request::EventsGet(get) => {
-                let Some(permit) = self.admit(id, bytes) else { return true };
+                let Some(permit) = self.permit(id, bytes) else { return true };
                 let (telling, clock) = (self.service.telling.clone(), self.service.ports.clock.clone());
                 self.run(id, permit, async move { Ok(telling.events(get, clock).await) });
             }
@@ -294,7 +294,7 @@ impl Served {
                 return self.take_step(id, bytes, step);
             }
             coordinated => {
-                let Some(permit) = self.admit(id, bytes) else { return true };
+                let Some(permit) = self.permit(id, bytes) else { return true };
                 let (front, entry) = (self.service.front.clone(), self.entry);
                 self.run(id, permit, async move { coordinate(&front, coordinated, entry).await });
             }
@@ -312,7 +312,7 @@ impl Served {
     /// A step of a collection round, which only nodes ask for. It may read and write a thousand keys, so it runs where
     /// it keeps no request waiting.
     fn take_step(&self, id: u64, bytes: usize, step: Request) -> bool {
-        if let Some(permit) = self.admit(id, bytes) {
+        if let Some(permit) = self.permit(id, bytes) {
             let (collection, sender) = (self.service.collection.clone(), self.sender.clone());
             self.service.ports.tasks.spawn_background(Box::pin(async move {
                 let answer = collection.answers.answer(step).await.unwrap_or_else(Response::Failure);
@@ -324,7 +324,7 @@ impl Served {
     }
 
     /// A place for one more request of so many bytes; without one the request has been refused.
-    fn admit(&self, id: u64, bytes: usize) -> Option<Permit> {
+    fn permit(&self, id: u64, bytes: usize) -> Option<Permit> {
         match self.connection.admit(bytes) {
             Ok(permit) => Some(permit),
             Err(full) => {

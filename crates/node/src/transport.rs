@@ -1,4 +1,7 @@
-//! The nodes as one worker of this node reaches them: itself without a link, the others over its links.
+//! How one worker of this node reaches replicas: its own node without a link, the others over its links.
+//!
+//! The coordinator asks for a node and does not know which of the two carries the request. [`crate::replica`] is the
+//! other end: what this node itself answers.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,7 +21,7 @@ use crate::replica::Replica;
 const STALE_MAX: usize = 4;
 
 /// One worker's way to all nodes.
-pub(crate) struct WorkerReplicas {
+pub(crate) struct WorkerTransport {
     reach: Reach,
     adopt: Adopt,
 }
@@ -30,14 +33,14 @@ struct Reach {
     peers: Arc<Peers>,
 }
 
-impl WorkerReplicas {
+impl WorkerTransport {
     /// This node's own records, and its links to the others.
     pub(crate) fn new(replica: Arc<Replica>, peers: Arc<Peers>, adopt: Adopt) -> Self {
-        WorkerReplicas { reach: Reach { replica, peers }, adopt }
+        WorkerTransport { reach: Reach { replica, peers }, adopt }
     }
 }
 
-impl Replicas for WorkerReplicas {
+impl Replicas for WorkerTransport {
     fn own(&self) -> Option<NodeId> {
         Some(self.reach.replica.node())
     }
@@ -56,7 +59,7 @@ impl Replicas for WorkerReplicas {
     fn park(&self, scope: &Scope, target: NodeId, key: &Bytes, set: &VersionSet) {
         let replica = &self.reach.replica;
         let generation = scope.cluster.generation;
-        let Ok((_, store)) = replica.admit(scope.store.as_str(), generation) else {
+        let Ok((_, store)) = replica.resolve(scope.store.as_str(), generation) else {
             return;
         };
         // Read again when a round has come in between; what cannot be is left to anti-entropy.
@@ -145,7 +148,7 @@ impl Reach {
 
     /// The same contents, read again.
     fn renew(&self, merge: &ReplicaMerge) -> Option<ReplicaMerge> {
-        let (_, store) = self.replica.admit(merge.store.as_str(), merge.generation).ok()?;
+        let (_, store) = self.replica.resolve(merge.store.as_str(), merge.generation).ok()?;
         let mut epoch = Epoch(u64::MAX);
         let mut entries = SmallVec::with_capacity(merge.entries.len());
         for (key, set) in &merge.entries {

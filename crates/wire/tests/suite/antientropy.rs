@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use expect_test::expect;
 use model::{Epoch, Generation, PartitionId, Token};
-use protocol::merkle::{Digest, Span};
+use protocol::antientropy::merkle::{Digest, Span};
 use wire::ErrorCode;
 use wire::messages::*;
 
@@ -16,21 +16,21 @@ const SPAN: Span = Span { bits: 10, prefix: 513 };
 pub fn requests() -> Vec<u8> {
     let (store, generation, partition) = (store(), Generation(7), PartitionId(513));
     let key = Bytes::from_static(b"cart:1");
-    let some = RepairControl {
-        order: RepairOrder::Stop,
+    let some = AntiEntropyControl {
+        order: AntiEntropyOrder::Stop,
         store: Some("carts".to_owned()),
         partition: Some(partition),
     };
     let (a, b, c, d) = (store.clone(), store.clone(), store.clone(), store.clone());
     vec![
         request(
-            RepairGet {},
+            AntiEntropyGet {},
             expect![[r#"
             08 ac 02                                         ...
         "#]],
         ),
         request(
-            RepairControl { order: RepairOrder::Start, store: None, partition: None },
+            AntiEntropyControl { order: AntiEntropyOrder::Start, store: None, partition: None },
             expect![[r#"
             09 ac 02 00 00 00                                ......
         "#]],
@@ -84,7 +84,7 @@ pub fn responses() -> Vec<u8> {
     let key = Bytes::from_static(b"cart:1");
     vec![
         response(
-            RepairDocument { json: Bytes::from_static(b"{}") },
+            AntiEntropyDocument { json: Bytes::from_static(b"{}") },
             expect![[r#"
             88 01 02 7b 7d                                   ...{}
         "#]],

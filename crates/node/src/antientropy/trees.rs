@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use bytes::Bytes;
 use model::{PartitionId, Ring, Token};
 use parking_lot::{Mutex, MutexGuard};
-use protocol::merkle::{Change, Digest, Span, Tree};
+use protocol::antientropy::merkle::{Change, Digest, Span, Tree};
 use storage::Partitions;
 
 /// Stripes of a store: so many that workers rarely meet, so few that all of them stay near.
@@ -157,17 +157,17 @@ pub(crate) struct Beginning {
 }
 
 /// A partition's tree, with all that its records have had, while nobody can change them.
-pub(super) struct Locked<'a>(MutexGuard<'a, Kept>, usize);
+pub(crate) struct Locked<'a>(MutexGuard<'a, Kept>, usize);
 
 impl Locked<'_> {
-    pub(super) fn tree(&mut self) -> &mut Tree {
+    pub(crate) fn tree(&mut self) -> &mut Tree {
         &mut self.0.trees[self.1]
     }
 }
 
 /// Somebody reads tokens of a partition while writers go on, and says in any case when they [`Watching::end`].
 #[must_use]
-pub(super) struct Watching<'a> {
+pub(crate) struct Watching<'a> {
     trees: &'a Trees,
     number: u64,
     partition: PartitionId,
@@ -180,7 +180,7 @@ pub(super) struct Watching<'a> {
 impl<'a> Watching<'a> {
     /// The tree as it is now, and up to which token what was read is still so, if that is at least one leaf of what was
     /// read up to `read`.
-    pub(super) fn end(self, read: Token) -> Option<(Locked<'a>, Token)> {
+    pub(crate) fn end(self, read: Token) -> Option<(Locked<'a>, Token)> {
         let mut kept = self.trees.stripe(self.partition).lock();
         let at = kept.watches.iter().position(|watch| watch.number == self.number)?;
         let changed = kept.watches.swap_remove(at).changed?;
@@ -198,19 +198,19 @@ impl<'a> Watching<'a> {
 }
 
 /// The right to change records of a partition.
-pub(super) struct Writing<'a> {
+pub(crate) struct Writing<'a> {
     kept: MutexGuard<'a, Kept>,
     partition: PartitionId,
 }
 
 impl Writing<'_> {
     /// Whether anybody wants to know of changes: nobody does before there is a ring, or when nobody compares.
-    pub(super) fn is_noted(&self) -> bool {
+    pub(crate) fn is_noted(&self) -> bool {
         !self.kept.ids.is_empty()
     }
 
     /// A record with this token has changed.
-    pub(super) fn note(&mut self, token: Token, change: Change) {
+    pub(crate) fn note(&mut self, token: Token, change: Change) {
         if change == Change::default() {
             return;
         }
@@ -226,7 +226,7 @@ impl Writing<'_> {
     }
 
     /// Nobody knows any more what the records are.
-    pub(super) fn doubt(&mut self) {
+    pub(crate) fn doubt(&mut self) {
         self.kept.witness(self.partition, None);
         self.kept.settle();
         if let Some(tree) = self.kept.tree(self.partition) {
@@ -252,7 +252,7 @@ impl Default for Trees {
 
 impl Trees {
     /// Gives each partition of the ring its tree. One that has other tokens than before begins as it would at a start.
-    pub(super) fn shape(&self, ring: &Ring, beginning: impl FnOnce() -> Beginning) {
+    pub(crate) fn shape(&self, ring: &Ring, beginning: impl FnOnce() -> Beginning) {
         let bounds = bounds(ring);
         let fits = |id: PartitionId, tokens: &RangeInclusive<Token>| {
             self.stripe(id).lock().tree(id).map(|tree| tree.tokens() == *tokens)
@@ -282,7 +282,7 @@ impl Trees {
 
     /// Gives all trees up: each partition has one replica, and nobody to compare with. Writes note nothing from here
     /// on, so trees that are shaped later begin doubtful.
-    pub(super) fn give_up(&self) {
+    pub(crate) fn give_up(&self) {
         self.alone.store(true, Ordering::Release);
         for stripe in &self.stripes {
             *stripe.0.lock() = Kept::default();
@@ -299,12 +299,12 @@ impl Trees {
     }
 
     /// Keeps other writers of a partition away while its records change.
-    pub(super) fn writing(&self, partition: PartitionId) -> Writing<'_> {
+    pub(crate) fn writing(&self, partition: PartitionId) -> Writing<'_> {
         Writing { kept: self.stripe(partition).lock(), partition }
     }
 
     /// Keeps writers of a partition away; `None` for one that the ring does not have.
-    pub(super) fn lock(&self, partition: PartitionId) -> Option<Locked<'_>> {
+    pub(crate) fn lock(&self, partition: PartitionId) -> Option<Locked<'_>> {
         let mut kept = self.stripe(partition).lock();
         kept.settle();
         let place = kept.place(partition)?;
@@ -312,7 +312,7 @@ impl Trees {
     }
 
     /// Watches the tokens that `choose` names, with the bits of their leaves; `None` when there is nothing to read.
-    pub(super) fn watch(
+    pub(crate) fn watch(
         &self,
         partition: PartitionId,
         choose: impl FnOnce(&mut Tree) -> Option<(RangeInclusive<Token>, u8)>,
@@ -371,7 +371,7 @@ impl Trees {
     }
 
     /// A request met a corrupt record.
-    pub(super) fn note_corrupt(&self, partition: PartitionId, token: Token) {
+    pub(crate) fn note_corrupt(&self, partition: PartitionId, token: Token) {
         self.corrupt_met.fetch_add(1, Ordering::Relaxed);
         let mut damaged = self.damaged.lock();
         if damaged.met.len() < DAMAGED_MAX && !damaged.seen.contains(&(partition, token)) {
@@ -394,7 +394,7 @@ impl Trees {
 
     /// The corrupt record of this place is gone: should there be another one later, it is news. The get that met it has
     /// mostly replaced it before anybody has seen to it.
-    pub(super) fn forget_damaged(&self, partition: PartitionId, token: Token) {
+    pub(crate) fn forget_damaged(&self, partition: PartitionId, token: Token) {
         let mut damaged = self.damaged.lock();
         damaged.seen.remove(&(partition, token));
         if let Some(replaced) = damaged.met.get_mut(&(partition, token)) {
@@ -402,7 +402,7 @@ impl Trees {
         }
     }
 
-    pub(super) fn note_repaired(&self) {
+    pub(crate) fn note_repaired(&self) {
         self.repaired.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -431,7 +431,7 @@ pub(crate) fn bounds(ring: &Ring) -> Vec<(PartitionId, RangeInclusive<Token>)> {
 }
 
 /// What a write does to the sums; `None` when one of the two records cannot be read.
-pub(super) fn difference(key: &[u8], before: Option<&Bytes>, after: Option<&Bytes>) -> Option<Change> {
+pub(crate) fn difference(key: &[u8], before: Option<&Bytes>, after: Option<&Bytes>) -> Option<Change> {
     let digest = |record: Option<&Bytes>| {
         record.map(|record| digest_of(key, record)).map_or(Some(None), |d| d.map(Some))
     };
@@ -439,7 +439,7 @@ pub(super) fn difference(key: &[u8], before: Option<&Bytes>, after: Option<&Byte
 }
 
 /// The digest of a stored record; `None` when it does not decode.
-pub(super) fn digest_of(key: &[u8], record: &Bytes) -> Option<Digest> {
+pub(crate) fn digest_of(key: &[u8], record: &Bytes) -> Option<Digest> {
     match wire::versions::peek_single(record).ok()? {
         Some(single) => Some(Digest::of_single(key, single.dot)),
         None => Some(Digest::of(key, &wire::versions::decode_record(record).ok()?.set)),
