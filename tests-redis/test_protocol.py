@@ -197,6 +197,29 @@ def test_another_protocol_on_this_port_does_no_harm(target: Target, sent: bytes)
         assert other.ask("PING") == PONG
 
 
+@pytest.mark.parametrize("said", ["POST", "post", "Host: 127.0.0.1", "hOST: 127.0.0.1", "*1\r\n$4\r\nPOST"])
+def test_post_and_host_end_a_connection_and_nothing_after_them_is_carried_out(
+    target: Target, client: redis.Redis, key: str, said: str
+) -> None:
+    with Raw(target.addresses[0]) as raw:
+        raw.send(f"FOO / X\r\n{said}\r\n\r\nSET {key} smuggled\r\n".encode())
+        assert raw.reply().startswith(b"-ERR unknown command 'FOO'")
+        answer = raw.rest()
+    assert answer == b"" or answer.startswith(b"-ERR Protocol error"), answer
+    assert client.get(key) is None
+    assert client.set("Host:", "POST") and client.get("Host:") == b"POST", "arguments may say so"
+
+
+@pytest.mark.parametrize("method", ["FOO", "POST", "GET", "PUT", pytest.param("SET", marks=pytest.mark.only("tontine"))])
+def test_an_http_request_carries_out_nothing(target: Target, client: redis.Redis, key: str, method: str) -> None:
+    body = f"SET {key} smuggled\r\n"
+    request = f"{method} /{key} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+    with Raw(target.addresses[0]) as raw:
+        raw.send(request.encode())
+        raw.rest()
+    assert client.exists(key, f"/{key}") == 0
+
+
 def test_input_that_breaks_off_is_not_carried_out(target: Target, client: redis.Redis, key: str) -> None:
     whole = encode("SET", key, "value")
     for length in range(len(whole)):

@@ -118,6 +118,13 @@ impl Command {
         self.args.iter().map(|arg| &self.bytes[arg.range()])
     }
 
+    /// Whether it is a part of an HTTP request that was taken for a command: a header `Host:`, or `POST`. Redis closes
+    /// such a connection, and so must we: browsers and proxies can be made to send both, with commands after them.
+    pub fn is_http(&self) -> bool {
+        let host = self.name().get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"host:"));
+        host || self.name().eq_ignore_ascii_case(b"post")
+    }
+
     /// Appends a command as a client sends it.
     pub fn encode(args: &[&[u8]], out: &mut BytesMut) {
         let mut writer = ReplyWriter::new(out, Protocol::Resp2);

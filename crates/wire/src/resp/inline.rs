@@ -6,8 +6,8 @@
 use bytes::BytesMut;
 use smallvec::SmallVec;
 
-use super::RespError;
 use super::command::ArgRange;
+use super::{HTTP, RespError};
 
 /// Which other protocol a connection's first bytes belong to, if that shows before a line is complete.
 pub(super) fn foreign_start(input: &[u8]) -> Option<&'static str> {
@@ -17,15 +17,28 @@ pub(super) fn foreign_start(input: &[u8]) -> Option<&'static str> {
 
 /// Which other protocol a line belongs to, if it does.
 pub(super) fn foreign_line(line: &[u8]) -> Option<&'static str> {
-    const HTTP_METHODS: [&[u8]; 8] =
-        [b"GET", b"POST", b"HEAD", b"PUT", b"DELETE", b"OPTIONS", b"PATCH", b"CONNECT"];
     // `runtime` opens native links with this line.
     if line.starts_with(b"TONTINE\x01") {
         return Some("the native protocol");
     }
+    is_http_request(line).then_some(HTTP)
+}
+
+/// Whether a line is the first of an HTTP request, whatever its method: `curl -X SET` makes `SET /k HTTP/1.1`.
+///
+/// No client sends a command in such a line, and a person who means one can put the last word in quotes.
+fn is_http_request(line: &[u8]) -> bool {
+    const METHODS: [&[u8]; 8] =
+        [b"GET", b"POST", b"HEAD", b"PUT", b"DELETE", b"OPTIONS", b"PATCH", b"CONNECT"];
     let mut words = line.split(|byte| *byte == b' ');
-    let (method, version) = (words.next()?, words.nth(1)?);
-    (HTTP_METHODS.contains(&method) && version.starts_with(b"HTTP/1.")).then_some("HTTP")
+    let (Some(method), Some(target), Some(version), None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return false;
+    };
+    let names_a_resource =
+        target.starts_with(b"/") || target == b"*" || target.windows(3).any(|part| part == b"://");
+    version.starts_with(b"HTTP/") && (names_a_resource || METHODS.contains(&method))
 }
 
 /// The words of a line, unescaped one after the other into `out`.

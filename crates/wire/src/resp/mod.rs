@@ -20,6 +20,9 @@ pub use reply_parser::{Reply, ReplyParser};
 
 use thiserror::Error;
 
+/// What [`RespError::Foreign`] calls HTTP.
+pub const HTTP: &str = "HTTP";
+
 /// Which version of the protocol a connection speaks; `HELLO` settles it, version 2 until then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {

@@ -258,13 +258,29 @@ fn other_protocols_are_recognised() {
     );
 }
 
+/// `curl -X SET` made a command of its first line.
+#[test]
+fn an_http_request_is_recognised_whatever_its_method() {
+    for line in ["SET /k HTTP/1.1", "FOO http://h/k HTTP/1.0", "PRI * HTTP/2.0", "CONNECT h:1 HTTP/1.1"] {
+        let (commands, error) = parse_in_pieces(format!("{line}\r\n").as_bytes(), &[1000], Limits::DEFAULT);
+        assert_eq!((commands, error), (vec![], Some(RespError::Foreign { looks_like: "HTTP" })), "{line}");
+    }
+    let is_http = |name: &str| {
+        let mut input = BytesMut::from(format!("*1\r\n${}\r\n{name}\r\n", name.len()).as_bytes());
+        CommandParser::new(Limits::DEFAULT).parse(&mut input).unwrap().unwrap().is_http()
+    };
+    assert!(["POST", "post", "Host:", "HOST:localhost"].into_iter().all(is_http));
+    assert!(!["POS", "POSTS", "Host", "host", "GET", ""].into_iter().any(is_http));
+}
+
 #[test]
 fn a_key_may_look_like_another_protocol() {
     check(
-        b"SET k HTTP/1.1\r\nGET HTTP/1.1\r\n",
+        b"SET k HTTP/1.1\r\nGET HTTP/1.1\r\nSET /k 'HTTP/1.1'\r\n",
         expect![[r#"
         [SET|k|HTTP/1.1]
         [GET|HTTP/1.1]
+        [SET|/k|HTTP/1.1]
     "#]],
     );
 }

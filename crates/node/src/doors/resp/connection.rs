@@ -14,12 +14,13 @@ use protocol::admission::Connection as Admitted;
 use runtime::BoxFuture;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use wire::messages::Failure;
-use wire::resp::{Arrived, Command, CommandParser, Limits, ReplyWriter, Seen};
+use wire::resp::{Arrived, Command, CommandParser, HTTP, Limits, ReplyWriter, RespError, Seen};
 
 use super::Door;
 use super::commands::{self, Kind};
 use super::reply::Reply;
 use super::session::{Session, Speaking};
+use super::transaction::Transaction;
 use crate::doors::native::Rest;
 
 /// Bytes that a read asks for at first when half a command has arrived; the ask doubles while reads fill it.
@@ -182,6 +183,7 @@ impl Connection<'_> {
                     self.carry_out(command).await;
                 }
                 Ok(None) => break,
+                Err(RespError::Foreign { looks_like: HTTP }) => self.close_http(),
                 Err(error) => {
                     self.finish_running().await;
                     ReplyWriter::new(&mut self.out, self.session.protocol).error(&format!("ERR {error}"));
@@ -208,7 +210,16 @@ impl Connection<'_> {
     }
 
     async fn carry_out(&mut self, command: Command) {
-        let Some(kind) = Kind::of(command.name()) else {
+        let kind = Kind::of(command.name());
+        if kind.is_none() && command.is_http() {
+            return self.close_http();
+        }
+        if (kind.is_none() || self.session.transaction != Transaction::None)
+            && let Some(reply) = self.session.transaction.answer(&command, self.session.authenticated)
+        {
+            return self.answer_in_order(reply).await;
+        }
+        let Some(kind) = kind else {
             return self.answer_in_order(commands::unknown(&command)).await;
         };
         if !self.session.authenticated && !kind.allowed_unauthenticated() {
@@ -235,7 +246,9 @@ impl Connection<'_> {
 
     /// Answers plain GET and SET when this node alone can; most requests of a small cluster end here.
     fn at_once(&mut self, command: &Seen, input: &[u8]) -> bool {
-        if !self.running.is_empty() || !self.session.authenticated || self.session.speaking != Speaking::On {
+        let Session { authenticated, speaking, transaction, .. } = self.session;
+        let plainly = authenticated && speaking == Speaking::On && transaction == Transaction::None;
+        if !self.running.is_empty() || !plainly {
             return false;
         }
         let kind = command.arg(input, 0).and_then(Kind::of);
@@ -311,6 +324,18 @@ impl Connection<'_> {
             self.answer(reply);
         }
         self.busy.clear();
+    }
+
+    /// Closes a connection that speaks HTTP: a browser or a proxy was made to send it, and what it says is not what its
+    /// sender means. Commands that have not been answered are dropped.
+    fn close_http(&mut self) {
+        self.door.warn_of_http(&self.session.peer);
+        if self.running.is_empty() {
+            let error = RespError::Foreign { looks_like: HTTP };
+            ReplyWriter::new(&mut self.out, self.session.protocol).error(&format!("ERR {error}"));
+        }
+        self.running = FuturesOrdered::new();
+        self.closing = true;
     }
 
     async fn answer_in_order(&mut self, reply: Reply) {

@@ -15,6 +15,7 @@ mod commands;
 mod connection;
 mod reply;
 mod session;
+mod transaction;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,6 +56,8 @@ pub struct Shared {
     next_id: AtomicU64,
     commands: AtomicU64,
     clients: Mutex<BTreeMap<u64, String>>,
+    /// Minute of the node's life, from 1, in which a connection was last found to speak HTTP; 0 before the first.
+    http_minute: AtomicU64,
 }
 
 impl Shared {
@@ -67,6 +70,7 @@ impl Shared {
             next_id: AtomicU64::new(1),
             commands: AtomicU64::new(0),
             clients: Mutex::default(),
+            http_minute: AtomicU64::new(0),
         })
     }
 
@@ -113,6 +117,15 @@ impl Door {
         connection::serve(self, stream, session, admitted).await;
         self.shared.clients.lock().remove(&id);
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Warns of a connection that speaks HTTP, at most once a minute: whoever makes browsers send such requests can make
+    /// them send many.
+    fn warn_of_http(&self, peer: &str) {
+        let minute = self.front.uptime().as_secs() / 60 + 1;
+        if self.shared.http_minute.swap(minute, Ordering::Relaxed) != minute {
+            tracing::warn!(%peer, "connection closed: it sent an http request to the redis address");
+        }
     }
 
     /// Tells a client that there is no place for it, in Redis's words, and waits until it has closed the connection:

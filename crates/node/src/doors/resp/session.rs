@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use wire::resp::Protocol;
 
+use super::transaction::Transaction;
 use crate::stores::LocalStore;
 use crate::view::View;
 
@@ -38,6 +39,8 @@ pub(super) struct Session {
     pub(super) authenticated: bool,
     /// Which answers the client wants.
     pub(super) speaking: Speaking,
+    /// Whether it is between MULTI and EXEC.
+    pub(super) transaction: Transaction,
     /// The store that commands without another name use.
     pub(super) store: String,
     /// View and store of the last command, while the generation has not changed.
@@ -56,6 +59,7 @@ impl Session {
             protocol: Protocol::Resp2,
             authenticated: options.password.is_none(),
             speaking: Speaking::On,
+            transaction: Transaction::None,
             store: options.store.clone(),
             current: None,
         }

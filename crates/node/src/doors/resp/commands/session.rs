@@ -8,6 +8,7 @@ use wire::resp::{Command, Protocol};
 use super::super::Door;
 use super::super::reply::Reply;
 use super::super::session::{Session, Speaking};
+use super::super::transaction::Transaction;
 use super::{Kind, unknown};
 
 /// The version of Redis whose commands these are: clients choose features by it.
@@ -32,6 +33,7 @@ pub(in super::super) fn run(door: &Door, session: &mut Session, kind: Kind, comm
             session.authenticated = authenticated;
             session.name.clear();
             session.speaking = Speaking::On;
+            session.transaction = Transaction::None;
             choose_store(session, &door.shared.options.store);
             Ok(Reply::Simple("RESET"))
         }
