@@ -1,4 +1,4 @@
-//! A node that lost its records gets them back from its peers (`docs/design/healing.md`, *A lost disk*).
+//! A node that lost its records gets them back from its peers (`docs/design/healing.md`, *Refilling a lost disk*).
 //!
 //! Which partitions are incomplete is remembered in a file that is written before the node's identity is, and removed
 //! when the last one is whole, so no end of the process in between makes an empty partition pass for a whole one.
