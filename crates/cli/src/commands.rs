@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::command_line::{CommandLine, Useless};
 use crate::dev::DevArguments;
 use crate::events::{EventsArguments, MetricsArguments};
 use crate::export::ExportArguments;
@@ -14,7 +15,7 @@ use crate::keys::{
 use crate::load::LoadArguments;
 use crate::node_command::NodeArguments;
 use crate::repair::RepairCommand;
-use crate::shared::Shared;
+use crate::shared::{Shared, block_on};
 use crate::{dev, doctor, events, export, keys, load, node_command, repair, status};
 
 /// A key-value store that looks after itself.
@@ -41,6 +42,32 @@ pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl CommandLine for Arguments {
+    fn shared(&mut self) -> &mut Shared {
+        &mut self.shared
+    }
+
+    fn useless(path: &str) -> &'static [Useless] {
+        const CONNECT_NODE: Useless = ("connect", "it runs nodes and connects to none");
+        const STORE_NODE: Useless = ("store", "it runs nodes, which serve all stores");
+        const DEADLINE_NODE: Useless = ("deadline_ms", "it sends no requests");
+        const CONNECT_BENCH: Useless = ("connect", "it starts the servers that it measures");
+        const DEADLINE_BENCH: Useless = ("deadline_ms", "requests are bounded by --timeout");
+        const DEADLINE_SCENARIO: Useless = ("deadline_ms", "the deadline is part of what it measures");
+        match path {
+            "dev" | "node" => &[CONNECT_NODE, STORE_NODE, DEADLINE_NODE],
+            "status" | "doctor" => &[("store", "it shows all stores")],
+            "bench load" | "bench run" => &[DEADLINE_BENCH],
+            "bench compare" => &[("connect", "name the systems with --a and --b"), DEADLINE_BENCH],
+            "bench resp" => {
+                &[CONNECT_BENCH, ("store", "Redis clients use the default store"), DEADLINE_SCENARIO]
+            }
+            "bench persistent" | "bench cluster" => &[CONNECT_BENCH, DEADLINE_SCENARIO],
+            _ => &[],
+        }
+    }
 }
 
 /// What to do.
@@ -108,19 +135,35 @@ pub(crate) fn carry_out(arguments: Arguments) -> Result<ExitCode, CliError> {
     }
 }
 
-/// Runs a command's future on this thread.
-pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(CliError::io("cannot start the event loop"))?
-        .block_on(future)
-}
-
 fn run_bench(shared: &Shared, command: &bench::cli::BenchCommand) -> Result<ExitCode, CliError> {
     let reach = bench::cli::Reach { connect: shared.connect.clone(), store: shared.store.clone() };
     let report = bench::cli::run(command, &reach).map_err(|error| CliError::Other(error.to_string()))?;
     let document = serde_json::to_value(&report).map_err(|error| CliError::Other(error.to_string()))?;
     crate::output::print(shared.format(), &document, || report.text());
     Ok(if report.clean() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::command_line::ignored;
+
+    fn refusal(words: &str) -> Option<String> {
+        let matches = Arguments::command().try_get_matches_from(words.split(' ')).unwrap();
+        ignored::<Arguments>(&matches).map(|error| error.to_string())
+    }
+
+    #[test]
+    fn options_that_would_be_ignored_are_refused() {
+        assert_eq!(refusal("tontine get k --connect h:1 -s carts --deadline-ms 9"), None);
+        assert_eq!(refusal("tontine bench run --connect h:1"), None);
+        let refused = refusal("tontine --connect h:1 dev").unwrap();
+        assert!(refused.starts_with("--connect has no effect on `tontine dev`"), "{refused}");
+        assert!(refusal("tontine bench cluster --connect h:1").unwrap().contains("starts the servers"));
+        assert!(refusal("tontine bench run --target h:1 --connect h:1").unwrap().contains("--target"));
+        assert!(refusal("tontine bench run --deadline-ms 7").unwrap().contains("--timeout"));
+        assert!(refusal("tontine status -s carts").unwrap().contains("all stores"));
+    }
 }

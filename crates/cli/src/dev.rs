@@ -1,8 +1,9 @@
 //! `tontine dev`: a whole cluster on this machine, from one command.
 
+mod arguments;
 mod creation;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
@@ -12,71 +13,22 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
 use crate::failure::CliError;
-use crate::node_command::{NodeSettings, StopSignals};
 use crate::output::Format;
+use crate::ready::{node_json, ready_line};
 use crate::server::{EngineKind, NodeSpec, RunningNode};
-use crate::shared::Shared;
+use crate::shared::{Shared, block_on};
+use crate::stop_signals::{STOP_WITH_STDIN, StopSignals};
+pub(crate) use arguments::DevArguments;
 
 /// Longest wait for a child to serve.
 const CHILD_START_TIME_MAX: Duration = Duration::from_secs(60);
 /// Longest wait for a child to stop cleanly.
 const CHILD_STOP_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Runs a cluster on this machine until Ctrl-C.
-#[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  tontine dev                                    three nodes in one process, data in ./tontine-data
-  tontine dev --separate-processes               one process for each node: kill one, and nothing fails
-  tontine dev --nodes 5 --zones 3 --data-dir d   five nodes over three zones, data in ./d
-  tontine dev --engine memory --nodes 1          for tests of an application: nothing is kept
-
-Nodes, zones, N, R, W and ports are settled when the data directory is new; later starts keep them.")]
-pub struct DevArguments {
-    /// Nodes of a new cluster, 1 to 64; 3 by default.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "COUNT")]
-    pub nodes: Option<u32>,
-    /// Zones (failure domains) over which a new cluster's nodes are spread, 1 to 64; 1 by default.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "COUNT")]
-    pub zones: Option<u32>,
-    /// N, R and W of a new cluster's stores, for example `3,2,2`: replicas of each key, replicas that a get and that a
-    /// put waits for. By default three replicas (or as many as there are nodes) and majorities.
-    #[arg(long, value_parser = creation::parse_consistency, value_name = "N,R,W")]
-    pub consistency: Option<Consistency>,
-    /// Replicas of a new cluster's stores, with majorities for R and W; 3 by default.
-    #[arg(long, conflicts_with = "consistency", value_name = "COUNT")]
-    pub replicas: Option<u8>,
-    /// Where the cluster keeps its data; made if need be. An existing cluster goes on as it was.
-    #[arg(long, default_value = "tontine-data", value_name = "DIR")]
-    pub data_dir: PathBuf,
-    /// Ports of a new cluster: node n serves the native protocol on PORT + n and Redis clients on PORT + 100 + n.
-    /// By default 7400, and any free port where one of those is taken.
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=65_000))]
-    pub port_base: Option<u16>,
-    /// Run each node as a process of its own.
-    #[arg(long)]
-    pub separate_processes: bool,
-    /// How the nodes run.
-    #[command(flatten)]
-    pub settings: NodeSettings,
-}
-
-impl DevArguments {
-    /// Nodes of a new cluster.
-    fn nodes_wanted(&self) -> u32 {
-        self.nodes.unwrap_or(3)
-    }
-
-    /// Zones of a new cluster.
-    fn zones_wanted(&self) -> u32 {
-        self.zones.unwrap_or(1)
-    }
-}
-
 /// Runs the cluster.
 pub(crate) fn run(shared: &Shared, arguments: DevArguments) -> Result<ExitCode, CliError> {
     let format = shared.format();
-    crate::commands::block_on(async move {
+    block_on(async move {
         let coordination_dir = arguments.data_dir.join("coordination");
         if !coordination_dir.exists() {
             // Before anything is made: what cannot be shall leave no trace.
@@ -92,23 +44,6 @@ pub(crate) fn run(shared: &Shared, arguments: DevArguments) -> Result<ExitCode, 
             run_here(&arguments, format, &cluster, &specs).await
         }
     })
-}
-
-/// A node for programs; with its process, if it has one of its own or shares one.
-pub(crate) fn node_json(node: &Node, process: Option<u32>) -> Json {
-    json!({
-        "id": node.id,
-        "zone": node.zone,
-        "native": node.native,
-        "resp": node.resp,
-        "process_id": process,
-    })
-}
-
-/// What a node says when it serves. Tests and tools read it.
-pub(crate) fn ready_line(node: &Node) -> String {
-    let resp = node.resp.as_deref().unwrap_or("-");
-    format!("node {}  zone {}  native {}  redis (resp) {resp}", node.id.0, node.zone, node.native)
 }
 
 async fn run_here(
@@ -213,7 +148,7 @@ async fn start_child(arguments: &DevArguments, spec: &NodeSpec) -> Result<NodePr
     ];
     words.extend(arguments.settings.as_arguments(spec.workers));
     let mut command = Command::new(&program);
-    command.args(&words).arg("--stop-with-stdin").stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.args(&words).arg(STOP_WITH_STDIN).stdin(Stdio::piped()).stdout(Stdio::piped());
     if let Some(password) = &arguments.settings.password {
         command.env("TONTINE_PASSWORD", password);
     }

@@ -168,7 +168,7 @@ fn repeatable(words: impl Iterator<Item = String>) -> Vec<String> {
     let mut kept = Vec::new();
     let mut is_secret = false;
     for word in words {
-        if std::mem::take(&mut is_secret) || word == crate::node_command::STOP_WITH_STDIN {
+        if std::mem::take(&mut is_secret) || word == crate::stop_signals::STOP_WITH_STDIN {
             continue;
         }
         is_secret = word == "--password";

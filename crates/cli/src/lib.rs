@@ -11,12 +11,14 @@
 #[macro_use]
 mod output;
 
+mod command_line;
 mod commands;
 mod dev;
 mod doctor;
 mod events;
 mod export;
 mod failure;
+mod file_format;
 mod holder;
 mod keys;
 mod limits;
@@ -24,12 +26,15 @@ mod load;
 mod losses;
 mod node_command;
 mod node_list;
+mod node_settings;
 mod port_holder;
 mod progress;
+mod ready;
 mod repair;
 mod server;
 mod shared;
 mod status;
+mod stop_signals;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -38,7 +43,7 @@ pub use commands::Arguments;
 
 /// Parses the command line and carries it out.
 pub fn run() -> ExitCode {
-    let arguments = match shared::parse(std::env::args_os()) {
+    let arguments = match command_line::read::<Arguments>(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };

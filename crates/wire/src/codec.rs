@@ -6,79 +6,9 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use smallvec::SmallVec;
-use thiserror::Error;
 
+use crate::decode_error::{DecodeError, LIST_COUNT_MAX};
 use crate::error::ErrorCode;
-
-/// Most elements of one list: keys of a multi-get, records of a page, versions of a set, entries of a vector.
-/// Above every limit that a node grants, low enough that a list of the smallest elements stays cheap to decode.
-pub(crate) const LIST_COUNT_MAX: usize = 1 << 16;
-
-/// Why bytes are no message, set or record.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum DecodeError {
-    /// The input ends inside a field.
-    #[error("input ends in the middle of a field")]
-    Truncated,
-    /// The input goes on after its last field.
-    #[error("{bytes} bytes follow the last field")]
-    Trailing {
-        /// How many.
-        bytes: usize,
-    },
-    /// No message has this kind.
-    #[error("unknown kind of message {kind:#04x}")]
-    UnknownKind {
-        /// The first byte of the frame.
-        kind: u8,
-    },
-    /// A set or record was written by another version of the format.
-    #[error("unknown format of a version set {format:#04x}")]
-    UnknownFormat {
-        /// Its first byte.
-        format: u8,
-    },
-    /// No error has this code.
-    #[error("unknown error code {code}")]
-    UnknownErrorCode {
-        /// The code.
-        code: u16,
-    },
-    /// A number is too large for its field, or longer than its shortest form.
-    #[error("a number is out of range or not in its shortest form")]
-    Number,
-    /// A choice has a tag that names none of its variants.
-    #[error("unknown tag {tag} for {what}")]
-    UnknownTag {
-        /// Which choice.
-        what: &'static str,
-        /// The tag.
-        tag: u8,
-    },
-    /// A text field is not UTF-8.
-    #[error("a text is not UTF-8")]
-    NotText,
-    /// A list has more elements than any node accepts.
-    #[error("list of {count} elements is over the limit of {LIST_COUNT_MAX}")]
-    ListTooLong {
-        /// Its announced length.
-        count: u64,
-    },
-    /// A version set breaks its own laws: unsorted, a dot outside its vector, a count of zero.
-    #[error("a version set breaks its invariants")]
-    Invariant,
-}
-
-impl DecodeError {
-    /// The error that a node answers when a request does not decode.
-    pub fn code(&self) -> ErrorCode {
-        match self {
-            DecodeError::UnknownKind { .. } => ErrorCode::UnknownRequest,
-            DecodeError::ListTooLong { .. } => ErrorCode::TooManyKeys,
-            _ => ErrorCode::Malformed,
-        }
-    }
-}
 
 /// Reads fields off the front of some bytes.
 pub(crate) struct Reader<'a> {
@@ -469,6 +399,20 @@ impl<T: Field> Field for SmallVec<[T; 1]> {
     }
 }
 
+impl Field for ErrorCode {
+    const BYTES_MIN: usize = 2;
+    fn bytes_bound(&self) -> usize {
+        2
+    }
+    fn write(&self, out: &mut BytesMut) {
+        out.put_u16_le(self.number());
+    }
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let code = u16::from_le_bytes(reader.array()?);
+        ErrorCode::from_number(code).ok_or(DecodeError::UnknownErrorCode { code })
+    }
+}
+
 /// A newtype is encoded as what it wraps.
 macro_rules! newtype_field {
     ($($type:path => $inner:ty),* $(,)?) => {$(
@@ -536,7 +480,7 @@ macro_rules! fields {
             fn write(&self, _out: &mut bytes::BytesMut) {
                 $(crate::codec::Field::write(&self.$field, _out);)*
             }
-            fn read(_reader: &mut crate::codec::Reader<'_>) -> Result<Self, crate::codec::DecodeError> {
+            fn read(_reader: &mut crate::codec::Reader<'_>) -> Result<Self, crate::decode_error::DecodeError> {
                 Ok($name { $($field: crate::codec::Field::read(_reader)?,)* })
             }
         }
@@ -559,10 +503,10 @@ macro_rules! tags {
             fn write(&self, out: &mut bytes::BytesMut) {
                 bytes::BufMut::put_u8(out, match self { $($name::$variant => $tag,)* });
             }
-            fn read(reader: &mut crate::codec::Reader<'_>) -> Result<Self, crate::codec::DecodeError> {
+            fn read(reader: &mut crate::codec::Reader<'_>) -> Result<Self, crate::decode_error::DecodeError> {
                 match reader.u8()? {
                     $($tag => Ok($name::$variant),)*
-                    tag => Err(crate::codec::DecodeError::UnknownTag { what: $what, tag }),
+                    tag => Err(crate::decode_error::DecodeError::UnknownTag { what: $what, tag }),
                 }
             }
         }

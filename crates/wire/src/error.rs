@@ -6,10 +6,6 @@
 //!
 //! **Architecture Invariant:** an outcome that is not known is never dressed as a failure.
 
-use bytes::{BufMut, BytesMut};
-
-use crate::codec::{DecodeError, Field, Reader};
-
 /// What is known about a write that was answered with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -165,19 +161,5 @@ impl ErrorCode {
 impl std::fmt::Display for ErrorCode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-impl Field for ErrorCode {
-    const BYTES_MIN: usize = 2;
-    fn bytes_bound(&self) -> usize {
-        2
-    }
-    fn write(&self, out: &mut BytesMut) {
-        out.put_u16_le(self.number());
-    }
-    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let code = u16::from_le_bytes(reader.array()?);
-        ErrorCode::from_number(code).ok_or(DecodeError::UnknownErrorCode { code })
     }
 }

@@ -18,6 +18,7 @@ pub mod resp;
 pub mod versions;
 
 mod codec;
+mod decode_error;
 
-pub use codec::DecodeError;
+pub use decode_error::DecodeError;
 pub use error::ErrorCode;

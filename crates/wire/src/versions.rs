@@ -20,7 +20,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use model::{Actor, Context, Dot, NodeId, Timestamp, Value, Vector, Version, VersionSet, WallMillis};
 use smallvec::SmallVec;
 
-use crate::codec::{DecodeError, Field, Reader, put_varint, varint_bytes};
+use crate::codec::{Field, Reader, put_varint, varint_bytes};
+use crate::decode_error::DecodeError;
 
 /// The format that this program writes; a later one would have another number in the same bits.
 const FORMAT: u8 = 1;

@@ -13,7 +13,7 @@ use coordination::CoordinationService;
 use coordination::embedded::EmbeddedSession;
 use model::{Cluster, Consistency, Node, NodeId, Zone};
 
-use super::DevArguments;
+use super::arguments::DevArguments;
 use crate::failure::CliError;
 
 /// First port of the native protocol that a new cluster tries; node 1 takes the next one.
@@ -192,29 +192,20 @@ fn not_free(arguments: &DevArguments, node: u32, port: u16, door: &str, error: s
     ))
 }
 
-/// Reads `N,R,W`.
-pub(super) fn parse_consistency(text: &str) -> Result<Consistency, String> {
-    let numbers: Vec<u8> = text.split(',').map_while(|part| part.trim().parse().ok()).collect();
-    let [replicas, reads_required, writes_required] = numbers[..] else {
-        return Err("expected N,R,W, for example 3,2,2".to_owned());
-    };
-    let consistency = Consistency { replicas, reads_required, writes_required };
-    consistency.validate().map_err(|error| error.to_string())?;
-    Ok(consistency)
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::commands::{Arguments, Command};
+
+    #[derive(Parser)]
+    struct Dev {
+        #[command(flatten)]
+        arguments: DevArguments,
+    }
 
     fn dev(words: &str) -> DevArguments {
-        match Arguments::try_parse_from(format!("tontine dev {words}").split_whitespace()).unwrap().command {
-            Command::Dev(arguments) => arguments,
-            other => panic!("{other:?}"),
-        }
+        Dev::try_parse_from(format!("dev {words}").split_whitespace()).unwrap().arguments
     }
 
     #[test]

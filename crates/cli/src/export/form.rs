@@ -6,9 +6,9 @@ use bytes::Bytes;
 use model::{Version, WallMillis};
 use serde_json::{Map, Value as Json, json};
 
-use super::ExportArguments;
+use super::arguments::ExportArguments;
 use crate::failure::CliError;
-use crate::load::{EXPIRES, FileFormat};
+use crate::file_format::{EXPIRES, FileFormat};
 use crate::output::{bytes_json, shown};
 
 /// How records are written.

@@ -11,7 +11,7 @@ use std::time::UNIX_EPOCH;
 use model::Token;
 use serde::{Deserialize, Serialize};
 
-use super::LoadArguments;
+use super::arguments::LoadArguments;
 use super::reader::{Position, Source};
 use crate::failure::CliError;
 

@@ -6,8 +6,9 @@ use bytes::{Bytes, BytesMut};
 use model::{Epoch, Generation, PartitionId, StoreName, Token, VersionSet};
 use protocol::antientropy::merkle::{Digest, Span};
 
-use super::StoreRef;
-use crate::codec::{DecodeError, Field, Reader, fields, tags};
+use super::store_ref::StoreRef;
+use crate::codec::{Field, Reader, fields, tags};
+use crate::decode_error::DecodeError;
 use crate::error::ErrorCode;
 
 impl Field for Digest {

@@ -4,8 +4,9 @@ use bytes::{Bytes, BytesMut};
 use model::{Epoch, Generation, Timestamp, VersionSet};
 use protocol::collection::RoundId;
 
-use super::StoreRef;
-use crate::codec::{DecodeError, Field, Reader, fields};
+use super::store_ref::StoreRef;
+use crate::codec::{Field, Reader, fields};
+use crate::decode_error::DecodeError;
 
 impl Field for RoundId {
     const BYTES_MIN: usize = 8;

@@ -6,7 +6,8 @@ use bytes::{Bytes, BytesMut};
 use model::{Generation, NodeId};
 use protocol::gossip::{Load, Row};
 
-use crate::codec::{DecodeError, Field, Reader, fields};
+use crate::codec::{Field, Reader, fields};
+use crate::decode_error::DecodeError;
 
 fields! {
     /// A node's whole table, for one peer.

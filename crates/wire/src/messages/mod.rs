@@ -17,6 +17,7 @@
 
 mod antientropy;
 mod collection;
+mod declare;
 mod gossip;
 mod request;
 mod response;
@@ -44,7 +45,8 @@ pub use store_ref::StoreRef;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::codec::{DecodeError, Reader, put_varint};
+use crate::codec::{Reader, put_varint};
+use crate::decode_error::DecodeError;
 
 /// Low bits of a request id that the sender may use as it likes; the rest grows by at least one with each request of
 /// the link, so that the receiver can tell a request that the network has duplicated.
@@ -105,49 +107,3 @@ pub fn negotiate(theirs_min: u16, theirs_max: u16) -> Option<u16> {
     let version = theirs_max.min(VERSION_MAX);
     (version >= theirs_min && version >= VERSION_MIN).then_some(version)
 }
-
-/// Declares the messages of one direction: an enumeration whose variants are the message structures.
-macro_rules! messages {
-    ($(#[$meta:meta])* pub enum $name:ident { $($kind:literal $variant:ident $label:literal,)* }) => {
-        $(#[$meta])*
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        pub enum $name { $(#[doc = concat!("Kind `", stringify!($kind), "`.")] $variant($variant),)* }
-
-        impl $name {
-            /// The first byte of its frame.
-            pub fn kind(&self) -> u8 {
-                match self { $($name::$variant(_) => $kind,)* }
-            }
-
-            /// Its name in logs and metrics.
-            pub fn name(&self) -> &'static str {
-                match self { $($name::$variant(_) => $label,)* }
-            }
-
-            /// Every kind with its name.
-            pub const KINDS: &'static [(u8, &'static str)] = &[$(($kind, $label),)*];
-
-            pub(super) fn fields_bytes_bound(&self) -> usize {
-                match self { $($name::$variant(message) => message.bytes_bound(),)* }
-            }
-
-            pub(super) fn write_fields(&self, out: &mut bytes::BytesMut) {
-                match self { $($name::$variant(message) => message.write(out),)* }
-            }
-
-            pub(super) fn read_fields(kind: u8, reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-                match kind {
-                    $($kind => $variant::read(reader).map($name::$variant),)*
-                    kind => Err(DecodeError::UnknownKind { kind }),
-                }
-            }
-        }
-
-        $(impl From<$variant> for $name {
-            fn from(message: $variant) -> Self {
-                $name::$variant(message)
-            }
-        })*
-    };
-}
-pub(crate) use messages;

@@ -8,9 +8,11 @@ use super::antientropy::{
     AntiEntropyControl, AntiEntropyGet, KeyDigests, RecordsGet, RecordsPage, TreeNodes, TreeSums,
 };
 use super::collection::{Collect, CollectCandidates, CollectConfirm, CollectFence, CollectRelease};
+use super::declare::messages;
 use super::gossip::Gossip;
-use super::{StoreRef, messages};
-use crate::codec::{DecodeError, Field, Reader, fields, tags};
+use super::store_ref::StoreRef;
+use crate::codec::{Field, Reader, fields, tags};
+use crate::decode_error::DecodeError;
 
 messages! {
     /// A question to a node.

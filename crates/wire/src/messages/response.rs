@@ -8,10 +8,11 @@ use super::antientropy::{AntiEntropyDocument, KeyDigested, RecordsGot, RecordsPa
 use super::collection::{
     CollectCandidated, CollectConfirmed, CollectFenced, CollectReleased, Collected, StaleEpoch,
 };
+use super::declare::messages;
 use super::gossip::Gossiped;
-use super::messages;
 use super::request::ScanAfter;
-use crate::codec::{DecodeError, Field, Reader, fields, tags};
+use crate::codec::{Field, Reader, fields, tags};
+use crate::decode_error::DecodeError;
 use crate::error::ErrorCode;
 
 messages! {

@@ -7,7 +7,8 @@ use bytes::{Bytes, BytesMut};
 use model::StoreName;
 use model::limits::STORE_NAME_BYTES_MAX;
 
-use crate::codec::{DecodeError, Field, Reader};
+use crate::codec::{Field, Reader};
+use crate::decode_error::DecodeError;
 
 /// The name of a store, sharing the bytes of the frame that it came in: short ASCII text, whether or not such a
 /// store exists. A [`StoreName`] would have to be allocated anew for every request.

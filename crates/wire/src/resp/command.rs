@@ -9,9 +9,12 @@ use bytes::{Buf, Bytes, BytesMut};
 use model::limits::{FRAME_BYTES_MAX, MULTI_KEYS_MAX};
 use smallvec::SmallVec;
 
+use super::argument::ArgRange;
+use super::error::RespError;
 use super::inline;
 use super::number::{Line, line};
-use super::{Protocol, ReplyWriter, RespError};
+use super::protocol::Protocol;
+use super::reply::ReplyWriter;
 
 /// Longest inline command in bytes, as in Redis.
 const INLINE_BYTES_MAX: usize = 64 * 1024;
@@ -51,24 +54,6 @@ impl Limits {
         command_bytes_max: 256 * 1024,
         unauthenticated: true,
     };
-}
-
-/// Where an argument lies in its command's bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ArgRange {
-    start: u32,
-    length: u32,
-}
-
-impl ArgRange {
-    /// Commands are shorter than 4 GiB: [`Limits`] are asserted to be.
-    pub(super) fn new(start: usize, length: usize) -> Self {
-        ArgRange { start: start as u32, length: length as u32 }
-    }
-
-    fn range(self) -> std::ops::Range<usize> {
-        self.start as usize..self.start as usize + self.length as usize
-    }
 }
 
 /// One command with at least one argument, the first being its name.

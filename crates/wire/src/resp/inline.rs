@@ -6,8 +6,8 @@
 use bytes::BytesMut;
 use smallvec::SmallVec;
 
-use super::command::ArgRange;
-use super::{HTTP, RespError};
+use super::argument::ArgRange;
+use super::error::{HTTP, RespError};
 
 /// Which other protocol a connection's first bytes belong to, if that shows before a line is complete.
 pub(super) fn foreign_start(input: &[u8]) -> Option<&'static str> {

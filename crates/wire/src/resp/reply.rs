@@ -2,8 +2,8 @@
 
 use bytes::{BufMut, BytesMut};
 
-use super::Protocol;
 use super::number::Digits;
+use super::protocol::Protocol;
 
 /// Appends replies to a connection's send buffer.
 ///

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::RespError;
+use super::error::RespError;
 use super::number::{Line, integer, line};
 
 /// A reply of either version.

@@ -3,7 +3,9 @@
 use bytes::{Bytes, BytesMut};
 
 use super::lines::{Line, Lines, too_long};
-use super::{BadRecord, Found, Input, Position, RECORD_BYTES_MAX, ReadError, Record, RecordReader, moment};
+use super::record::{
+    BadRecord, Found, Input, Position, RECORD_BYTES_MAX, ReadError, Record, RecordReader, moment,
+};
 use crate::load::settings::Fields as Wanted;
 
 /// Reads stanzas.

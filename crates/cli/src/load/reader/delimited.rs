@@ -8,7 +8,9 @@ use csv::ByteRecord;
 use parking_lot::Mutex;
 
 use super::lines::{Line, Lines, too_long};
-use super::{BadRecord, Found, Input, Position, RECORD_BYTES_MAX, ReadError, Record, RecordReader, moment};
+use super::record::{
+    BadRecord, Found, Input, Position, RECORD_BYTES_MAX, ReadError, Record, RecordReader, moment,
+};
 use crate::failure::CliError;
 use crate::load::settings::{Column, Expires, Wanted};
 

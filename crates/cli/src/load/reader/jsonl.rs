@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 
 use super::lines::{Line, Lines, too_long};
-use super::{BadRecord, Found, Input, Position, ReadError, Record, RecordReader, moment};
+use super::record::{BadRecord, Found, Input, Position, ReadError, Record, RecordReader, moment};
 use crate::load::settings::Fields;
 use crate::output::unhex;
 

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, Read};
 
-use super::{Input, Position, RECORD_BYTES_MAX, ReadError};
+use super::record::{Input, Position, RECORD_BYTES_MAX, ReadError};
 
 /// Reads lines.
 pub(super) struct Lines {

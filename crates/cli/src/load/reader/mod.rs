@@ -6,86 +6,21 @@ mod deb822;
 mod delimited;
 mod jsonl;
 mod lines;
+mod record;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Seek, SeekFrom};
+use std::io::{BufReader, Seek, SeekFrom};
 use std::path::PathBuf;
 
-use bytes::Bytes;
-use model::{Key, WallMillis};
-use serde::{Deserialize, Serialize};
-use thiserror::Error;
+use model::Key;
 
 use super::settings::LoadSettings;
 use crate::failure::CliError;
+pub(super) use record::{BadRecord, Position, ReadError, Record, RecordReader};
+use record::{Found, Input};
 
-/// Longest record in a file, in bytes: the largest value in base 16 with room for its quotes and its key.
-pub(super) const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Bytes read from the file at a time.
 const READ_BYTES: usize = 256 * 1024;
-
-/// A place in a file, always between two records.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) struct Position {
-    /// Bytes before it.
-    pub(super) byte: u64,
-    /// Lines before it.
-    pub(super) line: u64,
-}
-
-/// One record of a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Record {
-    pub(super) key: Bytes,
-    pub(super) value: Bytes,
-    /// When the value expires; `None` lives for ever.
-    pub(super) expires: Option<WallMillis>,
-}
-
-/// The moment that a number stands for: milliseconds since 1970 in base 10, as an export writes them.
-fn moment(text: &str) -> Result<WallMillis, String> {
-    let millis = text.parse().map_err(|_| {
-        format!("{text:?} is no time of expiry: that is a whole number of milliseconds since 1970")
-    })?;
-    Ok(WallMillis(millis))
-}
-
-/// A record that cannot be stored, and why.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct BadRecord {
-    /// Its first line, counted from 1.
-    pub(super) line: u64,
-    /// What is wrong with it.
-    pub(super) reason: String,
-}
-
-/// Why no further record can be found in the file.
-#[derive(Debug, Error)]
-pub(super) enum ReadError {
-    /// The system refused.
-    #[error("cannot read on after line {line}: {error}")]
-    Io { line: u64, error: std::io::Error },
-    /// The end of a quoted field, and so the start of the next record, cannot be found.
-    #[error(
-        "line {line}: a quote opens in this record and does not close, so no further record can be told apart"
-    )]
-    QuoteNeverCloses { line: u64 },
-}
-
-/// What a reader finds next.
-pub(super) type Found = Result<Record, BadRecord>;
-
-/// Reads records in the file's order.
-pub(super) trait RecordReader: Send {
-    /// The next record, or what is wrong with it; `None` at the end.
-    fn next(&mut self) -> Result<Option<Found>, ReadError>;
-
-    /// The place after the last record.
-    fn position(&self) -> Position;
-
-    /// First line of the last record, counted from 1.
-    fn line(&self) -> u64;
-}
 
 /// The input.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,9 +28,6 @@ pub(super) enum Source {
     File(PathBuf),
     Stdin,
 }
-
-/// Buffered input.
-type Input = Box<dyn BufRead + Send>;
 
 impl Source {
     pub(super) fn new(name: &str) -> Source {

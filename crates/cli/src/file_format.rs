@@ -1,0 +1,59 @@
+//! How records are written in a file, the same for `load` and `export`.
+
+use std::path::Path;
+
+use clap::ValueEnum;
+
+use crate::failure::CliError;
+
+/// The column or field that an export writes the time of expiry to.
+pub(crate) const EXPIRES: &str = "expires_ms";
+
+/// How records are written in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FileFormat {
+    /// Columns between tabs, one record a line.
+    Tsv,
+    /// Columns between commas, quoted as RFC 4180 says.
+    Csv,
+    /// One JSON object a line.
+    Jsonl,
+    /// Stanzas of `Field: text` lines between blank lines, as Debian's package lists are.
+    Deb822,
+}
+
+impl FileFormat {
+    /// The format that a file's name suggests.
+    pub(crate) fn guess(file: &str) -> Option<FileFormat> {
+        let path = Path::new(file);
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("tsv" | "tab") => Some(FileFormat::Tsv),
+            Some("csv") => Some(FileFormat::Csv),
+            Some("jsonl" | "ndjson") => Some(FileFormat::Jsonl),
+            Some("deb822" | "control" | "dsc") => Some(FileFormat::Deb822),
+            _ => (path.file_name()? == "Packages").then_some(FileFormat::Deb822),
+        }
+    }
+
+    /// Guesses, or says what to add.
+    pub(crate) fn given_or_guessed(given: Option<FileFormat>, file: &str) -> Result<FileFormat, CliError> {
+        given.or_else(|| FileFormat::guess(file)).ok_or_else(|| {
+            format!("the name {file:?} does not tell the format; add --format tsv, csv, jsonl or deb822")
+                .into()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_are_guessed_from_extensions_and_never_invented() {
+        assert_eq!(FileFormat::guess("a/b.tsv"), Some(FileFormat::Tsv));
+        assert_eq!(FileFormat::guess("b.ndjson"), Some(FileFormat::Jsonl));
+        assert_eq!(FileFormat::guess("lists/Packages"), Some(FileFormat::Deb822));
+        assert_eq!(FileFormat::guess("-"), None);
+        assert_eq!(FileFormat::guess("data.txt"), None);
+    }
+}

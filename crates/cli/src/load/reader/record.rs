@@ -1,0 +1,77 @@
+//! What every reader hands out: records, their positions, and what is wrong with them.
+
+use std::io::BufRead;
+
+use bytes::Bytes;
+use model::WallMillis;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Longest record in a file, in bytes: the largest value in base 16 with room for its quotes and its key.
+pub(in crate::load) const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// A place in a file, always between two records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(in crate::load) struct Position {
+    /// Bytes before it.
+    pub(in crate::load) byte: u64,
+    /// Lines before it.
+    pub(in crate::load) line: u64,
+}
+
+/// One record of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::load) struct Record {
+    pub(in crate::load) key: Bytes,
+    pub(in crate::load) value: Bytes,
+    /// When the value expires; `None` lives for ever.
+    pub(in crate::load) expires: Option<WallMillis>,
+}
+
+/// The moment that a number stands for: milliseconds since 1970 in base 10, as an export writes them.
+pub(super) fn moment(text: &str) -> Result<WallMillis, String> {
+    let millis = text.parse().map_err(|_| {
+        format!("{text:?} is no time of expiry: that is a whole number of milliseconds since 1970")
+    })?;
+    Ok(WallMillis(millis))
+}
+
+/// A record that cannot be stored, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(in crate::load) struct BadRecord {
+    /// Its first line, counted from 1.
+    pub(in crate::load) line: u64,
+    /// What is wrong with it.
+    pub(in crate::load) reason: String,
+}
+
+/// Why no further record can be found in the file.
+#[derive(Debug, Error)]
+pub(in crate::load) enum ReadError {
+    /// The system refused.
+    #[error("cannot read on after line {line}: {error}")]
+    Io { line: u64, error: std::io::Error },
+    /// The end of a quoted field, and so the start of the next record, cannot be found.
+    #[error(
+        "line {line}: a quote opens in this record and does not close, so no further record can be told apart"
+    )]
+    QuoteNeverCloses { line: u64 },
+}
+
+/// What a reader finds next.
+pub(in crate::load) type Found = Result<Record, BadRecord>;
+
+/// Reads records in the file's order.
+pub(in crate::load) trait RecordReader: Send {
+    /// The next record, or what is wrong with it; `None` at the end.
+    fn next(&mut self) -> Result<Option<Found>, ReadError>;
+
+    /// The place after the last record.
+    fn position(&self) -> Position;
+
+    /// First line of the last record, counted from 1.
+    fn line(&self) -> u64;
+}
+
+/// Buffered input.
+pub(super) type Input = Box<dyn BufRead + Send>;
