@@ -81,6 +81,65 @@ pub(crate) fn anchors(text: &str) -> Vec<String> {
         .collect()
 }
 
+/// A text that stands alone: a paragraph, a heading, an item of a list, a cell of a table.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Block {
+    /// Its words with their lines; a code span is one word, the target of a link none.
+    pub(crate) words: Vec<(usize, String)>,
+}
+
+/// The texts of a document, outside of code fences.
+pub(crate) fn blocks(text: &str) -> Vec<Block> {
+    let mut blocks = vec![Block::default()];
+    let mut before = 0;
+    for (line, text) in prose(text) {
+        let trimmed = text.trim_start();
+        if trimmed.starts_with('|') {
+            blocks.extend(
+                cells(&text.replace("\\|", "/")).iter().map(|cell| Block { words: words(line, cell) }),
+            );
+            blocks.push(Block::default());
+            continue;
+        }
+        // A fence between two lines has ended the paragraph as well.
+        if trimmed.is_empty() || trimmed.starts_with('#') || is_item(trimmed) || line > before + 1 {
+            blocks.push(Block::default());
+        }
+        blocks.last_mut().expect("there is always one").words.extend(words(line, trimmed));
+        if trimmed.starts_with('#') {
+            blocks.push(Block::default());
+        }
+        before = line;
+    }
+    blocks.retain(|block| !block.words.is_empty());
+    blocks
+}
+
+fn is_item(line: &str) -> bool {
+    let numbered = line.trim_start_matches(|c: char| c.is_ascii_digit());
+    ["- ", "* ", "> "].iter().any(|mark| line.starts_with(mark))
+        || (numbered.len() < line.len() && numbered.starts_with(". "))
+}
+
+/// The words of a line, without the mark of a list's item or a heading.
+fn words(line: usize, text: &str) -> Vec<(usize, String)> {
+    let text = if is_item(text) { text.split_once(' ').map_or("", |(_, rest)| rest) } else { text };
+    let mut plain = String::new();
+    for (index, part) in text.split('`').enumerate() {
+        match index % 2 {
+            0 => plain.push_str(part),
+            // Without blanks and ends of sentences.
+            _ => plain.push_str("code"),
+        }
+    }
+    // `[words](target)` reads as its words.
+    while let Some((before, rest)) = plain.split_once("](") {
+        let after = rest.split_once(')').map_or("", |(_, after)| after);
+        plain = format!("{before}{after}");
+    }
+    plain.split_whitespace().map(|word| (line, word.to_owned())).collect()
+}
+
 /// Lines outside of code fences, numbered from 1.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
@@ -118,6 +177,16 @@ mod tests {
         let text = "[a](b.md#c) and ![d](e.png \"title\") `[f](g)`\n```\n[h](i)\n```\n[`j`](k)\n[l]: m\n";
         let targets: Vec<&str> = links(text).iter().map(|link| link.target).collect();
         assert_eq!(targets, ["b.md#c", "e.png", "k", "m"]);
+    }
+
+    #[test]
+    fn blocks_are_paragraphs_items_headings_and_cells() {
+        let text = "# One\nTwo\nthree `a b.` [four](five six.md).\n- six\n1. seven\n| eight | nine |\n```\nno\n```\nten\n";
+        let shown: Vec<String> = blocks(text)
+            .iter()
+            .map(|block| block.words.iter().map(|(_, word)| word.as_str()).collect::<Vec<_>>().join(" "))
+            .collect();
+        assert_eq!(shown, ["# One", "Two three code [four.", "six", "seven", "eight", "nine", "ten"]);
     }
 
     #[test]

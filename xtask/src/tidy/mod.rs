@@ -20,6 +20,7 @@ mod logs;
 mod manifest;
 mod markdown;
 mod names;
+mod sentences;
 mod source;
 mod text;
 mod tree;
@@ -72,6 +73,7 @@ pub const RULES: &[Rule] = &[
     (calls::SELECT, calls::check_select),
     (logs::RULE, logs::check),
     (links::RULE, links::check),
+    (sentences::RULE, sentences::check),
     (text::PATHS, text::check_paths),
     (text::PROMISES, text::check_promises),
 ];
