@@ -13,8 +13,8 @@ use node::engines::Engines;
 use parking_lot::Mutex;
 use runtime::BoxFuture;
 use storage::{
-    Change, Commit, Durable, EngineStats, Met, Remains, ScanCursor, ScanLimit, ScanPage, StorageEngine,
-    StorageError,
+    Change, Commit, Durable, EngineStats, Met, Remains, RepairableEngine, Room, ScanCursor, ScanLimit,
+    ScanPage, StorageEngine, StorageError,
 };
 
 use crate::dice::Dice;
@@ -139,24 +139,11 @@ impl StorageEngine for PlantedEngine {
         self.inner.acknowledges_at_once()
     }
 
-    fn discard_corrupt(
-        &self,
-        partition: PartitionId,
-        token: Token,
-        key: &[u8],
-    ) -> Result<bool, StorageError> {
-        self.inner.discard_corrupt(partition, token, key)
+    fn repairable(&self) -> Option<&dyn RepairableEngine> {
+        self.inner.repairable()
     }
 
-    fn discard_damaged(&self, partition: PartitionId) -> Result<u64, StorageError> {
-        self.inner.discard_damaged(partition)
-    }
-
-    fn settle_unplaced(&self) {
-        self.inner.settle_unplaced();
-    }
-
-    fn room(&self) -> Result<u64, StorageError> {
+    fn room(&self) -> Result<Room, StorageError> {
         self.inner.room()
     }
 

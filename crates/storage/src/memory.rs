@@ -15,13 +15,13 @@ use model::{PartitionId, Token};
 use parking_lot::RwLock;
 use runtime::BoxFuture;
 
+use crate::engine::{
+    Change, Commit, Durable, EngineStats, Met, ScanCursor, ScanLimit, ScanPage, StorageEngine, joined,
+};
+use crate::error::StorageError;
 use crate::hash::{fingerprint, spread, stripe};
 use crate::partitions::Partitions;
 use crate::walk::{IndexedKey, Walkable, Walks};
-use crate::{
-    Change, Commit, Durable, EngineStats, Met, ScanCursor, ScanLimit, ScanPage, StorageEngine, StorageError,
-    joined,
-};
 
 /// Tables per partition.
 const STRIPES: usize = 8;

@@ -12,7 +12,8 @@ use bytes::Bytes;
 use model::{PartitionId, Token};
 use parking_lot::Mutex;
 
-use crate::{Met, ScanCursor, ScanLimit, ScanPage, StorageError};
+use crate::engine::{Met, ScanCursor, ScanLimit, ScanPage};
+use crate::error::StorageError;
 
 /// Unfinished walks that are remembered; an older one pays a new sort when it goes on.
 const WALKS_MAX: usize = 16;

@@ -83,6 +83,9 @@ error_codes! {
     TooManyKeys = 104 "too-many-keys" Failed false
         "One request names more keys than the limit."
         "Split the request into several.";
+    RecordTooLong = 105 "record-too-long" Failed false
+        "The key's record, with all its concurrent versions, is longer than the node's storage can hold."
+        "Store a smaller value, split over several keys; if the key has siblings, get, merge and put them first.";
     TooManySiblings = 200 "too-many-siblings" Failed false
         "The key already has as many concurrent versions as the store allows."
         "Get the key, merge its siblings and put the result with the context that the get returned.";

@@ -115,7 +115,8 @@ async fn compare(antientropy: &Arc<AntiEntropy>, peer: NodeId) {
 /// damaged of unknown keys before the start is here again, if anybody has it. A scrub settles nothing: it reads what is
 /// there. Where a partition has no other replica nothing brings it back, and it stays told of.
 fn settle_damage(antientropy: &AntiEntropy, view: &View, store: &LocalStore, peer: NodeId) {
-    let unplaced = store.engine().stats().corrupt_unplaced;
+    let Some(engine) = store.engine().repairable() else { return };
+    let unplaced = engine.damage().unplaced;
     if unplaced == 0 {
         return;
     }
@@ -131,7 +132,7 @@ fn settle_damage(antientropy: &AntiEntropy, view: &View, store: &LocalStore, pee
     let settled =
         |others: &Vec<NodeId>| !others.is_empty() && others.iter().all(|other| whole.contains(other));
     if replicas.values().all(settled) {
-        store.engine().settle_unplaced();
+        engine.settle_unplaced();
         tracing::info!(store = %name, places = unplaced, "damage of unknown keys is made up for by comparing");
     }
 }

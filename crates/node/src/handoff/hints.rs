@@ -208,12 +208,13 @@ impl Hints {
 
     /// Forgets damaged hints, if the engine has met any since the last time; a scan leaves them out.
     fn forget_damaged(&self) -> Result<(), Failure> {
-        let met = self.engine.stats().corrupt_records;
+        let Some(engine) = self.engine.repairable() else { return Ok(()) };
+        let met = engine.damage().found;
         if self.looked_after.load(Ordering::Relaxed) == met {
             return Ok(());
         }
         for (target, _) in self.pending() {
-            let lost = self.engine.discard_damaged(partition(target)).map_err(refuse)?;
+            let lost = engine.discard_damaged(partition(target)).map_err(refuse)?;
             if lost > 0 {
                 self.damaged.fetch_add(lost, Ordering::Relaxed);
                 tracing::warn!(peer = %target, hints = lost, "damaged hints are forgotten");
@@ -420,7 +421,7 @@ impl Hints {
         let commit = match self.engine.update(partition, token, &name, &mut change) {
             // What it held is lost in any case; it must not stand in the way of what comes.
             Err(StorageError::Corrupt { .. })
-                if self.engine.discard_corrupt(partition, token, &name).map_err(refuse)? =>
+                if self.discard_corrupt(token, target, &name).map_err(refuse)? =>
             {
                 self.damaged.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(peer = %target, hints = 1, "damaged hints are forgotten");
@@ -431,6 +432,14 @@ impl Hints {
         let commit = commit.map_err(refuse)?;
         answer?;
         Ok(commit)
+    }
+
+    /// Forgets a hint that cannot be read; true when there was one.
+    fn discard_corrupt(&self, token: Token, target: NodeId, name: &[u8]) -> Result<bool, StorageError> {
+        match self.engine.repairable() {
+            Some(engine) => engine.discard_corrupt(partition(target), token, name),
+            None => Ok(false),
+        }
     }
 }
 

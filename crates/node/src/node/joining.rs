@@ -223,7 +223,8 @@ pub(super) async fn open_store(
 ) -> Result<Arc<LocalStore>, StartError> {
     let engine = open(engines, &store_engine(contents, definition.name.as_str())).await?;
     // An older record in the place of a damaged one leaves their number as it was, but not the tree.
-    let trees = if engine.stats().corrupt_records > 0 { BTreeMap::new() } else { trees };
+    let damaged = engine.repairable().is_some_and(|engine| engine.damage().found > 0);
+    let trees = if damaged { BTreeMap::new() } else { trees };
     let store = LocalStore::new(definition.clone(), engine, stamper.clone());
     Ok(Arc::new(store.keeping_expired(margin).remembering(trees)))
 }

@@ -1,7 +1,7 @@
 //! What a node tells of itself and of each of its stores, for people and tools that ask for its status. It is one
 //! document, put together from numbers that are kept anyway. Must never: read a record.
 
-use storage::StorageError;
+use storage::{Room, StorageEngine, StorageError};
 
 use super::Node;
 use crate::stores::LocalStore;
@@ -10,12 +10,12 @@ impl Node {
     /// The node's account of itself, as JSON.
     pub fn status(&self) -> Vec<u8> {
         let view = self.replica.view().get();
-        let stores: Vec<_> = view.stores().iter().map(|store| store_status(store)).collect();
         let hints = self.replica.hints();
         let pending = self.handoffs.get().map_or_else(Vec::new, |handoffs| handoffs.status());
         let uptime = self.ports.clock.now().since(self.started);
         let load = self.admission.load();
         let (room, stopped) = self.room();
+        let stores: Vec<_> = view.stores().iter().map(|store| store_status(store)).collect();
         let status = serde_json::json!({
             "node": self.config.id,
             "cluster": self.config.cluster,
@@ -40,6 +40,7 @@ impl Node {
             "hint_bytes": hints.engine().stats().live_bytes,
             "hint_bytes_max": hints.bytes_max(),
             "hints_refused_total": hints.refused(),
+            "hint_bytes_wanted": wanted(&**hints.engine()).bytes,
             "collection": self.collection.get().map(|collection| collection.status()),
             "stores": stores,
         });
@@ -53,8 +54,8 @@ impl Node {
         let (mut room, mut stopped) = (None, None);
         for engine in engines {
             match engine.room() {
-                Ok(u64::MAX) => {}
-                Ok(bytes) => room = Some(room.map_or(bytes, |least: u64| least.min(bytes))),
+                Ok(Room { bytes: u64::MAX, .. }) => {}
+                Ok(Room { bytes, .. }) => room = Some(room.map_or(bytes, |least: u64| least.min(bytes))),
                 Err(StorageError::Fatal { reason }) => stopped = Some(reason),
                 // It is being closed.
                 Err(_) => {}
@@ -64,9 +65,23 @@ impl Node {
     }
 }
 
+/// What an engine had no room for.
+struct Wanted {
+    /// Bytes of the largest put that it refused and that it has no room for now; 0 for none.
+    bytes: u64,
+    /// Puts refused since it was opened.
+    refused: u64,
+}
+
+fn wanted(engine: &dyn StorageEngine) -> Wanted {
+    let room = engine.room().unwrap_or(Room::UNLIMITED);
+    Wanted { bytes: room.wanted, refused: room.refused }
+}
+
 /// One store, as JSON.
 fn store_status(store: &LocalStore) -> serde_json::Value {
-    let stats = store.engine().stats();
+    let (stats, wanted) = (store.engine().stats(), wanted(&**store.engine()));
+    let damage = store.engine().repairable().map(|engine| engine.damage()).unwrap_or_default();
     let (definition, reaped) = (store.definition(), store.reaped());
     serde_json::json!({
         "store": definition.name,
@@ -78,9 +93,11 @@ fn store_status(store: &LocalStore) -> serde_json::Value {
         "live_bytes": stats.live_bytes,
         "disk_bytes": stats.disk_bytes,
         "memory_bytes": stats.memory_bytes,
-        "corrupt_records_total": stats.corrupt_records,
-        "corrupt_records_left": stats.corrupt_records_left,
-        "corrupt_unplaced": stats.corrupt_unplaced,
+        "corrupt_records_total": damage.found,
+        "corrupt_records_left": damage.left,
+        "corrupt_unplaced": damage.unplaced,
+        "put_bytes_wanted": wanted.bytes,
+        "puts_refused_total": wanted.refused,
         "syncs_total": stats.syncs,
         "compacted_bytes_total": stats.compacted_bytes,
         "expiring_keys": store.expiring_known(),

@@ -339,8 +339,9 @@ impl LocalStore {
 
     /// Forgets a record that cannot be read. What it added to the sums is not known any more.
     fn discard_corrupt(&self, place: KeyPlace, key: &[u8]) -> Result<bool, StorageError> {
+        let Some(engine) = self.engine.repairable() else { return Ok(false) };
         let mut writing = self.trees.writing(place.partition);
-        let discarded = self.engine.discard_corrupt(place.partition, place.token, key)?;
+        let discarded = engine.discard_corrupt(place.partition, place.token, key)?;
         if discarded {
             writing.doubt();
             self.trees.forget_damaged(place.partition, place.token);
@@ -575,6 +576,7 @@ pub(crate) fn refuse(error: StorageError) -> Failure {
         StorageError::Full => ErrorCode::DiskFull,
         StorageError::Corrupt { .. } => ErrorCode::Corrupt,
         StorageError::Closed => ErrorCode::ShuttingDown,
+        StorageError::TooLong { .. } => ErrorCode::RecordTooLong,
         _ => ErrorCode::StorageFailed,
     };
     Failure::new(code, error.to_string())

@@ -32,6 +32,8 @@ pub enum ReplicaError {
     TooManySiblings,
     /// The value is longer than the store allows.
     ValueTooLong,
+    /// The key's whole record is longer than the node's storage holds.
+    RecordTooLong,
     /// What it would answer is more than the coordinator takes in.
     AnswerTooLong,
 }
@@ -56,6 +58,7 @@ impl ReplicaError {
             | ReplicaError::UnknownStore
             | ReplicaError::TooManySiblings
             | ReplicaError::ValueTooLong
+            | ReplicaError::RecordTooLong
             | ReplicaError::AnswerTooLong => true,
         }
     }
@@ -77,6 +80,7 @@ impl fmt::Display for ReplicaError {
             ReplicaError::UnknownStore => f.write_str("unknown store"),
             ReplicaError::TooManySiblings => f.write_str("too many siblings"),
             ReplicaError::ValueTooLong => f.write_str("value too long"),
+            ReplicaError::RecordTooLong => f.write_str("record too long"),
             ReplicaError::AnswerTooLong => f.write_str("answer too long"),
         }
     }

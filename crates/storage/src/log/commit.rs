@@ -9,15 +9,14 @@
 //! sync: what such a sync left behind is unknown, so the engine stops.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use runtime::DiskError;
-use tokio::sync::oneshot;
 
-use super::core::{Core, Waiter};
+use super::core::Core;
 use super::options::Durability;
-use crate::{Commit, Durable, StorageError};
+use crate::engine::{Commit, Durable};
+use crate::error::StorageError;
 
 /// With syncs every so often, a writer that is this far ahead of them waits: a device slower than its writers must
 /// not let the unsynced bytes grow without bound.
@@ -31,75 +30,60 @@ const FULL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What the committer does until the engine stops.
 pub(super) async fn run(core: Arc<Core>) {
-    let interval = match core.options.durability {
+    let interval = match core.site.options.durability {
         Durability::Always => None,
-        Durability::Every { .. } => core.options.sync_interval(),
+        Durability::Every { .. } => core.site.options.sync_interval(),
         Durability::System => Some(FLUSH_INTERVAL),
     };
-    while !core.refusing.load(Ordering::Acquire) {
-        core.committer.notified().await;
+    while !core.life.is_refusing() {
+        core.appending.woken().await;
         if let Some(interval) = interval {
-            core.clock.sleep(interval).await;
+            core.site.clock.sleep(interval).await;
         }
-        core.dirty.store(false, Ordering::Release);
+        core.appending.seen();
         let mut outcome = core.commit(false).await;
-        while outcome == Err(StorageError::Full) && !core.refusing.load(Ordering::Acquire) {
-            core.clock.sleep(FULL_INTERVAL).await;
+        while outcome == Err(StorageError::Full) && !core.life.is_refusing() {
+            core.site.clock.sleep(FULL_INTERVAL).await;
             outcome = core.commit(false).await;
         }
-        core.janitor.notify_one();
+        core.maintenance.wake();
     }
 }
 
 impl Core {
     pub(super) fn durable(&self, commit: Commit) -> Durable {
-        if self.fatal.get().is_some() {
-            return answered(Err(self.refusal()));
+        debug_assert!(
+            commit.0 <= self.appending.tail().end().position,
+            "nobody waits for what was not written: {commit:?}"
+        );
+        if self.life.has_failed() {
+            return Durable::now(Err(self.life.refusal()));
         }
-        match self.options.durability {
-            Durability::Always => self.wait_for(commit.0),
+        match self.site.options.durability {
+            Durability::Always => self.appending.wait_for(commit.0, &self.life),
             Durability::Every { .. } | Durability::System => {
-                if let Err(error) = self.tail.flush_to(&*self.disk, commit.0) {
-                    return answered(Err(self.refused(error).unwrap_or(StorageError::Full)));
+                if let Err(error) = self.appending.tail().flush_to(&*self.site.disk, commit.0) {
+                    return Durable::now(Err(self.refused(error).unwrap_or(StorageError::Full)));
                 }
-                match self.options.durability {
+                match self.site.options.durability {
                     Durability::System => Durable::Already,
-                    _ => self.wait_for(commit.0.saturating_sub(UNSYNCED_BYTES_MAX)),
+                    _ => self.appending.wait_for(commit.0.saturating_sub(UNSYNCED_BYTES_MAX), &self.life),
                 }
             }
         }
     }
 
-    fn wait_for(&self, position: u64) -> Durable {
-        if self.tail.synced.load(Ordering::Acquire) >= position {
-            return Durable::Already;
-        }
-        let mut waiters = self.waiters.lock();
-        // Whoever publishes a sync, a failure or the end takes this lock afterwards.
-        if self.tail.synced.load(Ordering::Acquire) >= position {
-            return Durable::Already;
-        }
-        if self.refusing.load(Ordering::Acquire) {
-            return answered(Err(self.refusal()));
-        }
-        let (answer, answers) = oneshot::channel();
-        waiters.push(Waiter { position, answer });
-        drop(waiters);
-        self.committer.notify_one();
-        Durable::Waits(Box::pin(async move { answers.await.unwrap_or(Err(StorageError::Closed)) }))
-    }
-
     /// Writes everything that waits, rotates when the segment is long enough, and syncs when the setting (or
     /// `force`) asks for it. `Full`: what waits goes on waiting.
     pub(super) async fn commit(&self, force: bool) -> Result<(), StorageError> {
-        let _one_at_a_time = self.committing.lock().await;
-        if self.fatal.get().is_some() {
-            return Err(self.refusal());
+        let _one_at_a_time = self.appending.begin_commit().await;
+        if self.life.has_failed() {
+            return Err(self.life.refusal());
         }
         let mut rotated = false;
-        let written = self.tail.flush(&*self.disk).and_then(|()| {
-            let bytes = self.options.segment_bytes;
-            rotated = self.tail.rotate(&*self.disk, &self.segments, &self.segment_next, bytes)?;
+        let written = self.appending.tail().flush(&*self.site.disk).and_then(|()| {
+            let bytes = self.site.options.segment_bytes;
+            rotated = self.appending.tail().rotate(&*self.site.disk, &self.segments, bytes)?;
             Ok(())
         });
         self.look_at_space();
@@ -108,80 +92,40 @@ impl Core {
             Err(DiskError::Full) => true,
             Err(error) => return Err(self.fail(&error)),
         };
-        self.full.store(full, Ordering::Release);
-        if force || rotated || self.options.durability != Durability::System {
+        self.space.set_full(full);
+        if force || rotated || self.site.options.durability != Durability::System {
             self.sync().await?;
         }
         if full { Err(self.answer_full()) } else { Ok(()) }
     }
 
-    /// How much writers may still take, now.
-    pub(super) fn room(&self) -> Result<u64, StorageError> {
-        self.check()?;
-        self.look_at_space();
-        match self.full.load(Ordering::Acquire) {
-            true => Ok(0),
-            false => Ok(u64::try_from(self.space.load(Ordering::Relaxed)).unwrap_or(0)),
-        }
-    }
-
-    /// Sees how much writers may still take.
-    pub(super) fn look_at_space(&self) {
-        let left = self.disk.available_bytes().saturating_sub(self.tail.end().waiting as u64);
-        let left = i64::try_from(left).unwrap_or(i64::MAX);
-        let reserve = i64::try_from(self.options.reserve_bytes).unwrap_or(i64::MAX);
-        self.space.store(left.saturating_sub(reserve), Ordering::Relaxed);
-    }
-
     /// Syncs everything that is in the file, oldest first, and wakes who waited for it.
     async fn sync(&self) -> Result<(), StorageError> {
-        let (point, position) = self.tail.written_end();
-        if self.tail.synced.load(Ordering::Acquire) >= position
-            && self.unsynced_from.load(Ordering::Relaxed) >= point.segment
-        {
+        let (point, position) = self.appending.tail().written_end();
+        if self.appending.tail().synced() >= position && self.appending.unsynced_from() >= point.segment {
             return Ok(());
         }
         let mut named = false;
-        for segment in self.segments.logs_between(self.unsynced_from.load(Ordering::Relaxed), point.segment) {
-            let written = segment.written.load(Ordering::Acquire);
+        for segment in self.segments.logs_between(self.appending.unsynced_from(), point.segment) {
+            let written = segment.written();
             let Some(file) = segment.file() else { continue };
-            if segment.synced.load(Ordering::Relaxed) < written {
+            if segment.synced() < written {
                 file.sync().await.map_err(|error| self.fail(&error))?;
-                self.syncs.fetch_add(1, Ordering::Relaxed);
-                named |= segment.synced.fetch_max(written, Ordering::Relaxed) == 0;
+                self.appending.count_sync();
+                named |= segment.note_synced(written);
             }
         }
         if named {
-            let synced = self.disk.sync_directory(&self.directory).await;
+            let synced = self.site.disk.sync_directory(&self.site.directory).await;
             synced.map_err(|error| self.fail(&error))?;
         }
-        self.unsynced_from.store(point.segment, Ordering::Relaxed);
-        self.tail.synced_to(point, position);
-        self.answer(|waiter| (waiter.position <= position).then_some(Ok(())));
+        self.appending.synced_to(point, position);
         Ok(())
     }
 
     fn answer_full(&self) -> StorageError {
-        let written = self.tail.written.load(Ordering::Acquire);
-        self.answer(|waiter| (waiter.position > written).then_some(Err(StorageError::Full)));
+        let written = self.appending.tail().written();
+        self.appending.answer(|waiter| (waiter.position > written).then_some(Err(StorageError::Full)));
         StorageError::Full
     }
-
-    /// Answers all waiters for whom there is an answer.
-    pub(super) fn answer(&self, answer: impl Fn(&Waiter) -> Option<Result<(), StorageError>>) {
-        let mut waiters = self.waiters.lock();
-        let mut position = 0;
-        while position < waiters.len() {
-            match answer(&waiters[position]) {
-                Some(outcome) => {
-                    let _ = waiters.swap_remove(position).answer.send(outcome);
-                }
-                None => position += 1,
-            }
-        }
-    }
-}
-
-fn answered(outcome: Result<(), StorageError>) -> Durable {
-    Durable::Waits(Box::pin(std::future::ready(outcome)))
 }

@@ -5,11 +5,13 @@
 //! old files stay until a snapshot of the index that does without them is durable (`snapshot`), so a crash at any
 //! moment finds either the old files or their copies whole.
 //!
+//! The active segment takes part only when room is short and it is mostly dead: then it is closed early, and rewritten
+//! as any other.
+//!
 //! Bound: a closed segment with [`DEAD_PERCENT_MAX`] of dead bytes is rewritten, so segments take at most twice the
 //! live bytes, and what waits for a snapshot to be deleted.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use model::PartitionId;
@@ -20,7 +22,7 @@ use super::format::{Kind, RecordHeader, SEGMENT_HEADER_BYTES, SegmentKind, encod
 use super::index::Slot;
 use super::reader::{Item, Record, SegmentReader};
 use super::segment::Segment;
-use crate::StorageError;
+use crate::error::StorageError;
 use crate::hash::fingerprint;
 
 /// A closed segment is rewritten when this much of it is dead.
@@ -43,12 +45,18 @@ const SYNC_BYTES: u64 = 8 << 20;
 /// A step is followed by a rest this many times as long, unless room is short.
 const REST_FACTOR: u32 = 3;
 
+/// When room is short, an active segment of which the greater part is dead is closed once the dead bytes are this part
+/// of a full segment: few enough that a small disk gets its room back, too many for a segment with every write.
+const SEAL_FRACTION: u64 = 64;
+
 /// Segments rewritten together at most.
 const SOURCES_MAX: usize = 16;
 
 /// What maintenance should do next.
 pub(super) enum Work {
     Snapshot,
+    /// Close the active segment before it is full.
+    Seal,
     Compact(Vec<Arc<Segment>>),
 }
 
@@ -91,7 +99,7 @@ impl Core {
             self.finish(output).await?;
         }
         for source in emptied {
-            source.obsolete.store(true, Ordering::Release);
+            source.set_obsolete();
         }
         outcome
     }
@@ -103,9 +111,9 @@ impl Core {
         output: &mut Option<Output>,
     ) -> Result<Left, StorageError> {
         if let Some(file) = source.file().cloned() {
-            let end = source.written.load(Ordering::Acquire);
+            let end = source.written();
             let mut reader = SegmentReader::new(file, source.salt, SEGMENT_HEADER_BYTES as u64, end);
-            let (mut began, mut read) = (self.clock.now(), 0);
+            let (mut began, mut read) = (self.site.clock.now(), 0);
             while let Some((offset, item)) = reader.next()? {
                 if let Item::Record(record) = item {
                     self.copy_record(source, offset, &record, output)?;
@@ -114,19 +122,19 @@ impl Core {
                 if full_step || reader.bytes_read() - read > STEP_READ_BYTES {
                     self.move_on(output).await?;
                     self.rest(began).await;
-                    if self.refusing.load(Ordering::Acquire) {
+                    if self.life.is_refusing() {
                         return Ok(Left::Interrupted);
                     }
-                    (began, read) = (self.clock.now(), reader.bytes_read());
+                    (began, read) = (self.site.clock.now(), reader.bytes_read());
                 }
             }
         }
         self.move_on(output).await?;
-        if source.live.load(Ordering::Acquire) == 0 {
+        if source.live() == 0 {
             return Ok(Left::Emptied);
         }
-        // The index still points into it at something unreadable. It stays until a replica repairs those keys.
-        source.damaged.store(true, Ordering::Release);
+        // The index still points into it at something unreadable. It stays until those keys are discarded or replaced.
+        source.set_damaged();
         Ok(Left::Damaged)
     }
 
@@ -168,18 +176,17 @@ impl Core {
     /// True when the index points at this record, or is about to.
     fn points_at(&self, partition: PartitionId, slot: &Slot) -> bool {
         let Some(index) = self.index.get(partition) else { return false };
-        let stripe = index.stripe(slot.token, slot.fingerprint);
         // Whoever appended it holds the gate until the index points at it.
-        let _gate = stripe.gate.lock();
-        stripe.holds(slot)
+        index.gate(slot.token, slot.fingerprint).holds(slot)
     }
 
     fn begin_output(&self) -> Result<Output, StorageError> {
-        let id = self.segment_next.fetch_add(1, Ordering::SeqCst);
-        let segment = Arc::new(Segment::new(&self.directory, self.engine, id, SegmentKind::Compacted));
-        let temporary = format!("{}/{id:010}.tmp", self.directory);
-        segment.attach(self.disk.create(&temporary)?);
-        let buffer = segment_header(self.engine, id, SegmentKind::Compacted).to_vec();
+        let id = self.segments.take_id();
+        let segment =
+            Arc::new(Segment::new(&self.site.directory, self.site.engine, id, SegmentKind::Compacted));
+        let temporary = format!("{}/{id:010}.tmp", self.site.directory);
+        segment.attach(self.site.disk.create(&temporary)?);
+        let buffer = segment_header(self.site.engine, id, SegmentKind::Compacted).to_vec();
         Ok(Output { segment, temporary, buffer, moves: Vec::new(), unsynced: 0 })
     }
 
@@ -190,7 +197,7 @@ impl Core {
             return Ok(());
         }
         let bytes = output.buffer.len() as u64;
-        let written = output.segment.append(&*self.disk, &output.buffer);
+        let written = output.segment.append(&*self.site.disk, &output.buffer);
         output.buffer.clear();
         let moves = std::mem::take(&mut output.moves);
         match written {
@@ -198,7 +205,7 @@ impl Core {
             Err(DiskError::Full) => return Err(StorageError::Full),
             Err(error) => return Err(self.fail(&error)),
         }
-        self.compacted_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.maintenance.count_compacted(bytes);
         self.segments.insert(output.segment.clone());
         for (partition, from, to) in moves {
             self.repoint(&output.segment, partition, &from, to);
@@ -213,45 +220,45 @@ impl Core {
 
     fn repoint(&self, output: &Segment, partition: PartitionId, from: &Slot, to: Slot) {
         let index = self.index.get_or_create(partition);
-        let stripe = index.stripe(from.token, from.fingerprint);
-        let _gate = stripe.gate.lock();
-        output.live.fetch_add(to.space(), Ordering::Relaxed);
-        if stripe.replace(from, to) {
+        let gate = index.gate(from.token, from.fingerprint);
+        debug_assert!(to.end() <= output.written(), "a copy is read where it was written: {to:?}");
+        output.add_live(to.space());
+        if gate.replace(from, to) {
             self.segments.died(from.segment, from.space());
         } else {
             // Overwritten since it was copied.
-            output.live.fetch_sub(to.space(), Ordering::Relaxed);
+            output.died(to.space());
         }
     }
 
     async fn sync_output(&self, output: &Output) -> Result<(), StorageError> {
         let file: &Arc<dyn File> = output.segment.file().expect("an output has its file from the start");
-        let written = output.segment.written.load(Ordering::Acquire);
+        let written = output.segment.written();
         file.sync().await.map_err(|error| self.fail(&error))?;
-        self.syncs.fetch_add(1, Ordering::Relaxed);
-        output.segment.synced.fetch_max(written, Ordering::Relaxed);
+        self.appending.count_sync();
+        output.segment.note_synced(written);
         Ok(())
     }
 
     /// Makes the copies durable under their own name.
     async fn finish(&self, output: Output) -> Result<(), StorageError> {
-        if output.segment.written.load(Ordering::Acquire) == 0 {
+        if output.segment.written() == 0 {
             // Not even its header fitted.
-            return Ok(self.disk.remove(&output.temporary)?);
+            return Ok(self.site.disk.remove(&output.temporary)?);
         }
         self.sync_output(&output).await?;
-        let renamed = self.disk.rename(&output.temporary, &output.segment.path);
+        let renamed = self.site.disk.rename(&output.temporary, &output.segment.path);
         renamed.map_err(|error| self.fail(&error))?;
-        let synced = self.disk.sync_directory(&self.directory).await;
+        let synced = self.site.disk.sync_directory(&self.site.directory).await;
         synced.map_err(|error| self.fail(&error))
     }
 
     /// Lets requests have their turn after a step that began at `began`.
     async fn rest(&self, began: Moment) {
-        let step = self.clock.now().since(began);
-        let urgent = self.space.load(Ordering::Relaxed) <= 0 || self.over_bound();
+        let step = self.site.clock.now().since(began);
+        let urgent = self.space.is_short() || self.over_bound();
         let rest = if urgent { Duration::ZERO } else { step * REST_FACTOR };
-        self.clock.sleep(rest.max(Duration::from_micros(100))).await;
+        self.site.clock.sleep(rest.max(Duration::from_micros(100))).await;
     }
 
     /// True when dead bytes exceed their share of the whole log: compaction is behind.
@@ -259,7 +266,7 @@ impl Core {
         let (mut dead, mut all) = (0, 0);
         self.segments.each(|segment| {
             dead += segment.dead(true);
-            all += segment.written.load(Ordering::Relaxed);
+            all += segment.written();
         });
         dead * 100 > all * (DEAD_PERCENT_MAX + 10)
     }
@@ -267,26 +274,26 @@ impl Core {
     /// What maintenance should do next, if anything.
     pub(super) fn next_work(&self) -> Option<Work> {
         let all = self.segments.all();
-        let active = self.tail.end().point.segment;
+        let active = self.appending.tail().end().point.segment;
         if self.snapshot_due(&all) {
             return Some(Work::Snapshot);
         }
         let closed = || all.iter().filter(|s| s.id < active || s.kind == SegmentKind::Compacted);
         let mut candidates: Vec<(u64, &Arc<Segment>)> = closed()
-            .filter(|segment| !segment.obsolete.load(Ordering::Acquire))
-            .filter(|s| !s.damaged.load(Ordering::Acquire) || s.live.load(Ordering::Acquire) == 0)
+            .filter(|segment| !segment.is_obsolete())
+            .filter(|s| !s.is_damaged() || s.live() == 0)
             .map(|segment| (self.dead_percent(segment), segment))
             .filter(|&(percent, _)| percent >= DEAD_PERCENT_MAX)
             .collect();
         if candidates.is_empty() {
-            return self.marker_work(&all, active);
+            return if self.seal_due(active) { Some(Work::Seal) } else { self.marker_work(&all, active) };
         }
         candidates.sort_by_key(|&(percent, segment)| (std::cmp::Reverse(percent), segment.id));
         let mut sources = Vec::new();
         let mut bytes = 0;
         for (_, segment) in candidates.into_iter().take(SOURCES_MAX) {
-            bytes += segment.written.load(Ordering::Relaxed) - segment.dead(true);
-            if !sources.is_empty() && bytes > self.options.segment_bytes {
+            bytes += segment.written() - segment.dead(true);
+            if !sources.is_empty() && bytes > self.site.options.segment_bytes {
                 break;
             }
             sources.push(segment.clone());
@@ -294,34 +301,54 @@ impl Core {
         Some(Work::Compact(sources))
     }
 
+    /// True when room is short and the greater part of the active segment is dead.
+    fn seal_due(&self, active: u32) -> bool {
+        let Some(active) = self.segments.get(active).filter(|_| self.space.is_short()) else { return false };
+        let needed = !self.segments.outlived(active.origin_max(), active.id);
+        active.dead(needed) >= self.site.options.segment_bytes / SEAL_FRACTION
+            && self.dead_percent(&active) >= DEAD_PERCENT_MAX
+    }
+
+    /// Closes the active segment, however short it is, so that it can be rewritten.
+    pub(super) async fn seal(&self) -> Result<(), StorageError> {
+        let _no_commit_meanwhile = self.appending.begin_commit().await;
+        let before = self.appending.tail().end().point.segment;
+        match self.appending.tail().rotate(&*self.site.disk, &self.segments, 1) {
+            Ok(_) => {
+                let active = self.appending.tail().end().point.segment;
+                tracing::info!(segment = before, active, "closed a segment early, for its room");
+                Ok(())
+            }
+            Err(error) => Err(self.refused(error).unwrap_or(StorageError::Full)),
+        }
+    }
+
     fn dead_percent(&self, segment: &Segment) -> u64 {
-        let needed = !self.segments.outlived(segment.origin_max.load(Ordering::Relaxed), segment.id);
-        let written = segment.written.load(Ordering::Relaxed);
+        let needed = !self.segments.outlived(segment.origin_max(), segment.id);
+        let written = segment.written();
         segment.dead(needed) * 100 / written.max(1)
     }
 
     /// When too many markers wait for old files to go: the oldest file goes.
     fn marker_work(&self, all: &[Arc<Segment>], active: u32) -> Option<Work> {
-        let waiting = |segment: &&Arc<Segment>| {
-            !self.segments.outlived(segment.origin_max.load(Ordering::Relaxed), segment.id)
-        };
-        let markers: u64 = all.iter().filter(waiting).map(|s| s.markers.load(Ordering::Relaxed)).sum();
-        let live: u64 = all.iter().map(|segment| segment.live.load(Ordering::Relaxed)).sum();
-        if markers <= live * MARKER_PERCENT_MAX / 100 + 2 * self.options.segment_bytes {
+        let waiting = |segment: &&Arc<Segment>| !self.segments.outlived(segment.origin_max(), segment.id);
+        let markers: u64 = all.iter().filter(waiting).map(|s| s.markers()).sum();
+        let live: u64 = all.iter().map(|segment| segment.live()).sum();
+        if markers <= live * MARKER_PERCENT_MAX / 100 + 2 * self.site.options.segment_bytes {
             return None;
         }
         let oldest = all.first()?;
-        if oldest.obsolete.load(Ordering::Acquire) {
+        if oldest.is_obsolete() {
             return Some(Work::Snapshot);
         }
-        let fit = oldest.id < active && !oldest.damaged.load(Ordering::Acquire);
+        let fit = oldest.id < active && !oldest.is_damaged();
         fit.then(|| Work::Compact(vec![oldest.clone()]))
     }
 }
 
 impl Output {
     fn copy(&mut self, partition: PartitionId, from: Slot, header: &RecordHeader, record: &Record<'_>) {
-        let offset = self.segment.written.load(Ordering::Relaxed) + self.buffer.len() as u64;
+        let offset = self.segment.written() + self.buffer.len() as u64;
         encode(&mut self.buffer, self.segment.salt, offset, header, record.key, record.value);
         let offset = u32::try_from(offset).expect("what is needed of the sources fits one segment");
         match header.kind {

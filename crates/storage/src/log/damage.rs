@@ -1,118 +1,141 @@
-//! Forgetting records that cannot be read, for who has another copy, or none to wait for.
-//!
-//! A damaged record stays in the index, so that it is never taken for one that is not there; only a caller who knows
-//! better may forget it.
+//! Which places of the log were found damaged, and what became of them.
 
-use std::sync::atomic::Ordering;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
-use model::{PartitionId, Token};
-use xxhash_rust::xxh3::xxh3_64;
+use parking_lot::Mutex;
 
-use super::core::{Core, Found};
-use super::format::{Kind, RECORD_HEADER_BYTES, header_holds, peek};
-use super::index::{PartitionIndex, Slot, Stripe};
-use super::tail::Entry;
-use crate::StorageError;
-use crate::hash::fingerprint;
+use crate::engine::DamageStats;
 
-impl Core {
-    /// Removes a key whose record is corrupt, so that a good one can be written; true when there was one.
-    pub(super) fn discard_corrupt(
-        &self,
-        partition: PartitionId,
-        token: Token,
-        key: &[u8],
-    ) -> Result<bool, StorageError> {
-        self.check()?;
-        let Some(index) = self.index.get(partition) else { return Ok(false) };
-        let fingerprint = fingerprint(key);
-        let stripe = index.stripe(token, fingerprint);
-        let gate = stripe.gate.lock();
-        if !matches!(
-            self.newest(partition, stripe, token, fingerprint, key),
-            Err(StorageError::Corrupt { .. })
-        ) {
-            return Ok(false);
-        }
-        let mut discarded = false;
-        for slot in stripe.find(token, fingerprint) {
-            if matches!(self.read(partition, &slot)?, Found::Corrupt) {
-                self.remove_damaged(partition, index, stripe, &slot, key)?;
-                self.count_discarded(&slot);
-                discarded = true;
-            }
-        }
-        drop(gate);
-        Ok(discarded)
+/// Damaged places that are told apart; beyond it they are no longer counted.
+const PLACES_MAX: usize = 100_000;
+
+/// Segment and offset.
+pub(super) type DamagedPlace = (u32, u32);
+
+/// What is known of a damaged place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// A key's entry points at it.
+    Held,
+    /// Found at opening, with no entry that points at it: the key cannot be known.
+    Unplaced,
+    /// Discarded, or settled.
+    Gone,
+}
+
+/// The damaged places that were met.
+pub(super) struct Damage {
+    known: Mutex<Known>,
+}
+
+struct Known {
+    places: BTreeMap<DamagedPlace, Fate>,
+    /// How many of the places are not gone, and how many of these are unplaced.
+    left: u64,
+    unplaced: u64,
+}
+
+impl Known {
+    fn set(&mut self, place: DamagedPlace, fate: Fate) {
+        let count = |fate: Fate| (u64::from(fate != Fate::Gone), u64::from(fate == Fate::Unplaced));
+        let before = self.places.insert(place, fate).map_or((0, 0), count);
+        let after = count(fate);
+        assert!(self.left >= before.0 && self.unplaced >= before.1, "each place was counted when it was met");
+        self.left = self.left + after.0 - before.0;
+        self.unplaced = self.unplaced + after.1 - before.1;
+        assert!(
+            self.unplaced <= self.left && self.left <= self.places.len() as u64,
+            "what is left was found: {} unplaced, {} left, {} found",
+            self.unplaced,
+            self.left,
+            self.places.len()
+        );
+    }
+}
+
+impl Damage {
+    /// What opening found: places that entries point at, and others.
+    pub(super) fn found(
+        held: impl IntoIterator<Item = DamagedPlace>,
+        unplaced: impl IntoIterator<Item = DamagedPlace>,
+    ) -> Damage {
+        let mut known = Known { places: BTreeMap::new(), left: 0, unplaced: 0 };
+        unplaced.into_iter().for_each(|place| known.set(place, Fate::Unplaced));
+        held.into_iter().for_each(|place| known.set(place, Fate::Held));
+        Damage { known: Mutex::new(known) }
     }
 
-    /// Forgets the records of a partition that somebody has met and could not read, whatever their keys; says how many
-    /// there were. No other record is read for it. Where not even the key can be read nothing is logged: the next
-    /// opening may find the record again, as damaged as before.
-    pub(super) fn discard_damaged(&self, partition: PartitionId) -> Result<u64, StorageError> {
-        self.check()?;
-        let Some(index) = self.index.get(partition) else { return Ok(0) };
-        let met = self.corrupt.lock().clone();
-        let mut discarded = 0;
-        for stripe in &index.stripes {
-            let mut slots = Vec::new();
-            stripe.for_each(|slot| {
-                if met.contains(&(slot.segment, slot.offset)) {
-                    slots.push(*slot);
-                }
-            });
-            let _gate = stripe.gate.lock();
-            for slot in slots {
-                if !stripe.holds(&slot) || !matches!(self.read(partition, &slot)?, Found::Corrupt) {
-                    continue;
-                }
-                match self.readable_key(&slot)? {
-                    Some(key) => self.remove_damaged(partition, index, stripe, &slot, &key)?,
-                    None => self.take_out(index, stripe, &slot),
-                }
-                self.count_discarded(&slot);
-                discarded += 1;
-            }
+    /// A record that an entry points at cannot be read; true when this is news.
+    pub(super) fn meet(&self, place: DamagedPlace) -> bool {
+        let mut known = self.known.lock();
+        let room = known.places.len() < PLACES_MAX;
+        match known.places.entry(place) {
+            Entry::Vacant(_) if room => known.set(place, Fate::Held),
+            Entry::Vacant(_) | Entry::Occupied(_) => return false,
         }
-        Ok(discarded)
+        true
     }
 
-    /// A record that cannot be read is in the index no more: nobody meets it again.
-    fn count_discarded(&self, slot: &Slot) {
-        if self.corrupt.lock().contains(&(slot.segment, slot.offset)) {
-            self.corrupt_discarded.fetch_add(1, Ordering::Relaxed);
+    /// All that were met.
+    pub(super) fn places(&self) -> BTreeSet<DamagedPlace> {
+        self.known.lock().places.keys().copied().collect()
+    }
+
+    /// A damaged record is in the index no more: nobody meets it again.
+    pub(super) fn discard(&self, place: DamagedPlace) {
+        let mut known = self.known.lock();
+        if known.places.contains_key(&place) {
+            known.set(place, Fate::Gone);
         }
     }
 
-    /// Logs that a damaged record is gone and takes it out of the index, under its gate.
-    fn remove_damaged(
-        &self,
-        partition: PartitionId,
-        index: &PartitionIndex,
-        stripe: &Stripe,
-        slot: &Slot,
-        key: &[u8],
-    ) -> Result<(), StorageError> {
-        let (token, fingerprint) = (slot.token, slot.fingerprint);
-        let (value, value_check) = (&[][..], xxh3_64(&[]));
-        let entry = Entry { kind: Kind::Remove, partition, token, fingerprint, key, value, value_check };
-        let appended = self.remove(index, stripe, &entry, slot)?;
-        self.notice(&appended);
-        Ok(())
+    /// Places without entries count as left no more.
+    pub(super) fn settle_unplaced(&self) {
+        let mut known = self.known.lock();
+        let unplaced = |(&place, &fate): (&DamagedPlace, &Fate)| (fate == Fate::Unplaced).then_some(place);
+        let settled: Vec<DamagedPlace> = known.places.iter().filter_map(unplaced).collect();
+        settled.into_iter().for_each(|place| known.set(place, Fate::Gone));
+        assert!(known.unplaced == 0, "all of them are settled");
     }
 
-    /// The key of a record whose value is damaged, if its header is not.
-    fn readable_key(&self, slot: &Slot) -> Result<Option<Vec<u8>>, StorageError> {
-        let Some(segment) = self.segments.get(slot.segment) else { return Ok(None) };
-        let Some(file) = segment.file() else { return Ok(None) };
-        let mut bytes = vec![0; slot.length as usize];
-        let count = file.read_at(u64::from(slot.offset), &mut bytes)?;
-        let Some(header) = peek(&bytes[..count]) else { return Ok(None) };
-        if !header_holds(&bytes[..count], segment.salt, u64::from(slot.offset), &header) {
-            return Ok(None);
-        }
-        let key = &bytes[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + usize::from(header.key_bytes)];
-        let is_its = header.token == slot.token && fingerprint(key) == slot.fingerprint;
-        Ok(is_its.then(|| key.to_vec()))
+    pub(super) fn stats(&self) -> DamageStats {
+        let known = self.known.lock();
+        DamageStats { found: known.places.len() as u64, left: known.left, unplaced: known.unplaced }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_place_counts_once_whatever_becomes_of_it() {
+        let damage = Damage::found([(1, 64)], [(1, 0), (2, 0)]);
+        let stats = |damage: &Damage| {
+            let DamageStats { found, left, unplaced } = damage.stats();
+            (found, left, unplaced)
+        };
+        assert_eq!(stats(&damage), (3, 3, 2));
+        assert!(!damage.meet((1, 64)), "it is known");
+        assert!(damage.meet((3, 8)));
+        assert_eq!(stats(&damage), (4, 4, 2));
+        // One that passed for unplaced turns out to have an entry, which is discarded: it is settled only once.
+        damage.discard((1, 0));
+        damage.discard((1, 0));
+        assert_eq!(stats(&damage), (4, 3, 1));
+        damage.settle_unplaced();
+        damage.settle_unplaced();
+        assert_eq!(stats(&damage), (4, 2, 0));
+        damage.discard((9, 9));
+        assert_eq!(stats(&damage), (4, 2, 0), "nobody has met it");
+    }
+
+    #[test]
+    fn beyond_the_limit_places_are_not_counted() {
+        let damage = Damage::found((0..PLACES_MAX as u32).map(|offset| (1, offset)), []);
+        assert!(!damage.meet((2, 0)));
+        assert_eq!(damage.stats().found, PLACES_MAX as u64);
+        assert!(!damage.meet((1, 0)), "it is known");
     }
 }

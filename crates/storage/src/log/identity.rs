@@ -4,7 +4,7 @@ use runtime::{Clock, Disk, DiskError};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::format::FORMAT_VERSION;
-use crate::StorageError;
+use crate::error::StorageError;
 
 const NAME: &str = "FORMAT";
 const NAME_TEMPORARY: &str = "FORMAT.tmp";

@@ -6,10 +6,11 @@
 //!    └──────► index (memory) ◄───────────────────────────────┘ ─► snapshot (restart)
 //! ```
 //!
-//! - `tail`, `commit`: appending, and one sync for many writers.
-//! - `index`, `core`: finding, reading and verifying records; atomicity per key.
-//! - `recovery` (`replay`, `rebuild`), `snapshot`: restarting.
-//! - `compaction`: making room.
+//! - `update`, `tail`, `appending`, `commit`: writing, and one sync for many writers; atomicity per key.
+//! - `index`, `core`: finding, reading and verifying records.
+//! - `recovery` (`reading`, `replay`, `rebuild`), `snapshot`, `snapshot_writer`: restarting.
+//! - `space`, `compaction`, `maintenance`: room, and making it.
+//! - `damage`, `discard`: records that cannot be read.
 //! - `format`, `reader`, `segment`, `identity`: bytes and files.
 //!
 //! Format, recovery and compaction are argued in `docs/design/storage-log.md`.
@@ -17,45 +18,59 @@
 //! Must never: serve bytes whose checksum does not hold, acknowledge what the durability setting does not cover, or
 //! go on after a failed sync.
 
+mod appending;
 mod commit;
 mod compaction;
 mod core;
 mod damage;
+mod discard;
 mod format;
 mod identity;
 mod index;
+mod life;
+mod maintenance;
 mod options;
 mod reader;
+mod reading;
 mod rebuild;
 mod recovery;
 mod replay;
 mod segment;
+mod site;
 mod snapshot;
+mod snapshot_writer;
+mod space;
 mod tail;
+mod update;
+mod validate;
 
 use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use model::{PartitionId, Token};
 use parking_lot::Mutex;
 use runtime::{BoxFuture, Disk, Tasks};
-use tokio::sync::Notify;
 
+use self::appending::Appending;
 use self::compaction::Work;
 use self::core::Core;
 use self::format::SegmentKind;
+use self::life::Life;
+use self::maintenance::Maintenance;
 use self::recovery::Recovered;
 use self::segment::Segment;
+use self::site::Site;
+use self::snapshot::LastSnapshot;
+use self::space::Space;
 use self::tail::Tail;
-use crate::walk::{Walkable, Walks};
-use crate::{
-    Change, Commit, Durable, EngineStats, Met, Remains, ScanCursor, ScanLimit, ScanPage, StorageEngine,
-    StorageError,
+use crate::engine::{
+    Change, Commit, DamageStats, Durable, EngineStats, Met, Remains, RepairableEngine, Room, ScanCursor,
+    ScanLimit, ScanPage, StorageEngine,
 };
+use crate::error::StorageError;
+use crate::walk::{Walkable, Walks};
 
 pub use self::options::{Durability, EnginePorts, LogOptions};
 
@@ -97,7 +112,12 @@ impl LogEngine {
         let lock = disk.lock(&format!("{directory}/{}", identity::LOCK))?;
         let engine = identity::load_or_create(&*disk, &*ports.clock, directory).await?;
         let recovered = recovery::recover(&*disk, directory, engine)?;
-        let core = Arc::new(Core::new(disk, directory, options, &ports, engine, recovered, lock));
+        let (clock, directory) = (ports.clock.clone(), directory.to_owned());
+        let core = Core::new(Site { disk, clock, directory, options, engine }, recovered, lock);
+        if cfg!(debug_assertions) {
+            core.validate();
+        }
+        let core = Arc::new(core);
         ports.tasks.spawn_background(Box::pin(commit::run(core.clone())));
         ports.tasks.spawn_background(Box::pin(maintain(core.clone())));
         Ok(Arc::new(LogEngine { core, _tasks: ports.tasks }))
@@ -127,121 +147,93 @@ impl Drop for LogEngine {
 
 /// Compacts and snapshots; looks for work some time after a commit.
 async fn maintain(core: Arc<Core>) {
-    while !core.refusing.load(Ordering::Acquire) {
-        core.janitor.notified().await;
-        core.clock.sleep(LOOK_INTERVAL).await;
-        while !core.refusing.load(Ordering::Acquire) {
+    while !core.life.is_refusing() {
+        core.maintenance.woken().await;
+        core.site.clock.sleep(LOOK_INTERVAL).await;
+        while !core.life.is_refusing() {
             let Some(work) = core.next_work() else { break };
-            let _one_at_a_time = core.maintaining.lock().await;
-            if core.refusing.load(Ordering::Acquire) {
+            let _one_at_a_time = core.maintenance.begin().await;
+            if core.life.is_refusing() {
                 break;
             }
             let outcome = match &work {
                 Work::Snapshot => core.snapshot().await,
+                Work::Seal => core.seal().await,
                 Work::Compact(sources) => core.compact(sources).await,
             };
             // A writer that was refused must not be refused once more to find that there is room again.
             core.look_at_space();
             if let Err(error) = outcome {
-                tracing::warn!(directory = %core.directory, %error, "maintenance failed");
-                core.clock.sleep(RETRY_INTERVAL).await;
+                tracing::warn!(directory = %core.site.directory, %error, "maintenance failed");
+                core.site.clock.sleep(RETRY_INTERVAL).await;
             }
         }
     }
 }
 
 impl Core {
-    fn new(
-        disk: Arc<dyn Disk>,
-        directory: &str,
-        options: LogOptions,
-        ports: &EnginePorts,
-        engine: u64,
-        recovered: Recovered,
-        lock: Box<dyn Send + Sync>,
-    ) -> Core {
-        let active = Segment::new(directory, engine, recovered.segment_next, SegmentKind::Log);
+    fn new(site: Site, recovered: Recovered, lock: Box<dyn Send + Sync>) -> Core {
+        let segments = recovered.segments;
+        let active = Segment::new(&site.directory, site.engine, segments.take_id(), SegmentKind::Log);
         let active = Arc::new(active);
-        recovered.segments.insert(active.clone());
-        let tail = Tail::new(
-            directory,
-            engine,
-            active,
-            tail::Start { position: recovered.read_bytes, sequence_next: recovered.sequence_next },
-            options.segment_bytes,
-        );
+        segments.insert(active.clone());
+        let start = tail::Start { position: recovered.read_bytes, sequence_next: recovered.sequence_next };
+        let tail = Tail::new(&site.directory, site.engine, active, start, site.options.segment_bytes);
         let core = Core {
-            disk,
-            clock: ports.clock.clone(),
-            directory: directory.to_owned(),
-            options,
-            engine,
+            life: Life::default(),
             index: recovered.index,
-            segments: recovered.segments,
-            segment_next: AtomicU32::new(recovered.segment_next + 1),
-            tail,
+            segments,
+            appending: Appending::new(tail, recovered.unsynced_from),
+            space: Space::new(site.options.reserve_bytes),
+            damage: recovered.damage,
+            last_snapshot: LastSnapshot::earlier(recovered.snapshot_bytes),
+            maintenance: Maintenance::default(),
             walks: Walks::default(),
-            fatal: OnceLock::new(),
-            refusing: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-            full: AtomicBool::new(false),
-            space: AtomicI64::new(0),
-            dirty: AtomicBool::new(false),
-            committer: Notify::new(),
-            janitor: Notify::new(),
-            committing: tokio::sync::Mutex::new(()),
-            maintaining: tokio::sync::Mutex::new(()),
-            waiters: Mutex::new(Vec::new()),
-            unsynced_from: AtomicU32::new(recovered.unsynced_from),
-            snapshot_position: AtomicU64::new(0),
-            snapshot_bytes: AtomicU64::new(recovered.snapshot_bytes),
-            corrupt: Mutex::new(recovered.corrupt),
-            corrupt_discarded: AtomicU64::new(0),
-            corrupt_unplaced: AtomicU64::new(recovered.unplaced),
-            syncs: AtomicU64::new(0),
-            compacted_bytes: AtomicU64::new(0),
             lock: Mutex::new(Some(lock)),
+            site,
         };
         core.look_at_space();
         core
     }
 
-    /// Refuses all further work and ends the tasks.
-    fn stop(&self) {
-        self.tail.close();
-        self.closed.store(true, Ordering::Release);
-        self.refusing.store(true, Ordering::Release);
-        self.committer.notify_one();
-        self.janitor.notify_one();
+    /// Refuses all further work and ends the tasks; true when it did before.
+    fn stop(&self) -> bool {
+        let already = self.life.close();
+        self.appending.tail().close();
+        self.appending.wake();
+        self.maintenance.wake();
+        already
     }
 
     async fn close(&self) -> Result<(), StorageError> {
-        let already = self.closed.swap(true, Ordering::AcqRel);
-        self.stop();
-        let _maintenance_is_over = self.maintaining.lock().await;
+        let already = self.stop();
+        let _maintenance_is_over = self.maintenance.begin().await;
         if already {
-            return self.fatal.get().map_or(Ok(()), |_| Err(self.refusal()));
+            return if self.life.has_failed() { Err(self.life.refusal()) } else { Ok(()) };
         }
         let outcome = self.commit_last().await;
-        self.answer(|_| Some(Err(self.refusal())));
+        self.appending.answer(|_| Some(Err(self.life.refusal())));
+        if cfg!(debug_assertions) {
+            self.validate();
+        }
         self.lock.lock().take();
         outcome
     }
 
     async fn commit_last(&self) -> Result<(), StorageError> {
         self.commit(true).await?;
-        if self.tail.mark() {
+        if self.appending.tail().mark() {
             // So that the next start can tell damage from a torn end up to here.
             self.commit(true).await?;
         }
-        let changed = self.tail.end().position > self.snapshot_position.load(Ordering::Relaxed);
-        let emptied = self.segments.all().iter().any(|segment| segment.obsolete.load(Ordering::Acquire));
-        let unwritten = self.snapshot_bytes.load(Ordering::Relaxed) == 0;
+        let changed = self.appending.tail().end().position > self.last_snapshot.position();
+        let emptied = self.segments.all().iter().any(|segment| segment.is_obsolete());
+        let unwritten = self.last_snapshot.bytes() == 0;
         if changed || emptied || unwritten {
             match self.snapshot().await {
                 // The log has everything; the next start reads more of it.
                 Err(StorageError::Full) => {
-                    tracing::warn!(directory = %self.directory, "no room for an index snapshot");
+                    tracing::warn!(directory = %self.site.directory, "no room for an index snapshot");
                 }
                 outcome => return outcome,
             }
@@ -250,24 +242,19 @@ impl Core {
     }
 
     fn stats(&self) -> EngineStats {
-        let corrupt = self.corrupt.lock().len() as u64;
         let mut stats = EngineStats {
-            corrupt_records: corrupt,
-            corrupt_records_left: corrupt.saturating_sub(self.corrupt_discarded.load(Ordering::Relaxed)),
-            corrupt_unplaced: self.corrupt_unplaced.load(Ordering::Relaxed),
-            syncs: self.syncs.load(Ordering::Relaxed),
-            compacted_bytes: self.compacted_bytes.load(Ordering::Relaxed),
-            disk_bytes: self.snapshot_bytes.load(Ordering::Relaxed),
+            syncs: self.appending.syncs(),
+            compacted_bytes: self.maintenance.compacted_bytes(),
+            disk_bytes: self.last_snapshot.bytes(),
+            memory_bytes: self.appending.tail().end().waiting as u64,
             ..EngineStats::default()
         };
-        self.segments.each(|segment| stats.disk_bytes += segment.written.load(Ordering::Relaxed));
+        self.segments.each(|segment| stats.disk_bytes += segment.written());
         for (_, partition) in self.index.iter() {
-            let tables: usize = partition.stripes.iter().map(index::Stripe::allocation_bytes).sum();
-            stats.records += partition.records.load(Ordering::Relaxed);
-            stats.live_bytes += partition.bytes.load(Ordering::Relaxed);
-            stats.memory_bytes += (tables + size_of::<index::PartitionIndex>()) as u64;
+            stats.records += partition.records();
+            stats.live_bytes += partition.bytes();
+            stats.memory_bytes += partition.memory_bytes() as u64;
         }
-        stats.memory_bytes += self.tail.end().waiting as u64;
         stats
     }
 }
@@ -287,25 +274,11 @@ impl StorageEngine for LogEngine {
         self.core.update(partition, token, key, change)
     }
 
-    fn discard_corrupt(
-        &self,
-        partition: PartitionId,
-        token: Token,
-        key: &[u8],
-    ) -> Result<bool, StorageError> {
-        self.core.discard_corrupt(partition, token, key)
+    fn repairable(&self) -> Option<&dyn RepairableEngine> {
+        Some(self)
     }
 
-    fn discard_damaged(&self, partition: PartitionId) -> Result<u64, StorageError> {
-        self.core.discard_damaged(partition)
-    }
-
-    fn settle_unplaced(&self) {
-        let settled = self.core.corrupt_unplaced.swap(0, Ordering::Relaxed);
-        self.core.corrupt_discarded.fetch_add(settled, Ordering::Relaxed);
-    }
-
-    fn room(&self) -> Result<u64, StorageError> {
+    fn room(&self) -> Result<Room, StorageError> {
         self.core.room()
     }
 
@@ -315,13 +288,13 @@ impl StorageEngine for LogEngine {
     }
 
     fn position(&self) -> Commit {
-        Commit(self.core.tail.end().position)
+        Commit(self.core.appending.tail().end().position)
     }
 
     fn sync(&self) -> BoxFuture<'static, Result<(), StorageError>> {
         let core = self.core.clone();
         Box::pin(async move {
-            core.check()?;
+            core.life.check()?;
             core.commit(true).await
         })
     }
@@ -336,7 +309,7 @@ impl StorageEngine for LogEngine {
         after: Option<&ScanCursor>,
         limit: ScanLimit,
     ) -> Result<ScanPage, StorageError> {
-        self.core.check()?;
+        self.core.life.check()?;
         self.core.walks.page(&*self.core, partition, after, limit)
     }
 
@@ -346,7 +319,7 @@ impl StorageEngine for LogEngine {
         tokens: RangeInclusive<Token>,
         visit: &mut dyn FnMut(Token, Met<'_>) -> ControlFlow<()>,
     ) -> Result<(), StorageError> {
-        self.core.check()?;
+        self.core.life.check()?;
         crate::walk::walk(&*self.core, partition, tokens, visit)
     }
 
@@ -356,14 +329,14 @@ impl StorageEngine for LogEngine {
         token: Token,
         fingerprint: u32,
     ) -> Result<Vec<(Bytes, Bytes)>, StorageError> {
-        self.core.check()?;
+        self.core.life.check()?;
         let mut records = Vec::new();
         self.core.records_at(partition, (token, fingerprint), &mut records)?;
         Ok(records)
     }
 
     fn partitions(&self) -> Vec<(PartitionId, u64)> {
-        let counted = self.core.index.iter().map(|(id, index)| (id, index.records.load(Ordering::Relaxed)));
+        let counted = self.core.index.iter().map(|(id, index)| (id, index.records()));
         counted.filter(|&(_, records)| records > 0).collect()
     }
 
@@ -378,5 +351,28 @@ impl StorageEngine for LogEngine {
     fn close(&self) -> BoxFuture<'static, Result<(), StorageError>> {
         let core = self.core.clone();
         Box::pin(async move { core.close().await })
+    }
+}
+
+impl RepairableEngine for LogEngine {
+    fn discard_corrupt(
+        &self,
+        partition: PartitionId,
+        token: Token,
+        key: &[u8],
+    ) -> Result<bool, StorageError> {
+        self.core.discard_corrupt(partition, token, key)
+    }
+
+    fn discard_damaged(&self, partition: PartitionId) -> Result<u64, StorageError> {
+        self.core.discard_damaged(partition)
+    }
+
+    fn settle_unplaced(&self) {
+        self.core.damage.settle_unplaced();
+    }
+
+    fn damage(&self) -> DamageStats {
+        self.core.damage.stats()
     }
 }

@@ -1,18 +1,15 @@
 //! All segments without a snapshot: of each key the record with the highest sequence wins, whatever file it is in.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use hashbrown::HashTable;
 use model::PartitionId;
 use runtime::DiskError;
 
 use super::format::Kind;
-use super::index::{PartitionIndex, Slot};
+use super::index::{Index, Slot};
 use super::reader::Record;
-use super::recovery::{Target, same_key};
-use super::segment::Segment;
-use crate::partitions::Partitions;
+use super::reading::{Files, Target, same_key};
 
 /// The newest record met so far of one key.
 struct Known {
@@ -26,24 +23,21 @@ pub(super) struct Rebuild<'a> {
     tables: BTreeMap<PartitionId, HashTable<Known>>,
     /// The sequence of the last drop of a partition: everything before it is gone.
     floors: BTreeMap<PartitionId, u64>,
-    files: &'a BTreeMap<u32, Arc<Segment>>,
+    files: &'a Files,
 }
 
 impl<'a> Rebuild<'a> {
-    pub(super) fn new(files: &'a BTreeMap<u32, Arc<Segment>>) -> Rebuild<'a> {
+    pub(super) fn new(files: &'a Files) -> Rebuild<'a> {
         Rebuild { tables: BTreeMap::new(), floors: BTreeMap::new(), files }
     }
 
-    pub(super) fn into_index(self) -> Partitions<PartitionIndex> {
-        let index: Partitions<PartitionIndex> = Partitions::new();
+    pub(super) fn into_index(self) -> Index {
+        let index = Index::default();
         for (id, table) in self.tables {
             let floor = self.floors.get(&id).copied().unwrap_or(0);
-            let partition = index.get_or_create(id);
-            for known in table {
-                if !known.removed && known.sequence > floor {
-                    partition.stripe(known.slot.token, known.slot.fingerprint).insert(known.slot);
-                }
-            }
+            let newest = table.into_iter().filter(|known| !known.removed && known.sequence > floor);
+            let slots: Vec<Slot> = newest.map(|known| known.slot).collect();
+            index.get_or_create(id).fill(&slots);
         }
         index
     }

@@ -17,18 +17,18 @@ pub(super) struct Segment {
     pub(super) path: String,
     file: OnceLock<Arc<dyn File>>,
     /// Bytes that can be read from the file. Whole records only.
-    pub(super) written: AtomicU64,
+    written: AtomicU64,
     /// Of these, bytes known to survive a power cut.
-    pub(super) synced: AtomicU64,
-    /// Bytes of records that the index points to.
-    pub(super) live: AtomicU64,
+    synced: AtomicU64,
+    /// Bytes of records that the index points to. Of a segment that is closed they only become fewer.
+    live: AtomicU64,
     /// Bytes of removal and drop markers, and the highest origin among them.
-    pub(super) markers: AtomicU64,
-    pub(super) origin_max: AtomicU32,
+    markers: AtomicU64,
+    origin_max: AtomicU32,
     /// Holds records that cannot be copied; not compacted before they are overwritten.
-    pub(super) damaged: AtomicBool,
+    damaged: AtomicBool,
     /// Nothing in it is needed any more; goes with the next snapshot.
-    pub(super) obsolete: AtomicBool,
+    obsolete: AtomicBool,
 }
 
 impl Segment {
@@ -98,16 +98,96 @@ impl Segment {
         }
     }
 
+    /// Bytes that can be read from the file.
+    pub(super) fn written(&self) -> u64 {
+        self.written.load(Ordering::Acquire)
+    }
+
+    /// Cuts off what follows the last record that holds. For opening, before anything points at it.
+    pub(super) fn cut(&self, end: u64) -> Result<(), DiskError> {
+        let written = self.written();
+        assert!(end <= written, "a cut takes away: {} from {written} to {end}", self.path);
+        if let Some(file) = self.file() {
+            file.truncate(end)?;
+            self.written.store(end, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Of what is written, bytes that survive a power cut.
+    pub(super) fn synced(&self) -> u64 {
+        self.synced.load(Ordering::Acquire)
+    }
+
+    /// So much survives a power cut; true when nothing did before.
+    pub(super) fn note_synced(&self, bytes: u64) -> bool {
+        let written = self.written();
+        assert!(bytes <= written, "only what is written is synced: {} has {written}, not {bytes}", self.path);
+        self.synced.fetch_max(bytes, Ordering::AcqRel) == 0
+    }
+
+    /// Bytes of records that the index points to.
+    pub(super) fn live(&self) -> u64 {
+        self.live.load(Ordering::Acquire)
+    }
+
+    /// The index is about to point at a record here.
+    pub(super) fn add_live(&self, space: u64) {
+        debug_assert!(!self.is_obsolete(), "nothing points at a segment that may be deleted: {}", self.path);
+        self.live.fetch_add(space, Ordering::AcqRel);
+    }
+
+    /// The index points at a record no more.
+    pub(super) fn died(&self, space: u64) {
+        let before = self.live.fetch_sub(space, Ordering::AcqRel);
+        assert!(before >= space, "what dies has lived: {space} of {before} bytes in {}", self.path);
+    }
+
     /// Bytes that nothing needs: dead records, and markers when `markers_needed` is false.
     pub(super) fn dead(&self, markers_needed: bool) -> u64 {
-        let needed = if markers_needed { self.markers.load(Ordering::Relaxed) } else { 0 };
+        let needed = if markers_needed { self.markers() } else { 0 };
         let kept = self.live.load(Ordering::Relaxed) + needed + SEGMENT_HEADER_BYTES as u64;
         self.written.load(Ordering::Relaxed).saturating_sub(kept)
+    }
+
+    /// Bytes of removal and drop markers.
+    pub(super) fn markers(&self) -> u64 {
+        self.markers.load(Ordering::Relaxed)
+    }
+
+    /// The highest origin among the markers.
+    pub(super) fn origin_max(&self) -> u32 {
+        self.origin_max.load(Ordering::Relaxed)
     }
 
     pub(super) fn add_marker(&self, space: u64, origin: u32) {
         self.markers.fetch_add(space, Ordering::Relaxed);
         self.origin_max.fetch_max(origin, Ordering::Relaxed);
+    }
+
+    /// Takes what is known of the markers from elsewhere. For opening.
+    pub(super) fn set_markers(&self, bytes: u64, origin_max: u32) {
+        self.markers.store(bytes, Ordering::Relaxed);
+        self.origin_max.store(origin_max, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_damaged(&self) -> bool {
+        self.damaged.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_damaged(&self) {
+        self.damaged.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_obsolete(&self) -> bool {
+        self.obsolete.load(Ordering::Acquire)
+    }
+
+    /// Nothing in it is needed any more.
+    pub(super) fn set_obsolete(&self) {
+        let live = self.live();
+        assert!(live == 0, "a segment goes when nothing points at it: {live} bytes live in {}", self.path);
+        self.obsolete.store(true, Ordering::Release);
     }
 }
 
@@ -130,19 +210,50 @@ pub(super) fn parse_name(name: &str) -> Option<(u32, SegmentKind)> {
     (digits.len() == 10).then(|| digits.parse().ok()).flatten().map(|id| (id, kind))
 }
 
-/// All segments by id.
-#[derive(Default)]
+/// All segments by id, and the ids that were given out. An id is given out once, over both kinds.
 pub(super) struct Segments {
     by_id: RwLock<BTreeMap<u32, Arc<Segment>>>,
+    /// Above every id in `by_id`.
+    id_next: AtomicU32,
 }
 
 impl Segments {
+    /// None yet; the first that begins gets this id.
+    pub(super) fn from_id(id_next: u32) -> Segments {
+        assert!(id_next > 0, "no segment has the id 0");
+        Segments { by_id: RwLock::default(), id_next: AtomicU32::new(id_next) }
+    }
+
+    /// The id that the next segment gets.
+    pub(super) fn id_next(&self) -> u32 {
+        self.id_next.load(Ordering::SeqCst)
+    }
+
+    /// The highest id given out.
+    pub(super) fn id_last(&self) -> u32 {
+        self.id_next() - 1
+    }
+
+    /// Gives out an id.
+    pub(super) fn take_id(&self) -> u32 {
+        let id = self.id_next.fetch_add(1, Ordering::SeqCst);
+        assert!(id < u32::MAX, "an engine does not live to use the last segment id");
+        id
+    }
+
     pub(super) fn get(&self, id: u32) -> Option<Arc<Segment>> {
         self.by_id.read().get(&id).cloned()
     }
 
+    /// From now on it is found. What compaction writes is entered with each step.
     pub(super) fn insert(&self, segment: Arc<Segment>) {
-        self.by_id.write().insert(segment.id, segment);
+        assert!(segment.id < self.id_next(), "ids are given out before they are used: {}", segment.path);
+        let before = self.by_id.write().insert(segment.id, segment.clone());
+        assert!(
+            before.is_none_or(|before| Arc::ptr_eq(&before, &segment)),
+            "an id is given out once: {}",
+            segment.path
+        );
     }
 
     pub(super) fn remove(&self, id: u32) {
@@ -185,7 +296,7 @@ impl Segments {
     /// Bytes that a record took in a segment are dead now.
     pub(super) fn died(&self, segment: u32, space: u64) {
         if let Some(segment) = self.by_id.read().get(&segment) {
-            segment.live.fetch_sub(space, Ordering::Relaxed);
+            segment.died(space);
         }
     }
 }

@@ -1,47 +1,37 @@
 //! The index on disk, so that a restart reads the end of the log and not all of it.
 //!
-//! A snapshot is written beside running requests: it notes where the log ends (its boundary), then visits every
-//! table under its gates, then syncs the log, then becomes valid by a rename. What was appended after the boundary
-//! may or may not be in it; replaying the log from the boundary makes up for both. Segments that compaction emptied
-//! are deleted only after a snapshot that does not know them is durable.
-//!
 //! The file is a row of blocks, each with its checksum; any damage makes the whole snapshot worthless, and the index
 //! is rebuilt from the segments.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use model::{PartitionId, Token};
 use runtime::{Disk, DiskError, File};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::core::Core;
 use super::format::{FORMAT_VERSION, SegmentKind, u32_at, u64_at};
 use super::index::Slot;
-use super::segment::{Segment, parse_name};
+use super::segment::parse_name;
 use super::tail::Point;
-use crate::StorageError;
+use crate::error::StorageError;
 
-const MAGIC: [u8; 8] = *b"TONTIDX\0";
+pub(super) const MAGIC: [u8; 8] = *b"TONTIDX\0";
 
 /// Name of the snapshot below the engine's directory, and while it is written.
 pub(super) const NAME: &str = "index";
 pub(super) const NAME_TEMPORARY: &str = "index.tmp";
 
 const BLOCK_HEADER_BYTES: usize = 24;
-const ENTRY_BYTES: usize = 24;
+pub(super) const ENTRY_BYTES: usize = 24;
 const SEGMENT_BYTES: usize = 32;
 
 /// Entries of one block at most: what a reader must hold, and what one step writes.
-const BLOCK_ENTRIES_MAX: usize = 8 << 10;
-
-/// Blocks between two rests of the writer.
-const BLOCKS_PER_STEP: usize = 4;
+pub(super) const BLOCK_ENTRIES_MAX: usize = 8 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Block {
+pub(super) enum Block {
     Head = 1,
     Entries = 2,
     Segments = 3,
@@ -71,29 +61,40 @@ pub(super) struct KnownSegment {
     pub(super) origin_max: u32,
 }
 
-/// Writes blocks.
-struct Writer {
-    file: Arc<dyn File>,
-    block: u64,
-    bytes: u64,
+/// The snapshot that a restart would begin with.
+pub(super) struct LastSnapshot {
+    /// Where the log ended when it was begun; 0 for one of an earlier life. Only grows.
+    position: AtomicU64,
+    /// Of its file; 0 when there is none.
+    bytes: AtomicU64,
 }
 
-impl Writer {
-    fn write(&mut self, kind: Block, partition: PartitionId, payload: &[u8]) -> Result<(), DiskError> {
-        let mut bytes = vec![0; 8];
-        bytes.extend_from_slice(&(kind as u32).to_le_bytes());
-        bytes.extend_from_slice(&partition.0.to_le_bytes());
-        bytes.extend_from_slice(&(payload.len() as u64).to_le_bytes());
-        bytes.extend_from_slice(payload);
-        let check = xxh3_64_with_seed(&bytes[8..], self.block);
-        bytes[..8].copy_from_slice(&check.to_le_bytes());
-        self.block += 1;
-        self.bytes += bytes.len() as u64;
-        self.file.append(&bytes).map(|_| ())
+impl LastSnapshot {
+    /// That of an earlier life, if there is one.
+    pub(super) fn earlier(bytes: u64) -> LastSnapshot {
+        LastSnapshot { position: AtomicU64::new(0), bytes: AtomicU64::new(bytes) }
+    }
+
+    pub(super) fn position(&self) -> u64 {
+        self.position.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Another one is durable in its place.
+    pub(super) fn replace(&self, position: u64, bytes: u64) {
+        let before = self.position.swap(position, Ordering::Relaxed);
+        assert!(
+            before <= position && bytes > 0,
+            "a snapshot replaces an older one: {before}, then {position}"
+        );
+        self.bytes.store(bytes, Ordering::Relaxed);
     }
 }
 
-fn encode_entry(out: &mut Vec<u8>, slot: &Slot) {
+pub(super) fn encode_entry(out: &mut Vec<u8>, slot: &Slot) {
     out.extend_from_slice(&slot.token.0.to_le_bytes());
     for word in [slot.fingerprint, slot.segment, slot.offset, slot.length] {
         out.extend_from_slice(&word.to_le_bytes());
@@ -107,135 +108,6 @@ fn decode_entry(bytes: &[u8]) -> Slot {
         segment: u32_at(bytes, 12),
         offset: u32_at(bytes, 16),
         length: u32_at(bytes, 20),
-    }
-}
-
-impl Core {
-    /// True when a restart would read too much, or enough emptied segments wait to be deleted.
-    pub(super) fn snapshot_due(&self, segments: &[Arc<Segment>]) -> bool {
-        let snapshot_bytes = self.snapshot_bytes.load(Ordering::Relaxed);
-        let logged = self.tail.end().position.saturating_sub(self.snapshot_position.load(Ordering::Relaxed));
-        let obsolete = segments.iter().filter(|segment| segment.obsolete.load(Ordering::Acquire));
-        let obsolete: u64 = obsolete.map(|segment| segment.written.load(Ordering::Relaxed)).sum();
-        let enough = (2 * self.options.segment_bytes).max(snapshot_bytes / 2);
-        let short = self.space.load(Ordering::Relaxed) <= 0;
-        logged >= self.options.snapshot_bytes.max(4 * snapshot_bytes)
-            || obsolete >= enough
-            || (obsolete > 0 && short)
-    }
-
-    /// Writes a snapshot and deletes what it makes superfluous. On an error the snapshot before stays valid.
-    pub(super) async fn snapshot(&self) -> Result<(), StorageError> {
-        let boundary = self.tail.end();
-        let temporary = format!("{}/{NAME_TEMPORARY}", self.directory);
-        match self.disk.remove(&temporary) {
-            Ok(()) | Err(DiskError::NotFound { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let mut writer = Writer { file: self.disk.create(&temporary)?, block: 0, bytes: 0 };
-        let written = self.write_snapshot(&mut writer, boundary.point, boundary.sequence_next).await;
-        if let Err(error) = written {
-            // Room for the next try; when even this fails, the next try removes it.
-            let _ = self.disk.remove(&temporary);
-            return Err(error);
-        }
-        writer.file.sync().await.map_err(|error| self.fail(&error))?;
-        self.disk.rename(&temporary, &format!("{}/{NAME}", self.directory))?;
-        let synced = self.disk.sync_directory(&self.directory).await;
-        synced.map_err(|error| self.fail(&error))?;
-        self.snapshot_position.store(boundary.position, Ordering::Relaxed);
-        self.snapshot_bytes.store(writer.bytes, Ordering::Relaxed);
-        self.delete_obsolete().await
-    }
-
-    async fn write_snapshot(
-        &self,
-        writer: &mut Writer,
-        boundary: Point,
-        sequence_next: u64,
-    ) -> Result<(), StorageError> {
-        let mut head = MAGIC.to_vec();
-        head.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
-        head.extend_from_slice(&boundary.segment.to_le_bytes());
-        head.extend_from_slice(&boundary.offset.to_le_bytes());
-        head.extend_from_slice(&self.segment_next.load(Ordering::SeqCst).to_le_bytes());
-        head.extend_from_slice(&sequence_next.to_le_bytes());
-        head.extend_from_slice(&self.engine.to_le_bytes());
-        writer.write(Block::Head, PartitionId(0), &head)?;
-        self.write_entries(writer).await?;
-        // Entries may point at what was appended since; it must not be younger than the snapshot.
-        self.commit(true).await?;
-        let mut segments = Vec::new();
-        for segment in self.segments.all() {
-            if segment.obsolete.load(Ordering::Acquire) || segment.file().is_none() {
-                continue;
-            }
-            segments.extend_from_slice(&segment.id.to_le_bytes());
-            segments.extend_from_slice(&(segment.kind as u32).to_le_bytes());
-            segments.extend_from_slice(&segment.synced.load(Ordering::Acquire).to_le_bytes());
-            segments.extend_from_slice(&segment.markers.load(Ordering::Relaxed).to_le_bytes());
-            segments.extend_from_slice(&segment.origin_max.load(Ordering::Relaxed).to_le_bytes());
-            segments.extend_from_slice(&[0; 4]);
-        }
-        writer.write(Block::Segments, PartitionId(0), &segments)?;
-        Ok(writer.write(Block::End, PartitionId(0), &writer.block.to_le_bytes())?)
-    }
-
-    async fn write_entries(&self, writer: &mut Writer) -> Result<(), StorageError> {
-        let mut blocks = 0;
-        for (partition, index) in self.index.iter() {
-            if index.records.load(Ordering::Relaxed) == 0 {
-                // Empty under a gate: nobody is between an append and its entry.
-                let gates_free = index.stripes.iter().all(|stripe| stripe.gate.try_lock().is_some());
-                if gates_free && index.records.load(Ordering::Relaxed) == 0 {
-                    continue;
-                }
-            }
-            let mut payload = Vec::new();
-            for stripe in &index.stripes {
-                {
-                    let _gate = stripe.gate.lock();
-                    stripe.for_each(|slot| encode_entry(&mut payload, slot));
-                }
-                while payload.len() >= BLOCK_ENTRIES_MAX * ENTRY_BYTES {
-                    let rest = payload.split_off(BLOCK_ENTRIES_MAX * ENTRY_BYTES);
-                    writer.write(Block::Entries, partition, &payload)?;
-                    payload = rest;
-                    blocks += 1;
-                }
-            }
-            if !payload.is_empty() {
-                writer.write(Block::Entries, partition, &payload)?;
-                blocks += 1;
-            }
-            // At close nobody is left to make way for.
-            if blocks >= BLOCKS_PER_STEP && !self.refusing.load(Ordering::Acquire) {
-                blocks = 0;
-                self.clock.sleep(Duration::from_micros(100)).await;
-            }
-        }
-        Ok(())
-    }
-
-    /// Deletes the segments that no snapshot knows any more.
-    async fn delete_obsolete(&self) -> Result<(), StorageError> {
-        let mut deleted = Vec::new();
-        for segment in self.segments.all() {
-            if segment.obsolete.load(Ordering::Acquire) {
-                match self.disk.remove(&segment.path) {
-                    Ok(()) | Err(DiskError::NotFound { .. }) => deleted.push(segment.id),
-                    Err(error) => tracing::warn!(path = %segment.path, %error, "cannot remove a segment"),
-                }
-            }
-        }
-        if deleted.is_empty() {
-            return Ok(());
-        }
-        let synced = self.disk.sync_directory(&self.directory).await;
-        synced.map_err(|error| self.fail(&error))?;
-        // Only now are they gone for good, and markers may count on it.
-        deleted.into_iter().for_each(|id| self.segments.remove(id));
-        Ok(())
     }
 }
 

@@ -10,7 +10,7 @@
 //! Must never: lose what waits. When the disk refuses a write, its bytes stay, readable, for the next try.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use model::{PartitionId, Token};
 use parking_lot::{Mutex, MutexGuard};
@@ -66,9 +66,10 @@ pub(super) struct Point {
 pub(super) struct Tail {
     state: Mutex<State>,
     writer: Mutex<()>,
-    /// Positions up to which everything is in the file, and synced.
-    pub(super) written: AtomicU64,
-    pub(super) synced: AtomicU64,
+    /// Positions up to which everything is in the file, and synced. Neither goes back, and the second never passes the
+    /// first.
+    written: AtomicU64,
+    synced: AtomicU64,
     engine: u64,
     directory: String,
     /// First segment of this life of the engine: marks speak of what came since.
@@ -154,11 +155,7 @@ impl Tail {
     }
 
     /// Appends a record behind those that wait.
-    pub(super) fn append(
-        &self,
-        entry: &Entry<'_>,
-        segment_next: &AtomicU32,
-    ) -> Result<Appended, AppendError> {
+    pub(super) fn append(&self, entry: &Entry<'_>, segments: &Segments) -> Result<Appended, AppendError> {
         let mut state = self.state.lock();
         if state.closed {
             return Err(AppendError::Closed);
@@ -169,7 +166,8 @@ impl Tail {
         }
         let before = state.position;
         self.begin_batch(&mut state);
-        let origin = segment_next.load(Ordering::SeqCst) - 1;
+        let origin = segments.id_last();
+        debug_assert!(origin >= state.active.id, "the active segment has an id that was given out");
         let mut header = RecordHeader {
             kind: entry.kind,
             partition: entry.partition,
@@ -228,11 +226,11 @@ impl Tail {
 
     /// Like [`Tail::flush`], but does nothing when all up to `position` is in the file.
     pub(super) fn flush_to(&self, disk: &dyn Disk, position: u64) -> Result<(), DiskError> {
-        if self.written.load(Ordering::Acquire) >= position {
+        if self.written() >= position {
             return Ok(());
         }
         let writer = self.writer.lock();
-        if self.written.load(Ordering::Acquire) >= position {
+        if self.written() >= position {
             return Ok(());
         }
         self.flush_once(disk, &writer)
@@ -251,12 +249,13 @@ impl Tail {
         };
         let outcome = segment.append(disk, &bytes);
         let mut state = self.state.lock();
+        assert!(state.active.id == segment.id, "nobody rotates while a write is under way");
         state.in_flight = None;
         let mut bytes = Arc::try_unwrap(bytes).unwrap_or_default();
         match outcome {
             Ok(()) => {
-                state.start = segment.written.load(Ordering::Relaxed);
-                self.written.store(position, Ordering::Release);
+                state.start = segment.written();
+                self.set_written(position);
                 if bytes.capacity() <= BUFFER_BYTES_KEPT {
                     bytes.clear();
                     state.spare = bytes;
@@ -275,7 +274,6 @@ impl Tail {
         &self,
         disk: &dyn Disk,
         segments: &Segments,
-        segment_next: &AtomicU32,
         bytes_min: u64,
     ) -> Result<bool, DiskError> {
         let writer = self.writer.lock();
@@ -290,10 +288,16 @@ impl Tail {
                 state.pending = pending;
                 return Err(error);
             }
-            self.written.store(state.position, Ordering::Release);
+            state.start = state.active.written();
+            self.set_written(state.position);
         }
-        let id = segment_next.fetch_add(1, Ordering::SeqCst);
+        assert!(
+            self.written() == state.position && state.end() == state.active.written(),
+            "a segment is closed when all of it is in the file"
+        );
+        let id = segments.take_id();
         let active = Arc::new(Segment::new(&self.directory, self.engine, id, SegmentKind::Log));
+        assert!(id > state.active.id, "the log goes on in a higher segment");
         segments.insert(active.clone());
         state.active = active;
         state.start = 0;
@@ -330,11 +334,29 @@ impl Tail {
     pub(super) fn written_end(&self) -> (Point, u64) {
         let state = self.state.lock();
         let point = Point { segment: state.active.id, offset: state.start as u32 };
-        (point, self.written.load(Ordering::Acquire))
+        (point, self.written())
+    }
+
+    /// Position up to which everything is in the file.
+    pub(super) fn written(&self) -> u64 {
+        self.written.load(Ordering::Acquire)
+    }
+
+    /// Position up to which everything is synced.
+    pub(super) fn synced(&self) -> u64 {
+        self.synced.load(Ordering::Acquire)
+    }
+
+    /// Everything up to here is in the file. Under the lock of `state`.
+    fn set_written(&self, position: u64) {
+        let before = self.written.swap(position, Ordering::AcqRel);
+        assert!(before <= position, "what is in the file stays there: {before}, then {position}");
     }
 
     /// Everything up to here survives a power cut; the next record is preceded by a mark that says so.
     pub(super) fn synced_to(&self, point: Point, position: u64) {
+        let written = self.written();
+        assert!(position <= written, "only what is written is synced: {position} of {written}");
         let before = self.synced.fetch_max(position, Ordering::AcqRel);
         let news = point > Point { segment: self.first, offset: 0 };
         if before < position && news {

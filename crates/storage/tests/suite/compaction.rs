@@ -9,7 +9,9 @@ use model::{PartitionId, Token};
 use runtime::Disk;
 use runtime::disk::os::OsDisk;
 use runtime::disk::simulated::SimulatedDisk;
-use storage::{Durability, EnginePorts, LogEngine, LogOptions, StorageEngine, StorageError};
+use storage::{
+    Durability, EnginePorts, LogEngine, LogOptions, RepairableEngine, StorageEngine, StorageError,
+};
 
 use crate::setup::{DIRECTORY, block_on, get, small, write};
 use crate::world::World;
@@ -44,6 +46,32 @@ fn overwriting_for_ever_takes_bounded_space() {
     let live = engine.stats().records * 160;
     assert!(most < 2 * live + 16 * 1024, "{most} bytes for {live} live ones");
     assert!(engine.stats().compacted_bytes > 0);
+}
+
+/// Only closed segments gave room back: on a small disk all that was dead lay in the active one, and writes were refused
+/// until somebody restarted the node.
+#[test]
+fn a_small_active_segment_that_is_mostly_dead_gives_its_room_back_when_room_is_short() {
+    let (world, disk) = (World::default(), SimulatedDisk::new(0));
+    disk.set_capacity(Some(8 << 20));
+    let options = LogOptions { durability: GROUPED, reserve_bytes: 2 << 20, ..LogOptions::default() };
+    let opening = LogEngine::open(Arc::new(disk.clone()), DIRECTORY, options, world.ports());
+    let engine = world.block_on(opening).unwrap();
+    let put =
+        |step: u8| write(&*engine, 0, format!("key {}", step % 8).as_bytes(), Some(vec![step; 100_000]));
+    let mut steps = 0..u8::MAX;
+    let refused = steps.find(|&step| put(step).is_err()).expect("the disk fills up");
+    let room = engine.room().unwrap();
+    assert!(room.wanted > 100_000 && room.bytes < room.wanted && room.refused == 1, "{room:?}");
+    assert!(refused > 50, "it was {refused} times overwritten");
+    world.pass(Duration::from_secs(2));
+    let room = engine.room().unwrap();
+    assert!(room.wanted == 0 && room.bytes > 4 << 20, "{room:?}, {} bytes are used", disk.used_bytes());
+    put(refused).unwrap();
+    for step in refused - 7..=refused {
+        assert_eq!(get(&*engine, 0, &format!("key {}", step % 8)), Some(vec![step; 100_000]));
+    }
+    world.block_on(engine.close()).unwrap();
 }
 
 #[test]
@@ -111,7 +139,7 @@ fn removed_keys_stay_removed_whatever_was_compacted_when_the_index_is_lost() {
         for ((partition, key), value) in expected {
             assert_eq!(get(&*engine, partition, &key), Some(value), "seed {seed}, {key} of {partition}");
         }
-        assert_eq!(engine.stats().corrupt_records, 0);
+        assert_eq!(engine.damage().found, 0);
     }
 }
 
@@ -155,14 +183,14 @@ fn a_corrupt_record_is_not_copied_and_not_forgotten() {
     let corrupt = Err(StorageError::Corrupt { partition: PartitionId(0) });
     let read = || engine.get(PartitionId(0), Token::of(b"key 2"), b"key 2");
     assert_eq!(read(), corrupt);
-    assert_eq!((engine.stats().corrupt_records, engine.stats().corrupt_records_left), (1, 1));
+    assert_eq!((engine.damage().found, engine.damage().left), (1, 1));
     assert!(disk.contents(&path).is_some(), "the damaged segment is kept");
     let update = write(&*engine, 0, b"key 2", Some(b"good".to_vec()));
     assert_eq!(update, Err(StorageError::Corrupt { partition: PartitionId(0) }));
     assert_eq!(engine.discard_corrupt(PartitionId(0), Token::of(b"key 2"), b"key 2"), Ok(true));
     assert_eq!(engine.discard_corrupt(PartitionId(0), Token::of(b"key 2"), b"key 2"), Ok(false));
     assert_eq!(read(), Ok(None));
-    assert_eq!((engine.stats().corrupt_records, engine.stats().corrupt_records_left), (1, 0));
+    assert_eq!((engine.damage().found, engine.damage().left), (1, 0));
     write(&*engine, 0, b"key 2", Some(b"good".to_vec())).unwrap();
     for number in 0..100u32 {
         write(&*engine, 0, format!("key {}", number % 8).as_bytes(), Some(b"last".repeat(20))).unwrap();

@@ -24,7 +24,15 @@ pub(crate) struct Harness {
     /// Ends at every such operation.
     pub(crate) stride: u64,
     pub(crate) seeds: u64,
+    /// The disk is so small that writes are refused, segments are long, and no life but the first writes: room comes
+    /// back only from a segment that is closed early.
+    pub(crate) short_of_room: bool,
 }
+
+/// Bytes of such a disk, and what writers may not take of it: too few for what the script writes, enough for what it
+/// keeps.
+const SMALL_DISK_BYTES: u64 = 14 << 10;
+const SMALL_RESERVE_BYTES: u64 = 5 << 10;
 
 impl Harness {
     pub(crate) fn new(durability: Durability, end: End) -> Harness {
@@ -36,11 +44,20 @@ impl Harness {
             steps: 120,
             stride: 1,
             seeds: 1,
+            short_of_room: false,
         }
     }
 
     pub(crate) fn options(&self) -> LogOptions {
-        small(self.durability)
+        match self.short_of_room {
+            false => small(self.durability),
+            true => LogOptions {
+                segment_bytes: 64 << 10,
+                reserve_bytes: SMALL_RESERVE_BYTES,
+                snapshot_bytes: 256 << 20,
+                ..small(self.durability)
+            },
+        }
     }
 
     pub(crate) async fn open(
@@ -82,6 +99,7 @@ impl Harness {
             let _ = world.block_on(self.open(&disk, &world));
             self.end_life(&disk, at + seed + again)?;
         }
+        disk.set_capacity(None);
         let world = World::default();
         let engine = world.block_on(self.open(&disk, &world)).map_err(|error| format!("reopen: {error}"))?;
         ledger.check(&*engine, self.end)?;
@@ -116,6 +134,9 @@ impl Harness {
     /// Writes, removes, drops, waits, closes and reopens, the same every time; ends at the first refusal.
     fn script(&self, disk: &SimulatedDisk, ledger: &mut Ledger) -> Result<(), StorageError> {
         let world = World::default();
+        if self.short_of_room {
+            disk.set_capacity(Some(SMALL_DISK_BYTES));
+        }
         let mut engine = world.block_on(self.open(disk, &world))?;
         let mut dice = 12345u64;
         for step in 0..self.steps {
@@ -136,7 +157,7 @@ impl Harness {
                         ledger.promise();
                     }
                 }
-                25..=26 => {
+                25..=26 if !self.short_of_room => {
                     world.block_on(engine.close())?;
                     ledger.promise();
                     engine = world.block_on(self.open(disk, &world))?;
@@ -163,7 +184,16 @@ impl Harness {
         value: Option<Vec<u8>>,
     ) -> Result<(), StorageError> {
         ledger.wrote(partition, key.as_bytes(), value.clone());
-        if let Some(commit) = write(engine, partition, key.as_bytes(), value)? {
+        let commit = match write(engine, partition, key.as_bytes(), value) {
+            Err(StorageError::Full) if self.short_of_room => {
+                ledger.refused(partition, key.as_bytes());
+                // Room comes back by itself.
+                world.pass(Duration::from_millis(100));
+                return Ok(());
+            }
+            commit => commit?,
+        };
+        if let Some(commit) = commit {
             world.block_on(engine.durable(commit).wait())?;
             match self.durability {
                 Durability::Always => ledger.promise(),
@@ -235,4 +265,21 @@ fn the_script_rotates_compacts_and_snapshots() {
     let segments = names.iter().filter(|name| name.ends_with(".log")).count() as u64;
     let newest = names.iter().filter_map(|name| name.get(..10)?.parse::<u64>().ok()).max().unwrap();
     assert!(newest > segments + 10, "segments come and go: {names:?}");
+}
+
+#[test]
+fn the_end_at_any_operation_costs_no_promise_while_segments_are_closed_early_for_their_room() {
+    for (durability, end, stride) in [
+        (Durability::Always, End::PowerCut, 2),
+        (Durability::Every { milliseconds: 10 }, End::PowerCut, 3),
+        (Durability::System, End::Kill, 3),
+    ] {
+        let harness = Harness { stride, steps: 240, short_of_room: true, ..Harness::new(durability, end) };
+        let disk = SimulatedDisk::new(0);
+        harness.script(&disk, &mut Ledger::default()).unwrap();
+        let newest = disk.list(DIRECTORY).unwrap();
+        let newest = newest.iter().filter_map(|name| name.get(..10)?.parse::<u64>().ok()).max().unwrap();
+        assert!(newest >= 5, "no segment is full, and still segments come and go: {newest}");
+        harness.run().unwrap_or_else(|violation| panic!("{durability:?}, {end:?}: {violation}"));
+    }
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use model::{PartitionId, Token};
 use runtime::disk::simulated::{Fault, Operation, SimulatedDisk};
 use runtime::{Disk, DiskError};
-use storage::{Durability, LogEngine, LogOptions, Met, Remains, ScanLimit, StorageEngine, StorageError};
+use storage::{
+    Durability, LogEngine, LogOptions, Met, Remains, RepairableEngine, ScanLimit, StorageEngine, StorageError,
+};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::setup::{DIRECTORY, get, write};
@@ -79,7 +81,7 @@ fn a_flipped_bit_in_a_segment_never_shows_an_older_or_a_strange_value() {
             }
         }
         assert!(found <= 1, "one bit harms one record");
-        assert!(engine.stats().corrupt_records >= found);
+        assert!(engine.damage().found >= found);
         if found == 1 { corrupt += 1 } else { unharmed += 1 }
     }
     assert!(corrupt > 350 && unharmed > 350, "{corrupt} {unharmed}");
@@ -108,7 +110,7 @@ fn a_flipped_bit_is_counted_and_hides_no_other_record_when_the_index_is_lost_too
             }
         }
         assert!(harmed <= 1, "byte {offset} harms {harmed} keys");
-        assert!(engine.stats().corrupt_records >= harmed, "byte {offset}: harm is counted");
+        assert!(engine.damage().found >= harmed, "byte {offset}: harm is counted");
     }
 }
 
@@ -187,7 +189,7 @@ fn a_snapshot_from_the_future_is_not_believed() {
     for key in 0..KEYS {
         assert_eq!(get(&*engine, 0, &format!("key {key}")), Some(value(key, 1)));
     }
-    assert!(engine.stats().corrupt_records > 0, "a segment that it names is missing");
+    assert!(engine.damage().found > 0, "a segment that it names is missing");
 }
 
 #[test]
@@ -290,13 +292,13 @@ fn damage_that_no_entry_points_at_is_left_until_somebody_has_compared_everything
     let at = contents.windows(wanted.len()).position(|window| window == wanted).unwrap() as u64;
     assert!(disk.flip_bit(&path(SEGMENT), at + 3, 0));
     let (_world, engine) = try_open(&disk).unwrap();
-    let left = || (engine.stats().corrupt_records_left, engine.stats().corrupt_unplaced);
+    let left = || (engine.damage().left, engine.damage().unplaced);
     assert_eq!(left(), (2, 1));
     engine.settle_unplaced();
     engine.settle_unplaced();
     assert_eq!(left(), (1, 0), "what can be told whose it is stays until it is replaced");
     assert_eq!(engine.discard_corrupt(PartitionId(0), Token::of(b"key 2"), b"key 2"), Ok(true));
-    assert_eq!((left(), engine.stats().corrupt_records), ((0, 0), 2));
+    assert_eq!((left(), engine.damage().found), ((0, 0), 2));
 }
 
 /// The log goes on holding what was replaced, and each start that read it told of it again.
@@ -313,14 +315,14 @@ fn damage_that_was_replaced_is_not_counted_by_the_next_start() {
     }
     let partition = PartitionId(0);
     let (world, engine) = try_open(&disk).unwrap();
-    assert_eq!(engine.stats().corrupt_records, 2);
+    assert_eq!(engine.damage().found, 2);
     assert_eq!(engine.discard_corrupt(partition, Token::of(b"key 1"), b"key 1"), Ok(true));
     write(&*engine, 0, b"key 1", Some(value(1, 2))).unwrap();
-    assert_eq!(engine.stats().corrupt_records_left, 1);
+    assert_eq!(engine.damage().left, 1);
     world.block_on(engine.sync()).unwrap();
     // As after a crash: the whole log is read again.
     let (_world, engine) = try_open(&copy(&disk)).unwrap();
-    assert_eq!((engine.stats().corrupt_records, engine.stats().corrupt_records_left), (1, 1));
+    assert_eq!((engine.damage().found, engine.damage().left), (1, 1));
     assert_eq!(get(&*engine, 0, "key 1"), Some(value(1, 2)));
     let found = engine.get(partition, Token::of(b"key 2"), b"key 2");
     assert_eq!(found, Err(StorageError::Corrupt { partition }));

@@ -224,3 +224,22 @@ fn many_writers_share_one_sync_and_a_slow_one_delays_nobody_twice() {
     assert!(answers.iter().all(Result::is_ok));
     assert!(engine.stats().syncs - before <= 2, "{} syncs for 100 writers", engine.stats().syncs - before);
 }
+
+/// It was refused like a failing disk, with the advice to replace the disk.
+#[test]
+fn a_record_that_is_too_long_is_refused_as_such_and_changes_nothing() {
+    let (world, disk) = (World::default(), SimulatedDisk::new(0));
+    let engine = open(&disk, &world, small(Durability::Always)).unwrap();
+    write(&*engine, 0, b"k", Some(b"v".to_vec())).unwrap();
+    let written = engine.position();
+    // Nothing of it is touched, so the system lends no memory for it.
+    let longest = (1 << 30) - 48;
+    let refused = write(&*engine, 0, b"k", Some(vec![0; longest]));
+    let (bytes, bytes_max) = (longest as u64 + 1, longest as u64);
+    assert_eq!(refused, Err(StorageError::TooLong { bytes, bytes_max }));
+    let refused = write(&*engine, 0, &[b'k'; 65_536], Some(b"v".to_vec()));
+    assert_eq!(refused, Err(StorageError::TooLong { bytes: 65_536, bytes_max: 65_535 }));
+    assert_eq!((engine.position(), get(&*engine, 0, "k")), (written, Some(b"v".to_vec())));
+    assert_eq!(engine.room().map(|room| room.refused), Ok(0), "it is not for want of room");
+    world.block_on(engine.close()).unwrap();
+}

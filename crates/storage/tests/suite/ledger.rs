@@ -42,6 +42,13 @@ impl Ledger {
         history.values.push(value);
     }
 
+    /// The last write of this key was refused: nothing was changed.
+    pub(crate) fn refused(&mut self, partition: u32, key: &[u8]) {
+        let history = self.keys.get_mut(&(partition, key.to_vec())).expect("it was written before");
+        history.values.pop();
+        assert!(history.values.len() > history.acknowledged, "what was acknowledged is not refused");
+    }
+
     pub(crate) fn dropped(&mut self, partition: u32) {
         for ((of, _), history) in &mut self.keys {
             if *of == partition {
