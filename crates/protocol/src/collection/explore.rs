@@ -12,8 +12,12 @@ use bytes::Bytes;
 use model::versions::Stamp;
 use model::{Actor, Epoch, Generation, Moment, NodeId, Resolver, StoreName, Timestamp, Value, VersionSet};
 
-use super::planted::{Bug, planted};
-use super::*;
+use super::planted::{
+    Bug, PlantedParticipant as Participant, PlantedRound as Round, judge_planted_start, planted,
+};
+use super::{
+    Confirm, FenceStep, Heard, Refusal, Remembered, RoundAction, RoundEvent, RoundId, RoundStage, Start,
+};
 
 mod initiators;
 mod scenarios;
@@ -478,7 +482,7 @@ impl World {
 
     fn compare(&mut self, position: usize) -> Result<(), String> {
         let node = &mut self.nodes[position];
-        match judge_start(false, node.disk.remembered, self.completed) {
+        match judge_planted_start(false, node.disk.remembered, self.completed) {
             Start::Sound | Start::Fresh(_) => node.participant.compare(Epoch(0)),
             Start::RolledBack(epoch) => {
                 if position != 1 || node.disk.record != old() {

@@ -20,11 +20,12 @@
 //! order that is written at each function, or the argument does not hold.
 
 mod participant;
-mod planted;
 mod round;
 
 #[cfg(test)]
 mod explore;
+#[cfg(test)]
+mod planted;
 
 pub use participant::{
     Confirm, FenceStep, GUARD_TIME, GUARDS_MAX, Heard, Participant, Refusal, Remembered, Start, judge_start,

@@ -8,7 +8,6 @@ use bytes::Bytes;
 use model::{Epoch, Generation, Moment, StoreName, Timestamp, VersionSet};
 
 use super::RoundId;
-use super::planted::{Bug, planted};
 
 /// Rounds that may be under way at one node at the same time: one is usual, two when initiators disagree.
 pub const GUARDS_MAX: usize = 4;
@@ -45,9 +44,6 @@ pub enum Start {
 /// Judges a disk: `fresh` when it was empty, `remembered` what it says, `completed` what the coordination service
 /// says.
 pub fn judge_start(fresh: bool, remembered: Remembered, completed: Epoch) -> Start {
-    if planted(Bug::TrustsEveryDisk) {
-        return Start::Sound;
-    }
     match remembered.epoch < completed {
         true if fresh => Start::Fresh(completed),
         true => Start::RolledBack(completed),
@@ -160,10 +156,10 @@ impl Participant {
     /// # Errors
     /// `StaleEpoch`, `StaleGeneration`.
     pub fn accepts_contents(&self, tag: Epoch, generation: Generation) -> Result<(), Refusal> {
-        if generation < self.known.generation && !planted(Bug::AcceptsOldDocuments) {
+        if generation < self.known.generation {
             return Err(Refusal::StaleGeneration);
         }
-        if tag < self.known.epoch && !planted(Bug::AcceptsStaleTags) {
+        if tag < self.known.epoch {
             return Err(Refusal::StaleEpoch(self.known.epoch));
         }
         Ok(())
@@ -178,9 +174,8 @@ impl Participant {
     /// member and is not older than the message's (`standing`; `None` when it is no member). A node that was removed
     /// and does not know it has confirmed nothing, and must not pass for one that has.
     pub fn hear(&mut self, heard: Heard, standing: Option<Generation>) {
-        let may = self.compared || planted(Bug::HearsBeforeComparing);
         let stands = standing.is_some_and(|own| own >= heard.generation);
-        if may && (stands || planted(Bug::HearsUnderAnyDocument)) {
+        if self.compared && stands {
             self.known.epoch = self.known.epoch.max(heard.epoch);
         }
     }
@@ -191,10 +186,7 @@ impl Participant {
         store: &'a StoreName,
         key: &'a Bytes,
     ) -> impl Iterator<Item = &'a VersionSet> {
-        self.guards
-            .iter()
-            .filter_map(move |guard| guard.keys.get(&(store.clone(), key.clone())))
-            .filter(|_| !planted(Bug::GuardsNothing))
+        self.guards.iter().filter_map(move |guard| guard.keys.get(&(store.clone(), key.clone())))
     }
 
     /// Whether nothing is guarded: cheap, for every merge.
@@ -241,15 +233,9 @@ impl Participant {
             return Ok(FenceStep::Already);
         }
         let Some(guard) = self.guards.iter().find(|guard| guard.round == round) else {
-            if planted(Bug::FencesWithoutGuard) || planted(Bug::SkipsAConfirm) {
-                return Ok(FenceStep::Remember(Remembered {
-                    epoch: self.known.epoch.max(epoch),
-                    ..self.known
-                }));
-            }
             return Err(Refusal::NoGuard);
         };
-        if guard.epoch >= epoch && !planted(Bug::OpensEarly) {
+        if guard.epoch >= epoch {
             return Err(Refusal::EpochTooSmall);
         }
         Ok(FenceStep::Remember(Remembered {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use model::{Epoch, Generation, Moment, NodeId};
 
 use super::participant::GUARD_TIME;
-use super::planted::{Bug, planted};
 
 /// How long a round may take before its initiator gives it up: well below [`GUARD_TIME`], far above what a healthy
 /// cluster needs.
@@ -146,11 +145,6 @@ impl Round {
             missing: 0,
             until: now.after(ROUND_TIME).nanos,
         };
-        if planted(Bug::OpensEarly) {
-            round.stage = RoundStage::Opening;
-            actions.push(RoundAction::Open(Epoch(0)));
-            return round;
-        }
         round.ask_all(RoundStage::Confirming, actions);
         round
     }
@@ -165,21 +159,16 @@ impl Round {
             }
             RoundEvent::Opened(epoch) if self.stage == RoundStage::Opening => {
                 self.epoch = epoch;
-                let next =
-                    if planted(Bug::OpensEarly) { RoundStage::Confirming } else { RoundStage::Fencing };
-                self.ask_all(next, actions);
+                self.ask_all(RoundStage::Fencing, actions);
             }
             RoundEvent::Fenced(node) if matches!(self.stage, RoundStage::Fencing | RoundStage::Checking) => {
                 self.answered(node, actions);
             }
             RoundEvent::Completed(generation) if self.stage == RoundStage::Completing => {
-                if generation != self.generation && !planted(Bug::IgnoresTheDocument) {
+                if generation != self.generation {
                     return self.end(None, actions);
                 }
-                match planted(Bug::SkipsTheCheck) {
-                    true => self.ask_all(RoundStage::Collecting, actions),
-                    false => self.ask_all(RoundStage::Checking, actions),
-                }
+                self.ask_all(RoundStage::Checking, actions);
             }
             RoundEvent::Collected(node, records) if self.stage == RoundStage::Collecting => {
                 if self.waiting.contains(&node) {
@@ -211,7 +200,7 @@ impl Round {
     /// Whether the round goes on without the key at this position: not everybody could make it clean. It changes no more
     /// once everybody has confirmed.
     pub fn is_left_out(&self, position: u32) -> bool {
-        self.left_out.contains(&position) && !planted(Bug::CollectsWhatWasLeftOut)
+        self.left_out.contains(&position)
     }
 
     /// How far it is.
@@ -241,12 +230,7 @@ impl Round {
         if !self.waiting.remove(&node) {
             return;
         }
-        let enough = match self.stage {
-            RoundStage::Confirming if planted(Bug::SkipsAConfirm) => 1,
-            RoundStage::Fencing | RoundStage::Checking if planted(Bug::SkipsAFence) => 1,
-            _ => 0,
-        };
-        if self.waiting.len() <= enough {
+        if self.waiting.is_empty() {
             self.advance(actions);
         }
     }
@@ -265,10 +249,7 @@ impl Round {
 
     fn advance(&mut self, actions: &mut Vec<RoundAction>) {
         match self.stage {
-            RoundStage::Confirming if planted(Bug::OpensEarly) => self.ask_all(RoundStage::Fencing, actions),
-            RoundStage::Confirming
-                if self.left_out.len() as u32 >= self.keys && !planted(Bug::CollectsWhatWasLeftOut) =>
-            {
+            RoundStage::Confirming if self.left_out.len() as u32 >= self.keys => {
                 self.end(self.left_out_by, actions);
             }
             RoundStage::Confirming => {
