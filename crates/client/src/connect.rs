@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
-use model::{Cluster, NodeId, VersionSet};
+use model::{Cluster, Generation, NodeId, VersionSet};
 use parking_lot::RwLock;
 use runtime::Ports;
 use wire::messages::{
@@ -17,7 +17,6 @@ use wire::messages::{
 use crate::coordinator::{Coordinator, CoordinatorOptions, Replicas, Scope};
 use crate::error::ClientError;
 use crate::peers::{Call, CallError, Peers};
-use crate::store::StoreHandle;
 
 /// How long an address may take to tell of the cluster before another one is asked beside it.
 const CONNECT_HEDGE_AFTER: Duration = Duration::from_millis(200);
@@ -128,15 +127,6 @@ impl Client {
         self.inner.nodes.cluster.read().clone()
     }
 
-    /// A store of the cluster.
-    ///
-    /// # Errors
-    /// [`ClientError::UnknownStore`].
-    pub fn store(&self, name: &str) -> Result<StoreHandle, ClientError> {
-        self.inner.scope(name)?;
-        Ok(StoreHandle::new(self.clone(), name))
-    }
-
     /// A node's own account of itself, as JSON.
     pub async fn status(&self, node: NodeId) -> Result<Bytes, ClientError> {
         match self.inner.call(node, Request::StatusGet(StatusGet {})).await? {
@@ -233,9 +223,13 @@ impl Inner {
         }
     }
 
-    /// Takes in a newer document that a refusal carried.
-    pub(crate) fn adopt(&self, document: &[u8]) {
-        self.nodes.adopt(document);
+    /// Takes in the document that a refusal carried if it is newer, and tells its generation.
+    pub(crate) fn adopt(&self, document: &[u8]) -> Option<Generation> {
+        let told = serde_json::from_slice::<Cluster>(document).ok()?.generation;
+        if told > self.nodes.cluster.read().generation {
+            self.nodes.adopt(document);
+        }
+        Some(told)
     }
 }
 

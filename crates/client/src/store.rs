@@ -4,19 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::{Context, Key, NodeId, Resolver, WallMillis};
-use wire::error::Outcome;
-use wire::messages::{Condition, Delete, Failure, Put, Request, RequestOptions, Response, Written};
+use model::{Context, Key, Resolver, Value, WallMillis};
+use protocol::quorum::Entry;
+use wire::messages::{Condition, RequestOptions, Written};
 
 use crate::connect::Client;
-use crate::coordinator::Scope;
 use crate::error::ClientError;
 use crate::found::Found;
-use crate::peers::CallError;
+use crate::stamp::Order;
 
-/// How long a node may take at first to open a connection before another one is asked; doubles with each further attempt.
-const OPEN_PATIENCE: Duration = Duration::from_millis(200);
-/// First pause before another attempt; doubles with each further one.
+/// First pause before another attempt of a get; doubles with each further one.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// Rounds of reading, merging and writing before another writer is given the way.
 const MERGE_ATTEMPTS_MAX: usize = 16;
@@ -55,11 +52,18 @@ pub struct StoreHandle {
     merge: Option<Merge>,
 }
 
-impl StoreHandle {
-    pub(crate) fn new(client: Client, name: &str) -> Self {
-        StoreHandle { client, name: name.into(), merge: None }
+impl Client {
+    /// A store of the cluster.
+    ///
+    /// # Errors
+    /// [`ClientError::UnknownStore`].
+    pub fn store(&self, name: &str) -> Result<StoreHandle, ClientError> {
+        self.inner.scope(name)?;
+        Ok(StoreHandle { client: self.clone(), name: name.into(), merge: None })
     }
+}
 
+impl StoreHandle {
     /// The store's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -125,20 +129,8 @@ impl StoreHandle {
         let key = Key::new(key)?;
         let expires = options.ttl.map(|ttl| self.expiry(ttl));
         let PutOptions { context, condition, request, .. } = options;
-        let (value, bytes) = (value.into(), key.bytes().clone());
-        self.write(&key, condition, &request.clone(), move |store, generation| {
-            Request::Put(Put {
-                store,
-                generation,
-                options: request.clone(),
-                key: bytes.clone(),
-                context: context.clone(),
-                expires,
-                condition,
-                value: value.clone(),
-            })
-        })
-        .await
+        let value = Value::Present(value.into());
+        self.write(Order { key, context, condition, expires, value }, &request).await
     }
 
     /// Deletes a key: with a context exactly what it covers, without one what the coordinator knows.
@@ -151,19 +143,8 @@ impl StoreHandle {
         context: Option<Context>,
         options: RequestOptions,
     ) -> Result<Written, ClientError> {
-        let key = Key::new(key)?;
-        let bytes = key.bytes().clone();
-        self.write(&key, Condition::None, &options.clone(), move |store, generation| {
-            Request::Delete(Delete {
-                store,
-                generation,
-                options: options.clone(),
-                key: bytes.clone(),
-                context: context.clone(),
-                condition: Condition::None,
-            })
-        })
-        .await
+        let (key, value) = (Key::new(key)?, Value::Tombstone);
+        self.write(Order { key, context, condition: Condition::None, expires: None, value }, &options).await
     }
 
     pub(crate) fn expiry(&self, ttl: Duration) -> WallMillis {
@@ -232,56 +213,10 @@ impl StoreHandle {
         Err(ClientError::Contended { attempts: MERGE_ATTEMPTS_MAX })
     }
 
-    /// Sends a write to one replica of the key, which stamps it and drives the others. Goes on to the next node only
-    /// while the write certainly was not done.
-    async fn write(
-        &self,
-        key: &Key,
-        condition: Condition,
-        options: &RequestOptions,
-        request: impl Fn(wire::messages::StoreRef, model::Generation) -> Request,
-    ) -> Result<Written, ClientError> {
-        let inner = &self.client.inner;
-        let end = inner.coordinator.deadline(options);
-        let mut attempt = 0;
-        loop {
-            let scope = inner.scope_for(&self.name, options)?;
-            let options = &self.until(end, options);
-            let (mut refused, mut unreached) = (None, Vec::new());
-            // A node that hangs lets whoever connects wait, so another one is asked first; but that all are slow is
-            // no reason to fail.
-            let patience =
-                (attempt < inner.options.retries).then(|| OPEN_PATIENCE.saturating_mul(1 << attempt.min(8)));
-            for node in self.candidates(&scope, key, condition) {
-                let request = request(scope.store.clone(), scope.cluster.generation);
-                let answer = match inner.peers.call_promptly(node, request, patience) {
-                    crate::peers::Call::Ready(answer) => answer,
-                    crate::peers::Call::Pending(future) => {
-                        inner.coordinator.within_deadline(future, options).await
-                    }
-                };
-                match answer {
-                    Ok(Response::Written(written)) => return Ok(written),
-                    Ok(_) => return Err(CallError::Broken.into()),
-                    Err(error) if may_go_on(&error) => {
-                        if let CallError::Refused(Failure { cluster: Some(document), .. }) = &error {
-                            inner.adopt(document);
-                        }
-                        match error {
-                            CallError::Unreachable { reason } => unreached.push(reason),
-                            other => refused = Some(other),
-                        }
-                    }
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            if attempt >= inner.options.retries || inner.ports.clock.now() >= end {
-                // A node that answered knows more than one that did not.
-                return Err(refused.map_or_else(|| ClientError::nobody(&unreached), ClientError::from));
-            }
-            self.pause(attempt).await;
-            attempt += 1;
-        }
+    async fn write(&self, order: Order, options: &RequestOptions) -> Result<Written, ClientError> {
+        let entry = if order.condition == Condition::None { Entry::Client } else { Entry::Exclusive };
+        let written = self.stamp(std::slice::from_ref(&order), options, entry).await?;
+        written.into_iter().next().expect("each key has an answer")
     }
 
     /// The options of one more attempt of a request that must be answered by `end`.
@@ -290,23 +225,13 @@ impl StoreHandle {
         RequestOptions { deadline_ms: u32::try_from(left).unwrap_or(u32::MAX).max(1), ..options.clone() }
     }
 
-    /// Whom to ask to stamp a write: replicas, then fallbacks; those that are down last. A replica that lags comes after
-    /// the other replicas: what it does not know it cannot replace. With a condition the order stays, because writers
-    /// that compete are judged best by the same node.
-    pub(crate) fn candidates(&self, scope: &Scope, key: &Key, condition: Condition) -> Vec<NodeId> {
-        let preference = scope.preference(key.as_bytes());
-        let mut candidates = [preference.replicas(), preference.fallbacks()].concat();
-        if condition == Condition::None {
-            let lagging = self.client.inner.coordinator.lagging();
-            candidates[..preference.replicas().len()].sort_by_key(|node| lagging.contains(node));
-        }
-        candidates.sort_by_key(|&node| self.client.inner.peers.is_suspected(node));
-        candidates
+    pub(crate) async fn pause(&self, attempt: u32) {
+        self.rest(RETRY_PAUSE.saturating_mul(1 << attempt.min(8))).await;
     }
 
-    pub(crate) async fn pause(&self, attempt: u32) {
+    /// Waits so long, or up to half as long again.
+    pub(crate) async fn rest(&self, pause: Duration) {
         let ports = &self.client.inner.ports;
-        let pause = RETRY_PAUSE.saturating_mul(1 << attempt.min(8));
         let jitter = Duration::from_nanos(ports.entropy.below(pause.as_nanos() as u64 / 2 + 1));
         ports.clock.sleep(pause + jitter).await;
     }
@@ -314,16 +239,5 @@ impl StoreHandle {
     /// What the store does with concurrent values.
     pub fn resolver(&self) -> Result<Resolver, ClientError> {
         Ok(self.client.inner.scope(&self.name)?.definition.resolver)
-    }
-}
-
-/// Whether another node may be asked for the same write: this one certainly did nothing, and another may do better.
-pub(crate) fn may_go_on(error: &CallError) -> bool {
-    match error {
-        CallError::Unreachable { .. } => true,
-        CallError::Broken => false,
-        CallError::Refused(failure) => {
-            failure.code.outcome() == Outcome::Failed && failure.code.is_retryable()
-        }
     }
 }

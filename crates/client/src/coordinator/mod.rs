@@ -25,6 +25,7 @@ mod multi_write;
 mod parcels;
 mod probe;
 mod repairs;
+mod stamp;
 mod write;
 
 use std::sync::Arc;
@@ -45,6 +46,7 @@ pub use multi_get::MultiGot;
 pub use multi_write::AllDurable;
 pub use parcels::{entry_bytes, parcels};
 pub use repairs::{REPAIRS_MAX, Repairs};
+pub use stamp::{Answers, Errand, Stamped, Stampers, Unwritten, all, stamp};
 pub use write::{Acked, OwnWrite};
 
 /// Deadline of a request that names none: long enough for a busy disk, short enough for a person to wait.

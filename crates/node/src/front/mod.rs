@@ -8,29 +8,28 @@
 //! it out; otherwise the caller hears that the outcome is unknown.
 
 mod multi;
+mod stamp;
 
 pub use multi::MULTI_ANSWER_BYTES_MAX;
+pub use protocol::quorum::Entry;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use client::coordinator::{Coordinator, OwnWrite, Scope};
-use client::peers::{Call, CallError, Peers};
-use model::{Cluster, Moment, NodeId, Value, WallMillis};
+use client::peers::{CallError, Peers};
+use model::{Cluster, Moment, NodeId, PreferenceList, WallMillis};
 use protocol::quorum::{Reach, can_be_driven};
 use runtime::Clock;
 use runtime::disk::waiting::without_waiting;
 use storage::Durable;
 use wire::error::{ErrorCode, Outcome};
-use wire::messages::{Delete, Failure, Got, Put, Request, RequestOptions, Response, Written};
+use wire::messages::{Failure, Got, RequestOptions, Written};
 
 use crate::replica::Replica;
 use crate::stores::{KeyPlace, LocalStore, Stamped, WriteOrder};
-use crate::view::{Route, View};
-
-/// Attempts of one request whose cluster document turned out too old. Each attempt has a newer document.
-const REFRESHES_MAX: usize = 8;
+use crate::view::View;
 
 /// Takes in a newer cluster document that a peer handed over.
 pub type Adopt = Arc<dyn Fn(Cluster) + Send + Sync>;
@@ -42,18 +41,6 @@ pub struct Front {
     coordinator: Arc<Coordinator>,
     adopt: Adopt,
     started: Moment,
-}
-
-/// Who asks for a write, and how it may be passed on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
-    /// A client, at any node.
-    Client,
-    /// A client that needs one coordinator for all writes of the key that depend on a condition: the first replica
-    /// that is up.
-    Exclusive,
-    /// Another node passed it on; it goes no further.
-    Passed,
 }
 
 impl Front {
@@ -118,7 +105,7 @@ impl Front {
         let tried = without_waiting(|| store.winner(place, key, visit));
         match tried.answer {
             _ if tried.refused => None,
-            Err(failure) if may_go_on(&failure) => None,
+            Err(failure) if failure.code.outcome() == Outcome::Failed && failure.code.is_retryable() => None,
             answer => Some(answer),
         }
     }
@@ -158,76 +145,8 @@ impl Front {
         options: &RequestOptions,
         entry: Entry,
     ) -> Result<Written, Failure> {
-        let mut attempt = 0;
-        loop {
-            let (view, local) = self.current(store)?;
-            match self.write_once(&view, &local, &key, order.clone(), options, entry).await {
-                Err(failure) if self.refreshed(&failure, &mut attempt) => {}
-                answer => return answer,
-            }
-        }
-    }
-
-    async fn write_once(
-        &self,
-        view: &Arc<View>,
-        store: &Arc<LocalStore>,
-        key: &Bytes,
-        order: WriteOrder,
-        options: &RequestOptions,
-        entry: Entry,
-    ) -> Result<Written, Failure> {
-        let route = view.route(store, key);
-        let own = self.replica.node();
-        let is_replica = route.preference.is_replica(own);
-        let left;
-        let mut options = options;
-        if !self.reaches(store, &route, options) {
-            let began = self.peers.ports().clock.now();
-            let asked = std::iter::once(&route.preference);
-            if !self.coordinator.out_of_reach(self.scope(view, store), asked, options).await.is_empty() {
-                return Err(self.isolated(store, &route, options));
-            }
-            left = self.coordinator.what_is_left(options, began);
-            options = &left;
-        }
-        if entry == Entry::Passed {
-            return match is_replica {
-                true => self.write_here(view, store, &route, key, order, options).await,
-                false => Err(self.not_here(view)),
-            };
-        }
-        let own_first = is_replica && entry != Entry::Exclusive;
-        let others = route.preference.replicas().iter().copied().filter(|&node| !own_first || node != own);
-        // Whoever is silent leaves the write in doubt, so those that are there come first.
-        let (there, silent): (Vec<_>, Vec<_>) = others.partition(|&node| !self.is_suspected(node));
-        let others = there.into_iter().chain(silent);
-        let mut reasons = Vec::new();
-        for node in own_first.then_some(own).into_iter().chain(others) {
-            if node == own {
-                match self.write_here(view, store, &route, key, order.clone(), options).await {
-                    Err(failure) if may_go_on(&failure) => reasons.push(format!("this node: {failure}")),
-                    answer => return answer,
-                }
-                continue;
-            }
-            match self.pass_on(node, view, store, key, &order, options).await {
-                Ok(written) => return Ok(written),
-                Err(CallError::Broken) => return Err(unknown(view, node)),
-                Err(CallError::Refused(failure)) if !may_go_on(&failure) || brings_news(&failure, view) => {
-                    return Err(failure);
-                }
-                Err(error) => reasons.push(format!("{}: {error}", view.describe(node))),
-            }
-        }
-        let sloppy = options.sloppy.unwrap_or(store.definition().sloppy);
-        if !sloppy {
-            return Err(Failure::new(
-                ErrorCode::InsufficientReplicas,
-                format!("no replica of the key could be reached ({})", reasons.join("; ")),
-            ));
-        }
-        self.write_as_fallback(view, store, &route, key, order, options).await
+        let mut written = self.stamp(store, &[(key, order)], options, entry).await?;
+        written.pop().expect("each key has an answer")
     }
 
     /// Stamps here, as a replica, and drives the others.
@@ -235,14 +154,14 @@ impl Front {
         &self,
         view: &Arc<View>,
         store: &Arc<LocalStore>,
-        route: &Route,
         key: &Bytes,
         order: WriteOrder,
         options: &RequestOptions,
     ) -> Result<Written, Failure> {
+        let (place, _) = view.replicas(store, key);
         let scope = self.scope(view, store);
         let began = self.clock().now();
-        let (stamped, waited) = self.stamp((view, store), route.place, key, order, options).await;
+        let (stamped, waited) = self.stamp_here((view, store), place, key, order, options).await;
         let Stamped { set, dot, context, commit } = stamped?;
         let left = waited.then(|| self.coordinator.what_is_left(options, began));
         let options = left.as_ref().unwrap_or(options);
@@ -254,7 +173,7 @@ impl Front {
 
     /// Stamps here, on a thread that may wait for the disk if what the write replaces is not in memory; the second says
     /// whether it did. Then it may end in doubt at the request's deadline.
-    async fn stamp(
+    async fn stamp_here(
         &self,
         (view, store): (&Arc<View>, &Arc<LocalStore>),
         place: KeyPlace,
@@ -291,17 +210,16 @@ impl Front {
         })
     }
 
-    /// Stamps here although no replica could be reached, parks the write for the first of them, and drives the rest.
+    /// Stamps here although no replica could be reached, parks the write for `target`, and drives the rest.
     async fn write_as_fallback(
         &self,
         view: &Arc<View>,
         store: &Arc<LocalStore>,
-        route: &Route,
+        target: NodeId,
         key: &Bytes,
         order: WriteOrder,
         options: &RequestOptions,
     ) -> Result<Written, Failure> {
-        let target = route.preference.replicas()[0];
         let hints = self.replica.hints();
         let scope = self.scope(view, store);
         let Stamped { set, dot, context, commit } = hints.stamp(target, store.definition(), key, order)?;
@@ -313,15 +231,15 @@ impl Front {
 
     /// Whether this node can drive a write to its quorum, as far as it knows. What it could not is not begun: a node
     /// that clients reach and no other node hears would drive each of their writes into doubt.
-    fn reaches(&self, store: &LocalStore, route: &Route, options: &RequestOptions) -> bool {
+    fn reaches(&self, store: &LocalStore, preference: &PreferenceList, options: &RequestOptions) -> bool {
         let reach = self.coordinator.reach(store.definition(), options);
-        can_be_driven(&reach, &route.preference, |node| self.is_suspected(node))
+        can_be_driven(&reach, preference, |node| self.is_suspected(node))
     }
 
     /// The refusal of a write before anything of it is kept.
-    fn isolated(&self, store: &LocalStore, route: &Route, options: &RequestOptions) -> Failure {
+    fn isolated(&self, store: &LocalStore, preference: &PreferenceList, options: &RequestOptions) -> Failure {
         let reach @ Reach { own, required, .. } = self.coordinator.reach(store.definition(), options);
-        let unheard = reach.unheard(&route.preference, |node| self.is_suspected(node));
+        let unheard = reach.unheard(preference, |node| self.is_suspected(node));
         let unheard = match unheard.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ") {
             // They were heard again in between.
             none if none.is_empty() => String::new(),
@@ -333,37 +251,6 @@ impl Front {
 
     fn is_suspected(&self, node: NodeId) -> bool {
         node != self.replica.node() && self.peers.is_suspected(node)
-    }
-
-    async fn pass_on(
-        &self,
-        node: NodeId,
-        view: &View,
-        store: &LocalStore,
-        key: &Bytes,
-        order: &WriteOrder,
-        options: &RequestOptions,
-    ) -> Result<Written, CallError> {
-        let generation = view.cluster().generation;
-        let WriteOrder { context, condition, expires, value } = order.clone();
-        let (store, key, options) = (store.reference().clone(), key.clone(), options.clone());
-        let deadline = options.clone();
-        let request = match value {
-            Value::Present(value) => {
-                Request::Put(Put { store, generation, options, key, context, expires, condition, value })
-            }
-            Value::Tombstone => {
-                Request::Delete(Delete { store, generation, options, key, context, condition })
-            }
-        };
-        let answer = match self.peers.call(node, request) {
-            Call::Ready(answer) => answer,
-            Call::Pending(future) => self.coordinator.within_deadline(future, &deadline).await,
-        };
-        match answer? {
-            Response::Written(written) => Ok(written),
-            _ => Err(CallError::Broken),
-        }
     }
 
     /// The view and store by this name now.
@@ -382,21 +269,6 @@ impl Front {
         }
     }
 
-    /// Whether the request shall be tried again because it was formed under too old a document, now replaced.
-    pub fn refreshed(&self, failure: &Failure, attempt: &mut usize) -> bool {
-        if failure.code != ErrorCode::StaleGeneration || *attempt >= REFRESHES_MAX {
-            return false;
-        }
-        *attempt += 1;
-        let before = self.replica.view().generation();
-        if let Some(document) = &failure.cluster
-            && let Ok(cluster) = serde_json::from_slice::<Cluster>(document)
-        {
-            (self.adopt)(cluster);
-        }
-        self.replica.view().generation() > before
-    }
-
     fn not_here(&self, view: &View) -> Failure {
         Failure {
             code: ErrorCode::StaleGeneration,
@@ -411,28 +283,6 @@ fn into_future(durable: Durable) -> Option<runtime::BoxFuture<'static, bool>> {
         Durable::Already => None,
         Durable::Waits(future) => Some(Box::pin(async move { future.await.is_ok() })),
     }
-}
-
-/// Whether another node may be asked after this refusal: the first certainly did nothing, and another may do better.
-fn may_go_on(failure: &Failure) -> bool {
-    failure.code.outcome() == Outcome::Failed
-        && matches!(
-            failure.code,
-            ErrorCode::Overloaded
-                | ErrorCode::ShuttingDown
-                | ErrorCode::Isolated
-                | ErrorCode::DiskFull
-                | ErrorCode::Corrupt
-                | ErrorCode::Refilling
-                | ErrorCode::StaleGeneration
-                | ErrorCode::TooManyConnections
-        )
-}
-
-/// Whether a refusal carries a newer cluster document, under which the request starts again.
-fn brings_news(failure: &Failure, view: &View) -> bool {
-    let document = failure.cluster.as_deref().and_then(|json| serde_json::from_slice::<Cluster>(json).ok());
-    document.is_some_and(|cluster| cluster.generation > view.cluster().generation)
 }
 
 fn unknown(view: &View, node: NodeId) -> Failure {

@@ -4,7 +4,8 @@
 //! for many keys with one message per node. Each is started with the key's candidates and options, tells its driver
 //! what to send, and answers exactly once: an `Answer`, or a `Refresh` when a replica knows a newer ring. After the
 //! answer it goes on until stragglers are repaired or hinted; then [`deadline`](Get::deadline) is `None`. Before a
-//! write is refused because too few nodes seem to be there, a [`Probe`] asks those that are suspected.
+//! write is refused because too few nodes seem to be there, a [`Probe`] asks those that are suspected. Which node stamps
+//! a write and then drives it, [`Stamp`] decides.
 //!
 //! ```text
 //!             hedge_after                                  deadline
@@ -34,6 +35,7 @@ mod options;
 mod planted;
 mod probe;
 mod replica_error;
+mod stamp;
 mod write;
 
 pub use get::{Get, GetAction, GetActions, GetEvent, GetFailure, GetOutcome};
@@ -45,4 +47,7 @@ pub use multi_write::{MultiWrite, MultiWriteAction, MultiWriteEvent};
 pub use options::{Candidates, FALLBACKS_MAX, QuorumOptions, own_record_suffices, own_write_suffices};
 pub use probe::{Probe, ProbeAction, ProbeEvent, Reach, can_be_driven};
 pub use replica_error::{Errors, ReplicaError};
+pub use stamp::{
+    Entry, Stamp, StampAction, StampActions, StampEvent, StampKeys, StampOptions, StampOutcome, StampReply,
+};
 pub use write::{Local, Origin, Write, WriteAction, WriteActions, WriteEvent, WriteOutcome};

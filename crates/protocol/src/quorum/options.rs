@@ -67,8 +67,8 @@ pub struct Candidates<'a> {
     pub preference: &'a PreferenceList,
     /// Nodes that are better avoided. A few: searched one by one.
     pub suspected: &'a [NodeId],
-    /// Nodes that gets ask last among those that nobody suspects, see [`Lagging`](super::Lagging). Writes take no
-    /// notice.
+    /// Nodes that gets, and clients that look for a stamper, ask last among those that nobody suspects, see
+    /// [`Lagging`](super::Lagging). The writes themselves take no notice.
     pub lagging: &'a [NodeId],
 }
 

@@ -1,0 +1,260 @@
+//! Writes of one key or many, as a node has them stamped: by itself, by another replica, or as a hint.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::coordinator::{Answers, Errand, Stampers, Unwritten, all, parcels, stamp};
+use client::peers::{Call, CallError};
+use futures_util::{StreamExt, stream};
+use model::{Cluster, Generation, Moment, NodeId, PreferenceList, Value};
+use protocol::quorum::{Entry, KeyIndex, StampOptions, StampOutcome};
+use runtime::Clock;
+use smallvec::{SmallVec, smallvec};
+use wire::error::ErrorCode;
+use wire::messages::{
+    Delete, DeleteEntry, Failure, MultiDelete, MultiPut, Put, PutEntry, Request, RequestOptions, Response,
+};
+
+use super::Front;
+use super::multi::MultiWritten;
+use crate::stores::{LocalStore, WriteOrder};
+use crate::view::View;
+
+/// Hints that are stamped and driven one by one at the same time: enough to hide the way, too few to flood a node.
+const HINTS_TOGETHER: usize = 256;
+
+/// A view with one of its stores.
+type At = (Arc<View>, Arc<LocalStore>);
+
+/// Writes on their way.
+struct Orders<'a> {
+    front: &'a Front,
+    store: &'a str,
+    orders: &'a [(Bytes, WriteOrder)],
+    options: &'a RequestOptions,
+    end: Moment,
+}
+
+impl Front {
+    /// Has each of these written by one node. Each has its own answer, in their order.
+    ///
+    /// # Errors
+    /// As a whole only `UnknownStore`.
+    pub(super) async fn stamp(
+        &self,
+        store: &str,
+        orders: &[(Bytes, WriteOrder)],
+        options: &RequestOptions,
+        entry: Entry,
+    ) -> Result<MultiWritten, Failure> {
+        let end = self.coordinator.deadline(options);
+        let settings = StampOptions { own: Some(self.replica.node()), entry, retries: 0, deadline: end };
+        let sent = Orders { front: self, store, orders, options, end };
+        let answers = stamp(&sent, orders.len(), settings).await?;
+        Ok(answers.into_iter().map(|answer| answer.map_err(|unwritten| self.failure(unwritten))).collect())
+    }
+
+    /// What the caller hears of a write that was not done, or may not have been.
+    fn failure(&self, unwritten: Unwritten<Failure>) -> Failure {
+        let Unwritten { outcome, mut said, barred } = unwritten;
+        if let Some(refusal) = barred {
+            return refusal;
+        }
+        let view = self.replica.view().get();
+        match outcome {
+            StampOutcome::NotHere => self.not_here(&view),
+            StampOutcome::Exhausted => {
+                let own = self.replica.node();
+                let reason = |(node, error): &(NodeId, CallError)| match error {
+                    CallError::Refused(failure) if *node == own => format!("this node: {failure}"),
+                    error => format!("{}: {error}", view.describe(*node)),
+                };
+                let reasons: Vec<String> = said.iter().map(reason).collect();
+                let reasons = if said.is_empty() { "time was over".to_owned() } else { reasons.join("; ") };
+                let detail = format!("no replica of the key could be reached ({reasons})");
+                Failure::new(ErrorCode::InsufficientReplicas, detail)
+            }
+            StampOutcome::Written | StampOutcome::Refused | StampOutcome::InDoubt { .. } => {
+                match said.pop().expect("a node has said why, or was silent") {
+                    (_, CallError::Refused(failure)) => failure,
+                    (node, _) => super::unknown(&view, node),
+                }
+            }
+        }
+    }
+}
+
+impl Stampers for Orders<'_> {
+    type View = At;
+    type Refusal = Failure;
+
+    fn clock(&self) -> &Arc<dyn Clock> {
+        self.front.clock()
+    }
+
+    fn view(&self) -> Result<At, Failure> {
+        self.front.current(self.store)
+    }
+
+    fn terms(&self, (view, store): &At) -> (Generation, bool) {
+        (view.cluster().generation, self.options.sloppy.unwrap_or(store.definition().sloppy))
+    }
+
+    fn preference(&self, (view, store): &At, key: KeyIndex) -> PreferenceList {
+        view.route(store, &self.orders[key.position()].0).preference
+    }
+
+    fn is_suspected(&self, node: NodeId) -> bool {
+        self.front.is_suspected(node)
+    }
+
+    fn lagging(&self) -> SmallVec<[NodeId; 4]> {
+        SmallVec::new()
+    }
+
+    /// Writes that this node could not bring to their quorums are not begun, here or elsewhere.
+    async fn barred(
+        &self,
+        (view, store): &At,
+        routes: &[(KeyIndex, PreferenceList)],
+    ) -> Vec<(KeyIndex, Failure)> {
+        let front = self.front;
+        if routes.iter().all(|(_, preference)| front.reaches(store, preference, self.options)) {
+            return Vec::new();
+        }
+        let options = self.left();
+        let asked: Vec<&PreferenceList> = routes.iter().map(|(_, preference)| preference).collect();
+        let out_of_reach = front.coordinator.out_of_reach(front.scope(view, store), asked, &options).await;
+        let refusal = |position: usize| {
+            let (key, preference) = &routes[position];
+            (*key, front.isolated(store, preference, &options))
+        };
+        out_of_reach.into_iter().map(refusal).collect()
+    }
+
+    fn adopt(&self, document: &Bytes) -> Option<Generation> {
+        let cluster = serde_json::from_slice::<Cluster>(document).ok()?;
+        let told = cluster.generation;
+        if told > self.front.replica.view().generation() {
+            (self.front.adopt)(cluster);
+        }
+        Some(told)
+    }
+
+    async fn pause(&self, pause: Duration) {
+        self.front.pause(pause).await;
+    }
+
+    /// Puts and deletes go apart.
+    fn messages(&self, errand: Errand) -> Vec<Errand> {
+        if errand.node == self.front.replica.node() {
+            return vec![errand];
+        }
+        let deletes = |key: &KeyIndex| self.orders[key.position()].1.value == Value::Tombstone;
+        let (deletes, puts): (Vec<_>, Vec<_>) = errand.keys.iter().copied().partition(deletes);
+        let bytes = |key: &KeyIndex| order_bytes(&self.orders[key.position()]);
+        let messages = [puts, deletes].into_iter().flat_map(|keys| parcels(keys, bytes));
+        messages.map(|keys| Errand { keys: keys.into(), ..errand.clone() }).collect()
+    }
+
+    fn messages_at_once(&self) -> usize {
+        usize::MAX
+    }
+
+    async fn carry(&self, at: At, errand: Errand) -> (NodeId, Answers) {
+        let own = errand.node == self.front.replica.node();
+        let answers = match (own, errand.targets.is_empty()) {
+            (false, _) => self.pass_on(&at, &errand).await,
+            (true, true) => self.write_here(&at, &errand).await,
+            (true, false) => self.stand_in(&at, &errand).await,
+        };
+        (errand.node, answers)
+    }
+}
+
+impl Orders<'_> {
+    /// The request's options with what is left of its time.
+    fn left(&self) -> RequestOptions {
+        let left = self.end.since(self.front.clock().now()).as_millis();
+        RequestOptions { deadline_ms: u32::try_from(left).unwrap_or(u32::MAX).max(1), ..self.options.clone() }
+    }
+
+    async fn write_here(&self, (view, store): &At, errand: &Errand) -> Answers {
+        let (front, options) = (self.front, self.left());
+        if let [key] = errand.keys[..] {
+            let (name, order) = &self.orders[key.position()];
+            let written = front.write_here(view, store, name, order.clone(), &options).await;
+            return smallvec![(key, written.map_err(CallError::Refused))];
+        }
+        let positions: Vec<usize> = errand.keys.iter().map(|key| key.position()).collect();
+        let written = front.write_many_here(view, store, self.orders, &positions, &options).await;
+        let written = written.into_iter().map(|answer| answer.map_err(CallError::Refused));
+        errand.keys.iter().copied().zip(written).collect()
+    }
+
+    async fn stand_in(&self, (view, store): &At, errand: &Errand) -> Answers {
+        let options = &self.left();
+        let hints: Vec<(KeyIndex, NodeId)> =
+            errand.keys.iter().copied().zip(errand.targets.iter().copied()).collect();
+        let hints = hints.into_iter().map(|(key, target)| async move {
+            let (name, order) = &self.orders[key.position()];
+            let written =
+                self.front.write_as_fallback(view, store, target, name, order.clone(), options).await;
+            (key, written.map_err(CallError::Refused))
+        });
+        stream::iter(hints).buffered(HINTS_TOGETHER).collect::<Vec<_>>().await.into()
+    }
+
+    async fn pass_on(&self, at: &At, errand: &Errand) -> Answers {
+        let answer = match self.front.peers.call(errand.node, self.request(at, &errand.keys)) {
+            Call::Ready(answer) => answer,
+            Call::Pending(answer) => answer.await,
+        };
+        match answer {
+            Ok(Response::Written(written)) if errand.keys.len() == 1 => all(&errand.keys, &Ok(written)),
+            Ok(Response::MultiWritten(written)) if written.results.len() == errand.keys.len() => {
+                let results = written.results.into_iter().map(|result| result.map_err(CallError::Refused));
+                errand.keys.iter().copied().zip(results).collect()
+            }
+            Ok(_) => all(&errand.keys, &Err(CallError::Broken)),
+            Err(error) => all(&errand.keys, &Err(error)),
+        }
+    }
+
+    /// The message that passes on these writes, which are all puts or all deletes.
+    fn request(&self, (view, store): &At, keys: &[KeyIndex]) -> Request {
+        let (store, generation, options) =
+            (store.reference().clone(), view.cluster().generation, self.left());
+        if let [key] = keys {
+            let (key, WriteOrder { context, condition, expires, value }) =
+                self.orders[key.position()].clone();
+            return match value {
+                Value::Present(value) => {
+                    Put { store, generation, options, key, context, expires, condition, value }.into()
+                }
+                Value::Tombstone => Delete { store, generation, options, key, context, condition }.into(),
+            };
+        }
+        let (mut puts, mut deletes) = (Vec::new(), Vec::new());
+        for key in keys {
+            let (key, WriteOrder { context, condition, expires, value }) =
+                self.orders[key.position()].clone();
+            match value {
+                Value::Present(value) => puts.push(PutEntry { key, context, expires, condition, value }),
+                Value::Tombstone => deletes.push(DeleteEntry { key, context, condition }),
+            }
+        }
+        assert!(puts.is_empty() || deletes.is_empty(), "puts and deletes go apart");
+        match deletes.is_empty() {
+            true => MultiPut { store, generation, options, entries: puts }.into(),
+            false => MultiDelete { store, generation, options, entries: deletes }.into(),
+        }
+    }
+}
+
+/// Bytes that an order takes in a message, as good as exactly.
+fn order_bytes((key, order): &(Bytes, WriteOrder)) -> usize {
+    let context = order.context.as_ref().map_or(0, |context| context.vector.entries().len() * 24);
+    key.len() + context + 32 + if let Value::Present(value) = &order.value { value.len() } else { 0 }
+}
