@@ -84,6 +84,15 @@ def create_delete(client: Client, path: str) -> Iterator[Any]:
         yield client.delete_async(f"{path}/{run}-{number}")
 
 
+def create(client: Client, path: str) -> Iterator[Any]:
+    """Creations alone; the directory grows as for whoever loads one."""
+    run = time.monotonic_ns()
+    number = 0
+    while True:
+        number += 1
+        yield client.create_async(f"{path}/c{run}-{number}", VALUE)
+
+
 def set_value(client: Client, path: str) -> Iterator[Any]:
     while True:
         yield client.set_async(f"{path}/stays", VALUE)
@@ -106,6 +115,7 @@ def get_directory(client: Client, path: str) -> Iterator[Any]:
 
 WORKLOADS = [
     Workload("create+delete", create_delete),
+    Workload("create only", create),
     Workload("set", set_value),
     Workload("get", get_value),
     # Nodes with children, whose Stat ParKazoo reads in two places.
@@ -141,6 +151,26 @@ def run_asynchronous(client: Client, workload: Workload, count: int) -> None:
         flying.append(next(steps))
     while flying:
         flying.popleft().get()
+
+
+def run_pipelining(
+    client: Client, workload: Workload, threads: int, count: int
+) -> None:
+    """`count` operations by `threads` callers that share the `WINDOW`."""
+
+    def call(number: int) -> None:
+        flying: deque[Any] = deque()
+        steps = workload.steps(client, f"/bench/{number}")
+        for _ in range(count // threads):
+            if len(flying) >= WINDOW // threads:
+                flying.popleft().get()
+            flying.append(next(steps))
+        while flying:
+            flying.popleft().get()
+
+    callers = [client.handler.spawn(call, number) for number in range(threads)]
+    for caller in callers:
+        caller.join()
 
 
 def own_cpu() -> float:
@@ -180,16 +210,19 @@ def measure(
     count: int,
     handler: str = "threading",
 ) -> Sample:
-    """One timed run; `mode` is the number of threads, or 0 for asynchronous."""
-    with started(factory, ensemble.hosts, mode, handler) as client:
+    """One timed run; `mode` is the number of threads that wait, or 0 for one that does
+    not; so many that do not, if it is negative."""
+    with started(factory, ensemble.hosts, abs(mode), handler) as client:
 
         def run(operations: int) -> None:
-            if mode:
+            if mode < 0:
+                run_pipelining(client, workload, -mode, operations)
+            elif mode:
                 run_threaded(client, workload, mode, operations)
             else:
                 run_asynchronous(client, workload, operations)
 
-        run(max(count // 10, 2 * mode))
+        run(max(count // 10, 2 * abs(mode)))
         server, cpu, clock = cpu_seconds(ensemble.pids), own_cpu(), time.monotonic()
         run(count)
         clock, cpu = time.monotonic() - clock, own_cpu() - cpu
@@ -225,7 +258,9 @@ def compare(
 
 
 def row(workload: str, mode: int, samples: dict[str, list[Sample]]) -> str:
-    label = f"{mode} waiting" if mode else "pipelined"
+    label = f"{mode} waiting" if mode > 0 else "pipelined"
+    if mode < 0:
+        label = f"{-mode} pipelining"
     cells = [workload, label]
     base = samples["kazoo"]
     for kind, measured in samples.items():
@@ -259,7 +294,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=3000, help="operations per run")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--modes", default="1,10,50,0", help="threads; 0: asynchronous")
+    parser.add_argument(
+        "--modes", default="1,10,50,0", help="threads; 0: one pipelines; -10: ten do"
+    )
     parser.add_argument("--handler", choices=sorted(HANDLERS), default="threading")
     parser.add_argument("--only", default="", help="workloads whose name has this")
     arguments = parser.parse_args()

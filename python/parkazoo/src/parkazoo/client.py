@@ -48,7 +48,7 @@ from parkazoo.requests import ON_ONE_PATH, named, passed_through
 from parkazoo.sessions import Sessions
 from parkazoo.steps import Call, Multi, ShardsApart
 from parkazoo.watching import Watches
-from parkazoo.wire import Fenced, refuse_unsendable
+from parkazoo.wire import Guarded, refuse_unsendable
 
 
 class ParKazooClient(Facade):
@@ -355,7 +355,11 @@ class ParKazooClient(Facade):
 
     def _keeps_waiting(self) -> bool:
         """Do requests wait for the connection, or for those that did?"""
-        return not self._may_send() or bool(self._queue) or self._flushing
+        return not self._may_send() or self._kept_waiting()
+
+    def _kept_waiting(self) -> bool:
+        waits = bool(self._queue) or self._flushing
+        return waits or not self._sessions.trusted()
 
     def _remove(self, path: str) -> Any:
         """Delete a node (given by logical path, chroot included) with all below it,
@@ -374,8 +378,7 @@ class ParKazooClient(Facade):
         except BadArgumentsError as refusal:  # also of what waits for a connection
             async_object.set_exception(refusal)
             return False
-        connected = self._state == KeeperState.CONNECTED
-        if connected and not self._queue and not self._flushing:
+        if self._state == KeeperState.CONNECTED and not self._kept_waiting():
             self._dispatch(request, async_object)
             return None
         if self._state == KeeperState.AUTH_FAILED:
@@ -401,7 +404,7 @@ class ParKazooClient(Facade):
             elif error is not None:
                 self._refuse_waiting(error)
             return None
-        if self._queue or self._flushing:
+        if self._kept_waiting():
             self._queue.append((request, async_object))
             self._flush()
         else:
@@ -424,7 +427,7 @@ class ParKazooClient(Facade):
                 self._queue.popleft()[1].set_exception(why)
 
     def _flush(self) -> None:
-        """Send what waited for the connection, in order.
+        """Send what waited for a connection, or for `trusted`, in order.
 
         One thread at a time does. What is asked for meanwhile is queued, so that it
         cannot overtake what was taken from the queue and is not sent yet.
@@ -439,10 +442,12 @@ class ParKazooClient(Facade):
         except BaseException:
             self._flushing = False
             raise
+        if self._queue and self._may_send():
+            self._sessions.ask_for_proof()
 
     def _next_waiting(self) -> Any:
         with self._flush_lock:
-            if self._may_send():
+            if self._may_send() and self._sessions.trusted():
                 with suppress(IndexError):
                     return self._queue.popleft()
             self._flushing = False
@@ -510,7 +515,7 @@ class ParKazooClient(Facade):
                     reply.set_exception(ShardsApart())
                     return
                 fences += ((fence(other), table.fences[other]),)
-            request = Fenced(fences, request.operations)
+            request = Guarded(fences, request.operations)
         elif getattr(request, "watcher", None) is not None:
             request = request._replace(watcher=request.watcher.at(ensemble))
         if later is not None and type(request) is BucketStat and not self.strict_reads:

@@ -79,7 +79,9 @@ from kazoo.protocol.serialization import (
 )
 from kazoo.protocol.states import KeeperState
 
+from parkazoo.proof import Proof, now
 from parkazoo.waiting import Waiting
+from parkazoo.wire import Guarded
 
 # One recv takes at most this much. Larger than a batch of small replies, small
 # enough that allocating it is cheap; a larger reply is put together from several.
@@ -115,7 +117,9 @@ _MORE_THAN_A_RESULT = (Close, Transaction)
 
 
 def _refuse(async_object: Any, error: Exception) -> None:
-    if async_object is not None:
+    if isinstance(error, ConnectionLoss):
+        async_object.set_exception(error)
+    elif async_object is not None:
         what = f"{type(error).__name__}: {error}"  # not its repr, which has passwords
         refusal = BadArgumentsError(f"this cannot be sent to a server: {what}")
         refusal.__cause__ = error
@@ -148,6 +152,8 @@ class BatchingConnection(ConnectionHandler):
         self._missing = 0
         self._parts: list[bytes] = []
         self._heard_at = self._asked_at = 0.0
+        self.proof = Proof()
+        self._logged = False  # asked for each batch, since it costs
         self._send_seconds = self._read_seconds = 0.0
 
     def wait_with(self, handler: Any) -> None:
@@ -196,6 +202,7 @@ class BatchingConnection(ConnectionHandler):
         return max(self._heard_at + patience, self._asked_at + half)
 
     def _send_ping(self, connect_timeout: float) -> None:
+        self.proof.pinging()
         if not self.client._pending:
             self._asked_at = time.monotonic()
         super()._send_ping(connect_timeout)
@@ -211,6 +218,7 @@ class BatchingConnection(ConnectionHandler):
             self.handler.forget()
 
     def _connect(self, host: str, hostip: str, port: int) -> tuple[float, float]:
+        self.proof.connecting()
         try:
             timeouts: tuple[float, float] = super()._connect(host, hostip, port)
         except ConnectionDropped:
@@ -221,6 +229,7 @@ class BatchingConnection(ConnectionHandler):
             raise AuthFailedError from None
         self._heard_at = time.monotonic()
         self._read_seconds, self._send_seconds = (each / 1000 for each in timeouts)
+        self.proof.connected(self._read_seconds)
         self.client.connection_made()
         return timeouts
 
@@ -274,8 +283,10 @@ class BatchingConnection(ConnectionHandler):
         """
         queue, pending = self.client._queue, self.client._pending
         self.handler.refuse_silence()
-        logged = self.logger.isEnabledFor(logging.DEBUG)
+        self._logged = logged = self.logger.isEnabledFor(logging.DEBUG)
         frames = bytearray()
+        since, guarded = now(), False
+        doubt = self.client.doubt(since)
         refused: list[tuple[Any, Exception]] = []
         try:
             while queue and len(frames) < SEND_BYTES_MAX:
@@ -285,6 +296,12 @@ class BatchingConnection(ConnectionHandler):
                 if request is _CONNECTION_DROP:
                     raise ConnectionDropped("Connection dropped: Testing")
                 kind = request.type
+                if type(request) is Guarded:
+                    if doubt is not None:
+                        queue.popleft()
+                        refused.append((async_object, doubt))
+                        continue
+                    guarded = True
                 xid = AUTH_XID if kind == Auth.type else self._next_xid()
                 try:
                     body = request.serialize()
@@ -306,6 +323,10 @@ class BatchingConnection(ConnectionHandler):
                 queue.popleft()
         finally:  # what came before one that drops the connection is sent, too
             try:
+                if frames:
+                    self.proof.sending(pending[-1][2], since)
+                if guarded and (late := self.client.doubt(now())) is not None:
+                    raise ConnectionDropped(str(late))
                 self._write_now(frames, connect_timeout)
             finally:
                 for async_object, reason in refused:
@@ -411,17 +432,18 @@ class BatchingConnection(ConnectionHandler):
             chunk = b"".join([*self._parts, chunk])
             self._parts = []
         self._missing = 0
-        logged = self.logger.isEnabledFor(logging.DEBUG)
-        start, end = 0, len(chunk)
+        start, end, probe = 0, len(chunk), self.proof.probe
         while end - start >= _FRAME_BYTES_MIN:
             length, xid, zxid, error = _length_and_header.unpack_from(chunk, start)
             after = start + _LENGTH_BYTES + length
             if after > end:
                 self._missing = after - end
                 break
+            if xid == probe and xid:
+                self.proof.answered()
+                self.client.proven()
             if (
-                logged
-                or error
+                error
                 or xid <= 0
                 or not self._answered(xid, zxid, chunk, start + _FRAME_BYTES_MIN)
             ) and self._deal_with(chunk, start + _LENGTH_BYTES) == CLOSE_RESPONSE:
@@ -460,6 +482,8 @@ class BatchingConnection(ConnectionHandler):
             self.logger.exception("reply to %s not understood", request)
             async_object.set_exception(error)
         else:
+            if self._logged:
+                self.logger.debug("Received response(xid=%s): %r", xid, response)
             async_object.set(response)
         return True
 
@@ -472,6 +496,8 @@ class BatchingConnection(ConnectionHandler):
         elif header.xid == PING_XID:
             self.logger.log(BLATHER, "Received Ping")
             self.ping_outstanding.clear()
+            self.proof.pinged()
+            self.client.proven()
         elif header.xid == AUTH_XID:
             self.logger.log(BLATHER, "Received AUTH")
             async_object = self._pending_authentication()
@@ -536,6 +562,13 @@ class BatchingClient(KazooClient):
 
     def connection_made(self) -> None:
         """There is a connection, authenticated; nothing has been sent on it."""
+
+    def proven(self) -> None:
+        """The session was there, later than was known."""
+
+    def doubt(self, at: float) -> ConnectionLoss | None:
+        """Why what is guarded must not be sent now, if so."""
+        return None
 
     def watch_left(self, request: Any, error: int) -> None:
         """A request with a watch was answered; `error` is the code, or 0."""

@@ -84,6 +84,8 @@ class Owner(Protocol):
     def refusal(self, ensemble: EnsembleClient) -> NamespaceMismatch | None: ...
     def has_left(self, ensemble: EnsembleClient) -> bool: ...
     def look_behind(self, ensemble: EnsembleClient) -> None: ...
+    def proven(self) -> None: ...
+    def trusted(self, at: float) -> bool: ...
     def configuration_seen(
         self, ensemble: EnsembleClient, data: Any, number: int
     ) -> None: ...
@@ -144,6 +146,7 @@ class EnsembleClient(BatchingClient):
     `stranded`: those that it names have been asked, and know of no newer table.
     `looking`: whether servers that turn it away know less than it has seen.
     `away_since`: since when there is no connection; None while there is one.
+    `_proving`: it was asked for an answer, because it had not been heard for long.
     `shared`: the newest shared read, while nothing behind it keeps others from it.
     """
 
@@ -167,6 +170,7 @@ class EnsembleClient(BatchingClient):
         self.seeking = self.stranded = False
         self.looking = Looking()
         self.away_since: float | None = time.monotonic()
+        self._proving = False
         self._made: Any = None
         self.shared: Shared | None = None
         self._asking = owner.handler.lock_object()
@@ -327,6 +331,29 @@ class EnsembleClient(BatchingClient):
         if why is not None:
             self._end_queued(why)
         raise Refused(str(why or self.removed))
+
+    # -- is the session there? -------------------------------------------------------
+
+    def prove(self) -> None:
+        """Ask for an answer, whatever it is, unless that was done already."""
+        if not self._proving:
+            self._proving = True
+            self.submit(Exists("/", None), Reply(self._proved, self._proved))
+
+    def _proved(self, _: Any) -> None:
+        self._proving = False
+
+    def proven(self) -> None:
+        if self.owner is not None:
+            self.owner.proven()
+
+    def doubt(self, at: float) -> ConnectionLoss | None:
+        if self.owner is None or self.owner.trusted(at):
+            return None
+        return ConnectionLoss(
+            f"a write was not sent to ensemble {self.name}: another ensemble was not"
+            " heard for two thirds of the session's time, so a lock may be lost"
+        )
 
     def turned_away(self) -> None:
         """Servers do so without a word if we have seen more than they know.

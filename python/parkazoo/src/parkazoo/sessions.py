@@ -36,6 +36,7 @@ from parkazoo.ensemble import EnsembleClient
 from parkazoo.errors import NamespaceMismatch
 from parkazoo.mapping import ConfigurationInvalid, Table
 from parkazoo.naming import STRANGER_SECONDS
+from parkazoo.proof import now
 
 if TYPE_CHECKING:
     from parkazoo.client import ParKazooClient
@@ -58,6 +59,8 @@ class Sessions:
     `patience`: how long the other hosts given are waited for, when one has a table.
     `losses` changes with each; `loss` is the error of what was under way then.
     `finding`: the routine that looks for the table, or makes it, holds it.
+    `_trusted_until`: all sessions are known to be there until then, at least; it
+    changes under `_trust_lock`.
     `identity`: sessions that were given to us and have not gone on yet, by member.
     """
 
@@ -78,6 +81,8 @@ class Sessions:
         self.losses = 0
         self.loss: type[Exception] = SessionExpiredError
         self.epoch = self.opening = 0
+        self._trusted_until = 0.0
+        self._trust_lock = self.handler.lock_object()
         self.finding = self.handler.lock_object()
         self.identity: dict[str | None, tuple[int, bytes]] = {}
         self.routine: Any = None
@@ -268,6 +273,8 @@ class Sessions:
     def ensemble_changed(self, ensemble: EnsembleClient, state: str) -> None:
         """Called on the connection's thread, as Kazoo would call its listeners."""
         self.signal.set()
+        with self._trust_lock:
+            self._trusted_until = 0.0
         if ensemble.closing or not self.running:
             return
         if state == KazooState.LOST:
@@ -278,6 +285,37 @@ class Sessions:
         elif ensemble.counted and not self.lost:
             with self.lock:
                 self.client._session_callback(KeeperState.CONNECTING)
+
+    def trusted(self, at: float | None = None) -> bool:
+        """Are all sessions known to be there? Not if one has not answered for two
+        thirds of its time, because it is silent, or because this process was stopped.
+
+        Of a degraded client only those that are connected are asked about: it goes on
+        without the others, and has said so.
+        """
+        at = now() if at is None else at
+        if at < self._trusted_until:
+            return True
+        with self._trust_lock:
+            asked = [each._connection.proof.until for each in self._relied_on()]
+            self._trusted_until = min(asked, default=at)
+            return not asked or at < self._trusted_until
+
+    def _relied_on(self) -> list[EnsembleClient]:
+        known = [e for e in list(self.by_name.values()) if e.counted and e.opened]
+        return [e for e in known if e.connected or not self.client.degraded]
+
+    def ask_for_proof(self) -> None:
+        """Of the sessions that keep requests waiting. `proven` is called with it."""
+        at = now()
+        for ensemble in self._relied_on():
+            if ensemble.connected and ensemble._connection.proof.until <= at:
+                ensemble.prove()
+
+    def proven(self) -> None:
+        """One is known to have been there later than was known: go on, if that does."""
+        if self.client._queue:
+            self.client._flush()
 
     def _report(self) -> None:
         """CONNECTED, if every session is and none is being renewed."""

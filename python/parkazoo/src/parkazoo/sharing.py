@@ -19,7 +19,7 @@ from typing import Any
 from kazoo.protocol.serialization import Exists, GetACL, GetData
 
 from parkazoo.layout import BucketStat
-from parkazoo.wire import Fenced
+from parkazoo.wire import Guarded
 
 _OF_ONE_NODE = (Exists, GetACL, GetData)
 
@@ -59,7 +59,7 @@ class Shared:
         kind, home = type(request), self.request.home
         if home is None:
             return False
-        if kind is Fenced:
+        if kind is Guarded:
             return bool(request.only_sets(home))
         return kind in _OF_ONE_NODE and bool(request.path == home)
 

@@ -191,6 +191,16 @@ class Fenced:
         raise ValueError("a multi was refused and no operation is the reason")
 
 
+class Guarded(Fenced):
+    """A user's write: sent only while every session of its client is known to be there.
+
+    A lock may be an ephemeral in one of the other sessions, and nobody there would
+    refuse this write if that has expired.
+    """
+
+    __slots__ = ()
+
+
 def results_of(reply: Any) -> list[Any]:
     """The operations' results.
 
