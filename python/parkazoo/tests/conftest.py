@@ -1,8 +1,9 @@
 """Fixtures: real ensembles for every test, reused between tests and emptied first.
 
 A JVM takes most of a second to start, so ensembles are kept for the whole run in
-a pool and handed out empty. A test may pause or kill what it was given; whatever
-does not serve afterwards is started again before the next test sees it.
+a pool, one for each runner (`pytest -n`), and handed out empty. A test may pause or
+kill what it was given; whatever does not serve afterwards is started again before the
+next test sees it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,26 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from parkazoo import ParKazooClient, sessions
 from parkazoo.connection import BatchingClient
+from selection import fits, lines, only_in_full
 from servers import PATIENCE_SECONDS, SUPERUSER, Ensemble, start_ensembles
 
 EnsembleFactory = Callable[..., list[Ensemble]]
 Maker = Callable[..., ParKazooClient]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Marks what `full.txt` names, and refuses a name that no test has."""
+    tests = [item.nodeid.rpartition("tests/")[2] for item in items]
+    for item, test in zip(items, tests, strict=True):
+        if only_in_full(test):
+            item.add_marker("fault")
+    if all("::" not in argument and ".py" not in argument for argument in config.args):
+        for line in lines():
+            if not any(fits(line.lstrip("!"), test) for test in tests):
+                raise pytest.UsageError(f"tests/full.txt: there is no test {line}")
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,9 @@ from parkazoo import ParKazooClient
 from parkazoo.ensemble import EnsembleClient
 from parkazoo.layout import CONFIG
 from parkazoo.mapping import Table
+from parkazoo.proof import now
 from parkazoo.sharing import Shared
-from parkazoo.wire import Fenced
+from parkazoo.wire import Guarded
 
 
 def stat(version: int = 0, children: int = 0) -> ZnodeStat:
@@ -36,6 +37,8 @@ class Fake:
             ensemble = EnsembleClient(sessions, name, hosts)
             ensemble.opened, ensemble._state = True, KeeperState.CONNECTED
             ensemble._live.set()
+            ensemble._connection.proof.at = now()  # it has just been heard
+            ensemble._connection.proof.seconds = 3600.0
             ensemble._connection.wake = lambda: None  # type: ignore[method-assign]
             sessions.by_name[name] = ensemble
         client._state = KeeperState.CONNECTED
@@ -94,7 +97,7 @@ class Fake:
             reply.set((b"", stat(version, 1)))
         elif kind is GetChildren2:
             reply.set(([f"c{n}" for n in range(children)], stat(0, children)))
-        elif kind is Fenced:
+        elif kind is Guarded:
             reply.set([stat(version, 1) for _ in request.operations])
         else:
             reply.set(stat(0, children))

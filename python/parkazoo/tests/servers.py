@@ -36,6 +36,9 @@ JAVA_FLAGS = (
 # Below the range the kernel hands out for outgoing connections, so that a client
 # of somebody else never sits on a port between our choice and the server's bind.
 PORT_FIRST, PORT_LAST = 12_000, 31_000
+# Test runners work side by side (pytest-xdist), each with ports of its own: between
+# the choice of a port and the server's bind another one must not choose it, too.
+RUNNERS_MAX = 8
 START_SECONDS_MAX = 90.0
 # How long a test waits for what must happen. It passes in a fraction of this; a slow
 # and loaded machine may need most of it.
@@ -95,10 +98,18 @@ def class_path() -> str:
 _ports_taken: set[int] = set()
 
 
+def _ports() -> tuple[int, int]:
+    """The first and the last port of this runner."""
+    runner = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    each = (PORT_LAST - PORT_FIRST) // RUNNERS_MAX
+    first = PORT_FIRST + runner % RUNNERS_MAX * each
+    return first, first + each - 1
+
+
 def free_port() -> int:
     """A loopback port nobody listens on and this process has not handed out yet."""
     for _ in range(1000):
-        port = random.SystemRandom().randint(PORT_FIRST, PORT_LAST)
+        port = random.SystemRandom().randint(*_ports())
         if port in _ports_taken:
             continue
         with socket.socket() as probe:
@@ -420,3 +431,7 @@ def cpu_seconds(pids: Iterable[int]) -> float:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    print(class_path())  # once, before runners that work side by side need it

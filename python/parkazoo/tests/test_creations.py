@@ -40,8 +40,8 @@ def test_a_creation_leaves_nothing_to_the_garbage_collector(
 
 def test_a_creation_answers_as_kazoos(make: Maker) -> None:
     client = make()
-    client.create("/root/d", makepath=True)
-    below = ParKazooClient(client.bootstrap[0] + "/root", timeout=30)
+    client.create("/top/d", makepath=True)
+    below = ParKazooClient(client.bootstrap[0] + "/top", timeout=30)
     with running(below):
         assert below.create("/d/plain", b"1") == "/d/plain"
         path, stat = below.create("/d/n-", b"2", sequence=True, include_data=True)

@@ -30,7 +30,7 @@ from servers import (
     wait_until,
 )
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 # Short, so that the tests are; a starved machine needs longer ones.
 SESSION_SECONDS = float(os.environ.get("PARKAZOO_SESSION_SECONDS", "4"))

@@ -29,7 +29,7 @@ from parkazoo.move import Mover
 from servers import wait_until
 from victim import SESSION_SECONDS, finish, prepare
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 # Which operation of victim.py reaches which steps.
 REACHED_BY = {

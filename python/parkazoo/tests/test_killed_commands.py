@@ -28,7 +28,7 @@ from parkazoo.layout import CONFIG, fence
 from parkazoo.mapping import EnsembleRemoved, Table
 from servers import PATIENCE_SECONDS, wait_until
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 SCRIPT = Path(__file__).resolve().parent / "victim_command.py"
 COMMAND_SECONDS = 400.0

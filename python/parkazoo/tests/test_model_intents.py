@@ -220,7 +220,6 @@ def test_in_every_order_work_left_behind_is_finished_once(
     assert judged(scenario) == states
 
 
-@pytest.mark.fault
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("scenario", "states"),

@@ -24,7 +24,7 @@ from servers import PATIENCE_SECONDS, Ensemble, wait_until
 from test_faults import Turmoil, connect_to, hosts_of
 from test_moves import elsewhere
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 WHOLE = 3  # ensembles, when the third has joined
 # No session is to end here, however busy the machine is.

@@ -170,7 +170,6 @@ def directories_on(client: ParKazooClient, ensemble: str) -> Iterator[str]:
             yield f"/lock{number}"
 
 
-@pytest.mark.fault
 def test_no_late_write_of_a_paused_holder_is_accepted(members: list[Ensemble]) -> None:
     hosts = ";".join(ensemble.hosts for ensemble in members)
     with started(hosts, timeout=60) as client:

@@ -20,7 +20,7 @@ from parkazoo.check import Checker
 from parkazoo.copying import GONE
 from parkazoo.layout import fence
 from parkazoo.move import Mover
-from parkazoo.wire import Fenced
+from parkazoo.wire import Guarded
 from servers import PATIENCE_SECONDS, Ensemble, wait_until
 from test_client import nothing_wrong
 from test_strangers import DIRECTORIES
@@ -226,7 +226,7 @@ def test_a_transaction_waits_for_an_astray_fence_as_other_requests_do(
     submit = owner.submit
 
     def noting(request: Any, reply: Any) -> None:
-        if type(request) is Fenced and fence(bucket) in dict(request.fences):
+        if type(request) is Guarded and fence(bucket) in dict(request.fences):
             sent.append(request)
         submit(request, reply)
 

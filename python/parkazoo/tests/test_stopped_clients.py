@@ -48,7 +48,7 @@ from test_killed_clients import (
 )
 from victim import OPERATIONS, finish, move, prepare
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 ALIVE, EXPIRED, ONE_LOST = "alive", "expired", "one lost"
 # A session that has to live as long as the test needs, and one that has to end soon.

@@ -41,7 +41,7 @@ from test_killed_commands import (
     whole,
 )
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 ALIVE, EXPIRED, SEAT_LOST = "alive", "expired", "seat lost"
 SESSION_SECONDS = {ALIVE: 50.0, EXPIRED: 4.0, SEAT_LOST: 50.0}
