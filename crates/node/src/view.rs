@@ -89,6 +89,15 @@ impl View {
         found.map_or_else(Vec::new, |p| others(&PreferenceList::of(store.definition(), p), node))
     }
 
+    /// Which share of all tokens lies in the partitions that `counts` chooses.
+    pub fn share(&self, counts: impl Fn(PartitionId) -> bool) -> f64 {
+        let partitions = self.cluster.ring.partitions();
+        let ends = partitions.iter().skip(1).map(|next| u128::from(next.start)).chain([1 << 64]);
+        let widths = partitions.iter().zip(ends).filter(|(partition, _)| counts(partition.id));
+        let covered: u128 = widths.map(|(partition, end)| end - u128::from(partition.start)).sum();
+        covered as f64 / (1_u128 << 64) as f64
+    }
+
     /// The name of a node in messages to people.
     pub fn describe(&self, node: NodeId) -> String {
         match self.cluster.node(node) {

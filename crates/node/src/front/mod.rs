@@ -9,9 +9,11 @@
 
 mod multi;
 mod stamp;
+mod walk;
 
 pub use multi::MULTI_ANSWER_BYTES_MAX;
 pub use protocol::quorum::Entry;
+pub use walk::{Met, Position, Stretch, StretchLimit};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +30,7 @@ use wire::error::{ErrorCode, Outcome};
 use wire::messages::{Failure, Got, RequestOptions, Written};
 
 use crate::replica::Replica;
-use crate::stores::{KeyPlace, LocalStore, Stamped, WriteOrder};
+use crate::stores::{Census, KeyPlace, LocalStore, Stamped, WriteOrder};
 use crate::view::View;
 
 /// Takes in a newer cluster document that a peer handed over.
@@ -80,6 +82,11 @@ impl Front {
         let ports = self.peers.ports();
         let jitter = ports.entropy.below(pause.as_nanos() as u64 / 2 + 1);
         ports.clock.sleep(pause + Duration::from_nanos(jitter)).await;
+    }
+
+    /// 64 random bits.
+    pub fn random(&self) -> u64 {
+        self.peers.ports().entropy.next_u64()
     }
 
     /// The wall clock, by which expiry is judged.
@@ -134,6 +141,23 @@ impl Front {
     pub async fn get(&self, store: &str, key: Bytes, options: &RequestOptions) -> Result<Got, Failure> {
         let (view, local) = self.current(store)?;
         self.coordinator.get(&self.scope(&view, &local), key, options).await
+    }
+
+    /// Counts the keys of a store that this node holds, and those of them that expire.
+    ///
+    /// # Errors
+    /// When the store is not known, or its engine refuses.
+    pub async fn census(&self, store: &str) -> Result<Census, Failure> {
+        let (view, local) = self.current(store)?;
+        let (own, now) = (self.replica.node(), self.now());
+        let counting = move || {
+            let mine = view.replicated_by(own, &local);
+            local.census(|partition| mine.contains_key(&partition), now).map(|census| Census {
+                share: view.share(|partition| mine.contains_key(&partition)),
+                ..census
+            })
+        };
+        self.replica.clone().waiting(counting).await?
     }
 
     /// Writes a key to its write quorum.

@@ -14,6 +14,7 @@ mod store;
 mod tombstones;
 
 pub use expiry::EXPIRY_MARGIN;
+pub use scan::Census;
 pub use stamper::Stamper;
 pub use store::{KeyPlace, LocalStore, Stamped, WriteOrder};
 pub(crate) use store::{check_condition, check_size, decode, encode, refuse, stamp};

@@ -4,7 +4,7 @@
 //! a partition that was lost and is being refilled is refused, and a page says how many damaged records it left out.
 
 use bytes::Bytes;
-use model::{PartitionId, Token, VersionSet};
+use model::{PartitionId, Token, VersionSet, WallMillis};
 use storage::{ScanCursor, ScanLimit};
 use wire::messages::Failure;
 
@@ -21,7 +21,69 @@ pub(crate) struct Scan {
     pub(crate) next: Option<ScanCursor>,
 }
 
+/// Records that a census looks at; beyond them it goes by what it has seen.
+const CENSUS_RECORDS_MAX: usize = 10_000;
+/// Bytes of records after which a census has seen enough.
+const CENSUS_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// What a node holds of a store, as a plain client sees it: exact as long as a census can look at every record.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Census {
+    /// Keys with a value.
+    pub keys: u64,
+    /// Of them, those that expire.
+    pub expiring: u64,
+    /// How long those have left on average, in milliseconds.
+    pub left_ms_mean: u64,
+    /// The share of all tokens that the node is responsible for.
+    pub share: f64,
+}
+
 impl LocalStore {
+    /// Counts the keys of the partitions that `counts` chooses. The engine knows how many records there are; how many
+    /// of them are deleted or expired, some of them have to tell. It may wait for the disk.
+    ///
+    /// # Errors
+    /// What the engine refuses, and `Corrupt` for a record that is whole and makes no sense.
+    pub(crate) fn census(
+        &self,
+        counts: impl Fn(PartitionId) -> bool,
+        now: WallMillis,
+    ) -> Result<Census, Failure> {
+        let (mut records, mut seen, mut bytes) = (0_u64, 0_u64, 0);
+        let (mut live, mut expiring, mut left_ms) = (0_u64, 0_u64, 0_u64);
+        for (partition, count) in self.engine().partitions() {
+            if !counts(partition) {
+                continue;
+            }
+            records += count;
+            let records_max = CENSUS_RECORDS_MAX.saturating_sub(seen as usize);
+            let bytes_max = CENSUS_BYTES_MAX.saturating_sub(bytes);
+            if records_max == 0 || bytes_max == 0 {
+                continue;
+            }
+            let page =
+                self.engine().scan(partition, None, ScanLimit { records_max, bytes_max }).map_err(refuse)?;
+            for (_, record) in page.records {
+                seen += 1;
+                bytes += record.len();
+                let set = decode(&record, partition)?.1;
+                let Some(winner) = set.winner().filter(|winner| winner.live(now).is_some()) else { continue };
+                live += 1;
+                if let Some(expires) = winner.expires {
+                    expiring += 1;
+                    left_ms = left_ms.saturating_add(expires.0.saturating_sub(now.0));
+                }
+            }
+        }
+        let of_all = |part: u64| match seen {
+            0 => 0,
+            _ => (u128::from(records) * u128::from(part) / u128::from(seen)) as u64,
+        };
+        let left_ms_mean = left_ms.checked_div(expiring).unwrap_or(0);
+        Ok(Census { keys: of_all(live), expiring: of_all(expiring), left_ms_mean, share: 1.0 })
+    }
+
     /// One page of what is here of a partition, be it all there is or not.
     ///
     /// # Errors

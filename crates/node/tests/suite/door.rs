@@ -146,3 +146,111 @@ async fn siblings_appear_in_the_store_that_keeps_them() {
     redis.send(b"TONTINE.SIBLINGS k\r\n").await;
     redis.expect("*2\r\n").await;
 }
+
+#[tokio::test]
+async fn plain_commands_that_programs_use_answer_as_redis_does() {
+    let mut redis = Connection::open().await;
+    redis.ask("SETNX k 1", ":1\r\n").await;
+    redis.ask("SETNX k 2", ":0\r\n").await;
+    redis.ask("GETSET k 10", "$1\r\n1\r\n").await;
+    redis.ask("OBJECT ENCODING k", "$3\r\nint\r\n").await;
+    redis.ask("TYPE k", "+string\r\n").await;
+    redis.ask("TYPE absent", "+none\r\n").await;
+    redis.ask("TOUCH k k absent", ":2\r\n").await;
+    redis.ask("GETRANGE k 0 0", "$1\r\n1\r\n").await;
+    redis.ask("SUBSTR k -1 -1", "$1\r\n0\r\n").await;
+    redis.ask("EXPIRETIME k", ":-1\r\n").await;
+    redis.ask("EXPIREAT k 4102444800", ":1\r\n").await;
+    redis.ask("EXPIRETIME k", ":4102444800\r\n").await;
+    redis.ask("PEXPIRETIME k", ":4102444800000\r\n").await;
+    redis.ask("GETEX k PERSIST", "$2\r\n10\r\n").await;
+    redis.ask("PEXPIREAT k 4102444800001 NX", ":1\r\n").await;
+    redis.ask("PEXPIRETIME k", ":4102444800001\r\n").await;
+    redis.ask("GETEX k EX 100", "$2\r\n10\r\n").await;
+    redis.ask("TTL k", ":100\r\n").await;
+    redis.ask("GETEX k EXAT 1", "$2\r\n10\r\n").await;
+    redis.ask("GETEX k", "$-1\r\n").await;
+    redis.ask("PSETEX k 100000 v", "+OK\r\n").await;
+    redis.ask("TTL k", ":100\r\n").await;
+    redis.ask("GETDEL k", "$1\r\nv\r\n").await;
+    redis.ask("GETDEL k", "$-1\r\n").await;
+    redis.ask("PSETEX k 0 v", "-ERR invalid expire time in 'psetex' command\r\n").await;
+    redis.ask("CONFIG GET maxmemory-p*", "*2\r\n$16\r\nmaxmemory-policy\r\n$10\r\nnoeviction\r\n").await;
+    redis.ask("CONFIG SET save x", "-ERR a client cannot change settings").await;
+}
+
+#[tokio::test]
+async fn keys_are_counted_listed_and_walked() {
+    let mut redis = Connection::open().await;
+    redis.ask("DBSIZE", ":0\r\n").await;
+    redis.ask("RANDOMKEY", "$-1\r\n").await;
+    redis.ask("SCAN 0", "*2\r\n$1\r\n0\r\n*0\r\n").await;
+    redis.ask("INFO keyspace", "$12\r\n# Keyspace\r\n\r\n").await;
+    redis.ask("MSET a 1 b 2 gone 3", "+OK\r\n").await;
+    redis.ask("SET c 3 EX 1000", "+OK\r\n").await;
+    redis.ask("DEL gone", ":1\r\n").await;
+    redis.ask("DBSIZE", ":3\r\n").await;
+    redis.ask("KEYS [c-x]", "*1\r\n$1\r\nc\r\n").await;
+    redis.ask("SCAN 0 MATCH b COUNT 100", "*2\r\n$1\r\n0\r\n*1\r\n$1\r\nb\r\n").await;
+    redis.ask("SCAN 0 TYPE list COUNT 100", "*2\r\n$1\r\n0\r\n*0\r\n").await;
+    redis.ask("SCAN x", "-ERR invalid cursor\r\n").await;
+    redis.ask("SCAN 0 COUNT 0", "-ERR syntax error\r\n").await;
+    redis.ask("MSET a 1 c 3", "+OK\r\n").await;
+    redis.ask("DEL b c", ":2\r\n").await;
+    redis.ask("RANDOMKEY", "$1\r\na\r\n").await;
+    redis.send(b"INFO keyspace\r\n").await;
+    redis.expect("$44\r\n# Keyspace\r\ndb0:keys=1,expires=0,avg_ttl=0\r\n\r\n").await;
+}
+
+#[tokio::test]
+async fn a_walk_in_a_pipeline_sees_what_was_sent_before_it_and_nothing_after() {
+    let mut redis = Connection::open().await;
+    redis.send(b"SET a 1\r\nKEYS *\r\nDEL a\r\nKEYS *\r\nSET b 1\r\nKEYS *\r\n").await;
+    redis.expect("+OK\r\n*1\r\n$1\r\na\r\n:1\r\n*0\r\n+OK\r\n*1\r\n$1\r\nb\r\n").await;
+}
+
+#[tokio::test]
+async fn commands_that_are_refused_on_purpose_say_why_and_what_to_use_instead() {
+    let mut redis = Connection::open().await;
+    for (command, part) in [
+        ("INCR n", "Tontine has no counters"),
+        ("hset h f v", "Tontine has no hashes"),
+        ("FLUSHALL", "SCAN"),
+        ("EVAL x 0", "Tontine runs no scripts"),
+        ("SUBSCRIBE a", "Use a message broker"),
+        ("CLUSTER SLOTS", "Any node answers for any key"),
+    ] {
+        let name = command.split(' ').next().unwrap().to_uppercase();
+        redis.send(format!("{command}\r\n").as_bytes()).await;
+        let said = redis.lines(1).await.remove(0);
+        assert!(said.starts_with(&format!("-ERR unknown command '{name}': ")), "{said}");
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+/// The page lists every command, and no command that is not there.
+#[tokio::test]
+async fn the_reference_page_lists_exactly_the_commands_that_there_are() {
+    let mut redis = Connection::open().await;
+    redis.send(b"COMMAND COUNT\r\n").await;
+    let count: usize = redis.lines(1).await[0].trim_start_matches(':').parse().unwrap();
+    redis.send(b"COMMAND LIST\r\n").await;
+    let mut known: Vec<String> = redis.lines(1 + 2 * count).await.into_iter().skip(2).step_by(2).collect();
+    known.sort();
+
+    let page = include_str!("../../../../docs/reference/resp.md");
+    let tables =
+        page.split("\n## ").filter(|part| part.starts_with("Commands") || part.starts_with("Our own"));
+    let rows = tables.flat_map(str::lines).filter(|line| line.starts_with("| `"));
+    let mut listed: Vec<String> = rows
+        .flat_map(|row| {
+            // Commands stand in code in the first column, each before its arguments.
+            let row = row.replace("\\|", "/");
+            let column = row.split('|').nth(1).unwrap().to_owned();
+            let codes = column.split('`').skip(1).step_by(2);
+            codes.map(|code| code.split(' ').next().unwrap().to_lowercase()).collect::<Vec<_>>()
+        })
+        .collect();
+    listed.sort();
+    assert_eq!(listed, known, "docs/reference/resp.md and the commands that a node carries out");
+}

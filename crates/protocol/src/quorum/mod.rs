@@ -5,7 +5,7 @@
 //! what to send, and answers exactly once: an `Answer`, or a `Refresh` when a replica knows a newer ring. After the
 //! answer it goes on until stragglers are repaired or hinted; then [`deadline`](Get::deadline) is `None`. Before a
 //! write is refused because too few nodes seem to be there, a [`Probe`] asks those that are suspected. Which node stamps
-//! a write and then drives it, [`Stamp`] decides.
+//! a write and then drives it, [`Stamp`] decides. A [`Walk`] reads a partition in order, from as many replicas as a get.
 //!
 //! ```text
 //!             hedge_after                                  deadline
@@ -36,6 +36,7 @@ mod planted;
 mod probe;
 mod replica_error;
 mod stamp;
+mod walk;
 mod write;
 
 pub use get::{Get, GetAction, GetActions, GetEvent, GetFailure, GetOutcome};
@@ -50,4 +51,5 @@ pub use replica_error::{Errors, ReplicaError};
 pub use stamp::{
     Entry, Stamp, StampAction, StampActions, StampEvent, StampKeys, StampOptions, StampOutcome, StampReply,
 };
+pub use walk::{Ask, Place, Record, TooFew, Walk};
 pub use write::{Local, Origin, Write, WriteAction, WriteActions, WriteEvent, WriteOutcome};

@@ -101,6 +101,36 @@ impl SetOptions {
     }
 }
 
+/// The option of GETEX.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lifetime {
+    /// EX, PX, EXAT or PXAT.
+    For(Expiry),
+    /// PERSIST.
+    Ever,
+}
+
+impl Lifetime {
+    /// Parses what follows the key; `None` without an option.
+    pub(super) fn parse(arguments: &[Bytes]) -> Result<Option<Lifetime>, Reply> {
+        match arguments {
+            [] => Ok(None),
+            [persist] if persist.eq_ignore_ascii_case(b"PERSIST") => Ok(Some(Lifetime::Ever)),
+            [unit, span] => {
+                let make = match unit.to_ascii_uppercase().as_slice() {
+                    b"EX" => Expiry::Seconds,
+                    b"PX" => Expiry::Millis,
+                    b"EXAT" => Expiry::AtSeconds,
+                    b"PXAT" => Expiry::AtMillis,
+                    _ => return Err(Reply::syntax()),
+                };
+                Ok(Some(Lifetime::For(make(integer(span)?))))
+            }
+            _ => Err(Reply::syntax()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,6 +150,20 @@ mod tests {
             assert_eq!(parse(refused), Err(Reply::syntax()), "{refused}");
         }
         assert_eq!(parse("EX ten"), Err(Reply::err("value is not an integer or out of range")));
+    }
+
+    #[test]
+    fn getex_takes_one_option() {
+        let parse = |text: &str| {
+            let words = text.split_whitespace().map(|word| Bytes::copy_from_slice(word.as_bytes()));
+            Lifetime::parse(&words.collect::<Vec<_>>())
+        };
+        assert_eq!(parse(""), Ok(None));
+        assert_eq!(parse("persist"), Ok(Some(Lifetime::Ever)));
+        assert_eq!(parse("pxat 5"), Ok(Some(Lifetime::For(Expiry::AtMillis(5)))));
+        for refused in ["EX", "PERSIST EX", "EX 5 PERSIST", "NX", "KEEPTTL", "EX 5 PX 5"] {
+            assert_eq!(parse(refused), Err(Reply::syntax()), "{refused}");
+        }
     }
 
     #[test]

@@ -233,13 +233,18 @@ impl Connection<'_> {
         }
         if kind.is_about_session() {
             self.finish_running().await;
-            let reply = commands::session::run(self.door, &mut self.session, kind, &command);
+            let reply = commands::session::run(self.door, &mut self.session, kind, &command).await;
             self.register();
             self.closing |= kind == Kind::Quit;
             if self.session.authenticated {
                 self.parser.set_limits(Limits::DEFAULT);
             }
             return self.answer(reply);
+        }
+        if kind.is_about_all_keys() {
+            self.finish_running().await;
+            self.start(kind, command).await;
+            return self.finish_running().await;
         }
         self.start(kind, command).await;
     }

@@ -13,6 +13,7 @@ mod arguments;
 mod buffers;
 mod commands;
 mod connection;
+mod glob;
 mod reply;
 mod session;
 mod transaction;

@@ -1,16 +1,16 @@
-//! EXPIRE, TTL, PERSIST and their kin.
+//! EXPIRE, TTL, PERSIST, GETEX and their kin.
 
 use bytes::Bytes;
-use model::{Value, WallMillis};
+use model::WallMillis;
 use wire::messages::Condition;
 
-use super::super::arguments::{Expiry, integer};
+use super::super::arguments::{Expiry, Lifetime, integer};
 use super::super::reply::Reply;
-use super::strings::{overwrite, read, read_then_write, shown};
+use super::strings::{get, overwrite, read, read_then_write, shown, tombstone};
 use super::{Call, Kind};
 use crate::stores::WriteOrder;
 
-/// EXPIRE's and PEXPIRE's condition on the expiry that the key has.
+/// EXPIRE's and its kin's condition on the expiry that the key has.
 #[derive(Clone, Copy, Debug, Default)]
 struct Only {
     if_none: bool,
@@ -57,9 +57,19 @@ fn touch(value: Bytes, expires: Option<WallMillis>) -> WriteOrder {
     WriteOrder { condition: Condition::Touch, ..overwrite(value, expires) }
 }
 
+/// The value that is there until `at`; what is over already is deleted.
+fn until(value: Bytes, at: WallMillis, now: WallMillis) -> WriteOrder {
+    if at <= now { tombstone() } else { touch(value, Some(at)) }
+}
+
 pub(super) async fn expire(call: &Call<'_>) -> Result<Reply, Reply> {
     let span = integer(&call.bytes(2))?;
-    let expiry = if call.kind == Kind::Expire { Expiry::Seconds(span) } else { Expiry::Millis(span) };
+    let expiry = match call.kind {
+        Kind::Expire => Expiry::Seconds(span),
+        Kind::Pexpire => Expiry::Millis(span),
+        Kind::Expireat => Expiry::AtSeconds(span),
+        _ => Expiry::AtMillis(span),
+    };
     let only = Only::parse(call)?;
     let now = call.front.now();
     let at = expiry
@@ -70,13 +80,7 @@ pub(super) async fn expire(call: &Call<'_>) -> Result<Reply, Reply> {
         if !only.allows(version.expires, at) {
             return Err(Reply::Integer(0));
         }
-        let order = if at <= now {
-            let value = Value::Tombstone;
-            WriteOrder { context: None, condition: Condition::None, expires: None, value }
-        } else {
-            touch(value.clone(), Some(at))
-        };
-        Ok((order, Reply::Integer(1)))
+        Ok((until(value.clone(), at, now), Reply::Integer(1)))
     });
     answer.await
 }
@@ -91,12 +95,42 @@ pub(super) async fn persist(call: &Call<'_>) -> Result<Reply, Reply> {
     answer.await
 }
 
-/// What is left: -2 when the key does not exist, -1 when it does not expire.
+/// Answers the value, and lets it expire at another time or never. Without an option it is a GET.
+pub(super) async fn getex(call: &Call<'_>) -> Result<Reply, Reply> {
+    let Some(lifetime) = Lifetime::parse(&call.rest(2))? else { return get(call).await };
+    let now = call.front.now();
+    let at = match lifetime {
+        Lifetime::For(expiry) => Some(expiry.strictly_later(now, "getex")?),
+        Lifetime::Ever => None,
+    };
+    let answer = read_then_write(call, call.bytes(1), |old| {
+        let Some((version, value)) = old else { return Err(Reply::Null) };
+        let reply = Reply::Bulk(value.clone());
+        match at {
+            None if version.expires.is_none() => Err(reply),
+            None => Ok((touch(value.clone(), None), reply)),
+            Some(at) => Ok((until(value.clone(), at, now), reply)),
+        }
+    });
+    match answer.await {
+        Ok(reply) | Err(reply @ (Reply::Bulk(_) | Reply::Null)) => Ok(reply),
+        Err(refusal) => Err(refusal),
+    }
+}
+
+/// What is left, or when it is over: -2 when the key does not exist, -1 when it does not expire.
 pub(super) async fn ttl(call: &Call<'_>) -> Result<Reply, Reply> {
     let got = read(call, call.bytes(1)).await?;
     let now = call.front.now();
     let Some((version, _)) = shown(&got, now) else { return Ok(Reply::Integer(-2)) };
     let Some(expires) = version.expires else { return Ok(Reply::Integer(-1)) };
-    let left = i64::try_from(expires.0.saturating_sub(now.0)).unwrap_or(i64::MAX);
-    Ok(Reply::Integer(if call.kind == Kind::Ttl { (left + 500) / 1000 } else { left }))
+    let millis = |millis: u64| i64::try_from(millis).unwrap_or(i64::MAX);
+    let left = millis(expires.0.saturating_sub(now.0));
+    let seconds = |millis: i64| millis.saturating_add(500) / 1000;
+    Ok(Reply::Integer(match call.kind {
+        Kind::Ttl => seconds(left),
+        Kind::Pttl => left,
+        Kind::Expiretime => seconds(millis(expires.0)),
+        _ => millis(expires.0),
+    }))
 }

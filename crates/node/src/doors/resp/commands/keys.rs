@@ -1,9 +1,8 @@
-//! DEL, UNLINK and EXISTS.
+//! DEL, UNLINK, EXISTS and TOUCH.
 
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use model::Value;
 use model::limits::MULTI_KEYS_MAX;
 use wire::error::ErrorCode;
 use wire::messages::{Condition, Failure, Got, RequestOptions};
@@ -11,7 +10,7 @@ use wire::messages::{Condition, Failure, Got, RequestOptions};
 use super::super::reply::Reply;
 use super::Call;
 use super::strings::{
-    ATTEMPTS_MAX, contended, least_certain, lost_a_race, options_of, read_then_write, shown,
+    ATTEMPTS_MAX, contended, least_certain, lost_a_race, options_of, read_then_write, shown, tombstone,
 };
 use crate::front::Entry;
 use crate::stores::WriteOrder;
@@ -95,10 +94,6 @@ async fn delete_many(call: &Call<'_>, mut keys: Vec<Bytes>) -> Result<i64, Reply
         keys.extend(raced);
     }
     Ok(deleted)
-}
-
-fn tombstone() -> WriteOrder {
-    WriteOrder { context: None, condition: Condition::None, expires: None, value: Value::Tombstone }
 }
 
 /// Reads keys, as many of them as fill one answer.

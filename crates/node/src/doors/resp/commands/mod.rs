@@ -1,10 +1,14 @@
 //! The commands: what each is called, how many arguments it takes, which of them are keys, and who carries it out.
 
+mod configuration;
 mod expiry;
 mod keys;
+mod object;
+mod refused;
 pub(super) mod session;
 mod strings;
 mod versions;
+mod walk;
 
 use std::sync::Arc;
 
@@ -76,6 +80,8 @@ commands! {
     Info "info" -1 (0 0 0) "loading stale" true,
     Quit "quit" -1 (0 0 0) "fast no_auth" true,
     Reset "reset" 1 (0 0 0) "fast no_auth" true,
+    Time "time" 1 (0 0 0) "loading stale fast" true,
+    Config "config" -2 (0 0 0) "admin noscript loading stale" true,
     StoreUse "tontine.store" -1 (0 0 0) "fast" true,
     Get "get" 2 (1 1 1) "readonly fast" false,
     Set "set" -3 (1 1 1) "write denyoom" false,
@@ -85,12 +91,30 @@ commands! {
     Mget "mget" -2 (1 -1 1) "readonly fast" false,
     Mset "mset" -3 (1 -1 2) "write denyoom" false,
     Setex "setex" 4 (1 1 1) "write denyoom" false,
+    Psetex "psetex" 4 (1 1 1) "write denyoom" false,
+    Setnx "setnx" 3 (1 1 1) "write denyoom fast" false,
+    Getset "getset" 3 (1 1 1) "write denyoom fast" false,
+    Getex "getex" -2 (1 1 1) "write fast" false,
+    Getdel "getdel" 2 (1 1 1) "write fast" false,
+    Getrange "getrange" 4 (1 1 1) "readonly" false,
+    Substr "substr" 4 (1 1 1) "readonly" false,
+    Touch "touch" -2 (1 -1 1) "readonly fast" false,
+    Type "type" 2 (1 1 1) "readonly fast" false,
+    Object "object" -2 (2 2 1) "readonly" false,
     Expire "expire" -3 (1 1 1) "write fast" false,
     Pexpire "pexpire" -3 (1 1 1) "write fast" false,
+    Expireat "expireat" -3 (1 1 1) "write fast" false,
+    Pexpireat "pexpireat" -3 (1 1 1) "write fast" false,
+    Expiretime "expiretime" 2 (1 1 1) "readonly fast" false,
+    Pexpiretime "pexpiretime" 2 (1 1 1) "readonly fast" false,
     Ttl "ttl" 2 (1 1 1) "readonly fast" false,
     Pttl "pttl" 2 (1 1 1) "readonly fast" false,
     Persist "persist" 2 (1 1 1) "write fast" false,
     Strlen "strlen" 2 (1 1 1) "readonly fast" false,
+    Scan "scan" -2 (0 0 0) "readonly" false,
+    Keys "keys" 2 (0 0 0) "readonly" false,
+    Dbsize "dbsize" 1 (0 0 0) "readonly fast" false,
+    Randomkey "randomkey" 1 (0 0 0) "readonly" false,
     VersionsGet "tontine.get" 2 (1 1 1) "readonly" false,
     VersionsPut "tontine.put" -4 (1 1 1) "write denyoom" false,
     VersionsDelete "tontine.delete" 3 (1 1 1) "write" false,
@@ -111,6 +135,8 @@ impl Kind {
             Kind::Info => "Describes the node.",
             Kind::Quit => "Closes the connection.",
             Kind::Reset => "Makes the connection as it was at its start.",
+            Kind::Time => "Tells the node's wall clock.",
+            Kind::Config => "Tells settings that clients ask for.",
             Kind::StoreUse => "Names or chooses the store of this connection.",
             Kind::Get => "Reads a value.",
             Kind::Set => "Writes a value.",
@@ -119,12 +145,29 @@ impl Kind {
             Kind::Mget => "Reads many values.",
             Kind::Mset => "Writes many values, each for itself.",
             Kind::Setex => "Writes a value that expires after seconds.",
+            Kind::Psetex => "Writes a value that expires after milliseconds.",
+            Kind::Setnx => "Writes a value if the key does not exist.",
+            Kind::Getset => "Writes a value and answers the one before.",
+            Kind::Getex => "Reads a value and changes when it expires.",
+            Kind::Getdel => "Reads a value and deletes the key.",
+            Kind::Getrange | Kind::Substr => "Reads a part of a value.",
+            Kind::Touch => "Counts the keys that exist.",
+            Kind::Type => "Tells whether a key holds a string or nothing.",
+            Kind::Object => "Tells how Redis would encode a value.",
+            Kind::Expireat => "Lets a key expire at a second since the epoch.",
+            Kind::Pexpireat => "Lets a key expire at a millisecond since the epoch.",
+            Kind::Expiretime => "Tells the second at which a key expires.",
+            Kind::Pexpiretime => "Tells the millisecond at which a key expires.",
             Kind::Expire => "Lets a key expire after seconds.",
             Kind::Pexpire => "Lets a key expire after milliseconds.",
             Kind::Ttl => "Tells the seconds until a key expires.",
             Kind::Pttl => "Tells the milliseconds until a key expires.",
             Kind::Persist => "Lets a key live for ever.",
             Kind::Strlen => "Tells the length of a value.",
+            Kind::Scan => "Hands out the keys page by page.",
+            Kind::Keys => "Names the keys that match, of a store that is not too large.",
+            Kind::Dbsize => "Counts the keys, more than 10,000 of them by estimate.",
+            Kind::Randomkey => "Names one of the keys.",
             Kind::VersionsGet => "Reads a context and every concurrent value.",
             Kind::VersionsPut => "Replaces exactly what a context covers.",
             Kind::VersionsDelete => "Deletes exactly what a context covers.",
@@ -158,6 +201,11 @@ impl Kind {
         self.flags().contains("no_auth")
     }
 
+    /// Whether its answer depends on every key that there is, so that it runs alone.
+    pub(super) fn is_about_all_keys(self) -> bool {
+        matches!(self, Kind::Scan | Kind::Keys | Kind::Dbsize | Kind::Randomkey)
+    }
+
     /// The keys among its arguments.
     pub(super) fn keys(self, command: &Command) -> impl Iterator<Item = &[u8]> {
         let (first, last, step) = self.key_positions();
@@ -180,15 +228,26 @@ pub(super) async fn run(front: Arc<Front>, store: String, kind: Kind, command: C
     let answer = match kind {
         Kind::Get => strings::get(&call).await,
         Kind::Set => strings::set(&call).await,
-        Kind::Setex => strings::setex(&call).await,
+        Kind::Setex | Kind::Psetex => strings::setex(&call).await,
+        Kind::Setnx => strings::setnx(&call).await,
+        Kind::Getset => strings::getset(&call).await,
+        Kind::Getdel => strings::getdel(&call).await,
+        Kind::Getrange | Kind::Substr => strings::getrange(&call).await,
         Kind::Mget => strings::mget(&call).await,
         Kind::Mset => strings::mset(&call).await,
         Kind::Strlen => strings::strlen(&call).await,
         Kind::Del | Kind::Unlink => keys::del(&call).await,
-        Kind::Exists => keys::exists(&call).await,
-        Kind::Expire | Kind::Pexpire => expiry::expire(&call).await,
-        Kind::Ttl | Kind::Pttl => expiry::ttl(&call).await,
+        Kind::Exists | Kind::Touch => keys::exists(&call).await,
+        Kind::Type => object::type_of(&call).await,
+        Kind::Object => object::object(&call).await,
+        Kind::Expire | Kind::Pexpire | Kind::Expireat | Kind::Pexpireat => expiry::expire(&call).await,
+        Kind::Ttl | Kind::Pttl | Kind::Expiretime | Kind::Pexpiretime => expiry::ttl(&call).await,
+        Kind::Getex => expiry::getex(&call).await,
         Kind::Persist => expiry::persist(&call).await,
+        Kind::Scan => walk::scan(&call).await,
+        Kind::Keys => walk::keys(&call).await,
+        Kind::Dbsize => walk::dbsize(&call).await,
+        Kind::Randomkey => walk::randomkey(&call).await,
         Kind::VersionsGet => versions::get(&call).await,
         Kind::VersionsPut => versions::put(&call).await,
         Kind::VersionsDelete => versions::delete(&call).await,
@@ -198,8 +257,13 @@ pub(super) async fn run(front: Arc<Front>, store: String, kind: Kind, command: C
     answer.unwrap_or_else(|refusal| refusal)
 }
 
-/// Redis's own answer to a command that it does not know.
+/// Redis's own answer to a command that it does not know; for one of Redis's that is refused on purpose, with the
+/// reason and what to use instead.
 pub(super) fn unknown(command: &Command) -> Reply {
+    if let Some(why) = refused::why(command.name()) {
+        let name = String::from_utf8_lossy(command.name()).to_ascii_uppercase();
+        return Reply::Error(format!("ERR unknown command '{name}': {why}"));
+    }
     let shown = |bytes: &[u8]| -> String {
         let text = String::from_utf8_lossy(&bytes[..bytes.len().min(128)]);
         text.chars().map(|c| if c == '\r' || c == '\n' { ' ' } else { c }).collect()

@@ -9,13 +9,19 @@ use super::super::Door;
 use super::super::reply::Reply;
 use super::super::session::{Session, Speaking};
 use super::super::transaction::Transaction;
-use super::{Kind, unknown};
+use super::{Kind, configuration, unknown};
+use crate::stores::Census;
 
 /// The version of Redis whose commands these are: clients choose features by it.
 const REDIS_VERSION: &str = "7.2.0";
 
 /// Carries out a command that is not about keys.
-pub(in super::super) fn run(door: &Door, session: &mut Session, kind: Kind, command: &Command) -> Reply {
+pub(in super::super) async fn run(
+    door: &Door,
+    session: &mut Session,
+    kind: Kind,
+    command: &Command,
+) -> Reply {
     let arguments: Vec<Bytes> = (1..command.len()).filter_map(|at| command.bytes(at)).collect();
     let answer = match kind {
         Kind::Ping => ping(&arguments),
@@ -25,7 +31,7 @@ pub(in super::super) fn run(door: &Door, session: &mut Session, kind: Kind, comm
         Kind::Select => select(&arguments[0]),
         Kind::Client => client(door, session, &arguments),
         Kind::CommandInfo => Ok(command_info(&arguments)),
-        Kind::Info => Ok(info(door, &arguments)),
+        Kind::Info => info(door, session, &arguments).await,
         Kind::Quit => Ok(Reply::OK),
         Kind::Reset => {
             let authenticated = door.shared.options.password.is_none();
@@ -37,6 +43,8 @@ pub(in super::super) fn run(door: &Door, session: &mut Session, kind: Kind, comm
             choose_store(session, &door.shared.options.store);
             Ok(Reply::Simple("RESET"))
         }
+        Kind::Time => Ok(time(door)),
+        Kind::Config => configuration::config(door, session, &arguments),
         Kind::StoreUse => store(door, session, &arguments),
         _ => Ok(unknown(command)),
     };
@@ -49,6 +57,13 @@ fn ping(arguments: &[Bytes]) -> Result<Reply, Reply> {
         [message] => Ok(Reply::Bulk(message.clone())),
         _ => Err(Reply::arity("ping")),
     }
+}
+
+/// The wall clock: seconds, and the microseconds in addition, of which the clock knows thousands.
+fn time(door: &Door) -> Reply {
+    let now = door.front.now().0;
+    let microseconds = (now % 1000) * 1000;
+    Reply::Array(vec![Reply::text((now / 1000).to_string()), Reply::text(microseconds.to_string())])
 }
 
 fn select(index: &Bytes) -> Result<Reply, Reply> {
@@ -270,7 +285,7 @@ fn docs(kind: Kind) -> Reply {
 }
 
 /// The sections that clients read, and what an operator would look for first. Without names all of them.
-fn info(door: &Door, names: &[Bytes]) -> Reply {
+async fn info(door: &Door, session: &Session, names: &[Bytes]) -> Result<Reply, Reply> {
     let wanted = |section: &str| {
         let all = [&b"all"[..], b"default", b"everything"];
         names.is_empty()
@@ -279,17 +294,32 @@ fn info(door: &Door, names: &[Bytes]) -> Reply {
                     || all.iter().any(|all| name.eq_ignore_ascii_case(all))
             })
     };
-    let sections = info_sections(door).into_iter().filter(|(section, _)| wanted(section));
-    Reply::text(
-        sections.map(|(section, lines)| format!("# {section}\r\n{lines}")).collect::<Vec<_>>().join("\r\n"),
-    )
+    let mut sections: Vec<_> =
+        info_sections(door).into_iter().filter(|(section, _)| wanted(section)).collect();
+    if wanted(KEYS_SECTION) {
+        sections.push((KEYS_SECTION, key_counts(door, &session.store).await?));
+    }
+    let sections = sections.into_iter().map(|(section, lines)| format!("# {section}\r\n{lines}"));
+    Ok(Reply::text(sections.collect::<Vec<_>>().join("\r\n")))
 }
 
-fn info_sections(door: &Door) -> [(&'static str, String); 7] {
+/// The section about keys.
+const KEYS_SECTION: &str = "Keyspace";
+
+/// What this node holds of the connection's store; a store without keys has no line, as in Redis.
+async fn key_counts(door: &Door, store: &str) -> Result<String, Reply> {
+    let census = door.front.census(store).await.map_err(|failure| Reply::failure(&failure))?;
+    let Census { keys, expiring, left_ms_mean, .. } = census;
+    Ok(match keys {
+        0 => String::new(),
+        _ => format!("db0:keys={keys},expires={expiring},avg_ttl={left_ms_mean}\r\n"),
+    })
+}
+
+fn info_sections(door: &Door) -> [(&'static str, String); 6] {
     let replica = door.front.replica();
     let view = replica.view().get();
     let cluster = view.cluster();
-    let records = view.store(&door.shared.options.store).map_or(0, |store| store.engine().stats().records);
     let hints: u64 = replica.hints().pending().iter().map(|(_, count)| count).sum();
     let options = &door.shared.options;
     let uptime = door.front.uptime().as_secs();
@@ -337,7 +367,6 @@ fn info_sections(door: &Door) -> [(&'static str, String); 7] {
                 view.stores().len()
             ),
         ),
-        ("Keyspace", format!("db0:keys={records},expires=0,avg_ttl=0\r\n")),
     ]
 }
 

@@ -11,7 +11,7 @@ use wire::{ErrorCode, messages::Failure};
 
 use super::super::arguments::{Expiry, SetOptions, When, integer};
 use super::super::reply::Reply;
-use super::Call;
+use super::{Call, Kind};
 use crate::front::Entry;
 use crate::stores::WriteOrder;
 
@@ -64,6 +64,11 @@ pub(super) fn overwrite(value: Bytes, expires: Option<WallMillis>) -> WriteOrder
     WriteOrder { context: None, condition: Condition::None, expires, value: Value::Present(value) }
 }
 
+/// A deletion of what its coordinator knows.
+pub(super) fn tombstone() -> WriteOrder {
+    WriteOrder { context: None, condition: Condition::None, expires: None, value: Value::Tombstone }
+}
+
 pub(super) async fn set(call: &Call<'_>) -> Result<Reply, Reply> {
     let options = SetOptions::parse(&call.rest(3))?;
     let now = call.front.now();
@@ -73,24 +78,38 @@ pub(super) async fn set(call: &Call<'_>) -> Result<Reply, Reply> {
         write(call, key, overwrite(value, expires), Entry::Client).await.map_err(|f| Reply::failure(&f))?;
         return Ok(Reply::OK);
     }
+    let answer = set_if(call, key, value, options).await?;
+    Ok(match (options.get, answer) {
+        (true, Set { old: Some(old), .. }) => Reply::Bulk(old),
+        (false, Set { done: true, .. }) => Reply::OK,
+        _ => Reply::Null,
+    })
+}
+
+/// What a SET that reads first has come to.
+struct Set {
+    /// The value that a plain client saw before.
+    old: Option<Bytes>,
+    /// Whether the new one was written.
+    done: bool,
+}
+
+/// Writes a value after looking at what is there, and starts again when somebody wrote in between.
+async fn set_if(call: &Call<'_>, key: Bytes, value: Bytes, options: SetOptions) -> Result<Set, Reply> {
+    let now = call.front.now();
+    let expires = options.expiry.map(|expiry| expiry.strictly_later(now, "set")).transpose()?;
     for attempt in 0..ATTEMPTS_MAX {
         let got = read_with(call, key.clone(), &options_of(call, attempt).await).await?;
         let old = shown(&got, call.front.now());
-        let old_value = old.map(|(_, value)| value.clone());
         let expires = if options.keep_ttl { old.and_then(|(version, _)| version.expires) } else { expires };
-        let answer = |stored: bool| match (options.get, &old_value) {
-            (true, Some(old)) => Reply::Bulk(old.clone()),
-            (true, None) => Reply::Null,
-            (false, _) if stored => Reply::OK,
-            (false, _) => Reply::Null,
-        };
+        let old = old.map(|(_, value)| value.clone());
         let wanted = match options.when {
             When::Always => true,
             When::Absent => old.is_none(),
             When::Present => old.is_some(),
         };
         if !wanted {
-            return Ok(answer(false));
+            return Ok(Set { old, done: false });
         }
         let mut order = overwrite(value.clone(), expires);
         order.context = Some(got.set.context());
@@ -99,7 +118,7 @@ pub(super) async fn set(call: &Call<'_>) -> Result<Reply, Reply> {
             _ => Condition::IfCurrent,
         };
         match write(call, key.clone(), order, Entry::Exclusive).await {
-            Ok(()) => return Ok(answer(true)),
+            Ok(()) => return Ok(Set { old, done: true }),
             Err(failure) if lost_a_race(&failure) => {}
             Err(failure) => return Err(Reply::failure(&failure)),
         }
@@ -107,9 +126,50 @@ pub(super) async fn set(call: &Call<'_>) -> Result<Reply, Reply> {
     Err(contended())
 }
 
+pub(super) async fn setnx(call: &Call<'_>) -> Result<Reply, Reply> {
+    let options = SetOptions { when: When::Absent, ..SetOptions::default() };
+    let set = set_if(call, call.bytes(1), call.bytes(2), options).await?;
+    Ok(Reply::Integer(i64::from(set.done)))
+}
+
+pub(super) async fn getset(call: &Call<'_>) -> Result<Reply, Reply> {
+    let set = set_if(call, call.bytes(1), call.bytes(2), SetOptions::default()).await?;
+    Ok(set.old.map_or(Reply::Null, Reply::Bulk))
+}
+
+pub(super) async fn getdel(call: &Call<'_>) -> Result<Reply, Reply> {
+    let deleted = read_then_write(call, call.bytes(1), |old| match old {
+        None => Err(Reply::Null),
+        Some((_, value)) => Ok((tombstone(), Reply::Bulk(value.clone()))),
+    });
+    deleted.await
+}
+
+/// A part of a value: both ends count, and negative ones from the end.
+pub(super) async fn getrange(call: &Call<'_>) -> Result<Reply, Reply> {
+    let (start, end) = (integer(&call.bytes(2))?, integer(&call.bytes(3))?);
+    let got = read(call, call.bytes(1)).await?;
+    let value = shown(&got, call.front.now()).map(|(_, value)| value.clone()).unwrap_or_default();
+    Ok(Reply::Bulk(range(&value, start, end)))
+}
+
+fn range(value: &Bytes, start: i64, end: i64) -> Bytes {
+    let length = i64::try_from(value.len()).expect("a value is far shorter");
+    if start < 0 && end < 0 && start > end {
+        return Bytes::new();
+    }
+    let from_front = |at: i64| if at < 0 { at.saturating_add(length).max(0) } else { at };
+    let (start, end) = (from_front(start), from_front(end).min(length - 1));
+    if start > end {
+        return Bytes::new();
+    }
+    value.slice(start as usize..=end as usize)
+}
+
 pub(super) async fn setex(call: &Call<'_>) -> Result<Reply, Reply> {
-    let seconds = Expiry::Seconds(integer(&call.bytes(2))?);
-    let expires = seconds.strictly_later(call.front.now(), "setex")?;
+    let span = integer(&call.bytes(2))?;
+    let expiry = if call.kind == Kind::Setex { Expiry::Seconds(span) } else { Expiry::Millis(span) };
+    let expires = expiry.strictly_later(call.front.now(), call.kind.name())?;
     let order = overwrite(call.bytes(3), Some(expires));
     write(call, call.bytes(1), order, Entry::Client).await.map_err(|failure| Reply::failure(&failure))?;
     Ok(Reply::OK)
@@ -201,6 +261,28 @@ pub(super) async fn read_then_write(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_range_counts_both_ends_and_negative_ones_from_the_end() {
+        let cut =
+            |start, end| String::from_utf8(range(&Bytes::from("0123456789"), start, end).to_vec()).unwrap();
+        for (start, end, expected) in [
+            (0, 3, "0123"),
+            (-3, -1, "789"),
+            (0, -1, "0123456789"),
+            (8, 100, "89"),
+            (5, 4, ""),
+            (-1, -3, ""),
+            (-100, 1, "01"),
+            (-100, -100, "0"),
+            (10, 20, ""),
+            (i64::MIN, i64::MAX, "0123456789"),
+            (i64::MAX, i64::MIN, ""),
+        ] {
+            assert_eq!(cut(start, end), expected, "{start} {end}");
+        }
+        assert_eq!(range(&Bytes::new(), 0, -1), Bytes::new());
+    }
 
     #[test]
     fn a_failure_in_doubt_is_told_before_one_that_certainly_changed_nothing() {

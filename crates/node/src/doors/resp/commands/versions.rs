@@ -25,12 +25,28 @@ fn token(context: &Context) -> Reply {
     Reply::Bulk(bytes.freeze())
 }
 
+/// A context as a client hands it back: the bytes as they came, or the same in hexadecimal, as the command line shows
+/// them and people paste them.
 fn parse_context(argument: &Bytes) -> Result<Context, Reply> {
     if argument.is_empty() {
         return Ok(Context::default());
     }
-    decode_context(argument)
-        .map_err(|_| Reply::err("the context is not one that TONTINE.GET or TONTINE.PUT answered"))
+    let pasted = unhex(argument).and_then(|bytes| decode_context(&bytes).ok());
+    pasted.or_else(|| decode_context(argument).ok()).ok_or_else(|| {
+        Reply::err(
+            "the context is not one that TONTINE.GET or TONTINE.PUT answered, as bytes or in hexadecimal",
+        )
+    })
+}
+
+/// The bytes that hexadecimal digits stand for.
+fn unhex(digits: &[u8]) -> Option<Bytes> {
+    let digit = |digit: &u8| char::from(*digit).to_digit(16);
+    let pairs = digits.chunks(2).map(|pair| match pair {
+        [high, low] => Some((digit(high)? << 4 | digit(low)?) as u8),
+        _ => None,
+    });
+    pairs.collect()
 }
 
 pub(super) async fn get(call: &Call<'_>) -> Result<Reply, Reply> {
@@ -79,5 +95,28 @@ async fn write(call: &Call<'_>, value: Value, expires: Option<model::WallMillis>
     match call.front.write(call.store, call.bytes(1), order, &options, Entry::Client).await {
         Ok(written) => Ok(token(&written.context)),
         Err(failure) => Err(Reply::failure(&failure)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Actor, Dot, NodeId, Vector};
+
+    use super::*;
+
+    #[test]
+    fn a_context_is_taken_as_bytes_and_in_hexadecimal() {
+        let actor = Actor { node: NodeId(3), incarnation: 48, birth: 97 };
+        let mut vector = Vector::default();
+        vector.see(Dot { actor, count: 0x3030 });
+        let context = Context { vector, ..Context::default() };
+        let Reply::Bulk(bytes) = token(&context) else { panic!("a context is a value") };
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        for form in [bytes.clone(), hex.clone().into(), hex.to_uppercase().into()] {
+            assert_eq!(parse_context(&form), Ok(context.clone()), "{form:?}");
+        }
+        for wrong in ["zz", "0", &hex[1..], "nonsense"] {
+            assert!(parse_context(&Bytes::copy_from_slice(wrong.as_bytes())).is_err(), "{wrong}");
+        }
     }
 }
