@@ -151,6 +151,8 @@ def test_command_describes_the_commands(raw: Raw, client: redis.Redis) -> None:
         "ping echo hello auth select client command info get set del unlink exists mget mset setex".split()
     )
     wanted += "expire pexpire ttl pttl persist strlen".split()
+    wanted += "setnx getset getex getdel psetex expireat pexpireat expiretime pexpiretime type touch".split()
+    wanted += "dbsize randomkey scan keys time getrange substr object config".split()
     assert [name for name in wanted if name not in every] == []
     assert every["get"]["arity"] == 2 and every["mset"]["arity"] == -3
     assert (every["get"]["first_key_pos"], every["get"]["last_key_pos"], every["get"]["step_count"]) == (
