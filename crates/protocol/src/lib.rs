@@ -19,5 +19,6 @@ pub mod collection;
 pub mod gossip;
 pub mod handoff;
 pub mod lateness;
+#[cfg(test)]
 mod planted;
 pub mod quorum;

@@ -32,6 +32,7 @@ mod multi;
 mod multi_get;
 mod multi_write;
 mod options;
+#[cfg(test)]
 mod planted;
 mod probe;
 mod replica_error;

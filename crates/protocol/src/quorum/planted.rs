@@ -1,10 +1,9 @@
 //! Bugs that this crate's tests plant, to prove that the explorations would find them.
 //!
-//! Outside those tests [`planted`] is the constant `false`, and nothing of this is left in the program.
+//! Each exploration wraps its machine (`plants`): a bug changes what the machine hears or says.
 
 /// A rule that a test can break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(test), allow(dead_code, reason = "only tests plant bugs"))]
 pub(super) enum Bug {
     /// A strict quorum counts stand-ins.
     StrictCountsHints,
@@ -61,7 +60,6 @@ pub(super) enum Bug {
 crate::planted::plantable!(Bug);
 
 /// Runs `test` with the bug planted and tells whether it failed, by its own verdict or an assertion.
-#[cfg(test)]
 pub(super) fn is_found(bug: Bug, test: impl FnOnce() -> Result<(), String> + std::panic::UnwindSafe) -> bool {
     !matches!(with(bug, || std::panic::catch_unwind(test)), Ok(Ok(())))
 }

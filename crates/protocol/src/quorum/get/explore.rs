@@ -10,7 +10,10 @@ use model::{Actor, Timestamp, Value};
 
 use super::*;
 use crate::quorum::fixtures::*;
-use crate::quorum::planted::is_found;
+use crate::quorum::planted::{Bug, is_found};
+use plants::PlantedGet;
+
+mod plants;
 
 #[derive(Clone, Debug)]
 struct Scope {
@@ -65,7 +68,7 @@ struct WrittenBackTo {
 
 #[derive(Clone)]
 struct World {
-    get: Get,
+    get: PlantedGet,
     observer: Observer,
     /// Its number among [`Origins`].
     number: Option<usize>,
@@ -296,7 +299,7 @@ impl World {
         let options =
             QuorumOptions { held: scope.held, ..options(scope.required, scope.preferred, scope.sloppy) };
         let mut actions = GetActions::new();
-        let get = Get::start(candidates, scope.own, options, at(0), &mut actions);
+        let get = PlantedGet::start(candidates, scope.own, options, at(0), &mut actions);
         let (repaired, written_back) = (Vec::new(), Vec::new());
         let observer = Observer { now: at(0), end: End::Open, asked: [None; 5], repaired, written_back };
         let mut world = World { get, observer, number: None };

@@ -28,7 +28,6 @@ pub use interface::{GetAction, GetActions, GetEvent, GetFailure, GetOutcome};
 
 use super::machine::machine;
 use super::options::{Candidates, QuorumOptions, saturated};
-use super::planted::{Bug, planted};
 use super::replica_error::{Errors, ReplicaError};
 
 /// The quorum of one get.
@@ -136,7 +135,7 @@ impl Get {
         }
         match event {
             GetEvent::Answered { node, generation, set } => {
-                if generation == self.options.generation || planted(Bug::OtherGenerationCounts) {
+                if generation == self.options.generation {
                     self.merge(node, set);
                 }
             }
@@ -199,8 +198,7 @@ impl Get {
 
     /// Takes in what a node holds.
     fn merge(&mut self, node: NodeId, set: VersionSet) {
-        let asked = if planted(Bug::UnaskedCounts) { self.members.len() } else { self.next };
-        let Some(position) = self.members[..asked].iter().position(|member| member.node == node) else {
+        let Some(position) = self.members[..self.next].iter().position(|member| member.node == node) else {
             return;
         };
         if matches!(self.members[position].reply, Reply::Answered { .. }) {
@@ -216,7 +214,7 @@ impl Get {
         if !known && self.phase != Phase::Collecting {
             self.begin_round();
         }
-        if !known && !planted(Bug::RepairForgetsEarlier) {
+        if !known {
             for member in &mut self.members[..self.next] {
                 if let Reply::Answered { current } = &mut member.reply {
                     *current = false;
@@ -228,9 +226,6 @@ impl Get {
 
     /// Brings the machine to rest: nothing is left that it could do now.
     fn settle(&mut self, actions: &mut GetActions) {
-        if self.phase == Phase::Repairing && planted(Bug::AnswersTwice) {
-            self.phase = Phase::Collecting;
-        }
         let mut tally = self.tally();
         if self.phase == Phase::Collecting {
             self.ask(&mut tally, actions);
@@ -275,12 +270,8 @@ impl Get {
     /// Answers as soon as it is decided how.
     fn answer(&mut self, tally: Tally, actions: &mut GetActions) {
         let QuorumOptions { required, preferred, deadline, .. } = self.options;
-        let required = required - u8::from(planted(Bug::OneAnswerTooFew));
         let (answered, awaited) = (saturated(tally.answered), tally.awaited);
         let unasked = self.members.len() - self.next;
-        if planted(Bug::AnswersLate) && self.now < deadline {
-            return;
-        }
         let patient = self.now < self.patience && self.now < deadline && awaited > 0;
         if answered >= preferred || (answered >= required && !patient) {
             if self.options.held > 0 {
@@ -306,8 +297,7 @@ impl Get {
         assert!(self.is_unanswered(), "a get is answered once");
         let Tally { answered, replicas_answered, awaited, .. } = self.tally();
         self.phase = Phase::Repairing;
-        let required = self.options.required - u8::from(planted(Bug::OneAnswerTooFew));
-        let sloppy = saturated(replicas_answered) < required && !planted(Bug::HidesSloppiness);
+        let sloppy = saturated(replicas_answered) < self.options.required;
         // Nobody compares with the merged set any more: it can go without a copy.
         let last = awaited == 0 && self.stale().next().is_none();
         let set = if last { std::mem::take(&mut self.merged) } else { self.merged.clone() };
@@ -323,9 +313,8 @@ impl Get {
 
     /// Replicas whose answer lacked part of the merged set, or whose copy is damaged while others hold something.
     fn stale(&self) -> impl Iterator<Item = NodeId> {
-        let repairs = |member: &Member| !member.fallback || planted(Bug::RepairsFallbacks);
-        let stale = move |member: &&Member| {
-            repairs(member)
+        let stale = |member: &&Member| {
+            !member.fallback
                 && member.written_back == WrittenBack::No
                 && match member.reply {
                     Reply::Answered { current } => !current,
@@ -374,7 +363,7 @@ impl Member {
 
     /// Whether its answer can be counted on at `now`.
     fn is_fresh(&self, now: Moment) -> bool {
-        self.is_awaited() && (self.late_at > now || planted(Bug::NeverHedges))
+        self.is_awaited() && self.late_at > now
     }
 
     /// Whether its time ran out between then and now.
@@ -401,7 +390,7 @@ fn members(candidates: Candidates<'_>, own: Option<NodeId>, sloppy: bool) -> Sma
         let first = own_replica.into_iter().chain(others).filter(of_class);
         members.extend(first.map(|node| Member::new(node, false, class.0)));
     }
-    if sloppy || planted(Bug::StrictCountsHints) {
+    if sloppy {
         for &node in &candidates.fallbacks(own) {
             members.push(Member::new(node, true, candidates.is_suspected(node)));
         }

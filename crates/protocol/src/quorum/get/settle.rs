@@ -17,7 +17,6 @@ use model::{Generation, Moment, NodeId};
 use super::interface::{GetAction, GetActions, GetFailure, GetOutcome};
 use super::{Get, Member, Phase, Reply};
 use crate::quorum::options::saturated;
-use crate::quorum::planted::{Bug, planted};
 use crate::quorum::replica_error::ReplicaError;
 
 /// How far a member has come with what was written back to it in this round.
@@ -36,8 +35,8 @@ pub(super) enum WrittenBack {
 impl Get {
     /// Takes in that a node holds what was written back to it.
     pub(super) fn stored(&mut self, node: NodeId, generation: Generation, round: u8) {
-        let foreign = generation != self.options.generation && !planted(Bug::OtherGenerationCounts);
-        let earlier = round != self.round && !planted(Bug::EarlierRoundCounts);
+        let foreign = generation != self.options.generation;
+        let earlier = round != self.round;
         if !foreign && !earlier {
             self.set_written_back(node, WrittenBack::Acknowledged);
         }
@@ -73,7 +72,7 @@ impl Get {
     /// Answers when enough replicas hold the merged set; until then sends it to as many as are missing.
     pub(super) fn write_back(&mut self, actions: &mut GetActions) {
         let (holders, held) = (self.holders(), self.options.held);
-        if holders >= held - u8::from(planted(Bug::OneHolderTooFew)) {
+        if holders >= held {
             return self.answer_done(actions);
         }
         let possible = self.members.iter().filter(|member| member.may_hold()).count();
@@ -95,7 +94,7 @@ impl Get {
         let mut expected = fresh.count();
         let wave = self.waves + u32::from(self.members.iter().filter(awaited).any(late));
         let late_at = self.options.late_at(now, wave);
-        while expected < missing && !(planted(Bug::NeverHedges) && wave > self.waves) {
+        while expected < missing {
             let Some(position) = self.next_to_write_back() else { return };
             (self.waves, self.waved_at) = (wave, now);
             let member = &mut self.members[position];
@@ -126,11 +125,8 @@ impl Get {
         if self.next_to_write_back().is_none() {
             return end;
         }
-        let fresh = |member: &&Member| {
-            member.written_back == WrittenBack::Awaited
-                && member.late_at > self.now
-                && !planted(Bug::NeverHedges)
-        };
+        let fresh =
+            |member: &&Member| member.written_back == WrittenBack::Awaited && member.late_at > self.now;
         self.members.iter().filter(fresh).fold(end, |end, member| end.min(member.late_at))
     }
 }

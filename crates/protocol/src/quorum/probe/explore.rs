@@ -10,7 +10,10 @@ use model::{Partition, PartitionId, Store, StoreName};
 
 use super::*;
 use crate::quorum::fixtures::{DEADLINE, Happening, Packed, at, ensure, preference};
-use crate::quorum::planted::is_found;
+use crate::quorum::planted::{Bug, is_found};
+use plants::PlantedProbe;
+
+mod plants;
 
 const NODES: [NodeId; 5] = [NodeId(1), NodeId(2), NodeId(3), NodeId(4), NodeId(5)];
 /// When nodes have had their part of the time.
@@ -41,7 +44,7 @@ struct Observer {
 
 #[derive(Clone)]
 struct World {
-    probe: Probe,
+    probe: PlantedProbe,
     observer: Observer,
     trace: Vec<Happening>,
 }
@@ -123,7 +126,8 @@ impl World {
     fn start(scope: &Scope) -> Result<World, String> {
         let suspected = |node| scope.suspected.contains(&node);
         let mut actions = Vec::new();
-        let probe = Probe::start(scope.reach, &scope.keys, suspected, at(0), at(DEADLINE), &mut actions);
+        let probe =
+            PlantedProbe::start(scope.reach, &scope.keys, suspected, at(0), at(DEADLINE), &mut actions);
         let observer = Observer { now: at(0), asked: BTreeMap::new(), refused: None };
         let mut world = World { probe, observer, trace: Vec::new() };
         let driven = |key| scope.is_driven(key);

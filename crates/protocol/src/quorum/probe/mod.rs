@@ -24,7 +24,6 @@ use model::{Moment, NodeId, PreferenceList};
 
 use super::machine::machine;
 use super::multi::KeyIndex;
-use super::planted::{Bug, planted};
 
 /// Nodes have one part in so many of the request's time to answer: what is left is for trying elsewhere.
 const PATIENCE_PART: u64 = 2;
@@ -166,7 +165,6 @@ impl Probe {
             }
         }
         let patience = deadline.nanos.saturating_sub(now.nanos) / PATIENCE_PART;
-        let patience = if planted(Bug::AsksForever) { patience * PATIENCE_PART } else { patience };
         probe.deadline = Some(Moment { nanos: now.nanos + patience });
         actions.extend(probe.asked.keys().map(|&node| ProbeAction::Ask { node }));
         probe.settle(now, actions);
@@ -198,7 +196,7 @@ impl Probe {
 
     /// Adds a key that lacks takers, and asks those that are suspected unless even all of them were too few.
     fn add(&mut self, key: KeyIndex, missing: usize, absent: Vec<NodeId>) {
-        let asks = missing <= absent.len() && !planted(Bug::RefusesUnasked);
+        let asks = missing <= absent.len();
         let awaited = if asks { absent.len() } else { 0 };
         for node in absent.into_iter().take(awaited) {
             let asked = self.asked.entry(node);
@@ -218,7 +216,7 @@ impl Probe {
         for &position in &asked.short {
             let short = &mut self.short[position];
             short.awaited -= usize::from(before == Reply::Awaited);
-            if reply == Reply::Answered && !planted(Bug::SuspicionIsFinal) {
+            if reply == Reply::Answered {
                 short.missing = short.missing.saturating_sub(1);
             }
         }
@@ -227,11 +225,7 @@ impl Probe {
     /// Answers when nothing that is awaited can change the answer any more, or nobody is waited for any longer.
     fn settle(&mut self, now: Moment, actions: &mut Vec<ProbeAction>) {
         let Some(deadline) = self.deadline else { return };
-        let waits = match planted(Bug::AsksForMore) {
-            true => self.short.iter().any(|short| short.awaited > 0),
-            false => self.short.iter().any(Short::is_open),
-        };
-        if waits && now < deadline {
+        if self.short.iter().any(Short::is_open) && now < deadline {
             return;
         }
         self.deadline = None;

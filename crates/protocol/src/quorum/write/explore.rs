@@ -7,7 +7,10 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::quorum::fixtures::*;
-use crate::quorum::planted::is_found;
+use crate::quorum::planted::{Bug, is_found};
+use plants::PlantedWrite;
+
+mod plants;
 
 #[derive(Clone, Debug)]
 struct Scope {
@@ -52,7 +55,7 @@ struct Observer {
 
 #[derive(Clone)]
 struct World {
-    write: Write,
+    write: PlantedWrite,
     observer: Observer,
     /// Its number among [`Origins`].
     number: Option<usize>,
@@ -255,7 +258,7 @@ impl World {
         let candidates = Candidates { preference: &preference, suspected: &scope.suspected, lagging: &[] };
         let options = options(scope.required, scope.preferred, scope.sloppy);
         let mut actions = WriteActions::new();
-        let write = Write::start(candidates, scope.origin, options, at(0), &mut actions);
+        let write = PlantedWrite::start(candidates, scope.origin, options, at(0), &mut actions);
         let mut observer = Observer { now: at(0), end: End::Open, asked: [None; 5], parked: [false; 3] };
         let own = match scope.origin.local {
             Local::Applied => Some(Fate::Awaited),

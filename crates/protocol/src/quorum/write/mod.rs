@@ -33,7 +33,6 @@ pub use interface::{Local, Origin, WriteAction, WriteActions, WriteEvent, WriteO
 
 use super::machine::machine;
 use super::options::{Candidates, FALLBACKS_MAX, QuorumOptions, saturated};
-use super::planted::{Bug, planted};
 use super::replica_error::{Errors, ReplicaError};
 
 /// The quorum of one put or delete.
@@ -163,8 +162,7 @@ impl Write {
                 self.fail(node, error);
                 if let Some(generation) = self.newer_generation(node, error) {
                     self.phase = Phase::Finished;
-                    let awaited = self.is_anything_awaited() && !planted(Bug::RefreshForgetsPossible);
-                    let possible = self.is_possible() || awaited;
+                    let possible = self.is_possible() || self.is_anything_awaited();
                     actions.push(WriteAction::Refresh { generation, possible });
                     return;
                 }
@@ -206,7 +204,7 @@ impl Write {
 
     /// Whether an acknowledgement under this generation counts.
     fn is_current(&self, generation: Generation) -> bool {
-        generation == self.options.generation || planted(Bug::OtherGenerationCounts)
+        generation == self.options.generation
     }
 
     /// What is known of a node that was asked.
@@ -220,9 +218,6 @@ impl Write {
     /// Takes in an acknowledgement, also of a node that was reported as failed; false when nobody asked the node.
     fn acknowledge(&mut self, node: NodeId) -> bool {
         let Some(reply) = self.reply_of(node) else { return false };
-        if planted(Bug::DropsLateAck) && *reply != Reply::Awaited {
-            return false;
-        }
         *reply = Reply::Acknowledged;
         if let Some(stand_in) = self.stand_ins.iter().find(|stand_in| stand_in.holder == node) {
             self.slots[stand_in.slot].hinted = true;
@@ -235,9 +230,7 @@ impl Write {
         if let Some(reply) = self.reply_of(node) {
             *reply = match *reply {
                 Reply::Unasked | Reply::Awaited => Reply::Failed(error),
-                Reply::Failed(known) if known.is_definite() || planted(Bug::RefusalReplacesLost) => {
-                    Reply::Failed(error)
-                }
+                Reply::Failed(known) if known.is_definite() => Reply::Failed(error),
                 known @ (Reply::Failed(_) | Reply::Acknowledged) => known,
             };
         }
@@ -245,9 +238,6 @@ impl Write {
 
     /// Brings the machine to rest: nothing is left that it could do now.
     fn settle(&mut self, actions: &mut WriteActions) {
-        if self.phase == Phase::Placing && planted(Bug::AnswersTwice) {
-            self.phase = Phase::Collecting;
-        }
         if self.now >= self.options.deadline {
             self.give_up_waiting();
         } else {
@@ -287,8 +277,8 @@ impl Write {
         if !self.slots.iter().any(|slot| slot.is_down() && !slot.is_placed()) {
             return;
         }
-        let held_back = !self.options.sloppy && !self.is_possible() && !planted(Bug::ParksTooEarly);
-        if held_back || planted(Bug::NoStandIn) {
+        let held_back = !self.options.sloppy && !self.is_possible();
+        if held_back {
             return;
         }
         let late_at = self.options.late_at(self.now, self.waves);
@@ -304,9 +294,6 @@ impl Write {
     /// counted on.
     fn stand_in_for_late(&mut self, actions: &mut WriteActions) {
         let required = self.options.required;
-        if planted(Bug::NeverHedges) {
-            return;
-        }
         if self.phase != Phase::Collecting || !self.options.sloppy || self.next == self.fallbacks.len() {
             return;
         }
@@ -339,18 +326,14 @@ impl Write {
     /// Answers as soon as it is decided how.
     fn answer(&mut self, actions: &mut WriteActions) {
         let QuorumOptions { required, preferred, .. } = self.options;
-        let required = required - u8::from(planted(Bug::OneAnswerTooFew));
         let (covered, reachable) = (self.covered(), self.reachable());
-        if planted(Bug::AnswersLate) && self.now < self.options.deadline {
-            return;
-        }
         let patient = self.now < self.patience && reachable > covered;
         if covered >= preferred || (covered >= required && !patient) {
             self.phase = Phase::Placing;
             let acknowledged = self.slots.iter().filter(|slot| slot.reply == Reply::Acknowledged).count();
             actions.push(WriteAction::Answer(WriteOutcome::Done {
                 acks: covered,
-                sloppy: saturated(acknowledged) < required && !planted(Bug::HidesSloppiness),
+                sloppy: saturated(acknowledged) < required,
                 superseded: self.superseded,
             }));
         } else if reachable < required && self.is_possible() && !self.is_own_awaited() {
@@ -372,7 +355,7 @@ impl Write {
         if !self.slots.iter().any(|slot| slot.has_failed() && !slot.is_placed()) {
             return;
         }
-        if !self.is_possible() && !planted(Bug::ParksTooEarly) {
+        if !self.is_possible() {
             return;
         }
         for position in 0..self.slots.len() {
@@ -381,7 +364,7 @@ impl Write {
                 let target = slot.node;
                 self.slots[position].parked = true;
                 // The own node needs no hint for itself: it has the write, or its disk could not hold the hint.
-                if target != self.origin.own && !planted(Bug::ForgetsStragglers) {
+                if target != self.origin.own {
                     actions.push(WriteAction::ParkHint { target });
                 }
             }
@@ -390,16 +373,12 @@ impl Write {
 
     /// Whether the slot counts.
     fn is_covered(&self, slot: &Slot) -> bool {
-        let sloppy = self.options.sloppy || planted(Bug::StrictCountsHints);
-        slot.reply == Reply::Acknowledged || (sloppy && slot.hinted)
+        slot.reply == Reply::Acknowledged || (self.options.sloppy && slot.hinted)
     }
 
     /// How many slots count.
     fn covered(&self) -> u8 {
-        let twice = |slot: &&Slot| slot.reply == Reply::Acknowledged && slot.hinted;
-        let beside =
-            if planted(Bug::HintCountsBesideReplica) { self.slots.iter().filter(twice).count() } else { 0 };
-        saturated(self.slots.iter().filter(|slot| self.is_covered(slot)).count() + beside)
+        saturated(self.slots.iter().filter(|slot| self.is_covered(slot)).count())
     }
 
     /// How many slots count or may yet count. Whenever a fallback is left, each failed slot has a hint under way.
@@ -416,7 +395,7 @@ impl Write {
     fn is_possible(&self) -> bool {
         let applied = |reply: Reply| match reply {
             Reply::Unasked | Reply::Awaited => false,
-            Reply::Failed(error) => !error.is_definite() && !planted(Bug::LostIsRefused),
+            Reply::Failed(error) => !error.is_definite(),
             Reply::Acknowledged => true,
         };
         self.origin.possible
@@ -436,8 +415,7 @@ impl Write {
         let slots = self.slots.iter().map(|slot| (slot.node, slot.reply));
         let mut replies =
             slots.chain(self.stand_ins.iter().map(|stand_in| (stand_in.holder, stand_in.reply)));
-        let awaited = replies.any(|reply| reply == (self.origin.own, Reply::Awaited));
-        awaited && !planted(Bug::ForgetsOwnCopy)
+        replies.any(|reply| reply == (self.origin.own, Reply::Awaited))
     }
 
     fn is_hint_awaited(&self, slot: usize) -> bool {

@@ -1,0 +1,117 @@
+//! A get that breaks a rule on purpose: it hears or says something else than the machine inside it.
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use super::*;
+use crate::quorum::planted::{Bug, planted};
+
+/// A [`Get`], or what a planted bug makes of it.
+#[derive(Clone)]
+pub(super) struct PlantedGet {
+    get: Get,
+    /// An answer that a late one keeps back.
+    kept_back: Option<GetAction>,
+}
+
+impl Deref for PlantedGet {
+    type Target = Get;
+
+    fn deref(&self) -> &Get {
+        &self.get
+    }
+}
+
+impl PlantedGet {
+    pub(super) fn start(
+        candidates: Candidates<'_>,
+        own: Option<NodeId>,
+        options: QuorumOptions,
+        now: Moment,
+        actions: &mut GetActions,
+    ) -> Self {
+        let hedge_after =
+            if planted(Bug::NeverHedges) { Duration::from_secs(1) } else { options.hedge_after };
+        let options = QuorumOptions {
+            required: options.required - u8::from(planted(Bug::OneAnswerTooFew)),
+            held: options.held - u8::from(planted(Bug::OneHolderTooFew)),
+            sloppy: options.sloppy || planted(Bug::StrictCountsHints),
+            hedge_after,
+            ..options
+        };
+        let get = Get::start(candidates, own, options, now, actions);
+        let mut planted_get = PlantedGet { get, kept_back: None };
+        planted_get.distort(actions);
+        planted_get
+    }
+
+    pub(super) fn step(&mut self, event: GetEvent, now: Moment, actions: &mut GetActions) {
+        let event = match event {
+            GetEvent::Answered { node, set, .. } if planted(Bug::OtherGenerationCounts) => {
+                GetEvent::Answered { node, generation: GENERATION, set }
+            }
+            GetEvent::Stored { node, round, .. } if planted(Bug::OtherGenerationCounts) => {
+                GetEvent::Stored { node, generation: GENERATION, round }
+            }
+            GetEvent::Stored { node, generation, .. } if planted(Bug::EarlierRoundCounts) => {
+                GetEvent::Stored { node, generation, round: self.get.round }
+            }
+            event => event,
+        };
+        let (asked, ended) = (self.get.next, self.get.phase == Phase::Finished);
+        if planted(Bug::UnaskedCounts) && matches!(event, GetEvent::Answered { .. }) {
+            self.get.next = self.get.members.len();
+        }
+        let is_current = |member: &Member| member.reply == Reply::Answered { current: true };
+        let current: Vec<bool> = self.get.members.iter().map(is_current).collect();
+        self.get.step(event, now, actions);
+        if planted(Bug::UnaskedCounts) {
+            self.get.next = self.get.next.min(asked.max(1));
+        }
+        if planted(Bug::RepairForgetsEarlier) {
+            self.forget_earlier(&current, actions);
+        }
+        if planted(Bug::RepairsFallbacks) && !ended && self.get.phase == Phase::Finished {
+            let stale =
+                |member: &&Member| member.fallback && member.reply == Reply::Answered { current: false };
+            let set = &self.get.merged;
+            let repair = |member: &Member| GetAction::Repair { node: member.node, set: set.clone() };
+            actions.extend(self.get.members.iter().filter(stale).map(repair));
+        }
+        self.distort(actions);
+    }
+
+    pub(super) fn deadline(&self) -> Option<Moment> {
+        match self.kept_back {
+            Some(_) => Some(at(DEADLINE)),
+            None => self.get.deadline(),
+        }
+    }
+
+    /// Members that were equal to the merged set before the step pass for equal after it.
+    fn forget_earlier(&mut self, current: &[bool], actions: &mut GetActions) {
+        for (member, _) in self.get.members.iter_mut().zip(current).filter(|(_, current)| **current) {
+            member.reply = Reply::Answered { current: true };
+            let node = member.node;
+            actions.retain(|action| !matches!(action, GetAction::Repair { node: to, .. } if *to == node));
+        }
+    }
+
+    fn distort(&mut self, actions: &mut GetActions) {
+        for action in actions.iter_mut() {
+            if let GetAction::Answer(GetOutcome::Done { sloppy, .. }) = action {
+                *sloppy &= !planted(Bug::HidesSloppiness);
+            }
+        }
+        let answer = actions.iter().position(|action| matches!(action, GetAction::Answer(_)));
+        if let Some(position) = answer.filter(|_| planted(Bug::AnswersTwice)) {
+            actions.push(actions[position].clone());
+        }
+        if let Some(position) = answer.filter(|_| planted(Bug::AnswersLate)) {
+            self.kept_back = Some(actions.remove(position));
+        }
+        if self.get.now >= at(DEADLINE) {
+            actions.extend(self.kept_back.take());
+        }
+    }
+}
