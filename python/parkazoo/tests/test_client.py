@@ -23,7 +23,7 @@ from kazoo.protocol.states import KazooState
 from kazoo.security import make_acl, make_digest_acl
 
 import parkazoo.aio
-from conftest import EnsembleFactory, Maker
+from conftest import EnsembleFactory, Maker, running
 from parkazoo import (
     CrossShardTransaction,
     NotInitialized,
@@ -37,7 +37,7 @@ from parkazoo import (
 )
 from parkazoo.check import Checker
 from parkazoo.layout import INTENTS
-from servers import PATIENCE_SECONDS, wait_until
+from servers import PATIENCE_SECONDS, four_letter_word, wait_until
 from victim import finish
 
 
@@ -455,6 +455,29 @@ def test_lazy_clients_connect_when_they_must(make: Maker) -> None:
     assert all(e.opened for e in client._sessions.by_name.values())
     client.stop()
     client.close()
+
+
+def test_a_lazy_client_keeps_one_connection_of_all_that_are_named(make: Maker) -> None:
+    """It kept a session with each: a hosts string names them all, as a rule."""
+    hosts = ";".join(make().bootstrap)
+    with running(ParKazooClient(hosts, lazy=True, timeout=30)) as client:
+        assert client.table is not None
+        first = [n for n, e in client._sessions.by_name.items() if e.opened]
+        assert len(first) == 1
+        wait_until(lambda: sessions_at(client) == 1, "the others are let go")
+        for number in range(12):
+            client.ensure_path(f"/lazy/{number}/x")
+        assert len(client.client_ids) == 3
+        assert sessions_at(client) == 3
+
+
+def sessions_at(client: ParKazooClient) -> int:
+    """With how many ensembles it has a session by what the servers say: each has one
+    of the client that made the namespace."""
+    assert client.table is not None
+    ports = [int(h.rpartition(":")[2]) for h in client.table.ensembles.values()]
+    alive = [four_letter_word(port, "cons").count("sid=0x") for port in ports]
+    return sum(alive) - len(ports)
 
 
 def test_asyncio(make: Maker) -> None:

@@ -21,6 +21,7 @@ that it had when the table was read; else it is looked at again, where it is the
     stranger     a member that was wiped, holds another namespace, says that it is
                  another member, or has a server that is not one of it: shown; nothing
                  there is looked at or touched, and nothing is repaired anywhere
+    outside      what plain Kazoo wrote beside the namespace since an import: shown
     unreadable   a directory that whoever asks may not look at: shown
     unreachable  an ensemble that could not be looked at: shown
     fence        a shard whose fence at its owner is missing: shown; or has another
@@ -49,7 +50,7 @@ from kazoo.exceptions import (
 )
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from parkazoo import hosts, namespace, naming, refencing, remove
+from parkazoo import hosts, namespace, naming, outside, refencing, remove
 from parkazoo.buckets import fresh
 from parkazoo.clearing import NotCleared, clear, erase, unchanged
 from parkazoo.copying import GONE, version_of
@@ -128,6 +129,8 @@ class Checker(Standing):
         owned = [owner for owner in self.table.owners if owner not in self.away]
         fenced = fenced and len(self.standing) == len(owned)
         yield from self._leftovers(repair and fenced)
+        for path in outside.found(self):
+            yield Finding("outside", path, outside.WHY, mendable=False)
 
     def _shards(self, repair: bool, delete: bool) -> Iterator[Finding]:
         """All of them; those that move meanwhile again, by the table of then."""

@@ -51,6 +51,14 @@ from parkazoo.progress import Progress, counted
 
 # For so long after a command was killed, nobody else may change the table.
 SESSION_SECONDS = 10.0
+# With the second ensemble, what one server did for every transaction ends.
+NOT_ALONE = (
+    "From now on a transaction over directories on different shards is refused"
+    ' (CrossShardTransaction), if its client was made without `cross_shard="intent"`;'
+    " on one ensemble none was. To find them, look in each program for `.transaction(`"
+    " and give `parkazoo where PATH` the paths that one transaction names: those of"
+    " different shards are refused. `parkazoo remove-ensemble` undoes it"
+)
 # So many nodes that may not be read are named.
 UNREADABLE_SHOWN = 10
 
@@ -451,6 +459,8 @@ def add_command(options: Any) -> int:
         if known is not None:
             addresses.refuse_others(mover, known, options.ensemble)
         name = mover.add_ensemble(options.ensemble, options.name, options.beside)
+        if known is None and len(table.ensembles) == 1:
+            print(NOT_ALONE, file=sys.stderr)
         if known is not None:
             print(_known(known, table, options.ensemble), file=sys.stderr)
         hosts = options.ensemble if known is None else table.ensembles[known]

@@ -328,9 +328,11 @@ class ParKazooClient(Facade):
             self._watches.interrupt()
         self._watches.tell_interrupted()
 
+    def _away(self) -> list[str]:
+        return [] if self._sessions is None else self._sessions.silent()
+
     def command(self, cmd: bytes = b"ruok") -> str:
-        home = self._home
-        if home is None or not self._live.is_set():
+        if (home := self._home) is None or not self._live.is_set():
             raise ConnectionLoss("No connection to server")
         return str(home.command(cmd))
 
@@ -345,7 +347,7 @@ class ParKazooClient(Facade):
         if self.degraded:
             asked = [(n, e) for n, e in asked if e.connected]
         if not asked:
-            raise ConnectionLoss("No connection to server")
+            raise ConnectionLoss("No connection to any ensemble")
         return {name: str(ensemble.command(cmd)) for name, ensemble in asked}
 
     def _delete_all(self, path: str) -> Any:

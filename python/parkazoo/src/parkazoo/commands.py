@@ -33,7 +33,7 @@ def parser(run: Mapping[str, Callable[[Any], int]]) -> arguments.Parser:
         added = commands.add_parser(name, help=text, description=text)
         arguments.add_common(added, "more_auth")
         credentials.add(added)
-        added.set_defaults(run=run[name])
+        added.set_defaults(run=run[name], command=name)
         return added
 
     init = command("init", "make a namespace on the ensembles of HOSTS")

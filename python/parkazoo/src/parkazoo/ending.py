@@ -53,10 +53,12 @@ EXPECTED = (
 def message(error: BaseException, options: Any) -> str:
     """What an operator is told of one of those that are `EXPECTED`."""
     if isinstance(error, KazooTimeoutError):
+        said = f"{error}; {credentials.doubt(options)}"
+        if options.command == "status":  # it is what shows who answers
+            return f"{said} Name another ensemble of the namespace in `--hosts`"
         return (
-            f"{error}; {credentials.doubt(options)}"
-            " `parkazoo status` shows which of a namespace's ensembles answer, and"
-            " `parkazoo set-hosts` says where one is now"
+            f"{said} `parkazoo status` shows which of a namespace's ensembles answer,"
+            " and `parkazoo set-hosts` says where one is now"
         )
     if isinstance(error, KeyboardInterrupt):
         return "interrupted; the same command may be given again"

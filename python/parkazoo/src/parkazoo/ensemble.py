@@ -22,11 +22,12 @@ request to an ensemble that belongs to others, or is another member.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from kazoo.client import CLOSED_STATES
 from kazoo.exceptions import (
@@ -55,25 +56,33 @@ from parkazoo.mapping import ConfigurationInvalid, EnsembleRemoved, Table
 from parkazoo.sharing import Shared
 
 UNREAD = float("inf")
+# It takes no type before Python 3.11.
+if TYPE_CHECKING:
+    _Adapter = logging.LoggerAdapter[Any]
+else:
+    _Adapter = logging.LoggerAdapter
 
 
 class Refused(ConnectionDropped):
     """A connection is given up because its servers are not what we take them for."""
 
 
-class _Log:
-    """The connection's: Kazoo tells at each attempt why it dropped a connection; who
-    refuses one has told that already, once."""
+class _Log(_Adapter):
+    """Says which ensemble each line is about. Kazoo tells at each attempt why it
+    dropped a connection; who refuses one has told that already, once."""
 
-    def __init__(self, logger: Any) -> None:
-        self._logger = logger
+    def __init__(self, logger: Any, ensemble: EnsembleClient) -> None:
+        super().__init__(logger, {})
+        self._ensemble = ensemble
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._logger, name)
+    def process(self, message: Any, more: Any) -> tuple[Any, Any]:
+        return f"{self._ensemble.shown.replace('%', '%%')}: {message}", more
 
-    def warning(self, message: str, *about: Any) -> None:
+    def log(  # type: ignore[override]
+        self, level: int, message: Any, *about: Any, **more: Any
+    ) -> None:
         if not any(isinstance(each, Refused) for each in about):
-            self._logger.warning(message, *about, stacklevel=2)
+            super().log(level, message, *about, **more)
 
 
 class Owner(Protocol):
@@ -180,10 +189,16 @@ class EnsembleClient(BatchingClient):
         # it knows; only callbacks come through ours.
         connection = self._connection
         connection.wait_with(owner.handler)
-        connection.logger = _Log(connection.logger)
+        self.logger: Any = _Log(options.get("logger") or connection.logger, self)
+        connection.logger = self.logger
         # One that was given to us, somebody has heard of.
         self._known_session: int | None = self._session_id
         self.owner = owner
+
+    @property
+    def shown(self) -> str:
+        """Which ensemble this is, for who reads a message."""
+        return f"ensemble {self.name} ({self.hosts_string})"
 
     # -- life --------------------------------------------------------------------
 
@@ -237,9 +252,19 @@ class EnsembleClient(BatchingClient):
     def _notify_pending(self, state: Any) -> None:
         self.ending.append(True)
         try:
+            if state == KeeperState.CONNECTING:
+                self._end_with(ConnectionLoss(f"lost the connection to {self.shown}"))
             super()._notify_pending(state)
         finally:
             self.ending.pop()
+
+    def _end_with(self, error: Exception, *only: Any) -> None:
+        for waiting in only or (self._pending, self._queue):
+            with suppress(IndexError):
+                while True:
+                    reply = waiting.popleft()[1]
+                    if reply is not None:
+                        reply.set_exception(error)
 
     def connection_made(self) -> None:
         """Tell that there is a connection, if it is to an ensemble of ours."""
@@ -260,7 +285,8 @@ class EnsembleClient(BatchingClient):
             while True:
                 request, reply = self._queue.popleft()
                 if getattr(reply, "given_up", False):
-                    reply.set_exception(ConnectionLoss())
+                    lost = f"{self.shown} was away for too long"
+                    reply.set_exception(ConnectionLoss(lost))
                 else:
                     kept.append((request, reply))
         self._queue.extendleft(reversed(kept))
@@ -351,8 +377,8 @@ class EnsembleClient(BatchingClient):
         if self.owner is None or self.owner.trusted(at):
             return None
         return ConnectionLoss(
-            f"a write was not sent to ensemble {self.name}: another ensemble was not"
-            " heard for two thirds of the session's time, so a lock may be lost"
+            f"a write was not sent to {self.shown}: another ensemble was not heard for"
+            " two thirds of the session's time, so a lock may be lost. Ask again"
         )
 
     def turned_away(self) -> None:
@@ -380,11 +406,7 @@ class EnsembleClient(BatchingClient):
     def _end_queued(self, why: Exception) -> None:
         self.ending.append(True)
         try:
-            with suppress(IndexError):
-                while True:
-                    reply = self._queue.popleft()[1]
-                    if reply is not None:
-                        reply.set_exception(why)
+            self._end_with(why, self._queue)
         finally:
             self.ending.pop()
 

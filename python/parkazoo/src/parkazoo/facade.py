@@ -9,12 +9,14 @@ Must never: keep a copy of what the other client has, which would grow old.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from kazoo.exceptions import ConfigurationError
+from kazoo.exceptions import ConfigurationError, ConnectionLoss
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.paths import _prefix_root, normpath
 from kazoo.protocol.serialization import Create, Create2
+from kazoo.protocol.states import KeeperState
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from parkazoo import hosts as hosts_string
@@ -82,6 +84,18 @@ class Facade(KazooClient):
             )
         self.chroot, self.bootstrap = new_chroot, ensembles
         self.hosts = [server for part in ensembles for server in collect_hosts(part)[0]]
+
+    def _away(self) -> list[str]:
+        """The ensembles that are waited for, as they are shown to whoever asks."""
+        return []
+
+    def _notify_pending(self, state: Any) -> None:
+        if state == KeeperState.CONNECTING and (away := self._away()):
+            lost = ConnectionLoss(f"no connection to {', '.join(away)}")
+            with suppress(IndexError):
+                while True:
+                    self._queue.popleft()[1].set_exception(lost)
+        super()._notify_pending(state)
 
     def _end_start(self, seconds: float, silent: list[str], waited: Any) -> None:
         """What Kazoo does when it has waited, and for whom it was in vain."""

@@ -189,9 +189,7 @@ def _name_by(sessions: Sessions, table: Table) -> None:
         if sessions.client.lazy:
             # Those are opened, by their names, when something on them is needed.
             opened = {n: e for n, e in opened.items() if n not in silent}
-    if sessions.client.lazy:
-        for ensemble in silent.values():
-            sessions.discard(ensemble)
+    unneeded = list(silent.values()) if sessions.client.lazy else []
     names: dict[str, str | None] = {}
 
     def look(old: str, ensemble: EnsembleClient) -> None:
@@ -208,9 +206,15 @@ def _name_by(sessions: Sessions, table: Table) -> None:
                 strangers.append(ensemble)
                 continue
             ensemble.name = name
+            if sessions.client.lazy and sessions.by_name and not ensemble.strange:
+                unneeded.append(ensemble)  # one is enough to begin with
+                continue
             sessions.by_name[name] = ensemble
             if old in copies:
                 sessions.copies[name] = copies[old]
+    for ensemble in unneeded:
+        ensemble.closing = True  # its end is not a loss
+        sessions.discard(ensemble)
     for ensemble in strangers:
         sessions.client.logger.warning(
             "%s is not an ensemble of this namespace, or named twice; ignored",

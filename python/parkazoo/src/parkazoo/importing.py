@@ -42,7 +42,7 @@ from kazoo.exceptions import (
 )
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
-from parkazoo import failpoints
+from parkazoo import failpoints, outside
 from parkazoo.client import ParKazooClient
 from parkazoo.copying import creations
 from parkazoo.errors import SHOWN, ImportConflict, ImportEnded, Unreadable
@@ -195,6 +195,7 @@ def copy_in(
         copying.root(list(sources.values()))
         if copying.behind:
             raise _behind(list(copying.behind))
+        outside.note_import(sources.values())
         mover.publish(replace(mover.table, importing=False))
         return copying.count
 

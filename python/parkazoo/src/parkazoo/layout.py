@@ -4,6 +4,7 @@
     /parkazoo/config                   a copy of the table
     /parkazoo/ensemble                 the ensemble's name in the table
     /parkazoo/importer                 while data is brought in: by whose session
+    /parkazoo/imported                 its data was brought in: when that had ended
     /parkazoo/s0123                    a shard; its version is the fence
     /parkazoo/s0123/!<id>              a transaction over several shards was here
     /parkazoo/s0123/:app:locks         the anchor of directory /app/locks
@@ -41,6 +42,8 @@ IDENTITY = BASE + "/ensemble"
 FOUNDED = BASE + "/founded"
 # The session of the one import that may write on this ensemble, an ephemeral of it.
 IMPORTER = BASE + "/importer"
+# On an ensemble whose data was brought in: what was there before this was.
+IMPORTED = BASE + "/imported"
 # Beside the anchors: this shard has done its part of a cross-shard transaction.
 DONE = "!"
 # Work that must be finished even if its client dies.
