@@ -7,6 +7,7 @@ use std::time::Duration;
 use ::bytes::{Bytes, BytesMut};
 use client::{Found, PutOptions, StoreHandle};
 use model::{Context, Key, Value, Version, WallMillis};
+use protocol::quorum::can_be_met;
 use serde_json::{Value as Json, json};
 use wire::messages::{Condition, RequestOptions, Written};
 use wire::versions::{decode_context, encode_context};
@@ -122,11 +123,11 @@ async fn open_for(shared: &Shared, option: &str, required: Option<u8>) -> Result
     let client = shared.client().await?;
     let handle = client.store(&shared.store)?;
     let cluster = client.cluster();
-    let replicas = cluster.store(&shared.store).expect("the store was found above").consistency.replicas;
+    let definition = cluster.store(&shared.store).expect("the store was found above");
     match required {
-        Some(required) if required > replicas => Err(CliError::Usage(format!(
-            "{option} {required} asks for more replicas than there are: store {} keeps {replicas} of each key",
-            shared.store
+        Some(required) if !can_be_met(required, definition) => Err(CliError::Usage(format!(
+            "{option} {required} asks for more replicas than there are: store {} keeps {} of each key",
+            shared.store, definition.consistency.replicas
         ))),
         _ => Ok(handle),
     }

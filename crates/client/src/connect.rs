@@ -9,6 +9,7 @@ use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
 use model::{Cluster, Generation, NodeId, VersionSet};
 use parking_lot::RwLock;
+use protocol::quorum::can_be_met;
 use runtime::Ports;
 use wire::messages::{
     AntiEntropyControl, AntiEntropyGet, ClusterGet, Peer, Request, RequestOptions, Response, StatusGet,
@@ -210,7 +211,9 @@ impl Inner {
         let scope = self.scope(store)?;
         let replicas = scope.definition.consistency.replicas;
         match options.required {
-            Some(required) if required > replicas => Err(ClientError::TooFewReplicas { required, replicas }),
+            Some(required) if !can_be_met(required, &scope.definition) => {
+                Err(ClientError::TooFewReplicas { required, replicas })
+            }
             _ => Ok(scope),
         }
     }

@@ -20,6 +20,7 @@ mod logs;
 mod manifest;
 mod markdown;
 mod names;
+mod quorums;
 mod sentences;
 mod source;
 mod text;
@@ -71,6 +72,7 @@ pub const RULES: &[Rule] = &[
     (calls::EFFECT, calls::check_effects),
     (calls::ORDER, calls::check_order),
     (calls::SELECT, calls::check_select),
+    (quorums::RULE, quorums::check),
     (logs::RULE, logs::check),
     (links::RULE, links::check),
     (sentences::RULE, sentences::check),

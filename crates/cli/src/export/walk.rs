@@ -10,6 +10,7 @@ use bytes::Bytes;
 use client::{ClientError, ScanAfter, ScanPage, StoreHandle};
 use futures_util::future::join_all;
 use model::{NodeId, Partition, PartitionId, PreferenceList, Resolver, Store, Token, VersionSet};
+use protocol::quorum::Readers;
 use tokio::time::Instant;
 use wire::ErrorCode;
 
@@ -38,9 +39,7 @@ pub(super) struct WalkOptions {
 pub(super) struct Walk {
     store: StoreHandle,
     partition: PartitionId,
-    /// In the order in which they are asked; one that failed goes to the end.
-    replicas: Vec<NodeId>,
-    required: usize,
+    readers: Readers,
     resolver: Resolver,
     options: WalkOptions,
     /// No replica was whole when each had been asked, and the rest is wanted all the same.
@@ -74,12 +73,10 @@ impl Walk {
         partition: &Partition,
         options: WalkOptions,
     ) -> Self {
-        let replicas = PreferenceList::of(definition, partition).replicas().to_vec();
         Walk {
             store,
             partition: partition.id,
-            required: usize::from(definition.consistency.reads_required).min(replicas.len()),
-            replicas,
+            readers: Readers::of(definition, &PreferenceList::of(definition, partition)),
             resolver: definition.resolver,
             options,
             accepts_damaged: false,
@@ -108,7 +105,7 @@ impl Walk {
     async fn fill_patiently(&mut self) -> Result<(), CliError> {
         let began = Instant::now();
         let mut pause = PAUSE_MIN;
-        let mut failures = 0;
+        self.readers.begin();
         self.accepts_damaged = false;
         loop {
             let Err((node, error)) = self.fill().await else { return Ok(()) };
@@ -117,10 +114,7 @@ impl Walk {
             }
             // Others are asked from where we are; whoever failed comes last.
             self.cursors.clear();
-            self.replicas.retain(|&other| other != node);
-            self.replicas.push(node);
-            failures += 1;
-            if failures % self.replicas.len() != 0 {
+            if !self.readers.failed(node) {
                 continue;
             }
             if began.elapsed() >= self.options.patience {
@@ -139,7 +133,7 @@ impl Walk {
             }
             _ => "`tontine doctor` tells which nodes are down",
         };
-        let (partition, required) = (self.partition, self.required);
+        let (partition, required) = (self.partition, self.readers.chosen().len());
         format!("partition {partition}: fewer than {required} replicas answer: {error}; {advice}")
     }
 
@@ -151,7 +145,7 @@ impl Walk {
                 next: self.after.clone(),
                 exhausted: false,
             };
-            self.cursors = self.replicas.iter().take(self.required).map(fresh).collect();
+            self.cursors = self.readers.chosen().iter().map(fresh).collect();
         }
         while self.cursors.iter().any(Cursor::is_hungry) {
             let (store, partition, accepts_damaged) = (&self.store, self.partition, self.accepts_damaged);

@@ -22,7 +22,7 @@ use bytes::Bytes;
 use client::coordinator::{Coordinator, OwnWrite, Scope};
 use client::peers::{CallError, Peers};
 use model::{Cluster, Moment, NodeId, PreferenceList, WallMillis};
-use protocol::quorum::{Reach, can_be_driven};
+use protocol::quorum::{Reach, answers_required, can_be_driven, own_record_suffices, own_write_suffices};
 use runtime::Clock;
 use runtime::disk::waiting::without_waiting;
 use storage::Durable;
@@ -104,9 +104,8 @@ impl Front {
         visit: &mut dyn FnMut(&[u8]),
     ) -> Option<Result<bool, Failure>> {
         let (place, replicas) = view.replicas(store, key);
-        let definition = store.definition();
-        let required = definition.consistency.reads_required.max(definition.read_holders());
-        if !protocol::quorum::own_record_suffices(self.replica.node(), replicas, required) {
+        let required = answers_required(store.definition());
+        if !own_record_suffices(self.replica.node(), replicas, required) {
             return None;
         }
         let tried = without_waiting(|| store.winner(place, key, visit));
@@ -127,9 +126,7 @@ impl Front {
         value: &[u8],
     ) -> Option<Result<(), Failure>> {
         let (place, replicas) = view.replicas(store, key);
-        if !store.acknowledges_at_once()
-            || !protocol::quorum::own_write_suffices(self.replica.node(), replicas)
-        {
+        if !store.acknowledges_at_once() || !own_write_suffices(self.replica.node(), replicas) {
             return None;
         }
         let tried = without_waiting(|| store.overwrite(place, key, value));

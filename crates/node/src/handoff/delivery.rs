@@ -7,6 +7,7 @@ use std::time::Duration;
 use client::peers::{Call, CallError, Peers};
 use model::{Cluster, NodeId};
 use protocol::handoff::{Errand, Fault};
+use protocol::quorum::Holders;
 use smallvec::SmallVec;
 use storage::Durable;
 use wire::error::ErrorCode;
@@ -223,36 +224,32 @@ async fn give_up(handoffs: &Handoffs, target: NodeId, mut hints: Vec<Hint>) -> S
     let view = handoffs.parts.replica.view().get();
     let own = handoffs.parts.replica.node();
     let there = |node: NodeId| node != target && (node == own || handoffs.is_alive(node));
-    // Of each hint: how many must have it, and where it is merged.
     let plan = |hint: &Hint| {
         let store = view.store(hint.store.as_str())?;
-        let preference = view.route(store, &hint.key).preference;
-        let nodes: Vec<NodeId> = preference.replicas().iter().copied().filter(|&node| there(node)).collect();
-        let required = usize::from(store.definition().consistency.writes_required);
-        (nodes.len() >= required).then_some((required, nodes))
+        Holders::of(store.definition(), &view.route(store, &hint.key).preference, target, there)
     };
-    let plans: Vec<Option<(usize, Vec<NodeId>)>> = hints.iter().map(plan).collect();
-    let nodes: BTreeSet<NodeId> = plans.iter().flatten().flat_map(|(_, nodes)| nodes).copied().collect();
-    let mut acks = vec![0; hints.len()];
+    let mut plans: Vec<Option<Holders>> = hints.iter().map(plan).collect();
+    let nodes: BTreeSet<NodeId> = plans.iter().flatten().flat_map(Holders::nodes).collect();
     let mut faults = vec![None; hints.len()];
     for node in nodes {
         renew(&handoffs.parts.replica, &mut hints);
-        let is_meant = |plan: &Option<(usize, Vec<NodeId>)>| {
-            plan.as_ref().is_some_and(|(_, nodes)| nodes.contains(&node))
+        let is_meant = |plan: &Option<Holders>| {
+            plan.as_ref().is_some_and(|holders| holders.nodes().any(|other| other == node))
         };
         let meant: Vec<usize> = (0..hints.len()).filter(|&position| is_meant(&plans[position])).collect();
         let sent: Vec<&Hint> = meant.iter().map(|&position| &hints[position]).collect();
         for (position, answer) in meant.iter().zip(merge(handoffs, node, &sent).await) {
-            match answer {
-                Ok(()) => acks[*position] += 1,
-                Err(fault) => faults[*position] = faults[*position].or(fault),
+            match (answer, &mut plans[*position]) {
+                (Ok(()), Some(holders)) => holders.acknowledged(node),
+                (Err(fault), _) => faults[*position] = faults[*position].or(fault),
+                (Ok(()), None) => unreachable!("only hints with holders are sent"),
             }
         }
     }
     let mut settled = Settled::default();
     for (position, hint) in hints.iter().enumerate() {
         let answer = match &plans[position] {
-            Some((required, _)) if acks[position] >= *required => Ok(()),
+            Some(holders) if holders.suffice() => Ok(()),
             _ => Err(faults[position]),
         };
         settled.take_in(handoffs, hint, answer);

@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{NodeId, PartitionId};
 
+use crate::quorum::hold_every_write;
+
 /// The partitions of one store that are incomplete.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
@@ -97,7 +99,7 @@ impl Ledger {
         let whole = others.iter().filter(|node| merged.whole.contains(node)).count();
         let any = |node: &&NodeId| merged.whole.contains(node) || merged.themselves_incomplete.contains(node);
         let all = others.iter().filter(any).count() == others.len();
-        let done = whole > replicas.saturating_sub(writes_required) || all;
+        let done = hold_every_write(whole, replicas, writes_required) || all;
         if done {
             self.incomplete.remove(&partition);
         }

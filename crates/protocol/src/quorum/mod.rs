@@ -21,8 +21,12 @@
 //!
 //! The rules, why they are so, and what was rejected: `docs/design/quorum.md`.
 //!
-//! **Architecture Invariant:** nobody else compares a number of answers with R or W.
+//! Counts outside of requests (of holders before a hint is given up, of replicas that a walk reads) are here, too:
+//! [`Holders`], [`Readers`].
+//!
+//! **Architecture Invariant:** nobody else compares a number of answers with R or W; `tidy` refuses it.
 
+mod counts;
 #[cfg(test)]
 mod fixtures;
 mod get;
@@ -40,6 +44,7 @@ mod stamp;
 mod walk;
 mod write;
 
+pub use counts::{Holders, Readers, answers_required, can_be_met, hold_every_write};
 pub use get::{Get, GetAction, GetActions, GetEvent, GetFailure, GetOutcome};
 pub use lagging::{Behind, Lagging};
 pub use machine::Machine;
