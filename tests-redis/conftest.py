@@ -14,6 +14,7 @@ import redis
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from programs import Programs
 from raw import Raw
 from targets import Address, RedisServer, Running, Target, TontineCluster
 
@@ -24,6 +25,7 @@ CLIENT_SECONDS_MAX = 60.0
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--target", choices=["redis", "tontine"], default="tontine")
     parser.addoption("--binary", type=Path, default=Path("target/proof/tontine"))
+    parser.addoption("--clients", type=Path, default=Path("target/check-clients"))
     parser.addoption("--address", action="append", help="host:port of a target that runs already")
 
 
@@ -55,6 +57,11 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
         running = TontineCluster(request.config.getoption("--binary"))
     yield running
     running.stop()
+
+
+@pytest.fixture(scope="session")
+def programs(request: pytest.FixtureRequest) -> Programs:
+    return Programs(request.config.getoption("--clients"))
 
 
 @pytest.fixture(autouse=True)

@@ -203,8 +203,11 @@ def test_post_and_host_end_a_connection_and_nothing_after_them_is_carried_out(
 ) -> None:
     with Raw(target.addresses[0]) as raw:
         raw.send(f"FOO / X\r\n{said}\r\n\r\nSET {key} smuggled\r\n".encode())
-        assert raw.reply().startswith(b"-ERR unknown command 'FOO'")
         answer = raw.rest()
+    # redis-server drops what it has not sent yet when it closes the connection.
+    if target.name != "redis" or answer:
+        refused, answer = answer.split(b"\r\n", 1)
+        assert refused.startswith(b"-ERR unknown command 'FOO'"), refused
     assert answer == b"" or answer.startswith(b"-ERR Protocol error"), answer
     assert client.get(key) is None
     assert client.set("Host:", "POST") and client.get("Host:") == b"POST", "arguments may say so"
