@@ -86,7 +86,7 @@ fn start_node(tontine: &Path, folder: &Path, node: usize) -> Result<Ended, Failu
 async fn said(client: &Client, viewer: usize, of: usize, field: &str) -> Option<String> {
     let answer = client.nodes_seen_by(NodeId(viewer as u32)).await.ok()?;
     let view: Json = serde_json::from_slice(&answer).ok()?;
-    let seen = view["nodes"].as_array()?.iter().find(|node| node["id"] == of as u64)?;
+    let seen = view["nodes"].as_array()?.iter().find(|node| node["node"] == of as u64)?;
     seen[field].as_str().map(str::to_owned)
 }
 

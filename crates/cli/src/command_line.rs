@@ -35,7 +35,14 @@ pub(crate) fn read<Arguments: CommandLine>(
         let answers = [ErrorKind::DisplayHelp, ErrorKind::DisplayVersion];
         if answers.contains(&error.kind()) || !wants_json(&words) {
             // Only a closed terminal can refuse; there is nobody left to tell.
-            let _ = error.print();
+            let _ = if answers.contains(&error.kind()) {
+                error.print()
+            } else {
+                let text = error.render().to_string();
+                // One prefix for every error, whoever finds it.
+                say!("tontine: {}", text.trim_start_matches("error: ").trim_end());
+                Ok(())
+            };
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
         let message = error.render().to_string();
@@ -43,11 +50,11 @@ pub(crate) fn read<Arguments: CommandLine>(
         let message = message.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
         failure::report(Format::Json, &CliError::Usage(message.trim_end().to_owned()))
     };
-    let matches = match Arguments::command().try_get_matches_from(&words) {
+    let matches = match command::<Arguments>().try_get_matches_from(&words) {
         Ok(matches) => matches,
         // What the environment says counts as typed when a mistake is explained, and seems to be required.
         Err(error) => {
-            let bare = typed_only(Arguments::command()).try_get_matches_from(&words);
+            let bare = typed_only(command::<Arguments>()).try_get_matches_from(&words);
             return Err(refused(bare.err().unwrap_or(error)));
         }
     };
@@ -58,6 +65,33 @@ pub(crate) fn read<Arguments: CommandLine>(
         None => Ok(arguments),
         Some(error) => Err(failure::report(arguments.shared().format(), &error)),
     }
+}
+
+/// All commands, each with the options of every command that it has a use for: its help names no others.
+pub(crate) fn command<Arguments: CommandLine>() -> clap::Command {
+    let command = Arguments::command();
+    let global: Vec<clap::Arg> = command.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect();
+    without_useless::<Arguments>(command, &global, "")
+}
+
+/// Hides what a command has no use for. It is read all the same, so that it can be refused with the reason.
+fn without_useless<Arguments: CommandLine>(
+    command: clap::Command,
+    global: &[clap::Arg],
+    path: &str,
+) -> clap::Command {
+    let names: Vec<String> = command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
+    names.into_iter().fold(command, |command, name| {
+        let path = format!("{path} {name}").trim_start().to_owned();
+        command.mut_subcommand(name, |below| {
+            let useless = Arguments::useless(&path);
+            let below = global.iter().fold(below, |below, arg| {
+                let is_useless = useless.iter().any(|(id, _)| arg.get_id() == id);
+                below.arg(arg.clone().hide(is_useless))
+            });
+            without_useless::<Arguments>(below, global, &path)
+        })
+    })
 }
 
 /// The command line without what the environment says.

@@ -4,11 +4,13 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::command_line::{CommandLine, Useless};
+use crate::command_line::{self, CommandLine, Useless};
+use crate::completions::CompletionsArguments;
 use crate::dev::DevArguments;
 use crate::events::{EventsArguments, MetricsArguments};
 use crate::export::ExportArguments;
 use crate::failure::CliError;
+use crate::key_list::KeyListArguments;
 use crate::keys::{
     DeleteArguments, GetArguments, KeysArguments, PutArguments, ResolveArguments, SiblingsArguments,
 };
@@ -16,7 +18,7 @@ use crate::load::LoadArguments;
 use crate::node_command::NodeArguments;
 use crate::repair::RepairCommand;
 use crate::shared::{Shared, block_on};
-use crate::{dev, doctor, events, export, keys, load, node_command, repair, status};
+use crate::{completions, dev, doctor, events, export, key_list, keys, load, node_command, repair, status};
 
 /// A key-value store that looks after itself.
 #[derive(Debug, Parser)]
@@ -50,15 +52,24 @@ impl CommandLine for Arguments {
     }
 
     fn useless(path: &str) -> &'static [Useless] {
+        const STORE_ALL: Useless = ("store", "it shows all stores");
         const CONNECT_NODE: Useless = ("connect", "it runs nodes and connects to none");
         const STORE_NODE: Useless = ("store", "it runs nodes, which serve all stores");
-        const DEADLINE_NODE: Useless = ("deadline_ms", "it sends no requests");
+        const DEADLINE_NODE: Useless = ("deadline", "it sends no requests");
         const CONNECT_BENCH: Useless = ("connect", "it starts the servers that it measures");
-        const DEADLINE_BENCH: Useless = ("deadline_ms", "requests are bounded by --timeout");
-        const DEADLINE_SCENARIO: Useless = ("deadline_ms", "the deadline is part of what it measures");
+        const DEADLINE_BENCH: Useless = ("deadline", "requests are bounded by --timeout");
+        const DEADLINE_SCENARIO: Useless = ("deadline", "the deadline is part of what it measures");
         match path {
             "dev" | "node" => &[CONNECT_NODE, STORE_NODE, DEADLINE_NODE],
-            "status" | "doctor" => &[("store", "it shows all stores")],
+            "completions" => &[
+                ("connect", "it asks no cluster"),
+                ("store", "it asks no cluster"),
+                ("deadline", "it asks no cluster"),
+                ("output", "it prints a script"),
+                ("json", "it prints a script"),
+            ],
+            "metrics" | "events" | "node list" => &[STORE_ALL],
+            "status" | "doctor" => &[STORE_ALL],
             "bench load" | "bench run" => &[DEADLINE_BENCH],
             "bench compare" => &[("connect", "name the systems with --a and --b"), DEADLINE_BENCH],
             "bench resp" => {
@@ -87,6 +98,8 @@ pub enum Command {
     Get(GetArguments),
     /// Delete keys.
     Delete(DeleteArguments),
+    /// List the keys of a store.
+    Keys(KeyListArguments),
     /// Read many keys, with one message to each node. Exits with 1 if one has no value.
     Mget(KeysArguments),
     /// Show every version of a key: siblings, and deletions and expired values that are still remembered.
@@ -106,6 +119,8 @@ pub enum Command {
     Load(LoadArguments),
     /// Write all records of a store to a file.
     Export(ExportArguments),
+    /// Print the script with which a shell completes these commands.
+    Completions(CompletionsArguments),
     /// Measure a running cluster, a Redis, or one against the other.
     #[command(subcommand)]
     Bench(Box<bench::cli::BenchCommand>),
@@ -123,6 +138,7 @@ pub(crate) fn carry_out(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Put(arguments) => block_on(keys::put(shared, arguments)),
         Command::Get(arguments) => block_on(keys::get(shared, arguments)),
         Command::Delete(arguments) => block_on(keys::delete(shared, arguments)),
+        Command::Keys(arguments) => block_on(key_list::list(shared, arguments)),
         Command::Mget(arguments) => block_on(keys::mget(shared, arguments)),
         Command::Siblings(arguments) => block_on(keys::siblings(shared, arguments)),
         Command::Resolve(arguments) => block_on(keys::resolve(shared, arguments)),
@@ -131,6 +147,9 @@ pub(crate) fn carry_out(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Doctor => block_on(doctor::doctor(shared)),
         Command::Repair(command) => block_on(repair::run(shared, command)),
         Command::Load(arguments) => block_on(load::run(shared, arguments)),
+        Command::Completions(arguments) => {
+            Ok(completions::completions(command_line::command::<Arguments>(), arguments))
+        }
         Command::Export(arguments) => block_on(export::run(shared, arguments)),
     }
 }
@@ -157,13 +176,13 @@ mod tests {
 
     #[test]
     fn options_that_would_be_ignored_are_refused() {
-        assert_eq!(refusal("tontine get k --connect h:1 -s carts --deadline-ms 9"), None);
+        assert_eq!(refusal("tontine get k --connect h:1 -s carts --deadline 9s"), None);
         assert_eq!(refusal("tontine bench run --connect h:1"), None);
         let refused = refusal("tontine --connect h:1 dev").unwrap();
         assert!(refused.starts_with("--connect has no effect on `tontine dev`"), "{refused}");
         assert!(refusal("tontine bench cluster --connect h:1").unwrap().contains("starts the servers"));
         assert!(refusal("tontine bench run --target h:1 --connect h:1").unwrap().contains("--target"));
-        assert!(refusal("tontine bench run --deadline-ms 7").unwrap().contains("--timeout"));
+        assert!(refusal("tontine bench run --deadline 7s").unwrap().contains("--timeout"));
         assert!(refusal("tontine status -s carts").unwrap().contains("all stores"));
     }
 }

@@ -14,7 +14,7 @@ use tokio::process::{Child, ChildStdin, Command};
 
 use crate::failure::CliError;
 use crate::output::Format;
-use crate::ready::{node_json, ready_line};
+use crate::ready::{node_json, ready_line, stores_json};
 use crate::server::{EngineKind, NodeSpec, RunningNode};
 use crate::shared::{Shared, block_on};
 use crate::stop_signals::{STOP_WITH_STDIN, StopSignals};
@@ -210,8 +210,8 @@ fn spec(arguments: &DevArguments, node: &Node, cluster: &Cluster, coordination_d
         workers: settings.workers_each(cluster.nodes.len()),
         password: settings.password.clone(),
         limits: settings.limits,
-        hedge_after: Duration::from_millis(settings.hedge_after_ms),
-        repair_period: Duration::from_secs(settings.repair_period_s),
+        hedge_after: settings.hedge_after,
+        repair_period: settings.repair_period,
     }
 }
 
@@ -233,7 +233,7 @@ fn greet(arguments: &DevArguments, format: Format, cluster: &Cluster, processes:
             "data_directory": arguments.data_dir,
             "connect": connect.join(","),
             "nodes": nodes,
-            "stores": cluster.stores,
+            "stores": stores_json(&cluster.stores),
         });
         return crate::output::print(format, &document, String::new);
     }

@@ -75,7 +75,10 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
 
 fn describe(findings: &[Finding], nodes: usize) -> String {
     if findings.is_empty() {
-        return format!("healthy: all {nodes} nodes answer, and nothing waits");
+        return match nodes {
+            1 => "healthy: the one node answers, and nothing waits".to_owned(),
+            nodes => format!("healthy: all {nodes} nodes answer, and nothing waits"),
+        };
     }
     let mut text = String::new();
     for finding in findings {

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use wire::messages::EventsGet;
 
 use crate::failure::CliError;
-use crate::output::{Format, print};
+use crate::output::{Format, count, print};
 use crate::shared::Shared;
 
 /// Events of one page.
@@ -83,7 +83,7 @@ async fn page(
     if let Some(first) = events.first().and_then(|event| event["sequence"].as_u64())
         && first > expected
     {
-        say!("{node} has forgotten {} events before these", first - expected);
+        say!("{node} has forgotten {} before these", count(first - expected, "event"));
     }
     events.iter_mut().for_each(|event| event["node"] = json!(node));
     Ok(events)

@@ -25,11 +25,13 @@ pub enum FileFormat {
 impl FileFormat {
     /// The format that a file's name suggests.
     pub(crate) fn guess(file: &str) -> Option<FileFormat> {
+        // How a file is packed is seen from its first bytes; its name ends with that all the same.
+        let file = [".gz", ".zst", ".zstd"].iter().find_map(|end| file.strip_suffix(end)).unwrap_or(file);
         let path = Path::new(file);
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("tsv" | "tab") => Some(FileFormat::Tsv),
             Some("csv") => Some(FileFormat::Csv),
-            Some("jsonl" | "ndjson") => Some(FileFormat::Jsonl),
+            Some("jsonl" | "ndjson" | "json") => Some(FileFormat::Jsonl),
             Some("deb822" | "control" | "dsc") => Some(FileFormat::Deb822),
             _ => (path.file_name()? == "Packages").then_some(FileFormat::Deb822),
         }
@@ -53,6 +55,9 @@ mod tests {
         assert_eq!(FileFormat::guess("a/b.tsv"), Some(FileFormat::Tsv));
         assert_eq!(FileFormat::guess("b.ndjson"), Some(FileFormat::Jsonl));
         assert_eq!(FileFormat::guess("lists/Packages"), Some(FileFormat::Deb822));
+        assert_eq!(FileFormat::guess("b.csv.gz"), Some(FileFormat::Csv));
+        assert_eq!(FileFormat::guess("Packages.zst"), Some(FileFormat::Deb822));
+        assert_eq!(FileFormat::guess("b.gz"), None);
         assert_eq!(FileFormat::guess("-"), None);
         assert_eq!(FileFormat::guess("data.txt"), None);
     }

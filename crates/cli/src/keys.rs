@@ -12,8 +12,9 @@ use serde_json::{Value as Json, json};
 use wire::messages::{Condition, RequestOptions, Written};
 use wire::versions::{decode_context, encode_context};
 
+use crate::durations;
 use crate::failure::CliError;
-use crate::output::{Format, bytes_json, hex, moment, print, shown, table, unhex};
+use crate::output::{Format, bytes_json, count, hex, moment, print, shown, table, unhex};
 use crate::shared::Shared;
 
 /// A key and its value.
@@ -22,7 +23,7 @@ use crate::shared::Shared;
 Examples:
   tontine put greeting hello
   tontine put logo - < logo.png                   the value comes from standard input, byte for byte
-  tontine put session:7 alive --ttl 1800          gone after half an hour
+  tontine put session:7 alive --ttl 30m           gone after half an hour
   tontine put -s siblings cart milk --context C   after `tontine get -s siblings cart` showed context C
   tontine put -- -key -value                      what begins with a dash goes after --")]
 pub struct PutArguments {
@@ -34,9 +35,9 @@ pub struct PutArguments {
     /// Without it, the put replaces whatever its coordinator knows.
     #[arg(long)]
     pub context: Option<String>,
-    /// Seconds that the value lives, at least 1; for ever when left out.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=TTL_SECONDS_MAX))]
-    pub ttl: Option<u64>,
+    /// How long the value lives, from 1ms on; for ever when left out.
+    #[arg(long, value_name = "DURATION", value_parser = durations::within(Duration::from_millis(1), TTL_MAX))]
+    pub ttl: Option<Duration>,
     /// Only if the node that takes the put knows no value of the key; otherwise exits with 1.
     #[arg(long, conflicts_with = "if_present")]
     pub if_absent: bool,
@@ -48,8 +49,8 @@ pub struct PutArguments {
     pub writes: Option<u8>,
 }
 
-/// Longest life of a value, in seconds: a hundred years. More is a mistake, or means for ever.
-const TTL_SECONDS_MAX: u64 = 100 * 366 * 24 * 3600;
+/// Longest life of a value: a hundred years. More is a mistake, or means for ever.
+const TTL_MAX: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
 /// One key.
 #[derive(Clone, Debug, clap::Args)]
@@ -168,7 +169,7 @@ pub(crate) async fn put(shared: Shared, arguments: PutArguments) -> Result<ExitC
     };
     let options = PutOptions {
         context: arguments.context.as_deref().map(parse_context).transpose()?,
-        ttl: arguments.ttl.map(Duration::from_secs),
+        ttl: arguments.ttl,
         condition,
         request: RequestOptions { required: arguments.writes, ..RequestOptions::default() },
     };
@@ -225,13 +226,21 @@ pub(crate) async fn get(shared: Shared, arguments: GetArguments) -> Result<ExitC
             let mut stdout = std::io::stdout();
             // A reader that went away ends the output quietly.
             let _ = stdout.write_all(value).and_then(|()| stdout.write_all(b"\n"));
+            if let Some(left) = ttl(&found) {
+                say!("expires in {}", durations::rough(left));
+            }
         }
         siblings => print(shared.format(), &document, || {
             let mut text =
                 format!("{} siblings, written by clients that did not see each other:\n", siblings.len());
-            for (number, value) in siblings.iter().enumerate() {
-                text.push_str(&format!("  {}  {}\n", number + 1, shown(value)));
+            let mut rows = vec![["", "TTL", "VALUE"].map(str::to_owned).to_vec()];
+            let live = found.versions().iter().filter(|version| version.live(found.now()).is_some());
+            for ((number, value), version) in siblings.iter().enumerate().zip(live) {
+                let left =
+                    version.expires.map(|at| Duration::from_millis(at.0.saturating_sub(found.now().0)));
+                rows.push(vec![(number + 1).to_string(), ttl_cell(left), shown(value)]);
             }
+            text.push_str(&table(&rows));
             let context = show_context(&found.context());
             text.push_str(&format!("context {context}\n"));
             text.push_str(&format!(
@@ -283,10 +292,27 @@ fn found_json(key: &str, found: &Found) -> Json {
         "found": !values.is_empty(),
         "value": found.value().map(|value| bytes_json(&value)),
         "siblings": values,
+        "expires_ms": expires(found).map(|at| at.0),
+        "ttl_ms": ttl(found).map(|left| left.as_millis() as u64),
         "context": show_context(&found.context()),
         "replicas_answered": found.replicas_answered(),
         "sloppy": found.is_sloppy(),
     })
+}
+
+/// When the value expires, if there is one and it does.
+fn expires(found: &Found) -> Option<WallMillis> {
+    found.set().winner().filter(|winner| winner.live(found.now()).is_some())?.expires
+}
+
+/// How long the value still lives, if there is one and it expires.
+fn ttl(found: &Found) -> Option<Duration> {
+    expires(found).map(|at| Duration::from_millis(at.0.saturating_sub(found.now().0)))
+}
+
+/// How long a value still lives, for a table.
+fn ttl_cell(left: Option<Duration>) -> String {
+    left.map_or_else(|| "-".to_owned(), durations::rough)
 }
 
 /// `tontine mget`.
@@ -294,14 +320,14 @@ pub(crate) async fn mget(shared: Shared, arguments: KeysArguments) -> Result<Exi
     let store = open(&shared).await?;
     let results = store.multi_get(arguments.keys.clone(), &RequestOptions::default()).await?;
     let mut documents = Vec::new();
-    let mut rows = vec![vec!["KEY".to_owned(), "VALUE".to_owned()]];
+    let mut rows = vec![["KEY", "TTL", "VALUE"].map(str::to_owned).to_vec()];
     let (mut missing, mut failed) = (false, None);
     for (key, result) in arguments.keys.iter().zip(results) {
         let found = match result {
             Ok(found) => found,
             Err(error) => {
                 let error = CliError::OfKey { key: key.clone(), error };
-                rows.push(vec![key.clone(), "(failed)".to_owned()]);
+                rows.push(vec![key.clone(), "-".to_owned(), "(failed)".to_owned()]);
                 documents.push(json!({ "key": key, "error": error.json()["error"] }));
                 failed = failed.or(Some(error));
                 continue;
@@ -311,6 +337,7 @@ pub(crate) async fn mget(shared: Shared, arguments: KeysArguments) -> Result<Exi
         missing |= values.is_empty();
         rows.push(vec![
             key.clone(),
+            ttl_cell(ttl(&found)),
             if values.is_empty() { "(not found)".to_owned() } else { values.join(" | ") },
         ]);
         documents.push(found_json(key, &found));
@@ -349,7 +376,7 @@ pub(crate) async fn delete(shared: Shared, arguments: DeleteArguments) -> Result
         let done = documents.iter().filter(|document| document["written"] == true).count();
         print(shared.format(), &json!(documents), || match failed {
             None => "done".to_owned(),
-            Some(_) => format!("{done} of {} keys deleted", arguments.keys.len()),
+            Some(_) => format!("{done} of {} deleted", count(arguments.keys.len() as u64, "key")),
         });
     }
     failed.map_or(Ok(ExitCode::SUCCESS), Err)

@@ -13,13 +13,16 @@ mod output;
 
 mod command_line;
 mod commands;
+mod completions;
 mod dev;
 mod doctor;
+mod durations;
 mod events;
 mod export;
 mod failure;
 mod file_format;
 mod holder;
+mod key_list;
 mod keys;
 mod limits;
 mod load;

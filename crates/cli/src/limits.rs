@@ -5,8 +5,10 @@ use std::time::Duration;
 use node::handoff::HINT_BYTES_MAX;
 use protocol::admission::{
     AdmissionLimits, CONNECTION_BYTES_MAX, CONNECTION_REQUESTS_MAX, CONNECTIONS_MAX, NODE_BYTES_MAX,
-    NODE_REQUESTS_MAX, REST_TIME_MAX,
+    NODE_REQUESTS_MAX,
 };
+
+use crate::durations;
 
 /// Under which the options stand in the help.
 const HEADING: &str = "Limits of one node";
@@ -59,16 +61,17 @@ pub struct LimitSettings {
         value_name = "BYTES"
     )]
     pub connection_bytes_max: u64,
-    /// Seconds within which the next 64 KiB of a command or frame must come that has begun to come in, or its end; 1 to
-    /// 86400. A connection that is slower is told so and closed.
+    /// How long a command or frame that has begun may wait for its next 64 KiB, or its end, 1s to 1d. A connection that
+    /// is slower is told so and closed.
     #[arg(
         long,
+        alias = "rest-seconds-max",
         help_heading = HEADING,
-        default_value_t = REST_TIME_MAX.as_secs() as u32,
-        value_parser = clap::value_parser!(u32).range(1..=86_400),
-        value_name = "SECONDS"
+        default_value = "1m",
+        value_parser = durations::within(Duration::from_secs(1), Duration::from_secs(86_400)),
+        value_name = "DURATION"
     )]
-    pub rest_seconds_max: u32,
+    pub rest_time_max: Duration,
     /// Bytes of hints that the node holds for others. What it refuses is brought to them by comparing.
     #[arg(long, help_heading = HEADING, default_value_t = HINT_BYTES_MAX, value_name = "BYTES")]
     pub hint_bytes_max: u64,
@@ -83,7 +86,7 @@ impl Default for LimitSettings {
             request_bytes_max: limits.node_bytes_max as u64,
             connection_requests_max: limits.connection_requests_max as u32,
             connection_bytes_max: limits.connection_bytes_max as u64,
-            rest_seconds_max: limits.rest_time_max.as_secs() as u32,
+            rest_time_max: limits.rest_time_max,
             hint_bytes_max: HINT_BYTES_MAX,
         }
     }
@@ -98,7 +101,7 @@ impl LimitSettings {
             connection_bytes_max: self.connection_bytes_max as usize,
             node_requests_max: self.requests_max as usize,
             node_bytes_max: self.request_bytes_max as usize,
-            rest_time_max: Duration::from_secs(self.rest_seconds_max.into()),
+            rest_time_max: self.rest_time_max,
         }
     }
 
@@ -106,13 +109,13 @@ impl LimitSettings {
     pub(crate) fn as_arguments(&self) -> Vec<String> {
         let pairs = |limits: &LimitSettings| {
             [
-                ("connections-max", u64::from(limits.connections_max)),
-                ("requests-max", u64::from(limits.requests_max)),
-                ("request-bytes-max", limits.request_bytes_max),
-                ("connection-requests-max", u64::from(limits.connection_requests_max)),
-                ("connection-bytes-max", limits.connection_bytes_max),
-                ("rest-seconds-max", u64::from(limits.rest_seconds_max)),
-                ("hint-bytes-max", limits.hint_bytes_max),
+                ("connections-max", limits.connections_max.to_string()),
+                ("requests-max", limits.requests_max.to_string()),
+                ("request-bytes-max", limits.request_bytes_max.to_string()),
+                ("connection-requests-max", limits.connection_requests_max.to_string()),
+                ("connection-bytes-max", limits.connection_bytes_max.to_string()),
+                ("rest-time-max", durations::shown(limits.rest_time_max)),
+                ("hint-bytes-max", limits.hint_bytes_max.to_string()),
             ]
         };
         let changed = pairs(self).into_iter().zip(pairs(&LimitSettings::default()));
@@ -143,8 +146,13 @@ mod tests {
         assert_eq!(parse(&[]), LimitSettings::default());
         assert_eq!(parse(&[]).admission(), AdmissionLimits::default());
         assert_eq!(parse(&[]).as_arguments(), Vec::<String>::new());
-        let words =
-            ["--requests-max=7", "--request-bytes-max=1048576", "--hint-bytes-max=5"].map(str::to_owned);
+        let words = [
+            "--requests-max=7",
+            "--request-bytes-max=1048576",
+            "--rest-time-max=1m30s",
+            "--hint-bytes-max=5",
+        ]
+        .map(str::to_owned);
         let chosen = parse(&words);
         assert_eq!(chosen.as_arguments(), words);
         assert_eq!((chosen.admission().node_requests_max, chosen.admission().node_bytes_max), (7, 1 << 20));

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use coordination::CoordinationService;
 use coordination::documents;
@@ -98,8 +97,8 @@ pub(crate) fn run(shared: &Shared, arguments: NodeArguments) -> Result<ExitCode,
             workers: settings.workers_each(1),
             password: settings.password.clone(),
             limits: settings.limits,
-            hedge_after: Duration::from_millis(settings.hedge_after_ms),
-            repair_period: Duration::from_secs(settings.repair_period_s),
+            hedge_after: settings.hedge_after,
+            repair_period: settings.repair_period,
         };
         let mut signals = StopSignals::listen()?;
         let running = RunningNode::start(&spec, &cluster).await?;

@@ -94,7 +94,7 @@ fn view_table(view: &Json) -> String {
         let text = |field: &str| node[field].as_str().unwrap_or("-").to_owned();
         let number = |field: &str| node[field].as_u64().map_or("-".to_owned(), |number| number.to_string());
         rows.push(vec![
-            format!("n{}", number("id")),
+            format!("n{}", number("node")),
             text("zone"),
             text("state"),
             format!("{:.1}", node["phi"].as_f64().unwrap_or(0.0)),
@@ -156,6 +156,6 @@ async fn all_views(client: &Client) -> (Json, String) {
 /// What a view says about a node; `-` when nothing.
 pub(crate) fn state_of(view: &Json, node: NodeId) -> String {
     let nodes = view["nodes"].as_array().into_iter().flatten();
-    let found = nodes.into_iter().find(|seen| seen["id"].as_u64() == Some(u64::from(node.0)));
+    let found = nodes.into_iter().find(|seen| seen["node"].as_u64() == Some(u64::from(node.0)));
     found.and_then(|seen| seen["state"].as_str()).unwrap_or("-").to_owned()
 }

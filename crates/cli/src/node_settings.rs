@@ -1,7 +1,10 @@
 //! Settings of a node's process that every way of running nodes shares.
 
+use std::time::Duration;
+
 use storage::Durability;
 
+use crate::durations;
 use crate::limits::LimitSettings;
 use crate::server::EngineKind;
 
@@ -11,9 +14,9 @@ pub struct NodeSettings {
     /// Which engine keeps the records.
     #[arg(long, value_enum, default_value = "log")]
     pub engine: EngineKind,
-    /// When a write is acknowledged: `always` (after its sync), `every:MS` (at once; synced at most MS milliseconds
-    /// later, 1 to 60000), or `system` (at once; synced when the system likes). Only for the log engine.
-    #[arg(long, default_value = "every:10", value_parser = parse_durability, value_name = "always|every:MS|system")]
+    /// When a write is acknowledged: `always` (after its sync), `every:10ms` (at once; synced at most so much
+    /// later, 1ms to 1m), or `system` (at once; synced when the system likes). Only for the log engine.
+    #[arg(long, default_value = "every:10ms", value_parser = parse_durability, value_name = "always|every:DURATION|system")]
     pub durability: Durability,
     /// Worker threads of one node, 1 to 512; by default one for each core, shared among the nodes of this machine.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=512), value_name = "THREADS")]
@@ -25,22 +28,23 @@ pub struct NodeSettings {
     /// How much a node takes in.
     #[command(flatten)]
     pub limits: LimitSettings,
-    /// Milliseconds that a node may take to answer before another one is asked beside it, 1 to 60000.
+    /// How long a node may take to answer before another one is asked as well, 1ms to 1m.
     #[arg(
         long,
-        default_value_t = 50,
-        value_parser = clap::value_parser!(u64).range(1..=60_000),
-        value_name = "MS"
+        default_value = "50ms",
+        value_parser = durations::within(Duration::from_millis(1), Duration::from_secs(60)),
+        value_name = "DURATION"
     )]
-    pub hedge_after_ms: u64,
-    /// Seconds within which every pair of nodes compares what it shares, 1 to 604800.
+    pub hedge_after: Duration,
+    /// Every pair of nodes compares what it shares once in this time, 1s to 7d.
     #[arg(
         long,
-        default_value_t = 600,
-        value_parser = clap::value_parser!(u64).range(1..=604_800),
-        value_name = "SECONDS"
+        alias = "repair-period-s",
+        default_value = "10m",
+        value_parser = durations::within(Duration::from_secs(1), Duration::from_secs(604_800)),
+        value_name = "DURATION"
     )]
-    pub repair_period_s: u64,
+    pub repair_period: Duration,
 }
 
 impl NodeSettings {
@@ -59,11 +63,11 @@ impl NodeSettings {
             format!("--workers={workers}"),
         ];
         arguments.extend(self.limits.as_arguments());
-        if self.hedge_after_ms != 50 {
-            arguments.push(format!("--hedge-after-ms={}", self.hedge_after_ms));
+        if self.hedge_after != Duration::from_millis(50) {
+            arguments.push(format!("--hedge-after={}", durations::shown(self.hedge_after)));
         }
-        if self.repair_period_s != 600 {
-            arguments.push(format!("--repair-period-s={}", self.repair_period_s));
+        if self.repair_period != Duration::from_secs(600) {
+            arguments.push(format!("--repair-period={}", durations::shown(self.repair_period)));
         }
         arguments
     }
@@ -73,19 +77,26 @@ fn parse_durability(text: &str) -> Result<Durability, String> {
     match text {
         "always" => Ok(Durability::Always),
         "system" => Ok(Durability::System),
+        // A number without a unit is in milliseconds here: so it was before there were units.
         other => other
             .strip_prefix("every:")
-            .and_then(|ms| ms.trim_end_matches("ms").parse().ok())
-            .filter(|ms| (1..=60_000).contains(ms))
+            .and_then(|time| match time.parse::<u64>() {
+                Ok(milliseconds) => Some(Duration::from_millis(milliseconds)),
+                Err(_) => durations::parse(time).ok(),
+            })
+            .and_then(|time| u64::try_from(time.as_millis()).ok())
+            .filter(|milliseconds| (1..=60_000).contains(milliseconds))
             .map(|milliseconds| Durability::Every { milliseconds })
-            .ok_or_else(|| "expected always, every:MS with 1 to 60000 milliseconds, or system".to_owned()),
+            .ok_or_else(|| {
+                "write always, system, or every: with 1ms to 1m, for example every:10ms".to_owned()
+            }),
     }
 }
 
 fn show_durability(durability: Durability) -> String {
     match durability {
         Durability::Always => "always".to_owned(),
-        Durability::Every { milliseconds } => format!("every:{milliseconds}"),
+        Durability::Every { milliseconds } => format!("every:{milliseconds}ms"),
         Durability::System => "system".to_owned(),
     }
 }

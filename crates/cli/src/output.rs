@@ -107,6 +107,11 @@ pub(crate) fn size(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
+/// So many of something: `1 node`, `2 nodes`. For words whose plural takes an s.
+pub(crate) fn count(count: u64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
 /// A moment for people, from milliseconds since 1970: UTC, to the millisecond.
 pub(crate) fn moment(millis: u64) -> String {
     let (day, time) = (millis / 86_400_000, millis % 86_400_000);
@@ -156,6 +161,12 @@ mod tests {
     fn tables_align_their_columns() {
         let rows = [["a", "bb"], ["ccc", "d"]].map(|row| row.map(str::to_owned).to_vec());
         assert_eq!(table(&rows), "a    bb\nccc  d\n");
+    }
+
+    #[test]
+    fn one_thing_is_not_many() {
+        let shown = [0, 1, 2].map(|number| count(number, "node"));
+        assert_eq!(shown, ["0 nodes", "1 node", "2 nodes"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
-use crate::output::size;
+use crate::output::{count, size};
 
 /// Time between two lines when stderr is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ impl Progress {
         match &self.bar {
             Some(bar) => {
                 bar.set_position(done);
-                bar.set_message(format!("{records} records, {rate:.0}/s"));
+                bar.set_message(format!("{}, {rate:.0}/s", count(records, "record")));
             }
             None if self.spoken.elapsed() >= LINE_INTERVAL => {
                 self.spoken = Instant::now();
@@ -45,7 +45,7 @@ impl Progress {
     }
 
     fn line(&self, done: u64, records: u64, rate: f64) -> String {
-        let Some(total) = self.total else { return format!("{records} records, {rate:.0}/s") };
+        let Some(total) = self.total else { return format!("{}, {rate:.0}/s", count(records, "record")) };
         let percent = 100.0 * done as f64 / total.max(1) as f64;
         let speed = (done.saturating_sub(self.from)) as f64 / self.started.elapsed().as_secs_f64();
         let left = if speed > 0.0 {
@@ -53,7 +53,7 @@ impl Progress {
         } else {
             "time left unknown".to_owned()
         };
-        format!("{percent:.0}%, {records} records, {rate:.0}/s, {left}")
+        format!("{percent:.0}%, {}, {rate:.0}/s, {left}", count(records, "record"))
     }
 
     /// Says something without disturbing the bar.

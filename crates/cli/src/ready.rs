@@ -1,12 +1,12 @@
 //! What a node says when it serves, for people and for programs.
 
-use model::Node;
+use model::{Node, Store};
 use serde_json::{Value as Json, json};
 
 /// A node for programs; with its process, if it has one of its own or shares one.
 pub(crate) fn node_json(node: &Node, process: Option<u32>) -> Json {
     json!({
-        "id": node.id,
+        "node": node.id,
         "zone": node.zone,
         "native": node.native,
         "resp": node.resp,
@@ -18,4 +18,23 @@ pub(crate) fn node_json(node: &Node, process: Option<u32>) -> Json {
 pub(crate) fn ready_line(node: &Node) -> String {
     let resp = node.resp.as_deref().unwrap_or("-");
     format!("node {}  zone {}  native {}  redis (resp) {resp}", node.id.0, node.zone, node.native)
+}
+
+/// The stores of a cluster for programs.
+pub(crate) fn stores_json(stores: &[Store]) -> Json {
+    let store = |store: &Store| {
+        json!({
+            "store": store.name,
+            "replicas": store.consistency.replicas,
+            "reads_required": store.consistency.reads_required,
+            "writes_required": store.consistency.writes_required,
+            "resolver": store.resolver,
+            "sloppy": store.sloppy,
+            "fallback_order": store.fallbacks,
+            "reads": store.reads,
+            "value_bytes_max": store.value_bytes_max,
+            "siblings_max": store.siblings_max,
+        })
+    };
+    stores.iter().map(store).collect()
 }

@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use wire::messages::{AntiEntropyControl, AntiEntropyOrder};
 
 use crate::failure::CliError;
-use crate::output::{print, size, table};
+use crate::output::{count, print, size, table};
 use crate::shared::Shared;
 
 /// What to do about repair.
@@ -198,14 +198,14 @@ fn further(asked: &(NodeId, Result<Json, ClientError>)) -> String {
     if let (Some(peer), Some(store)) = (running["peer"].as_u64(), running["store"].as_str()) {
         let progress = &running["progress"];
         let keys = progress["keys_differing"].as_u64().unwrap_or(0);
-        let what = format!("{keys} keys differ");
+        let what = format!("{} {}", count(keys, "key"), if keys == 1 { "differs" } else { "differ" });
         let went =
             Went { keys_left: running["keys_left"].as_u64().unwrap_or(0), ..Went::of(running, progress) };
         lines.push(format!("{node} compares store {store} with n{peer}: {}", went.describe(&what)));
     }
     let scrub = &answer["scrub"]["running"];
     if let Some(store) = scrub["store"].as_str() {
-        let what = format!("{} keys read", scrub["records"]);
+        let what = format!("{} read", count(scrub["records"].as_u64().unwrap_or(0), "key"));
         lines.push(format!("{node} scrubs store {store}: {}", Went::of(scrub, scrub).describe(&what)));
     }
     lines.extend(scrubbed(*node, &answer["scrub"]["last_asked"]));
@@ -231,9 +231,10 @@ fn scrubbed(node: NodeId, last: &Json) -> Option<String> {
         ),
     };
     Some(format!(
-        "{node} {how}, {:.0} s ago: {done} of {partitions} partitions, {} keys, {} in {:.1} s; {found}",
+        "{node} {how}, {:.0} s ago: {done} of {}, {}, {} in {:.1} s; {found}",
         last["seconds_ago"].as_f64()?,
-        number("records")?,
+        count(partitions, "partition"),
+        count(number("records")?, "key"),
         size(number("bytes")?),
         last["seconds"].as_f64()?,
     ))
@@ -285,7 +286,7 @@ fn describe_partition(node: NodeId, tree: &Json) -> String {
     };
     let state = match (tree["incomplete"].as_bool(), tree["records"].as_u64()) {
         (Some(true), _) => "is being refilled".to_owned(),
-        (_, Some(records)) => format!("{records} records"),
+        (_, Some(records)) => count(records, "record"),
         (_, None) => "is being counted".to_owned(),
     };
     format!("{node} {with} partition {partition} of store {store}: {state}")
@@ -329,11 +330,13 @@ fn refill((node, answer): &(NodeId, Result<Json, ClientError>)) -> Option<String
     Some(match refilling(refill) {
         Some(progress) => format!("{node} refills what its disk has lost: {progress}\n"),
         None => {
-            let (records, bytes) = (refill["records"].as_u64()?, size(refill["bytes"].as_u64()?));
-            let (partitions, seconds) = (&refill["partitions"], refill["seconds"].as_f64()?);
+            let (records, bytes) =
+                (count(refill["records"].as_u64()?, "record"), size(refill["bytes"].as_u64()?));
+            let (partitions, seconds) =
+                (count(refill["partitions"].as_u64()?, "partition"), refill["seconds"].as_f64()?);
             format!(
-                "{node} has refilled what its disk had lost: {partitions} partitions; since it started {records} \
-                 records, {bytes}, in {seconds:.0} s\n"
+                "{node} has refilled what its disk had lost: {partitions}; since it started {records}, {bytes}, in \
+                 {seconds:.0} s\n"
             )
         }
     })
@@ -349,9 +352,9 @@ pub(crate) fn refilling(refill: &Json) -> Option<String> {
         None => "not known how long yet".to_owned(),
     };
     Some(format!(
-        "{} of {total} partitions are whole; since it started {} records, {}{rate}, {time}",
+        "{} of {total} partitions are whole; since it started {}, {}{rate}, {time}",
         total.saturating_sub(left),
-        number("records")?,
+        count(number("records")?, "record"),
         size(number("bytes")?),
     ))
 }

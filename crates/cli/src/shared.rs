@@ -7,6 +7,7 @@ use std::time::Duration;
 use client::{Client, ClientOptions};
 use runtime::Ports;
 
+use crate::durations;
 use crate::failure::CliError;
 use crate::output::Format;
 
@@ -47,16 +48,16 @@ pub struct Shared {
     /// The same as `-o json`.
     #[arg(long, global = true)]
     pub json: bool,
-    /// Milliseconds after which a request without an answer is given up.
+    /// How long a request may take before it is given up, 1ms to 1h.
     #[arg(
         long,
         global = true,
-        env = "TONTINE_DEADLINE_MS",
-        default_value_t = 5000,
-        value_parser = clap::value_parser!(u32).range(1..=3_600_000),
-        value_name = "MS"
+        env = "TONTINE_DEADLINE",
+        default_value = "5s",
+        value_parser = durations::within(Duration::from_millis(1), Duration::from_secs(3600)),
+        value_name = "DURATION"
     )]
-    pub deadline_ms: u32,
+    pub deadline: Duration,
 }
 
 impl Shared {
@@ -73,7 +74,7 @@ impl Shared {
             )));
         }
         let ports = Ports::os().map_err(CliError::io("cannot start the background thread"))?;
-        let deadline = Duration::from_millis(u64::from(self.deadline_ms));
+        let deadline = self.deadline;
         let options = ClientOptions { name: "tontine-cli".to_owned(), deadline, ..ClientOptions::default() };
         let connected = Client::connect(&self.connect, ports, options).await;
         connected.map_err(|error| CliError::NoAnswer { error, named: self.connect_named })

@@ -1,13 +1,16 @@
 //! `tontine status`: the cluster and its nodes.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use client::{Client, ClientError};
 use model::Node;
 use serde_json::{Value as Json, json};
 
+use crate::durations;
 use crate::failure::CliError;
-use crate::output::{print, size, table};
+use crate::output::{count, print, size, table};
+use crate::ready::stores_json;
 use crate::shared::Shared;
 
 /// A node, and what it says of itself.
@@ -37,7 +40,7 @@ pub(crate) async fn status(shared: Shared) -> Result<ExitCode, CliError> {
         "cluster": cluster.name,
         "generation": cluster.generation,
         "partitions": cluster.ring.partitions().len(),
-        "stores": cluster.stores,
+        "stores": stores_json(&cluster.stores),
         "nodes": nodes.iter().zip(&states).map(|(node, state)| node_json(node, state)).collect::<Vec<_>>(),
     });
     print(shared.format(), &document, || {
@@ -54,7 +57,7 @@ pub(crate) async fn status(shared: Shared) -> Result<ExitCode, CliError> {
                 "DATA",
                 "DISK",
                 "HINTS",
-                "UP",
+                "UPTIME",
             ]
             .map(str::to_owned)
             .to_vec(),
@@ -72,10 +75,10 @@ pub(crate) async fn status(shared: Shared) -> Result<ExitCode, CliError> {
             })
             .collect();
         format!(
-            "cluster {}, generation {}, {} partitions\nstores {}\n\n{}",
+            "cluster {}, generation {}, {}\nstores {}\n\n{}",
             cluster.name,
             cluster.generation.0,
-            cluster.ring.partitions().len(),
+            count(cluster.ring.partitions().len() as u64, "partition"),
             stores.join(", "),
             table(&rows)
         )
@@ -84,7 +87,7 @@ pub(crate) async fn status(shared: Shared) -> Result<ExitCode, CliError> {
     Ok(if all_up { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// Up, or what the first node that answers believes about one that does not.
+/// Alive, or what the first node that answers believes about one that does not.
 async fn states(client: &Client, nodes: &[NodeStatus]) -> Vec<String> {
     let answering = nodes.iter().find(|status| status.answer.is_ok());
     let away = nodes.iter().any(|status| status.answer.is_err());
@@ -93,7 +96,7 @@ async fn states(client: &Client, nodes: &[NodeStatus]) -> Vec<String> {
         None => Json::Null,
     };
     let state = |status: &NodeStatus| match &status.answer {
-        Ok(_) => "up".to_owned(),
+        Ok(_) => "alive".to_owned(),
         Err(_) => match crate::node_list::state_of(&view, status.node.id) {
             state if ["suspected", "down", "left"].contains(&state.as_str()) => state,
             _ => "no answer".to_owned(),
@@ -104,11 +107,11 @@ async fn states(client: &Client, nodes: &[NodeStatus]) -> Vec<String> {
 
 fn node_json(status: &NodeStatus, state: &str) -> Json {
     let Node { id, zone, native, resp } = &status.node;
-    let (up, answer, error) = match &status.answer {
+    let (answers, answer, error) = match &status.answer {
         Ok(answer) => (true, Some(answer), None),
         Err(error) => (false, None, Some(error.to_string())),
     };
-    json!({ "id": id, "zone": zone, "native": native, "resp": resp, "up": up, "state": state, "status": answer, "error": error })
+    json!({ "node": id, "zone": zone, "native": native, "resp": resp, "answers": answers, "state": state, "status": answer, "error": error })
 }
 
 /// A number of each of a node's stores, summed up.
@@ -149,7 +152,7 @@ fn node_row(status: &NodeStatus, state: &str) -> Vec<String> {
             size(sum(answer, "live_bytes")),
             size(sum(answer, "disk_bytes")),
             hints(answer),
-            format!("{} s", answer["uptime_s"].as_u64().unwrap_or(0)),
+            durations::rough(Duration::from_secs(answer["uptime_s"].as_u64().unwrap_or(0))),
         ],
         Err(_) => {
             let unknown = std::iter::repeat_with(dash).take(7);

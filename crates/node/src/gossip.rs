@@ -188,7 +188,7 @@ impl Gossip {
         let mut itself = node_json(&cluster, &itself);
         itself["why"] = "this node".into();
         nodes.push(itself);
-        nodes.sort_by_key(|node| node["id"].as_u64());
+        nodes.sort_by_key(|node| node["node"].as_u64());
         let document = serde_json::json!({ "node": self.node, "at_ms": self.clock.wall(), "nodes": nodes });
         serde_json::to_vec(&document).expect("a document is plain data").into()
     }
@@ -290,7 +290,7 @@ fn node_json(cluster: &Cluster, seen: &Seen) -> serde_json::Value {
     let known = cluster.node(seen.node);
     let row = seen.row.as_ref();
     serde_json::json!({
-        "id": seen.node,
+        "node": seen.node,
         "zone": known.map(|node| node.zone.to_string()),
         "native": known.map(|node| node.native.clone()),
         "state": seen.state.name(),

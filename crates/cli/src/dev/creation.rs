@@ -15,6 +15,7 @@ use model::{Cluster, Consistency, Node, NodeId, Zone};
 
 use super::arguments::DevArguments;
 use crate::failure::CliError;
+use crate::output::count;
 
 /// First port of the native protocol that a new cluster tries; node 1 takes the next one.
 const NATIVE_PORT_BASE: u16 = 7400;
@@ -79,11 +80,11 @@ fn kept(arguments: &DevArguments, cluster: &Cluster) -> Vec<String> {
     let mut kept = Vec::new();
     let nodes = cluster.nodes.len();
     if let Some(asked) = arguments.nodes.filter(|&asked| asked as usize != nodes) {
-        kept.push(format!("{nodes} nodes (--nodes {asked})"));
+        kept.push(format!("{} (--nodes {asked})", count(nodes as u64, "node")));
     }
     let zones = cluster.nodes.iter().map(|node| &node.zone).collect::<BTreeSet<_>>().len();
     if let Some(asked) = arguments.zones.filter(|&asked| asked as usize != zones) {
-        kept.push(format!("{zones} zones (--zones {asked})"));
+        kept.push(format!("{} (--zones {asked})", count(zones as u64, "zone")));
     }
     let stands = cluster.store("default").map(|store| store.consistency);
     let numbers = |numbers: Consistency| {
@@ -95,7 +96,7 @@ fn kept(arguments: &DevArguments, cluster: &Cluster) -> Vec<String> {
             kept.push(format!("N,R,W of {} (--consistency {})", numbers(stands), numbers(asked)));
         }
         if let Some(asked) = arguments.replicas.filter(|asked| *asked != stands.replicas) {
-            kept.push(format!("{} replicas (--replicas {asked})", stands.replicas));
+            kept.push(format!("{} (--replicas {asked})", count(stands.replicas.into(), "replica")));
         }
     }
     let at = |node: &Node, base: u16| node.native.ends_with(&format!(":{}", u32::from(base) + node.id.0));

@@ -1,5 +1,8 @@
 //! What an export is asked to do.
 
+use std::time::Duration;
+
+use crate::durations;
 use crate::file_format::FileFormat;
 
 /// Where the records go, and how they are written.
@@ -13,6 +16,9 @@ Examples:
 pub struct ExportArguments {
     /// The file; standard output when left out or `-`.
     pub file: Option<String>,
+    /// Replace the file if it exists.
+    #[arg(long)]
+    pub force: bool,
     /// How records are written; guessed from the file's extension, jsonl on standard output. deb822 writes values
     /// only.
     #[arg(long, value_enum)]
@@ -29,9 +35,9 @@ pub struct ExportArguments {
     /// Write every sibling: in jsonl as `values`, otherwise a row for each.
     #[arg(long)]
     pub with_siblings: bool,
-    /// Seconds for which a partition without enough replicas is tried again before the export stops.
-    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
-    pub patience: u64,
+    /// How long a partition without enough replicas is tried again before the export fails.
+    #[arg(long, default_value = "1m", value_parser = durations::parse, value_name = "DURATION")]
+    pub patience: Duration,
     /// Go on without records that are damaged at every replica that answers, and say how many; without it they end
     /// the export.
     #[arg(long)]

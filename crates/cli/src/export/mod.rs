@@ -9,33 +9,30 @@
 
 mod arguments;
 mod form;
+mod partitions;
 mod walk;
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use ::bytes::Bytes;
 use client::StoreHandle;
-use futures_util::StreamExt;
-use futures_util::stream;
 use model::{Cluster, Store, WallMillis};
 use runtime::Ports;
 use serde_json::json;
 use tokio::time::Instant;
 
 use crate::failure::CliError;
-use crate::output::{Format, print, size};
+use crate::output::{Format, count, print, size};
 use crate::progress::Progress;
 use crate::shared::Shared;
 pub(crate) use arguments::ExportArguments;
 use form::{Form, RowWriter};
-use walk::{Walk, WalkOptions};
-
-/// Partitions whose beginning is fetched before their turn.
-const PARTITIONS_AHEAD: usize = 8;
+pub(crate) use partitions::{Step, What, walk_store};
+pub(crate) use walk::WalkOptions;
 
 /// What was exported.
 #[derive(Default)]
@@ -51,18 +48,17 @@ struct Counts {
 /// Carries out the export.
 pub(crate) async fn run(shared: Shared, arguments: ExportArguments) -> Result<ExitCode, CliError> {
     let form = Form::new(&arguments)?;
+    let path = arguments.file.as_deref().filter(|&file| file != "-").map(PathBuf::from);
+    refuse_existing(path.as_deref(), arguments.force)?;
     let client = shared.client().await?;
     let handle = client.store(&shared.store)?;
     let cluster = client.cluster();
     let store = cluster.store(&shared.store).expect("the store was found above");
     let began = Instant::now();
-    let path = arguments.file.as_deref().filter(|&file| file != "-").map(PathBuf::from);
-    let output = Output::create(path.as_deref())?;
+    let output = Output::new(path.as_deref());
     let mut rows = RowWriter::new(form, output.writer()?)?;
-    let options = WalkOptions {
-        patience: Duration::from_secs(arguments.patience),
-        leaves_out_damaged: arguments.leave_out_damaged,
-    };
+    let options =
+        WalkOptions { patience: arguments.patience, leaves_out_damaged: arguments.leave_out_damaged };
     let counts = tokio::select! {
         biased;
         _ = tokio::signal::ctrl_c() => return Err("interrupted; nothing was kept".to_owned().into()),
@@ -83,7 +79,7 @@ pub(crate) async fn run(shared: Shared, arguments: ExportArguments) -> Result<Ex
     });
     let text = || {
         let Counts { records, bytes, with_siblings, expiring, damaged } = counts;
-        let mut text = format!("{records} records ({}) in {seconds:.1} s", size(bytes));
+        let mut text = format!("{} ({}) in {seconds:.1} s", count(records, "record"), size(bytes));
         if with_siblings > 0 && !arguments.with_siblings {
             text.push_str(&format!(
                 "\n{with_siblings} of them have siblings, of which the latest was written; \
@@ -116,18 +112,9 @@ async fn export(
 ) -> Result<Counts, CliError> {
     let clock = Ports::os().map_err(CliError::io("cannot start the background thread"))?.clock;
     let mut counts = Counts::default();
-    let partitions = cluster.ring.partitions();
-    let mut progress = Progress::new(Some(partitions.len() as u64), 0);
-    let mut walks = stream::iter(partitions)
-        .map(|partition| async move {
-            let mut walk = Walk::new(handle.clone(), store, partition, options);
-            let first = walk.next().await;
-            (walk, first)
-        })
-        .buffered(PARTITIONS_AHEAD);
-    let mut done = 0;
-    while let Some((mut walk, mut chunk)) = walks.next().await {
-        while let Some(records) = chunk? {
+    let mut progress = Progress::new(Some(cluster.ring.partitions().len() as u64), 0);
+    let take = |step: Step| {
+        if let What::Records(records) = step.what {
             for (key, set) in records {
                 let now: WallMillis = clock.wall();
                 let values: Vec<_> = set.live(now).collect();
@@ -140,51 +127,71 @@ async fn export(
                     counts.bytes += (key.len() + value_bytes.sum::<usize>()) as u64;
                 }
             }
-            progress.show(done, counts.records);
-            chunk = walk.next().await;
         }
-        counts.damaged += walk.damaged();
-        done += 1;
-        progress.show(done, counts.records);
-    }
+        progress.show(step.done, counts.records);
+        Ok(ControlFlow::Continue(()))
+    };
+    let damaged = walk_store(handle, cluster, store, options, take).await?;
+    counts.damaged = damaged;
     progress.end();
     Ok(counts)
 }
 
-/// The file under a name that says that it is not complete yet, or standard output.
-struct Output {
-    names: Option<(PathBuf, PathBuf)>,
+/// Refuses a file that exists, unless it shall be replaced. A pipe or a device is written to, and not replaced.
+fn refuse_existing(path: Option<&Path>, force: bool) -> Result<(), CliError> {
+    match path {
+        Some(path) if !force && std::fs::metadata(path).is_ok_and(|found| found.is_file()) => {
+            Err(CliError::Usage(format!(
+                "{} exists already; name another file, or add --force to replace it",
+                path.display()
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Where the records go.
+enum Output {
+    /// A file, under a name that says that it is not complete yet until it is.
+    File {
+        partial: PathBuf,
+        path: PathBuf,
+    },
+    /// A pipe or a device: it is written to and never replaced.
+    Special(PathBuf),
+    Stdout,
 }
 
 impl Output {
-    fn create(path: Option<&Path>) -> Result<Output, CliError> {
-        let names = path.map(|path| {
-            let mut partial = path.as_os_str().to_owned();
-            partial.push(".part");
-            (PathBuf::from(partial), path.to_owned())
-        });
-        Ok(Output { names })
+    fn new(path: Option<&Path>) -> Output {
+        let Some(path) = path else { return Output::Stdout };
+        if std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+            return Output::Special(path.to_owned());
+        }
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(".part");
+        Output::File { partial: PathBuf::from(partial), path: path.to_owned() }
     }
 
     fn writer(&self) -> Result<Box<dyn Write>, CliError> {
-        match &self.names {
-            Some((partial, _)) => {
-                let file = File::create(partial)
-                    .map_err(CliError::io(format!("cannot write {}", partial.display())))?;
-                Ok(Box::new(BufWriter::with_capacity(256 * 1024, file)))
+        let refused = |path: &Path| CliError::io(format!("cannot write {}", path.display()));
+        let file = match self {
+            Output::File { partial, .. } => File::create(partial).map_err(refused(partial))?,
+            Output::Special(path) => File::options().write(true).open(path).map_err(refused(path))?,
+            Output::Stdout => {
+                return Ok(Box::new(BufWriter::with_capacity(64 * 1024, std::io::stdout())));
             }
-            None => Ok(Box::new(BufWriter::with_capacity(64 * 1024, std::io::stdout()))),
-        }
+        };
+        Ok(Box::new(BufWriter::with_capacity(256 * 1024, file)))
     }
 
     /// Makes the file durable and gives it its name.
-    fn complete(mut self) -> Result<(), CliError> {
-        let Some((partial, path)) = &self.names else { return Ok(()) };
+    fn complete(self) -> Result<(), CliError> {
+        let Output::File { partial, path } = &self else { return Ok(()) };
         File::open(partial)
             .and_then(|file| file.sync_all())
             .and_then(|()| std::fs::rename(partial, path))
             .map_err(CliError::io(format!("cannot complete {}", path.display())))?;
-        self.names = None;
         Ok(())
     }
 }
@@ -192,8 +199,8 @@ impl Output {
 impl Drop for Output {
     /// An export that is not complete leaves nothing behind.
     fn drop(&mut self) {
-        if let Some((partial, _)) = &self.names {
-            // There is none where it could not even be created.
+        if let Output::File { partial, .. } = self {
+            // There is none where it could not even be created, or where it has its name.
             let _ = std::fs::remove_file(partial);
         }
     }

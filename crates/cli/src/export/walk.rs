@@ -24,15 +24,15 @@ const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Records of a partition, in order.
-pub(super) type Chunk = Vec<(Bytes, VersionSet)>;
+pub(crate) type Chunk = Vec<(Bytes, VersionSet)>;
 
 /// How long, and how strictly.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct WalkOptions {
+pub(crate) struct WalkOptions {
     /// For how long a partition without enough replicas is tried again.
-    pub(super) patience: Duration,
+    pub(crate) patience: Duration,
     /// Whether records may be missing that every replica has damaged.
-    pub(super) leaves_out_damaged: bool,
+    pub(crate) leaves_out_damaged: bool,
 }
 
 /// The walk over one partition.

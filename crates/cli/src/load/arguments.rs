@@ -1,5 +1,8 @@
 //! What a load is asked to do.
 
+use std::time::Duration;
+
+use crate::durations;
 use crate::file_format::FileFormat;
 
 /// A file of records, and how it is read.
@@ -7,6 +10,8 @@ use crate::file_format::FileFormat;
 #[command(after_help = "\
 Examples:
   tontine load people.csv --key id --value name       columns by the names in the first line
+  tontine load export.csv --key 1 --value 3 --delimiter ';'
+  tontine load events.jsonl.gz --key id               gzip and zstd files are read as they are
   tontine load events.jsonl --key id                  the value is the whole line
   tontine load Packages --key Package                 Debian's package lists: the value is the whole stanza
   generate | tontine load - --format tsv --key 1 --value 2
@@ -39,6 +44,9 @@ pub struct LoadArguments {
     /// The first line of a tsv or csv file is a record (assumed when both columns are given by number).
     #[arg(long)]
     pub no_header: bool,
+    /// What stands between two columns of a tsv or csv file, one character of ASCII: `;`, `|` or `\t`, for example.
+    #[arg(long, value_name = "CHARACTER", value_parser = parse_delimiter)]
+    pub delimiter: Option<u8>,
     /// In tsv, read `\t`, `\n`, `\r` and `\\` as the characters that they stand for.
     #[arg(long)]
     pub escapes: bool,
@@ -48,9 +56,9 @@ pub struct LoadArguments {
     /// Keys in one batch, 1 to 10000; a batch also ends at 1 MiB.
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..=10_000), value_name = "KEYS")]
     pub batch: u16,
-    /// Seconds for which a batch that makes no progress is tried again before the load stops.
-    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
-    pub patience: u64,
+    /// How long a batch that makes no progress is tried again before the load fails.
+    #[arg(long, default_value = "1m", value_parser = durations::parse, value_name = "DURATION")]
+    pub patience: Duration,
     /// Count and list bad records instead of stopping at the first.
     #[arg(long)]
     pub skip_bad: bool,
@@ -60,4 +68,15 @@ pub struct LoadArguments {
     /// Where progress is recorded for `--resume`; beside the input by default.
     #[arg(long, value_name = "FILE")]
     pub checkpoint: Option<std::path::PathBuf>,
+}
+
+fn parse_delimiter(text: &str) -> Result<u8, String> {
+    match (text, text.as_bytes()) {
+        ("\\t", _) => Ok(b'\t'),
+        (_, [b'"' | b'\n' | b'\r' | b'\\']) => {
+            Err(format!("{text:?} has a meaning of its own in these files"))
+        }
+        (_, [byte]) if byte.is_ascii() => Ok(*byte),
+        _ => Err("write one character of ASCII, or \\t for a tab".to_owned()),
+    }
 }

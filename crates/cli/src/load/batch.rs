@@ -221,6 +221,7 @@ mod tests {
             },
             header: false,
             escapes: false,
+            delimiter: b'\t',
         };
         let source = Source::File(file.path().to_owned());
         let reader = reader::open(&source, &settings, Position::default(), 8).unwrap();

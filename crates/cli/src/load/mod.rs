@@ -22,7 +22,6 @@ mod settings;
 mod window;
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use runtime::Ports;
 
@@ -71,7 +70,7 @@ pub(crate) async fn run(shared: Shared, arguments: LoadArguments) -> Result<Exit
         store,
         batches,
         parallel: usize::from(arguments.parallel),
-        patience: Duration::from_secs(arguments.patience),
+        patience: arguments.patience,
         checkpoint,
         progress: Progress::new(source.size(), start.byte),
     };

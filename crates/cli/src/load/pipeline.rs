@@ -62,7 +62,7 @@ impl Stop {
             InputFailure::Bad(bad) => {
                 Stop { why: format!("line {}: {}", bad.line, bad.reason), mend: Mend::Record }
             }
-            InputFailure::Unreadable(error @ ReadError::QuoteNeverCloses { .. }) => {
+            InputFailure::Unreadable(error @ (ReadError::QuoteNeverCloses { .. } | ReadError::JsonArray)) => {
                 Stop { why: error.to_string(), mend: Mend::File }
             }
             InputFailure::Unreadable(error) => Stop { why: error.to_string(), mend: Mend::Nothing },

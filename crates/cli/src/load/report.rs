@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 
 use super::batch::{BAD_SHOWN_MAX, Batch};
 use super::reader::{BadRecord, Position};
-use crate::output::size;
+use crate::output::{count, size};
 
 /// What a load did.
 #[derive(Debug, Default)]
@@ -84,8 +84,8 @@ impl Report {
     /// For people.
     pub(super) fn text(&self) -> String {
         let mut text = format!(
-            "{} records ({}) in {:.1} s, {:.0} records/s",
-            self.records,
+            "{} ({}) in {:.1} s, {:.0} records/s",
+            count(self.records, "record"),
             size(self.bytes),
             self.took.as_secs_f64(),
             self.rate()
@@ -116,7 +116,7 @@ impl Report {
             ));
         }
         if self.bad > 0 {
-            text.push_str(&format!("\n{} bad records skipped", self.bad));
+            text.push_str(&format!("\n{} skipped", count(self.bad, "bad record")));
             for bad in &self.bad_first {
                 text.push_str(&format!("\n  line {}: {}", bad.line, bad.reason));
             }

@@ -45,6 +45,8 @@ pub(crate) enum LoadSettings {
         header: bool,
         /// Whether backslashes escape.
         escapes: bool,
+        /// What stands between two columns.
+        delimiter: u8,
     },
     /// jsonl.
     Jsonl(Fields),
@@ -122,6 +124,9 @@ impl LoadSettings {
         if !delimited && (arguments.header || arguments.no_header) {
             return Err(CliError::Usage("--header and --no-header are for tsv and csv".to_owned()));
         }
+        if !delimited && arguments.delimiter.is_some() {
+            return Err(CliError::Usage("--delimiter is for tsv and csv".to_owned()));
+        }
         if arguments.escapes && format != FileFormat::Tsv {
             return Err(CliError::Usage(
                 "--escapes is for tsv; the other formats have their own quoting".to_owned(),
@@ -139,12 +144,20 @@ impl LoadSettings {
     /// What must stay the same between a load and its resumption.
     pub(crate) fn describe(&self, cluster: &str, store: &str) -> String {
         let read = match self {
-            LoadSettings::Delimited { csv, columns, header, escapes } => {
+            LoadSettings::Delimited { csv, columns, header, escapes, delimiter } => {
+                let usual = if *csv { b',' } else { b'\t' };
+                let between = match delimiter {
+                    byte if *byte == usual => String::new(),
+                    byte => format!(" between {:?}", char::from(*byte)),
+                };
                 let format = if *csv { "csv" } else { "tsv" };
                 let header = if *header { "with a header" } else { "without a header" };
                 let escapes = if *escapes { ", with escapes" } else { "" };
                 let value = columns.value.to_string();
-                format!("{format} {header}{escapes}, {}", parts(&columns.key, &value, &columns.expires))
+                format!(
+                    "{format}{between} {header}{escapes}, {}",
+                    parts(&columns.key, &value, &columns.expires)
+                )
             }
             LoadSettings::Jsonl(fields) => format!("jsonl, {}", fields.describe()),
             LoadSettings::Deb822(fields) => format!("deb822, {}", fields.describe()),
@@ -188,7 +201,8 @@ fn delimited_settings(arguments: &LoadArguments, csv: bool) -> Result<LoadSettin
     }
     let header = arguments.header || named.is_some();
     let columns = Wanted { key, value, expires };
-    Ok(LoadSettings::Delimited { csv, columns, header, escapes: arguments.escapes })
+    let delimiter = arguments.delimiter.unwrap_or(if csv { b',' } else { b'\t' });
+    Ok(LoadSettings::Delimited { csv, columns, header, escapes: arguments.escapes, delimiter })
 }
 
 #[cfg(test)]

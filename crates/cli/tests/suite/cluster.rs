@@ -332,7 +332,7 @@ impl Cluster {
         let mut command = Command::new(TONTINE);
         command.args(arguments).env("TONTINE_CONNECT", self.connect()).stdin(Stdio::null());
         // A test machine may stand still for longer than an application would wait.
-        command.env("TONTINE_DEADLINE_MS", "60000");
+        command.env("TONTINE_DEADLINE", "1m");
         command
     }
 

@@ -79,7 +79,7 @@ fn a_node_that_hangs_is_told_from_one_that_is_gone() {
     let cluster = Cluster::with(3, &["--separate-processes"]);
     cluster.signal_node(2, Signal::STOP);
     // Longer than the suite's patience would make each look a minute long.
-    let look = |command: &str| cluster.run(&[command, "--deadline-ms=2000"]);
+    let look = |command: &str| cluster.run(&[command, "--deadline=2s"]);
     let found = look("doctor").exits(1).text();
     assert!(
         found.contains(" was stopped and still holds its directory: let it go on with `kill -CONT "),

@@ -22,7 +22,7 @@ fn cluster(further: &[&str]) -> Cluster {
 
 /// Three processes that also compare every second.
 fn comparing_cluster() -> Cluster {
-    cluster(&["--repair-period-s=1"])
+    cluster(&["--repair-period=1s"])
 }
 
 /// Files of a node's default store that hold records, oldest first.

@@ -163,7 +163,7 @@ fn an_export_misses_nothing_that_one_replica_missed() {
     let report = cluster.json(&["export", &cluster.file("out.tsv")]);
     assert_eq!(report["records"], 2000);
     cluster.kill_node(3);
-    let report = cluster.json(&["export", &cluster.file("out.tsv")]);
+    let report = cluster.json(&["export", "--force", &cluster.file("out.tsv")]);
     assert_eq!(report["records"], 2000);
 }
 
@@ -190,4 +190,31 @@ fn a_command_whose_reader_has_gone_away_ends_quietly() {
     assert_eq!(exit(&["no-such-command"]), Some(2));
     let read = cluster.command(&["export", "-"]).stderr(unread()).output().unwrap();
     assert_eq!(read.status.code(), Some(0), "only its report is not read");
+}
+
+#[test]
+fn an_export_replaces_a_file_only_when_it_is_told_to() {
+    let cluster = Cluster::with(1, &[]);
+    cluster.run(&["put", "k", "v"]).exits(0);
+    let file = cluster.write("all.jsonl", "precious");
+    cluster.run(&["export", &file]).fails_with("exists already; name another file, or add --force");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+    let said = cluster.run(&["export", &file, "--force"]).exits(0).text();
+    assert!(said.starts_with("1 record ("), "{said}");
+    assert!(std::fs::read_to_string(&file).unwrap().contains("\"k\""));
+}
+
+/// An export was written beside its target and renamed, so `export /dev/null`, run by root, replaced the device with a
+/// file.
+#[test]
+fn an_export_to_a_pipe_writes_to_it_and_leaves_it_a_pipe() {
+    use std::os::unix::fs::FileTypeExt;
+    let cluster = Cluster::with(1, &[]);
+    cluster.run(&["put", "k", "v"]).exits(0);
+    let pipe = cluster.file("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let reader = std::process::Command::new("cat").arg(&pipe).stdout(Stdio::piped()).spawn().unwrap();
+    cluster.run(&["export", &pipe, "--format", "csv", "--no-header", "--no-expires"]).exits(0);
+    assert!(std::fs::metadata(&pipe).unwrap().file_type().is_fifo());
+    assert_eq!(String::from_utf8(reader.wait_with_output().unwrap().stdout).unwrap(), "k,v\n");
 }

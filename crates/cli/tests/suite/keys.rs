@@ -182,3 +182,30 @@ fn a_benchmark_drives_the_cluster_that_connect_names_and_does_not_invent_what_it
     let report = cluster.run(&measured).exits(0).json();
     assert!(report["run"]["server_cpu_us_per_operation"].is_number(), "{report}");
 }
+
+#[test]
+fn keys_are_listed_by_their_prefix_and_up_to_a_limit() {
+    let cluster = Cluster::start();
+    for key in ["session:1", "session:2", "user:1"] {
+        cluster.run(&["put", key, "v"]).exits(0);
+    }
+    cluster.run(&["put", "user:2", "v"]).exits(0);
+    cluster.run(&["delete", "user:2"]).exits(0);
+    let listed = |words: &[&str]| {
+        let mut keys: Vec<String> =
+            cluster.run(&[&["keys"], words].concat()).exits(0).text().lines().map(str::to_owned).collect();
+        keys.sort();
+        keys
+    };
+    assert_eq!(listed(&[]), ["session:1", "session:2", "user:1"], "and what was deleted is no key");
+    assert_eq!(listed(&["--prefix", "session:"]), ["session:1", "session:2"]);
+    assert_eq!(listed(&["--prefix", "nothing"]), [""; 0]);
+    assert_eq!(listed(&["-s", "siblings"]), [""; 0]);
+
+    let few = cluster.json(&["keys", "--limit", "2"]);
+    assert_eq!((few["keys"].as_array().unwrap().len(), &few["complete"]), (2, &json!(false)));
+    let all = cluster.json(&["keys", "--limit", "3"]);
+    assert_eq!((&all["count"], &all["complete"]), (&json!(3), &json!(true)));
+    let few = cluster.run(&["keys", "--limit", "1"]).exits(0);
+    assert!(few.stderr.contains("1 key listed, and there are more"), "{}", few.stderr);
+}

@@ -35,7 +35,7 @@ fn a_killed_node_starts_again_with_the_command_that_dev_prints() {
     assert!(advice.contains(&command), "{command:?} is not in: {advice}");
     assert!(advice.contains("1 hint waits for n2"), "{advice}");
     cluster.start_node_again(2);
-    assert_eq!(cluster.json(&["status"])["nodes"][1]["up"], true);
+    assert_eq!(cluster.json(&["status"])["nodes"][1]["answers"], true);
     assert_eq!(cluster.run(&["get", "meanwhile"]).exits(0).text(), "2\n");
     cluster.stop();
     let said = cluster.dev.stderr();

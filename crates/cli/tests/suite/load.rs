@@ -242,3 +242,53 @@ fn a_load_outlives_the_death_of_a_node_and_stops_with_advice_when_too_few_are_le
     expected.sort_unstable();
     assert!(found == expected, "{} of {} records", found.len(), expected.len());
 }
+
+/// Packs a file with a program of this machine, as users do.
+fn packed(cluster: &Cluster, name: &str, text: &str) -> String {
+    use std::io::Write;
+    let file = std::fs::File::create(cluster.folder.path().join(name)).unwrap();
+    let mut packer = flate2::write::GzEncoder::new(file, flate2::Compression::default());
+    packer.write_all(text.as_bytes()).unwrap();
+    packer.finish().unwrap();
+    cluster.file(name)
+}
+
+#[test]
+fn packed_files_and_other_delimiters_load_as_they_are() {
+    let cluster = Cluster::with(1, &[]);
+    let rows: String = (0..2_000).map(|n| format!("{n};row {n}\n")).collect();
+    let gzip = packed(&cluster, "rows.csv.gz", &rows);
+    let load = |file: &str| vec!["load".to_owned(), file.to_owned()];
+    let run = |file: &str, further: &[&str]| {
+        let words = load(file);
+        let words: Vec<&str> = words.iter().map(String::as_str).chain(further.iter().copied()).collect();
+        cluster.run(&words)
+    };
+    let columns = ["--key", "1", "--value", "2", "--delimiter", ";"];
+    let said = run(&gzip, &columns).exits(0).text();
+    assert!(said.starts_with("2000 records ("), "{said}");
+    assert_eq!(cluster.run(&["get", "1999"]).exits(0).text(), "row 1999\n");
+
+    let zstd = ruzstd::encoding::compress_to_vec(
+        "\u{feff}{\"id\": \"z\"}\n".as_bytes(),
+        ruzstd::encoding::CompressionLevel::Fastest,
+    );
+    let zstd = cluster.write("one.jsonl.zst", zstd);
+    run(&zstd, &["--key", "id"]).exits(0);
+    assert_eq!(cluster.run(&["get", "z"]).exits(0).text(), "{\"id\": \"z\"}\n");
+
+    // A load of a packed file goes on where it stopped, too.
+    let bad = packed(&cluster, "bad.csv.gz", "a;1\nb\nc;3\n");
+    run(&bad, &columns).fails_with("line 2");
+    let said = run(&bad, &[&columns[..], &["--resume", "--skip-bad"]].concat()).exits(0).text();
+    assert!(said.contains("1 bad record skipped"), "{said}");
+    assert_eq!(cluster.run(&["get", "c"]).exits(0).text(), "3\n");
+}
+
+#[test]
+fn a_json_array_is_refused_with_the_command_that_converts_it() {
+    let cluster = Cluster::with(1, &[]);
+    let array = cluster.write("people.json", "[{\"id\": 1},\n {\"id\": 2}]\n");
+    cluster.run(&["load", &array, "--key", "id", "--skip-bad"]).fails_with("jq -c '.[]'");
+    cluster.run(&["get", "1"]).exits(1);
+}

@@ -20,3 +20,5 @@ mod refusals;
 mod repair;
 mod resp;
 mod traffic;
+mod typed;
+mod vocabulary;

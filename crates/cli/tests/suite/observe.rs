@@ -77,9 +77,9 @@ pub(crate) fn await_no_hints(cluster: &Cluster) {
 
 /// What each node believes about `of`, by viewer; nodes that do not answer are left out.
 fn views(cluster: &Cluster, of: u64) -> Vec<(u64, String)> {
-    let answer = cluster.run(&["node", "list", "--all-views", "--json", "--deadline-ms=2000"]).json();
+    let answer = cluster.run(&["node", "list", "--all-views", "--json", "--deadline=2s"]).json();
     let state = |view: &Json| {
-        let seen = view["nodes"].as_array()?.iter().find(|node| node["id"] == of)?;
+        let seen = view["nodes"].as_array()?.iter().find(|node| node["node"] == of)?;
         Some((view["node"].as_u64()?, seen["state"].as_str()?.to_owned()))
     };
     answer["views"].as_array().unwrap().iter().filter_map(state).filter(|(viewer, _)| *viewer != of).collect()

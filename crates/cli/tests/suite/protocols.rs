@@ -99,7 +99,7 @@ fn connections_beyond_the_limit_are_told_so() {
 
 #[test]
 fn a_command_that_stands_still_is_ended_with_words_and_one_that_goes_on_slowly_is_not() {
-    let cluster = Cluster::with(1, &["--rest-seconds-max=2"]);
+    let cluster = Cluster::with(1, &["--rest-time-max=2s"]);
     let open = || open(&cluster.resp(1));
     let set =
         |key: &str, value: &str| format!("*3\r\n$3\r\nSET\r\n$1\r\n{key}\r\n${}\r\n{value}\r\n", value.len());

@@ -38,7 +38,7 @@ fn a_second_node_with_the_id_of_a_running_one_is_refused_at_once_and_never_takes
     cluster.end_node(3, Signal::TERM);
     cluster.start_node_again(3);
     let nodes = cluster.json(&["status"])["nodes"].clone();
-    assert_eq!(nodes[2]["up"], true, "{nodes}");
+    assert_eq!(nodes[2]["answers"], true, "{nodes}");
     cluster.run(&["get", "k"]).exits(0);
 }
 

@@ -5,7 +5,7 @@ use crate::observe::{metric, put, repair, tree_sum, until};
 
 /// Three nodes that compare every second.
 fn cluster() -> Cluster {
-    Cluster::with(3, &["--repair-period-s=1", "--durability=always"])
+    Cluster::with(3, &["--repair-period=1s", "--durability=always"])
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_command_about_all_nodes_says_of_one_that_is_away_that_it_is_and_not_that_al
 
 #[test]
 fn a_clean_stop_remembers_the_hash_trees_and_a_crash_has_them_counted() {
-    let mut cluster = Cluster::with(1, &["--repair-period-s=1"]);
+    let mut cluster = Cluster::with(1, &["--repair-period=1s"]);
     put(&cluster, 0..300, "v");
     cluster.stop();
     assert!(cluster.data().join("node-1/trees").exists());

@@ -161,12 +161,13 @@ impl RecordReader for DelimitedReader {
 pub(super) struct TsvRows {
     lines: Lines,
     escapes: bool,
+    delimiter: u8,
     row: ByteRecord,
 }
 
 impl TsvRows {
-    pub(super) fn new(input: Input, position: Position, escapes: bool) -> Self {
-        TsvRows { lines: Lines::new(input, position), escapes, row: ByteRecord::new() }
+    pub(super) fn new(input: Input, position: Position, delimiter: u8, escapes: bool) -> Self {
+        TsvRows { lines: Lines::new(input, position), escapes, delimiter, row: ByteRecord::new() }
     }
 }
 
@@ -181,7 +182,8 @@ impl Rows for TsvRows {
             }
         }
         self.row.clear();
-        for field in self.lines.trimmed().split(|&byte| byte == b'\t') {
+        let delimiter = self.delimiter;
+        for field in self.lines.trimmed().split(|&byte| byte == delimiter) {
             if self.escapes && field.contains(&b'\\') {
                 match unescape(field) {
                     Ok(field) => self.row.push_field(&field),
@@ -272,12 +274,13 @@ impl Read for Leash {
 }
 
 impl CsvRows {
-    pub(super) fn new(input: Input, base: Position) -> Self {
+    pub(super) fn new(input: Input, base: Position, delimiter: u8) -> Self {
         let leash = Arc::new(Mutex::new(Held::default()));
         let input = Leash { input, held: leash.clone() }.chain(SENTINEL);
         let rows = csv::ReaderBuilder::new()
             .has_headers(false)
             .flexible(true)
+            .delimiter(delimiter)
             .buffer_capacity(READ_AHEAD_BYTES)
             .from_reader(input);
         CsvRows { rows, leash, row: ByteRecord::new(), base, line: base.line }
@@ -340,13 +343,14 @@ mod tests {
     }
 
     fn csv(text: &'static str) -> DelimitedReader {
-        let mut rows: Box<dyn Rows> = Box::new(CsvRows::new(Box::new(text.as_bytes()), Position::default()));
+        let mut rows: Box<dyn Rows> =
+            Box::new(CsvRows::new(Box::new(text.as_bytes()), Position::default(), b','));
         let columns = Columns::find(&mut *rows, &wanted("v"), true).unwrap();
         DelimitedReader::new(rows, columns)
     }
 
     fn tsv(text: &'static str, escapes: bool) -> Vec<Found> {
-        let rows = Box::new(TsvRows::new(Box::new(text.as_bytes()), Position::default(), escapes));
+        let rows = Box::new(TsvRows::new(Box::new(text.as_bytes()), Position::default(), b'\t', escapes));
         let mut reader = DelimitedReader::new(rows, Columns { key: 0, value: 1, expires: None, count: None });
         std::iter::from_fn(|| reader.next().unwrap()).collect()
     }
@@ -372,7 +376,7 @@ mod tests {
         reader.next().unwrap();
         let position = reader.position();
         let at = usize::try_from(position.byte).unwrap();
-        let rows = Box::new(CsvRows::new(Box::new(&text.as_bytes()[at..]), position));
+        let rows = Box::new(CsvRows::new(Box::new(&text.as_bytes()[at..]), position, b','));
         let mut rest =
             DelimitedReader::new(rows, Columns { key: 0, value: 1, expires: None, count: Some(2) });
         assert_eq!(rest.next().unwrap(), Some(record("2", "c")));
@@ -427,7 +431,7 @@ mod tests {
 
     #[test]
     fn unknown_columns_are_named_with_the_known_ones() {
-        let mut rows = CsvRows::new(Box::new(&b"a,b\n1,2\n"[..]), Position::default());
+        let mut rows = CsvRows::new(Box::new(&b"a,b\n1,2\n"[..]), Position::default(), b',');
         let error = Columns::find(&mut rows, &wanted("b"), true).err().unwrap();
         assert!(error.to_string().contains("the columns are a, b"));
     }

@@ -17,11 +17,13 @@ use crate::output::unhex;
 pub(super) struct JsonlReader {
     lines: Lines,
     fields: Fields,
+    /// Whether a record was met. An array begins the file.
+    begun: bool,
 }
 
 impl JsonlReader {
     pub(super) fn new(input: Input, position: Position, fields: Fields) -> Self {
-        JsonlReader { lines: Lines::new(input, position), fields }
+        JsonlReader { lines: Lines::new(input, position), fields, begun: position != Position::default() }
     }
 }
 
@@ -32,8 +34,12 @@ impl RecordReader for JsonlReader {
                 Line::End => return Ok(None),
                 Line::TooLong => Err(too_long()),
                 Line::Whole if self.lines.trimmed().trim_ascii().is_empty() => continue,
+                Line::Whole if !self.begun && self.lines.trimmed().trim_ascii_start().starts_with(b"[") => {
+                    return Err(ReadError::JsonArray);
+                }
                 Line::Whole => record(self.lines.trimmed(), &self.fields),
             };
+            self.begun = true;
             return Ok(Some(found.map_err(|reason| BadRecord { line: self.line(), reason })));
         }
     }
@@ -121,6 +127,22 @@ mod tests {
     }
 
     #[test]
+    fn a_mark_of_utf_8_is_no_part_of_the_first_record() {
+        let record = one(b"\xef\xbb\xbf{\"id\": \"a\"}\n", None).unwrap();
+        assert_eq!((record.key, record.value), ("a".into(), "{\"id\": \"a\"}".into()));
+    }
+
+    #[test]
+    fn an_array_is_refused_as_what_it_is_also_over_several_lines() {
+        for array in [&b"[{\"id\": 1}, {\"id\": 2}]"[..], b"\xef\xbb\xbf\n [\n{\"id\": 1}\n]"] {
+            let expires = Expires::Never;
+            let fields = Fields { key: "id".to_owned(), value: None, expires };
+            let error = JsonlReader::new(Box::new(array), Position::default(), fields).next().unwrap_err();
+            assert!(error.to_string().contains("jq -c '.[]'"), "{error}");
+        }
+    }
+
+    #[test]
     fn keys_and_values_that_are_no_text_come_in_base_16() {
         let line = b"{\"id\": {\"hex\": \"00ff\"}, \"v\": {\"hex\": \"80\"}}";
         assert_eq!(
@@ -150,7 +172,7 @@ mod tests {
     fn what_is_wrong_with_a_line_is_said() {
         assert!(reason(b"{\"id\": \"\xff\"}", None).contains("UTF-8 at byte 9"));
         assert!(reason(b"{\"id\": \"a\"", None).contains("EOF while parsing an object at column"));
-        assert!(reason(b"[1]", None).contains("not a JSON object"));
+        assert!(reason(b"1", None).contains("not a JSON object"));
         assert!(reason(b"{\"name\": 1}", None).contains("no field \"id\""));
         assert!(reason(b"{\"id\": null}", None).contains("null"));
         assert!(reason(b"{\"id\": {\"a\": 1}}", None).contains("neither text nor a number"));

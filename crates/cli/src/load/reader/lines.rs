@@ -4,6 +4,9 @@ use std::io::{BufRead, Read};
 
 use super::record::{Input, Position, RECORD_BYTES_MAX, ReadError};
 
+/// The mark of UTF-8 at the start of a file.
+const BOM: &[u8] = b"\xef\xbb\xbf";
+
 /// Reads lines.
 pub(super) struct Lines {
     input: Input,
@@ -52,6 +55,10 @@ impl Lines {
             return Ok(Line::End);
         }
         self.position.line += 1;
+        if self.position.byte == 0 && self.line.starts_with(BOM) {
+            // Some programs mark text so; it is no part of the first record.
+            self.line.drain(..BOM.len());
+        }
         self.position.byte += read as u64;
         if read < RECORD_BYTES_MAX || self.line.last() == Some(&b'\n') {
             return Ok(Line::Whole);

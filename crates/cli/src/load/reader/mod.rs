@@ -2,6 +2,7 @@
 //!
 //! Every reader holds at most one record in memory, and no record is longer than [`RECORD_BYTES_MAX`].
 
+mod compressed;
 mod deb822;
 mod delimited;
 mod jsonl;
@@ -9,7 +10,7 @@ mod lines;
 mod record;
 
 use std::fs::File;
-use std::io::{BufReader, Seek, SeekFrom};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::PathBuf;
 
 use model::Key;
@@ -34,9 +35,10 @@ impl Source {
         if name == "-" { Source::Stdin } else { Source::File(name.into()) }
     }
 
-    /// Its size in bytes, if it has one.
+    /// The bytes that a reader will find in it, if that is known: nobody knows of a compressed file.
     pub(super) fn size(&self) -> Option<u64> {
         match self {
+            Source::File(path) if compressed::is_compressed(path) => None,
             Source::File(path) => {
                 std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|facts| facts.len())
             }
@@ -50,12 +52,18 @@ impl Source {
             Source::File(path) => {
                 let refused = || CliError::io(format!("cannot read {}", path.display()));
                 let mut file = File::open(path).map_err(refused())?;
-                if at > 0 {
+                if at > 0 && !compressed::is_compressed(path) {
                     file.seek(SeekFrom::Start(at)).map_err(refused())?;
+                    return Ok(Box::new(BufReader::with_capacity(READ_BYTES, file)));
                 }
-                Ok(Box::new(BufReader::with_capacity(READ_BYTES, file)))
+                let mut input =
+                    compressed::unpacked(BufReader::with_capacity(READ_BYTES, file)).map_err(refused())?;
+                // Of a compressed file the beginning is unpacked once more to get there.
+                io::copy(&mut input.by_ref().take(at), &mut io::sink()).map_err(refused())?;
+                Ok(input)
             }
-            Source::Stdin => Ok(Box::new(BufReader::with_capacity(READ_BYTES, std::io::stdin()))),
+            Source::Stdin => compressed::unpacked(BufReader::with_capacity(READ_BYTES, std::io::stdin()))
+                .map_err(CliError::io("cannot read standard input")),
         }
     }
 }
@@ -74,13 +82,13 @@ pub(super) fn open(
         LoadSettings::Deb822(fields) => {
             Box::new(deb822::Deb822Reader::new(source.open(start.byte)?, start, fields.clone()))
         }
-        LoadSettings::Delimited { csv, columns, header, escapes } => {
+        LoadSettings::Delimited { csv, columns, header, escapes, delimiter } => {
             let rows = |at: Position| -> Result<Box<dyn delimited::Rows>, CliError> {
                 let input = source.open(at.byte)?;
                 Ok(if *csv {
-                    Box::new(delimited::CsvRows::new(input, at))
+                    Box::new(delimited::CsvRows::new(input, at, *delimiter))
                 } else {
-                    Box::new(delimited::TsvRows::new(input, at, *escapes))
+                    Box::new(delimited::TsvRows::new(input, at, *delimiter, *escapes))
                 })
             };
             let mut first = rows(Position::default())?;

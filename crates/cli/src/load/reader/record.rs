@@ -56,6 +56,12 @@ pub(in crate::load) enum ReadError {
         "line {line}: a quote opens in this record and does not close, so no further record can be told apart"
     )]
     QuoteNeverCloses { line: u64 },
+    /// One document where lines are wanted.
+    #[error(
+        "this is a JSON array, and a load reads JSON lines: one object on each line. Convert it first: \
+         `jq -c '.[]' FILE | tontine load - --format jsonl --key FIELD`"
+    )]
+    JsonArray,
 }
 
 /// What a reader finds next.

@@ -1,0 +1,110 @@
+//! `tontine keys`: the keys of a store, partition by partition.
+
+use std::io::{BufWriter, Write};
+use std::ops::ControlFlow;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ::bytes::Bytes;
+use runtime::Ports;
+
+use crate::durations;
+use crate::export::{WalkOptions, What, walk_store};
+use crate::failure::CliError;
+use crate::output::{Format, bytes_json, count, shown};
+use crate::shared::Shared;
+
+/// Which keys.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tontine keys                       every key of the default store, one on each line
+  tontine keys --prefix session:     those that begin with session:
+  tontine keys --prefix user: --limit 10
+  tontine keys | wc -l
+
+Every record is read for it, from R replicas, so it takes as long as an export. Keys that come or go meanwhile may be
+listed or not. Keys are not sorted. A key that is no printable text is shown with escapes; with -o json it is exact.")]
+pub struct KeyListArguments {
+    /// Only keys that begin with this text.
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub prefix: String,
+    /// Stop after so many keys.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+    /// How long a partition without enough replicas is tried again before the command fails.
+    #[arg(long, default_value = "1m", value_parser = durations::parse, value_name = "DURATION")]
+    pub patience: Duration,
+}
+
+/// Writes the keys as they come: there may be more than fit into memory.
+struct Listing {
+    format: Format,
+    output: BufWriter<std::io::Stdout>,
+    listed: u64,
+}
+
+impl Listing {
+    fn begin(format: Format) -> std::io::Result<Listing> {
+        let mut output = BufWriter::with_capacity(64 * 1024, std::io::stdout());
+        if format == Format::Json {
+            output.write_all(b"{\"keys\":[")?;
+        }
+        Ok(Listing { format, output, listed: 0 })
+    }
+
+    fn key(&mut self, key: &Bytes) -> std::io::Result<()> {
+        match self.format {
+            Format::Json if self.listed == 0 => write!(self.output, "{}", bytes_json(key))?,
+            Format::Json => write!(self.output, ",{}", bytes_json(key))?,
+            // A key that holds a line end must not look like two.
+            Format::Text if key.contains(&b'\n') => writeln!(self.output, "{}", key.escape_ascii())?,
+            Format::Text => writeln!(self.output, "{}", shown(key))?,
+        }
+        self.listed += 1;
+        Ok(())
+    }
+
+    fn end(mut self, complete: bool) -> std::io::Result<()> {
+        if self.format == Format::Json {
+            writeln!(self.output, "],\"count\":{},\"complete\":{complete}}}", self.listed)?;
+        }
+        self.output.flush()
+    }
+}
+
+/// Carries out `tontine keys`.
+pub(crate) async fn list(shared: Shared, arguments: KeyListArguments) -> Result<ExitCode, CliError> {
+    let unwritten = || CliError::io("cannot write the keys to standard output");
+    let client = shared.client().await?;
+    let handle = client.store(&shared.store)?;
+    let cluster = client.cluster();
+    let store = cluster.store(&shared.store).expect("the store was found above");
+    let clock = Ports::os().map_err(CliError::io("cannot start the background thread"))?.clock;
+    let options = WalkOptions { patience: arguments.patience, leaves_out_damaged: false };
+    let mut listing = Listing::begin(shared.format()).map_err(unwritten())?;
+    let (prefix, limit) = (arguments.prefix.as_bytes(), arguments.limit.unwrap_or(u64::MAX));
+    let mut complete = true;
+    walk_store(&handle, &cluster, store, options, |step| {
+        let What::Records(records) = step.what else { return Ok(ControlFlow::Continue(())) };
+        let now = clock.wall();
+        for (key, set) in records {
+            if !key.starts_with(prefix) || set.live(now).next().is_none() {
+                continue;
+            }
+            if listing.listed == limit {
+                complete = false;
+                return Ok(ControlFlow::Break(()));
+            }
+            listing.key(&key).map_err(unwritten())?;
+        }
+        Ok(ControlFlow::Continue(()))
+    })
+    .await?;
+    let listed = listing.listed;
+    listing.end(complete).map_err(unwritten())?;
+    if !complete && shared.format() == Format::Text {
+        say!("{} listed, and there are more; --limit {limit} ends the list here", count(listed, "key"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
