@@ -80,6 +80,25 @@ def test_a_degraded_client_goes_on_without_one_that_is_away(
         client.create_async(f"{there}/x").get(timeout=PATIENCE_SECONDS)
 
 
+def test_what_a_degraded_client_held_is_sent_when_the_silent_one_is_given_up(
+    ensembles: EnsembleFactory,
+) -> None:
+    """It has nothing to do with that one; it ended with ConnectionLoss."""
+    taken = ensembles(2)
+    hosts = ";".join(e.hosts for e in taken)
+    with started(hosts, degraded=True) as client:
+        name, _, there = two_directories(client)
+        silent = next(e for e in taken if e.hosts == client.table.ensembles[name])
+        silent.pause()
+        distrust(client, name)
+        held = client.create_async(f"{there}/x")
+        time.sleep(0.5)
+        assert client.state == KazooState.CONNECTED and not held.ready()
+        silent.kill()
+        assert held.get(timeout=PATIENCE_SECONDS) == f"{there}/x"
+        assert client.state == KazooState.SUSPENDED
+
+
 @pytest.mark.parametrize("looks", [0, 1])
 def test_a_write_on_its_way_is_not_sent_when_trust_ends(
     make: Maker, looks: int, monkeypatch: pytest.MonkeyPatch

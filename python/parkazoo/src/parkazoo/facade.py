@@ -90,6 +90,8 @@ class Facade(KazooClient):
         return []
 
     def _notify_pending(self, state: Any) -> None:
+        if state == KeeperState.CONNECTING and getattr(self, "degraded", False):
+            return  # it goes on with the others, and so does what waits
         if state == KeeperState.CONNECTING and (away := self._away()):
             lost = ConnectionLoss(f"no connection to {', '.join(away)}")
             with suppress(IndexError):

@@ -285,6 +285,8 @@ class Sessions:
         elif ensemble.counted and not self.lost:
             with self.lock:
                 self.client._session_callback(KeeperState.CONNECTING)
+            if self.client.degraded:  # what was held for this one is held no more
+                self.client._flush()
 
     def trusted(self, at: float | None = None) -> bool:
         """Are all sessions known to be there? Not if one has not answered for two
