@@ -4,27 +4,20 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use model::{Node, NodeId};
+use model::Node;
 use serde_json::{Value as Json, json};
 
 use crate::failure::CliError;
 use crate::holder::{Launch, Process};
 use crate::output::{print, size};
 use crate::shared::Shared;
-use crate::status::{NodeStatus, ask_all, sum, tombstones};
+use crate::status::{NodeStatus, ask_all, tombstones};
 
-/// Bytes that writes may still take below which the doctor says that a disk is getting full.
-const ROOM_LOW_BYTES: u64 = 1 << 30;
+mod disks;
+mod finding;
 
-/// Bytes that writes may still take below which it says that a node refuses them: what is left is for small ones.
-const ROOM_NONE_BYTES: u64 = 256 << 10;
-
-/// One thing that the doctor found.
-struct Finding {
-    bad: bool,
-    what: String,
-    next: String,
-}
+use disks::{Refuses, refuses};
+use finding::{Code, Finding};
 
 /// `tontine doctor`.
 pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
@@ -36,7 +29,9 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
         let numbers = store.consistency;
         if !numbers.quorums_intersect() {
             findings.push(Finding {
-                bad: false,
+                code: Code::QuorumsDoNotIntersect,
+                node: None,
+                store: Some(store.name.to_string()),
                 what: format!(
                     "store {}: R + W is not above N, so a get may miss an acknowledged put",
                     store.name
@@ -46,7 +41,9 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
         }
         if usize::from(numbers.replicas) > cluster.nodes.len() {
             findings.push(Finding {
-                bad: true,
+                code: Code::TooFewNodes,
+                node: None,
+                store: Some(store.name.to_string()),
                 what: format!(
                     "store {} wants {} replicas, there are fewer nodes",
                     store.name, numbers.replicas
@@ -61,13 +58,10 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     findings.extend(stopped_repair(&nodes));
     findings.extend(waiting_hints(&nodes));
     findings.extend(waiting_tombstones(&nodes));
-    let healthy = !findings.iter().any(|finding| finding.bad);
+    let healthy = !findings.iter().any(Finding::is_bad);
     let document = json!({
         "healthy": healthy,
-        "findings": findings
-            .iter()
-            .map(|finding| json!({ "bad": finding.bad, "what": finding.what, "next": finding.next }))
-            .collect::<Vec<_>>(),
+        "findings": findings.iter().map(Finding::json).collect::<Vec<_>>(),
     });
     print(shared.format(), &document, || describe(&findings, nodes.len()));
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::from(1) })
@@ -82,7 +76,7 @@ fn describe(findings: &[Finding], nodes: usize) -> String {
     }
     let mut text = String::new();
     for finding in findings {
-        let mark = if finding.bad { "bad " } else { "note" };
+        let mark = if finding.is_bad() { "bad " } else { "note" };
         text.push_str(&format!("{mark}  {}\n      next: {}\n", finding.what, finding.next));
     }
     text
@@ -90,21 +84,6 @@ fn describe(findings: &[Finding], nodes: usize) -> String {
 
 fn is_up(nodes: &[NodeStatus], id: u64) -> bool {
     nodes.iter().any(|status| u64::from(status.node.id.0) == id && status.answer.is_ok())
-}
-
-/// What a node that is up, but takes no writes, says of its storage.
-enum Refuses {
-    /// It has no room.
-    Full,
-    /// It has failed.
-    Stopped(String),
-}
-
-fn refuses(answer: &Json) -> Option<Refuses> {
-    if let Some(reason) = answer["storage_stopped"].as_str() {
-        return Some(Refuses::Stopped(reason.to_owned()));
-    }
-    answer["room_bytes"].as_u64().filter(|&room| room < ROOM_NONE_BYTES).map(|_| Refuses::Full)
 }
 
 /// What one node holds for another.
@@ -144,7 +123,7 @@ fn waiting_hints(nodes: &[NodeStatus]) -> Vec<Finding> {
         let refuses = target_answer.and_then(|status| refuses(status.answer.as_ref().ok()?));
         let next = if let Some(refuses) = refuses {
             let why = match refuses {
-                Refuses::Full => format!("make room at n{target}, whose disk is full"),
+                Refuses::Full => format!("free space on n{target}, whose disk is full"),
                 Refuses::Stopped(_) => format!("start n{target} again, whose storage has stopped"),
             };
             format!("{why}; the writes are safe where they are until then, and follow by themselves")
@@ -164,27 +143,28 @@ fn waiting_hints(nodes: &[NodeStatus]) -> Vec<Finding> {
         } else {
             "nothing: the writes are safe where they are, and on their way".to_owned()
         };
-        Finding { bad: false, what: format!("{waits} for n{target}: {}", held.join(", ")), next }
+        let what = format!("{waits} for n{target}: {}", held.join(", "));
+        Finding { code: Code::HintsWaiting, node: Some(target), store: None, what, next }
     };
     waiting.into_iter().map(finding).collect()
 }
 
-/// Where somebody has stopped comparing, and left it so.
-fn stopped_repair(nodes: &[NodeStatus]) -> Option<Finding> {
+/// Where somebody has stopped comparing, and left it so: one finding for each node.
+fn stopped_repair(nodes: &[NodeStatus]) -> Vec<Finding> {
     let stopped = |status: &&NodeStatus| {
         status.answer.as_ref().is_ok_and(|answer| answer["repair_stopped"].as_bool() == Some(true))
     };
-    let stopped: Vec<String> =
-        nodes.iter().filter(stopped).map(|status| status.node.id.to_string()).collect();
-    if stopped.is_empty() {
-        return None;
-    }
-    Some(Finding {
-        bad: true,
-        what: format!("comparing replicas is stopped at {}", stopped.join(", ")),
+    let finding = |status: &NodeStatus| {
+        Finding {
+        code: Code::RepairStopped,
+        node: Some(status.id()),
+        store: None,
+        what: format!("comparing replicas is stopped at {}", status.node.id),
         next: "tontine repair start; until then, also after a restart, only reads and hints bring replicas up to date"
             .to_owned(),
-    })
+    }
+    };
+    nodes.iter().filter(stopped).map(finding).collect()
 }
 
 /// The parts that somebody has stopped comparing at a node, and left it so.
@@ -192,7 +172,9 @@ fn stopped_parts(status: &NodeStatus, answer: &Json) -> Option<Finding> {
     let parts = answer["repair_stopped_parts"].as_array().into_iter().flatten().filter_map(Json::as_str);
     let parts: Vec<&str> = parts.collect();
     (!parts.is_empty()).then(|| Finding {
-        bad: true,
+        code: Code::RepairPartsStopped,
+        node: Some(status.id()),
+        store: None,
         what: format!("{} does not compare {}", status.node.id, parts.join(", ")),
         next: "tontine repair start; until then, also after a restart, only reads and hints bring them up to date"
             .to_owned(),
@@ -204,7 +186,9 @@ fn refused_hints(status: &NodeStatus, answer: &Json) -> Option<Finding> {
     let refused = answer["hints_refused_total"].as_u64().filter(|&refused| refused > 0)?;
     let limit = size(answer["hint_bytes_max"].as_u64().unwrap_or(0));
     Some(Finding {
-        bad: false,
+        code: Code::HintsRefused,
+        node: Some(status.id()),
+        store: None,
         what: format!(
             "{} has refused {refused} hint{} since it started, at its limit of {limit}",
             status.node.id,
@@ -221,7 +205,9 @@ fn refilling(status: &NodeStatus, answer: &Json) -> Option<Finding> {
     let progress = crate::repair::refilling(&answer["refill"])?;
     let id = status.node.id;
     Some(Finding {
-        bad: true,
+        code: Code::Refilling,
+        node: Some(status.id()),
+        store: None,
         what: format!("{id} refills what its disk has lost: {progress}"),
         next: format!(
             "leave the other nodes running until {id} is whole: what it has not got back yet only they have; \
@@ -233,7 +219,9 @@ fn refilling(status: &NodeStatus, answer: &Json) -> Option<Finding> {
 /// That a node does not know whether its directory is a copy of earlier days.
 fn not_compared(status: &NodeStatus, answer: &Json) -> Option<Finding> {
     (answer["collection"]["compared"].as_bool() == Some(false)).then(|| Finding {
-        bad: true,
+        code: Code::EpochNotCompared,
+        node: Some(status.id()),
+        store: None,
         what: format!(
             "{} has not compared its collection epoch ({}) with the cluster's since it started; until then no deletion \
              is forgotten anywhere",
@@ -253,7 +241,9 @@ fn waiting_tombstones(nodes: &[NodeStatus]) -> Option<Finding> {
     let count = answers().map(tombstones).max().filter(|&count| count > 0)?;
     let waits = if count == 1 { "1 tombstone waits".to_owned() } else { format!("{count} tombstones wait") };
     Some(Finding {
-        bad: false,
+        code: Code::TombstonesWaiting,
+        node: Some(missed),
+        store: None,
         what: format!("{waits} for n{missed}: a deletion is forgotten when every node has confirmed it"),
         next: if is_up(nodes, missed) {
             format!("nothing yet: n{missed} is asked again every few seconds")
@@ -334,112 +324,27 @@ fn start_again(dead: &Node, nodes: &[NodeStatus]) -> String {
     }
 }
 
-/// That a node takes no writes, or soon will not.
-fn storage(id: NodeId, answer: &Json) -> Option<Finding> {
-    let free = size(answer["disk_available_bytes"].as_u64().unwrap_or(0));
-    match (refuses(answer), answer["room_bytes"].as_u64()) {
-        (Some(Refuses::Stopped(reason)), _) => Some(Finding {
-            bad: true,
-            what: format!("{id}: its storage has stopped ({reason}); it takes no writes, the others stand in for it"),
-            next: format!(
-                "look at its disk, then stop node {id} and start it again with the same command: what it lacks comes \
-                 back from the others (docs/operating/durability.md, When a sync fails)"
-            ),
-        }),
-        (Some(Refuses::Full), _) => Some(Finding {
-            bad: true,
-            what: format!(
-                "{id} refuses writes: its disk is full, the {free} that are left are the reserve; gets that ask few \
-                 replicas may miss what was written since"
-            ),
-            next: "make room, or delete large values, which goes on; until then get with -r N, which finds what any replica \
-                   took (docs/operating/durability.md, When the disk is full)"
-                .to_owned(),
-        }),
-        (None, Some(room)) if room < ROOM_LOW_BYTES => Some(Finding {
-            bad: false,
-            what: format!("{id}: its disk is getting full: {} more, and it refuses writes", size(room)),
-            next: "make room".to_owned(),
-        }),
-        _ => None,
-    }
-}
-
-/// What the disk has damaged of records whose keys nobody can tell.
-fn damage_of_unknown_keys(id: NodeId, answer: &Json) -> Vec<Finding> {
-    let stores = answer["stores"].as_array().into_iter().flatten();
-    let damaged = stores.filter(|store| store["corrupt_unplaced"].as_u64().is_some_and(|places| places > 0));
-    damaged
-        .map(|store| {
-            let places = match store["corrupt_unplaced"].as_u64() {
-                Some(1) => "1 place".to_owned(),
-                places => format!("{} places", places.unwrap_or(0)),
-            };
-            let name = store["store"].as_str().unwrap_or_default();
-            Finding {
-                bad: true,
-                what: format!(
-                    "{id} found {places} of the log of store {name} damaged when it started, and cannot tell which \
-                     keys lay there"
-                ),
-                next: match store["replicas"].as_u64() {
-                    Some(1) => "check the disk; the store has one replica, so what was there is lost: write it again \
-                                from where it came"
-                        .to_owned(),
-                    _ => "check the disk; comparing with all other replicas brings back what was there, and they must \
-                          be up for it: `tontine repair start` does it now"
-                        .to_owned(),
-                },
-            }
-        })
-        .collect()
-}
-
-/// What a node's disk has damaged, and whether it is back.
-fn corrupt_records(id: NodeId, answer: &Json) -> Option<Finding> {
-    let records = |count: u64| if count == 1 { "1 record".to_owned() } else { format!("{count} records") };
-    let unplaced = sum(answer, "corrupt_unplaced");
-    let found = sum(answer, "corrupt_records_total").saturating_sub(unplaced);
-    let left = sum(answer, "corrupt_records_left").saturating_sub(unplaced);
-    (found > 0).then(|| match left {
-        0 => Finding {
-            bad: false,
-            what: format!(
-                "{id} found {} damaged (checksum) since it started; good copies have taken their place",
-                records(found)
-            ),
-            next: "check the disk: what damaged them may damage others".to_owned(),
-        },
-        left => Finding {
-            bad: true,
-            what: format!(
-                "{id} holds {} damaged (checksum), of {found} that it found since it started",
-                records(left)
-            ),
-            next: "check the disk; the other replicas answer for them, and bring them back: `tontine repair start \
-                   --scrub` does it now"
-                .to_owned(),
-        },
-    })
-}
-
 fn examine(status: &NodeStatus, generation: u64, nodes: &[NodeStatus], findings: &mut Vec<Finding>) {
     let id = status.node.id;
     let answer = match &status.answer {
         Ok(answer) => answer,
         Err(error) => {
             findings.push(Finding {
-                bad: true,
+                code: Code::NodeDown,
+                node: Some(status.id()),
+                store: None,
                 what: format!("{id} at {} does not answer: {error}", status.node.native),
                 next: start_again(&status.node, nodes),
             });
             return;
         }
     };
-    findings.extend(storage(id, answer));
+    findings.extend(disks::room(status, answer));
     if answer["generation"].as_u64() != Some(generation) {
         findings.push(Finding {
-            bad: true,
+            code: Code::GenerationDiffers,
+            node: Some(status.id()),
+            store: None,
             what: format!("{id} is at generation {}, this client at {generation}", answer["generation"]),
             next: "wait a moment; if it stays, the node cannot reach the coordination service".to_owned(),
         });
@@ -450,6 +355,5 @@ fn examine(status: &NodeStatus, generation: u64, nodes: &[NodeStatus], findings:
         .extend(refilling(status, answer).filter(|_| !matches!(refuses(answer), Some(Refuses::Stopped(_)))));
     findings.extend(not_compared(status, answer));
     findings.extend(stopped_parts(status, answer));
-    findings.extend(corrupt_records(id, answer));
-    findings.extend(damage_of_unknown_keys(id, answer));
+    findings.extend(disks::damage(status, answer));
 }

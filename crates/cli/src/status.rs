@@ -19,6 +19,13 @@ pub(crate) struct NodeStatus {
     pub(crate) answer: Result<Json, ClientError>,
 }
 
+impl NodeStatus {
+    /// The node's id, as documents hold it.
+    pub(crate) fn id(&self) -> u64 {
+        u64::from(self.node.id.0)
+    }
+}
+
 /// Asks all nodes at once.
 pub(crate) async fn ask_all(client: &Client) -> Vec<NodeStatus> {
     let cluster = client.cluster();

@@ -69,6 +69,10 @@ impl Disk for TracedDisk {
     fn available_bytes(&self) -> u64 {
         self.inner.available_bytes()
     }
+
+    fn total_bytes(&self) -> Option<u64> {
+        self.inner.total_bytes()
+    }
 }
 
 struct TracedFile {

@@ -296,6 +296,28 @@ impl Cluster {
         self.restarted.insert(node, process);
     }
 
+    /// Whether this machine lets a test mount a disk of its own.
+    pub(crate) fn can_have_small_disks(&self) -> bool {
+        let mount = "mount -t tmpfs -o size=1m tmpfs \"$0\"";
+        let tried = Command::new("unshare").args(["-rm", "sh", "-c", mount]).arg(self.folder.path()).output();
+        tried.is_ok_and(|output| output.status.success())
+    }
+
+    /// As [`Self::start_node_again`], on a disk of its own with so many bytes, which is empty, and goes with the node.
+    pub(crate) fn start_node_on_small_disk(&mut self, node: usize, bytes: u64) {
+        let command_line = self.start_command(node);
+        self.await_end(node);
+        let directory = self.data().join(format!("node-{node}"));
+        std::fs::create_dir_all(&directory).unwrap();
+        let script = format!("mount -t tmpfs -o size={bytes} tmpfs {} && exec \"$@\"", directory.display());
+        let mut command = Command::new("unshare");
+        command.args(["-rm", "sh", "-c", &script, "sh"]).args(command_line.split(' '));
+        let process = Process::start(&mut command, self.folder.path().join(format!("node-{node}.stderr")));
+        process.await_line(&format!("node {node}"));
+        self.pids[node - 1] = process.id();
+        self.restarted.insert(node, process);
+    }
+
     /// Native address of a node.
     pub(crate) fn native(&self, node: u16) -> String {
         format!("127.0.0.1:{}", self.base + node)

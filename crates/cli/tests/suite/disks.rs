@@ -180,8 +180,7 @@ fn a_flipped_bit_in_a_data_file_is_found_and_repaired_from_a_replica() {
     until("a second look at everything", scrubbed, |&records| records >= 199.0);
     assert_eq!(repair(&cluster, 2)["scrub"]["corrupt_records_total"], 1, "it finds nothing");
     let found = cluster.run(&["doctor"]).exits(0).text();
-    let said =
-        "note  n2 found 1 record damaged (checksum) since it started; good copies have taken their place\n";
+    let said = "note  n2 found 1 record of store default damaged (checksum) since it started; good copies have taken their place\n";
     assert!(found.contains(said), "{found}");
     let ended = || repair(&cluster, 2)["scrub"]["last_asked"]["corrupt_records"].as_u64();
     until("the second scrub tells what came of it", ended, |&corrupt| corrupt == Some(0));
@@ -317,8 +316,8 @@ fn a_full_disk_at_one_replica_fails_no_write_and_is_made_up_for_when_there_is_ro
     let waiting = |found: &Option<Vec<(u64, u64, u64)>>| found.iter().flatten().any(|hint| hint.1 == 2);
     until("hints wait for the full node", || hints(&cluster), waiting);
     let found = cluster.run(&["doctor"]).exits(1).text();
-    assert!(found.contains("bad   n2 refuses writes: its disk is full, "), "{found}");
-    assert!(found.contains("make room at n2, whose disk is full; the writes are safe"), "{found}");
+    assert!(found.contains("bad   n2 refuses writes of store default: its disk is full ("), "{found}");
+    assert!(found.contains("free space on n2, whose disk is full; the writes are safe"), "{found}");
     // It still answers what it has, and what it has not comes from the others.
     let mut full = Redis::connect(&cluster.resp(2));
     assert_eq!(full.call(&[b"GET", b"key-1"]), Reply::Bulk(Some(b"small".to_vec())));
@@ -329,6 +328,47 @@ fn a_full_disk_at_one_replica_fails_no_write_and_is_made_up_for_when_there_is_ro
     await_no_hints(&cluster);
     await_records(&cluster, 74);
     assert_eq!(live_bytes(2), live_bytes(1));
+}
+
+/// It counted as a disk that gets full, with exit status 0; its hints were said to be on their way; and what had been
+/// deleted gave no room back before the node was restarted, because all of it lay in the newest segment.
+#[test]
+fn a_put_refused_for_want_of_room_is_bad_and_deleting_gives_room_back() {
+    let mut cluster = cluster(&[]);
+    if !cluster.can_have_small_disks() {
+        // Without the right to mount there is no small disk; the test of file limits covers a full one.
+        return;
+    }
+    cluster.end_node(2, Signal::KILL);
+    std::fs::remove_dir_all(cluster.data().join("node-2")).unwrap();
+    // The reserve is 128 MiB.
+    cluster.start_node_on_small_disk(2, 150 << 20);
+    let refilled = || repair(&cluster, 2)["refill"]["partitions_left"].as_u64();
+    until("an empty cluster is refilled", refilled, |&left| left == Some(0));
+    let value = "v".repeat(1 << 20);
+    let mut door = Redis::connect(&cluster.resp(1));
+    let keys: Vec<String> = (0..30).map(|number| format!("large-{number}")).collect();
+    keys.iter().for_each(|key| set(&mut door, key, &value));
+    let disk_full = || {
+        let found = cluster.run(&["doctor", "--json"]).exits(1).json();
+        let findings = found["findings"].as_array().unwrap().clone();
+        findings.into_iter().find(|finding| finding["code"] == "disk-full" && finding["store"] == "default")
+    };
+    let finding = disk_full().expect("a put was refused");
+    assert_eq!((&finding["severity"], &finding["node"]), (&Json::from("bad"), &Json::from(2)), "{finding}");
+    let room = status(&cluster, 2)["room_bytes"].as_u64().unwrap();
+    assert!((256 << 10..1 << 20).contains(&room), "there is some room, but none for this: {room}");
+    let waiting = |found: &Option<Vec<(u64, u64, u64)>>| found.iter().flatten().any(|hint| hint.1 == 2);
+    until("hints wait for the full node", || hints(&cluster), waiting);
+    let text = cluster.run(&["doctor"]).exits(1).text();
+    assert!(text.contains("a put of 1.0 MiB was refused"), "{text}");
+    assert!(text.contains("free space on n2, whose disk is full"), "{text}");
+
+    let gone: Vec<&str> = keys[..20].iter().map(String::as_str).collect();
+    cluster.run(&[&["delete"], &gone[..]].concat()).exits(0);
+    await_no_hints(&cluster);
+    await_records(&cluster, 10);
+    until("the doctor finds nothing bad", || cluster.run(&["doctor"]), |found| found.code == 0);
 }
 
 /// Makes syncs of a process that it is loaded into fail while a file is there.

@@ -31,6 +31,7 @@ impl Node {
             "request_bytes": load.bytes,
             "resp_commands_total": self.resp.commands(),
             "disk_available_bytes": self.disk.available_bytes(),
+            "disk_total_bytes": self.disk.total_bytes(),
             "room_bytes": room,
             "storage_stopped": stopped,
             "hints": pending,

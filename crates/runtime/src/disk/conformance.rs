@@ -261,7 +261,7 @@ fn a_full_disk_takes_what_fits_and_says_so() {
     disk.set_capacity(Some(10));
     let file = disk.create("one").unwrap();
     file.append(b"12345678").unwrap();
-    assert_eq!(disk.available_bytes(), 2);
+    assert_eq!((disk.available_bytes(), disk.total_bytes()), (2, Some(10)));
     assert_eq!(file.append(b"abcd"), Err(DiskError::Full));
     assert_eq!(file.length(), 10);
     file.truncate(8).unwrap();

@@ -117,4 +117,7 @@ pub trait Disk: Send + Sync {
 
     /// Bytes that can still be written, as far as the system knows.
     fn available_bytes(&self) -> u64;
+
+    /// Bytes that the whole disk holds, used ones included; `None` where the system does not say.
+    fn total_bytes(&self) -> Option<u64>;
 }

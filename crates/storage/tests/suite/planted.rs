@@ -147,6 +147,9 @@ impl Disk for LyingDisk {
     fn available_bytes(&self) -> u64 {
         self.disk.available_bytes()
     }
+    fn total_bytes(&self) -> Option<u64> {
+        self.disk.total_bytes()
+    }
 }
 
 impl File for LyingFile {

@@ -151,6 +151,11 @@ impl Disk for OsDisk {
         // A file system that cannot tell is taken to be full only when it says so at a write.
         rustix::fs::statvfs(&self.root).map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
     }
+
+    fn total_bytes(&self) -> Option<u64> {
+        let stat = rustix::fs::statvfs(&self.root).ok()?;
+        Some(stat.f_blocks.saturating_mul(stat.f_frsize))
+    }
 }
 
 /// Opens a file whose reads leave no trace. Noting when a file was read last is a change of its inode, and the first

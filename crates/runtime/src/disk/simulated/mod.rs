@@ -329,6 +329,10 @@ impl Disk for SimulatedDisk {
             None => AVAILABLE_BYTES_UNLIMITED,
         }
     }
+
+    fn total_bytes(&self) -> Option<u64> {
+        self.state.lock().capacity_bytes
+    }
 }
 
 struct LockGuard {

@@ -1,0 +1,149 @@
+//! One thing that the doctor found: a stable code for programs, words for people.
+//!
+//! A code never changes its meaning and is never given to another finding. `docs/reference/doctor.md` is this table; a
+//! test keeps the two equal.
+
+use serde_json::{Value as Json, json};
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Severity {
+    /// Somebody has to act: the command exits with 1.
+    Bad,
+    /// Worth knowing.
+    Note,
+}
+
+impl Severity {
+    fn name(self) -> &'static str {
+        match self {
+            Severity::Bad => "bad",
+            Severity::Note => "note",
+        }
+    }
+}
+
+macro_rules! codes {
+    ($($variant:ident $name:literal $severity:ident $meaning:literal;)*) => {
+        /// What a finding is about.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Code {
+            $(#[doc = $meaning] $variant,)*
+        }
+
+        impl Code {
+            /// Every code with its name, its severity and what it means.
+            #[cfg(test)]
+            const TABLE: &'static [(&'static str, Severity, &'static str)] =
+                &[$(($name, Severity::$severity, $meaning),)*];
+
+            fn name(self) -> &'static str {
+                match self { $(Code::$variant => $name,)* }
+            }
+
+            fn severity(self) -> Severity {
+                match self { $(Code::$variant => Severity::$severity,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    QuorumsDoNotIntersect "quorums-do-not-intersect" Note
+        "R + W of the store is not above N, so a get may miss an acknowledged put.";
+    TooFewNodes "too-few-nodes" Bad
+        "The store wants more replicas than the cluster has nodes.";
+    NodeDown "node-down" Bad
+        "The node does not answer.";
+    StorageStopped "storage-stopped" Bad
+        "A write or a sync of the node failed, and its storage has stopped.";
+    DiskFull "disk-full" Bad
+        "The node refuses writes because its disk has no room for them.";
+    DiskLow "disk-low" Note
+        "The node's disk is getting full.";
+    GenerationDiffers "generation-differs" Bad
+        "The node works with another generation of the cluster than this client.";
+    HintsRefused "hints-refused" Note
+        "The node has refused hints because it holds as many as it may.";
+    HintsWaiting "hints-waiting" Note
+        "Other nodes hold hints for the node.";
+    Refilling "refilling" Bad
+        "The node has lost its records and does not have all of them back.";
+    EpochNotCompared "epoch-not-compared" Bad
+        "The node does not know yet whether its directory is an older copy.";
+    RepairStopped "repair-stopped" Bad
+        "The node does not compare its replicas with others.";
+    RepairPartsStopped "repair-parts-stopped" Bad
+        "The node does not compare some of its stores or partitions.";
+    TombstonesWaiting "tombstones-waiting" Note
+        "Deletions are not forgotten because the node has not confirmed them.";
+    RecordsDamaged "records-damaged" Bad
+        "The node holds records that fail their checksum and that nothing has replaced.";
+    RecordsReplaced "records-replaced" Note
+        "The node found records that fail their checksum; good copies have taken their place.";
+    LogDamaged "log-damaged" Bad
+        "The node found damage in its log, and cannot tell which keys lay there.";
+}
+
+/// One thing that the doctor found.
+pub(super) struct Finding {
+    pub(super) code: Code,
+    /// The node that it is about.
+    pub(super) node: Option<u64>,
+    /// The store that it is about.
+    pub(super) store: Option<String>,
+    /// What failed, and why.
+    pub(super) what: String,
+    /// What to do about it; a command comes last.
+    pub(super) next: String,
+}
+
+impl Finding {
+    /// True when somebody has to act.
+    pub(super) fn is_bad(&self) -> bool {
+        self.code.severity() == Severity::Bad
+    }
+
+    /// For programs.
+    pub(super) fn json(&self) -> Json {
+        json!({
+            "code": self.code.name(),
+            "severity": self.code.severity().name(),
+            "node": self.node,
+            "store": self.store,
+            "what": self.what,
+            "next": self.next,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_lists_every_code_and_no_other() {
+        let page = include_str!("../../../../docs/reference/doctor.md");
+        let listed: Vec<&str> = page.lines().filter(|line| line.starts_with("| `")).collect();
+        let expected: Vec<String> = Code::TABLE
+            .iter()
+            .map(|(name, severity, meaning)| format!("| `{name}` | {} | {meaning} |", severity.name()))
+            .collect();
+        assert_eq!(listed, expected);
+    }
+
+    #[test]
+    fn a_finding_for_programs_has_a_code_a_severity_a_node_and_a_store() {
+        let store = Some("default".to_owned());
+        let (what, next) = ("it failed".to_owned(), "mend it".to_owned());
+        let finding = Finding { code: Code::DiskFull, node: Some(3), store, what, next };
+        let expected = json!({
+            "code": "disk-full", "severity": "bad", "node": 3, "store": "default",
+            "what": "it failed", "next": "mend it",
+        });
+        assert_eq!((finding.json(), finding.is_bad()), (expected, true));
+        let finding = Finding { code: Code::HintsWaiting, node: None, store: None, ..finding };
+        assert_eq!((&finding.json()["node"], &finding.json()["store"]), (&Json::Null, &Json::Null));
+        assert!(!finding.is_bad());
+    }
+}
