@@ -6,15 +6,21 @@
 //! A stored record is the version set and, beside it, the actor under which *this* node stamps the key. A record
 //! that came from elsewhere has none, so the next stamp here mints a new one (see `model::versions`).
 
+mod expiring;
 mod expiry;
+mod forgetting;
 mod overwrite;
+mod record;
 mod scan;
 mod stamper;
 mod store;
 mod tombstones;
+mod write_order;
 
-pub use expiry::EXPIRY_MARGIN;
+pub use expiring::EXPIRY_MARGIN;
+pub(crate) use record::{decode, encode, refuse};
 pub use scan::Census;
 pub use stamper::Stamper;
-pub use store::{KeyPlace, LocalStore, Stamped, WriteOrder};
-pub(crate) use store::{check_condition, check_size, decode, encode, refuse, stamp};
+pub use store::{KeyPlace, LocalStore};
+pub use write_order::{Stamped, WriteOrder};
+pub(crate) use write_order::{check_condition, check_size, stamp};

@@ -10,7 +10,9 @@ use storage::Change;
 use wire::messages::{Condition, Failure};
 use wire::versions::{Single, peek_single, single_head};
 
-use super::store::{KeyPlace, LocalStore, WriteOrder, check_length, corrupt, encode, refuse};
+use super::record::{corrupt, encode, refuse};
+use super::store::{KeyPlace, LocalStore};
+use super::write_order::{WriteOrder, check_length};
 
 impl LocalStore {
     /// Replaces whatever is known of a key here.
@@ -41,6 +43,10 @@ impl LocalStore {
     ) -> Result<Change<'a>, Failure> {
         if let Some((dot, known)) = self.next_alone(place, record)? {
             let timestamp = self.stamper.timestamp(known);
+            debug_assert!(
+                self.stamper.owns(dot.actor) && dot.count > 0,
+                "this node stamps as itself: {dot:?}"
+            );
             return Ok(Change::PutJoined(single_head(dot, timestamp, value.len()), value));
         }
         let value = Value::Present(Bytes::copy_from_slice(value));

@@ -8,7 +8,8 @@ use model::{PartitionId, Token, VersionSet, WallMillis};
 use storage::{ScanCursor, ScanLimit};
 use wire::messages::Failure;
 
-use super::store::{LocalStore, decode, refuse};
+use super::record::{decode, refuse};
+use super::store::LocalStore;
 
 /// One page of a partition, in order of token and key.
 #[derive(Debug)]
@@ -95,6 +96,13 @@ impl LocalStore {
         limit: ScanLimit,
     ) -> Result<Scan, Failure> {
         let page = self.engine().scan(partition, after, limit).map_err(refuse)?;
+        debug_assert!(page.damaged.is_sorted(), "a page is in the order of tokens");
+        debug_assert!(
+            page.next
+                .as_ref()
+                .is_none_or(|next| page.records.last().is_some_and(|(key, _)| *key == next.key)),
+            "the next page begins behind the last record of this one"
+        );
         let mut records = Vec::with_capacity(page.records.len());
         for (key, record) in page.records {
             records.push((key, decode(&record, partition)?.1));

@@ -22,6 +22,11 @@ const CONTEXT_ACTORS_MAX: usize = 4096;
 /// Greatest count that a client's context may name: a million writes of one key each second for nine years.
 const CONTEXT_COUNT_MAX: u64 = 1 << 48;
 
+/// Whether a stamp is later than another. Where a broken clock has stamped the end of time nothing is, and dots decide.
+fn outdoes(stamped: Timestamp, other: Timestamp) -> bool {
+    stamped > other || stamped.0 == u64::MAX
+}
+
 /// Mints actors and timestamps for one incarnation of one node.
 pub struct Stamper {
     node: NodeId,
@@ -64,11 +69,11 @@ impl Stamper {
     pub(crate) fn actor(&self, own: Option<Actor>) -> Actor {
         match own {
             Some(actor) if self.owns(actor) => actor,
-            _ => Actor {
-                node: self.node,
-                incarnation: self.incarnation,
-                birth: self.births.fetch_add(1, Ordering::Relaxed) + 1,
-            },
+            _ => {
+                let before = self.births.fetch_add(1, Ordering::Relaxed);
+                assert!(before < u64::MAX, "births are handed out once");
+                Actor { node: self.node, incarnation: self.incarnation, birth: before + 1 }
+            }
         }
     }
 
@@ -82,19 +87,28 @@ impl Stamper {
     pub(crate) fn timestamp(&self, seen: Timestamp) -> Timestamp {
         let wall = self.clock.wall();
         if self.is_too_far_ahead(seen) {
-            return Timestamp(self.latest.load(Ordering::Relaxed).max(seen.0)).next(wall);
+            let stamped = Timestamp(self.latest.load(Ordering::Relaxed).max(seen.0)).next(wall);
+            assert!(outdoes(stamped, seen), "a stamp outdoes what it replaces: {stamped:?}, {seen:?}");
+            return stamped;
         }
         let next = |latest: u64| Timestamp(latest.max(seen.0)).next(wall).0;
         let previous = self
             .latest
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |latest| Some(next(latest)))
             .expect("the update always has a value");
-        Timestamp(next(previous))
+        let stamped = Timestamp(next(previous));
+        assert!(
+            outdoes(stamped, seen) && outdoes(stamped, Timestamp(previous)),
+            "a stamp is later than all stamped or seen here: {stamped:?}, {seen:?}, {previous}"
+        );
+        stamped
     }
 
     /// The first timestamp after `seen`, whatever the clock says.
     pub(crate) fn timestamp_right_after(&self, seen: Timestamp) -> Timestamp {
-        seen.next(WallMillis(0))
+        let stamped = seen.next(WallMillis(0));
+        assert!(outdoes(stamped, seen), "a stamp outdoes what it replaces: {stamped:?}, {seen:?}");
+        stamped
     }
 
     /// Refuses a context that no node handed out: one that claims to have seen the far future would drag this node's
@@ -122,6 +136,8 @@ impl Stamper {
     pub(crate) fn rise_above(&self, floor: Timestamp) {
         self.latest.fetch_max(floor.0, Ordering::Relaxed);
         self.floor.fetch_max(floor.0, Ordering::Relaxed);
+        let (latest, floor) = (self.latest.load(Ordering::Relaxed), self.floor.load(Ordering::Relaxed));
+        debug_assert!(latest >= floor, "nothing is stamped below the floor: {latest}, {floor}");
     }
 
     /// Whether a deletion of what this context has seen may have been forgotten: it was stamped later, and no tombstone

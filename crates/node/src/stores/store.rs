@@ -4,13 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use model::limits::FRAME_BYTES_MAX;
-use model::versions::Stamp;
-use model::{
-    Actor, Context, Dot, PartitionId, Resolver, Store, Timestamp, Token, Value, Vector, VersionSet,
-    WallMillis,
-};
+use bytes::Bytes;
+use model::{Actor, Dot, PartitionId, Store, Timestamp, Token, Vector, VersionSet};
 use parking_lot::Mutex;
 use protocol::antientropy::merkle::Tree;
 use runtime::Clock;
@@ -19,52 +14,12 @@ use wire::error::ErrorCode;
 use wire::messages::{Condition, Failure, Merged, StoreRef};
 use wire::versions::Single;
 
-use super::expiry::{EXPIRY_MARGIN, Expiring};
+use super::expiring::{EXPIRY_MARGIN, Expiring};
+use super::record::{corrupt, decode, encode, refuse};
 use super::stamper::Stamper;
 use super::tombstones::Tombstones;
+use super::write_order::{Stamped, WriteOrder, check_condition, check_size, stamp};
 use crate::antientropy::trees::{self, Trees};
-
-/// Bytes of a key's concurrent versions together: half a frame, because replicas exchange them in one, and a frame
-/// holds more than them.
-const SIBLING_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
-
-/// A put or delete before it is stamped.
-#[derive(Clone, Debug)]
-pub struct WriteOrder {
-    /// What the writer has seen; `None` replaces what this node knows.
-    pub context: Option<Context>,
-    /// What must hold here for the write to happen.
-    pub condition: Condition,
-    /// From when on the value reads as absent.
-    pub expires: Option<WallMillis>,
-    /// What is written.
-    pub value: Value,
-}
-
-/// A write that this node stamped and stored.
-#[derive(Clone, Debug)]
-pub struct Stamped {
-    /// The key's whole state after the write, for the other replicas.
-    pub set: VersionSet,
-    /// The event that is the write.
-    pub dot: Dot,
-    /// What the writer has seen once it hears of the write: the whole state if the write stands alone. Beside
-    /// siblings only what the writer's own context says: a vector cannot name the write without claiming its actor's
-    /// earlier writes, which may be siblings that the writer never saw.
-    pub context: Context,
-    /// Where to wait for its durability.
-    pub commit: Commit,
-}
-
-impl Stamped {
-    pub(crate) fn new(set: VersionSet, dot: Dot, own: Option<Context>, commit: Option<Commit>) -> Self {
-        let context = match own {
-            Some(own) if set.versions().len() > 1 => own,
-            _ => set.context(),
-        };
-        Stamped { set, dot, context, commit: commit.expect("a put has a position") }
-    }
-}
 
 /// One store's definition and its records at this node.
 pub struct LocalStore {
@@ -469,115 +424,11 @@ impl LocalStore {
             return Ok((merged, Change::Keep));
         }
         set.merge(incoming);
+        debug_assert!(set.includes(incoming), "a merge takes in all that is new");
         set.resolve(self.definition.resolver);
         self.note(place, key, Some(record), &set);
         let kept = incoming.versions().iter().all(|version| set.holds(version.dot));
         let merged = if kept { Merged::Changed } else { Merged::Superseded };
         Ok((merged, Change::Put(encode(own, &set))))
     }
-}
-
-/// Stamps a write into what is known of its key, as replica or fallback, and checks that the result can be kept.
-pub(crate) fn stamp(
-    stamper: &Stamper,
-    definition: &Store,
-    own: Option<Actor>,
-    set: &mut VersionSet,
-    known: Timestamp,
-    order: WriteOrder,
-) -> Result<(Actor, Dot), Failure> {
-    let actor = stamper.actor(own);
-    let seen = order.context.as_ref().map_or_else(Default::default, |context| context.timestamp).max(known);
-    let timestamp = match order.condition {
-        Condition::Touch => stamper.timestamp_right_after(seen),
-        _ => stamper.timestamp(seen),
-    };
-    let WriteOrder { context, expires, value, .. } = order;
-    let dot =
-        set.put(Stamp { actor, timestamp, expires, value }, context.as_ref().map(|context| &context.vector));
-    set.resolve(definition.resolver);
-    let (siblings, bytes) = (set.versions().len(), wire::versions::record_bytes(None, set));
-    if siblings > definition.siblings_max || (siblings > 1 && bytes > SIBLING_BYTES_MAX) {
-        return Err(Failure::new(
-            ErrorCode::TooManySiblings,
-            format!(
-                "the key would have {siblings} concurrent versions of {bytes} bytes together; the limits of store {} are \
-                 {} and {SIBLING_BYTES_MAX}: read them, merge them, and put the result with the context of that read",
-                definition.name, definition.siblings_max
-            ),
-        ));
-    }
-    Ok((actor, dot))
-}
-
-/// Checks a value against the store's limit.
-pub(crate) fn check_size(definition: &Store, value: &Value) -> Result<(), Failure> {
-    match value {
-        Value::Present(bytes) => check_length(definition, bytes.len()),
-        Value::Tombstone => Ok(()),
-    }
-}
-
-/// Checks a value's length against the store's limit.
-pub(crate) fn check_length(definition: &Store, bytes: usize) -> Result<(), Failure> {
-    if bytes <= definition.value_bytes_max {
-        return Ok(());
-    }
-    let (limit, name) = (definition.value_bytes_max, &definition.name);
-    let detail = format!("value of {bytes} bytes is over the limit of {limit} bytes of store {name}");
-    Err(Failure::new(ErrorCode::ValueTooLarge, detail))
-}
-
-/// Checks what must hold of a key before it is written.
-pub(crate) fn check_condition(
-    definition: &Store,
-    set: &VersionSet,
-    order: &WriteOrder,
-    now: WallMillis,
-) -> Result<(), Failure> {
-    let failed = |detail: &str| Err(Failure::new(ErrorCode::ConditionFailed, detail));
-    match order.condition {
-        Condition::IfAbsent if set.live(now).next().is_some() => return failed("the key exists"),
-        Condition::IfPresent if set.live(now).next().is_none() => return failed("the key does not exist"),
-        _ => {}
-    }
-    let Some(context) = &order.context else { return Ok(()) };
-    let must_be_current = matches!(order.condition, Condition::IfCurrent | Condition::Touch)
-        || definition.resolver == Resolver::LastWriteWins;
-    if must_be_current && !set.is_seen_by(&context.vector) {
-        return Err(Failure::new(
-            ErrorCode::Obsolete,
-            "a newer version exists that the context has not seen: read again, and put with that context",
-        ));
-    }
-    Ok(())
-}
-
-/// The record's own actor and its set.
-pub(crate) fn decode(record: &Bytes, partition: PartitionId) -> Result<(Option<Actor>, VersionSet), Failure> {
-    let record = wire::versions::decode_record(record).map_err(|_| corrupt(partition))?;
-    Ok((record.own, record.set))
-}
-
-/// A stored record. Its buffer has exactly its size: then its bytes are counted without an allocation of their own.
-pub(crate) fn encode(own: Option<Actor>, set: &VersionSet) -> Bytes {
-    let mut buffer = BytesMut::with_capacity(wire::versions::record_bytes(own, set));
-    wire::versions::encode_record(own, set, &mut buffer);
-    buffer.freeze()
-}
-
-pub(crate) fn corrupt(partition: PartitionId) -> Failure {
-    refuse(StorageError::Corrupt { partition })
-}
-
-/// What a caller hears when the engine refuses.
-pub(crate) fn refuse(error: StorageError) -> Failure {
-    let code = match &error {
-        StorageError::Full => ErrorCode::DiskFull,
-        StorageError::Corrupt { .. } => ErrorCode::Corrupt,
-        StorageError::Closed => ErrorCode::ShuttingDown,
-        StorageError::TooLong { .. } => ErrorCode::RecordTooLong,
-        _ => ErrorCode::StorageFailed,
-    };
-    Failure::new(code, error.to_string())
 }

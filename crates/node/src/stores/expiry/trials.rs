@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use model::{
-    Consistency, Moment, NodeId, PartitionId, Resolver, Ring, Store, StoreName, Value, VersionSet, Zone,
+    Consistency, Moment, NodeId, PartitionId, Resolver, Ring, Store, StoreName, Token, Value, VersionSet,
+    Zone,
 };
 use proptest::prelude::*;
 use runtime::{BoxFuture, Clock};
@@ -80,15 +82,10 @@ impl Replica {
 
     /// Whatever expires has an entry that is early enough.
     fn check_index(&self) {
-        let entries = self.store.expiring.entries.lock();
         for key in 0..KEYS {
             let Some(expires) = self.record(key).expires_min() else { continue };
-            let (token, fingerprint) = (place(key).token, storage::fingerprint(&[key]));
-            let stands = entries.known.iter().any(|entry| {
-                (entry >> 32) as u64 == token.0
-                    && *entry as u32 == fingerprint
-                    && (entry >> 96) as u32 <= second(expires)
-            });
+            let due = Due { token: place(key).token, fingerprint: storage::fingerprint(&[key]) };
+            let stands = self.store.expiring.stands_for(due, expires);
             assert!(stands, "key {key}, which expires at {expires:?}, has no entry");
         }
     }
@@ -242,38 +239,4 @@ fn a_walk_finds_what_was_there_before_the_process() {
     assert_eq!(after.expiring_known(), 2);
     assert_eq!(after.take_due(WallMillis(999), 9), []);
     assert_eq!(after.take_due(WallMillis(1000), 9).len(), 2);
-}
-
-fn due(number: u64) -> Due {
-    Due { token: Token(number << 40 | 7), fingerprint: number as u32 }
-}
-
-#[test]
-fn entries_come_in_the_order_of_their_time_and_once() {
-    let expiring = Expiring::limited(Duration::from_secs(10), 100);
-    let mut entries = expiring.entries.lock();
-    for (at, number) in [(30, 1), (10, 2), (20, 3), (10, 2)] {
-        entries.add(at, due(number));
-    }
-    assert_eq!(entries.take(9, 10), []);
-    assert_eq!(entries.take(20, 1), [due(2)]);
-    assert_eq!(entries.take(20, 10), [due(3)]);
-    assert_eq!(entries.take(u32::MAX, 10), [due(1)]);
-}
-
-#[test]
-fn at_the_limit_the_latest_are_dropped_and_it_is_known_from_when_on() {
-    let expiring = Expiring::limited(Duration::from_secs(10), 3);
-    let mut entries = expiring.entries.lock();
-    for number in [50, 10, 40, 20, 30, 45, 60] {
-        entries.add(number, due(u64::from(number)));
-    }
-    assert_eq!(entries.complete_before, 40);
-    assert_eq!(entries.take(u32::MAX, 10), [due(10), due(20), due(30)]);
-}
-
-#[test]
-fn a_second_is_not_over_before_its_milliseconds_are() {
-    assert_eq!([0, 1, 1000, 1001].map(|at| second(WallMillis(at))), [0, 1, 1, 2]);
-    assert_eq!(second(WallMillis(u64::MAX)), u32::MAX);
 }
