@@ -233,6 +233,8 @@ client = ParKazooClient(
     sys.argv[2], handler=SequentialGeventHandler(), degraded=True, **options
 )
 client.start(60)
+for number in range(12):  # a lazy one has sessions with those it has used
+    client.ensure_path(f"/used/{number}/x")
 client.add_listener(states.append)
 for name, (number, password) in client.client_ids.items():
     print(name, number, password.hex(), flush=True)
