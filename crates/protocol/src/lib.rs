@@ -19,6 +19,7 @@ pub mod collection;
 pub mod gossip;
 pub mod handoff;
 pub mod lateness;
+pub mod pipeline;
 #[cfg(test)]
 mod planted;
 pub mod quorum;
