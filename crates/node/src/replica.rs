@@ -14,7 +14,7 @@ use runtime::disk::waiting::{is_refused, without_waiting};
 use runtime::tasks::waited;
 use runtime::{BoxFuture, Tasks};
 use smallvec::{SmallVec, smallvec};
-use storage::{Durable, ScanCursor, ScanLimit};
+use storage::{Commit, Durable, ScanCursor, ScanLimit, StorageEngine, StorageError};
 use wire::error::ErrorCode;
 use wire::messages::{
     Failure, Merged, ReplicaGet, ReplicaGot, ReplicaMerge, ReplicaMerged, Request, Response, Scan, Scanned,
@@ -204,10 +204,8 @@ impl Replica {
                 Err(failure) => refused(failure),
             },
             Request::ReplicaMerge(merge) => match self.merge(merge) {
-                Ok((merged, waits)) if waits.is_empty() => {
-                    Call::Ready(Ok(Response::ReplicaMerged(ReplicaMerged { outcomes: merged })))
-                }
-                Ok((merged, waits)) => Call::Pending(Box::pin(when_durable(merged, waits))),
+                Ok((outcomes, None)) => Call::Ready(Ok(Response::ReplicaMerged(ReplicaMerged { outcomes }))),
+                Ok((outcomes, Some(waiting))) => Call::Pending(Box::pin(when_durable(outcomes, waiting))),
                 Err(answer) => Call::Ready(*answer),
             },
             Request::Scan(scan) => match self.scan(scan) {
@@ -283,31 +281,39 @@ impl Replica {
         found.map_err(|failure| failure.code)
     }
 
-    #[allow(clippy::type_complexity, reason = "outcomes and what to wait for")]
-    fn merge(
-        &self,
-        request: &ReplicaMerge,
-    ) -> Result<(SmallVec<[Result<Merged, ErrorCode>; 1]>, Vec<Wait>), Answered> {
+    /// Merges what a message brings. What it stored is made durable at once, not key by key: one append to the file.
+    fn merge(&self, request: &ReplicaMerge) -> Result<(Outcomes, Option<Waiting>), Answered> {
         let refused = |failure| Box::new(Err(CallError::Refused(failure)));
         let (view, store) = self.resolve(&request.store, request.generation).map_err(refused)?;
         let admitted = self.admit_contents(request.epoch, request.generation)?;
-        let mut outcomes = SmallVec::new();
-        let mut waits = Vec::new();
+        let mut outcomes = Outcomes::new();
+        let mut commits: SmallVec<[(usize, Commit); 1]> = SmallVec::new();
         for (key, set) in &request.entries {
             if is_refused() {
-                break;
+                // All of it is merged again, by one that may wait.
+                return Ok((outcomes, None));
             }
             let set = &*admitted.clean(&store.definition().name, key, set);
-            let (outcome, durable) = match request.hint_for {
-                Some(target) => self.park(target, &store, key, set),
-                None => self.merge_one(&view, &store, key, set),
+            let stored = match request.hint_for {
+                Some(target) => self.store_hint(target, &store, key, set),
+                None => self.store_merged(&view, &store, key, set),
             };
-            if let Durable::Waits(future) = durable {
-                waits.push((outcomes.len(), future));
-            }
-            outcomes.push(outcome);
+            outcomes.push(stored.map(|(merged, commit)| {
+                commits.push((outcomes.len(), commit));
+                merged
+            }));
         }
-        Ok((outcomes, waits))
+        let Some(newest) = commits.iter().map(|(_, commit)| *commit).max() else {
+            return Ok((outcomes, None));
+        };
+        let engine = match request.hint_for {
+            Some(_) => self.hints.engine(),
+            None => store.engine(),
+        };
+        Ok(match engine.durable(newest) {
+            Durable::Already => (outcomes, None),
+            Durable::Waits(all) => (outcomes, Some(Waiting { all, engine: engine.clone(), commits })),
+        })
     }
 
     /// Merges into this node's own record of the key.
@@ -318,15 +324,23 @@ impl Replica {
         key: &[u8],
         set: &VersionSet,
     ) -> (Result<Merged, ErrorCode>, Durable) {
-        let route = view.route(store, key);
-        match store.merge(route.place, key, set) {
-            // What was found in place may not be durable yet: whoever stored it may still wait for that.
-            Ok((merged, commit)) => {
-                let commit = commit.unwrap_or_else(|| store.engine().position());
-                (Ok(merged), store.durable(commit))
-            }
-            Err(failure) => (Err(failure.code), Durable::Already),
+        match self.store_merged(view, store, key, set) {
+            Ok((merged, commit)) => (Ok(merged), store.durable(commit)),
+            Err(code) => (Err(code), Durable::Already),
         }
+    }
+
+    fn store_merged(
+        &self,
+        view: &View,
+        store: &LocalStore,
+        key: &[u8],
+        set: &VersionSet,
+    ) -> Result<(Merged, Commit), ErrorCode> {
+        let (merged, commit) =
+            store.merge(view.route(store, key).place, key, set).map_err(|failure| failure.code)?;
+        // What was found in place may not be durable yet: whoever stored it may still wait for that.
+        Ok((merged, commit.unwrap_or_else(|| store.engine().position())))
     }
 
     /// Parks a hint here; what it answers is what a replica would.
@@ -337,14 +351,22 @@ impl Replica {
         key: &[u8],
         set: &VersionSet,
     ) -> (Result<Merged, ErrorCode>, Durable) {
-        match self.hints.park(target, store.definition(), key, set) {
-            Ok(commit) => {
-                let merged = if commit.is_some() { Merged::Changed } else { Merged::Known };
-                let commit = commit.unwrap_or_else(|| self.hints.engine().position());
-                (Ok(merged), self.hints.durable(commit))
-            }
-            Err(failure) => (Err(failure.code), Durable::Already),
+        match self.store_hint(target, store, key, set) {
+            Ok((merged, commit)) => (Ok(merged), self.hints.durable(commit)),
+            Err(code) => (Err(code), Durable::Already),
         }
+    }
+
+    fn store_hint(
+        &self,
+        target: NodeId,
+        store: &LocalStore,
+        key: &[u8],
+        set: &VersionSet,
+    ) -> Result<(Merged, Commit), ErrorCode> {
+        let commit = self.hints.park(target, store.definition(), key, set).map_err(|failure| failure.code)?;
+        let merged = if commit.is_some() { Merged::Changed } else { Merged::Known };
+        Ok((merged, commit.unwrap_or_else(|| self.hints.engine().position())))
     }
 
     fn scan(&self, request: &Scan) -> Result<Scanned, Failure> {
@@ -360,17 +382,26 @@ impl Replica {
     }
 }
 
-/// A position in the outcomes, and when it is durable.
-type Wait = (usize, BoxFuture<'static, Result<(), storage::StorageError>>);
+/// What became of each key of a message.
+type Outcomes = SmallVec<[Result<Merged, ErrorCode>; 1]>;
 
-async fn when_durable(
-    mut outcomes: SmallVec<[Result<Merged, ErrorCode>; 1]>,
-    waits: Vec<Wait>,
-) -> Result<Response, CallError> {
-    // One sync makes all of them durable, so waiting in turn costs no more than waiting at once.
-    for (position, wait) in waits {
-        if wait.await.is_err() {
-            outcomes[position] = Err(ErrorCode::StorageFailed);
+/// What a message's keys wait for.
+struct Waiting {
+    /// Completes when all of them are durable.
+    all: BoxFuture<'static, Result<(), StorageError>>,
+    engine: Arc<dyn StorageEngine>,
+    /// Positions in the outcomes, each with the commit that it needs.
+    commits: SmallVec<[(usize, Commit); 1]>,
+}
+
+async fn when_durable(mut outcomes: Outcomes, waiting: Waiting) -> Result<Response, CallError> {
+    let Waiting { all, engine, commits } = waiting;
+    if all.await.is_err() {
+        // A key fails for itself: what was in the file before this message is durable whatever became of the rest.
+        for (position, commit) in commits {
+            if engine.durable(commit).wait().await.is_err() {
+                outcomes[position] = Err(ErrorCode::StorageFailed);
+            }
         }
     }
     Ok(Response::ReplicaMerged(ReplicaMerged { outcomes }))
