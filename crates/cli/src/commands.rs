@@ -72,7 +72,7 @@ impl CommandLine for Arguments {
             "status" | "doctor" => &[STORE_ALL],
             "bench load" | "bench run" => &[DEADLINE_BENCH],
             "bench compare" => &[("connect", "name the systems with --a and --b"), DEADLINE_BENCH],
-            "bench resp" => {
+            "bench resp" | "bench pipeline" => {
                 &[CONNECT_BENCH, ("store", "Redis clients use the default store"), DEADLINE_SCENARIO]
             }
             "bench persistent" | "bench cluster" => &[CONNECT_BENCH, DEADLINE_SCENARIO],

@@ -1,4 +1,4 @@
-//! The command line of benchmarks: `tontine bench load|run|compare|resp|persistent|cluster|handoff`. The binary is `cli`'s.
+//! The command line of benchmarks: `tontine bench load|run|compare|resp|pipeline|persistent|cluster|handoff`. The binary is `cli`'s.
 //!
 //! [`run`] blocks, and starts client threads with runtimes of their own: call it outside of any async runtime.
 
@@ -22,6 +22,7 @@ use crate::report::{
 use crate::scenarios::cluster::ClusterScenario;
 use crate::scenarios::handoff::HandoffScenario;
 use crate::scenarios::persistent::PersistentScenario;
+use crate::scenarios::pipeline::PipelineScenario;
 use crate::scenarios::resp::RespScenario;
 use crate::scenarios::{ScenarioError, ScenarioReport, TontineArgs};
 use crate::target::Target;
@@ -42,6 +43,8 @@ pub enum BenchCommand {
     Compare(CompareArgs),
     /// One node over RESP against a real Redis: GET and SET, with and without pipelining.
     Resp(ScenarioArgs<RespScenario>),
+    /// Three nodes over RESP, N=3 R=2 W=2, against a real Redis with a replica: GET and SET by pipeline depth.
+    Pipeline(ScenarioArgs<PipelineScenario>),
     /// One node with the persistent engine and a million records, through the native client.
     Persistent(ScenarioArgs<PersistentScenario>),
     /// Three nodes, N=3 R=2 W=2, through the native client.
@@ -281,6 +284,7 @@ pub fn run(command: &BenchCommand, reach: &Reach) -> Result<BenchReport, BenchEr
         BenchCommand::Run(arguments) => one(arguments, reach, Phase::Run),
         BenchCommand::Compare(arguments) => two(arguments, &reach.store),
         BenchCommand::Resp(arguments) => scenario(arguments.scenario.run(), &arguments.output),
+        BenchCommand::Pipeline(arguments) => scenario(arguments.scenario.run(), &arguments.output),
         BenchCommand::Persistent(arguments) => {
             scenario(arguments.scenario.run(&reach.store), &arguments.output)
         }

@@ -3,6 +3,7 @@
 //! | name | question |
 //! |---|---|
 //! | [`resp`] | does a Tontine node cost no more CPU per request than Redis, with and without pipelining? |
+//! | [`pipeline`] | what does a pipelined request to three replicas cost beside one that is sent alone? |
 //! | [`persistent`] | what does a request cost on the persistent engine with a million records? |
 //! | [`cluster`] | what do three replicas cost, and which process pays? |
 //! | [`handoff`] | how soon is a node equal that was away under load, and what do clients notice? |
@@ -10,6 +11,7 @@
 pub mod cluster;
 pub mod handoff;
 pub mod persistent;
+pub mod pipeline;
 pub mod redis_benchmark;
 pub mod resp;
 

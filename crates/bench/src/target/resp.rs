@@ -38,12 +38,29 @@ pub struct RespTarget {
     /// Each write waits until so many replicas have acknowledged it (`WAIT`); 0: for none. One that fewer had within
     /// half of the timeout is in doubt.
     pub copies: u8,
+    /// How it waits for copies.
+    pub wait: Wait,
+}
+
+/// When a session waits for copies of its writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// After each write.
+    EachWrite,
+    /// At the end of each batch, for all writes of it.
+    OncePerBatch,
 }
 
 impl RespTarget {
     /// A target with a timeout of ten seconds and no index.
     pub fn new(address: impl Into<String>) -> Self {
-        RespTarget { address: address.into(), timeout: Duration::from_secs(10), scan_index: false, copies: 0 }
+        RespTarget {
+            address: address.into(),
+            timeout: Duration::from_secs(10),
+            scan_index: false,
+            copies: 0,
+            wait: Wait::EachWrite,
+        }
     }
 
     async fn connect(&self) -> io::Result<TcpStream> {
@@ -94,6 +111,14 @@ impl Target for RespTarget {
 }
 
 impl RespTarget {
+    fn waits_after(&self, operation: &Operation) -> bool {
+        self.copies > 0 && self.wait == Wait::EachWrite && operation.writes()
+    }
+
+    fn waits_after_batch(&self, batch: &[Operation]) -> bool {
+        self.copies > 0 && self.wait == Wait::OncePerBatch && batch.iter().any(Operation::writes)
+    }
+
     async fn open_one(&self) -> Result<RespSession, OpenError> {
         let stream = self
             .connect()
@@ -170,17 +195,24 @@ impl RespSession {
         self.expected.clear();
         for operation in batch {
             let replies = encode(operation, self.target.scan_index, &mut self.sending);
-            let waits = self.target.copies > 0 && operation.writes();
+            let waits = self.target.waits_after(operation);
             if waits {
-                let copies = self.target.copies.to_string();
-                // Its answer must come before the batch is given up.
-                let timeout_ms = (self.target.timeout / 2).as_millis().to_string();
-                resp_codec::encode(&[b"WAIT", copies.as_bytes(), timeout_ms.as_bytes()], &mut self.sending);
+                self.encode_wait();
             }
             self.expected.push(replies + u8::from(waits));
         }
+        if self.target.waits_after_batch(batch) {
+            self.encode_wait();
+        }
         let timeout = self.target.timeout;
         tokio::time::timeout(timeout, self.converse(batch, answers)).await.map_err(io::Error::from)?
+    }
+
+    fn encode_wait(&mut self) {
+        let copies = self.target.copies.to_string();
+        // Its answer must come before the batch is given up.
+        let timeout_ms = (self.target.timeout / 2).as_millis().to_string();
+        resp_codec::encode(&[b"WAIT", copies.as_bytes(), timeout_ms.as_bytes()], &mut self.sending);
     }
 
     async fn converse(&mut self, batch: &[Operation], answers: &mut Vec<Answer>) -> io::Result<()> {
@@ -197,13 +229,9 @@ impl RespSession {
                     at = Instant::now();
                 }
                 let copies = i64::from(self.target.copies);
-                if copies > 0 && operation.writes() && number == replies {
-                    match (&outcome, reply) {
-                        (Some(Outcome::Written), Reply::Integer(acknowledged)) if acknowledged >= copies => {}
-                        (Some(Outcome::Written), _) => {
-                            outcome = Some(Outcome::Indeterminate("too few copies in time".to_owned()));
-                        }
-                        _ => {}
+                if self.target.waits_after(operation) && number == replies {
+                    if outcome == Some(Outcome::Written) && !has_copies(&reply, copies) {
+                        outcome = Some(too_few_copies());
                     }
                     continue;
                 }
@@ -219,6 +247,16 @@ impl RespSession {
             answers.push(Answer { outcome, at });
         }
         debug_assert_eq!(answers.len() - first, batch.len());
+        if self.target.waits_after_batch(batch) {
+            let (reply, _) = connection.reply().await?;
+            let (at, enough) = (Instant::now(), has_copies(&reply, i64::from(self.target.copies)));
+            for answer in answers[first..].iter_mut().filter(|answer| answer.outcome == Outcome::Written) {
+                answer.at = at;
+                if !enough {
+                    answer.outcome = too_few_copies();
+                }
+            }
+        }
         for scan in pending_scans {
             let cut_short = Outcome::Failed("scan cut short".to_owned());
             let keys = std::mem::replace(&mut answers[scan].outcome, cut_short);
@@ -316,6 +354,15 @@ fn outcome_of(operation: &Operation, reply: Reply) -> Outcome {
         }
         (_, other) => unexpected(&other),
     }
+}
+
+/// Whether the reply to `WAIT` names so many replicas.
+fn has_copies(reply: &Reply, copies: i64) -> bool {
+    matches!(reply, Reply::Integer(acknowledged) if *acknowledged >= copies)
+}
+
+fn too_few_copies() -> Outcome {
+    Outcome::Indeterminate("too few copies in time".to_owned())
 }
 
 fn failed(outcome: &Outcome) -> bool {
