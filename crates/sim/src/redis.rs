@@ -23,8 +23,14 @@ use crate::workload::{TTLS_MS, key};
 
 /// Pause before a client that lost its connection opens another.
 const CONNECT_AGAIN: Duration = Duration::from_millis(100);
-/// Most commands of one pipeline.
+/// Most commands of most pipelines.
 const PIPELINE_MAX: u64 = 8;
+/// Most commands of a long one, of which many are under way together.
+const LONG_PIPELINE_MAX: u64 = 40;
+/// How many pipelines of a thousand are long.
+const LONG_PER_MILLE: u64 = 100;
+/// Longest pause between two pieces of a pipeline that does not come at once.
+const PIECE_PAUSE_MAX: Duration = Duration::from_millis(20);
 /// Numbers of these clients begin after those of native ones.
 const NUMBER_FIRST: u32 = 50;
 
@@ -100,7 +106,8 @@ impl RedisClient {
                 command(&mut bytes, &[b"HELLO", b"3"]);
                 asked.push_back(Asked::Hello);
             }
-            let commands = self.dice.between(1, PIPELINE_MAX);
+            let long = self.dice.chance(LONG_PER_MILLE);
+            let commands = self.dice.between(1, if long { LONG_PIPELINE_MAX } else { PIPELINE_MAX });
             for _ in 0..commands {
                 if self.dice.chance(100) {
                     asked.push_back(self.choose(&mut bytes));
@@ -108,9 +115,10 @@ impl RedisClient {
                 asked.push_back(self.ask(&mut bytes));
             }
             // Commands on one key wait for each other, each as long as its deadline.
-            let patience = self.world.setup.deadline * (PIPELINE_MAX as u32 + 2);
+            let patience = self.world.setup.deadline * (commands as u32 + 2);
             let timer = self.ports.clock.sleep(patience);
-            let answers = self.answers(&mut stream, &bytes, &mut parser, &mut input, &mut asked);
+            let pieces = self.pieces(bytes.freeze());
+            let answers = self.answers(&mut stream, pieces, &mut parser, &mut input, &mut asked);
             let whole = matches!(select(Box::pin(answers), timer).await, Either::Left((true, _)));
             asked.iter().for_each(|asked| self.leave_open(asked));
             if !whole {
@@ -122,17 +130,35 @@ impl RedisClient {
         }
     }
 
+    /// Cuts a pipeline into what is sent at a time, each with the pause after it: most come at once, some in two or
+    /// three pieces, cut in the midst of a command, so that some are under way when others come.
+    fn pieces(&mut self, mut bytes: Bytes) -> Vec<(Bytes, Duration)> {
+        let mut pieces = Vec::new();
+        while pieces.len() < 2 && bytes.len() > 1 && self.dice.chance(200) {
+            let piece = bytes.split_to(self.dice.between(1, bytes.len() as u64 - 1) as usize);
+            let pause = Duration::from_micros(self.dice.below(PIECE_PAUSE_MAX.as_micros() as u64 + 1));
+            pieces.push((piece, pause));
+        }
+        pieces.push((bytes, Duration::ZERO));
+        pieces
+    }
+
     /// Sends a pipeline and takes in its replies; false when the connection ends before the last.
     async fn answers(
         &self,
         stream: &mut LinkStream,
-        bytes: &[u8],
+        pieces: Vec<(Bytes, Duration)>,
         parser: &mut ReplyParser,
         input: &mut BytesMut,
         asked: &mut VecDeque<Asked>,
     ) -> bool {
-        if stream.write_all(bytes).await.is_err() {
-            return false;
+        for (piece, pause) in pieces {
+            if stream.write_all(&piece).await.is_err() {
+                return false;
+            }
+            if pause > Duration::ZERO {
+                self.ports.clock.sleep(pause).await;
+            }
         }
         while let Some(next) = asked.front() {
             match parser.parse(input).expect("the door speaks the protocol") {
