@@ -277,32 +277,38 @@ impl Coordinator {
         Err(unsettled(too_many_refreshes(), possible))
     }
 
-    /// As [`Self::drive_one`] for `count` keys, each with an outcome of its own; `start` is told which keys are
-    /// left, each with whether it may have been applied.
+    /// As [`Self::drive_one`] for `count` keys, each with an outcome of its own, which `deliver` is handed as soon as it
+    /// is known; `start` is told which keys are left, each with whether it may have been applied.
     pub(super) async fn drive_many<J: Job, T>(
         self: &Arc<Self>,
         scope: &Scope,
         count: usize,
         mut start: impl FnMut(Scope, &[(usize, bool)]) -> Drive<J>,
         take_ends: impl Fn(&mut J) -> Ends<T>,
-    ) -> Vec<Result<T, Failure>> {
+        mut deliver: impl FnMut(usize, Result<T, Failure>),
+    ) {
         let mut scope = scope.clone();
-        let mut answers: Vec<Option<Result<T, Failure>>> = (0..count).map(|_| None).collect();
         let mut left: Vec<(usize, bool)> = (0..count).map(|position| (position, false)).collect();
         let (mut refreshes, mut pause) = (0, AGAIN_PAUSE_MIN);
         while refreshes < REFRESHES_MAX {
             let mut drive = start(scope.clone(), &left);
-            drive.run().await;
-            let Ends { answered, outdated, refreshed } = take_ends(&mut drive.job);
-            let document = drive.finish_beside();
-            for (key, outcome) in answered {
-                answers[left[key].0] = Some(Ok(outcome));
+            let (mut outdated, mut refreshed) = (Vec::new(), Vec::new());
+            loop {
+                let mut ends = take_ends(&mut drive.job);
+                ends.answered.into_iter().for_each(|(key, outcome)| deliver(left[key].0, Ok(outcome)));
+                outdated.append(&mut ends.outdated);
+                refreshed.append(&mut ends.refreshed);
+                if !drive.machine.is_unanswered() {
+                    break;
+                }
+                drive.next().await;
             }
+            let document = drive.finish_beside();
             let (refreshes_wanted, rests) = (!refreshed.is_empty(), !outdated.is_empty());
             let again = outdated.into_iter().map(|key| (key, false)).chain(refreshed);
             left = again.map(|(key, possible)| (left[key].0, possible)).collect();
             if left.is_empty() {
-                break;
+                return;
             }
             if rests {
                 self.rest(&mut pause).await;
@@ -314,17 +320,16 @@ impl Coordinator {
             match self.refreshed(&scope, document.as_deref()) {
                 Ok(newer) => scope = newer,
                 Err(failure) => {
-                    for (position, possible) in std::mem::take(&mut left) {
-                        answers[position] = Some(Err(unsettled(failure.clone(), possible)));
+                    for (position, possible) in left {
+                        deliver(position, Err(unsettled(failure.clone(), possible)));
                     }
-                    break;
+                    return;
                 }
             }
         }
         for (position, possible) in left {
-            answers[position] = Some(Err(unsettled(too_many_refreshes(), possible)));
+            deliver(position, Err(unsettled(too_many_refreshes(), possible)));
         }
-        answers.into_iter().map(|answer| answer.expect("every key has an outcome or a failure")).collect()
     }
 
     /// Waits before a request is started again: a round takes a few messages to be over.
@@ -355,6 +360,11 @@ impl Coordinator {
             epoch: scope.epoch,
         })
     }
+}
+
+/// Answers that have all been delivered.
+pub(super) fn every<T>(answers: Vec<Option<T>>) -> Vec<T> {
+    answers.into_iter().map(|answer| answer.expect("every key has an outcome or a failure")).collect()
 }
 
 /// What the caller hears of a request that could not be started again.

@@ -11,7 +11,7 @@ use model::{Epoch, Generation, Moment, NodeId, PreferenceList, VersionSet};
 use protocol::quorum::{GetOutcome, KeyIndex, MultiGet, MultiGetAction, MultiGetEvent, ReplicaError};
 use wire::messages::{Failure, Got, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response};
 
-use super::drive::{Desk, Drive, Ends, Job};
+use super::drive::{Desk, Drive, Ends, Job, every};
 use super::get::{is_not_held, outcome_to_answer};
 use super::parcels::{entry_bytes, parcels};
 use super::{Coordinator, Direction, Scope, code_error};
@@ -42,11 +42,7 @@ struct MultiGetJob {
 }
 
 impl Coordinator {
-    /// Reads many keys, each from its quorum.
-    ///
-    /// `bytes_max` bounds what all answers together may take in memory: keys that were not reached by then fail with
-    /// `FrameTooLong`. The answers of several replicas for one key count once. What is under way when the limit is
-    /// reached still comes: at most one message per node.
+    /// Reads many keys, each from its quorum: the answers of [`Self::multi_get_each`], in the order of the keys.
     pub async fn multi_get(
         self: &Arc<Self>,
         scope: &Scope,
@@ -54,19 +50,40 @@ impl Coordinator {
         options: &RequestOptions,
         bytes_max: usize,
     ) -> MultiGot {
+        let mut answers: Vec<_> = keys.iter().map(|_| None).collect();
+        let deliver = &mut |position: usize, answer| answers[position] = Some(answer);
+        self.multi_get_each(scope, keys, options, bytes_max, deliver).await;
+        every(answers)
+    }
+
+    /// Reads many keys, each from its quorum, and hands each answer to `deliver` as soon as it is known, with the key's
+    /// position; every key is delivered once.
+    ///
+    /// `bytes_max` bounds what all answers together may take in memory: keys that were not reached by then fail with
+    /// `FrameTooLong`. The answers of several replicas for one key count once. What is under way when the limit is
+    /// reached still comes: at most one message per node.
+    pub async fn multi_get_each(
+        self: &Arc<Self>,
+        scope: &Scope,
+        keys: Vec<Bytes>,
+        options: &RequestOptions,
+        bytes_max: usize,
+        deliver: &mut (dyn FnMut(usize, Result<Got, Failure>) + Send),
+    ) {
         let deadline = self.deadline(options);
         let start = |scope: Scope, left: &[(usize, bool)]| {
             let keys = left.iter().map(|&(position, _)| keys[position].clone()).collect();
             self.start_multi_get(scope, keys, options, deadline, bytes_max)
         };
-        let outcomes = self.drive_many(scope, keys.len(), start, |job| std::mem::take(&mut job.ends)).await;
         let resolver = scope.definition.resolver;
-        let answer = |outcome: Result<GetOutcome, Failure>| {
-            let mut got = outcome.and_then(outcome_to_answer)?;
-            got.set.resolve(resolver);
-            Ok(got)
+        let answer = |position, outcome: Result<GetOutcome, Failure>| {
+            let got = outcome.and_then(outcome_to_answer).map(|mut got| {
+                got.set.resolve(resolver);
+                got
+            });
+            deliver(position, got);
         };
-        outcomes.into_iter().map(answer).collect()
+        self.drive_many(scope, keys.len(), start, |job| std::mem::take(&mut job.ends), answer).await;
     }
 
     fn start_multi_get(

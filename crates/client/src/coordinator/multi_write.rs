@@ -11,7 +11,7 @@ use protocol::quorum::{
 use runtime::BoxFuture;
 use wire::messages::{Failure, Merged, ReplicaMerge, Request, RequestOptions, Response};
 
-use super::drive::{Desk, Drive, Ends, Job};
+use super::drive::{Desk, Drive, Ends, Job, every};
 use super::parcels::{entry_bytes, parcels};
 use super::write::{Acked, outcome_to_answer, own_merge};
 use super::{Coordinator, Direction, Scope, code_error};
@@ -43,9 +43,12 @@ impl Coordinator {
             let entries = left.iter().map(|&(at, possible)| (entries[at].clone(), possible)).collect();
             self.start_multi_write(scope, entries, durable.take(), options, deadline)
         };
-        let outcomes =
-            self.drive_many(scope, entries.len(), start, |job| std::mem::take(&mut job.ends)).await;
-        outcomes.into_iter().map(|outcome| outcome.and_then(outcome_to_answer)).collect()
+        let mut answers: Vec<_> = entries.iter().map(|_| None).collect();
+        let deliver = |position: usize, outcome: Result<WriteOutcome, Failure>| {
+            answers[position] = Some(outcome.and_then(outcome_to_answer));
+        };
+        self.drive_many(scope, entries.len(), start, |job| std::mem::take(&mut job.ends), deliver).await;
+        every(answers)
     }
 
     fn start_multi_write(

@@ -137,7 +137,9 @@ impl Front {
     /// Reads a key from its read quorum.
     pub async fn get(&self, store: &str, key: Bytes, options: &RequestOptions) -> Result<Got, Failure> {
         let (view, local) = self.current(store)?;
-        self.coordinator.get(&self.scope(&view, &local), key, options).await
+        let got = self.coordinator.get(&self.scope(&view, &local), key, options).await?;
+        local.see(got.set.timestamp_max());
+        Ok(got)
     }
 
     /// Counts the keys of a store that this node holds, and those of them that expire.

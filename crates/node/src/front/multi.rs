@@ -9,7 +9,7 @@ use model::limits::{FRAME_BYTES_MAX, MULTI_KEYS_MAX};
 use runtime::disk::waiting::without_waiting;
 use storage::Commit;
 use wire::error::ErrorCode;
-use wire::messages::{Failure, RequestOptions, Written};
+use wire::messages::{Failure, Got, RequestOptions, Written};
 
 use super::{Entry, Front, into_future};
 use crate::stores::{LocalStore, Stamped, WriteOrder};
@@ -22,8 +22,7 @@ pub const MULTI_ANSWER_BYTES_MAX: usize = FRAME_BYTES_MAX - 4 * 1024 * 1024;
 pub(super) type MultiWritten = Vec<Result<Written, Failure>>;
 
 impl Front {
-    /// Reads many keys, each from its quorum. Keys whose answers come after the first
-    /// [`MULTI_ANSWER_BYTES_MAX`] bytes are refused as `FrameTooLong`.
+    /// Reads many keys, each from its quorum: the answers of [`Self::multi_get_each`], in the order of the keys.
     ///
     /// # Errors
     /// As a whole only `UnknownStore` and `TooManyKeys`.
@@ -33,24 +32,40 @@ impl Front {
         keys: Vec<Bytes>,
         options: &RequestOptions,
     ) -> Result<MultiGot, Failure> {
+        let mut answers: Vec<Option<_>> = keys.iter().map(|_| None).collect();
+        let deliver = &mut |position: usize, answer| answers[position] = Some(answer);
+        self.multi_get_each(store, keys, options, deliver).await?;
+        Ok(answers.into_iter().map(|answer| answer.expect("every key is delivered")).collect())
+    }
+
+    /// Reads many keys, each from its quorum, and hands each answer to `deliver` as soon as it is known, with the key's
+    /// position; every key is delivered once. Keys whose answers come after the first [`MULTI_ANSWER_BYTES_MAX`] bytes
+    /// are refused as `FrameTooLong`.
+    ///
+    /// # Errors
+    /// As a whole only `UnknownStore` and `TooManyKeys`; nothing is delivered then.
+    pub async fn multi_get_each(
+        &self,
+        store: &str,
+        keys: Vec<Bytes>,
+        options: &RequestOptions,
+        deliver: &mut (dyn FnMut(usize, Result<Got, Failure>) + Send),
+    ) -> Result<(), Failure> {
         check_count(keys.len())?;
         let (view, local) = self.current(store)?;
-        let mut answers = self
-            .coordinator
-            .multi_get(&self.scope(&view, &local), keys, options, MULTI_ANSWER_BYTES_MAX)
-            .await;
         let mut bytes_left = MULTI_ANSWER_BYTES_MAX;
-        for answer in &mut answers {
-            let Ok(got) = answer else { continue };
-            match bytes_left.checked_sub(wire::versions::record_bytes(None, &got.set)) {
-                Some(left) => bytes_left = left,
-                None => {
-                    bytes_left = 0;
-                    *answer = Err(answer_too_long());
-                }
-            }
-        }
-        Ok(answers)
+        let deliver = &mut |position, answer: Result<Got, Failure>| {
+            let bytes = answer.as_ref().map_or(0, |got| {
+                local.see(got.set.timestamp_max());
+                wire::versions::record_bytes(None, &got.set)
+            });
+            let fits = bytes_left.checked_sub(bytes);
+            bytes_left = fits.unwrap_or(0);
+            deliver(position, if fits.is_some() { answer } else { Err(answer_too_long()) });
+        };
+        let scope = self.scope(&view, &local);
+        self.coordinator.multi_get_each(&scope, keys, options, MULTI_ANSWER_BYTES_MAX, deliver).await;
+        Ok(())
     }
 
     /// Writes many keys, each to its quorum. A key that is named twice is written twice, in any order.

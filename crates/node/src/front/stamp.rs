@@ -211,9 +211,14 @@ impl Orders<'_> {
             Call::Ready(answer) => answer,
             Call::Pending(answer) => answer.await,
         };
+        let (_, store) = at;
         match answer {
-            Ok(Response::Written(written)) if errand.keys.len() == 1 => all(&errand.keys, &Ok(written)),
+            Ok(Response::Written(written)) if errand.keys.len() == 1 => {
+                store.see(written.context.timestamp);
+                all(&errand.keys, &Ok(written))
+            }
             Ok(Response::MultiWritten(written)) if written.results.len() == errand.keys.len() => {
+                written.results.iter().flatten().for_each(|written| store.see(written.context.timestamp));
                 let results = written.results.into_iter().map(|result| result.map_err(CallError::Refused));
                 errand.keys.iter().copied().zip(results).collect()
             }

@@ -331,6 +331,12 @@ impl LocalStore {
         self.engine.acknowledges_at_once()
     }
 
+    /// Sees a timestamp that another replica stamped, so that what is stamped here from now on is later: a client that
+    /// was answered with it may overwrite it through this node.
+    pub fn see(&self, timestamp: Timestamp) {
+        self.stamper.see(timestamp);
+    }
+
     /// Waits until a write is as durable as the store's engine promises.
     pub fn durable(&self, commit: Commit) -> Durable {
         self.engine.durable(commit)

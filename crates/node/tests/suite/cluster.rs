@@ -190,6 +190,11 @@ impl RunningCluster {
         self.workers[position] = worker;
     }
 
+    /// Requests that a node has been sent over links.
+    pub(crate) fn requests(&self, position: usize) -> u64 {
+        self.workers[position].service.requests.get()
+    }
+
     /// A Redis connection to one of the nodes.
     pub(crate) fn redis(&self, position: usize) -> Connection {
         Connection::to(self.nodes[position].clone(), &self.workers[position])

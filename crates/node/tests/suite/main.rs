@@ -16,6 +16,7 @@ mod identity;
 mod monotonic;
 mod native;
 mod overload;
+mod pipelines;
 mod sessions;
 mod sizes;
 mod stamping;

@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use client::{ClientOptions, PutOptions};
-use model::Epoch;
+use model::{Epoch, Timestamp, WallMillis};
 use node::Node;
+use runtime::Clock;
+use runtime::clock::os::OsClock;
 use wire::ErrorCode;
 use wire::messages::RequestOptions;
 
@@ -138,4 +140,36 @@ async fn a_write_that_its_first_replica_refuses_for_what_it_lacks_brings_it_that
     // Nor does it learn of what that replica alone has.
     find_behind(&mut door, others.next().unwrap()).await;
     door.ask(&format!("SET {only} new NX"), "$-1\r\n").await;
+}
+
+/// A write that a node stamps wins over what it was told of before: its client may have been told of that, too. Clocks
+/// differ, so the node has to follow what others stamped, also where it holds nothing of it.
+#[tokio::test]
+async fn a_node_stamps_later_than_what_it_passed_on_or_has_read() {
+    for passes_on in [true, false] {
+        let cluster = RunningCluster::start((2, 2), store(1, 1, 1), |_| {}).await;
+        let views: Vec<_> = cluster.nodes.iter().map(|node| node.replica().view().get()).collect();
+        let local = |node: usize| views[node].store("default").unwrap();
+        // Twenty minutes ahead of this machine.
+        let ahead = Timestamp(0).next(WallMillis(OsClock::new().wall().0 + 20 * 60 * 1000));
+        local(0).see(ahead);
+        let first = &keys_of_the_first(&cluster, "first-", 1)[0];
+        let held_by_the_second = |key: &String| {
+            views[1].route(local(1), key.as_bytes()).preference.replicas()[0]
+                == cluster.nodes[1].replica().node()
+        };
+        let second = (0..).map(|number| format!("second-{number}")).find(held_by_the_second).unwrap();
+        let mut door = cluster.redis(1);
+        match passes_on {
+            true => door.ask(&format!("SET {first} v"), "+OK\r\n").await,
+            false => {
+                cluster.redis(0).ask(&format!("SET {first} v"), "+OK\r\n").await;
+                door.ask(&format!("GET {first}"), "$1\r\nv\r\n").await;
+            }
+        }
+        door.ask(&format!("SET {second} w"), "+OK\r\n").await;
+        let place = views[1].route(local(1), second.as_bytes()).place;
+        let stamped = local(1).get(place, second.as_bytes()).unwrap().timestamp_max();
+        assert!(stamped > ahead, "passes on: {passes_on}");
+    }
 }

@@ -1,16 +1,25 @@
 //! One connection: commands in, answers out, in order.
+//!
+//! ```text
+//!   read ─▶ take_in ─▶ Pipeline ─▶ begin: what may start now travels together ─▶ under way
+//!                         ▲                                                        │
+//!   send ◀─ answers in order ◀──────────────────────────── done ◀──────────────────┘
+//! ```
+//!
+//! All of it goes on at the same time: what arrives while commands are under way starts at once, as far as there is
+//! room, and an answer leaves as soon as all before it have.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use bytes::BytesMut;
 use futures_util::StreamExt;
-use futures_util::stream::FuturesOrdered;
-use model::Token;
-use protocol::admission::Connection as Admitted;
+use futures_util::stream::FuturesUnordered;
+use protocol::admission::{Connection as Admitted, Permit};
+use protocol::pipeline::Pipeline;
 use runtime::BoxFuture;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use wire::messages::Failure;
@@ -20,8 +29,9 @@ use super::Door;
 use super::commands::{self, Kind};
 use super::reply::Reply;
 use super::session::{Session, Speaking};
+use super::together::{Answers, Place, Together, Turn};
 use super::transaction::Transaction;
-use crate::doors::native::Rest;
+use crate::doors::native::{Rest, not_admitted};
 
 /// Bytes that a read asks for at first when half a command has arrived; the ask doubles while reads fill it.
 const READ_BYTES: usize = 16 * 1024;
@@ -29,10 +39,8 @@ const READ_BYTES: usize = 16 * 1024;
 const READ_BYTES_MAX: usize = 128 * 1024;
 /// Most bytes reserved at once for an argument that has only been announced.
 const READ_AHEAD_BYTES_MAX: usize = 1024 * 1024;
-/// Answers are sent at the latest when this many bytes wait.
+/// No further command is taken in while so many bytes of answers wait to be sent.
 const WRITE_BYTES: usize = 256 * 1024;
-/// Most commands of one pipeline that run at the same time.
-const RUNNING_MAX: usize = 128;
 
 pub(super) async fn serve<S>(door: &Door, mut stream: S, session: Session, admitted: Arc<Admitted>)
 where
@@ -46,47 +54,84 @@ where
         admitted,
         parser: CommandParser::new(limits),
         out: BytesMut::new(),
+        sent: 0,
+        held: 0,
         borrowed: false,
         ask: READ_BYTES,
-        running: FuturesOrdered::new(),
-        busy: Vec::new(),
+        pipeline: Pipeline::default(),
+        running: FuturesUnordered::new(),
+        answers: Answers::default(),
         taken: 0,
+        paused: false,
         rest: Rest::new(door.front.clock().clone(), door.shared.admission.limits().rest_time_max),
-        closing: false,
+        end: None,
     };
     connection.register();
     let mut coming = connection.admitted.coming();
-    while !connection.closing {
-        let lacking = connection.lacking(&input);
-        // What has come of a command, and what is about to be reserved for the rest of it.
-        if let Err(full) = coming.hold(if input.is_empty() { 0 } else { input.len() + lacking }) {
-            // Where the next command begins is known only to whoever reads this one to its end.
-            connection.answer(Reply::failure(&crate::doors::native::not_admitted(&full)));
-            let (door, last_words) = (connection.door, connection.out.split());
-            drop((input, coming));
-            return door.part(stream, &last_words).await;
+    loop {
+        connection.carry_on(&mut input).await;
+        if connection.is_over() {
+            break;
         }
-        match connection.read(&mut input, &mut stream).await {
-            Some(Ok(0) | Err(_)) => return,
-            Some(Ok(_)) => {}
-            None => {
-                connection.answer(Reply::failure(&connection.rest.failure()));
-                let (door, last_words) = (connection.door, connection.out.split());
-                drop((input, coming));
-                return door.part(stream, &last_words).await;
-            }
-        }
-        // What has come whole is counted as a request from here on; holding nothing is never refused.
-        let _ = coming.hold(0);
-        connection.out = door.buffers.take();
-        if connection.take_in(&mut input, &mut stream).await.is_err() {
-            return;
-        }
-        door.buffers.give(std::mem::take(&mut connection.out));
         connection.give_back(&mut input);
+        let lacking = connection.lacking(&input);
+        // What has come of a command, and what is about to be reserved for the rest of it. What has come whole is
+        // counted as a request; holding nothing is never refused.
+        let begun = connection.end.is_none() && !connection.paused && !input.is_empty();
+        if let Err(full) = coming.hold(if begun { input.len() + lacking } else { 0 }) {
+            // Where the next command begins is known only to whoever reads this one to its end.
+            connection.part_with(&not_admitted(&full));
+            continue;
+        }
+        match poll_fn(|context| connection.go_on(&mut input, &mut stream, context)).await {
+            Came::Progress => {}
+            Came::TooSlow => connection.part_with(&connection.rest.failure()),
+            Came::End => connection.end = connection.end.or(Some(End::Gone)),
+        }
     }
-    // The other end may be gone already; either way the connection is over.
-    let _ = stream.shutdown().await;
+    match connection.end {
+        Some(End::Parts) => {
+            let last_words = connection.out.split_off(connection.sent);
+            drop((input, coming));
+            door.part(stream, &last_words).await;
+        }
+        Some(End::Closes) => {
+            // The other end may be gone already; either way the connection is over.
+            let _ = stream.shutdown().await;
+        }
+        _ => {}
+    }
+}
+
+/// Why nothing more is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The other end has said all that it has to say.
+    Gone,
+    /// Nothing can be sent any more; what is under way is finished all the same.
+    Broken,
+    /// The connection is closed after the last answer.
+    Closes,
+    /// So it is, and the other end, which goes on sending, is given time to read it.
+    Parts,
+}
+
+/// Why the loop turns.
+enum Came {
+    /// Commands are done, bytes have come, or there is room again.
+    Progress,
+    /// The rest of a command did not come in time.
+    TooSlow,
+    /// Nothing more will come.
+    End,
+}
+
+/// A command that has come whole.
+enum Task {
+    /// About the connection or the node.
+    Session(Kind, Command),
+    /// About keys.
+    Keys(Kind, Command, Permit),
 }
 
 struct Connection<'a> {
@@ -95,63 +140,154 @@ struct Connection<'a> {
     /// Its account with the node.
     admitted: Arc<Admitted>,
     parser: CommandParser,
-    /// Borrowed while commands are carried out.
+    /// Answers that are being sent; borrowed while there are any.
     out: BytesMut,
-    /// Whether the input is.
+    /// Bytes of it that the other end has.
+    sent: usize,
+    /// Bytes of answers that wait for their turn.
+    held: usize,
+    /// Whether the input is borrowed.
     borrowed: bool,
     /// Bytes that a read into a buffer of its own asks for.
     ask: usize,
-    /// Commands under way, in the order of their answers.
-    running: FuturesOrdered<BoxFuture<'static, Reply>>,
-    /// Tokens of the keys that they touch.
-    busy: Vec<u64>,
+    /// Commands that are not answered.
+    pipeline: Pipeline<Task, Reply>,
+    /// Requests under way for them.
+    running: FuturesUnordered<BoxFuture<'static, ()>>,
+    /// Where these give their answers.
+    answers: Answers,
     /// Commands that came whole.
     taken: u64,
+    /// Whether commands may stand in the input for which there was no room.
+    paused: bool,
     rest: Rest,
-    closing: bool,
+    /// Set once.
+    end: Option<End>,
 }
 
 impl Connection<'_> {
+    /// Takes in what has come and starts what may start, until neither goes on.
+    async fn carry_on(&mut self, input: &mut BytesMut) {
+        loop {
+            self.take_in(input);
+            self.begin().await;
+            self.encode(WRITE_BYTES);
+            if !(self.paused && self.has_room()) {
+                return;
+            }
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.end.is_none() && self.pipeline.has_room() && self.held + self.unsent() < WRITE_BYTES
+    }
+
+    fn unsent(&self) -> usize {
+        self.out.len() - self.sent
+    }
+
+    /// Whether nothing is left to do; what is left to say to one that is parted with is said in parting.
+    fn is_over(&self) -> bool {
+        let all_said = self.unsent() == 0 || matches!(self.end, Some(End::Parts | End::Broken));
+        self.end.is_some() && self.pipeline.is_empty() && all_said
+    }
+
+    /// Does what can be done now, and waits for more.
+    fn go_on<S>(&mut self, input: &mut BytesMut, stream: &mut S, context: &mut Context<'_>) -> Poll<Came>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        while let Poll::Ready(Some(())) = self.running.poll_next_unpin(context) {}
+        let mut progress = false;
+        for (number, reply) in self.answers.take() {
+            self.held += reply.bytes_len();
+            self.pipeline.done(number, reply);
+            progress = true;
+        }
+        self.encode(WRITE_BYTES);
+        self.send(stream, context);
+        if progress || (self.paused && self.has_room()) || self.is_over() {
+            return Poll::Ready(Came::Progress);
+        }
+        if !self.has_room() {
+            return Poll::Pending;
+        }
+        self.read(input, stream, context)
+    }
+
+    /// Appends what has arrived: to a borrowed buffer, unless commands or half a command are in one already.
+    fn read<S>(&mut self, input: &mut BytesMut, stream: &mut S, context: &mut Context<'_>) -> Poll<Came>
+    where
+        S: AsyncRead + Unpin,
+    {
+        let come = input.len();
+        let own = come > 0 || !self.pipeline.is_empty();
+        let read = if own {
+            input.reserve(self.ask.max(self.lacking(input)));
+            pin!(stream.read_buf(input)).poll(context)
+        } else {
+            let mut buffer = self.door.buffers.take();
+            let read = pin!(stream.read_buf(&mut buffer)).poll(context);
+            match read {
+                Poll::Pending => self.door.buffers.give(buffer),
+                Poll::Ready(_) => (*input, self.borrowed) = (buffer, true),
+            }
+            read
+        };
+        match read {
+            Poll::Ready(Ok(0)) => Poll::Ready(Came::End),
+            Poll::Ready(Ok(read)) => {
+                if own && read >= self.ask {
+                    self.ask = (2 * self.ask).min(READ_BYTES_MAX);
+                }
+                Poll::Ready(Came::Progress)
+            }
+            Poll::Ready(Err(_)) => {
+                self.end = Some(End::Broken);
+                Poll::Ready(Came::End)
+            }
+            Poll::Pending if come > 0 => self.rest.poll(self.taken, come, context).map(|()| Came::TooSlow),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Sends as much as the other end takes.
+    fn send<S: AsyncWrite + Unpin>(&mut self, stream: &mut S, context: &mut Context<'_>) {
+        if self.end == Some(End::Broken) {
+            self.sent = self.out.len();
+        }
+        while self.sent < self.out.len() {
+            match Pin::new(&mut *stream).poll_write(context, &self.out[self.sent..]) {
+                Poll::Ready(Ok(count)) if count > 0 => {
+                    self.sent += count;
+                    // There may be room for the next answers.
+                    self.encode(WRITE_BYTES);
+                }
+                Poll::Ready(_) => {
+                    self.end = Some(End::Broken);
+                    self.sent = self.out.len();
+                }
+                Poll::Pending => return,
+            }
+        }
+        self.out.clear();
+        self.sent = 0;
+    }
+
     /// Bytes to reserve for an argument of which only a part has come.
     fn lacking(&self, input: &BytesMut) -> usize {
         self.parser.bytes_lacking(input.len()).min(READ_AHEAD_BYTES_MAX)
     }
 
-    /// Appends what arrives next: to a borrowed buffer, unless half a command waits in one of its own. `None` when the
-    /// rest of that does not come in time.
-    async fn read<S>(&mut self, input: &mut BytesMut, stream: &mut S) -> Option<std::io::Result<usize>>
-    where
-        S: AsyncRead + Unpin,
-    {
-        if !input.is_empty() {
-            let come = input.len();
-            input.reserve(self.ask.max(self.lacking(input)));
-            let mut reading = pin!(stream.read_buf(input));
-            let read = poll_fn(|context| match reading.as_mut().poll(context) {
-                Poll::Ready(read) => Poll::Ready(Some(read)),
-                Poll::Pending => self.rest.poll(self.taken, come, context).map(|()| None),
-            });
-            let read = read.await?;
-            if read.as_ref().is_ok_and(|&read| read >= self.ask) {
-                self.ask = (2 * self.ask).min(READ_BYTES_MAX);
-            }
-            return Some(read);
-        }
-        self.borrowed = true;
-        let read = poll_fn(|context| {
-            let mut buffer = self.door.buffers.take();
-            let read = pin!(stream.read_buf(&mut buffer)).poll(context);
-            match read {
-                Poll::Pending => self.door.buffers.give(buffer),
-                Poll::Ready(_) => *input = buffer,
-            }
-            read
-        });
-        Some(read.await)
-    }
-
-    /// Gives a borrowed buffer back, also when half a command is left in it: the rest may take its time.
+    /// Gives buffers back that nobody needs before more comes, also when half a command is left in one: the rest may
+    /// take its time. Commands that are not done still share the input.
     fn give_back(&mut self, input: &mut BytesMut) {
+        if !self.pipeline.is_empty() || self.paused {
+            return;
+        }
+        if self.out.is_empty() {
+            self.door.buffers.give(std::mem::take(&mut self.out));
+        }
         if input.is_empty() {
             self.door.buffers.give(std::mem::take(input));
             (self.borrowed, self.ask) = (false, READ_BYTES);
@@ -163,53 +299,36 @@ impl Connection<'_> {
         }
     }
 
-    /// Carries out every command that has arrived whole, and sends the answers.
-    async fn take_in<S>(&mut self, input: &mut BytesMut, stream: &mut S) -> std::io::Result<()>
-    where
-        S: AsyncWrite + Unpin,
-    {
-        let mut taken = 0;
-        while !self.closing {
+    /// Takes every command off the input that has arrived whole, as far as there is room.
+    fn take_in(&mut self, input: &mut BytesMut) {
+        let before = self.taken;
+        while self.has_room() {
             match self.parser.look(input) {
                 Ok(Some(Arrived::Seen(seen))) => {
-                    taken += 1;
+                    self.taken += 1;
                     match self.at_once(&seen, input) {
                         true => seen.pass(input),
-                        false => self.carry_out(seen.take(input)).await,
+                        false => self.enter(seen.take(input)),
                     }
                 }
                 Ok(Some(Arrived::Taken(command))) => {
-                    taken += 1;
-                    self.carry_out(command).await;
+                    self.taken += 1;
+                    self.enter(command);
                 }
                 Ok(None) => break,
                 Err(RespError::Foreign { looks_like: HTTP }) => self.close_http(),
                 Err(error) => {
-                    self.finish_running().await;
-                    ReplyWriter::new(&mut self.out, self.session.protocol).error(&format!("ERR {error}"));
-                    self.closing = true;
+                    self.answer_in_turn(Reply::err(error));
+                    self.end = Some(End::Closes);
                 }
             }
-            if self.out.len() >= WRITE_BYTES {
-                self.send(stream).await?;
-            }
         }
-        self.taken += taken;
-        self.door.shared.commands.fetch_add(taken, Ordering::Relaxed);
-        self.finish_running().await;
-        self.send(stream).await
+        self.paused = self.end.is_none() && !self.has_room();
+        self.door.shared.commands.fetch_add(self.taken - before, Ordering::Relaxed);
     }
 
-    async fn send<S: AsyncWrite + Unpin>(&mut self, stream: &mut S) -> std::io::Result<()> {
-        if self.out.is_empty() {
-            return Ok(());
-        }
-        let sent = stream.write_all(&self.out).await;
-        self.out.clear();
-        sent
-    }
-
-    async fn carry_out(&mut self, command: Command) {
+    /// Takes a command into the pipeline.
+    fn enter(&mut self, command: Command) {
         let kind = Kind::of(command.name());
         if kind.is_none() && command.is_http() {
             return self.close_http();
@@ -217,43 +336,39 @@ impl Connection<'_> {
         if (kind.is_none() || self.session.transaction != Transaction::None)
             && let Some(reply) = self.session.transaction.answer(&command, self.session.authenticated)
         {
-            return self.answer_in_order(reply).await;
+            return self.answer_in_turn(reply);
         }
         let Some(kind) = kind else {
-            return self.answer_in_order(commands::unknown(&command)).await;
+            return self.answer_in_turn(commands::unknown(&command));
         };
         if !self.session.authenticated && !kind.allowed_unauthenticated() {
-            return self.answer_in_order(Reply::Error("NOAUTH Authentication required.".to_owned())).await;
+            return self.answer_in_turn(Reply::Error("NOAUTH Authentication required.".to_owned()));
         }
         if command.dropped() > 0 {
-            return self.answer_in_order(kind.too_long(&command)).await;
+            return self.answer_in_turn(kind.too_long(&command));
         }
         if let Some(refusal) = kind.check_arity(&command) {
-            return self.answer_in_order(refusal).await;
+            return self.answer_in_turn(refusal);
         }
+        if kind.is_answered_at_any_time() {
+            return self.answer_in_turn(commands::session::run_at_any_time(kind, &command));
+        }
+        let touches = kind.touches(&command);
         if kind.is_about_session() {
-            self.finish_running().await;
-            let reply = commands::session::run(self.door, &mut self.session, kind, &command).await;
-            self.register();
-            self.closing |= kind == Kind::Quit;
-            if self.session.authenticated {
-                self.parser.set_limits(Limits::DEFAULT);
-            }
-            return self.answer(reply);
+            return self.pipeline.enter(touches, Task::Session(kind, command));
         }
-        if kind.is_about_all_keys() {
-            self.finish_running().await;
-            self.start(kind, command).await;
-            return self.finish_running().await;
+        match self.admitted.admit(command.bytes_len()) {
+            Ok(permit) => self.pipeline.enter(touches, Task::Keys(kind, command, permit)),
+            // In its turn: clients tell answers by their order.
+            Err(full) => self.answer_in_turn(Reply::failure(&not_admitted(&full))),
         }
-        self.start(kind, command).await;
     }
 
     /// Answers plain GET and SET when this node alone can; most requests of a small cluster end here.
     fn at_once(&mut self, command: &Seen, input: &[u8]) -> bool {
         let Session { authenticated, speaking, transaction, .. } = self.session;
         let plainly = authenticated && speaking == Speaking::On && transaction == Transaction::None;
-        if !self.running.is_empty() || !plainly {
+        if !self.pipeline.is_empty() || !plainly {
             return false;
         }
         let kind = command.arg(input, 0).and_then(Kind::of);
@@ -276,6 +391,9 @@ impl Connection<'_> {
         if model::Key::check(key).is_err() {
             return false;
         }
+        if self.out.capacity() == 0 {
+            self.out = self.door.buffers.take();
+        }
         let mut writer = ReplyWriter::new(&mut self.out, self.session.protocol);
         if kind == Some(Kind::Get) {
             let shown = front.get_now(view, store, key, &mut |value| writer.bulk(value));
@@ -296,59 +414,81 @@ impl Connection<'_> {
         true
     }
 
-    /// Starts a command on keys; waits first for running commands on the same keys.
-    async fn start(&mut self, kind: Kind, command: Command) {
-        let tokens: Vec<u64> = kind.keys(&command).map(|key| Token::of(key).0).collect();
-        let conflict = tokens.iter().any(|token| self.busy.contains(token));
-        if conflict || self.running.len() >= RUNNING_MAX {
-            self.finish_running().await;
+    /// Starts what may start, all of it together.
+    async fn begin(&mut self) {
+        let mut together = Together::default();
+        while let Some((number, task)) = self.pipeline.start() {
+            match task {
+                Task::Session(kind, command) => self.run_about_session(number, kind, &command).await,
+                Task::Keys(kind, command, permit) => {
+                    together.add(&self.door.front, Turn { number, permit }, kind, command);
+                }
+            }
         }
-        self.busy.extend(tokens);
-        match self.admitted.admit(command.bytes_len()) {
-            Ok(permit) => {
-                let (front, store) = (self.door.front.clone(), self.session.store.clone());
-                self.running.push_back(Box::pin(async move {
-                    let reply = commands::run(front, store, kind, command).await;
-                    drop(permit);
-                    reply
-                }));
-            }
-            // In its turn: clients tell answers by their order.
-            Err(full) => {
-                let refused = Reply::failure(&crate::doors::native::not_admitted(&full));
-                self.running.push_back(Box::pin(std::future::ready(refused)));
-            }
+        if !together.is_empty() {
+            let (front, answers) = (self.door.front.clone(), self.answers.clone());
+            let place = Place { front, store: Arc::from(&*self.session.store), answers };
+            self.running.extend(together.begin(&place));
         }
     }
 
-    async fn finish_running(&mut self) {
-        if self.running.is_empty() {
-            return;
+    /// Carries out a command about the connection, which is alone in the pipeline by now.
+    async fn run_about_session(&mut self, number: u64, kind: Kind, command: &Command) {
+        // Answers before it are sent as the connection was then.
+        self.encode(usize::MAX);
+        let reply = commands::session::run(self.door, &mut self.session, kind, command).await;
+        self.register();
+        if kind == Kind::Quit {
+            self.end = self.end.or(Some(End::Closes));
         }
-        while let Some(reply) = self.running.next().await {
-            self.answer(reply);
+        if self.session.authenticated {
+            self.parser.set_limits(Limits::DEFAULT);
         }
-        self.busy.clear();
+        self.held += reply.bytes_len();
+        self.pipeline.done(number, reply);
+        self.encode(usize::MAX);
     }
 
     /// Closes a connection that speaks HTTP: a browser or a proxy was made to send it, and what it says is not what its
     /// sender means. Commands that have not been answered are dropped.
     fn close_http(&mut self) {
         self.door.warn_of_http(&self.session.peer);
-        if self.running.is_empty() {
-            let error = RespError::Foreign { looks_like: HTTP };
-            ReplyWriter::new(&mut self.out, self.session.protocol).error(&format!("ERR {error}"));
+        self.encode(usize::MAX);
+        if self.pipeline.is_empty() {
+            self.answer_in_turn(Reply::err(RespError::Foreign { looks_like: HTTP }));
+        } else {
+            (self.pipeline, self.held) = (Pipeline::default(), 0);
+            self.running.clear();
+            self.answers.take();
         }
-        self.running = FuturesOrdered::new();
-        self.closing = true;
+        self.end = Some(End::Closes);
     }
 
-    async fn answer_in_order(&mut self, reply: Reply) {
-        self.finish_running().await;
-        self.answer(reply);
+    fn answer_in_turn(&mut self, reply: Reply) {
+        self.held += reply.bytes_len();
+        self.pipeline.enter_answered(reply);
     }
 
-    fn answer(&mut self, reply: Reply) {
+    /// Says a last thing after all other answers, and reads no more.
+    fn part_with(&mut self, failure: &Failure) {
+        self.answer_in_turn(Reply::failure(failure));
+        self.end = Some(End::Parts);
+    }
+
+    /// Turns answers into bytes, in order, while fewer than `bytes_max` wait to be sent.
+    fn encode(&mut self, bytes_max: usize) {
+        while self.unsent() < bytes_max
+            && let Some(reply) = self.pipeline.next_answer()
+        {
+            self.held -= reply.bytes_len();
+            if self.out.capacity() == 0 {
+                self.out = self.door.buffers.take();
+            }
+            self.answer(&reply);
+        }
+    }
+
+    fn answer(&mut self, reply: &Reply) {
         match self.session.speaking {
             Speaking::On => reply.encode(self.session.protocol, &mut self.out),
             Speaking::Off => {}

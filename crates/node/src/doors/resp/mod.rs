@@ -1,8 +1,9 @@
 //! The Redis door: any Redis client, RESP2 and RESP3, pipelined.
 //!
-//! Commands of one connection take effect and are answered in the order sent. Within one pipeline, commands on
-//! different keys run at the same time, because each may have to wait for a quorum; a command waits for earlier ones
-//! on the same keys.
+//! Commands of one connection take effect and are answered in the order sent. Commands on different keys run side by
+//! side, because each may have to wait for a quorum; a command waits for earlier ones on the same keys only, and is
+//! answered as soon as all before it are. Plain commands that have arrived together travel together: one message to
+//! each node carries all of them.
 //!
 //! What cannot be promised without consensus is not promised: see `docs/reference/resp.md` for NX, XX and DEL's
 //! count.
@@ -16,6 +17,7 @@ mod connection;
 mod glob;
 mod reply;
 mod session;
+mod together;
 mod transaction;
 
 use std::collections::BTreeMap;

@@ -65,6 +65,18 @@ impl Reply {
         Reply::Error(format!("{word} {detail}"))
     }
 
+    /// Bytes that it holds, as good as exactly.
+    pub(super) fn bytes_len(&self) -> usize {
+        const ITEM: usize = 16;
+        ITEM + match self {
+            Reply::Simple(_) | Reply::Integer(_) | Reply::Null => 0,
+            Reply::Error(text) => text.len(),
+            Reply::Bulk(bytes) => bytes.len(),
+            Reply::Array(items) => items.iter().map(Reply::bytes_len).sum(),
+            Reply::Map(pairs) => pairs.iter().map(|(name, value)| name.bytes_len() + value.bytes_len()).sum(),
+        }
+    }
+
     /// Appends the answer's bytes.
     pub(super) fn encode(&self, protocol: Protocol, out: &mut BytesMut) {
         let mut writer = ReplyWriter::new(out, protocol);

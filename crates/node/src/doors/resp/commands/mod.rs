@@ -6,15 +6,16 @@ mod keys;
 mod object;
 mod refused;
 pub(super) mod session;
-mod strings;
+pub(super) mod strings;
 mod versions;
 mod walk;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use model::Key;
 use model::limits::MULTI_KEYS_MAX;
+use model::{Key, Token};
+use protocol::pipeline::{Access, Touches};
 use wire::ErrorCode;
 use wire::messages::Failure;
 use wire::resp::Command;
@@ -201,9 +202,20 @@ impl Kind {
         self.flags().contains("no_auth")
     }
 
-    /// Whether its answer depends on every key that there is, so that it runs alone.
-    pub(super) fn is_about_all_keys(self) -> bool {
-        matches!(self, Kind::Scan | Kind::Keys | Kind::Dbsize | Kind::Randomkey)
+    /// What it has to do with: commands that have the same keys to do with wait for each other. One without keys may be
+    /// about every key that there is.
+    pub(super) fn touches(self, command: &Command) -> Touches {
+        let mut keys = self.keys(command).map(Token::of).peekable();
+        if self.is_about_session() || keys.peek().is_none() {
+            return Touches::Everything;
+        }
+        let reads = self.flags().split(' ').any(|flag| flag == "readonly");
+        Touches::Keys(keys.collect(), if reads { Access::Read } else { Access::Write })
+    }
+
+    /// Whether it neither changes anything nor tells of anything that may change.
+    pub(super) fn is_answered_at_any_time(self) -> bool {
+        matches!(self, Kind::Ping | Kind::Echo)
     }
 
     /// The keys among its arguments.
@@ -218,13 +230,13 @@ impl Kind {
 }
 
 /// Carries out a command on keys.
-pub(super) async fn run(front: Arc<Front>, store: String, kind: Kind, command: Command) -> Reply {
-    for key in kind.keys(&command) {
+pub(super) async fn run(front: &Arc<Front>, store: &str, kind: Kind, command: &Command) -> Reply {
+    for key in kind.keys(command) {
         if let Err(error) = Key::check(key) {
             return Reply::err(error);
         }
     }
-    let call = Call { front: &front, store: &store, kind, command: &command };
+    let call = Call { front, store, kind, command };
     let answer = match kind {
         Kind::Get => strings::get(&call).await,
         Kind::Set => strings::set(&call).await,

@@ -24,8 +24,7 @@ pub(in super::super) async fn run(
 ) -> Reply {
     let arguments: Vec<Bytes> = (1..command.len()).filter_map(|at| command.bytes(at)).collect();
     let answer = match kind {
-        Kind::Ping => ping(&arguments),
-        Kind::Echo => Ok(Reply::Bulk(arguments[0].clone())),
+        kind if kind.is_answered_at_any_time() => Ok(run_at_any_time(kind, command)),
         Kind::Hello => hello(door, session, &arguments),
         Kind::Auth => auth(door, session, &arguments),
         Kind::Select => select(&arguments[0]),
@@ -48,6 +47,13 @@ pub(in super::super) async fn run(
         Kind::StoreUse => store(door, session, &arguments),
         _ => Ok(unknown(command)),
     };
+    answer.unwrap_or_else(|refusal| refusal)
+}
+
+/// Carries out a command that has nothing to do with any other.
+pub(in super::super) fn run_at_any_time(kind: Kind, command: &Command) -> Reply {
+    let arguments: Vec<Bytes> = (1..command.len()).filter_map(|at| command.bytes(at)).collect();
+    let answer = if kind == Kind::Ping { ping(&arguments) } else { Ok(Reply::Bulk(arguments[0].clone())) };
     answer.unwrap_or_else(|refusal| refusal)
 }
 

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use model::{Value, Version, WallMillis};
 use wire::error::Outcome;
 use wire::messages::{Condition, Got, RequestOptions};
+use wire::resp::Command;
 use wire::{ErrorCode, messages::Failure};
 
 use super::super::arguments::{Expiry, SetOptions, When, integer};
@@ -44,14 +45,22 @@ async fn read_with(call: &Call<'_>, key: Bytes, options: &RequestOptions) -> Res
 }
 
 /// The version that a plain client sees, if it sees any.
-pub(super) fn shown(got: &Got, now: WallMillis) -> Option<(&Version, &Bytes)> {
+pub(in super::super) fn shown(got: &Got, now: WallMillis) -> Option<(&Version, &Bytes)> {
     let winner = got.set.winner()?;
     Some((winner, winner.live(now)?))
 }
 
+/// What GET answers.
+pub(in super::super) fn value_shown(answer: &Result<Got, Failure>, now: WallMillis) -> Reply {
+    match answer {
+        Ok(got) => shown(got, now).map_or(Reply::Null, |(_, value)| Reply::Bulk(value.clone())),
+        Err(failure) => Reply::failure(failure),
+    }
+}
+
 pub(super) async fn get(call: &Call<'_>) -> Result<Reply, Reply> {
     let got = read(call, call.bytes(1)).await?;
-    Ok(shown(&got, call.front.now()).map_or(Reply::Null, |(_, value)| Reply::Bulk(value.clone())))
+    Ok(value_shown(&Ok(got), call.front.now()))
 }
 
 pub(super) async fn strlen(call: &Call<'_>) -> Result<Reply, Reply> {
@@ -65,8 +74,30 @@ pub(super) fn overwrite(value: Bytes, expires: Option<WallMillis>) -> WriteOrder
 }
 
 /// A deletion of what its coordinator knows.
-pub(super) fn tombstone() -> WriteOrder {
+pub(in super::super) fn tombstone() -> WriteOrder {
     WriteOrder { context: None, condition: Condition::None, expires: None, value: Value::Tombstone }
+}
+
+/// What a command writes that overwrites one key and reads nothing first; `None` for any other, and for one that is
+/// refused.
+pub(in super::super) fn plain_order(kind: Kind, command: &Command, now: WallMillis) -> Option<WriteOrder> {
+    let argument = |at: usize| command.bytes(at);
+    match kind {
+        Kind::Set if command.len() == 3 => Some(overwrite(argument(2)?, None)),
+        Kind::Set => {
+            let rest: Vec<Bytes> = (3..command.len()).filter_map(argument).collect();
+            let options = SetOptions::parse(&rest).ok()?;
+            let plain = options.when == When::Always && !options.keep_ttl && !options.get;
+            let expires = options.expiry.map(|expiry| expiry.strictly_later(now, "set")).transpose().ok()?;
+            plain.then_some(overwrite(argument(2)?, expires))
+        }
+        Kind::Setex | Kind::Psetex => {
+            let span = integer(&argument(2)?).ok()?;
+            let expiry = if kind == Kind::Setex { Expiry::Seconds(span) } else { Expiry::Millis(span) };
+            Some(overwrite(argument(3)?, Some(expiry.strictly_later(now, kind.name()).ok()?)))
+        }
+        _ => None,
+    }
 }
 
 pub(super) async fn set(call: &Call<'_>) -> Result<Reply, Reply> {
@@ -224,7 +255,7 @@ pub(super) async fn write(
 }
 
 /// Whether reading again and trying again is right: somebody wrote in between, and nothing was written here.
-pub(super) fn lost_a_race(failure: &Failure) -> bool {
+pub(in super::super) fn lost_a_race(failure: &Failure) -> bool {
     matches!(failure.code, ErrorCode::Obsolete | ErrorCode::ConditionFailed)
 }
 

@@ -1,0 +1,236 @@
+//! Plain commands that begin at the same moment travel together: all gets are one request of many keys, all sets
+//! another, all deletes a third. Each key keeps its own outcome, and each command is answered as soon as its own is
+//! known.
+//!
+//! Must never: wait for more commands to come.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use model::Key;
+use model::limits::MULTI_KEYS_MAX;
+use parking_lot::Mutex;
+use protocol::admission::Permit;
+use protocol::pipeline::COMMANDS_MAX;
+use runtime::BoxFuture;
+use wire::error::ErrorCode;
+use wire::messages::{Condition, Failure, Got, RequestOptions};
+use wire::resp::Command;
+
+use super::commands::{self, Kind, strings};
+use super::reply::Reply;
+use crate::front::{Entry, Front};
+use crate::stores::WriteOrder;
+
+const _: () = assert!(COMMANDS_MAX <= MULTI_KEYS_MAX, "one request holds the keys of all commands");
+
+/// A command's place in the order of answers, and among the requests under way.
+pub(super) struct Turn {
+    pub(super) number: u64,
+    pub(super) permit: Permit,
+}
+
+/// Answers of commands that are done, each with the command's number.
+#[derive(Clone, Default)]
+pub(super) struct Answers(Arc<Mutex<Vec<(u64, Reply)>>>);
+
+impl Answers {
+    /// A command is done.
+    fn give(&self, Turn { number, permit }: Turn, reply: Reply) {
+        self.0.lock().push((number, reply));
+        drop(permit);
+    }
+
+    /// What has been given since.
+    pub(super) fn take(&self) -> Vec<(u64, Reply)> {
+        std::mem::take(&mut self.0.lock())
+    }
+}
+
+/// Where commands are carried out, and where their answers go.
+#[derive(Clone)]
+pub(super) struct Place {
+    pub(super) front: Arc<Front>,
+    pub(super) store: Arc<str>,
+    pub(super) answers: Answers,
+}
+
+impl Place {
+    /// Carries out one command for itself.
+    async fn run(&self, turn: Turn, kind: Kind, command: Command) {
+        let reply = commands::run(&self.front, &self.store, kind, &command).await;
+        self.answers.give(turn, reply);
+    }
+
+    fn refuse_all<T>(&self, all: impl IntoIterator<Item = (Turn, T)>, failure: &Failure) {
+        all.into_iter().for_each(|(turn, _)| self.answers.give(turn, Reply::failure(failure)));
+    }
+}
+
+/// What begins at one moment.
+#[derive(Default)]
+pub(super) struct Together {
+    gets: Vec<(Turn, Command)>,
+    puts: Vec<(Turn, (Command, WriteOrder))>,
+    deletes: Vec<(Turn, Command)>,
+    others: Vec<(Turn, Kind, Command)>,
+}
+
+impl Together {
+    /// Adds a command.
+    pub(super) fn add(&mut self, front: &Front, turn: Turn, kind: Kind, command: Command) {
+        let one_key = command.len() == 2;
+        match kind {
+            _ if !kind.keys(&command).all(|key| Key::check(key).is_ok()) => {
+                self.others.push((turn, kind, command));
+            }
+            Kind::Get => self.gets.push((turn, command)),
+            Kind::Del | Kind::Unlink if one_key => self.deletes.push((turn, command)),
+            _ => match strings::plain_order(kind, &command, front.now()) {
+                Some(order) => self.puts.push((turn, (command, order))),
+                None => self.others.push((turn, kind, command)),
+            },
+        }
+    }
+
+    /// Whether there is nothing to begin.
+    pub(super) fn is_empty(&self) -> bool {
+        self.gets.is_empty() && self.puts.is_empty() && self.deletes.is_empty() && self.others.is_empty()
+    }
+
+    /// The requests that carry them out.
+    pub(super) fn begin(self, place: &Place) -> Vec<BoxFuture<'static, ()>> {
+        let Together { mut gets, mut puts, mut deletes, mut others } = self;
+        // One alone takes the shorter way of a single key.
+        if gets.len() == 1 {
+            others.extend(gets.drain(..).map(|(turn, command)| (turn, Kind::Get, command)));
+        }
+        if puts.len() == 1 {
+            let single = |(turn, (command, _)): (Turn, (Command, WriteOrder))| {
+                let kind = Kind::of(command.name()).expect("its kind was known when it was added");
+                (turn, kind, command)
+            };
+            others.extend(puts.drain(..).map(single));
+        }
+        if deletes.len() == 1 {
+            others.extend(deletes.drain(..).map(|(turn, command)| (turn, Kind::Del, command)));
+        }
+        let mut begun: Vec<BoxFuture<'static, ()>> = Vec::new();
+        if !puts.is_empty() {
+            begun.push(Box::pin(put(place.clone(), puts)));
+        }
+        if !gets.is_empty() {
+            begun.push(Box::pin(get(place.clone(), gets)));
+        }
+        if !deletes.is_empty() {
+            begun.push(Box::pin(delete(place.clone(), deletes)));
+        }
+        for (turn, kind, command) in others {
+            let place = place.clone();
+            begun.push(Box::pin(async move { place.run(turn, kind, command).await }));
+        }
+        begun
+    }
+}
+
+fn key_of(command: &Command) -> Bytes {
+    command.bytes(1).expect("the number of arguments was checked")
+}
+
+/// What a get of many keys has not read, because the values before it filled the answer.
+fn is_unread(answer: &Result<Got, Failure>) -> bool {
+    matches!(answer, Err(failure) if failure.code == ErrorCode::FrameTooLong)
+}
+
+async fn get(place: Place, mut gets: Vec<(Turn, Command)>) {
+    let Place { front, store, answers } = &place;
+    while !gets.is_empty() {
+        let keys: Vec<Bytes> = gets.iter().map(|(_, command)| key_of(command)).collect();
+        let asked = gets.len();
+        let mut turns: Vec<Option<(Turn, Command)>> = gets.drain(..).map(Some).collect();
+        let deliver = &mut |position: usize, answer: Result<Got, Failure>| {
+            if is_unread(&answer) {
+                return;
+            }
+            let (turn, _) = turns[position].take().expect("each key is delivered once");
+            answers.give(turn, strings::value_shown(&answer, front.now()));
+        };
+        let whole = front.multi_get_each(store, keys, &RequestOptions::default(), deliver).await;
+        let left = turns.into_iter().flatten();
+        if let Err(failure) = whole {
+            return place.refuse_all(left, &failure);
+        }
+        gets = left.collect();
+        if gets.len() == asked {
+            // What no answer can hold is said by the reads of single keys.
+            for (turn, command) in gets.drain(..) {
+                place.run(turn, Kind::Get, command).await;
+            }
+        }
+    }
+}
+
+async fn put(place: Place, puts: Vec<(Turn, (Command, WriteOrder))>) {
+    let Place { front, store, answers } = &place;
+    let (mut turns, mut entries) = (Vec::with_capacity(puts.len()), Vec::with_capacity(puts.len()));
+    for (turn, (command, order)) in puts {
+        entries.push((key_of(&command), order));
+        turns.push((turn, ()));
+    }
+    let written = front.multi_write(store, entries, &RequestOptions::default(), Entry::Client).await;
+    match written {
+        Err(failure) => place.refuse_all(turns, &failure),
+        Ok(results) => {
+            for ((turn, ()), result) in turns.into_iter().zip(results) {
+                answers.give(turn, result.map_or_else(|failure| Reply::failure(&failure), |_| Reply::OK));
+            }
+        }
+    }
+}
+
+/// Reads all keys at once and deletes at once those that exist. What somebody has changed in between, or what did not
+/// fit the answer, is deleted for itself.
+async fn delete(place: Place, deletes: Vec<(Turn, Command)>) {
+    let Place { front, store, answers } = &place;
+    let keys: Vec<Bytes> = deletes.iter().map(|(_, command)| key_of(command)).collect();
+    let mut turns: Vec<Option<(Turn, Command)>> = deletes.into_iter().map(Some).collect();
+    let (mut live, mut entries, mut alone) = (Vec::new(), Vec::new(), Vec::new());
+    let deliver = &mut |position: usize, answer: Result<Got, Failure>| {
+        let (turn, command) = turns[position].take().expect("each key is delivered once");
+        match answer {
+            Ok(got) if strings::shown(&got, front.now()).is_none() => answers.give(turn, Reply::Integer(0)),
+            Ok(got) => {
+                let order = WriteOrder {
+                    context: Some(got.set.context()),
+                    condition: Condition::IfCurrent,
+                    ..strings::tombstone()
+                };
+                entries.push((key_of(&command), order));
+                live.push((turn, command));
+            }
+            answer if is_unread(&answer) => alone.push((turn, command)),
+            Err(failure) => answers.give(turn, Reply::failure(&failure)),
+        }
+    };
+    let options = RequestOptions::default();
+    let whole = front.multi_get_each(store, keys, &options, deliver).await;
+    if let Err(failure) = whole {
+        return place.refuse_all(turns.into_iter().flatten(), &failure);
+    }
+    if !entries.is_empty() {
+        match front.multi_write(store, entries, &options, Entry::Exclusive).await {
+            Err(failure) => place.refuse_all(live, &failure),
+            Ok(results) => {
+                for ((turn, command), result) in live.into_iter().zip(results) {
+                    match result {
+                        Ok(_) => answers.give(turn, Reply::Integer(1)),
+                        Err(failure) if strings::lost_a_race(&failure) => alone.push((turn, command)),
+                        Err(failure) => answers.give(turn, Reply::failure(&failure)),
+                    }
+                }
+            }
+        }
+    }
+    join_all(alone.into_iter().map(|(turn, command)| place.run(turn, Kind::Del, command))).await;
+}
