@@ -87,7 +87,7 @@ impl StoreHandle {
         options: &RequestOptions,
     ) -> Result<Vec<Result<Written, ClientError>>, ClientError> {
         let entries = entries.into_iter().map(|(key, value)| (key, value, None));
-        self.stamp(&plain_puts(entries)?, options, Entry::Client).await
+        self.put_all(&plain_puts(entries)?, options).await
     }
 
     /// The same, of values that may expire: each with the moment at which it does, by the nodes' clocks, or `None` to
@@ -100,7 +100,16 @@ impl StoreHandle {
         entries: impl IntoIterator<Item = (K, V, Option<WallMillis>)>,
         options: &RequestOptions,
     ) -> Result<Vec<Result<Written, ClientError>>, ClientError> {
-        self.stamp(&plain_puts(entries)?, options, Entry::Client).await
+        self.put_all(&plain_puts(entries)?, options).await
+    }
+
+    async fn put_all(
+        &self,
+        orders: &[Order],
+        options: &RequestOptions,
+    ) -> Result<Vec<Result<Written, ClientError>>, ClientError> {
+        let answers = self.stamp(orders, options, Entry::Client).await?;
+        Ok(answers.into_iter().map(|answer| answer.map_err(ClientError::from)).collect())
     }
 
     /// Whether a request may be tried once more after `attempt` further attempts.

@@ -8,11 +8,11 @@ use model::{Context, Generation, Key, Moment, NodeId, PreferenceList, Value, Wal
 use protocol::quorum::{Entry, KeyIndex, StampOptions, StampOutcome};
 use runtime::Clock;
 use smallvec::SmallVec;
-use wire::messages::{
-    Condition, Delete, MultiPut, Put, PutEntry, Request, RequestOptions, Response, Written,
-};
+use wire::messages::{Condition, Delete, MultiPut, Put, PutEntry, Request, RequestOptions, Response};
 
-use crate::coordinator::{Answers, Errand, Scope, Stampers, Unwritten, all, parcels, stamp};
+use crate::coordinator::{
+    Answers, Errand, Scope, Stamped, Stampers, Unwritten, all, left_at, parcels, stamp,
+};
 use crate::error::ClientError;
 use crate::peers::{Call, CallError};
 use crate::store::StoreHandle;
@@ -46,13 +46,13 @@ impl StoreHandle {
         orders: &[Order],
         options: &RequestOptions,
         entry: Entry,
-    ) -> Result<Vec<Result<Written, ClientError>>, ClientError> {
+    ) -> Result<Stamped<ClientError>, ClientError> {
         let inner = &self.client.inner;
-        let end = inner.coordinator.deadline(options);
+        let now = inner.ports.clock.now();
+        let end = now.after(inner.coordinator.span(options));
         let settings = StampOptions { own: None, entry, retries: inner.options.retries, deadline: end };
         let sent = Orders { store: self, orders, options, end };
-        let answers = stamp(&sent, orders.len(), settings).await?;
-        Ok(answers.into_iter().map(|answer| answer.map_err(ClientError::from)).collect())
+        stamp(&sent, orders.len(), settings, now).await
     }
 }
 
@@ -88,8 +88,8 @@ impl Stampers for Orders<'_> {
         &self,
         _scope: &Scope,
         _routes: &[(KeyIndex, PreferenceList)],
-    ) -> Vec<(KeyIndex, ClientError)> {
-        Vec::new()
+    ) -> Option<Vec<(KeyIndex, ClientError)>> {
+        None
     }
 
     fn adopt(&self, document: &Bytes) -> Option<Generation> {
@@ -115,8 +115,8 @@ impl Stampers for Orders<'_> {
     }
 
     async fn carry(&self, scope: Scope, errand: Errand) -> (NodeId, Answers) {
-        let Errand { node, keys, patience, .. } = errand;
-        let request = self.request(&scope, &keys);
+        let Errand { node, keys, patience, at, .. } = errand;
+        let request = self.request(&scope, &keys, at);
         let answer = match self.store.client.inner.peers.call_promptly(node, request, patience) {
             Call::Ready(answer) => answer,
             Call::Pending(answer) => answer.await,
@@ -135,9 +135,9 @@ impl Stampers for Orders<'_> {
 }
 
 impl Orders<'_> {
-    fn request(&self, scope: &Scope, keys: &[KeyIndex]) -> Request {
+    fn request(&self, scope: &Scope, keys: &[KeyIndex], at: Moment) -> Request {
         let (store, generation) = (scope.store.clone(), scope.cluster.generation);
-        let options = self.store.until(self.end, self.options);
+        let options = left_at(at, self.end, self.options);
         if let [key] = keys {
             let Order { key, context, condition, expires, value } = self.orders[key.position()].clone();
             let key = key.bytes().clone();

@@ -9,6 +9,7 @@ use protocol::quorum::Entry;
 use wire::messages::{Condition, RequestOptions, Written};
 
 use crate::connect::Client;
+use crate::coordinator::left_at;
 use crate::error::ClientError;
 use crate::found::Found;
 use crate::stamp::Order;
@@ -216,13 +217,12 @@ impl StoreHandle {
     async fn write(&self, order: Order, options: &RequestOptions) -> Result<Written, ClientError> {
         let entry = if order.condition == Condition::None { Entry::Client } else { Entry::Exclusive };
         let written = self.stamp(std::slice::from_ref(&order), options, entry).await?;
-        written.into_iter().next().expect("each key has an answer")
+        written.into_iter().next().expect("each key has an answer").map_err(ClientError::from)
     }
 
     /// The options of one more attempt of a request that must be answered by `end`.
     pub(crate) fn until(&self, end: model::Moment, options: &RequestOptions) -> RequestOptions {
-        let left = end.since(self.client.inner.ports.clock.now()).as_millis();
-        RequestOptions { deadline_ms: u32::try_from(left).unwrap_or(u32::MAX).max(1), ..options.clone() }
+        left_at(self.client.inner.ports.clock.now(), end, options)
     }
 
     pub(crate) async fn pause(&self, attempt: u32) {

@@ -23,9 +23,14 @@ impl Laggards {
         self.gets.fetch_add(keys as u64, Ordering::Relaxed);
     }
 
+    /// Whether any node may lag.
+    pub(super) fn is_any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
     /// The nodes to read last at `now`.
     pub(super) fn nodes(&self, now: Moment) -> SmallVec<[NodeId; 4]> {
-        if !self.any.load(Ordering::Relaxed) {
+        if !self.is_any() {
             return SmallVec::new();
         }
         let lagging = self.lagging.lock();

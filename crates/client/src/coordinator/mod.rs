@@ -151,11 +151,15 @@ impl Coordinator {
 
     /// When a request that starts now must be answered.
     pub fn deadline(&self, options: &RequestOptions) -> Moment {
-        let span = match options.deadline_ms {
+        self.ports.clock.now().after(self.span(options))
+    }
+
+    /// How long a request may take.
+    pub fn span(&self, options: &RequestOptions) -> Duration {
+        match options.deadline_ms {
             0 => self.options.deadline,
             ms => Duration::from_millis(u64::from(ms)),
-        };
-        self.ports.clock.now().after(span)
+        }
     }
 
     /// The options of a request that began at `began`, with what is left of its time, at least a millisecond.
@@ -201,13 +205,19 @@ impl Coordinator {
 
     /// Nodes that were lately found behind: better read last, and better not asked to stamp what they may know less of.
     pub(crate) fn lagging(&self) -> SmallVec<[NodeId; 4]> {
-        self.laggards.nodes(self.ports.clock.now())
+        if self.laggards.is_any() { self.laggards.nodes(self.ports.clock.now()) } else { SmallVec::new() }
     }
 
     fn suspected(&self, preference: &PreferenceList) -> SmallVec<[NodeId; 4]> {
         let all = preference.replicas().iter().chain(preference.fallbacks());
         all.copied().filter(|&node| self.replicas.is_suspected(node)).collect()
     }
+}
+
+/// The options of a message that is sent at `at`, of a request that must be answered by `end`.
+pub fn left_at(at: Moment, end: Moment, options: &RequestOptions) -> RequestOptions {
+    let left = end.since(at).as_millis();
+    RequestOptions { deadline_ms: u32::try_from(left).unwrap_or(u32::MAX).max(1), ..options.clone() }
 }
 
 /// Answers that a request must have, and whether fallbacks give them: by its options, or else by its store.

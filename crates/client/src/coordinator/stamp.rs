@@ -4,6 +4,7 @@
 //! one of them is itself. One message at a time is awaited in place; only keys that went to several nodes need more.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub struct Errand {
     pub keys: StampKeys,
     /// How long a connection to it may take to open.
     pub patience: Option<Duration>,
+    /// When it was decided, a moment ago.
+    pub at: Moment,
     /// For each key the replica that a hint is for, when the own node stamps as a fallback; otherwise none.
     pub targets: SmallVec<[NodeId; 1]>,
 }
@@ -64,12 +67,12 @@ pub trait Stampers: Sync {
     /// Nodes that are better not asked to replace what they may not know.
     fn lagging(&self) -> SmallVec<[NodeId; 4]>;
 
-    /// The keys that must not be begun, ascending, with the reason.
+    /// The keys that must not be begun, ascending, with the reason; `None` when nobody had to be asked for it.
     fn barred(
         &self,
         view: &Self::View,
         routes: &[(KeyIndex, PreferenceList)],
-    ) -> impl Future<Output = Vec<(KeyIndex, Self::Refusal)>> + Send;
+    ) -> impl Future<Output = Option<Vec<(KeyIndex, Self::Refusal)>>> + Send;
 
     /// Takes in the cluster document that a refusal carried, and tells its generation if it can be read.
     fn adopt(&self, document: &Bytes) -> Option<Generation>;
@@ -101,7 +104,7 @@ pub struct Unwritten<R> {
 /// Each key's answer.
 pub type Stamped<R> = SmallVec<[Result<Written, Unwritten<R>>; 1]>;
 
-/// Has each of so many keys written by one node. Each has an answer of its own.
+/// Has each of so many keys written by one node. Each has an answer of its own. `now` is when the request began.
 ///
 /// # Errors
 /// When there is no view to begin with.
@@ -109,15 +112,21 @@ pub async fn stamp<S: Stampers>(
     stampers: &S,
     keys: usize,
     options: StampOptions,
+    now: Moment,
 ) -> Result<Stamped<S::Refusal>, S::Refusal> {
-    let mut desk = Desk::new(stampers, keys, stampers.view()?, options);
+    let mut desk = Desk::new(stampers, keys, stampers.view()?, (options, now));
     let mut actions = StampActions::new();
     let mut stamp = Stamp::start(keys, options, &mut actions);
     let mut many = None;
     loop {
         while !actions.is_empty() {
             for action in std::mem::take(&mut actions) {
-                desk.act(action, &mut stamp, &mut actions).await;
+                match action {
+                    StampAction::Route { keys, pause } => {
+                        desk.route(&keys, pause, &mut stamp, &mut actions).await;
+                    }
+                    action => desk.act(action),
+                }
             }
         }
         if !stamp.is_unanswered() {
@@ -127,13 +136,14 @@ pub async fn stamp<S: Stampers>(
         let answered = match &mut many {
             None if desk.ready.len() == 1 && desk.waiting.is_empty() => {
                 let errand = desk.ready.pop().expect("there is one");
-                let carried = stampers.carry(desk.view.clone(), errand);
+                let carried = std::pin::pin!(stampers.carry(desk.view.clone(), errand));
                 within(stampers.clock(), carried, until).await
             }
             many => {
                 let many = many.get_or_insert_with(FuturesUnordered::new);
                 many.extend(desk.ready.drain(..).map(|errand| stampers.carry(desk.view.clone(), errand)));
                 let next = async { many.next().await.expect("a key without an answer is under way") };
+                let next = std::pin::pin!(next);
                 within(stampers.clock(), next, until).await
             }
         };
@@ -147,11 +157,10 @@ pub async fn stamp<S: Stampers>(
 /// What the future completes with, unless it is too late first.
 async fn within<T>(
     clock: &Arc<dyn Clock>,
-    future: impl Future<Output = T>,
+    future: Pin<&mut impl Future<Output = T>>,
     until: Option<Moment>,
 ) -> Option<T> {
     let Some(until) = until else { return Some(future.await) };
-    let future = std::pin::pin!(future);
     match select(future, clock.sleep_until(until)).await {
         Either::Left((done, _)) => Some(done),
         Either::Right(_) => None,
@@ -165,6 +174,8 @@ struct Desk<'a, S: Stampers> {
     view: S::View,
     /// Whether keys were routed by the view.
     routed: bool,
+    /// When the machine was told something last.
+    now: Moment,
     /// What became of each key.
     ends: SmallVec<[Ending<S::Refusal>; 1]>,
     /// Messages to be sent now.
@@ -185,13 +196,14 @@ struct Ending<R> {
 }
 
 impl<'a, S: Stampers> Desk<'a, S> {
-    fn new(stampers: &'a S, keys: usize, view: S::View, options: StampOptions) -> Self {
+    fn new(stampers: &'a S, keys: usize, view: S::View, (options, now): (StampOptions, Moment)) -> Self {
         let ending = || Ending { written: None, outcome: None, said: Vec::new(), barred: None };
         Desk {
             stampers,
             options,
             view,
             routed: false,
+            now,
             ends: (0..keys).map(|_| ending()).collect(),
             ready: SmallVec::new(),
             waiting: BTreeMap::new(),
@@ -200,29 +212,35 @@ impl<'a, S: Stampers> Desk<'a, S> {
         }
     }
 
-    async fn act(&mut self, action: StampAction, stamp: &mut Stamp, actions: &mut StampActions) {
+    fn act(&mut self, action: StampAction) {
+        let at = self.now;
         match action {
-            StampAction::Route { keys, pause } => {
-                if !pause.is_zero() {
-                    self.stampers.pause(pause).await;
-                    keys.iter().for_each(|key| self.ends[key.position()].said.clear());
-                }
-                self.route(&keys, stamp, actions).await;
-            }
+            StampAction::Route { .. } => unreachable!("candidates are looked up by `route`"),
             StampAction::Ask { node, keys, patience } => {
-                self.send(Errand { node, keys, patience, targets: SmallVec::new() });
+                self.send(Errand { node, keys, patience, at, targets: SmallVec::new() });
             }
             StampAction::StandIn { node, keys } => {
                 let (keys, targets) = keys.into_iter().unzip();
-                self.ready.push(Errand { node, keys, patience: None, targets });
+                self.ready.push(Errand { node, keys, patience: None, at, targets });
             }
             StampAction::Answer { key, outcome } => self.ends[key.position()].outcome = Some(outcome),
         }
     }
 
-    /// Tells the machine the candidates of these keys, and which of them must not be begun.
-    async fn route(&mut self, keys: &StampKeys, stamp: &mut Stamp, actions: &mut StampActions) {
+    /// Tells the machine the candidates of these keys after a pause, and which of them must not be begun.
+    async fn route(
+        &mut self,
+        keys: &StampKeys,
+        pause: Duration,
+        stamp: &mut Stamp,
+        actions: &mut StampActions,
+    ) {
         let stampers = self.stampers;
+        if !pause.is_zero() {
+            stampers.pause(pause).await;
+            self.now = stampers.clock().now();
+            keys.iter().for_each(|key| self.ends[key.position()].said.clear());
+        }
         let mut barred: Vec<(KeyIndex, S::Refusal)> = Vec::new();
         let mut routes: SmallVec<[(KeyIndex, PreferenceList); 1]> = SmallVec::new();
         let view = if std::mem::replace(&mut self.routed, true) {
@@ -233,12 +251,15 @@ impl<'a, S: Stampers> Desk<'a, S> {
         match view {
             Ok(()) => {
                 routes = keys.iter().map(|&key| (key, stampers.preference(&self.view, key))).collect();
-                barred = stampers.barred(&self.view, &routes).await;
+                if let Some(asked) = stampers.barred(&self.view, &routes).await {
+                    self.now = stampers.clock().now();
+                    barred = asked;
+                }
             }
             // The store has gone since the request began.
             Err(refusal) => barred.extend(keys.iter().map(|&key| (key, refusal.clone()))),
         }
-        let now = stampers.clock().now();
+        let now = self.now;
         if !barred.is_empty() {
             let keys: StampKeys = barred.iter().map(|&(key, _)| key).collect();
             stamp.step(StampEvent::Barred { keys: &keys }, now, actions);
@@ -310,7 +331,8 @@ impl<'a, S: Stampers> Desk<'a, S> {
             };
             replies.push((key, reply));
         }
-        stamp.step(StampEvent::Replied { node, replies: &replies }, self.stampers.clock().now(), actions);
+        self.now = self.stampers.clock().now();
+        stamp.step(StampEvent::Replied { node, replies: &replies }, self.now, actions);
     }
 
     /// What the machine hears of a call that failed.
@@ -345,7 +367,8 @@ impl<'a, S: Stampers> Desk<'a, S> {
             self.take_in(node, keys.map(|key| (key, Err(late()))).collect(), stamp, actions);
         }
         let before = actions.len();
-        stamp.step(StampEvent::Elapsed, self.stampers.clock().now(), actions);
+        self.now = self.stampers.clock().now();
+        stamp.step(StampEvent::Elapsed, self.now, actions);
         for action in &actions[before..] {
             if let StampAction::Answer { key, outcome: StampOutcome::InDoubt { node } } = action {
                 self.ends[key.position()].said.push((*node, CallError::Broken));

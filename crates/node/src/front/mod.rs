@@ -168,8 +168,9 @@ impl Front {
         options: &RequestOptions,
         entry: Entry,
     ) -> Result<Written, Failure> {
-        let mut written = self.stamp(store, &[(key, order)], options, entry).await?;
-        written.pop().expect("each key has an answer")
+        let written = self.stamp(store, &[(key, order)], options, entry).await?;
+        let answer = written.into_iter().next().expect("each key has an answer");
+        answer.map_err(|unwritten| self.failure(unwritten))
     }
 
     /// Stamps here, as a replica, and drives the others.

@@ -80,7 +80,8 @@ impl Front {
         entry: Entry,
     ) -> Result<MultiWritten, Failure> {
         check_count(entries.len())?;
-        self.stamp(store, &entries, options, entry).await
+        let answers = self.stamp(store, &entries, options, entry).await?;
+        Ok(answers.into_iter().map(|answer| answer.map_err(|unwritten| self.failure(unwritten))).collect())
     }
 
     /// Stamps these here, as a replica of each, and drives the others.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::coordinator::{Answers, Errand, Stampers, Unwritten, all, parcels, stamp};
+use client::coordinator::{Answers, Errand, Stamped, Stampers, Unwritten, all, left_at, parcels, stamp};
 use client::peers::{Call, CallError};
 use futures_util::{StreamExt, stream};
 use model::{Cluster, Generation, Moment, NodeId, PreferenceList, Value};
@@ -17,7 +17,6 @@ use wire::messages::{
 };
 
 use super::Front;
-use super::multi::MultiWritten;
 use crate::stores::{LocalStore, WriteOrder};
 use crate::view::View;
 
@@ -47,16 +46,16 @@ impl Front {
         orders: &[(Bytes, WriteOrder)],
         options: &RequestOptions,
         entry: Entry,
-    ) -> Result<MultiWritten, Failure> {
-        let end = self.coordinator.deadline(options);
+    ) -> Result<Stamped<Failure>, Failure> {
+        let now = self.clock().now();
+        let end = now.after(self.coordinator.span(options));
         let settings = StampOptions { own: Some(self.replica.node()), entry, retries: 0, deadline: end };
         let sent = Orders { front: self, store, orders, options, end };
-        let answers = stamp(&sent, orders.len(), settings).await?;
-        Ok(answers.into_iter().map(|answer| answer.map_err(|unwritten| self.failure(unwritten))).collect())
+        stamp(&sent, orders.len(), settings, now).await
     }
 
     /// What the caller hears of a write that was not done, or may not have been.
-    fn failure(&self, unwritten: Unwritten<Failure>) -> Failure {
+    pub(super) fn failure(&self, unwritten: Unwritten<Failure>) -> Failure {
         let Unwritten { outcome, mut said, barred } = unwritten;
         if let Some(refusal) = barred {
             return refusal;
@@ -118,19 +117,19 @@ impl Stampers for Orders<'_> {
         &self,
         (view, store): &At,
         routes: &[(KeyIndex, PreferenceList)],
-    ) -> Vec<(KeyIndex, Failure)> {
+    ) -> Option<Vec<(KeyIndex, Failure)>> {
         let front = self.front;
         if routes.iter().all(|(_, preference)| front.reaches(store, preference, self.options)) {
-            return Vec::new();
+            return None;
         }
-        let options = self.left();
+        let options = left_at(front.clock().now(), self.end, self.options);
         let asked: Vec<&PreferenceList> = routes.iter().map(|(_, preference)| preference).collect();
         let out_of_reach = front.coordinator.out_of_reach(front.scope(view, store), asked, &options).await;
         let refusal = |position: usize| {
             let (key, preference) = &routes[position];
             (*key, front.isolated(store, preference, &options))
         };
-        out_of_reach.into_iter().map(refusal).collect()
+        Some(out_of_reach.into_iter().map(refusal).collect())
     }
 
     fn adopt(&self, document: &Bytes) -> Option<Generation> {
@@ -175,13 +174,12 @@ impl Stampers for Orders<'_> {
 
 impl Orders<'_> {
     /// The request's options with what is left of its time.
-    fn left(&self) -> RequestOptions {
-        let left = self.end.since(self.front.clock().now()).as_millis();
-        RequestOptions { deadline_ms: u32::try_from(left).unwrap_or(u32::MAX).max(1), ..self.options.clone() }
+    fn left(&self, errand: &Errand) -> RequestOptions {
+        left_at(errand.at, self.end, self.options)
     }
 
     async fn write_here(&self, (view, store): &At, errand: &Errand) -> Answers {
-        let (front, options) = (self.front, self.left());
+        let (front, options) = (self.front, self.left(errand));
         if let [key] = errand.keys[..] {
             let (name, order) = &self.orders[key.position()];
             let written = front.write_here(view, store, name, order.clone(), &options).await;
@@ -194,7 +192,7 @@ impl Orders<'_> {
     }
 
     async fn stand_in(&self, (view, store): &At, errand: &Errand) -> Answers {
-        let options = &self.left();
+        let options = &self.left(errand);
         let hints: Vec<(KeyIndex, NodeId)> =
             errand.keys.iter().copied().zip(errand.targets.iter().copied()).collect();
         let hints = hints.into_iter().map(|(key, target)| async move {
@@ -207,7 +205,7 @@ impl Orders<'_> {
     }
 
     async fn pass_on(&self, at: &At, errand: &Errand) -> Answers {
-        let answer = match self.front.peers.call(errand.node, self.request(at, &errand.keys)) {
+        let answer = match self.front.peers.call(errand.node, self.request(at, errand)) {
             Call::Ready(answer) => answer,
             Call::Pending(answer) => answer.await,
         };
@@ -228,10 +226,10 @@ impl Orders<'_> {
     }
 
     /// The message that passes on these writes, which are all puts or all deletes.
-    fn request(&self, (view, store): &At, keys: &[KeyIndex]) -> Request {
+    fn request(&self, (view, store): &At, errand: &Errand) -> Request {
         let (store, generation, options) =
-            (store.reference().clone(), view.cluster().generation, self.left());
-        if let [key] = keys {
+            (store.reference().clone(), view.cluster().generation, self.left(errand));
+        if let [key] = &errand.keys[..] {
             let (key, WriteOrder { context, condition, expires, value }) =
                 self.orders[key.position()].clone();
             return match value {
@@ -242,7 +240,7 @@ impl Orders<'_> {
             };
         }
         let (mut puts, mut deletes) = (Vec::new(), Vec::new());
-        for key in keys {
+        for key in &errand.keys {
             let (key, WriteOrder { context, condition, expires, value }) =
                 self.orders[key.position()].clone();
             match value {
