@@ -13,6 +13,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
 use crate::failure::CliError;
+use crate::holder::PASSWORD_VARIABLE;
 use crate::output::Format;
 use crate::ready::{node_json, ready_line, stores_json};
 use crate::server::{EngineKind, NodeSpec, RunningNode};
@@ -28,6 +29,7 @@ const CHILD_STOP_TIME_MAX: Duration = Duration::from_secs(30);
 /// Runs the cluster.
 pub(crate) fn run(shared: &Shared, arguments: DevArguments) -> Result<ExitCode, CliError> {
     let format = shared.format();
+    arguments.settings.checked_password()?;
     block_on(async move {
         let coordination_dir = arguments.data_dir.join("coordination");
         if !coordination_dir.exists() {
@@ -149,8 +151,12 @@ async fn start_child(arguments: &DevArguments, spec: &NodeSpec) -> Result<NodePr
     words.extend(arguments.settings.as_arguments(spec.workers));
     let mut command = Command::new(&program);
     command.args(&words).arg(STOP_WITH_STDIN).stdin(Stdio::piped()).stdout(Stdio::piped());
+    if arguments.settings.no_password {
+        // Once: a node that has started so needs none any more.
+        command.arg("--no-password");
+    }
     if let Some(password) = &arguments.settings.password {
-        command.env("TONTINE_PASSWORD", password);
+        command.env(PASSWORD_VARIABLE, password);
     }
     // Ctrl-C at the terminal reaches the whole group; the nodes shall wait for our word.
     command.process_group(0);
@@ -167,6 +173,7 @@ async fn start_child(arguments: &DevArguments, spec: &NodeSpec) -> Result<NodePr
     let mut command_line = vec![program.display().to_string()];
     command_line.extend(words);
     let command_line = crate::holder::shell(&command_line);
+    let command_line = crate::holder::with_password(&command_line, arguments.settings.password.is_some());
     Ok(NodeProcess { id: spec.id, stdin: child.stdin.take(), child, command_line })
 }
 
@@ -209,6 +216,7 @@ fn spec(arguments: &DevArguments, node: &Node, cluster: &Cluster, coordination_d
         durability: settings.durability,
         workers: settings.workers_each(cluster.nodes.len()),
         password: settings.password.clone(),
+        no_password: settings.no_password,
         limits: settings.limits,
         hedge_after: settings.hedge_after,
         repair_period: settings.repair_period,

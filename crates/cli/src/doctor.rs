@@ -15,9 +15,11 @@ use crate::status::{NodeStatus, ask_all, tombstones};
 
 mod disks;
 mod finding;
+mod passwords;
 
 use disks::{Refuses, refuses};
 use finding::{Code, Finding};
+use passwords::{open_to_everybody, requires_password};
 
 /// `tontine doctor`.
 pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
@@ -55,6 +57,7 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     for status in &nodes {
         examine(status, cluster.generation.0, &nodes, &mut findings);
     }
+    findings.extend(open_to_everybody(&nodes));
     findings.extend(stopped_repair(&nodes));
     findings.extend(waiting_hints(&nodes));
     findings.extend(waiting_tombstones(&nodes));
@@ -255,10 +258,12 @@ fn waiting_tombstones(nodes: &[NodeStatus]) -> Option<Finding> {
 
 /// What to do about a node of which it is known how it was started.
 fn again(launch: &Launch) -> String {
-    let password = if launch.needs_password { " (with its TONTINE_PASSWORD)" } else { "" };
+    let password =
+        if launch.needs_password { ", with TONTINE_PASSWORD set to the cluster's password" } else { "" };
     let start = format!(
-        "start it again{password}, from the folder {}, and look at what it says:\n        {}",
-        launch.directory, launch.command
+        "start it again from the folder {}{password}, and look at what it says:\n        {}",
+        launch.directory,
+        crate::holder::with_password(&launch.command, launch.needs_password)
     );
     let id = launch.process_id;
     match launch.process() {
@@ -311,9 +316,10 @@ fn start_again(dead: &Node, nodes: &[NodeStatus]) -> String {
                 format!("--data-dir={}", data.display()),
                 format!("--coordination={}", coordination.display()),
             ];
+            let needs_password = nodes.iter().any(|status| requires_password(status) == Some(true));
             format!(
                 "{START_UNLESS_IT_RUNS}start it again, and look at what it says:\n        {}",
-                crate::holder::shell(&words)
+                crate::holder::with_password(&crate::holder::shell(&words), needs_password)
             )
         }
         _ => format!(

@@ -18,6 +18,10 @@ use model::NodeId;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::CliError;
+use crate::stop_signals::STOP_WITH_STDIN;
+
+/// The variable that holds the password of Redis clients.
+pub(crate) const PASSWORD_VARIABLE: &str = "TONTINE_PASSWORD";
 
 /// The lock of a whole `dev` cluster, below its data directory.
 const DEV_LOCK: &str = "dev.lock";
@@ -168,7 +172,9 @@ fn repeatable(words: impl Iterator<Item = String>) -> Vec<String> {
     let mut kept = Vec::new();
     let mut is_secret = false;
     for word in words {
-        if std::mem::take(&mut is_secret) || word == crate::stop_signals::STOP_WITH_STDIN {
+        // A node that stopped requiring a password needs to be told so once.
+        let for_one_start = [STOP_WITH_STDIN, "--no-password"].contains(&word.as_str());
+        if std::mem::take(&mut is_secret) || for_one_start {
             continue;
         }
         is_secret = word == "--password";
@@ -188,6 +194,15 @@ pub(crate) fn shell(words: &[String]) -> String {
         if plain(word) { word.clone() } else { format!("'{}'", word.replace('\'', "'\\''")) }
     };
     words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+/// A command for a shell that hands its password on to the node, if the node needs one. Where the variable is not set
+/// the node gets an empty password, and refuses to start with it.
+pub(crate) fn with_password(command: &str, needs_password: bool) -> String {
+    match needs_password {
+        true => format!("{PASSWORD_VARIABLE}=\"${PASSWORD_VARIABLE}\" {command}"),
+        false => command.to_owned(),
+    }
 }
 
 fn launch_path(coordination_dir: &Path, node: NodeId) -> PathBuf {
@@ -244,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_note_on_a_start_holds_no_password() {
-        let words = "tontine node --password secret --id=2 --stop-with-stdin --password=secret";
+        let words = "tontine node --password secret --id=2 --stop-with-stdin --no-password --password=secret";
         let kept = repeatable(words.split(' ').map(str::to_owned));
         assert_eq!(kept, ["tontine", "node", "--id=2"]);
     }
@@ -261,6 +276,10 @@ mod tests {
 
     #[test]
     fn commands_can_be_pasted_into_a_shell() {
+        let plain = with_password("tontine node", false);
+        assert_eq!(plain, "tontine node");
+        let asked = with_password("tontine node", true);
+        assert_eq!(asked, r#"TONTINE_PASSWORD="$TONTINE_PASSWORD" tontine node"#);
         let words = ["/a b/tontine", "node", "--id=2", "", "it's"].map(str::to_owned);
         assert_eq!(shell(&words), r"'/a b/tontine' node --id=2 '' 'it'\''s'");
     }

@@ -5,6 +5,8 @@ use std::time::Duration;
 use storage::Durability;
 
 use crate::durations;
+use crate::failure::CliError;
+use crate::holder::PASSWORD_VARIABLE;
 use crate::limits::LimitSettings;
 use crate::server::EngineKind;
 
@@ -22,9 +24,12 @@ pub struct NodeSettings {
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=512), value_name = "THREADS")]
     pub workers: Option<u16>,
     /// Password that Redis clients must give; by default none. The variable TONTINE_PASSWORD keeps it off the process
-    /// list.
-    #[arg(long, env = "TONTINE_PASSWORD", hide_env_values = true)]
+    /// list. A node remembers that it needs one, and does not start without one again.
+    #[arg(long, env = PASSWORD_VARIABLE, hide_env_values = true)]
     pub password: Option<String>,
+    /// Start without a password, also nodes that remember that Redis clients needed one. They stop requiring one.
+    #[arg(long)]
+    pub no_password: bool,
     /// How much a node takes in.
     #[command(flatten)]
     pub limits: LimitSettings,
@@ -52,6 +57,24 @@ impl NodeSettings {
     pub(crate) fn workers_each(&self, nodes: usize) -> usize {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         self.workers.map_or((cores / nodes.max(1)).max(1), usize::from)
+    }
+
+    /// The password that Redis clients must give, if any.
+    ///
+    /// # Errors
+    /// When it is empty, as it is where a script's variable was never set, and when it is both given and given up.
+    pub(crate) fn checked_password(&self) -> Result<Option<String>, CliError> {
+        match &self.password {
+            Some(password) if password.is_empty() => Err(CliError::Usage(format!(
+                "the password for Redis clients is empty; set {PASSWORD_VARIABLE} to the cluster's password, or unset it \
+                 if Redis clients need none"
+            ))),
+            Some(_) if self.no_password => Err(CliError::Usage(format!(
+                "--no-password and a password contradict each other; leave out --no-password, or unset \
+                 {PASSWORD_VARIABLE} and leave out --password"
+            ))),
+            password => Ok(password.clone()),
+        }
     }
 
     /// The settings as arguments of another `tontine`.

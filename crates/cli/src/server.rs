@@ -45,6 +45,8 @@ pub(crate) struct NodeSpec {
     pub(crate) durability: Durability,
     pub(crate) workers: usize,
     pub(crate) password: Option<String>,
+    /// Whether a node that remembers that it needs a password may start without one.
+    pub(crate) no_password: bool,
     pub(crate) limits: LimitSettings,
     pub(crate) hedge_after: Duration,
     pub(crate) repair_period: Duration,
@@ -159,6 +161,7 @@ async fn open(spec: &NodeSpec, ports: &Ports, port: u16) -> Result<Arc<Node>, Cl
         process_id: std::process::id(),
         ..RespOptions::default()
     };
+    config.may_stop_requiring_password = spec.no_password;
     config.coordinator.hedge_after = spec.hedge_after;
     config.antientropy.period = spec.repair_period;
     config.installation = Installation {

@@ -10,6 +10,7 @@
 //! cluster dev
 //! node 2
 //! incarnation 1763754000123
+//! password required      (only while Redis clients must give one)
 //! holds 9c01d2... stores/default   (each engine that lies here, with its number)
 //! births 5120            (only after a clean stop)
 //! token 3f81a9           (only after a clean stop)
@@ -37,6 +38,10 @@
 //! the identity says anything new, so a start that ends in between finds the same again.
 //!
 //! Of a store with one replica an operator may bring back what was set aside (`bring_back`).
+//!
+//! Nor does a restart know that the start before it had a password, which comes from the environment. So the directory
+//! remembers that Redis clients must give one, and a start without it is refused. It remembers neither the password nor
+//! a hash of it: whoever steals a disk could try passwords against a hash for as long as they like.
 //!
 //! A directory that holds other things, and nothing of a node, is a mistyped path and is refused (`occupied`).
 //!
@@ -99,6 +104,16 @@ pub enum IdentityError {
         /// What to do.
         advice: String,
     },
+    /// Redis clients had to give a password, and this start has none.
+    #[error(
+        "{node} was last started with a password for Redis clients, and this start has none, so it would serve \
+         everybody; set TONTINE_PASSWORD to the cluster's password and start it again, or give --no-password to stop \
+         requiring one"
+    )]
+    PasswordMissing {
+        /// Node that owns the directory.
+        node: NodeId,
+    },
     /// It holds records, and the engine that shall be used would forget them.
     #[error(
         "the data directory holds records in {engine:?}, which this engine would neither read nor keep up to date; \
@@ -130,6 +145,8 @@ pub(crate) struct Identity {
     incarnation: u64,
     births_used: u64,
     contents: String,
+    /// Whether a later start needs a password.
+    password_required: bool,
     holds: Holds,
     /// What must not be served any more.
     unfit: Vec<String>,
@@ -158,6 +175,7 @@ struct Remembered {
     incarnation: u64,
     /// Below which the engines lie, in directories whose records an earlier version set aside.
     contents: String,
+    password_required: bool,
     holds: Holds,
     births: Option<u64>,
     token: Option<u64>,
@@ -231,6 +249,7 @@ impl Identity {
             incarnation: 0,
             births_used: 0,
             contents,
+            password_required: false,
             holds,
             unfit: Vec::new(),
             _lock: lock,
@@ -244,6 +263,17 @@ impl Identity {
             Some(engine) => Err(IdentityError::OtherEngine { engine: engine.clone() }),
             None => Ok(()),
         }
+    }
+
+    /// Settles whether Redis clients must give a password from this start on. `may_stop`: whether an operator said that
+    /// a directory that remembers one may go on without it. [`Identity::begin`] makes it durable.
+    pub(crate) fn require_password(&mut self, has_one: bool, may_stop: bool) -> Result<(), IdentityError> {
+        let required_before = self.remembered.as_ref().is_some_and(|found| found.password_required);
+        if required_before && !has_one && !may_stop {
+            return Err(IdentityError::PasswordMissing { node: self.node });
+        }
+        self.password_required = has_one;
+        Ok(())
     }
 
     /// Which of the engines are gone, given what was found under their names. One that was never named is new.
@@ -358,6 +388,9 @@ impl Identity {
         if !self.contents.is_empty() {
             text.push_str(&format!("contents {}\n", self.contents));
         }
+        if self.password_required {
+            text.push_str("password required\n");
+        }
         for (name, number) in &self.holds {
             text.push_str(&format!("holds {number:016x} {name}\n"));
         }
@@ -447,6 +480,7 @@ fn parse(text: &str) -> Result<Remembered, IdentityError> {
             .ok_or_else(|| damaged("it names no node"))?,
         incarnation: number("incarnation").ok_or_else(|| damaged("it names no incarnation"))?,
         contents: field("contents").unwrap_or_default(),
+        password_required: field("password").is_some(),
         holds: text[..body_end].lines().filter_map(held).collect(),
         births: number("births"),
         token: number("token"),
@@ -472,6 +506,7 @@ mod tests {
             node: NodeId(1),
             incarnation,
             contents: String::new(),
+            password_required: false,
             holds: Holds::new(),
             births: stopped.map(|_| 5),
             token: stopped,

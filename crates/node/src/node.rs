@@ -85,6 +85,9 @@ pub struct NodeConfig {
     pub coordinator: CoordinatorOptions,
     /// The Redis door.
     pub resp: resp::RespOptions,
+    /// Whether it may start without a password for Redis clients although its directory remembers that they needed one.
+    /// Default: no.
+    pub may_stop_requiring_password: bool,
     /// Where it runs; its status says so.
     pub installation: Installation,
 }
@@ -114,6 +117,7 @@ impl NodeConfig {
             limits: AdmissionLimits::default(),
             coordinator: CoordinatorOptions::default(),
             resp: resp::RespOptions::default(),
+            may_stop_requiring_password: false,
             installation: Installation::default(),
         }
     }

@@ -55,6 +55,8 @@ codes! {
         "The store wants more replicas than the cluster has nodes.";
     NodeDown "node-down" Bad
         "The node does not answer.";
+    PasswordMissing "password-missing" Bad
+        "The node serves Redis clients without a password, while other nodes require one.";
     StorageStopped "storage-stopped" Bad
         "A write or a sync of the node failed, and its storage has stopped.";
     DiskFull "disk-full" Bad

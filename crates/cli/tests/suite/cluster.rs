@@ -134,6 +134,8 @@ pub(crate) struct Cluster {
     pub(crate) base: u16,
     pub(crate) nodes: u16,
     pub(crate) arguments: Vec<String>,
+    /// Variables that `dev` is started with.
+    environment: Vec<(&'static str, &'static str)>,
     pub(crate) folder: TempDir,
     /// Process ids of the nodes, if they are processes of their own.
     pids: Vec<u32>,
@@ -199,6 +201,15 @@ impl Cluster {
 
     /// Starts a new cluster with further arguments of `dev`.
     pub(crate) fn with(nodes: u16, further: &[&str]) -> Cluster {
+        Cluster::with_environment(nodes, further, &[])
+    }
+
+    /// As [`Self::with`], with variables in the environment of `dev`.
+    pub(crate) fn with_environment(
+        nodes: u16,
+        further: &[&str],
+        environment: &[(&'static str, &'static str)],
+    ) -> Cluster {
         let folder = tempfile::tempdir().unwrap();
         let base = free_port_base();
         let data = folder.path().join("data");
@@ -207,8 +218,9 @@ impl Cluster {
             arguments.push(format!("--data-dir={}", data.display()));
         }
         arguments.extend(further.iter().map(|&word| word.to_owned()));
-        let (dev, pids) = start_dev(&arguments, &folder, nodes);
-        Cluster { restarted: BTreeMap::new(), dev, base, nodes, arguments, folder, pids }
+        let (dev, pids) = start_dev(&arguments, environment, &folder, nodes);
+        let (restarted, environment) = (BTreeMap::new(), environment.to_vec());
+        Cluster { restarted, dev, base, nodes, arguments, environment, folder, pids }
     }
 
     /// Stops the cluster cleanly and starts it again.
@@ -225,7 +237,12 @@ impl Cluster {
 
     /// Starts it again as it was started.
     pub(crate) fn start_again(&mut self) {
-        (self.dev, self.pids) = start_dev(&self.arguments, &self.folder, self.nodes);
+        (self.dev, self.pids) = start_dev(&self.arguments, &self.environment, &self.folder, self.nodes);
+    }
+
+    /// Variables that `dev` is started with from now on.
+    pub(crate) fn set_environment(&mut self, environment: &[(&'static str, &'static str)]) {
+        self.environment = environment.to_vec();
     }
 
     /// Kills a node's process outright. Node ids begin with 1.
@@ -285,11 +302,21 @@ impl Cluster {
 
     /// As [`Self::start_node_again`], with further variables in its environment.
     pub(crate) fn start_node_with(&mut self, node: usize, environment: &[(&str, &Path)]) {
+        self.start_node_as(node, &[], environment);
+    }
+
+    /// As [`Self::start_node_again`], with further arguments.
+    pub(crate) fn start_node_with_words(&mut self, node: usize, further: &[&str]) {
+        self.start_node_as(node, further, &[]);
+    }
+
+    fn start_node_as(&mut self, node: usize, further: &[&str], environment: &[(&str, &Path)]) {
         let command_line = self.start_command(node);
         self.await_end(node);
-        let mut words = command_line.split(' ');
+        // The variable in front, if any, is for a shell.
+        let mut words = command_line.split(' ').skip_while(|word| word.starts_with("TONTINE_PASSWORD="));
         let mut command = Command::new(words.next().unwrap());
-        command.args(words).envs(environment.iter().copied());
+        command.args(words).args(further).envs(environment.iter().copied());
         let process = Process::start(&mut command, self.folder.path().join(format!("node-{node}.stderr")));
         process.await_line(&format!("node {node}"));
         self.pids[node - 1] = process.id();
@@ -382,8 +409,15 @@ pub(crate) fn tontine(arguments: &[&str]) -> Answer {
     Answer::of(command(arguments).stdin(Stdio::null()).output().unwrap())
 }
 
-fn start_dev(arguments: &[String], folder: &TempDir, nodes: u16) -> (Process, Vec<u32>) {
-    let dev = Process::start(Command::new(TONTINE).args(arguments), folder.path().join("dev.stderr"));
+fn start_dev(
+    arguments: &[String],
+    environment: &[(&str, &str)],
+    folder: &TempDir,
+    nodes: u16,
+) -> (Process, Vec<u32>) {
+    let mut command = Command::new(TONTINE);
+    command.args(arguments).envs(environment.iter().copied());
+    let dev = Process::start(&mut command, folder.path().join("dev.stderr"));
     dev.await_line("Ctrl-C stops the cluster");
     if !arguments.iter().any(|word| word == "--separate-processes") {
         return (dev, Vec::new());

@@ -14,6 +14,7 @@ mod keys;
 mod lifecycle;
 mod load;
 mod observe;
+mod passwords;
 mod protocols;
 mod real_input;
 mod refusals;

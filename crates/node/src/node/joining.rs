@@ -89,6 +89,7 @@ pub(super) async fn join(
     coordination: &dyn CoordinationService,
 ) -> Result<Joined, StartError> {
     let mut identity = Identity::open(disk.clone(), &config.cluster, config.id)?;
+    identity.require_password(config.resp.password.is_some(), config.may_stop_requiring_password)?;
     let cluster = find_cluster(config, &**disk, coordination).await?;
     // Engines that forget have nothing that could be gone.
     let (mut gone, back) = match engines.forget() {

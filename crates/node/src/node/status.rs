@@ -27,6 +27,7 @@ impl Node {
             "place": self.config.installation,
             "native_connections": self.links(),
             "resp_connections": self.resp.connections(),
+            "password_required": self.config.resp.password.is_some(),
             "requests_running": load.requests,
             "request_bytes": load.bytes,
             "resp_commands_total": self.resp.commands(),
