@@ -30,7 +30,7 @@ use wire::messages::{self, Gossiped, Peer, Request, Response};
 
 use crate::events::{Event, Events};
 use crate::front::Adopt;
-use crate::metrics::{Counter, Kind, Metrics};
+use crate::metrics::{Counter, Metrics};
 use crate::view::CurrentView;
 
 /// Longest pause before gossip tries a node again that it cannot reach: short, because a second of refused
@@ -88,12 +88,12 @@ struct Counts {
 
 impl Counts {
     fn register(metrics: &Metrics) -> Counts {
-        let counter = |name, help| metrics.counter(name, help, &[]);
+        let counter = |name| metrics.counter(name, &[]);
         Counts {
-            exchanges: counter("tontine_gossip_exchanges_total", "Tables sent to a peer."),
-            failures: counter("tontine_gossip_exchanges_failed_total", "Tables that were not answered."),
-            suspicions: counter("tontine_gossip_suspicions_total", "Times that a peer became suspected."),
-            downs: counter("tontine_gossip_downs_total", "Times that a peer was believed down."),
+            exchanges: counter("tontine_gossip_exchanges_total"),
+            failures: counter("tontine_gossip_exchanges_failed_total"),
+            suspicions: counter("tontine_gossip_suspicions_total"),
+            downs: counter("tontine_gossip_downs_total"),
         }
     }
 }
@@ -125,8 +125,7 @@ impl Gossip {
         for state in [State::Alive, State::Suspected, State::Down, State::Left] {
             let weak = Arc::downgrade(&gossip);
             let count = move || weak.upgrade().map_or(0, |gossip| gossip.count(state)) as f64;
-            let help = "Other nodes by what is believed about them.";
-            metrics.watch(Kind::Gauge, "tontine_gossip_nodes", help, &[("state", state.name())], count);
+            metrics.watch("tontine_gossip_nodes", &[("state", state.name())], count);
         }
         gossip
     }

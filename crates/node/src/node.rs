@@ -37,6 +37,8 @@ use wire::messages::Peer;
 use crate::antientropy::{self, AntiEntropy, AntiEntropyOptions};
 use crate::collection::{Collection, CollectionOptions};
 use crate::doors::native::{Service, Telling};
+use crate::doors::numbers::DoorNumbers;
+use crate::doors::refusals::Refusals;
 use crate::doors::resp;
 use crate::engines::Engines;
 use crate::events::{Event, Events};
@@ -141,6 +143,8 @@ pub struct Node {
     offered: Offers,
     events: Arc<Events>,
     metrics: Arc<Metrics>,
+    /// Over all doors of all workers.
+    refusals: Arc<Refusals>,
     gossip: Arc<Gossip>,
     /// How late its workers are.
     pulse: Arc<Pulse>,
@@ -187,6 +191,7 @@ impl Node {
         events.record(Event::NodeStarted { incarnation: stamper.incarnation(), generation });
         come_back.into_iter().for_each(|event| events.record(event));
         let metrics = Metrics::new();
+        let refusals = Refusals::new(config.id, &metrics);
         let incarnation = stamper.incarnation();
         let (clock, seen) = (ports.clock.clone(), view.clone());
         let gossip = Gossip::new(config.id, incarnation, clock, seen, events.clone(), &metrics);
@@ -229,6 +234,7 @@ impl Node {
             offered,
             events,
             metrics,
+            refusals,
             gossip,
             pulse,
             gossips: AtomicBool::new(false),
@@ -268,6 +274,9 @@ impl Node {
         let coordinator = Coordinator::sharing(Arc::new(replicas), ports.clone(), options, repairs);
         let front = Arc::new(Front::new(self.replica.clone(), peers, coordinator, adopt));
         let weak = Arc::downgrade(self);
+        let numbers =
+            |door| DoorNumbers::new(door, &self.metrics, self.refusals.clone(), ports.clock.clone());
+        let (native, redis) = (numbers("native"), numbers("redis"));
         let service = Service {
             front: front.clone(),
             collection: self.collection.get().expect("a started node collects").clone(),
@@ -280,9 +289,10 @@ impl Node {
                 metrics: self.metrics.clone(),
             },
             requests,
+            numbers: native,
             antientropy: self.antientropy.clone(),
         };
-        Worker { service, door: resp::Door::new(front, self.resp.clone()) }
+        Worker { service, door: resp::Door::new(front, self.resp.clone(), redis) }
     }
 
     /// What is done for other nodes when nobody asks: hints are delivered over links of their own, so that they do not
@@ -470,6 +480,7 @@ impl Node {
     /// When something could not be made durable; the next start then treats this one as a crash.
     pub async fn stop(&self) -> Result<(), StartError> {
         self.stopping.store(true, Ordering::Relaxed);
+        self.refusals.tell(self.ports.clock.now(), true);
         self.antientropy.close();
         if let Some(handoffs) = self.handoffs.get() {
             handoffs.stop();

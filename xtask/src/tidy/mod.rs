@@ -19,6 +19,7 @@ mod links;
 mod logs;
 mod manifest;
 mod markdown;
+mod metrics;
 mod names;
 mod quorums;
 mod sentences;
@@ -76,6 +77,7 @@ pub const RULES: &[Rule] = &[
     (logs::RULE, logs::check),
     (links::RULE, links::check),
     (sentences::RULE, sentences::check),
+    (metrics::RULE, metrics::check),
     (text::PATHS, text::check_paths),
     (text::PROMISES, text::check_promises),
 ];

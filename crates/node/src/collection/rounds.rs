@@ -87,20 +87,11 @@ impl Collection {
         metrics: &Metrics,
         options: CollectionOptions,
     ) -> Arc<Self> {
-        let counter = |name, help| metrics.counter(name, help, &[]);
+        let counter = |name| metrics.counter(name, &[]);
         Arc::new(Collection {
-            rounds: counter(
-                "tontine_collection_rounds_total",
-                "Collection rounds that this node brought to their end.",
-            ),
-            broken: counter(
-                "tontine_collection_rounds_broken_total",
-                "Collection rounds of this node that broke off.",
-            ),
-            records: counter(
-                "tontine_collection_records_total",
-                "Tombstones that rounds of this node removed.",
-            ),
+            rounds: counter("tontine_collection_rounds_total"),
+            broken: counter("tontine_collection_rounds_broken_total"),
+            records: counter("tontine_collection_records_total"),
             waits_for: Mutex::default(),
             cursor: Mutex::default(),
             answers,

@@ -2,4 +2,6 @@
 //! requests of [`crate::front::Front`].
 
 pub mod native;
+pub(crate) mod numbers;
+pub(crate) mod refusals;
 pub mod resp;

@@ -106,18 +106,12 @@ pub struct Account {
 impl Handoffs {
     /// Nothing is delivered before [`Handoffs::start`].
     pub fn new(parts: HandoffParts) -> Arc<Self> {
-        let counter = |name, help| parts.metrics.counter(name, help, &[]);
+        let counter = |name| parts.metrics.counter(name, &[]);
         let handoffs = Handoffs {
-            delivered: counter("tontine_handoff_hints_delivered_total", "Hints that their targets took."),
-            readdressed: counter(
-                "tontine_handoff_hints_readdressed_total",
-                "Hints that were parked for the present replicas instead.",
-            ),
-            expired: counter(
-                "tontine_handoff_hints_expired_total",
-                "Hints given up as too old, held by W other replicas.",
-            ),
-            failed: counter("tontine_handoff_batches_failed_total", "Batches of which hints stayed."),
+            delivered: counter("tontine_handoff_hints_delivered_total"),
+            readdressed: counter("tontine_handoff_hints_readdressed_total"),
+            expired: counter("tontine_handoff_hints_expired_total"),
+            failed: counter("tontine_handoff_batches_failed_total"),
             couriers: Mutex::default(),
             stopped: AtomicBool::new(false),
             refused_told: Mutex::default(),

@@ -5,96 +5,86 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use protocol::gossip::Load;
 
+use storage::EngineStats;
+
 use super::Node;
-use crate::metrics::{Counter, Kind};
+use crate::metrics::Counter;
 
 impl Node {
     /// Shows what the node's parts count anyway.
     pub(super) fn watch_numbers(self: &Arc<Self>) {
         self.watch_collection();
-        let watch = |kind, name, help, read: fn(&Node) -> u64| {
+        self.watch_room();
+        let watch = |name, read: fn(&Node) -> u64| {
             let weak = Arc::downgrade(self);
-            self.metrics
-                .watch(kind, name, help, &[], move || weak.upgrade().map_or(0.0, |node| read(&node) as f64));
+            self.metrics.watch(name, &[], move || weak.upgrade().map_or(0.0, |node| read(&node) as f64));
         };
-        watch(Kind::Gauge, "tontine_node_uptime_seconds", "Since the node started.", |node| {
-            node.ports.clock.now().since(node.started).as_secs()
-        });
-        watch(Kind::Gauge, "tontine_node_generation", "Of the cluster document it goes by.", |node| {
-            node.replica.view().generation().0
-        });
-        watch(Kind::Gauge, "tontine_node_links", "Links of the native protocol now.", |node| {
-            node.links() as u64
-        });
-        watch(Kind::Counter, "tontine_resp_commands_total", "Commands of Redis clients.", |node| {
-            node.resp.commands()
-        });
-        watch(Kind::Gauge, "tontine_handoff_hints_pending", "Hints held for other nodes.", |node| {
+        watch("tontine_node_uptime_seconds", |node| node.ports.clock.now().since(node.started).as_secs());
+        watch("tontine_node_generation", |node| node.replica.view().generation().0);
+        watch("tontine_node_links", |node| node.links() as u64);
+        watch("tontine_resp_commands_total", |node| node.resp.commands());
+        watch("tontine_handoff_hints_pending", |node| {
             node.replica.hints().pending().into_iter().map(|(_, count)| count).sum()
         });
-        watch(Kind::Gauge, "tontine_handoff_hint_bytes", "Bytes of hints held for other nodes.", |node| {
-            node.replica.hints().engine().stats().live_bytes
+        watch("tontine_handoff_hint_bytes", |node| node.replica.hints().engine().stats().live_bytes);
+        watch("tontine_handoff_hints_damaged_total", |node| node.replica.hints().damaged());
+        watch("tontine_handoff_hints_refused_total", |node| node.replica.hints().refused());
+        watch("tontine_repair_reads_total", |node| node.repairs.begun());
+        watch("tontine_repair_reads_refused_total", |node| node.repairs.refused());
+        watch("tontine_expiry_keys_pending", |node| {
+            node.replica.view().get().stores().iter().map(|store| store.expiring_known() as u64).sum()
         });
-        watch(Kind::Counter, "tontine_handoff_hints_damaged_total", "Damaged hints forgotten.", |node| {
-            node.replica.hints().damaged()
-        });
-        watch(Kind::Counter, "tontine_handoff_hints_refused_total", "Hints refused at the limit.", |node| {
-            node.replica.hints().refused()
-        });
-        watch(Kind::Counter, "tontine_repair_reads_total", "Stale replicas repaired by gets.", |node| {
-            node.repairs.begun()
-        });
-        watch(Kind::Counter, "tontine_repair_reads_refused_total", "Read repairs over the limit.", |node| {
-            node.repairs.refused()
-        });
-        watch(
-            Kind::Gauge,
-            "tontine_expiry_keys_pending",
-            "Keys that wait for their time to be over.",
-            |node| node.replica.view().get().stores().iter().map(|store| store.expiring_known() as u64).sum(),
-        );
-        watch(Kind::Counter, "tontine_expiry_values_reaped_total", "Expired values reaped.", |node| {
+        watch("tontine_expiry_values_reaped_total", |node| {
             node.replica.view().get().stores().iter().map(|store| store.reaped().values).sum()
         });
-        watch(
-            Kind::Counter,
-            "tontine_expiry_bytes_reaped_total",
-            "Bytes of expired values reaped.",
-            |node| node.replica.view().get().stores().iter().map(|store| store.reaped().bytes).sum(),
-        );
-        watch(Kind::Counter, "tontine_node_events_total", "Events recorded.", |node| node.events.recorded());
-        watch(
-            Kind::Counter,
-            "tontine_node_requests_total",
-            "Requests of the native protocol.",
-            Node::requests,
-        );
+        watch("tontine_expiry_bytes_reaped_total", |node| {
+            node.replica.view().get().stores().iter().map(|store| store.reaped().bytes).sum()
+        });
+        watch("tontine_node_events_total", |node| node.events.recorded());
+        watch("tontine_node_requests_total", Node::requests);
+    }
+
+    /// What its stores and its disk hold, and what the disk can still take.
+    fn watch_room(self: &Arc<Self>) {
+        let each = |name, read: fn(EngineStats) -> u64| {
+            let weak = Arc::downgrade(self);
+            self.metrics.watch_each(name, move || {
+                let Some(node) = weak.upgrade() else { return Vec::new() };
+                let view = node.replica.view().get();
+                let stores = view.stores().iter();
+                stores
+                    .map(|store| (store.definition().name.to_string(), read(store.engine().stats()) as f64))
+                    .collect()
+            });
+        };
+        each("tontine_store_records", |stats| stats.records);
+        each("tontine_store_live_bytes", |stats| stats.live_bytes);
+        each("tontine_store_disk_bytes", |stats| stats.disk_bytes);
+        each("tontine_store_memory_bytes", |stats| stats.memory_bytes);
+        let watch = |name, read: fn(&Node) -> u64| {
+            let weak = Arc::downgrade(self);
+            self.metrics.watch(name, &[], move || weak.upgrade().map_or(0.0, |node| read(&node) as f64));
+        };
+        watch("tontine_resp_connections", |node| node.resp.connections() as u64);
+        watch("tontine_disk_available_bytes", |node| node.disk.available_bytes());
+        // Where nobody knows how much room there is, as in memory, what the system says is free is the best guess.
+        watch("tontine_disk_room_bytes", |node| node.room().0.unwrap_or_else(|| node.disk.available_bytes()));
+        watch("tontine_disk_failed", |node| u64::from(node.room().1.is_some()));
     }
 
     /// How collection stands.
     fn watch_collection(self: &Arc<Self>) {
-        let watch = |kind, name, help, read: fn(&Node) -> u64| {
+        let watch = |name, read: fn(&Node) -> u64| {
             let weak = Arc::downgrade(self);
-            self.metrics
-                .watch(kind, name, help, &[], move || weak.upgrade().map_or(0.0, |node| read(&node) as f64));
+            self.metrics.watch(name, &[], move || weak.upgrade().map_or(0.0, |node| read(&node) as f64));
         };
-        watch(
-            Kind::Gauge,
-            "tontine_collection_tombstones_pending",
-            "Keys that are nothing but tombstones and wait to be forgotten.",
-            |node| {
-                node.replica.view().get().stores().iter().map(|store| store.tombstones_known() as u64).sum()
-            },
-        );
-        watch(Kind::Gauge, "tontine_collection_epoch", "The collection epoch it goes by.", |node| {
-            node.replica.epochs().tag().0
+        watch("tontine_collection_tombstones_pending", |node| {
+            node.replica.view().get().stores().iter().map(|store| store.tombstones_known() as u64).sum()
         });
-        watch(
-            Kind::Gauge,
-            "tontine_collection_rounds_waiting",
-            "1 while rounds wait for a node that is away or has not compared its epoch.",
-            |node| node.collection.get().map_or(0, |collection| u64::from(collection.is_waiting())),
-        );
+        watch("tontine_collection_epoch", |node| node.replica.epochs().tag().0);
+        watch("tontine_collection_rounds_waiting", |node| {
+            node.collection.get().map_or(0, |collection| u64::from(collection.is_waiting()))
+        });
     }
 
     /// Requests of the native protocol so far, over all workers.
@@ -108,6 +98,7 @@ impl Node {
         let before = Mutex::new((self.started, 0_u64));
         move || {
             let Some(node) = weak.upgrade() else { return Load::default() };
+            node.refusals.tell(node.ports.clock.now(), false);
             let (now, operations) = (node.ports.clock.now(), node.requests() + node.resp.commands());
             let (since, counted) = std::mem::replace(&mut *before.lock(), (now, operations));
             let millis = now.since(since).as_millis().max(1) as u64;

@@ -50,7 +50,7 @@ impl Node {
     }
 
     /// Bytes that writes may take before they are refused, where that is known, and why storage has stopped, if it has.
-    fn room(&self) -> (Option<u64>, Option<String>) {
+    pub(super) fn room(&self) -> (Option<u64>, Option<String>) {
         let view = self.replica.view().get();
         let engines = view.stores().iter().map(|store| store.engine()).chain([self.replica.hints().engine()]);
         let (mut room, mut stopped) = (None, None);

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use client::peers::{Call, CallError};
 use futures_util::future::{Either, select};
 use model::limits::{FRAME_BYTES_MAX, KEY_BYTES_MAX};
-use model::{Key, Value};
+use model::{Key, Moment, Value};
 use protocol::admission::{self, Admission, Connection, Permit};
 use runtime::{Link, LinkSender, NetworkError, Ports};
 use wire::error::ErrorCode;
@@ -30,6 +30,7 @@ use wire::messages::{
 
 use crate::antientropy::AntiEntropy;
 use crate::collection::Collection;
+use crate::doors::numbers::{Burst, DoorNumbers, Operation};
 use crate::front::{Entry, Front};
 use crate::metrics::Counter;
 use crate::stores::WriteOrder;
@@ -67,6 +68,8 @@ pub struct Service {
     pub telling: Telling,
     /// Requests of this worker.
     pub requests: Counter,
+    /// How long its answers take.
+    pub(crate) numbers: Arc<DoorNumbers>,
     /// This node's part in collection rounds.
     pub(crate) collection: Arc<Collection>,
 }
@@ -85,6 +88,7 @@ impl Service {
         match self.admission.connect() {
             Ok(connection) => self.serve_admitted(link, connection).await,
             Err(full) => {
+                self.numbers.refused(ErrorCode::TooManyConnections);
                 let failure = Failure::new(ErrorCode::TooManyConnections, full.to_string());
                 send(&*link.sender, 0, &Response::Failure(failure));
                 self.part(link).await;
@@ -117,14 +121,18 @@ impl Service {
         let mut rest =
             Rest::new(served.service.ports.clock.clone(), served.service.admission.limits().rest_time_max);
         let mut window = window::Window::new();
+        let mut burst = Burst::new(served.service.numbers.clone());
         loop {
             let receiver = &mut link.receiver;
             let received = poll_fn(|context| match receiver.poll_receive(context) {
                 Poll::Ready(received) => Poll::Ready(Some(received)),
-                Poll::Pending => match receiver.begun() {
-                    Some((which, come)) => rest.poll(which, come, context).map(|()| None),
-                    None => Poll::Pending,
-                },
+                Poll::Pending => {
+                    burst.settle();
+                    match receiver.begun() {
+                        Some((which, come)) => rest.poll(which, come, context).map(|()| None),
+                        None => Poll::Pending,
+                    }
+                }
             });
             let Some(received) = received.await else {
                 tracing::warn!(peer = %link.peer, "link closed: the rest of a frame did not come");
@@ -143,7 +151,7 @@ impl Service {
                     if !request_id(&frame).is_none_or(|id| window.is_first(id)) {
                         continue;
                     }
-                    if !served.take_in(frame) {
+                    if !served.take_in(frame, &mut burst) {
                         return;
                     }
                 }
@@ -183,6 +191,7 @@ impl Service {
                 Some(entry)
             }
             Err(failure) => {
+                self.numbers.refused(failure.code);
                 tracing::warn!(peer = %link.peer, error = %failure, "handshake refused");
                 send(&*link.sender, id, &Response::Failure(failure));
                 None
@@ -232,31 +241,34 @@ impl Service {
 
 impl Served {
     /// Takes in one request; false when the link cannot go on.
-    fn take_in(&self, frame: Bytes) -> bool {
+    fn take_in(&self, frame: Bytes, burst: &mut Burst) -> bool {
         let (id, bytes) = (request_id(&frame), frame.len());
         let (id, request) = match (decode_request(frame), id) {
             (Ok(decoded), _) => decoded,
             (Err(error), id) => {
                 let failure = Failure::new(error.code(), error.to_string());
-                send(&*self.sender, id.unwrap_or(0), &Response::Failure(failure));
+                self.answer(id.unwrap_or(0), Err(failure));
                 return false;
             }
         };
         self.service.requests.increment();
+        let timed = Operation::of(&request).map(|operation| (operation, burst.began()));
         match request {
             Request::ReplicaGet(_) | Request::Scan(_) => match self.service.front.replica().call(request) {
-                Call::Ready(answer) => self.answer(id, refusal(answer)),
+                Call::Ready(answer) => self.answer_at_once(id, refusal(answer), timed, burst),
                 Call::Pending(future) => {
                     let Some(permit) = self.permit(id, bytes) else { return true };
-                    self.run(id, permit, async move { refusal(future.await) });
+                    self.run(id, permit, timed, async move { refusal(future.await) });
                 }
             },
             // Admitted before it is carried out: what was carried out is not answered with a refusal.
             Request::ReplicaMerge(_) => {
                 let Some(permit) = self.permit(id, bytes) else { return true };
                 match self.service.front.replica().call(request) {
-                    Call::Ready(answer) => self.answer(id, refusal(answer)),
-                    Call::Pending(future) => self.run(id, permit, async move { refusal(future.await) }),
+                    Call::Ready(answer) => self.answer_at_once(id, refusal(answer), timed, burst),
+                    Call::Pending(future) => {
+                        self.run(id, permit, timed, async move { refusal(future.await) })
+                    }
                 }
             }
             Request::Ping(_) => self.answer(id, Ok(Response::Pong(Pong {}))),
@@ -276,7 +288,7 @@ impl Served {
             | Request::AntiEntropyGet(_)
             | Request::AntiEntropyControl(_) => {
                 let Some(permit) = self.permit(id, bytes) else { return true };
-                self.run(id, permit, self.service.antientropy.clone().answer(request));
+                self.run(id, permit, None, self.service.antientropy.clone().answer(request));
             }
             Request::Hello(_) => {
                 let detail = "hello comes once, as the first request on a connection";
@@ -288,7 +300,7 @@ impl Served {
             Request::EventsGet(get) => {
                 let Some(permit) = self.permit(id, bytes) else { return true };
                 let (telling, clock) = (self.service.telling.clone(), self.service.ports.clock.clone());
-                self.run(id, permit, async move { Ok(telling.events(get, clock).await) });
+                self.run(id, permit, None, async move { Ok(telling.events(get, clock).await) });
             }
             step if self.entry == Entry::Passed && is_round_step(&step) => {
                 return self.take_step(id, bytes, step);
@@ -296,7 +308,7 @@ impl Served {
             coordinated => {
                 let Some(permit) = self.permit(id, bytes) else { return true };
                 let (front, entry) = (self.service.front.clone(), self.entry);
-                self.run(id, permit, async move { coordinate(&front, coordinated, entry).await });
+                self.run(id, permit, timed, async move { coordinate(&front, coordinated, entry).await });
             }
         }
         true
@@ -314,8 +326,9 @@ impl Served {
     fn take_step(&self, id: u64, bytes: usize, step: Request) -> bool {
         if let Some(permit) = self.permit(id, bytes) {
             let (collection, sender) = (self.service.collection.clone(), self.sender.clone());
+            let numbers = self.service.numbers.clone();
             self.service.ports.tasks.spawn_background(Box::pin(async move {
-                let answer = collection.answers.answer(step).await.unwrap_or_else(Response::Failure);
+                let answer = counted(&numbers, collection.answers.answer(step).await);
                 drop(permit);
                 send(&*sender, id, &answer);
             }));
@@ -339,19 +352,42 @@ impl Served {
         &self,
         id: u64,
         permit: Permit,
+        timed: Timed,
         request: impl Future<Output = Result<Response, Failure>> + Send + 'static,
     ) {
-        let sender = self.sender.clone();
+        let (sender, numbers) = (self.sender.clone(), self.service.numbers.clone());
         self.service.ports.tasks.spawn(Box::pin(async move {
-            let answer = request.await.unwrap_or_else(Response::Failure);
+            let answer = counted(&numbers, request.await);
             drop(permit);
             send(&*sender, id, &answer);
+            if let Some((operation, began)) = timed {
+                numbers.took(operation, began);
+            }
         }));
     }
 
     fn answer(&self, id: u64, answer: Result<Response, Failure>) {
-        send(&*self.sender, id, &answer.unwrap_or_else(Response::Failure));
+        send(&*self.sender, id, &counted(&self.service.numbers, answer));
     }
+
+    /// Answers before the next frame is read: together with what came with it.
+    fn answer_at_once(&self, id: u64, answer: Result<Response, Failure>, timed: Timed, burst: &mut Burst) {
+        self.answer(id, answer);
+        if let Some((operation, _)) = timed {
+            burst.answered(operation);
+        }
+    }
+}
+
+/// What a request does and when it arrived, if its latency is measured.
+type Timed = Option<(Operation, Moment)>;
+
+/// An answer as it is sent, counted if it is a refusal.
+fn counted(numbers: &DoorNumbers, answer: Result<Response, Failure>) -> Response {
+    answer.unwrap_or_else(|failure| {
+        numbers.refused(failure.code);
+        Response::Failure(failure)
+    })
 }
 
 /// Why a request was not admitted, as it goes to whoever sent it.

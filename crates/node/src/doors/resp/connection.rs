@@ -18,6 +18,7 @@ use std::task::{Context, Poll};
 use bytes::BytesMut;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use model::Moment;
 use protocol::admission::{Connection as Admitted, Permit};
 use protocol::pipeline::Pipeline;
 use runtime::BoxFuture;
@@ -27,11 +28,12 @@ use wire::resp::{Arrived, Command, CommandParser, HTTP, Limits, ReplyWriter, Res
 
 use super::Door;
 use super::commands::{self, Kind};
-use super::reply::Reply;
+use super::reply::{Refusal, Reply};
 use super::session::{Session, Speaking};
 use super::together::{Answers, Place, Together, Turn};
 use super::transaction::Transaction;
 use crate::doors::native::{Rest, not_admitted};
+use crate::doors::numbers::{Burst, DoorNumbers, Operation};
 
 /// Bytes that a read asks for at first when half a command has arrived; the ask doubles while reads fill it.
 const READ_BYTES: usize = 16 * 1024;
@@ -63,6 +65,8 @@ where
         answers: Answers::default(),
         taken: 0,
         paused: false,
+        burst: Burst::new(door.numbers.clone()),
+        timed: Vec::new(),
         rest: Rest::new(door.front.clock().clone(), door.shared.admission.limits().rest_time_max),
         end: None,
     };
@@ -160,6 +164,10 @@ struct Connection<'a> {
     taken: u64,
     /// Whether commands may stand in the input for which there was no room.
     paused: bool,
+    /// What is answered and not sent yet.
+    burst: Burst,
+    /// Commands under way whose latency is measured, with what they do and when they arrived.
+    timed: Vec<(u64, Operation, Moment)>,
     rest: Rest,
     /// Set once.
     end: Option<End>,
@@ -199,7 +207,14 @@ impl Connection<'_> {
     {
         while let Poll::Ready(Some(())) = self.running.poll_next_unpin(context) {}
         let mut progress = false;
+        let mut now = None;
         for (number, reply) in self.answers.take() {
+            if let Some(at) = self.timed.iter().position(|(timed, ..)| *timed == number) {
+                let (_, operation, began) = self.timed.remove(at);
+                // What is answered together is timed together.
+                let now = *now.get_or_insert_with(|| self.door.front.clock().now());
+                self.burst.numbers().took_until(operation, began, now);
+            }
             self.held += reply.bytes_len();
             self.pipeline.done(number, reply);
             progress = true;
@@ -253,6 +268,7 @@ impl Connection<'_> {
 
     /// Sends as much as the other end takes.
     fn send<S: AsyncWrite + Unpin>(&mut self, stream: &mut S, context: &mut Context<'_>) {
+        self.burst.settle();
         if self.end == Some(End::Broken) {
             self.sent = self.out.len();
         }
@@ -394,6 +410,7 @@ impl Connection<'_> {
         if self.out.capacity() == 0 {
             self.out = self.door.buffers.take();
         }
+        self.burst.began();
         let mut writer = ReplyWriter::new(&mut self.out, self.session.protocol);
         if kind == Some(Kind::Get) {
             let shown = front.get_now(view, store, key, &mut |value| writer.bulk(value));
@@ -401,16 +418,18 @@ impl Connection<'_> {
                 None => return false,
                 Some(Ok(true)) => {}
                 Some(Ok(false)) => writer.null(),
-                Some(Err(failure)) => writer.error(&failure_text(&failure)),
+                Some(Err(failure)) => writer.error(&refused(self.burst.numbers(), &failure)),
             }
+            self.burst.answered(Operation::Get);
             return true;
         }
         let Some(value) = command.arg(input, 2) else { return false };
         match front.put_now(view, store, key, value) {
             None => return false,
             Some(Ok(())) => writer.ok(),
-            Some(Err(failure)) => writer.error(&failure_text(&failure)),
+            Some(Err(failure)) => writer.error(&refused(self.burst.numbers(), &failure)),
         }
+        self.burst.answered(Operation::Put);
         true
     }
 
@@ -421,6 +440,9 @@ impl Connection<'_> {
             match task {
                 Task::Session(kind, command) => self.run_about_session(number, kind, &command).await,
                 Task::Keys(kind, command, permit) => {
+                    if let Some(operation) = kind.operation() {
+                        self.timed.push((number, operation, self.burst.began()));
+                    }
                     together.add(&self.door.front, Turn { number, permit }, kind, command);
                 }
             }
@@ -459,6 +481,7 @@ impl Connection<'_> {
         } else {
             (self.pipeline, self.held) = (Pipeline::default(), 0);
             self.running.clear();
+            self.timed.clear();
             self.answers.take();
         }
         self.end = Some(End::Closes);
@@ -489,6 +512,11 @@ impl Connection<'_> {
     }
 
     fn answer(&mut self, reply: &Reply) {
+        match reply.refusal() {
+            None => {}
+            Some(Refusal::Of(code)) => self.burst.numbers().refused(code),
+            Some(Refusal::Rejected) => self.burst.numbers().rejected(),
+        }
         match self.session.speaking {
             Speaking::On => reply.encode(self.session.protocol, &mut self.out),
             Speaking::Off => {}
@@ -502,7 +530,9 @@ impl Connection<'_> {
     }
 }
 
-fn failure_text(failure: &Failure) -> String {
+/// The text of a refusal, which is counted.
+fn refused(numbers: &DoorNumbers, failure: &Failure) -> String {
+    numbers.refused(failure.code);
     match Reply::failure(failure) {
         Reply::Error(text) => text,
         _ => failure.to_string(),

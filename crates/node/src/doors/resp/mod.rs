@@ -28,8 +28,10 @@ use futures_util::future::select;
 use parking_lot::Mutex;
 use protocol::admission::{Admission, FAREWELL_TIME_MAX, Peer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use wire::error::ErrorCode;
 
 use self::buffers::Buffers;
+use crate::doors::numbers::DoorNumbers;
 use crate::front::Front;
 
 /// Settings of the door.
@@ -94,12 +96,13 @@ pub struct Door {
     front: Arc<Front>,
     shared: Arc<Shared>,
     buffers: Arc<Buffers>,
+    numbers: Arc<DoorNumbers>,
 }
 
 impl Door {
     /// Commands enter at `front`.
-    pub fn new(front: Arc<Front>, shared: Arc<Shared>) -> Self {
-        Door { front, shared, buffers: Arc::default() }
+    pub(crate) fn new(front: Arc<Front>, shared: Arc<Shared>, numbers: Arc<DoorNumbers>) -> Self {
+        Door { front, shared, buffers: Arc::default(), numbers }
     }
 
     /// Serves one connection until either side closes it.
@@ -112,6 +115,7 @@ impl Door {
             Ok(connection)
         });
         let Ok(admitted) = admitted else {
+            self.numbers.refused(ErrorCode::TooManyConnections);
             return self.refuse(stream).await;
         };
         self.shared.connections.fetch_add(1, Ordering::Relaxed);

@@ -24,6 +24,15 @@ pub(super) enum Reply {
     Map(Vec<(Reply, Reply)>),
 }
 
+/// Why an answer is an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The store refused, with this code.
+    Of(ErrorCode),
+    /// The command was wrong by itself.
+    Rejected,
+}
+
 impl Reply {
     /// `+OK`.
     pub(super) const OK: Reply = Reply::Simple("OK");
@@ -77,6 +86,14 @@ impl Reply {
         }
     }
 
+    /// Why it is an error, if it is one: [`Reply::failure`] puts the name of the code behind the first word.
+    pub(super) fn refusal(&self) -> Option<Refusal> {
+        let Reply::Error(text) = self else { return None };
+        let name = text.split([' ', ':']).nth(1).unwrap_or_default();
+        let code = ErrorCode::ALL.iter().copied().find(|code| code.name() == name);
+        Some(code.map_or(Refusal::Rejected, Refusal::Of))
+    }
+
     /// Appends the answer's bytes.
     pub(super) fn encode(&self, protocol: Protocol, out: &mut BytesMut) {
         let mut writer = ReplyWriter::new(out, protocol);
@@ -112,5 +129,26 @@ impl From<Result<Option<Bytes>, Failure>> for Reply {
             Ok(None) => Reply::Null,
             Err(failure) => Reply::failure(&failure),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_counted_by_the_code_that_it_was_made_of() {
+        for &code in ErrorCode::ALL {
+            for detail in ["", "a: detail"] {
+                let reply = Reply::failure(&Failure::new(code, detail));
+                assert_eq!(reply.refusal(), Some(Refusal::Of(code)), "{reply:?}");
+            }
+        }
+        assert_eq!(Reply::syntax().refusal(), Some(Refusal::Rejected));
+        assert_eq!(
+            Reply::Error("ERR unknown command 'overloaded'".to_owned()).refusal(),
+            Some(Refusal::Rejected)
+        );
+        assert_eq!(Reply::OK.refusal(), None);
     }
 }

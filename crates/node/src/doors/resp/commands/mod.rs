@@ -21,6 +21,7 @@ use wire::messages::Failure;
 use wire::resp::Command;
 
 use super::reply::Reply;
+use crate::doors::numbers::Operation;
 use crate::front::Front;
 
 macro_rules! commands {
@@ -123,6 +124,19 @@ commands! {
 }
 
 impl Kind {
+    /// Under which operation its latency counts; `None` for what touches no key.
+    pub(super) fn operation(self) -> Option<Operation> {
+        let is_write = self.flags().split(' ').any(|flag| flag == "write");
+        match self {
+            _ if self.is_about_session() => None,
+            Kind::Mget => Some(Operation::MultiGet),
+            Kind::Mset => Some(Operation::MultiPut),
+            Kind::Del | Kind::Unlink | Kind::VersionsDelete => Some(Operation::Delete),
+            _ if is_write => Some(Operation::Put),
+            _ => Some(Operation::Get),
+        }
+    }
+
     /// What it does, in a few words.
     pub(super) fn summary(self) -> &'static str {
         match self {

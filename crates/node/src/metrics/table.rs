@@ -1,0 +1,162 @@
+//! Every metric that a node has: name, type, labels, unit, and what an operator should know about it.
+//!
+//! The text is what a scraper gets as HELP and what `docs/reference/metrics.md` says; `tidy` holds the page against
+//! this table, and a metric that is not in it panics when it is registered.
+//!
+//! Must never: rename a metric or change its meaning; dashboards and alerts outlive the code.
+
+/// What is said of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Described {
+    /// Its name.
+    pub name: &'static str,
+    /// `counter`, `gauge` or `histogram`.
+    pub kind: &'static str,
+    /// The names of its labels.
+    pub labels: &'static [&'static str],
+    /// What one of it is.
+    pub unit: &'static str,
+    /// What it counts or measures.
+    pub meaning: &'static str,
+}
+
+macro_rules! metrics {
+    ($($kind:ident $name:literal [$($label:literal)*] $unit:literal $meaning:literal;)*) => {
+        /// All metrics, by name.
+        pub const TABLE: &[Described] = &[$(Described {
+            name: $name,
+            kind: stringify!($kind),
+            labels: &[$($label,)*],
+            unit: $unit,
+            meaning: $meaning,
+        },)*];
+    };
+}
+
+metrics! {
+    counter "tontine_antientropy_bytes_total" [] "bytes"
+        "Bytes sent and received while replicas were compared with their peers.";
+    counter "tontine_antientropy_counted_records_total" [] "records"
+        "Records read to rebuild hash trees that could not be trusted after a crash.";
+    gauge "tontine_antientropy_doubtful_trees" [] "trees"
+        "Hash trees that still have to be rebuilt before their partitions can be compared.";
+    counter "tontine_antientropy_keys_differing_total" [] "keys"
+        "Keys on which a comparison found this node and a peer to differ.";
+    counter "tontine_antientropy_repaired_records_total" [] "records"
+        "Corrupt records that were replaced by a good copy from another replica.";
+    counter "tontine_antientropy_sessions_total" ["outcome"] "comparisons"
+        "Comparisons with a peer that ended, by outcome: complete or incomplete.";
+    counter "tontine_antientropy_sets_total" ["way"] "keys"
+        "Keys that comparisons brought up to date: pulled to this node or pushed to a peer.";
+    gauge "tontine_antientropy_tree_bytes" [] "bytes"
+        "Memory that hash trees take.";
+    gauge "tontine_collection_epoch" [] "1"
+        "The collection epoch that this node goes by; nodes that differ for long do not hear each other.";
+    counter "tontine_collection_records_total" [] "records"
+        "Tombstones that collection rounds started by this node removed for good.";
+    counter "tontine_collection_rounds_broken_total" [] "rounds"
+        "Collection rounds of this node that broke off; they are started again.";
+    counter "tontine_collection_rounds_total" [] "rounds"
+        "Collection rounds that this node completed.";
+    gauge "tontine_collection_rounds_waiting" [] "1"
+        "1 while tombstones cannot be removed because a node is away, otherwise 0.";
+    gauge "tontine_collection_tombstones_pending" [] "keys"
+        "Deleted keys whose tombstones still take up space here.";
+    gauge "tontine_disk_available_bytes" [] "bytes"
+        "Free bytes on the disk of the data directory, as the operating system reports them.";
+    gauge "tontine_disk_failed" [] "1"
+        "1 when storage has stopped after a failed write or sync, otherwise 0: replace the disk or restart the node.";
+    gauge "tontine_disk_room_bytes" [] "bytes"
+        "Bytes that writes may still take before the node refuses them: the free space above its reserve.";
+    histogram "tontine_disk_sync_duration_seconds" [] "seconds"
+        "Time that a sync of a file to the disk took. Durable writes wait for it.";
+    counter "tontine_expiry_bytes_reaped_total" [] "bytes"
+        "Bytes of expired values that were removed.";
+    gauge "tontine_expiry_keys_pending" [] "keys"
+        "Keys with a time to live that has not passed yet.";
+    counter "tontine_expiry_values_reaped_total" [] "values"
+        "Expired values that were removed.";
+    counter "tontine_gossip_downs_total" [] "1"
+        "Times that this node came to believe that a peer is down.";
+    counter "tontine_gossip_exchanges_failed_total" [] "exchanges"
+        "Gossip messages to a peer that got no answer.";
+    counter "tontine_gossip_exchanges_total" [] "exchanges"
+        "Gossip messages sent to a peer.";
+    gauge "tontine_gossip_nodes" ["state"] "nodes"
+        "Other nodes by what this node believes about them: alive, suspected, down or left.";
+    counter "tontine_gossip_suspicions_total" [] "1"
+        "Times that this node came to suspect a peer. Many without a node down point to an overloaded node or network.";
+    counter "tontine_handoff_batches_failed_total" [] "batches"
+        "Batches of hints that their target did not take in full; they are sent again.";
+    gauge "tontine_handoff_hint_bytes" [] "bytes"
+        "Bytes of hints held for other nodes. At the limit (--hint-bytes-max) further hints are refused.";
+    counter "tontine_handoff_hints_damaged_total" [] "hints"
+        "Hints dropped because their checksum failed; comparing replicas brings their targets up to date.";
+    counter "tontine_handoff_hints_delivered_total" [] "hints"
+        "Hints that reached the node that had missed the write.";
+    counter "tontine_handoff_hints_expired_total" [] "hints"
+        "Hints given up as too old, after enough other replicas had the write.";
+    gauge "tontine_handoff_hints_pending" [] "hints"
+        "Hints held for nodes that missed a write. Grows while a node is down and drains when it is back.";
+    counter "tontine_handoff_hints_readdressed_total" [] "hints"
+        "Hints that were sent to the present replicas of their keys because their target is no replica any more.";
+    counter "tontine_handoff_hints_refused_total" [] "hints"
+        "Hints refused at the limit of bytes. The writes themselves were acknowledged by other replicas.";
+    counter "tontine_node_corrupt_reads_total" [] "reads"
+        "Reads that met a record with a wrong checksum. Other replicas answered; check the disk.";
+    counter "tontine_node_errors_total" ["code"] "answers"
+        "Requests answered with an error, by the code of docs/reference/errors.md; rejected-command counts Redis commands that were wrong.";
+    counter "tontine_node_events_total" [] "events"
+        "Events recorded; `tontine events` shows the last 4096.";
+    gauge "tontine_node_generation" [] "1"
+        "The generation of the cluster document that the node goes by.";
+    gauge "tontine_node_links" [] "connections"
+        "Open connections of the native protocol: clients and other nodes.";
+    histogram "tontine_node_request_duration_seconds" ["door" "operation"] "seconds"
+        "Time from a request's arrival to its answer, by door (native or redis) and operation. Commands that are answered together count with the time of the last one.";
+    counter "tontine_node_requests_total" [] "requests"
+        "Requests of the native protocol, from clients and other nodes.";
+    gauge "tontine_node_uptime_seconds" [] "seconds"
+        "Time since the node started; it falls when the node restarts.";
+    gauge "tontine_process_resident_bytes" [] "bytes"
+        "Memory that the operating system has given to the node's process. Nodes of one `tontine dev` process share it.";
+    gauge "tontine_refill_incomplete_partitions" [] "partitions"
+        "Partitions that this node lost and has not got back from its peers yet; 0 when it is whole.";
+    counter "tontine_refill_bytes_total" [] "bytes"
+        "Bytes received to refill partitions that this node had lost.";
+    gauge "tontine_refill_lost_partitions" [] "partitions"
+        "Partitions that this node lost in all, refilled or not.";
+    counter "tontine_refill_records_total" [] "records"
+        "Records that refilling brought back.";
+    counter "tontine_repair_reads_refused_total" [] "repairs"
+        "Read repairs that were not begun because too many were under way.";
+    counter "tontine_repair_reads_total" [] "repairs"
+        "Stale replicas that a get found and brought up to date.";
+    counter "tontine_resp_commands_total" [] "commands"
+        "Commands of Redis clients.";
+    gauge "tontine_resp_connections" [] "connections"
+        "Open connections of Redis clients.";
+    counter "tontine_scrub_bytes_total" [] "bytes"
+        "Bytes read by the scrub, which verifies checksums in the background.";
+    counter "tontine_scrub_corrupt_hints_total" [] "hints"
+        "Hints that the scrub found with a wrong checksum.";
+    counter "tontine_scrub_corrupt_records_total" [] "records"
+        "Records that the scrub found with a wrong checksum; replicas bring them back. Check the disk.";
+    counter "tontine_scrub_records_total" [] "records"
+        "Records whose checksum the scrub verified.";
+    counter "tontine_scrub_wrong_leaves_total" [] "leaves"
+        "Leaves of hash trees that did not match their records and were recomputed.";
+    gauge "tontine_store_disk_bytes" ["store"] "bytes"
+        "Bytes that the store's files take on the disk, including what compaction has yet to free.";
+    gauge "tontine_store_live_bytes" ["store"] "bytes"
+        "Bytes of the store's current records on this node.";
+    gauge "tontine_store_memory_bytes" ["store"] "bytes"
+        "Memory that the store's index and caches take.";
+    gauge "tontine_store_records" ["store"] "records"
+        "Records of the store on this node, replicas and tombstones included.";
+}
+
+/// What is said of the metric with this name.
+pub(super) fn find(name: &str) -> Option<&'static Described> {
+    TABLE.iter().find(|described| described.name == name)
+}
