@@ -353,7 +353,8 @@ impl Coming {
         }
         let admission = &self.connection.admission;
         let before = std::mem::take(&mut self.held);
-        admission.coming.fetch_sub(before, Ordering::Relaxed);
+        let all = admission.coming.fetch_sub(before, Ordering::Relaxed);
+        assert!(all >= before, "what is given back was held");
         admission.gauge.give_back_bytes(before);
         if bytes == 0 {
             return Ok(());
@@ -384,15 +385,18 @@ impl Drop for Connection {
     fn drop(&mut self) {
         debug_assert_eq!(self.load(), Load::default(), "each permit keeps its connection");
         if self.peer == Some(Peer::Client) {
-            self.admission.clients.fetch_sub(1, Ordering::Relaxed);
+            let clients = self.admission.clients.fetch_sub(1, Ordering::Relaxed);
+            assert!(clients > 0, "a client that leaves was counted");
         }
-        self.admission.connections.fetch_sub(1, Ordering::Relaxed);
+        let connections = self.admission.connections.fetch_sub(1, Ordering::Relaxed);
+        assert!(connections > 0, "a connection that ends was counted");
     }
 }
 
 impl Drop for Farewell {
     fn drop(&mut self) {
-        self.admission.farewells.fetch_sub(1, Ordering::Relaxed);
+        let farewells = self.admission.farewells.fetch_sub(1, Ordering::Relaxed);
+        assert!((1..=FAREWELLS_MAX).contains(&farewells), "one of at most so many ends");
     }
 }
 

@@ -89,6 +89,7 @@ impl Ledger {
         } else if !merged.whole.contains(&peer) {
             merged.themselves_incomplete.insert(peer);
         }
+        self.check();
         self.settle(partition, required)
     }
 
@@ -104,6 +105,15 @@ impl Ledger {
             self.incomplete.remove(&partition);
         }
         done
+    }
+
+    /// What holds after every merge.
+    fn check(&self) {
+        assert!(self.incomplete.len() <= self.total, "no partition becomes incomplete again");
+        debug_assert!(
+            self.incomplete.values().all(|merged| merged.whole.is_disjoint(&merged.themselves_incomplete)),
+            "a replica is whole or it is not"
+        );
     }
 
     /// The ring has changed: what is no longer this node's needs no refilling.

@@ -36,6 +36,10 @@ impl Pace {
 
     /// When to go on after a batch of so many bytes that ended `now`.
     pub fn after(&self, now: Moment, bytes: u64) -> Moment {
+        assert!(
+            (1..=SLOWNESS_MAX).contains(&self.slowness),
+            "pressure slows the work down and never stops it"
+        );
         if self.bytes_per_second == 0 {
             return now;
         }

@@ -65,6 +65,7 @@ impl<P: Clone + PartialEq> Schedule<P> {
             let turn = || Turn { due, failures: 0, asked: false, parts: Vec::new() };
             self.turns.entry(peer).or_insert_with(turn);
         }
+        self.check();
     }
 
     /// Compare with all peers now, and go on by the turns.
@@ -82,6 +83,7 @@ impl<P: Clone + PartialEq> Schedule<P> {
                 turn.parts.push(part.clone());
             }
         }
+        self.check();
     }
 
     /// Compare with this peer soon: it is known to lack something, or to have something.
@@ -128,7 +130,23 @@ impl<P: Clone + PartialEq> Schedule<P> {
             parts.clear();
         }
         self.running = Some(Comparing { peer, parts });
+        self.check();
         Some(peer)
+    }
+
+    /// What holds between two calls.
+    fn check(&self) {
+        assert!(!self.turns.contains_key(&self.node), "a node does not compare with itself");
+        assert!(
+            self.running.as_ref().is_none_or(|running| running.peer != self.node),
+            "a comparison has a peer"
+        );
+        debug_assert!(
+            self.turns.values().all(|turn| {
+                turn.parts.iter().enumerate().all(|(at, part)| !turn.parts[..at].contains(part))
+            }),
+            "a part is wanted once"
+        );
     }
 
     /// To what the comparison that runs is limited: everything that both hold when there is none.

@@ -381,6 +381,7 @@ impl Session {
             Action::Settle { .. } | Action::End(_) => unreachable!("it has no answer"),
         }
         self.rest_until = Some(now.after(self.options.patience / 20 * 2u32.pow(self.attempts)));
+        self.check();
     }
 
     fn summed(
@@ -523,6 +524,28 @@ impl Session {
         let deadline = now.after(self.options.patience);
         actions.push(asked(&action));
         self.out = Some(Out { request, action, deadline });
+        self.check();
+    }
+
+    /// What holds after every step.
+    fn check(&self) {
+        assert!(self.out.is_none() || self.rest_until.is_none(), "nothing is asked during a rest");
+        assert!(
+            self.out.as_ref().is_none_or(|out| out.request.0 == self.last),
+            "the request that is out is the last one"
+        );
+        assert!(
+            !self.ended || (self.out.is_none() && self.rest_until.is_none()),
+            "what is over waits for nothing"
+        );
+        assert!(self.ended || self.attempts < ATTEMPTS_MAX, "a peer that fails again and again is given up");
+        assert_eq!(self.outcome.requests, self.last, "every request is counted");
+        let Outcome { partitions, differing, unready, .. } = self.outcome;
+        assert!(differing + unready <= partitions, "a partition that differs was compared");
+        debug_assert!(
+            self.sums.iter().all(|id| self.roots.contains_key(id)),
+            "every partition has its tokens"
+        );
     }
 
     fn end(&mut self, complete: bool, actions: &mut Vec<Action>) {
@@ -530,6 +553,11 @@ impl Session {
             self.ended = true;
             (self.out, self.rest_until) = (None, None);
             self.outcome.complete = complete;
+            assert!(
+                !complete || self.left() == Left::default(),
+                "nothing that is known to differ is left when replicas pass for equal"
+            );
+            self.check();
             actions.push(Action::End(self.outcome));
         }
     }

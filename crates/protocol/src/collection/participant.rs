@@ -134,6 +134,7 @@ impl Participant {
     pub fn compare(&mut self, epoch: Epoch) {
         self.known.epoch = self.known.epoch.max(epoch);
         self.compared = true;
+        self.check();
     }
 
     /// Whether the disk was compared.
@@ -178,6 +179,7 @@ impl Participant {
         if self.compared && stands {
             self.known.epoch = self.known.epoch.max(heard.epoch);
         }
+        self.check();
     }
 
     /// The tombstones to merge into whatever is stored for this key, record or hint, before it is stored.
@@ -214,6 +216,7 @@ impl Participant {
         let Confirm { round, generation, keys } = confirm;
         let (epoch, until) = (self.known.epoch, now.after(GUARD_TIME));
         self.guards.push(Guard { round, generation, epoch, until, keys });
+        self.check();
         Ok(())
     }
 
@@ -257,11 +260,28 @@ impl Participant {
         if self.fenced.len() > FENCED_MAX {
             self.fenced.remove(0);
         }
+        self.check();
     }
 
     /// The round is over, and this node's fence was not asked for, or refused: its keys need no guard any more.
     pub fn release(&mut self, round: RoundId) {
         self.guards.retain(|guard| guard.round != round);
+    }
+
+    /// What holds after every step.
+    fn check(&self) {
+        assert!(self.guards.len() <= GUARDS_MAX, "no more rounds are under way than may be");
+        assert!(self.fenced.len() <= FENCED_MAX, "no more fences are remembered than may be");
+        for (position, guard) in self.guards.iter().enumerate() {
+            assert!(
+                guard.epoch <= self.known.epoch,
+                "a guard began under an epoch that this node had reached"
+            );
+            assert!(
+                self.guards[..position].iter().all(|earlier| earlier.round != guard.round),
+                "each round has one guard"
+            );
+        }
     }
 
     fn expire(&mut self, now: Moment) {

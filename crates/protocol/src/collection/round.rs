@@ -190,6 +190,34 @@ impl Round {
             RoundEvent::Elapsed => self.end(self.waiting.first().copied(), actions),
             _ => {}
         }
+        self.check();
+    }
+
+    /// What holds after every step.
+    fn check(&self) {
+        use RoundStage::{Collecting, Completing, Confirming, Ended, Opening};
+        assert!(self.waiting.is_subset(&self.nodes), "only nodes of the round are waited for");
+        assert!(
+            !matches!(self.stage, Opening | Completing) || self.waiting.is_empty(),
+            "the service is asked when every node has answered"
+        );
+        assert!(
+            matches!(self.stage, Confirming | Opening | Ended) || self.epoch != Epoch(0),
+            "nodes turn to an epoch that the service has given out"
+        );
+        assert!(
+            self.left_out.last().is_none_or(|&position| position < self.keys && self.left_out_by.is_some()),
+            "what is left out is a key of the round, and somebody left it out"
+        );
+        assert!(
+            matches!(self.stage, Collecting | Ended) || (self.records == 0 && self.missing == 0),
+            "nothing is removed before every node was asked again"
+        );
+        assert!(self.missing as usize <= self.nodes.len(), "each node is missing once");
+        assert!(
+            self.stage != Confirming || !self.waiting.is_empty(),
+            "a round that waits for nobody goes on"
+        );
     }
 
     /// When to wake it; `None` when it is over.

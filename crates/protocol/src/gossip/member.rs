@@ -249,6 +249,19 @@ impl Member {
         self.refusals = self.refusals.map(later_both);
     }
 
+    /// What holds between two steps.
+    pub(super) fn check(&self) {
+        assert!(
+            self.missed < EXCHANGES_MISSED_MAX || self.doubt.is_some(),
+            "a node that misses so many exchanges is doubted"
+        );
+        assert!(
+            self.state != State::Alive || !self.told,
+            "who is told that a node is gone hears that it is back"
+        );
+        self.intervals.check();
+    }
+
     pub(super) fn silence(&self, now: Moment) -> Duration {
         now.since(self.heard)
     }

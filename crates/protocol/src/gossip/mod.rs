@@ -186,6 +186,21 @@ impl Gossip {
             Event::EpochReached { epoch } => self.own.epoch = self.own.epoch.max(epoch),
             Event::StopRequested => self.say_goodbye(now, actions),
         }
+        self.check();
+    }
+
+    /// What holds after every step.
+    fn check(&self) {
+        assert_eq!(self.own.left, self.stopping, "a node says that it leaves when it stops, and not before");
+        assert!(self.own.heartbeat >= self.rounds, "every round is a heartbeat, and none is taken back");
+        debug_assert!(!self.members.contains_key(&self.own.node), "nobody hears rumours about himself");
+        debug_assert!(
+            self.members.iter().all(|(&node, member)| member.row.is_none_or(|row| row.node == node)),
+            "each member's row is its own"
+        );
+        if cfg!(debug_assertions) {
+            self.members.values().for_each(Member::check);
+        }
     }
 
     /// This node's own row.

@@ -52,6 +52,14 @@ impl Window {
         self.squares += u64::from(micros) * u64::from(micros);
     }
 
+    /// What holds between two intervals.
+    pub(super) fn check(&self) {
+        assert!(self.micros.len() <= INTERVALS_MAX, "the window forgets");
+        assert!(self.next == 0 || self.micros.len() == INTERVALS_MAX, "only a full window goes round");
+        let sum: u64 = self.micros.iter().map(|&micros| u64::from(micros)).sum();
+        assert_eq!(self.sum, sum, "the sum is that of the intervals in the window");
+    }
+
     /// How surprising it is to have heard nothing for so long.
     pub fn phi(&self, silence: Duration) -> f64 {
         let (mean, spread) = self.expected();

@@ -79,6 +79,7 @@ impl Suspects {
         }
         self.count += 1;
         self.doubts.insert(node, Doubt { number: self.count, pause: PAUSE_MIN, stopping });
+        self.check(node);
         Some(Probe { node, after: PAUSE_MIN, doubt: self.count })
     }
 
@@ -94,7 +95,9 @@ impl Suspects {
         }
         let doubt = self.doubts.get_mut(&probe.node)?;
         doubt.pause = (doubt.pause * 2).min(PAUSE_MAX);
-        Some(Probe { after: doubt.pause, ..probe })
+        let next = Probe { after: doubt.pause, ..probe };
+        self.check(probe.node);
+        Some(next)
     }
 
     /// A probe had an answer. Another one is wanted while a node that said that it stops may be about to.
@@ -105,6 +108,16 @@ impl Suspects {
         }
         self.doubts.remove(&probe.node);
         None
+    }
+
+    /// What holds of a node that is doubted.
+    fn check(&self, node: NodeId) {
+        let Some(doubt) = self.doubts.get(&node) else { return };
+        assert!((1..=self.count).contains(&doubt.number), "a doubt has a number that was given out");
+        assert!(
+            (PAUSE_MIN..=PAUSE_MAX).contains(&doubt.pause),
+            "a suspect is asked again, and not all the time"
+        );
     }
 
     /// Forgets whoever is no node of the cluster any more.

@@ -138,6 +138,36 @@ impl Handoff {
         }
         self.look_for_late();
         self.go_on(actions);
+        self.check();
+    }
+
+    /// What holds after every step.
+    fn check(&self) {
+        assert!(
+            self.flights.len() <= self.options.batches_max.max(1),
+            "no more batches are under way than may be"
+        );
+        assert!(
+            self.flights
+                .windows(2)
+                .all(|pair| pair[0].batch < pair[1].batch && pair[0].sent_at <= pair[1].sent_at),
+            "batches are kept oldest first"
+        );
+        assert!(
+            self.flights.iter().all(|flight| flight.batch.0 < self.batches && flight.sent_at <= self.now),
+            "what is under way was sent"
+        );
+        match &self.walk {
+            Walk::Resting => {}
+            Walk::Reading { page, .. } => {
+                assert_eq!(page.0 + 1, self.pages, "the last page asked for is read")
+            }
+            Walk::Open { hints, position, .. } => {
+                assert!(*position <= hints.len(), "a page is carried out to its end");
+            }
+            Walk::Ending { .. } => assert!(!self.flights.is_empty(), "a walk ends when its batches have"),
+        }
+        self.pace.check(&self.options);
     }
 
     /// When the machine must be told that time has passed; `None` while only an event can bring it further.
@@ -362,6 +392,8 @@ impl Handoff {
         }
         let range = self.batch(&hints, position, errand);
         let bytes = hints[range.clone()].iter().map(cost).sum();
+        assert!(range.start == position && range.end > position, "a batch takes the next hints");
+        assert!(errand != Errand::Deliver || self.alive, "nothing is delivered to a target that is away");
         position = range.end;
         self.pace.take(bytes);
         let batch = BatchId(self.batches);

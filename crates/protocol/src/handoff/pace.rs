@@ -70,6 +70,17 @@ impl Pace {
         self.resume_at
     }
 
+    /// What holds between two steps.
+    pub(super) fn check(&self, options: &HandoffOptions) {
+        assert!(
+            (options.rate_min.max(1)..=options.rate_max.max(1)).contains(&self.rate),
+            "the rate is within its limits"
+        );
+        let burst = i128::from((self.rate / BURST_PER_SECOND).max(1));
+        assert!(self.tokens <= burst, "a bucket that was filled holds no more than its burst");
+        assert!(self.failures == 0 || self.resume_at >= self.paused_at, "a target that failed is left alone");
+    }
+
     /// Fills the bucket with what came in until now.
     pub(super) fn refill(&mut self, now: Moment) {
         let nanos = now.since(self.refilled_at).as_nanos();

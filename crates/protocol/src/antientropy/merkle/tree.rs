@@ -117,6 +117,11 @@ impl Leaves {
         (prefix(token.0, self.bits) - prefix(first, self.bits)) as usize
     }
 
+    /// Whether the sum of all leaves is the sum.
+    fn add_up(&self) -> bool {
+        self.sums.iter().copied().sum::<Digest>() == self.sum
+    }
+
     fn apply(&mut self, position: usize, change: Change) {
         self.sums[position] = self.sums[position].plus(change.difference);
         self.sum = self.sum.plus(change.difference);
@@ -281,15 +286,19 @@ impl Tree {
         met: impl IntoIterator<Item = (Token, Digest)>,
     ) -> bool {
         let Some(count) = &mut self.count else { return false };
+        let end = count.leaves.position(self.first, last_token);
+        assert!(end >= count.frontier, "counting goes on where it ended");
         for (token, digest) in met {
             let position = count.leaves.position(self.first, token);
+            debug_assert!((count.frontier..=end).contains(&position), "a record is counted once");
             count.leaves.apply(position, Change::of(None, Some(digest)));
         }
-        count.frontier = count.leaves.position(self.first, last_token) + 1;
+        count.frontier = end + 1;
         if count.frontier < count.leaves.sums.len() {
             return false;
         }
         self.counted = self.count.take().map(|count| count.leaves);
+        debug_assert!(self.counted.as_ref().is_none_or(Leaves::add_up), "the sum is that of the leaves");
         true
     }
 
@@ -322,6 +331,7 @@ impl Tree {
                 wrong += 1;
             }
         }
+        debug_assert!(leaves.add_up(), "the sum is that of the leaves");
         if wrong > 0 {
             // Growing under way counted the same wrong changes.
             self.count = None;
