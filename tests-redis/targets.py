@@ -115,6 +115,7 @@ class TontineCluster(Process):
         command = [str(binary.resolve()), "dev", "--nodes", "3", "--separate-processes"]
         super().__init__("tontine", [*command, "--data-dir", str(folder / "cluster")], folder)
         self.addresses = []
+        self.native: list[str] = []
         deadline = time.monotonic() + START_SECONDS_MAX
         while len(self.addresses) < 3:
             self.check_alive()
@@ -124,6 +125,7 @@ class TontineCluster(Process):
                 raise AssertionError(f"tontine dev printed no three addresses:\n{log[-4000:]}")
             time.sleep(0.05)
             self.addresses = redis_addresses(self.log())
+        self.native = re.findall(r"native (\d+\.\d+\.\d+\.\d+:\d+)", self.log())
         self.await_addresses()
 
 

@@ -15,6 +15,7 @@ use crate::keys::{
     DeleteArguments, GetArguments, KeysArguments, PutArguments, ResolveArguments, SiblingsArguments,
 };
 use crate::load::LoadArguments;
+use crate::logging::{self, NodeLog};
 use crate::node_command::NodeArguments;
 use crate::repair::RepairCommand;
 use crate::shared::{Shared, block_on};
@@ -124,6 +125,22 @@ pub enum Command {
     /// Measure a running cluster, a Redis, or one against the other.
     #[command(subcommand)]
     Bench(Box<bench::cli::BenchCommand>),
+}
+
+impl Command {
+    /// What nodes of this process log; `None` for a command that runs none.
+    pub(crate) fn node_log(&self) -> Option<NodeLog> {
+        match self {
+            Command::Dev(dev) if dev.separate_processes => None,
+            Command::Dev(dev) => {
+                Some(NodeLog { settings: dev.settings.log, file: Some(logging::nodes_file(&dev.data_dir)) })
+            }
+            Command::Node(node) if node.verb.is_none() => {
+                Some(NodeLog { settings: node.settings.log, file: node.log_file.clone() })
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Carries out a command.

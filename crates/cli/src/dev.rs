@@ -3,7 +3,7 @@
 mod arguments;
 mod creation;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
@@ -148,6 +148,7 @@ async fn start_child(arguments: &DevArguments, spec: &NodeSpec) -> Result<NodePr
         format!("--data-dir={}", spec.data_dir.display()),
         format!("--coordination={}", spec.coordination_dir.display()),
     ];
+    words.push(format!("--log-file={}", crate::logging::node_file(&arguments.data_dir, spec.id).display()));
     words.extend(arguments.settings.as_arguments(spec.workers));
     let mut command = Command::new(&program);
     command.args(&words).arg(STOP_WITH_STDIN).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -223,6 +224,15 @@ fn spec(arguments: &DevArguments, node: &Node, cluster: &Cluster, coordination_d
     }
 }
 
+/// Where the nodes' log is: a file, or the directory of one file for each node.
+fn log_place(arguments: &DevArguments) -> PathBuf {
+    let file = crate::logging::nodes_file(&arguments.data_dir);
+    match arguments.separate_processes {
+        true => file.parent().map_or_else(PathBuf::new, Path::to_path_buf),
+        false => file,
+    }
+}
+
 /// What becomes of the records when the cluster stops.
 fn kept_where(arguments: &DevArguments) -> String {
     match arguments.settings.engine {
@@ -239,6 +249,7 @@ fn greet(arguments: &DevArguments, format: Format, cluster: &Cluster, processes:
         let document = json!({
             "cluster": cluster.name,
             "data_directory": arguments.data_dir,
+            "log": log_place(arguments),
             "connect": connect.join(","),
             "nodes": nodes,
             "stores": stores_json(&cluster.stores),
@@ -259,6 +270,7 @@ fn greet(arguments: &DevArguments, format: Format, cluster: &Cluster, processes:
         );
     }
     answer!("{}", kept_where(arguments));
+    answer!("the nodes' log is in {}", log_place(arguments).display());
     answer!("\ntry, in another terminal:");
     let is_default = native.first() == Some(&"127.0.0.1:7401");
     if !is_default {

@@ -11,6 +11,7 @@ use serde_json::{Value as Json, json};
 use tokio::sync::mpsc;
 use wire::messages::EventsGet;
 
+use crate::dates::utc;
 use crate::failure::CliError;
 use crate::output::{Format, count, print};
 use crate::shared::Shared;
@@ -155,18 +156,7 @@ fn show(format: Format, event: &Json) {
 fn line(event: &Json) -> String {
     let text = |field: &str| event[field].as_str().unwrap_or("-").to_owned();
     let node = event["node"].as_u64().unwrap_or(0);
-    format!(
-        "{}  n{node:<3} {:<18} {}",
-        time_of_day(event["at_ms"].as_u64().unwrap_or(0)),
-        text("kind"),
-        text("text")
-    )
-}
-
-/// UTC, to the millisecond; the day is left out because events are recent.
-fn time_of_day(millis: u64) -> String {
-    let seconds = millis / 1000 % 86_400;
-    format!("{:02}:{:02}:{:02}.{:03}Z", seconds / 3600, seconds / 60 % 60, seconds % 60, millis % 1000)
+    format!("{}  n{node:<3} {:<18} {}", utc(event["at_ms"].as_u64().unwrap_or(0)), text("kind"), text("text"))
 }
 
 /// `tontine metrics`.
@@ -194,6 +184,6 @@ mod tests {
     fn an_event_is_one_line() {
         let event =
             json!({ "node": 2, "at_ms": 1_763_754_000_123_u64, "kind": "peer-down", "text": "n1 is down" });
-        assert_eq!(line(&event), "19:40:00.123Z  n2   peer-down          n1 is down");
+        assert_eq!(line(&event), "2025-11-21T19:40:00.123Z  n2   peer-down          n1 is down");
     }
 }

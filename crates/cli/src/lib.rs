@@ -14,6 +14,7 @@ mod output;
 mod command_line;
 mod commands;
 mod completions;
+mod dates;
 mod dev;
 mod doctor;
 mod durations;
@@ -26,6 +27,8 @@ mod key_list;
 mod keys;
 mod limits;
 mod load;
+mod log_file;
+mod logging;
 mod losses;
 mod node_command;
 mod node_list;
@@ -39,7 +42,6 @@ mod shared;
 mod status;
 mod stop_signals;
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 pub use commands::Arguments;
@@ -50,18 +52,7 @@ pub fn run() -> ExitCode {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("TONTINE_LOG")
-                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn")),
-        )
-        .with_writer(std::io::stderr)
-        // It would be said on stderr, which is what failed, and end the process.
-        .log_internal_errors(false)
-        .with_ansi(
-            std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty()),
-        )
-        .init();
+    logging::begin(arguments.command.node_log());
     let format = arguments.shared.format();
     commands::carry_out(arguments).unwrap_or_else(|error| failure::report(format, &error))
 }

@@ -54,6 +54,9 @@ pub struct NodeArguments {
     /// `coordination` below its data directory.
     #[arg(long, value_name = "DIR", required = true)]
     pub coordination: Option<PathBuf>,
+    /// Write the log to this file instead of standard error, and to at most four earlier ones of 16 MiB each beside it.
+    #[arg(long, value_name = "FILE")]
+    pub log_file: Option<PathBuf>,
     /// Stop when the standard input ends, as for a child whose parent is gone.
     #[arg(long, hide = true)]
     pub stop_with_stdin: bool,

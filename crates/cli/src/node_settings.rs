@@ -8,6 +8,7 @@ use crate::durations;
 use crate::failure::CliError;
 use crate::holder::PASSWORD_VARIABLE;
 use crate::limits::LimitSettings;
+use crate::logging::LogSettings;
 use crate::server::EngineKind;
 
 /// Settings that every way of running nodes shares.
@@ -33,6 +34,9 @@ pub struct NodeSettings {
     /// How much a node takes in.
     #[command(flatten)]
     pub limits: LimitSettings,
+    /// What a node writes to its log.
+    #[command(flatten)]
+    pub log: LogSettings,
     /// How long a node may take to answer before another one is asked as well, 1ms to 1m.
     #[arg(
         long,
@@ -86,6 +90,7 @@ impl NodeSettings {
             format!("--workers={workers}"),
         ];
         arguments.extend(self.limits.as_arguments());
+        arguments.extend(self.log.as_arguments());
         if self.hedge_after != Duration::from_millis(50) {
             arguments.push(format!("--hedge-after={}", durations::shown(self.hedge_after)));
         }

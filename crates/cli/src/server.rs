@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use coordination::embedded::EmbeddedSession;
 use model::{Cluster, NodeId};
+use node::disk_watch::DiskWatch;
 use node::doors::resp::RespOptions;
 use node::engines::{Engines, LogEngines, MemoryEngines};
 use node::events::Event;
@@ -88,6 +89,7 @@ impl RunningNode {
             }
         };
         crate::holder::note_process(&spec.data_dir);
+        log_start(spec, me);
         let events: Vec<Event> =
             node.events().after(0, EVENTS_AT_START).into_iter().map(|recorded| recorded.event).collect();
         if let Some(line) = crate::losses::line(spec.id, &spec.data_dir, cluster, &events) {
@@ -104,12 +106,42 @@ impl RunningNode {
 
     /// Ends serving, makes everything durable and leaves.
     pub(crate) async fn stop(self) -> Result<(), CliError> {
+        let node = self.node.id();
+        tracing::info!(%node, "node stops");
         self.node.leave().await;
         self.node.settle().await;
         self.workers.stop();
         self.workers.join().await.map_err(|error| CliError::Other(error.to_string()))?;
-        self.node.stop().await.map_err(|error| CliError::Other(format!("not stopped cleanly: {error}")))
+        match self.node.stop().await {
+            Ok(()) => {
+                tracing::info!(%node, "node stopped");
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(%node, %error, "node not stopped cleanly");
+                Err(CliError::Other(format!("not stopped cleanly: {error}")))
+            }
+        }
     }
+}
+
+/// Says in the log what starts, and with which settings.
+fn log_start(spec: &NodeSpec, me: &model::Node) {
+    tracing::info!(
+        node = %spec.id,
+        version = env!("CARGO_PKG_VERSION"),
+        process = std::process::id(),
+        cluster = spec.cluster,
+        zone = %me.zone,
+        native = me.native,
+        redis = me.resp.as_deref(),
+        data_directory = %spec.data_dir.display(),
+        engine = ?spec.engine,
+        durability = ?spec.durability,
+        workers = spec.workers,
+        password_required = spec.password.is_some(),
+        "node starts"
+    );
 }
 
 /// Says why a node of a cluster that exists cannot take its addresses. They stand in the cluster's document, so there
@@ -144,6 +176,8 @@ async fn open(spec: &NodeSpec, ports: &Ports, port: u16) -> Result<Arc<Node>, Cl
     let refused = |error: &dyn std::fmt::Display| CliError::Other(format!("node {}: {error}", spec.id.0));
     crate::holder::refuse_file(&spec.data_dir)?;
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::open(&spec.data_dir).map_err(|error| refused(&error))?);
+    let watched = DiskWatch::new(disk, spec.id, ports.clock.clone());
+    let disk: Arc<dyn Disk> = watched.clone();
     let session = EmbeddedSession::open(&spec.coordination_dir).await.map_err(|error| refused(&error))?;
     let engines: Arc<dyn Engines> = match spec.engine {
         EngineKind::Memory => Arc::new(MemoryEngines),
@@ -170,7 +204,7 @@ async fn open(spec: &NodeSpec, ports: &Ports, port: u16) -> Result<Arc<Node>, Cl
         coordination_directory: absolute(&spec.coordination_dir),
     };
     let started = Node::start(config, ports.clone(), disk, engines, Arc::new(session)).await;
-    started.map_err(|error| match error {
+    let node = started.map_err(|error| match error {
         StartError::Identity(IdentityError::InUse) => CliError::Other(format!(
             "node {}: the data directory {} is in use by another process{}; stop that one, or choose another directory",
             spec.id.0,
@@ -182,7 +216,17 @@ async fn open(spec: &NodeSpec, ports: &Ports, port: u16) -> Result<Arc<Node>, Cl
             refused(&format!("{error} (the directory is {})", spec.data_dir.display()))
         }
         other => refused(&other),
-    })
+    })?;
+    watched.register(node.metrics());
+    node.metrics().watch("tontine_process_resident_bytes", &[], || resident_bytes().unwrap_or(0) as f64);
+    Ok(node)
+}
+
+/// Memory of this process, where the system tells.
+fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let kibibytes = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim();
+    Some(kibibytes.strip_suffix(" kB")?.trim_end().parse::<u64>().ok()? << 10)
 }
 
 fn absolute(path: &Path) -> String {

@@ -256,6 +256,30 @@ events! {
     } => "refused {hints} hints at the limit of {bytes_max} bytes",
 }
 
+impl Event {
+    /// Whether somebody who looks after the cluster should know of it before they look for it.
+    pub fn is_warning(&self) -> bool {
+        matches!(
+            self,
+            Event::PeerSuspected { .. }
+                | Event::PeerDown { .. }
+                | Event::CorruptFound { .. }
+                | Event::CorruptMet { .. }
+                | Event::HintsCorrupt { .. }
+                | Event::DiskLost {}
+                | Event::RollbackNoticed {}
+                | Event::ContentsSetAside { .. }
+                | Event::OnlyCopySetAside { .. }
+                | Event::StoreLost { .. }
+                | Event::HintsLost {}
+                | Event::LeavesRecounted { .. }
+                | Event::RefillStarted { .. }
+                | Event::HintsExpired { .. }
+                | Event::HintsRefused { .. }
+        )
+    }
+}
+
 /// An event with its place in this node's story.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recorded {
@@ -320,7 +344,7 @@ impl Events {
 
     /// Keeps an event, and writes it to the log as well.
     pub fn record(&self, event: Event) {
-        tracing::info!(node = %self.node, kind = event.kind(), event = %event.text(), "event");
+        self.log(&event);
         let sequence = {
             let mut ring = self.ring.lock();
             ring.recorded += 1;
@@ -337,6 +361,22 @@ impl Events {
             *newest = sequence.max(*newest);
             newer
         });
+    }
+
+    /// Writes an event to the log, as severe as it is.
+    fn log(&self, event: &Event) {
+        let (node, kind, detail) = (self.node, event.kind(), event.text());
+        let fields = event.fields();
+        let peer = [&fields["peer"], &fields["target"]]
+            .into_iter()
+            .find_map(Json::as_u64)
+            .map(|id| format!("n{id}"));
+        let peer = peer.map(tracing::field::display);
+        let (store, partition) = (fields["store"].as_str(), fields["partition"].as_u64());
+        match event.is_warning() {
+            true => tracing::warn!(%node, kind, peer, store, partition, detail, "event"),
+            false => tracing::info!(%node, kind, peer, store, partition, detail, "event"),
+        }
     }
 
     /// How many were recorded since the node started.

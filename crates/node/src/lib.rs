@@ -13,6 +13,7 @@ mod transport;
 
 pub mod antientropy;
 pub mod collection;
+pub mod disk_watch;
 pub mod doors;
 pub mod engines;
 pub mod events;

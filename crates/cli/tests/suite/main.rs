@@ -13,6 +13,7 @@ mod handoff;
 mod keys;
 mod lifecycle;
 mod load;
+mod logs;
 mod observe;
 mod passwords;
 mod protocols;

@@ -1,0 +1,133 @@
+//! Where the log of this process goes, and what is in it.
+//!
+//! | command | its log |
+//! |---|---|
+//! | `tontine node` | standard error, or the files of `--log-file` |
+//! | `tontine dev` | the files `DATA/log/nodes.log` |
+//! | `tontine dev --separate-processes` | the files `DATA/log/node-N.log` of each node |
+//! | every other command | standard error, warnings and errors only |
+//!
+//! What a command has to say to the person who typed it is no log: it goes to standard output and standard error as ever.
+//!
+//! Must never: let a key, a value or a password into a log.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
+
+use crate::log_file::LogFile;
+
+/// The variable with a filter for each module, for developers: `TONTINE_LOG=node=debug,info`.
+const FILTER_VARIABLE: &str = "TONTINE_LOG";
+
+/// How much nodes write to their log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    /// What went wrong and needs somebody.
+    Error,
+    /// Also what went wrong and mends itself: refused requests, a slow disk, a node that is gone.
+    Warn,
+    /// Also what happens in normal operation: starts, stops, membership, repairs.
+    Info,
+    /// Also what each part does.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+/// The form of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// One line for each entry, for people.
+    #[default]
+    Text,
+    /// One JSON document on each line, for programs.
+    Json,
+}
+
+/// What nodes write to their log.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct LogSettings {
+    /// The least severe entries of the nodes' log; `info` by default.
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    pub log_level: Option<LogLevel>,
+    /// The form of the nodes' log.
+    #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
+    pub log_format: LogFormat,
+}
+
+impl LogLevel {
+    fn name(self) -> &'static str {
+        match self {
+            LogLevel::Error => "error",
+            LogLevel::Warn => "warn",
+            LogLevel::Info => "info",
+            LogLevel::Debug => "debug",
+            LogLevel::Trace => "trace",
+        }
+    }
+}
+
+impl LogSettings {
+    /// The settings as arguments of another `tontine`.
+    pub(crate) fn as_arguments(self) -> Vec<String> {
+        let level = self.log_level.map(|level| format!("--log-level={}", level.name()));
+        let format = (self.log_format == LogFormat::Json).then(|| "--log-format=json".to_owned());
+        level.into_iter().chain(format).collect()
+    }
+}
+
+/// The log of a node that `dev` starts as a process of its own.
+pub(crate) fn node_file(cluster_data: &Path, node: model::NodeId) -> PathBuf {
+    cluster_data.join("log").join(format!("node-{}.log", node.0))
+}
+
+/// The log of all nodes of one `dev` process.
+pub(crate) fn nodes_file(cluster_data: &Path) -> PathBuf {
+    cluster_data.join("log").join("nodes.log")
+}
+
+/// What a process that runs nodes logs, and where.
+pub(crate) struct NodeLog {
+    /// What its command line asks for.
+    pub(crate) settings: LogSettings,
+    /// The file; standard error if there is none.
+    pub(crate) file: Option<PathBuf>,
+}
+
+/// Begins to log; `nodes` if this process runs nodes.
+pub(crate) fn begin(nodes: Option<NodeLog>) {
+    let (settings, file, unless_asked) = nodes.map_or_else(
+        || (LogSettings { log_level: None, log_format: LogFormat::Text }, None, LogLevel::Warn),
+        |NodeLog { settings, file }| (settings, file, LogLevel::Info),
+    );
+    let filter = match (settings.log_level, EnvFilter::try_from_env(FILTER_VARIABLE)) {
+        (None, Ok(filter)) => filter,
+        (level, _) => EnvFilter::new(level.unwrap_or(unless_asked).name()),
+    };
+    let colour = file.is_none()
+        && std::io::stderr().is_terminal()
+        && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty());
+    let writer = match file {
+        Some(path) => {
+            let log = LogFile::new(path);
+            BoxMakeWriter::new(move || log.clone())
+        }
+        None => BoxMakeWriter::new(std::io::stderr),
+    };
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(writer)
+        // It would be said on stderr, which may be what failed, and end the process.
+        .log_internal_errors(false)
+        .with_ansi(colour);
+    match settings.log_format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => {
+            log.json().flatten_event(true).with_current_span(false).with_span_list(false).init()
+        }
+    }
+}
