@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ::bytes::{Bytes, BytesMut};
-use client::{Found, PutOptions, StoreHandle};
+use client::{DeleteOptions, Found, PutOptions, StoreHandle};
 use model::{Context, Key, Value, Version, WallMillis};
 use protocol::quorum::can_be_met;
 use serde_json::{Value as Json, json};
@@ -356,10 +356,11 @@ pub(crate) async fn delete(shared: Shared, arguments: DeleteArguments) -> Result
     if context.is_some() && arguments.keys.len() > 1 {
         return Err(CliError::Usage("a context belongs to one key; delete the others without it".to_owned()));
     }
+    let options = DeleteOptions { context, ..DeleteOptions::default() };
     let mut documents = Vec::new();
     let mut failed = None;
     for key in &arguments.keys {
-        match store.delete(key.clone(), context.clone(), RequestOptions::default()).await {
+        match store.delete(key.clone(), options.clone()).await {
             Ok(written) => documents.push(written_json(key, &written)),
             Err(error) => {
                 let error = CliError::OfKey { key: key.clone(), error };

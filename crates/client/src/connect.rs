@@ -45,7 +45,8 @@ impl Default for ClientOptions {
 
 /// A connection to a cluster. Cheap to clone; clones share links, which are multiplexed and pipelined.
 ///
-/// A client lives on the executor thread on which it was connected: for more threads, connect one on each.
+/// A client needs the `tokio` runtime in which it was connected, and ends with it. Clones may be used on every thread of
+/// that runtime; a thread that shall share nothing with others connects a client of its own.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) inner: Arc<Inner>,

@@ -38,4 +38,4 @@ pub use bulk::{ScanAfter, ScanPage};
 pub use connect::{Client, ClientOptions};
 pub use error::ClientError;
 pub use found::Found;
-pub use store::{Merge, PutOptions, StoreHandle};
+pub use store::{DeleteOptions, Merge, PutOptions, StoreHandle};

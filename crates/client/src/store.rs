@@ -38,6 +38,24 @@ pub struct PutOptions {
     pub request: RequestOptions,
 }
 
+/// How a delete shall be done.
+#[derive(Clone, Debug, Default)]
+pub struct DeleteOptions {
+    /// What the writer has seen: the delete replaces exactly that. `None` replaces what the coordinator knows.
+    pub context: Option<Context>,
+    /// What must hold at the coordinator.
+    pub condition: Condition,
+    /// Quorum and deadline.
+    pub request: RequestOptions,
+}
+
+impl DeleteOptions {
+    /// A delete of what this get saw, and of nothing that was written since.
+    pub fn after(found: &Found) -> Self {
+        DeleteOptions { context: Some(found.context()), ..DeleteOptions::default() }
+    }
+}
+
 impl PutOptions {
     /// A put that replaces what this get saw.
     pub fn after(found: &Found) -> Self {
@@ -141,11 +159,11 @@ impl StoreHandle {
     pub async fn delete(
         &self,
         key: impl Into<Bytes>,
-        context: Option<Context>,
-        options: RequestOptions,
+        options: DeleteOptions,
     ) -> Result<Written, ClientError> {
+        let DeleteOptions { context, condition, request } = options;
         let (key, value) = (Key::new(key)?, Value::Tombstone);
-        self.write(Order { key, context, condition: Condition::None, expires: None, value }, &options).await
+        self.write(Order { key, context, condition, expires: None, value }, &request).await
     }
 
     pub(crate) fn expiry(&self, ttl: Duration) -> WallMillis {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::{Client, ClientError, ClientOptions, Found, PutOptions, StoreHandle};
+use client::{Client, ClientError, ClientOptions, DeleteOptions, Found, PutOptions, StoreHandle};
 use model::{Context, Moment};
 use runtime::Ports;
 use wire::messages::{RequestOptions, Written};
@@ -176,7 +176,7 @@ impl Worker {
                 let options = PutOptions { context, ttl, ..PutOptions::default() };
                 handle.put(key.clone(), value, options).await
             }
-            _ => handle.delete(key.clone(), context, Default::default()).await,
+            _ => handle.delete(key.clone(), DeleteOptions { context, ..DeleteOptions::default() }).await,
         };
         let (outcome, context) = written(answer);
         self.end(id, store, key, outcome, context);

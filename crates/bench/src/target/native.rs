@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use client::{Client, ClientError, ClientOptions, Found, PutOptions, ScanPage, StoreHandle};
+use client::{Client, ClientError, ClientOptions, DeleteOptions, Found, PutOptions, ScanPage, StoreHandle};
 use futures_util::future::join_all;
 use model::Token;
 use runtime::Ports;
@@ -102,7 +102,7 @@ impl NativeSession {
                 Outcome::Written
             }
             Operation::Delete { key } => {
-                self.store.delete(key.clone(), None, RequestOptions::default()).await?;
+                self.store.delete(key.clone(), DeleteOptions::default()).await?;
                 Outcome::Written
             }
             Operation::MultiGet { keys } => {

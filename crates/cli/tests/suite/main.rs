@@ -21,6 +21,7 @@ mod real_input;
 mod refusals;
 mod repair;
 mod resp;
+mod rust_guide;
 mod traffic;
 mod typed;
 mod vocabulary;

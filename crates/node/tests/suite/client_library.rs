@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::{Client, ClientError, ClientOptions, Merge, PutOptions};
+use client::{Client, ClientError, ClientOptions, DeleteOptions, Merge, PutOptions};
 use model::{NodeId, Resolver, Store, VersionSet};
 use runtime::Ports;
 use wire::error::ErrorCode;
@@ -73,7 +73,7 @@ async fn each_request_goes_straight_to_a_node_that_holds_the_key() {
         written.unwrap();
     }
     for n in 0..60 {
-        store.delete(key(n), None, RequestOptions::default()).await.unwrap();
+        store.delete(key(n), DeleteOptions::default()).await.unwrap();
         assert_eq!(store.get(key(n)).await.unwrap().value(), None);
     }
 }
@@ -104,7 +104,13 @@ async fn each_request_may_ask_for_fewer_or_more_replicas_than_its_store() {
     let mistake = ClientError::TooFewReplicas { required: 4, replicas: 3 };
     assert_eq!(store.get_with("k", &required(4)).await.unwrap_err(), mistake);
     assert_eq!(store.put("k", "v", put_with(required(4))).await.unwrap_err(), mistake);
-    assert_eq!(store.delete("k", None, required(4)).await.unwrap_err(), mistake);
+    assert_eq!(
+        store
+            .delete("k", DeleteOptions { request: required(4), ..DeleteOptions::default() })
+            .await
+            .unwrap_err(),
+        mistake
+    );
     assert_eq!(store.multi_get(vec!["k"], &required(4)).await.unwrap_err(), mistake);
     assert_eq!(store.multi_put([("k", "v")], &required(4)).await.unwrap_err(), mistake);
 }
@@ -125,7 +131,8 @@ async fn at_the_deadline_a_get_has_failed_and_a_put_is_unknown() {
     );
     let error = store.put("k", "v", put_with(soon.clone())).await.unwrap_err();
     assert!(error.is_indeterminate() && !error.is_retryable(), "{error:?}");
-    let error = store.delete("k", None, soon).await.unwrap_err();
+    let error =
+        store.delete("k", DeleteOptions { request: soon, ..DeleteOptions::default() }).await.unwrap_err();
     assert!(error.is_indeterminate(), "{error:?}");
 }
 

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use client::peers::Call;
-use client::{ClientOptions, PutOptions};
+use client::{ClientOptions, DeleteOptions, PutOptions};
 use model::{Epoch, Generation, NodeId, VersionSet};
 use node::Node;
-use wire::messages::{Condition, ReplicaMerge, Request, RequestOptions, Response};
+use wire::messages::{Condition, ReplicaMerge, Request, Response};
 
 use crate::cluster::{PATIENCE, RunningCluster, store};
 
@@ -60,7 +60,7 @@ async fn deleted_keys_leave_nothing_behind_and_late_messages_bring_nothing_back(
     let full = held(&cluster.nodes[0]);
     assert!(full.0 == 50 && !old.is_empty(), "{full:?}");
     for key in &keys {
-        client.delete(key.clone(), None, RequestOptions::default()).await.unwrap();
+        client.delete(key.clone(), DeleteOptions::default()).await.unwrap();
     }
     wait_until("tombstones stay", || cluster.nodes.iter().all(|node| held(node) == (0, 0))).await;
     for node in &cluster.nodes {
@@ -91,7 +91,7 @@ async fn a_conditional_write_with_a_context_from_before_a_forgotten_deletion_is_
     let key = Bytes::from("k");
     client.put(key.clone(), "old", PutOptions::default()).await.unwrap();
     let found = client.get(key.clone()).await.unwrap();
-    client.delete(key.clone(), None, RequestOptions::default()).await.unwrap();
+    client.delete(key.clone(), DeleteOptions::default()).await.unwrap();
     wait_until("the tombstone stays", || cluster.nodes.iter().all(|node| held(node) == (0, 0))).await;
     for condition in [Condition::IfCurrent, Condition::Touch] {
         let options = PutOptions { condition, ..PutOptions::after(&found) };
@@ -121,7 +121,7 @@ async fn no_request_fails_while_rounds_run_and_each_key_is_as_it_was_left() {
                 client.put(key.clone(), number.to_string(), PutOptions::default()).await.unwrap();
                 let found = client.get(key.clone()).await.unwrap();
                 assert_eq!(found.value(), Some(number.to_string().into()), "a write is read back");
-                client.delete(key.clone(), None, RequestOptions::default()).await.unwrap();
+                client.delete(key.clone(), DeleteOptions::default()).await.unwrap();
                 assert_eq!(client.get(key.clone()).await.unwrap().value(), None, "a delete is read back");
                 if number % 10 == 9 {
                     client.put(key, "kept", PutOptions::default()).await.unwrap();

@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use client::{ClientOptions, PutOptions};
+use client::{ClientOptions, DeleteOptions, PutOptions};
 use model::{Epoch, Timestamp, WallMillis};
 use node::Node;
 use runtime::Clock;
 use runtime::clock::os::OsClock;
 use wire::ErrorCode;
-use wire::messages::RequestOptions;
 
 use crate::cluster::{PATIENCE, RunningCluster, store};
 use crate::support::{Connection, order, place};
@@ -125,7 +124,7 @@ async fn a_write_that_its_first_replica_refuses_for_what_it_lacks_brings_it_that
     // A deletion is forgotten, and it was later than all these.
     let client = cluster.client(ClientOptions::default()).await.store("default").unwrap();
     client.put("deleted", "v", PutOptions::default()).await.unwrap();
-    client.delete(Bytes::from("deleted"), None, RequestOptions::default()).await.unwrap();
+    client.delete(Bytes::from("deleted"), DeleteOptions::default()).await.unwrap();
     let forgets = |node: &Arc<Node>| node.replica().epochs().tag() > Epoch(0) && !knows(node, "deleted");
     wait_until("the deletion is remembered", || cluster.nodes.iter().all(forgets)).await;
 

@@ -5,10 +5,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::{Client, PutOptions};
+use client::{Client, DeleteOptions, PutOptions};
 use model::NodeId;
 use sim::cluster::{LAST_WRITE, World};
-use wire::messages::RequestOptions;
 
 use crate::stage::{equal, held, keys, local, play, put_all, records, setup, shows_none, until};
 
@@ -18,7 +17,7 @@ async fn delete_all(world: &Arc<World>, client: &Client, keys: &[Bytes]) {
     let store = client.store(LAST_WRITE).expect("the cluster has it");
     for key in keys {
         let mut attempts = 0;
-        while let Err(error) = store.delete(key.clone(), None, RequestOptions::default()).await {
+        while let Err(error) = store.delete(key.clone(), DeleteOptions::default()).await {
             attempts += 1;
             assert!(attempts < 100, "{error}");
             world.executor.sleep(Duration::from_millis(20)).await;
@@ -144,7 +143,7 @@ fn one_pass_collects_however_many_tombstones_wait() {
         let keys = keys(3000);
         world.kill(2, Duration::ZERO, Duration::ZERO);
         for some in keys.chunks(500) {
-            let deletes = some.iter().map(|key| store.delete(key.clone(), None, RequestOptions::default()));
+            let deletes = some.iter().map(|key| store.delete(key.clone(), DeleteOptions::default()));
             for deleted in futures_util::future::join_all(deletes).await {
                 deleted.expect("two replicas answer");
             }

@@ -4,19 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::Client;
 use client::peers::Call;
+use client::{Client, DeleteOptions};
 use model::{Epoch, NodeId, VersionSet};
 use sim::cluster::{LAST_WRITE, World};
 use sim::network::Host;
-use wire::messages::{ReplicaMerge, Request, RequestOptions, Response};
+use wire::messages::{ReplicaMerge, Request, Response};
 
 use crate::stage::{equal, held, keys, local, play, put_all, records, setup, shows_none, until};
 
 async fn delete_all(client: &Client, keys: &[Bytes]) {
     let store = client.store(LAST_WRITE).expect("the cluster has it");
     for key in keys {
-        store.delete(key.clone(), None, RequestOptions::default()).await.expect("two replicas answer");
+        store.delete(key.clone(), DeleteOptions::default()).await.expect("two replicas answer");
     }
 }
 
@@ -101,7 +101,7 @@ async fn delete_where_possible(world: &Arc<World>, client: &Client, keys: &[Byte
     let store = client.store(LAST_WRITE).expect("the cluster has it");
     for key in keys {
         let mut attempts = 0;
-        while let Err(error) = store.delete(key.clone(), None, RequestOptions::default()).await {
+        while let Err(error) = store.delete(key.clone(), DeleteOptions::default()).await {
             attempts += 1;
             assert!(attempts < 100, "{error}");
             world.executor.sleep(Duration::from_millis(20)).await;
