@@ -510,7 +510,9 @@ def test_a_queue_goes_on_behind_what_is_in_it(ensembles: EnsembleFactory) -> Non
             assert int(client.create("/", sequence=True)[1:]) > root
             # What plain Kazoo has just made beside it, and nothing else.
             found = [(each.kind, each.where) for each in Checker(client).run()]
-            assert found == [("outside", f"e0:{made}")]
+            assert client.table is not None
+            name = {h: n for n, h in client.table.ensembles.items()}[old.hosts]
+            assert found == [("outside", f"{name}:{made}")]
     finally:
         plain.stop()
         plain.close()
