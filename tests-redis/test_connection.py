@@ -116,6 +116,51 @@ def test_client_info_describes_this_connection(client: redis.Redis) -> None:
     assert str(info["db"]) == "0"
 
 
+def fields(line: str) -> dict[str, str]:
+    return dict(field.split("=", 1) for field in line.split())
+
+
+def test_client_info_has_no_field_that_redis_does_not_have(raw: Raw) -> None:
+    """go-redis refuses a line with a field that it does not know."""
+    known = (
+        "id addr laddr fd name age idle flags db sub psub ssub multi qbuf qbuf-free argv-mem multi-mem rbs rbp obl oll "
+        "omem tot-mem events cmd user redir resp lib-name lib-ver"
+    )
+    told = raw.ask("CLIENT", "INFO").split(b"\r\n", 1)[1].removeprefix(b"txt:").decode()
+    assert set(fields(told)) <= set(known.split()), told
+    assert fields(told)["flags"] == "N" and fields(told)["multi"] == "-1" and fields(told)["user"] == "default"
+
+
+def test_client_list_takes_types_and_ids(raw: Raw, protocol: int) -> None:
+    own = int(raw.ask("CLIENT", "ID")[1:-2])
+    told = raw.ask("CLIENT", "LIST", "ID", own, 10**15)
+    assert told.startswith(b"=" if protocol == 3 else b"$")
+    lines = [line for line in told.decode().split("\n") if "id=" in line]
+    assert len(lines) == 1 and f"id={own} " in lines[0]
+    assert f"id={own} ".encode() in raw.ask("CLIENT", "LIST", "TYPE", "normal")
+    assert b"id=" not in raw.ask("CLIENT", "LIST", "TYPE", "pubsub")
+    assert error(raw.ask("CLIENT", "LIST", "TYPE", "odd")) == "ERR Unknown client type 'odd'"
+    assert error(raw.ask("CLIENT", "LIST", "ID", "x")) == "ERR Invalid client ID"
+    for wrong in (["ID"], ["TYPE"], ["odd"], ["TYPE", "normal", "x"]):
+        assert error(raw.ask("CLIENT", "LIST", *wrong)) == "ERR syntax error", wrong
+
+
+def test_info_tells_what_clients_look_for(client: redis.Redis, raw: Raw, protocol: int) -> None:
+    info = client.info()
+    assert info["arch_bits"] in (32, 64)
+    assert info["used_cpu_sys"] + info["used_cpu_user"] >= 0
+    assert raw.ask("INFO", "server").startswith(b"=" if protocol == 3 else b"$")
+
+
+@pytest.mark.parametrize("number", ["010", "+10", "-0", " 10", "1e3", "9223372036854775808"])
+def test_numbers_have_one_form(raw: Raw, key: str, number: str) -> None:
+    refusal = "ERR value is not an integer or out of range"
+    assert error(raw.ask("SET", key, "v", "EX", number)) == refusal
+    assert error(raw.ask("EXPIRE", key, number)) == refusal
+    assert "not an integer or out of range" in error(raw.ask("SELECT", number))
+    assert error(raw.ask("HELLO", number)) == "ERR Protocol version is not an integer or out of range"
+
+
 def test_client_setinfo_names_the_library(client: redis.Redis, target: Target, raw2: Raw) -> None:
     if not knows(client, target, 7, 2):
         pytest.skip("this Redis is older than 7.2")

@@ -102,6 +102,7 @@ impl LimitSettings {
             node_requests_max: self.requests_max as usize,
             node_bytes_max: self.request_bytes_max as usize,
             rest_time_max: self.rest_time_max,
+            ..AdmissionLimits::default()
         }
     }
 

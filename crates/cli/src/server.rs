@@ -7,7 +7,7 @@ use std::time::Duration;
 use coordination::embedded::EmbeddedSession;
 use model::{Cluster, NodeId};
 use node::disk_watch::DiskWatch;
-use node::doors::resp::RespOptions;
+use node::doors::resp::{CpuTime, RespOptions};
 use node::engines::{Engines, LogEngines, MemoryEngines};
 use node::events::Event;
 use node::{IdentityError, Installation, Node, NodeConfig, StartError, Worker};
@@ -193,6 +193,7 @@ async fn open(spec: &NodeSpec, ports: &Ports, port: u16) -> Result<Arc<Node>, Cl
         password: spec.password.clone(),
         port,
         process_id: std::process::id(),
+        cpu: Some(cpu_time),
         ..RespOptions::default()
     };
     config.may_stop_requiring_password = spec.no_password;
@@ -227,6 +228,12 @@ fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let kibibytes = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim();
     Some(kibibytes.strip_suffix(" kB")?.trim_end().parse::<u64>().ok()? << 10)
+}
+
+/// What this process has used.
+fn cpu_time() -> CpuTime {
+    let sample = bench::processes::Sample::take(std::process::id());
+    sample.map_or_else(CpuTime::default, |sample| CpuTime { user: sample.user, system: sample.system })
 }
 
 fn absolute(path: &Path) -> String {

@@ -17,19 +17,26 @@
 //! Clients may therefore use only a part of the node's limits, other nodes all of it.
 //!
 //! A request that is still coming in counts with the bytes of it that have come ([`Coming`]), so that many slow
-//! connections cannot fill the memory with beginnings. They may use a part of the bytes only: whoever begins much and
-//! finishes nothing must not take the room of requests that have come whole.
+//! connections cannot fill the memory with beginnings. They may use a part of the bytes only: a client that begins much
+//! and finishes nothing must not take the room of requests that have come whole. When that part is full, slow requests
+//! give up their places to those that need one ([`unfinished`]).
 //!
 //! What is counted is released by dropping the permit, also when the future that held it is dropped unfinished.
 //!
 //! **Architecture Invariant:** nothing waits here. A queue in front of a full node is only a slower refusal.
 
+mod coming;
+mod unfinished;
+
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use model::limits::FRAME_BYTES_MAX;
+
+pub use self::coming::{Coming, Place};
+use self::unfinished::Unfinished;
 
 /// Most connections of clients at one node: each costs buffers, and a runaway pool must not take the last of them.
 pub const CONNECTIONS_MAX: usize = 10_000;
@@ -58,8 +65,8 @@ pub const COMING_BYTES_FREE: usize = 16 * 1024;
 /// Places beside those of clients: for other nodes, and for whoever has not yet said who it is.
 const OTHER_CONNECTIONS_MIN: usize = 64;
 
-/// Most refused connections that are kept open until they have read why. Beyond it they just close, so that a crowd
-/// that cannot be served does not use up what it was refused for.
+/// Most refused connections that are kept open until they have read why. Beyond it they are told and closed, so that a
+/// crowd that cannot be served does not use up what it was refused for.
 pub const FAREWELLS_MAX: usize = 64;
 
 /// Longest time that a refused connection is kept open so that its other end can read why.
@@ -68,6 +75,9 @@ pub const FAREWELL_TIME_MAX: Duration = Duration::from_millis(500);
 /// Bytes of a command or frame that has begun that must come within the time of [`AdmissionLimits::rest_time_max`],
 /// unless it ends before. About 1 KiB a second by default: slower than any line that somebody would send 64 MiB over.
 pub const REST_BYTES_MIN: usize = 64 * 1024;
+
+/// How long these may take while others find no room, by default: a tenth of a slow office line.
+pub const SLOW_TIME_MIN: Duration = Duration::from_secs(1);
 
 /// How long these may take, by default: longer than a connection stands still that is going to go on.
 pub const REST_TIME_MAX: Duration = Duration::from_secs(60);
@@ -88,6 +98,9 @@ pub struct AdmissionLimits {
     /// How long the next [`REST_BYTES_MIN`] of a command may take that has begun to come in. Default:
     /// [`REST_TIME_MAX`].
     pub rest_time_max: Duration,
+    /// How long the next [`REST_BYTES_MIN`] of it may take while others find no room; slower ones give up theirs.
+    /// Default: [`SLOW_TIME_MIN`].
+    pub slow_time_min: Duration,
 }
 
 /// Who is at the other end of a connection.
@@ -127,6 +140,11 @@ pub enum Overloaded {
         /// The limit for this kind of peer, in bytes.
         max: usize,
     },
+    /// The request came in so slowly that others got its room.
+    TooSlow {
+        /// How long it was slow.
+        time: Duration,
+    },
     /// The node is about to stop: it answers what it has taken in, and takes nothing more from clients.
     Stopping,
 }
@@ -151,8 +169,8 @@ pub struct Admission {
     farewells: AtomicUsize,
     stopping: AtomicBool,
     gauge: Gauge,
-    /// Bytes in `gauge` of requests that are still coming in.
-    coming: AtomicUsize,
+    /// Requests that are still coming in; their bytes are in `gauge`.
+    unfinished: Mutex<Unfinished>,
 }
 
 /// Leave to keep a refused connection open until it has read why; drop it when the connection is closed.
@@ -179,13 +197,6 @@ pub struct Permit {
     bytes: usize,
 }
 
-/// The one request that is still coming in on a connection; what it holds is given back when this is dropped.
-#[derive(Debug)]
-pub struct Coming {
-    connection: Arc<Connection>,
-    held: usize,
-}
-
 impl Default for AdmissionLimits {
     fn default() -> Self {
         AdmissionLimits {
@@ -195,6 +206,7 @@ impl Default for AdmissionLimits {
             node_requests_max: NODE_REQUESTS_MAX,
             node_bytes_max: NODE_BYTES_MAX,
             rest_time_max: REST_TIME_MAX,
+            slow_time_min: SLOW_TIME_MIN,
         }
     }
 }
@@ -218,7 +230,7 @@ impl Admission {
             farewells: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             gauge: Gauge::default(),
-            coming: AtomicUsize::new(0),
+            unfinished: Mutex::default(),
         })
     }
 
@@ -328,56 +340,12 @@ impl Connection {
 
     /// The account of what is still coming in on the connection; nothing yet.
     pub fn coming(self: &Arc<Self>) -> Coming {
-        Coming { connection: Arc::clone(self), held: 0 }
+        Coming::new(self)
     }
 
     /// What is under way on the connection.
     pub fn load(&self) -> Load {
         self.gauge.load()
-    }
-}
-
-impl Coming {
-    /// Counts `bytes`, with what is about to be reserved for more, in place of what was counted before. Up to
-    /// [`COMING_BYTES_FREE`] they count as none. When the request has come whole, hold nothing before it is admitted.
-    ///
-    /// As with [`Connection::admit`], what comes alone is not bounded by these limits, but by the frame.
-    ///
-    /// # Errors
-    /// [`Overloaded::NodeBytes`] when there is no room for so many; nothing is held then, so that what has come must
-    /// be let go.
-    pub fn hold(&mut self, bytes: usize) -> Result<(), Overloaded> {
-        let bytes = if bytes > COMING_BYTES_FREE { bytes } else { 0 };
-        if bytes == self.held {
-            return Ok(());
-        }
-        let admission = &self.connection.admission;
-        let before = std::mem::take(&mut self.held);
-        let all = admission.coming.fetch_sub(before, Ordering::Relaxed);
-        assert!(all >= before, "what is given back was held");
-        admission.gauge.give_back_bytes(before);
-        if bytes == 0 {
-            return Ok(());
-        }
-        let max = admission.limits.node_bytes_max / COMING_PART;
-        let more = |held: usize| (held == 0 || held.saturating_add(bytes) <= max).then_some(held + bytes);
-        if admission.coming.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
-            return Err(Overloaded::NodeBytes { max });
-        }
-        let node = admission.limits_of(self.connection.peer.unwrap_or(Peer::Client));
-        if !admission.gauge.take_bytes(bytes, node.bytes) {
-            admission.coming.fetch_sub(bytes, Ordering::Relaxed);
-            return Err(Overloaded::NodeBytes { max: node.bytes });
-        }
-        self.held = bytes;
-        Ok(())
-    }
-}
-
-impl Drop for Coming {
-    fn drop(&mut self) {
-        // Holding nothing is never refused.
-        let _ = self.hold(0);
     }
 }
 
@@ -425,12 +393,22 @@ impl fmt::Display for Overloaded {
             Overloaded::NodeBytes { max } => {
                 write!(f, "requests of {max} bytes are under way on this node; try again or elsewhere")
             }
+            Overloaded::TooSlow { time } => write!(
+                f,
+                "other requests got the room of this one, of which less than {REST_BYTES_MIN} bytes came in the last \
+                 {time:?}; it was not carried out"
+            ),
             Overloaded::Stopping => f.write_str("this node is about to stop; try elsewhere"),
         }
     }
 }
 
 impl std::error::Error for Overloaded {}
+
+/// A panic elsewhere leaves these accounts whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Counts one more, unless there are `max`.
 fn take_place(places: &AtomicUsize, max: usize) -> bool {

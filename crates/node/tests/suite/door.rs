@@ -254,3 +254,69 @@ async fn the_reference_page_lists_exactly_the_commands_that_there_are() {
     listed.sort();
     assert_eq!(listed, known, "docs/reference/resp.md and the commands that a node carries out");
 }
+
+/// go-redis refuses a line with a field that it does not know, and `store=` was one.
+#[tokio::test]
+async fn client_info_and_list_have_redis_fields_and_no_others() {
+    let (node, worker) = crate::support::lonely_node(|_| {}).await;
+    let mut first = Connection::to(node.clone(), &worker);
+    let mut second = Connection::to(node, &worker);
+    first.ask("PING", "+PONG\r\n").await;
+    second.send(b"CLIENT SETNAME two\r\nSTRLEN k\r\n").await;
+    second.expect("+OK\r\n:0\r\n").await;
+    let rest = "age=0 idle=0 flags=N db=0 sub=0 psub=0 ssub=0 multi=-1";
+    let line = |id: u64, name: &str, command: &str| {
+        format!(
+            "id={id} addr=peer laddr=here name={name} {rest} cmd={command} user=default redir=-1 resp=2 lib-name= \
+             lib-ver=\n"
+        )
+    };
+    let bulk = |text: String| format!("${}\r\n{text}\r\n", text.len());
+    let (one, two) = (line(1, "", "client"), line(2, "two", "strlen"));
+    first.ask("CLIENT INFO", &bulk(one.clone())).await;
+    for all in ["CLIENT LIST", "CLIENT LIST TYPE normal", "CLIENT LIST ID 1 2", "client list id 1 7 2 -1"] {
+        first.ask(all, &bulk(format!("{one}{two}"))).await;
+    }
+    first.ask("CLIENT LIST ID 2", &bulk(two)).await;
+    first.ask("CLIENT LIST TYPE pubsub", "$0\r\n\r\n").await;
+    first.ask("CLIENT LIST TYPE odd", "-ERR Unknown client type 'odd'\r\n").await;
+    first.ask("CLIENT LIST ID x", "-ERR Invalid client ID\r\n").await;
+    for wrong in ["CLIENT LIST ID", "CLIENT LIST TYPE", "CLIENT LIST TYPE normal x", "CLIENT LIST x"] {
+        first.ask(wrong, "-ERR syntax error\r\n").await;
+    }
+}
+
+#[tokio::test]
+async fn info_is_text_under_resp3_and_names_what_clients_look_for() {
+    use std::time::Duration;
+    let mut redis = Connection::open_with(|config| {
+        config.resp.cpu = Some(|| node::doors::resp::CpuTime {
+            user: Duration::from_millis(1500),
+            system: Duration::from_millis(20),
+        });
+    })
+    .await;
+    let cpu = "# CPU\r\nused_cpu_sys:0.020000\r\nused_cpu_user:1.500000\r\n";
+    redis.ask("INFO cpu", &format!("${}\r\n{cpu}\r\n", cpu.len())).await;
+    redis.ask("HELLO 3", "%7\r\n").await;
+    redis.lines(25).await;
+    redis.ask("INFO cpu", &format!("={}\r\ntxt:{cpu}\r\n", cpu.len() + 4)).await;
+    redis.send(b"INFO server\r\n").await;
+    assert!(redis.lines(6).await.iter().any(|line| line == "arch_bits:64"));
+}
+
+/// What Rust reads as a number and Redis does not.
+#[tokio::test]
+async fn numbers_are_as_strict_as_in_redis() {
+    let mut redis = Connection::open().await;
+    for number in ["010", "+10", "-0", "1e3", "9223372036854775808"] {
+        for command in ["SET k v EX", "EXPIRE k", "SELECT"] {
+            let refusal = "-ERR value is not an integer or out of range\r\n";
+            redis.ask(&format!("{command} {number}"), refusal).await;
+        }
+        redis
+            .ask(&format!("HELLO {number}"), "-ERR Protocol version is not an integer or out of range\r\n")
+            .await;
+    }
+    redis.ask("GET k", "$-1\r\n").await;
+}

@@ -222,8 +222,12 @@ async fn read_frame(stream: &mut TcpStream) -> (u64, Response) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_slow_connections_hold_no_more_than_their_part_and_whoever_is_over_it_is_told() {
     const LIMIT: usize = 4 << 20;
-    let cluster =
-        RunningCluster::start((1, 1), store(1, 1, 1), |config| config.limits.node_bytes_max = LIMIT).await;
+    let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |config| {
+        config.limits.node_bytes_max = LIMIT;
+        // Nobody gives up a place here.
+        config.limits.slow_time_min = Duration::from_secs(3600);
+    })
+    .await;
     let address = cluster.nodes[0].replica().view().get().cluster().nodes[0].native.clone();
     let held = || cluster.nodes[0].admission().load().bytes;
     let mut slow = Vec::new();
@@ -235,19 +239,23 @@ async fn many_slow_connections_hold_no_more_than_their_part_and_whoever_is_over_
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
+    // Each announces a megabyte, and what has come of it counts, twice: a buffer grows by as much as it holds.
     let mut redis = Vec::new();
     for _ in 0..10 {
+        let before = held();
         let mut connection = cluster.redis(0);
-        connection.send(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1000000\r\nbegin").await;
+        connection.send(&announced(1_000_000, 200_000)).await;
+        // The first one that finds no room hears of it.
+        if before + 400_000 > LIMIT / 2 {
+            connection.expect("-OVERLOADED overloaded: requests of 2097152 bytes are under way").await;
+        } else {
+            while held() < before + 400_000 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
         redis.push(connection);
     }
-    // Each announces a megabyte, and is believed: half of the limit is soon full.
-    let mut told = 0;
-    for connection in &mut redis[3..] {
-        connection.expect("-OVERLOADED overloaded: requests of 2097152 bytes are under way").await;
-        told += 1;
-    }
-    assert_eq!(told, 7);
+    assert!(held() > LIMIT / 4 + 400_000, "{} bytes are held: some had room", held());
     assert!(held() <= LIMIT / 2, "{} bytes are held", held());
 
     // A link is told which of its requests found no room, and goes on.
@@ -268,6 +276,85 @@ async fn many_slow_connections_hold_no_more_than_their_part_and_whoever_is_over_
     client.store("default").unwrap().put("k", large, client::PutOptions::default()).await.unwrap();
 }
 
+/// The beginning of a SET with a value of so many bytes, of which so many come.
+fn announced(bytes: usize, sent: usize) -> Vec<u8> {
+    let mut command = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${bytes}\r\n").into_bytes();
+    command.resize(command.len() + sent, b'v');
+    command
+}
+
+/// A thousand connections that announced 16 MiB each, in 40 bytes, held all room for requests that come in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn announcing_large_arguments_holds_no_room() {
+    const LIMIT: usize = 4 << 20;
+    let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |config| {
+        config.limits.node_bytes_max = LIMIT;
+        config.limits.slow_time_min = Duration::from_secs(3600);
+    })
+    .await;
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        let mut connection = cluster.redis(0);
+        connection.send(b"PING\r\n").await;
+        connection.expect("+PONG\r\n").await;
+        connection.send(&announced(16 << 20, 10)).await;
+        silent.push(connection);
+    }
+    let mut other = cluster.redis(0);
+    for _ in 0..20 {
+        let mut large = announced(1 << 20, 1 << 20);
+        large.extend_from_slice(b"\r\n");
+        other.send(&large).await;
+        other.expect("+OK\r\n").await;
+    }
+    assert_eq!(
+        cluster.nodes[0].admission().load(),
+        Load::default(),
+        "nothing is held for what was announced"
+    );
+}
+
+/// Beginnings that had come kept the room of others for a minute after their senders had fallen silent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_senders_give_up_their_places_to_those_who_send() {
+    const LIMIT: usize = 4 << 20;
+    let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |config| {
+        config.limits.node_bytes_max = LIMIT;
+        config.limits.slow_time_min = Duration::from_millis(1);
+    })
+    .await;
+    let address = cluster.nodes[0].replica().view().get().cluster().nodes[0].native.clone();
+    let held = || cluster.nodes[0].admission().load().bytes;
+    let mut link = begin(&address, 10 << 20, 300_000).await;
+    while held() < 600_000 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mut silent = cluster.redis(0);
+    silent.send(&announced(1_900_000, 600_000)).await;
+    while held() < 1_800_000 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // The link is slower by a moment; then it is the other's turn.
+    let mut large = announced(1_000_000, 1_000_000);
+    large.extend_from_slice(b"\r\n");
+    let mut other = cluster.redis(0);
+    other.send(&large).await;
+    other.expect("+OK\r\n").await;
+    let (id, answer) = read_frame(&mut link).await;
+    let Response::Failure(failure) = answer else { panic!("{answer:?}") };
+    assert_eq!((id, failure.code), (7 << 16, ErrorCode::Overloaded), "it is told which request that was");
+    let rest = frame(7 << 16, &put("slow".to_owned(), 10 << 20, RequestOptions::default()));
+    link.write_all(&rest[300_000..]).await.unwrap();
+    link.write_all(&frame(8 << 16, &put("k".to_owned(), 1_000, RequestOptions::default()))).await.unwrap();
+    let (id, answer) = read_frame(&mut link).await;
+    assert!(id == 8 << 16 && matches!(answer, Response::Written(_)), "{id}: {answer:?}");
+    let mut third = cluster.redis(0);
+    third.send(&announced(1_900_000, 1_000_000)).await;
+    silent.expect("-OVERLOADED overloaded: other requests got the room of this one").await;
+    drop((silent, third));
+    until_idle(&cluster).await;
+}
+
 /// What had begun used to be held for as long as its connection stood, and kept other large requests out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_begins_and_does_not_go_on_is_told_so_and_its_bytes_are_free_again() {
@@ -279,7 +366,7 @@ async fn who_begins_and_does_not_go_on_is_told_so_and_its_bytes_are_free_again()
     let address = cluster.nodes[0].replica().view().get().cluster().nodes[0].native.clone();
     let mut link = begin(&address, 1 << 20, 300_000).await;
     let mut redis = cluster.redis(0);
-    redis.send(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1000000\r\nbegin").await;
+    redis.send(&announced(1_000_000, 400_000)).await;
     while cluster.nodes[0].admission().load().bytes < 1_300_000 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

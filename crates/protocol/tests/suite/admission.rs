@@ -2,11 +2,15 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
 
+use model::Moment;
 use proptest::prelude::*;
 use protocol::admission::{
-    Admission, AdmissionLimits, COMING_BYTES_FREE, CONNECTION_BYTES_MAX, CONNECTION_REQUESTS_MAX, Connection,
-    FAREWELLS_MAX, Load, Overloaded, Peer, Permit,
+    Admission, AdmissionLimits, COMING_BYTES_FREE, CONNECTION_BYTES_MAX, CONNECTION_REQUESTS_MAX, Coming,
+    Connection, FAREWELLS_MAX, Load, Overloaded, Peer, Permit,
 };
 
 fn limits() -> AdmissionLimits {
@@ -65,19 +69,19 @@ fn what_is_still_coming_in_may_use_half_of_the_nodes_bytes_and_is_given_back() {
     let admission = Admission::new(limits);
     let connections: Vec<_> = (0..4).map(|_| connect(&admission, Peer::Client)).collect();
     let mut coming: Vec<_> = connections.iter().map(Connection::coming).collect();
-    assert_eq!(coming[0].hold(COMING_BYTES_FREE), Ok(()));
+    assert_eq!(coming[0].hold(COMING_BYTES_FREE, Moment::default()), Ok(()));
     assert_eq!(admission.load(), Load::default(), "a buffer that each has anyway");
     for held in [20 * KIB, 400 * KIB, 200 * KIB] {
-        assert_eq!(coming[0].hold(held), Ok(()));
+        assert_eq!(coming[0].hold(held, Moment::default()), Ok(()));
         assert_eq!(admission.load(), Load { requests: 0, bytes: held }, "in place of what was held before");
     }
-    assert_eq!(coming[1].hold(300 * KIB), Ok(()));
-    assert_eq!(coming[2].hold(17 * KIB), Err(Overloaded::NodeBytes { max: 500 * KIB }));
-    assert_eq!(coming[1].hold(301 * KIB), Err(Overloaded::NodeBytes { max: 500 * KIB }));
+    assert_eq!(coming[1].hold(300 * KIB, Moment::default()), Ok(()));
+    assert_eq!(coming[2].hold(17 * KIB, Moment::default()), Err(Overloaded::NodeBytes { max: 500 * KIB }));
+    assert_eq!(coming[1].hold(301 * KIB, Moment::default()), Err(Overloaded::NodeBytes { max: 500 * KIB }));
     assert_eq!(admission.load().bytes, 200 * KIB, "what is refused holds nothing any more");
 
     // Requests that have come whole keep their room, and take none away from what was granted.
-    assert_eq!(coming[1].hold(300 * KIB), Ok(()));
+    assert_eq!(coming[1].hold(300 * KIB, Moment::default()), Ok(()));
     let permit = connections[3].admit(200 * KIB).unwrap();
     assert!(
         matches!(connections[3].admit(100 * KIB), Err(Overloaded::NodeBytes { .. })),
@@ -87,7 +91,7 @@ fn what_is_still_coming_in_may_use_half_of_the_nodes_bytes_and_is_given_back() {
     assert_eq!(admission.load(), Load { requests: 1, bytes: 200 * KIB });
     drop(permit);
     // Alone, anything may come: the frame bounds it.
-    assert_eq!(connections[0].coming().hold(64 * 1_024 * KIB), Ok(()));
+    assert_eq!(connections[0].coming().hold(64 * 1_024 * KIB, Moment::default()), Ok(()));
     assert_eq!(admission.load(), Load::default());
 }
 
@@ -221,4 +225,70 @@ proptest! {
             prop_assert_eq!(admission.load(), Load { requests, bytes });
         }
     }
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn at(millis: u64) -> Moment {
+    Moment { nanos: millis * 1_000_000 }
+}
+
+/// What had begun and fell silent used to keep the room of others for a minute.
+#[test]
+fn the_slowest_gives_up_its_place_to_one_that_needs_it_and_learns_of_it() {
+    const KIB: usize = 1024;
+    let limits = AdmissionLimits { connections_max: 9, node_bytes_max: 1_000 * KIB, ..limits() };
+    let limits = AdmissionLimits { slow_time_min: Duration::from_secs(1), ..limits };
+    let admission = Admission::new(limits);
+    let connections: Vec<_> = (0..4).map(|_| connect(&admission, Peer::Client)).collect();
+    let mut coming: Vec<_> = connections.iter().map(Connection::coming).collect();
+    let woken: Vec<Arc<Woken>> = (0..4).map(|_| Arc::default()).collect();
+    let poll = |coming: &Coming, which: usize, come: usize, millis: u64| {
+        let waker = Waker::from(woken[which].clone());
+        coming.place().poll(come, at(millis), &mut Context::from_waker(&waker)).is_ready()
+    };
+
+    // Three fill the room: the first falls silent, the second is slow, the third sends.
+    for (which, coming) in coming.iter_mut().enumerate().take(3) {
+        assert_eq!(coming.hold(160 * KIB, at(which as u64)), Ok(()));
+        assert!(!poll(coming, which, 80 * KIB, 10));
+    }
+    assert!(!poll(&coming[1], 1, 81 * KIB, 1_000));
+    assert!(!poll(&coming[2], 2, 144 * KIB, 1_000));
+    let full = Err(Overloaded::NodeBytes { max: 500 * KIB });
+    assert_eq!(coming[3].hold(100 * KIB, at(1_009)), full, "nobody has been slow for a second");
+    assert_eq!(coming[3].hold(100 * KIB, at(1_010)), Ok(()));
+    let count = |which: usize| woken[which].0.load(Ordering::Relaxed);
+    assert_eq!([count(0), count(1), count(2)], [1, 0, 0], "one place was enough");
+    assert_eq!(admission.load().bytes, 420 * KIB);
+    assert!(poll(&coming[0], 0, 80 * KIB, 1_010) && !poll(&coming[1], 1, 81 * KIB, 1_010));
+    let too_slow = Overloaded::TooSlow { time: Duration::from_secs(1) };
+    assert_eq!(coming[0].hold(170 * KIB, at(1_011)), Err(too_slow), "also when more has come meanwhile");
+    assert_eq!((coming[0].place().too_slow(), admission.load().bytes), (too_slow, 420 * KIB));
+
+    // It may begin anew; then the second is the slowest, and the third, which sends, stays.
+    assert_eq!(coming[0].hold(200 * KIB, at(1_020)), Ok(()));
+    assert_eq!([count(0), count(1), count(2)], [1, 1, 0]);
+    assert_eq!(coming[3].hold(200 * KIB, at(1_030)), full, "the others are not slow");
+
+    // A request that has come whole in the same moment in which it lost its place is none the worse.
+    assert_eq!(coming[1].hold(0, at(1_030)), Ok(()));
+    assert!(!poll(&coming[1], 1, 0, 1_030));
+    // Requests that have come whole fill the node: no place that is given up would help.
+    assert_eq!(admission.load().bytes, 360 * KIB);
+    let whole = connections[3].admit(390 * KIB).unwrap();
+    let max = 750 * KIB;
+    assert_eq!(coming[1].hold(400 * KIB, at(9_000)), Err(Overloaded::NodeBytes { max: 500 * KIB }));
+    assert_eq!(coming[1].hold(20 * KIB, at(9_000)), Ok(()), "one place is enough again");
+    assert!(max >= admission.load().bytes);
+    drop((coming, whole));
+    assert_eq!(admission.load(), Load::default());
 }

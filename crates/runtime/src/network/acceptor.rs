@@ -26,8 +26,8 @@ use super::NetworkError;
 /// Connections that the kernel holds before they are accepted.
 const BACKLOG: i32 = 1024;
 
-/// Accepted connections that may wait for one worker; beyond it they are closed at once, so that a stuck worker
-/// does not collect them without bound.
+/// Accepted connections that may wait for one worker. When all have so many, no more are accepted for a while: the kernel
+/// holds some, and lets the others try again. Nobody is dropped without a word.
 const SHARE_WAITING_MAX: usize = 1024;
 
 /// Pause after a failed accept (usually: no file descriptors left), so that it does not spin.
@@ -153,7 +153,20 @@ async fn run(listener: TcpListener, dealers: &[mpsc::Sender<TcpStream>], stop: &
             accepted = listener.accept() => accepted,
         };
         match accepted.and_then(|(stream, _)| stream.into_std()) {
-            Ok(stream) => deal(dealers, &mut next, stream),
+            Ok(stream) => {
+                let mut left = deal(dealers, &mut next, stream);
+                if left.is_some() {
+                    warn!("every worker is too far behind to take a connection, accepting none for a while");
+                }
+                while let Some(stream) = left {
+                    tokio::select! {
+                        biased;
+                        () = stop.notified() => return,
+                        () = tokio::time::sleep(ACCEPT_RETRY) => {}
+                    }
+                    left = deal(dealers, &mut next, stream);
+                }
+            }
             Err(error) => {
                 warn!(%error, "accepting a connection failed");
                 tokio::time::sleep(ACCEPT_RETRY).await;
@@ -162,17 +175,18 @@ async fn run(listener: TcpListener, dealers: &[mpsc::Sender<TcpStream>], stop: &
     }
 }
 
-/// Hands a connection to the next share that takes it; closes it when none does.
-fn deal(dealers: &[mpsc::Sender<TcpStream>], next: &mut usize, mut stream: TcpStream) {
+/// Hands a connection to the next share that takes it; hands it back when all are full.
+fn deal(dealers: &[mpsc::Sender<TcpStream>], next: &mut usize, mut stream: TcpStream) -> Option<TcpStream> {
+    let mut full = false;
     for _ in 0..dealers.len() {
         let dealer = &dealers[*next % dealers.len()];
         *next = next.wrapping_add(1);
         match dealer.try_send(stream) {
-            Ok(()) => return,
-            Err(mpsc::error::TrySendError::Full(back) | mpsc::error::TrySendError::Closed(back)) => {
-                stream = back
-            }
+            Ok(()) => return None,
+            Err(mpsc::error::TrySendError::Full(back)) => (stream, full) = (back, true),
+            Err(mpsc::error::TrySendError::Closed(back)) => stream = back,
         }
     }
-    warn!("every worker is too far behind to take a connection, closing it");
+    // Where no share is left, the listener is about to close.
+    full.then_some(stream)
 }

@@ -19,6 +19,7 @@ mod reply_parser;
 
 pub use command::{Arrived, Command, CommandParser, Limits, Seen};
 pub use error::{HTTP, RespError};
+pub use number::integer;
 pub use protocol::Protocol;
 pub use reply::ReplyWriter;
 pub use reply_parser::{Reply, ReplyParser};

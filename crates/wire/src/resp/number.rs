@@ -49,8 +49,8 @@ fn line_general(bytes: &[u8]) -> Line {
     }
 }
 
-/// A whole decimal number in its only form.
-pub(super) fn integer(text: &[u8]) -> Option<i64> {
+/// A whole decimal number in the one form that Redis takes: no plus, no leading zeros, no `-0`.
+pub fn integer(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
         [b'-', digits @ ..] => (true, digits),
         digits => (false, digits),

@@ -21,7 +21,7 @@ use futures_util::future::{Either, select};
 use model::limits::{FRAME_BYTES_MAX, KEY_BYTES_MAX};
 use model::{Key, Moment, Value};
 use protocol::admission::{self, Admission, Connection, Permit};
-use runtime::{Link, LinkSender, NetworkError, Ports};
+use runtime::{Link, LinkReceiver, LinkSender, NetworkError, Ports};
 use wire::error::ErrorCode;
 use wire::messages::{
     ClusterDocument, Delete, DeleteEntry, Failure, Hello, MultiGot, MultiWritten, Peer, Pong, Put, Request,
@@ -116,7 +116,9 @@ impl Service {
             _ => return,
         };
         let mut coming = connection.coming();
-        link.receiver.bound(Box::new(move |bytes| coming.hold(bytes).is_ok()));
+        let (place, clock) = (coming.place(), self.ports.clock.clone());
+        link.receiver.bound(Box::new(move |bytes| coming.hold(bytes, clock.now()).is_ok()));
+        let clock = self.ports.clock.clone();
         let served = Served { service: self, sender: link.sender, entry, connection };
         let mut rest =
             Rest::new(served.service.ports.clock.clone(), served.service.admission.limits().rest_time_max);
@@ -125,23 +127,24 @@ impl Service {
         loop {
             let receiver = &mut link.receiver;
             let received = poll_fn(|context| match receiver.poll_receive(context) {
-                Poll::Ready(received) => Poll::Ready(Some(received)),
+                Poll::Ready(received) => Poll::Ready(Ok(received)),
                 Poll::Pending => {
                     burst.settle();
                     match receiver.begun() {
-                        Some((which, come)) => rest.poll(which, come, context).map(|()| None),
+                        Some((which, come)) => {
+                            if place.poll(come, clock.now(), context).is_ready() {
+                                // Asked for room once more, the receiver finds none, and passes the rest over.
+                                context.waker().wake_by_ref();
+                            }
+                            rest.poll(which, come, context).map(|()| Err(rest.failure()))
+                        }
                         None => Poll::Pending,
                     }
                 }
             });
-            let Some(received) = received.await else {
-                tracing::warn!(peer = %link.peer, "link closed: the rest of a frame did not come");
-                // About no request: which it was may not have come.
-                send(&*served.sender, 0, &Response::Failure(rest.failure()));
-                let Served { service, sender, connection: _, .. } = served;
-                // Nothing of it is held while it reads this.
-                link.receiver.bound(Box::new(|bytes| bytes == 0));
-                return service.part(Link { sender, ..link }).await;
+            let received = match received.await {
+                Ok(received) => received,
+                Err(failure) => return served.part(link.peer, link.receiver, &failure).await,
             };
             match received {
                 Ok(Some(frame)) => {
@@ -240,6 +243,17 @@ impl Service {
 }
 
 impl Served {
+    /// Ends a link whose other end does not go on with a frame.
+    async fn part(self, peer: String, mut receiver: Box<dyn LinkReceiver>, failure: &Failure) {
+        tracing::warn!(%peer, error = %failure, "link closed: the rest of a frame did not come");
+        // About no request: which it was may not have come.
+        send(&*self.sender, 0, &Response::Failure(failure.clone()));
+        let Served { service, sender, connection: _, .. } = self;
+        // Nothing of it is held while it reads this.
+        receiver.bound(Box::new(|bytes| bytes == 0));
+        service.part(Link { peer, sender, receiver }).await;
+    }
+
     /// Takes in one request; false when the link cannot go on.
     fn take_in(&self, frame: Bytes, burst: &mut Burst) -> bool {
         let (id, bytes) = (request_id(&frame), frame.len());

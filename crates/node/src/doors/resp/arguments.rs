@@ -5,12 +5,9 @@ use model::WallMillis;
 
 use super::reply::Reply;
 
-/// A whole number, in Redis's own error form.
+/// A whole number in the one form that Redis takes (neither `010` nor `+10` nor `-0`), in its own error form.
 pub(super) fn integer(argument: &Bytes) -> Result<i64, Reply> {
-    std::str::from_utf8(argument)
-        .ok()
-        .and_then(|text| text.parse::<i64>().ok())
-        .ok_or_else(|| Reply::err("value is not an integer or out of range"))
+    wire::resp::integer(argument).ok_or_else(|| Reply::err("value is not an integer or out of range"))
 }
 
 /// When a key expires, as a command says it.
@@ -163,6 +160,16 @@ mod tests {
         assert_eq!(parse("pxat 5"), Ok(Some(Lifetime::For(Expiry::AtMillis(5)))));
         for refused in ["EX", "PERSIST EX", "EX 5 PERSIST", "NX", "KEEPTTL", "EX 5 PX 5"] {
             assert_eq!(parse(refused), Err(Reply::syntax()), "{refused}");
+        }
+    }
+
+    #[test]
+    fn numbers_have_one_form() {
+        for (text, number) in [("10", 10), ("0", 0), ("-1", -1)] {
+            assert_eq!(integer(&Bytes::from(text)), Ok(number));
+        }
+        for text in ["010", "+10", "-0", " 10", "10 ", "", "1e3", "9223372036854775808"] {
+            assert!(integer(&Bytes::from(text)).is_err(), "{text}");
         }
     }
 

@@ -19,7 +19,7 @@ use bytes::BytesMut;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use model::Moment;
-use protocol::admission::{Connection as Admitted, Permit};
+use protocol::admission::{self, Connection as Admitted, Permit};
 use protocol::pipeline::Pipeline;
 use runtime::BoxFuture;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -39,8 +39,6 @@ use crate::doors::numbers::{Burst, DoorNumbers, Operation};
 const READ_BYTES: usize = 16 * 1024;
 /// Bytes that such a read asks for at most.
 const READ_BYTES_MAX: usize = 128 * 1024;
-/// Most bytes reserved at once for an argument that has only been announced.
-const READ_AHEAD_BYTES_MAX: usize = 1024 * 1024;
 /// No further command is taken in while so many bytes of answers wait to be sent.
 const WRITE_BYTES: usize = 256 * 1024;
 
@@ -50,6 +48,7 @@ where
 {
     let limits = if session.authenticated { Limits::DEFAULT } else { Limits::UNAUTHENTICATED };
     let mut input = BytesMut::new();
+    let mut coming = admitted.coming();
     let mut connection = Connection {
         door,
         session,
@@ -68,28 +67,29 @@ where
         burst: Burst::new(door.numbers.clone()),
         timed: Vec::new(),
         rest: Rest::new(door.front.clock().clone(), door.shared.admission.limits().rest_time_max),
+        begun: coming.place(),
         end: None,
     };
     connection.register();
-    let mut coming = connection.admitted.coming();
     loop {
         connection.carry_on(&mut input).await;
         if connection.is_over() {
             break;
         }
         connection.give_back(&mut input);
-        let lacking = connection.lacking(&input);
         // What has come of a command, and what is about to be reserved for the rest of it. What has come whole is
         // counted as a request; holding nothing is never refused.
         let begun = connection.end.is_none() && !connection.paused && !input.is_empty();
-        if let Err(full) = coming.hold(if begun { input.len() + lacking } else { 0 }) {
+        let held = if begun { input.len() + connection.ahead(&input) } else { 0 };
+        let now = if begun { door.front.clock().now() } else { Moment::default() };
+        if let Err(full) = coming.hold(held, now) {
             // Where the next command begins is known only to whoever reads this one to its end.
             connection.part_with(&not_admitted(&full));
             continue;
         }
         match poll_fn(|context| connection.go_on(&mut input, &mut stream, context)).await {
             Came::Progress => {}
-            Came::TooSlow => connection.part_with(&connection.rest.failure()),
+            Came::TooSlow(failure) => connection.part_with(&failure),
             Came::End => connection.end = connection.end.or(Some(End::Gone)),
         }
     }
@@ -124,8 +124,8 @@ enum End {
 enum Came {
     /// Commands are done, bytes have come, or there is room again.
     Progress,
-    /// The rest of a command did not come in time.
-    TooSlow,
+    /// The rest of a command did not come in time, or others got its room.
+    TooSlow(Failure),
     /// Nothing more will come.
     End,
 }
@@ -169,6 +169,8 @@ struct Connection<'a> {
     /// Commands under way whose latency is measured, with what they do and when they arrived.
     timed: Vec<(u64, Operation, Moment)>,
     rest: Rest,
+    /// Where a command counts of which a part has come.
+    begun: admission::Place,
     /// Set once.
     end: Option<End>,
 }
@@ -238,7 +240,11 @@ impl Connection<'_> {
         let come = input.len();
         let own = come > 0 || !self.pipeline.is_empty();
         let read = if own {
-            input.reserve(self.ask.max(self.lacking(input)));
+            let lacking = self.parser.bytes_lacking(come);
+            let fits = lacking > 0 && input.capacity() - come >= lacking;
+            if !fits || come < READ_BYTES_MAX {
+                input.reserve(self.ask.max(self.ahead(input)));
+            }
             pin!(stream.read_buf(input)).poll(context)
         } else {
             let mut buffer = self.door.buffers.take();
@@ -261,7 +267,13 @@ impl Connection<'_> {
                 self.end = Some(End::Broken);
                 Poll::Ready(Came::End)
             }
-            Poll::Pending if come > 0 => self.rest.poll(self.taken, come, context).map(|()| Came::TooSlow),
+            Poll::Pending if come > 0 => {
+                let now = self.door.front.clock().now();
+                if self.begun.poll(come, now, context).is_ready() {
+                    return Poll::Ready(Came::TooSlow(not_admitted(&self.begun.too_slow())));
+                }
+                self.rest.poll(self.taken, come, context).map(|()| Came::TooSlow(self.rest.failure()))
+            }
             Poll::Pending => Poll::Pending,
         }
     }
@@ -290,9 +302,10 @@ impl Connection<'_> {
         self.sent = 0;
     }
 
-    /// Bytes to reserve for an argument of which only a part has come.
-    fn lacking(&self, input: &BytesMut) -> usize {
-        self.parser.bytes_lacking(input.len()).min(READ_AHEAD_BYTES_MAX)
+    /// Bytes to reserve for an argument of which only a part has come: no more than have come. Announcing costs nothing,
+    /// so it reserves nothing.
+    fn ahead(&self, input: &BytesMut) -> usize {
+        self.parser.bytes_lacking(input.len()).min(input.len())
     }
 
     /// Gives buffers back that nobody needs before more comes, also when half a command is left in one: the rest may
@@ -308,7 +321,7 @@ impl Connection<'_> {
             self.door.buffers.give(std::mem::take(input));
             (self.borrowed, self.ask) = (false, READ_BYTES);
         } else if self.borrowed {
-            let mut own = BytesMut::with_capacity(input.len() + READ_BYTES.max(self.lacking(input)));
+            let mut own = BytesMut::with_capacity(input.len() + READ_BYTES.max(self.ahead(input)));
             own.extend_from_slice(input);
             self.door.buffers.give(std::mem::replace(input, own));
             self.borrowed = false;
@@ -340,6 +353,9 @@ impl Connection<'_> {
             }
         }
         self.paused = self.end.is_none() && !self.has_room();
+        if self.taken > before {
+            self.session.client.used(self.session.last, self.door.front.clock().now());
+        }
         self.door.shared.commands.fetch_add(self.taken - before, Ordering::Relaxed);
     }
 
@@ -354,6 +370,7 @@ impl Connection<'_> {
         {
             return self.answer_in_turn(reply);
         }
+        self.session.last = kind.or(self.session.last);
         let Some(kind) = kind else {
             return self.answer_in_turn(commands::unknown(&command));
         };
@@ -411,6 +428,7 @@ impl Connection<'_> {
             self.out = self.door.buffers.take();
         }
         self.burst.began();
+        self.session.last = kind;
         let mut writer = ReplyWriter::new(&mut self.out, self.session.protocol);
         if kind == Some(Kind::Get) {
             let shown = front.get_now(view, store, key, &mut |value| writer.bulk(value));
@@ -526,7 +544,7 @@ impl Connection<'_> {
     }
 
     fn register(&self) {
-        self.door.shared.clients.lock().insert(self.session.id, self.session.describe());
+        self.session.show();
     }
 }
 

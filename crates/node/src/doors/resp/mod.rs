@@ -12,6 +12,7 @@
 
 mod arguments;
 mod buffers;
+mod clients;
 mod commands;
 mod connection;
 mod glob;
@@ -21,8 +22,12 @@ mod together;
 mod transaction;
 
 use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::Duration;
 
 use futures_util::future::select;
 use parking_lot::Mutex;
@@ -31,6 +36,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use wire::error::ErrorCode;
 
 use self::buffers::Buffers;
+use self::clients::Client;
 use crate::doors::numbers::DoorNumbers;
 use crate::front::Front;
 
@@ -45,11 +51,22 @@ pub struct RespOptions {
     pub port: u16,
     /// Process that INFO names. Default: 0.
     pub process_id: u32,
+    /// The CPU time of this process that INFO names, if something reads it. Default: nothing.
+    pub cpu: Option<fn() -> CpuTime>,
+}
+
+/// CPU time that a process has used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuTime {
+    /// In the process.
+    pub user: Duration,
+    /// In the kernel, for it.
+    pub system: Duration,
 }
 
 impl Default for RespOptions {
     fn default() -> Self {
-        RespOptions { store: "default".to_owned(), password: None, port: 0, process_id: 0 }
+        RespOptions { store: "default".to_owned(), password: None, port: 0, process_id: 0, cpu: None }
     }
 }
 
@@ -60,7 +77,7 @@ pub struct Shared {
     connections: AtomicUsize,
     next_id: AtomicU64,
     commands: AtomicU64,
-    clients: Mutex<BTreeMap<u64, String>>,
+    clients: Mutex<BTreeMap<u64, Arc<Client>>>,
     /// Minute of the node's life, from 1, in which a connection was last found to speak HTTP; 0 before the first.
     http_minute: AtomicU64,
 }
@@ -120,7 +137,9 @@ impl Door {
         };
         self.shared.connections.fetch_add(1, Ordering::Relaxed);
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
-        let session = session::Session::new(id, peer, local, &self.shared.options);
+        let client = Arc::new(Client::new(id, peer.clone(), local, self.front.clock().now()));
+        self.shared.clients.lock().insert(id, client.clone());
+        let session = session::Session::new(id, peer, client, &self.shared.options);
         connection::serve(self, stream, session, admitted).await;
         self.shared.clients.lock().remove(&id);
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
@@ -144,20 +163,27 @@ impl Door {
         self.part(stream, b"-ERR max number of clients reached\r\n").await;
     }
 
-    /// Says something for the last time, and gives the client the time to read it.
+    /// Says something for the last time, and gives the client the time to read it. Where too many are given that already,
+    /// it is told and closed.
     async fn part<S>(&self, mut stream: S, last_words: &[u8])
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
-        let Some(_farewell) = self.shared.admission.farewell() else { return };
+        let farewell = self.shared.admission.farewell();
         let telling = async {
             stream.write_all(last_words).await?;
             stream.shutdown().await?;
-            let mut unread = [0_u8; 512];
+            let mut unread = [0_u8; 4096];
+            if farewell.is_none() {
+                // Takes what has come: closing a connection with unread bytes destroys the answer on its way.
+                let mut reading = pin!(stream.read(&mut unread));
+                poll_fn(|context| Poll::Ready(drop(reading.as_mut().poll(context)))).await;
+                return std::io::Result::Ok(());
+            }
             while stream.read(&mut unread).await? > 0 {}
             std::io::Result::Ok(())
         };
         // The refusal is a courtesy; the connection closes either way.
-        select(std::pin::pin!(telling), self.front.clock().sleep(FAREWELL_TIME_MAX)).await;
+        select(pin!(telling), self.front.clock().sleep(FAREWELL_TIME_MAX)).await;
     }
 }

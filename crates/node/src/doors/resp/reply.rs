@@ -16,6 +16,8 @@ pub(super) enum Reply {
     Integer(i64),
     /// A value.
     Bulk(Bytes),
+    /// Text for people.
+    Text(String),
     /// No value.
     Null,
     /// Several answers.
@@ -79,7 +81,7 @@ impl Reply {
         const ITEM: usize = 16;
         ITEM + match self {
             Reply::Simple(_) | Reply::Integer(_) | Reply::Null => 0,
-            Reply::Error(text) => text.len(),
+            Reply::Error(text) | Reply::Text(text) => text.len(),
             Reply::Bulk(bytes) => bytes.len(),
             Reply::Array(items) => items.iter().map(Reply::bytes_len).sum(),
             Reply::Map(pairs) => pairs.iter().map(|(name, value)| name.bytes_len() + value.bytes_len()).sum(),
@@ -106,6 +108,7 @@ impl Reply {
             Reply::Error(text) => writer.error(text),
             Reply::Integer(number) => writer.integer(*number),
             Reply::Bulk(bytes) => writer.bulk(bytes),
+            Reply::Text(text) => writer.verbatim(b"txt", text.as_bytes()),
             Reply::Null => writer.null(),
             Reply::Array(items) => {
                 writer.array(items.len());

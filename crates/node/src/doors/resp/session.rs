@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use wire::resp::Protocol;
 
+use super::clients::{Client, Said};
+use super::commands::Kind;
 use super::transaction::Transaction;
 use crate::stores::LocalStore;
 use crate::view::View;
@@ -27,8 +29,10 @@ pub(super) struct Session {
     pub(super) id: u64,
     /// The other end's address.
     pub(super) peer: String,
-    /// This end's address.
-    pub(super) local: String,
+    /// What others see of it.
+    pub(super) client: Arc<Client>,
+    /// The last command that the node knew.
+    pub(super) last: Option<Kind>,
     /// Name that the client gave itself.
     pub(super) name: String,
     /// Library name and version that the client gave.
@@ -49,11 +53,12 @@ pub(super) struct Session {
 
 impl Session {
     /// A connection as it begins.
-    pub(super) fn new(id: u64, peer: String, local: String, options: &super::RespOptions) -> Self {
+    pub(super) fn new(id: u64, peer: String, client: Arc<Client>, options: &super::RespOptions) -> Self {
         Session {
             id,
             peer,
-            local,
+            client,
+            last: None,
             name: String::new(),
             library: Default::default(),
             protocol: Protocol::Resp2,
@@ -65,12 +70,9 @@ impl Session {
         }
     }
 
-    /// The line that CLIENT LIST and CLIENT INFO show.
-    pub(super) fn describe(&self) -> String {
-        let version = if self.protocol == Protocol::Resp3 { 3 } else { 2 };
-        format!(
-            "id={} addr={} laddr={} name={} db=0 resp={version} lib-name={} lib-ver={} store={}",
-            self.id, self.peer, self.local, self.name, self.library.0, self.library.1, self.store
-        )
+    /// Shows others what the client has said of itself.
+    pub(super) fn show(&self) {
+        let (name, library, protocol) = (self.name.clone(), self.library.clone(), self.protocol);
+        self.client.describe(Said { name, library, protocol });
     }
 }

@@ -31,7 +31,7 @@ macro_rules! commands {
         pub(super) enum Kind { $($variant,)* }
 
         impl Kind {
-            const ALL: &'static [Kind] = &[$(Kind::$variant,)*];
+            pub(super) const ALL: &'static [Kind] = &[$(Kind::$variant,)*];
 
             /// The command of this name, in any case.
             pub(super) fn of(name: &[u8]) -> Option<Kind> {

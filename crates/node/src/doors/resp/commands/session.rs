@@ -195,11 +195,12 @@ fn client(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Rep
             }
             Ok(Reply::OK)
         }
-        (b"INFO", []) => Ok(Reply::text(format!("{}\n", session.describe()))),
-        (b"LIST", []) => {
-            let clients = door.shared.clients.lock();
-            Ok(Reply::text(clients.values().map(|line| format!("{line}\n")).collect::<String>()))
+        (b"INFO", []) => {
+            let now = door.front.clock().now();
+            session.client.used(Some(Kind::Client), now);
+            Ok(Reply::Text(session.client.line(now)))
         }
+        (b"LIST", filter) => client_list(door, session, filter),
         (b"REPLY", [mode]) => reply_mode(session, mode),
         (b"NO-EVICT" | b"NO-TOUCH", [mode]) => match mode.to_ascii_uppercase().as_slice() {
             b"ON" | b"OFF" => Ok(Reply::OK),
@@ -209,12 +210,38 @@ fn client(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Rep
             b"ID" | b"GETNAME" | b"SETNAME" | b"SETINFO" | b"INFO" | b"REPLY" | b"NO-EVICT" | b"NO-TOUCH",
             _,
         ) => Err(arity()),
-        (b"LIST", _) => Err(Reply::syntax()),
         _ => {
             let shown = String::from_utf8_lossy(&arguments[0]).into_owned();
             Err(Reply::err(format!("unknown subcommand '{shown}'. Try CLIENT HELP.")))
         }
     }
+}
+
+/// `CLIENT LIST [TYPE kind | ID id...]`: connections of clients are all *normal*.
+fn client_list(door: &Door, session: &Session, filter: &[Bytes]) -> Result<Reply, Reply> {
+    let now = door.front.clock().now();
+    session.client.used(Some(Kind::Client), now);
+    let clients = door.shared.clients.lock();
+    let lines: String = match filter {
+        [] => clients.values().map(|client| client.line(now)).collect(),
+        [word, kind] if word.eq_ignore_ascii_case(b"TYPE") => match kind.to_ascii_lowercase().as_slice() {
+            b"normal" => clients.values().map(|client| client.line(now)).collect(),
+            b"master" | b"slave" | b"replica" | b"pubsub" => String::new(),
+            _ => {
+                let shown = String::from_utf8_lossy(kind);
+                return Err(Reply::err(format!("Unknown client type '{shown}'")));
+            }
+        },
+        [word, ids @ ..] if word.eq_ignore_ascii_case(b"ID") && !ids.is_empty() => {
+            let number =
+                |id| super::super::arguments::integer(id).map_err(|_| Reply::err("Invalid client ID"));
+            let ids = ids.iter().map(number).collect::<Result<Vec<i64>, Reply>>()?;
+            let found = ids.iter().filter_map(|id| clients.get(&u64::try_from(*id).ok()?));
+            found.map(|client| client.line(now)).collect()
+        }
+        _ => return Err(Reply::syntax()),
+    };
+    Ok(Reply::Text(lines))
 }
 
 fn reply_mode(session: &mut Session, mode: &Bytes) -> Result<Reply, Reply> {
@@ -306,7 +333,7 @@ async fn info(door: &Door, session: &Session, names: &[Bytes]) -> Result<Reply, 
         sections.push((KEYS_SECTION, key_counts(door, &session.store).await?));
     }
     let sections = sections.into_iter().map(|(section, lines)| format!("# {section}\r\n{lines}"));
-    Ok(Reply::text(sections.collect::<Vec<_>>().join("\r\n")))
+    Ok(Reply::Text(sections.collect::<Vec<_>>().join("\r\n")))
 }
 
 /// The section about keys.
@@ -322,20 +349,22 @@ async fn key_counts(door: &Door, store: &str) -> Result<String, Reply> {
     })
 }
 
-fn info_sections(door: &Door) -> [(&'static str, String); 6] {
+fn info_sections(door: &Door) -> [(&'static str, String); 7] {
     let replica = door.front.replica();
     let view = replica.view().get();
     let cluster = view.cluster();
     let hints: u64 = replica.hints().pending().iter().map(|(_, count)| count).sum();
     let options = &door.shared.options;
     let uptime = door.front.uptime().as_secs();
+    let cpu = options.cpu.map(|read| read()).unwrap_or_default();
     [
         (
             "Server",
             format!(
-                "redis_version:{REDIS_VERSION}\r\nredis_mode:standalone\r\nserver_name:tontine\r\n\
+                "redis_version:{REDIS_VERSION}\r\nredis_mode:standalone\r\narch_bits:{}\r\nserver_name:tontine\r\n\
                  tontine_version:{}\r\nprocess_id:{}\r\ntcp_port:{}\r\nuptime_in_seconds:{uptime}\r\n\
                  uptime_in_days:{}\r\n",
+                usize::BITS,
                 env!("CARGO_PKG_VERSION"),
                 options.process_id,
                 options.port,
@@ -356,6 +385,14 @@ fn info_sections(door: &Door) -> [(&'static str, String); 6] {
                 "total_connections_received:{}\r\ntotal_commands_processed:{}\r\n",
                 door.shared.next_id.load(Ordering::Relaxed) - 1,
                 door.shared.commands()
+            ),
+        ),
+        (
+            "CPU",
+            format!(
+                "used_cpu_sys:{:.6}\r\nused_cpu_user:{:.6}\r\n",
+                cpu.system.as_secs_f64(),
+                cpu.user.as_secs_f64()
             ),
         ),
         ("Replication", "role:master\r\nconnected_slaves:0\r\n".to_owned()),
