@@ -143,7 +143,7 @@ fn a_directory_of_other_things_is_no_new_disk_and_the_node_below_it_is_named() {
     let parent = cluster.data().display().to_string();
     let refused = start(&parent);
     refused.fails_with(
-        r#"the data directory holds nothing of a node, but "coordination", "dev.lock", "node-1" and 2 more"#,
+        r#"the data directory holds nothing of a node, but "coordination", "dev.lock", "log" and 3 more"#,
     );
     refused.fails_with(r#""node-2" in it is the directory of n2: start the node with that one"#);
     refused.fails_with(&parent);
