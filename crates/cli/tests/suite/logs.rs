@@ -44,9 +44,9 @@ fn nodes_log_starts_stops_membership_and_refusals_as_json_lines_with_dates() {
     await_entry(&first, "event", &[("kind", "node-started"), ("node", "n1")]);
 
     cluster.end_node(3, Signal::KILL);
-    let gone = await_entry(&first, "event", &[("kind", "peer-suspected"), ("peer", "n3")]);
+    let gone = await_entry(&first, "event", &[("kind", "peer-down"), ("peer", "n3")]);
     assert_eq!(gone["level"], "WARN");
-    assert!(gone["detail"].as_str().unwrap().contains("n3 is suspected"), "{gone}");
+    assert!(gone["detail"].as_str().unwrap().contains("n3 is down"), "{gone}");
     cluster.start_node_again(3);
     await_entry(&first, "event", &[("kind", "peer-alive"), ("peer", "n3")]);
     let starts = |path: &Path| entries(path).iter().filter(|entry| entry["message"] == "node starts").count();
