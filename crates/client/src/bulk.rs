@@ -9,8 +9,8 @@ use wire::messages::{Condition, Failure, Got, Request, RequestOptions, Response,
 
 use crate::error::ClientError;
 use crate::found::Found;
+use crate::order::Order;
 use crate::peers::CallError;
-use crate::stamp::Order;
 use crate::store::StoreHandle;
 
 /// Where a scan of one partition goes on: after this token and key.

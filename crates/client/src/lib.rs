@@ -30,6 +30,7 @@ mod bulk;
 mod connect;
 mod error;
 mod found;
+mod order;
 mod stamp;
 mod store;
 mod telling;

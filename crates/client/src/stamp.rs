@@ -4,29 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::{Context, Generation, Key, Moment, NodeId, PreferenceList, Value, WallMillis};
+use model::{Generation, Moment, NodeId, PreferenceList, Value};
 use protocol::quorum::{Entry, KeyIndex, StampOptions, StampOutcome};
 use runtime::Clock;
 use smallvec::SmallVec;
-use wire::messages::{Condition, Delete, MultiPut, Put, PutEntry, Request, RequestOptions, Response};
+use wire::messages::{Delete, MultiPut, Put, PutEntry, Request, RequestOptions, Response};
 
 use crate::coordinator::{
     Answers, Errand, Scope, Stamped, Stampers, Unwritten, all, left_at, parcels, stamp,
 };
 use crate::error::ClientError;
+use crate::order::Order;
 use crate::peers::{Call, CallError};
 use crate::store::StoreHandle;
-
-/// One put or delete.
-#[derive(Clone, Debug)]
-pub(crate) struct Order {
-    pub(crate) key: Key,
-    /// What the writer has seen.
-    pub(crate) context: Option<Context>,
-    pub(crate) condition: Condition,
-    pub(crate) expires: Option<WallMillis>,
-    pub(crate) value: Value,
-}
 
 /// Orders on their way.
 struct Orders<'a> {

@@ -12,7 +12,7 @@ use crate::connect::Client;
 use crate::coordinator::left_at;
 use crate::error::ClientError;
 use crate::found::Found;
-use crate::stamp::Order;
+use crate::order::Order;
 
 /// First pause before another attempt of a get; doubles with each further one.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);

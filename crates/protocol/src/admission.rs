@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use model::limits::FRAME_BYTES_MAX;
 
-pub use self::coming::{Coming, Place};
+pub use self::coming::{Coming, InputRoom};
 use self::unfinished::Unfinished;
 
 /// Most connections of clients at one node: each costs buffers, and a runaway pool must not take the last of them.

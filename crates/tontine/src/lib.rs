@@ -12,7 +12,10 @@
 
 pub use bytes::Bytes;
 pub use client::{Client, ClientError, ClientOptions, DeleteOptions, Found, Merge, PutOptions, StoreHandle};
-pub use model::{Cluster, Consistency, Context, Node, NodeId, Resolver, Store, Version};
+pub use model::{
+    Cluster, Consistency, Context, Node, NodeId, PartitionId, Resolver, Store, Version, VersionSet,
+    WallMillis,
+};
 pub use wire::ErrorCode;
 pub use wire::messages::{Condition, RequestOptions, Written};
 

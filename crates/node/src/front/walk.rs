@@ -17,7 +17,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use model::{Cluster, NodeId, Partition, PreferenceList, Token};
-use protocol::quorum::{Ask, Place, TooFew, Walk};
+use protocol::quorum::{Ask, TooFew, Walk, WalkPosition};
 use wire::error::ErrorCode;
 use wire::messages::{Failure, Request, RequestOptions, Response, Scan, Scanned};
 
@@ -178,7 +178,7 @@ impl Front {
         view: &Arc<View>,
         store: &Arc<LocalStore>,
         partition: &Partition,
-        behind: Option<Place>,
+        behind: Option<WalkPosition>,
         wanted: usize,
     ) -> Result<Read, Failure> {
         let definition = store.definition();
@@ -224,7 +224,7 @@ impl Front {
         store: &LocalStore,
         partition: &Partition,
         node: NodeId,
-        after: Option<Place>,
+        after: Option<WalkPosition>,
         records_max: usize,
     ) -> Result<Scanned, Failure> {
         let request = Request::Scan(Scan {
@@ -257,7 +257,7 @@ fn newer(failure: &Failure, view: &View) -> Option<Cluster> {
 }
 
 /// The last place in front of a position; `None` at the start.
-fn before(from: Position) -> Option<Place> {
+fn before(from: Position) -> Option<WalkPosition> {
     // No key is greater than the longest one of the greatest byte.
     let last = || Bytes::from_static(&[u8::MAX; model::limits::KEY_BYTES_MAX]);
     from.token().0.checked_sub(1).map(|token| (Token(token), last()))

@@ -11,14 +11,14 @@ use super::{Admission, COMING_BYTES_FREE, COMING_PART, Connection, Overloaded, P
 /// The one request that is still coming in on a connection; what it holds is given back when this is dropped.
 #[derive(Debug)]
 pub struct Coming {
-    place: Place,
+    place: InputRoom,
     /// Whether it is counted.
     holds: bool,
 }
 
 /// The place of a request that is coming in. Slow ones lose it when others find no room.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct InputRoom {
     connection: Arc<Connection>,
     id: Id,
     seat: Arc<Seat>,
@@ -27,7 +27,7 @@ pub struct Place {
 impl Coming {
     pub(super) fn new(connection: &Arc<Connection>) -> Coming {
         let id = lock(&connection.admission.unfinished).name();
-        let place = Place { connection: Arc::clone(connection), id, seat: Arc::default() };
+        let place = InputRoom { connection: Arc::clone(connection), id, seat: Arc::default() };
         Coming { place, holds: false }
     }
 
@@ -45,7 +45,7 @@ impl Coming {
         if bytes == 0 && !self.holds {
             return Ok(());
         }
-        let Place { connection, id, seat } = &self.place;
+        let InputRoom { connection, id, seat } = &self.place;
         let admission = &connection.admission;
         let mut unfinished = lock(&admission.unfinished);
         // A request that has come whole needs no place any more.
@@ -71,14 +71,14 @@ impl Coming {
     }
 
     /// The place in which its request is counted.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> InputRoom {
         self.place.clone()
     }
 }
 
-impl Place {
+impl InputRoom {
     /// So much has come of the request, and nothing more is there now: ready when others got its place. What has come
-    /// must be let go then, and [`Place::too_slow`] says why.
+    /// must be let go then, and [`InputRoom::too_slow`] says why.
     pub fn poll(&self, come: usize, now: Moment, context: &mut Context<'_>) -> Poll<()> {
         if come > COMING_BYTES_FREE / 2 {
             lock(&self.connection.admission.unfinished).came(self.id, come, now);
@@ -97,7 +97,7 @@ impl Admission {
     fn take_coming(
         &self,
         unfinished: &mut Unfinished,
-        place: &Place,
+        place: &InputRoom,
         bytes: usize,
         now: Moment,
     ) -> Result<(), Overloaded> {

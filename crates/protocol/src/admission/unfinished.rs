@@ -8,7 +8,7 @@
 //!   Coming::hold(bytes, now) ─▶ there is room: counted
 //!                            ─▶ there is none ─▶ the slowest lose theirs ─▶ counted
 //!                                            ─▶ nobody is slow: refused
-//!   Place::poll(come, now)   ─▶ pending, or ready when the place is lost
+//!   InputRoom::poll(come, now)   ─▶ pending, or ready when the place is lost
 //! ```
 //!
 //! Must never: take a place from a request that comes fast enough, nor more places than are needed.

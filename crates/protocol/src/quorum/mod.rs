@@ -57,5 +57,5 @@ pub use replica_error::{Errors, ReplicaError};
 pub use stamp::{
     Entry, Stamp, StampAction, StampActions, StampEvent, StampKeys, StampOptions, StampOutcome, StampReply,
 };
-pub use walk::{Ask, Place, Record, TooFew, Walk};
+pub use walk::{Ask, Record, TooFew, Walk, WalkPosition};
 pub use write::{Local, Origin, Write, WriteAction, WriteActions, WriteEvent, WriteOutcome};

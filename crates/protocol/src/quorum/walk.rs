@@ -10,7 +10,7 @@ use bytes::Bytes;
 use model::{NodeId, Resolver, Token, VersionSet};
 
 /// A place in the order of a partition: behind this token and key.
-pub type Place = (Token, Bytes);
+pub type WalkPosition = (Token, Bytes);
 
 /// A key with what the replicas that were asked know of it together.
 pub type Record = (Token, Bytes, VersionSet);
@@ -25,7 +25,7 @@ pub struct Walk {
     required: usize,
     resolver: Resolver,
     /// Everything up to here was handed out.
-    after: Option<Place>,
+    after: Option<WalkPosition>,
 }
 
 /// One replica, as far as its pages have come.
@@ -41,7 +41,7 @@ struct Reader {
 #[derive(Debug, PartialEq)]
 enum Next {
     /// A page that nobody has asked for yet.
-    Unasked(Option<Place>),
+    Unasked(Option<WalkPosition>),
     /// A page that was asked for.
     Asked,
     /// Nothing: the partition is over.
@@ -54,7 +54,7 @@ pub struct Ask {
     /// Who is asked.
     pub node: NodeId,
     /// Where the page begins.
-    pub after: Option<Place>,
+    pub after: Option<WalkPosition>,
 }
 
 /// So many replicas have failed that those that are left are fewer than a get needs.
@@ -68,7 +68,12 @@ pub struct TooFew {
 
 impl Walk {
     /// Behind `after`, over these replicas, the preferred ones first; each page needs `required` of them.
-    pub fn new(mut replicas: Vec<NodeId>, required: u8, resolver: Resolver, after: Option<Place>) -> Self {
+    pub fn new(
+        mut replicas: Vec<NodeId>,
+        required: u8,
+        resolver: Resolver,
+        after: Option<WalkPosition>,
+    ) -> Self {
         let required = usize::from(required).clamp(1, replicas.len().max(1));
         replicas.reverse();
         Walk { waiting: replicas, readers: Vec::new(), required, resolver, after }
@@ -100,7 +105,7 @@ impl Walk {
 
     /// A node has answered with a page, and where the next one begins if there is one. What was not asked for is
     /// nothing to the walk.
-    pub fn page(&mut self, node: NodeId, records: Vec<(Bytes, VersionSet)>, next: Option<Place>) {
+    pub fn page(&mut self, node: NodeId, records: Vec<(Bytes, VersionSet)>, next: Option<WalkPosition>) {
         let Some(reader) = self.readers.iter_mut().find(|reader| reader.node == node) else { return };
         if reader.next != Next::Asked {
             return;

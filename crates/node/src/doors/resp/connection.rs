@@ -30,7 +30,7 @@ use super::Door;
 use super::commands::{self, Kind};
 use super::reply::{Refusal, Reply};
 use super::session::{Session, Speaking};
-use super::together::{Answers, Place, Together, Turn};
+use super::together::{Answers, Means, Together, Turn};
 use super::transaction::Transaction;
 use crate::doors::native::{Rest, not_admitted};
 use crate::doors::numbers::{Burst, DoorNumbers, Operation};
@@ -170,7 +170,7 @@ struct Connection<'a> {
     timed: Vec<(u64, Operation, Moment)>,
     rest: Rest,
     /// Where a command counts of which a part has come.
-    begun: admission::Place,
+    begun: admission::InputRoom,
     /// Set once.
     end: Option<End>,
 }
@@ -467,7 +467,7 @@ impl Connection<'_> {
         }
         if !together.is_empty() {
             let (front, answers) = (self.door.front.clone(), self.answers.clone());
-            let place = Place { front, store: Arc::from(&*self.session.store), answers };
+            let place = Means { front, store: Arc::from(&*self.session.store), answers };
             self.running.extend(together.begin(&place));
         }
     }

@@ -177,7 +177,11 @@ impl Door {
             if farewell.is_none() {
                 // Takes what has come: closing a connection with unread bytes destroys the answer on its way.
                 let mut reading = pin!(stream.read(&mut unread));
-                poll_fn(|context| Poll::Ready(drop(reading.as_mut().poll(context)))).await;
+                poll_fn(|context| {
+                    let _ = reading.as_mut().poll(context);
+                    Poll::Ready(())
+                })
+                .await;
                 return std::io::Result::Ok(());
             }
             while stream.read(&mut unread).await? > 0 {}

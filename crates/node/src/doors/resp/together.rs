@@ -1,6 +1,6 @@
 //! Plain commands that begin at the same moment travel together: all gets are one request of many keys, all sets
-//! another, all deletes a third. Each key keeps its own outcome, and each command is answered as soon as its own is
-//! known.
+//! another, all deletes a third. Each key keeps its own outcome. A get is answered as soon as its own value is
+//! known, sets and deletes that travelled together are answered together.
 //!
 //! Must never: wait for more commands to come.
 
@@ -50,13 +50,13 @@ impl Answers {
 
 /// Where commands are carried out, and where their answers go.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct Means {
     pub(super) front: Arc<Front>,
     pub(super) store: Arc<str>,
     pub(super) answers: Answers,
 }
 
-impl Place {
+impl Means {
     /// Carries out one command for itself.
     async fn run(&self, turn: Turn, kind: Kind, command: Command) {
         let reply = commands::run(&self.front, &self.store, kind, &command).await;
@@ -100,7 +100,7 @@ impl Together {
     }
 
     /// The requests that carry them out.
-    pub(super) fn begin(self, place: &Place) -> Vec<BoxFuture<'static, ()>> {
+    pub(super) fn begin(self, place: &Means) -> Vec<BoxFuture<'static, ()>> {
         let Together { mut gets, mut puts, mut deletes, mut others } = self;
         // One alone takes the shorter way of a single key.
         if gets.len() == 1 {
@@ -143,8 +143,8 @@ fn is_unread(answer: &Result<Got, Failure>) -> bool {
     matches!(answer, Err(failure) if failure.code == ErrorCode::FrameTooLong)
 }
 
-async fn get(place: Place, mut gets: Vec<(Turn, Command)>) {
-    let Place { front, store, answers } = &place;
+async fn get(place: Means, mut gets: Vec<(Turn, Command)>) {
+    let Means { front, store, answers } = &place;
     while !gets.is_empty() {
         let keys: Vec<Bytes> = gets.iter().map(|(_, command)| key_of(command)).collect();
         let asked = gets.len();
@@ -171,8 +171,8 @@ async fn get(place: Place, mut gets: Vec<(Turn, Command)>) {
     }
 }
 
-async fn put(place: Place, puts: Vec<(Turn, (Command, WriteOrder))>) {
-    let Place { front, store, answers } = &place;
+async fn put(place: Means, puts: Vec<(Turn, (Command, WriteOrder))>) {
+    let Means { front, store, answers } = &place;
     let (mut turns, mut entries) = (Vec::with_capacity(puts.len()), Vec::with_capacity(puts.len()));
     for (turn, (command, order)) in puts {
         entries.push((key_of(&command), order));
@@ -191,8 +191,8 @@ async fn put(place: Place, puts: Vec<(Turn, (Command, WriteOrder))>) {
 
 /// Reads all keys at once and deletes at once those that exist. What somebody has changed in between, or what did not
 /// fit the answer, is deleted for itself.
-async fn delete(place: Place, deletes: Vec<(Turn, Command)>) {
-    let Place { front, store, answers } = &place;
+async fn delete(place: Means, deletes: Vec<(Turn, Command)>) {
+    let Means { front, store, answers } = &place;
     let keys: Vec<Bytes> = deletes.iter().map(|(_, command)| key_of(command)).collect();
     let mut turns: Vec<Option<(Turn, Command)>> = deletes.into_iter().map(Some).collect();
     let (mut live, mut entries, mut alone) = (Vec::new(), Vec::new(), Vec::new());

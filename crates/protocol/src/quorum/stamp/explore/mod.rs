@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use model::store::Consistency;
 use model::{Partition, PartitionId, PreferenceList, Store, StoreName};
 
-use observer::{Observer, Place, Seen};
+use observer::{Observer, Seen, Whereabouts};
 use plants::{Plant, planted_actions, planted_reply};
 
 use super::*;
@@ -146,7 +146,7 @@ impl Scope {
 impl World {
     fn start(scope: &Scope) -> Result<World, String> {
         let seen = Seen {
-            place: Place::Rests,
+            place: Whereabouts::Rests,
             asked: Vec::new(),
             ring: None,
             last: None,
@@ -182,11 +182,11 @@ impl World {
     }
 
     fn happenings(&self, scope: &Scope) -> Vec<Happening> {
-        let keys = |is: &dyn Fn(Place) -> bool| -> Vec<KeyIndex> {
+        let keys = |is: &dyn Fn(Whereabouts) -> bool| -> Vec<KeyIndex> {
             let meant = (0..scope.keys).filter(|&key| is(self.observer.keys[key].place));
             meant.map(KeyIndex::at).collect()
         };
-        let routing = keys(&|place| matches!(place, Place::Routing { .. }));
+        let routing = keys(&|place| matches!(place, Whereabouts::Routing { .. }));
         if let Some(&first) = routing.first() {
             let rings = if scope.news { vec![self.observer.ring, NEWER] } else { vec![GENERATION] };
             let paused = self.observer.pauses.is_some();
@@ -201,9 +201,9 @@ impl World {
         }
         let mut happenings = Vec::new();
         for node in (1..=5).map(NodeId).chain([OUTSIDER]) {
-            let mut asked = keys(&|place| place == Place::Asked(node));
+            let mut asked = keys(&|place| place == Whereabouts::Asked(node));
             if scope.own == Some(node) {
-                asked.extend(keys(&|place| place == Place::StandsIn));
+                asked.extend(keys(&|place| place == Whereabouts::StandsIn));
             }
             let mut messages: Vec<Vec<KeyIndex>> = asked.iter().map(|&key| vec![key]).collect();
             messages.extend((asked.len() > 1).then_some(asked));
@@ -225,7 +225,7 @@ impl World {
             }
             Happening::Barred(key) => {
                 let seen = &mut world.observer.keys[key.position()];
-                (seen.place, seen.last) = (Place::Rests, Some(Told::Rejects));
+                (seen.place, seen.last) = (Whereabouts::Rests, Some(Told::Rejects));
                 let keys = if scope.plant == Some(Plant::BarsNobody) { vec![] } else { vec![*key] };
                 let event = StampEvent::Barred { keys: &keys };
                 world.stamp.step(event, world.observer.now, &mut actions);
@@ -265,16 +265,16 @@ impl World {
         };
         let mut routes = Vec::new();
         for (position, seen) in observer.keys.iter_mut().enumerate() {
-            let Place::Routing { fresh } = seen.place else {
+            let Whereabouts::Routing { fresh } = seen.place else {
                 let late = observer.now >= DEADLINE;
-                seen.outdated |= seen.place == Place::Rests && seen.ring < Some(observer.ring) && !late;
+                seen.outdated |= seen.place == Whereabouts::Rests && seen.ring < Some(observer.ring) && !late;
                 continue;
             };
             routes.push((KeyIndex::at(position), candidates));
             if fresh || seen.ring < Some(observer.ring) {
                 (seen.asked, seen.last, seen.ring) = (Vec::new(), None, Some(observer.ring));
             }
-            (seen.place, seen.outdated) = (Place::Rests, false);
+            (seen.place, seen.outdated) = (Whereabouts::Rests, false);
         }
         let sloppy = match scope.plant {
             Some(Plant::StrictStandsIn) => true,
@@ -296,8 +296,8 @@ impl World {
         for key in keys {
             let (ring, late) = (self.observer.ring, self.observer.now >= DEADLINE);
             let seen = &mut self.observer.keys[key.position()];
-            seen.stood_in = seen.place == Place::StandsIn;
-            (seen.place, seen.last) = (Place::Rests, Some(told));
+            seen.stood_in = seen.place == Whereabouts::StandsIn;
+            (seen.place, seen.last) = (Whereabouts::Rests, Some(told));
             let news = matches!(told, Told::Outdated(newer) if seen.ring < Some(newer));
             let behind = seen.ring < Some(ring) && told.is_certain() && told != Told::Rejects;
             seen.outdated = news && scope.own != Some(node) || behind && !late;
@@ -314,12 +314,12 @@ impl World {
         for key in (0..scope.keys).map(KeyIndex::at) {
             let place = self.observer.keys[key.position()].place;
             for node in (1..=5).map(NodeId).chain([OUTSIDER]) {
-                let stands_in = place == Place::StandsIn && scope.own == Some(node);
-                if place == Place::Asked(node) || stands_in {
+                let stands_in = place == Whereabouts::StandsIn && scope.own == Some(node);
+                if place == Whereabouts::Asked(node) || stands_in {
                     continue;
                 }
                 let said = match (scope.plant, place) {
-                    (Some(Plant::ForeignReplyCounts), Place::Asked(asked)) => asked,
+                    (Some(Plant::ForeignReplyCounts), Whereabouts::Asked(asked)) => asked,
                     _ => node,
                 };
                 for reply in [StampReply::Written, StampReply::Lost, StampReply::Unreachable] {

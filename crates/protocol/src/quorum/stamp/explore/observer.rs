@@ -5,7 +5,7 @@ use super::*;
 /// What an outsider knows of a key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Seen {
-    pub(super) place: Place,
+    pub(super) place: Whereabouts,
     /// Nodes that were asked in this attempt under this ring.
     pub(super) asked: Vec<NodeId>,
     /// The ring of its candidates.
@@ -19,7 +19,7 @@ pub(super) struct Seen {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
+pub(super) enum Whereabouts {
     Routing { fresh: bool },
     Asked(NodeId),
     StandsIn,
@@ -39,7 +39,7 @@ pub(super) struct Observer {
 
 impl Observer {
     fn is_under_way(&self) -> bool {
-        let under_way = |seen: &Seen| !matches!(seen.place, Place::Rests | Place::Answered);
+        let under_way = |seen: &Seen| !matches!(seen.place, Whereabouts::Rests | Whereabouts::Answered);
         self.keys.iter().any(under_way)
     }
 
@@ -58,7 +58,7 @@ impl Observer {
                     ensure(seen.ring == Some(ring), "asks by an older ring")?;
                     ensure(scope.best(&seen.asked, ring) == Some(*node), "asks another than the best")?;
                     seen.asked.push(*node);
-                    seen.place = Place::Asked(*node);
+                    seen.place = Whereabouts::Asked(*node);
                 }
                 Ok(())
             }
@@ -74,7 +74,7 @@ impl Observer {
                     let seen = &mut self.keys[key.position()];
                     ensure(scope.best(&seen.asked, ring).is_none(), "stands in while a replica is left")?;
                     ensure(target == preference(ring).replicas()[0], "a hint for another than the first")?;
-                    seen.place = Place::StandsIn;
+                    seen.place = Whereabouts::StandsIn;
                 }
                 Ok(())
             }
@@ -85,7 +85,7 @@ impl Observer {
     /// A key may be begun, or begun elsewhere, only if nobody may have written it.
     fn may_go_on(&self, key: KeyIndex) -> Result<(), String> {
         let seen = &self.keys[key.position()];
-        ensure(seen.place == Place::Rests, "a key is sent to two nodes, or after its answer")?;
+        ensure(seen.place == Whereabouts::Rests, "a key is sent to two nodes, or after its answer")?;
         ensure(!seen.outdated, "goes on by candidates that are out of date")?;
         ensure(seen.last.is_none_or(Told::is_certain), "goes on although it may be written")?;
         ensure(seen.last != Some(Told::Rejects), "goes on although others would refuse as well")
@@ -97,14 +97,14 @@ impl Observer {
         if retries {
             ensure(!self.is_under_way(), "pauses while something is under way")?;
             ensure(self.attempt < scope.retries && self.now < DEADLINE, "tries too often, or too late")?;
-            let resting = self.keys.iter().filter(|seen| seen.place == Place::Rests).count();
+            let resting = self.keys.iter().filter(|seen| seen.place == Whereabouts::Rests).count();
             ensure(keys.len() == resting, "leaves keys out of an attempt")?;
             self.attempt += 1;
             self.pauses = Some(pause);
         }
         for &key in keys {
             let seen = &mut self.keys[key.position()];
-            ensure(seen.place == Place::Rests, "routes what is under way, or answered")?;
+            ensure(seen.place == Whereabouts::Rests, "routes what is under way, or answered")?;
             ensure(seen.last.is_none_or(Told::is_certain), "starts again although it may be written")?;
             if retries {
                 let ring = self.ring;
@@ -113,7 +113,7 @@ impl Observer {
             } else {
                 ensure(seen.ring.is_none() || seen.outdated, "routes again without news or pause")?;
             }
-            seen.place = Place::Routing { fresh: retries || seen.ring.is_none() };
+            seen.place = Whereabouts::Routing { fresh: retries || seen.ring.is_none() };
         }
         Ok(())
     }
@@ -123,12 +123,12 @@ impl Observer {
         let late = self.now >= DEADLINE;
         let last_attempt = self.attempt == scope.retries || late;
         let seen = &mut self.keys[key.position()];
-        ensure(seen.place != Place::Answered, "answered twice")?;
-        let place = std::mem::replace(&mut seen.place, Place::Answered);
+        ensure(seen.place != Whereabouts::Answered, "answered twice")?;
+        let place = std::mem::replace(&mut seen.place, Whereabouts::Answered);
         match outcome {
             StampOutcome::Written => ensure(seen.last == Some(Told::Written), "written by nobody"),
             StampOutcome::InDoubt { node } => match place {
-                Place::Asked(asked) => ensure(
+                Whereabouts::Asked(asked) => ensure(
                     late && asked == node && Some(node) != scope.own,
                     "in doubt although there is time, or about itself",
                 ),
@@ -141,13 +141,13 @@ impl Observer {
                 let stood_in = seen.stood_in && !seen.outdated;
                 let ends = scope.entry == Entry::Passed || stood_in || seen.last == Some(Told::Rejects);
                 ensure(
-                    place == Place::Rests && seen.last.is_some_and(Told::is_certain),
+                    place == Whereabouts::Rests && seen.last.is_some_and(Told::is_certain),
                     "refused by nobody",
                 )?;
                 ensure(ends, "refused although another may do better")
             }
             StampOutcome::Exhausted => {
-                ensure(place == Place::Rests, "given up while something is under way")?;
+                ensure(place == Whereabouts::Rests, "given up while something is under way")?;
                 ensure(seen.last.is_none_or(Told::is_certain), "given up although it may be written")?;
                 ensure(late || scope.best(&seen.asked, ring).is_none(), "given up before all were asked")?;
                 ensure(late || !scope.may_stand_in(), "given up without standing in")?;
@@ -163,13 +163,14 @@ impl Observer {
 
     /// Judges a machine that has nothing to do at the moment.
     pub(super) fn judge_rest(&self, stamp: &Stamp, scope: &Scope) -> Result<(), String> {
-        let elsewhere = |seen: &Seen| matches!(seen.place, Place::Asked(node) if Some(node) != scope.own);
+        let elsewhere =
+            |seen: &Seen| matches!(seen.place, Whereabouts::Asked(node) if Some(node) != scope.own);
         let deadline = self.keys.iter().any(elsewhere).then_some(DEADLINE);
         ensure(stamp.deadline() == deadline, "wakes up at a wrong time")?;
         ensure(deadline.is_none() || self.now < DEADLINE, "waits for others after the deadline")?;
-        let open = self.keys.iter().any(|seen| seen.place != Place::Answered);
+        let open = self.keys.iter().any(|seen| seen.place != Whereabouts::Answered);
         ensure(stamp.is_unanswered() == open, "is wrong about having answered")?;
-        for seen in self.keys.iter().filter(|seen| seen.place == Place::Rests) {
+        for seen in self.keys.iter().filter(|seen| seen.place == Whereabouts::Rests) {
             ensure(self.is_under_way(), "a key rests and nothing is under way")?;
             ensure(!seen.outdated, "news was not followed")?;
             ensure(seen.last.is_none_or(Told::is_certain), "a key rests that was written or is in doubt")?;
