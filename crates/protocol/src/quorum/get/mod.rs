@@ -241,6 +241,25 @@ impl Get {
             self.deadline().is_none_or(|deadline| deadline > self.now),
             "a machine at rest waits for the future"
         );
+        if cfg!(debug_assertions) {
+            self.check();
+        }
+    }
+
+    /// What holds between its fields after every step.
+    fn check(&self) {
+        assert!(self.next <= self.members.len(), "members are asked in their order");
+        let (asked, unasked) = self.members.split_at(self.next);
+        assert!(asked.iter().all(|member| member.reply != Reply::Unasked), "those before were asked");
+        assert!(unasked.iter().all(|member| member.reply == Reply::Unasked), "those behind were not");
+        let back = |member: &&Member| member.written_back != WrittenBack::No;
+        let mut written_back = self.members.iter().filter(back);
+        assert!(written_back.all(|member| !member.fallback), "only replicas are written back to");
+        let earlier = self.phase == Phase::Collecting && self.round > 0;
+        assert!(!earlier, "rounds are counted only once something is written back");
+        let first_fallback = self.members.iter().position(|member| member.fallback);
+        let replicas_last = self.members.iter().rposition(|member| !member.fallback);
+        assert!(first_fallback.is_none_or(|first| replicas_last.is_none_or(|last| last < first)));
     }
 
     /// Asks as many further candidates as answers are missing that can be counted on.

@@ -259,6 +259,27 @@ impl Write {
             self.phase != Phase::Collecting || self.is_anything_awaited(),
             "a machine whose caller waits expects some reply"
         );
+        if cfg!(debug_assertions) {
+            self.check();
+        }
+    }
+
+    /// What holds between its fields after every step.
+    fn check(&self) {
+        assert!(self.next <= self.fallbacks.len(), "fallbacks are used in their order, each at most once");
+        assert!(self.stand_ins.len() <= self.next, "who stands in was a fallback");
+        assert!(self.options.required >= 1 && self.options.preferred >= self.options.required);
+        for (position, slot) in self.slots.iter().enumerate() {
+            let of_slot = self.stand_ins.iter().filter(|stand_in| stand_in.slot == position);
+            let held = of_slot.map(|stand_in| stand_in.reply).any(|reply| reply == Reply::Acknowledged);
+            assert!(slot.hinted == held, "a slot is hinted when a fallback has acknowledged its hint");
+            let twice = self.slots[..position].iter().any(|other| other.node == slot.node);
+            assert!(!twice, "each replica has one slot");
+        }
+        for stand_in in &self.stand_ins {
+            assert!(stand_in.slot < self.slots.len(), "a hint is for a replica");
+            assert!(stand_in.reply != Reply::Unasked, "who stands in was asked");
+        }
     }
 
     /// At the deadline: every reply that is still awaited may or may not have been applied.
