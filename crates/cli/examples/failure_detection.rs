@@ -96,7 +96,7 @@ async fn all_alive(client: &Client, nodes: usize) -> Result<(), Failure> {
         for viewer in 1..=nodes {
             for of in (1..=nodes).filter(|&of| of != viewer) {
                 let why = said(client, viewer, of, "why").await;
-                if why.as_deref() != Some("its heartbeat advances") {
+                if why.as_deref() != Some("its heartbeats arrive") {
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue 'again;
                 }

@@ -19,7 +19,7 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 States: alive; suspected (requests avoid it, hints are written for it); down (gone, or silent for ten seconds);
-left (it said so when it stopped). Exits with 1 unless all are alive or left.")]
+left (it announced that it was stopping). Exits with 1 unless all are alive or left.")]
 pub struct NodeListArguments {
     /// The node whose view is shown; by default the first that answers.
     #[arg(long, value_name = "NUMBER")]

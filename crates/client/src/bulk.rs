@@ -172,6 +172,6 @@ fn check_count(count: usize) -> Result<(), ClientError> {
     }
     Err(ClientError::Failed {
         code: ErrorCode::TooManyKeys,
-        detail: format!("{count} keys in one request, the limit is {MULTI_KEYS_MAX}"),
+        detail: format!("{count} keys in one request exceed the limit of {MULTI_KEYS_MAX}"),
     })
 }

@@ -186,7 +186,7 @@ impl Client {
 async fn ask_for_cluster<'a>(peers: &Peers, address: &'a str) -> (&'a str, Result<Cluster, String>) {
     let answer = match peers.ask_address(address, Request::ClusterGet(ClusterGet {})).await {
         Ok(Response::ClusterDocument(document)) => serde_json::from_slice(&document.json)
-            .map_err(|error| format!("{address}: its cluster document is unreadable: {error}")),
+            .map_err(|error| format!("{address}: cannot decode its cluster document: {error}")),
         Ok(other) => Err(format!("{address}: unexpected answer {}", other.name())),
         // It names the address.
         Err(CallError::Unreachable { reason }) => Err(reason),

@@ -12,7 +12,7 @@ use crate::peers::CallError;
 #[non_exhaustive]
 pub enum ClientError {
     /// None of the nodes could be reached. Nothing was done.
-    #[error("no node of the cluster can be reached: {detail}")]
+    #[error("cannot reach any node of the cluster: {detail}")]
     NotConnected {
         /// What happened at each, with its address.
         detail: String,
@@ -27,7 +27,7 @@ pub enum ClientError {
     #[error(transparent)]
     Key(#[from] KeyError),
     /// The cluster has no such store. Nothing was done.
-    #[error("there is no store {store:?}; the stores are: {known}")]
+    #[error("store {store:?} does not exist; the stores are: {known}")]
     UnknownStore {
         /// The name as given.
         store: String,
@@ -35,7 +35,7 @@ pub enum ClientError {
         known: String,
     },
     /// The request asks for more replicas than the store keeps of a key. Nothing was done.
-    #[error("{required} replicas are asked for, and the store keeps {replicas} of each key")]
+    #[error("the request requires {required} replicas, and the store keeps only {replicas} of each key")]
     TooFewReplicas {
         /// The R or W of the request.
         required: u8,
@@ -57,7 +57,7 @@ pub enum ClientError {
         detail: String,
     },
     /// The siblings changed each time between reading and writing their merge.
-    #[error("other writers changed the key {attempts} times in between; try again")]
+    #[error("other clients changed the key during each of {attempts} attempts; try again")]
     Contended {
         /// How often.
         attempts: usize,

@@ -97,9 +97,9 @@ pub enum ReadError {
 pub enum RegisterError {
     /// Another session has registered this node and is alive.
     #[error(
-        "two nodes with one id: node {id} is active already{}; give this one an id of its own, or start it when \
-         that one has ended (if it was this one's last process, killed as it started, it may be registered for \
-         some seconds more: try again in 10 s)",
+        "two nodes with one id: node {id} is already running{}; give this node another id or stop the other process (if \
+         that was this node's last process and it was killed, its registration expires within seconds: try again in \
+         10 s)",
         .other.as_ref().map(|other| format!(" at {}", other.node.native)).unwrap_or_default()
     )]
     AlreadyActive {
@@ -119,7 +119,7 @@ pub enum RegisterError {
 #[non_exhaustive]
 pub enum PublishError {
     /// What is stored is at least as new.
-    #[error("generation {} is stored already, generation {} comes too late", .stored.0, .offered.0)]
+    #[error("cannot store generation {1}: generation {0} is stored already", .stored.0, .offered.0)]
     Superseded {
         /// Generation of the stored document.
         stored: Generation,
@@ -127,7 +127,7 @@ pub enum PublishError {
         offered: Generation,
     },
     /// What is stored belongs to another cluster.
-    #[error("the coordination service holds cluster {stored:?}, not {offered:?}")]
+    #[error("the coordination service holds cluster {stored:?}, not cluster {offered:?}")]
     OtherCluster {
         /// Name of the stored cluster.
         stored: String,

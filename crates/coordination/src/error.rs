@@ -9,37 +9,37 @@ use crate::{DOCUMENT_BYTES_MAX, DocumentPath};
 #[non_exhaustive]
 pub enum CoordinationError {
     /// There is no such document.
-    #[error("there is no document {path}")]
+    #[error("document {path} does not exist")]
     NoNode {
         /// The document.
         path: DocumentPath,
     },
     /// The document to create exists already.
-    #[error("document {path} exists already")]
+    #[error("document {path} already exists")]
     NodeExists {
         /// The document.
         path: DocumentPath,
     },
     /// The document above the one to create does not exist.
-    #[error("document {path} has no parent: create that first")]
+    #[error("cannot create document {path}: its parent does not exist; create the parent first")]
     NoParent {
         /// The document to create.
         path: DocumentPath,
     },
     /// The document has another version than expected.
-    #[error("document {path} was changed by somebody else: read it again")]
+    #[error("cannot change document {path}: another session has changed it; read it again")]
     BadVersion {
         /// The document.
         path: DocumentPath,
     },
     /// The document to delete has children.
-    #[error("document {path} has children: delete them first")]
+    #[error("cannot delete document {path}: it has children; delete them first")]
     NotEmpty {
         /// The document.
         path: DocumentPath,
     },
     /// The document above the one to create is ephemeral.
-    #[error("document {path} cannot be created: its parent is ephemeral")]
+    #[error("cannot create document {path}: its parent is ephemeral")]
     NoChildrenForEphemerals {
         /// The document to create.
         path: DocumentPath,
@@ -53,7 +53,7 @@ pub enum CoordinationError {
         bytes: usize,
     },
     /// The session has ended: its ephemeral documents are gone and it does nothing any more.
-    #[error("the session with the coordination service has ended: open another one")]
+    #[error("the session with the coordination service has expired: open another one")]
     SessionLost,
     /// The service cannot be reached; the operation did not happen.
     #[error("the coordination service is unavailable: {reason}")]

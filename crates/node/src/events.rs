@@ -68,12 +68,12 @@ events! {
         generation: u64,
     } => "started, incarnation {incarnation}, generation {generation}",
     /// The node was told to stop and has told its peers.
-    NodeLeft "node-left" {} => "said goodbye to its peers",
+    NodeLeft "node-left" {} => "is stopping and has told its peers",
     /// A newer cluster document was taken in.
     GenerationAdopted "generation-adopted" {
         /// Its generation.
         generation: u64,
-    } => "took in the cluster document of generation {generation}",
+    } => "adopted generation {generation} of the cluster document",
     /// A peer that was believed to live is avoided from now on.
     PeerSuspected "peer-suspected" {
         /// Which.
@@ -92,7 +92,7 @@ events! {
     PeerLeft "peer-left" {
         /// Which.
         peer: NodeId,
-    } => "{peer} has left: it said so when it stopped",
+    } => "{peer} has left: it announced that it was stopping",
     /// A peer lives (again).
     PeerAlive "peer-alive" {
         /// Which.
@@ -114,7 +114,7 @@ events! {
         complete: bool,
         /// How long it took, in milliseconds.
         took_ms: u64,
-    } => "compared with {peer} in {took_ms} ms: {keys} keys differed, got {pulled}, sent {pushed}",
+    } => "compared replicas with {peer} in {took_ms} ms: {keys} keys differed, {pulled} received, {pushed} sent",
     /// Hash trees that nobody could rely on, after a crash, are counted.
     TreesCounted "trees-counted" {
         /// Of which store.
@@ -123,7 +123,7 @@ events! {
         trees: u64,
         /// Records read.
         records: u64,
-    } => "counted {trees} hash trees of store {store}: {records} records",
+    } => "rebuilt {trees} hash trees of store {store} from {records} records",
     /// The scrub found records whose checksum does not hold; their replicas are asked for them.
     CorruptFound "corrupt-found" {
         /// In which store.
@@ -132,7 +132,7 @@ events! {
         partition: PartitionId,
         /// How many.
         records: u64,
-    } => "{records} corrupt records in partition {partition} of store {store}; replicas are asked for them",
+    } => "the scrub found {records} corrupt records in partition {partition} of store {store}; fetching them from other replicas",
     /// Requests met records whose checksum does not hold; replicas answered for them, and are asked for them.
     CorruptMet "corrupt-met" {
         /// In which store.
@@ -141,43 +141,43 @@ events! {
         partition: PartitionId,
         /// How many places.
         records: u64,
-    } => "requests met {records} corrupt records in partition {partition} of store {store}; replicas are asked for them",
+    } => "requests found {records} corrupt records in partition {partition} of store {store}; fetching them from other replicas",
     /// The scrub found hints whose checksum does not hold. Their target gets what they held by comparing.
     HintsCorrupt "hints-corrupt" {
         /// For whom they were.
         target: NodeId,
         /// How many.
         hints: u64,
-    } => "{hints} corrupt hints for {target}; comparing brings it what they held",
+    } => "the scrub found {hints} corrupt hints for {target}; replica repair will send {target} those writes",
     /// The data directory held no identity, and the coordination service remembers the node.
-    DiskLost "disk-lost" {} => "its data directory held no identity: it has lost its disk",
+    DiskLost "disk-lost" {} => "its disk was lost: the data directory held no identity, and the cluster knows this node",
     /// The data directory was a copy of earlier days.
-    RollbackNoticed "rollback-noticed" {} => "its data directory was an older copy of what it once was",
+    RollbackNoticed "rollback-noticed" {} => "its data directory was restored from an older copy",
     /// What the data directory held, or a part of it, was set aside; nothing of it is served.
     ContentsSetAside "contents-set-aside" {
         /// Where it lies now, below the data directory.
         directory: String,
-    } => "what it must not serve any more lies in {directory} of its data directory; it may be deleted unless only-copy-set-aside names a store in it",
+    } => "moved outdated files to {directory} in its data directory; delete them unless an only-copy-set-aside event names a store there",
     /// Of what was set aside this is a store with one replica: it cannot be refilled.
     OnlyCopySetAside "only-copy-set-aside" {
         /// The store.
         store: String,
         /// Where it lies now, below the data directory.
         directory: String,
-    } => "store {store} has one replica, so {directory} of its data directory is the only copy of what it held here: keep it; its keys read as not found",
+    } => "keys of store {store} read as not found: the store has one replica, and its records were set aside; keep {directory} in the data directory, the only copy",
     /// A store's directory was missing, incomplete, or another than it was.
     StoreLost "store-lost" {
         /// The store.
         store: String,
-    } => "its records of store {store} were gone: its directory was missing, incomplete, or another than it was",
+    } => "its records of store {store} were lost: the store's directory was missing, incomplete or replaced",
     /// An operator brought back the records of a store with one replica.
     StoreBroughtBack "store-brought-back" {
         /// The store.
         store: String,
-    } => "took the records of store {store} that lay in bring-back of its data directory as its own again",
+    } => "restored the records of store {store} from bring-back in its data directory",
     /// The directory of hints was missing, incomplete, or another than it was.
     HintsLost "hints-lost" {} =>
-        "the hints that it held were gone; comparing brings their targets what they held",
+        "its hints for other nodes were lost; replica repair will send those nodes the writes",
     /// The scrub found leaves whose sum was not that of their records, and has put them right.
     LeavesRecounted "leaves-recounted" {
         /// In which store.
@@ -186,19 +186,19 @@ events! {
         partition: PartitionId,
         /// How many.
         leaves: u64,
-    } => "{leaves} leaves of partition {partition} of store {store} did not tell what is there; recounted",
+    } => "recomputed {leaves} leaves of the hash tree of partition {partition} of store {store}: they did not match its records",
     /// The node has lost its records and fetches them from its peers.
     RefillStarted "refill-started" {
         /// How many partitions.
         partitions: u64,
-    } => "{partitions} partitions were lost here and are being refilled",
+    } => "lost {partitions} partitions and is refilling them from its peers",
     /// Partitions became whole again.
     RefillWent "refill-went" {
         /// How many are left.
         left: u64,
         /// Of how many.
         partitions: u64,
-    } => "refilling: {left} of {partitions} partitions are left",
+    } => "refilling: {left} of {partitions} partitions to go",
     /// All records are back.
     RefillEnded "refill-ended" {
         /// How many partitions.
@@ -232,12 +232,12 @@ events! {
         target: NodeId,
         /// How many.
         hints: u64,
-    } => "gave up {hints} hints for {target}: they are too old, and other replicas hold what they held",
+    } => "dropped {hints} hints for {target}: they had expired, and other replicas hold the writes",
     /// A collection round cannot go on.
     CollectionWaits "collection-waits" {
         /// Without whom.
         peer: NodeId,
-    } => "tombstones wait for {peer}: nothing is forgotten before every node has confirmed it",
+    } => "cannot remove tombstones: {peer} has not confirmed the deletions",
     /// Values that have expired were reaped: their bytes are gone, their tombstones wait for a collection round.
     ExpiredReaped "expired-reaped" {
         /// In which store.
@@ -246,14 +246,14 @@ events! {
         values: u64,
         /// Bytes of these values.
         bytes: u64,
-    } => "reaped {values} expired values of store {store}, {bytes} bytes",
+    } => "removed {values} expired values of store {store}, {bytes} bytes",
     /// Hints were refused at the byte limit. The writes themselves went to the replicas that are up.
     HintsRefused "hints-refused" {
         /// How many since the last such event.
         hints: u64,
         /// The limit in bytes.
         bytes_max: u64,
-    } => "refused {hints} hints at the limit of {bytes_max} bytes",
+    } => "refused {hints} hints: hints already fill the limit of {bytes_max} bytes",
 }
 
 impl Event {
@@ -424,7 +424,7 @@ mod tests {
     }
 
     fn down(peer: u32) -> Event {
-        Event::PeerDown { peer: NodeId(peer), why: "silence".to_owned() }
+        Event::PeerDown { peer: NodeId(peer), why: "missed heartbeats".to_owned() }
     }
 
     #[test]
@@ -452,8 +452,8 @@ mod tests {
     #[test]
     fn an_event_says_the_same_to_people_and_programs() {
         let event = down(2);
-        assert_eq!((event.kind(), event.text().as_str()), ("peer-down", "n2 is down: silence"));
-        assert_eq!(event.fields(), serde_json::json!({ "peer": 2, "why": "silence" }));
+        assert_eq!((event.kind(), event.text().as_str()), ("peer-down", "n2 is down: missed heartbeats"));
+        assert_eq!(event.fields(), serde_json::json!({ "peer": 2, "why": "missed heartbeats" }));
         let mut kinds = Event::KINDS.to_vec();
         kinds.sort_unstable();
         kinds.dedup();

@@ -75,8 +75,8 @@ pub enum IdentityError {
     InUse,
     /// The directory belongs to another node or cluster.
     #[error(
-        "the data directory belongs to node {found_node} of cluster {found_cluster:?}, not to node {node} of \
-             {cluster:?}; start it under its own id or choose another directory"
+        "the data directory belongs to {found_node} of cluster {found_cluster:?}, not to {node} of cluster \
+             {cluster:?}; start the node that owns it or choose another directory"
     )]
     Foreign {
         /// Node that owns it.
@@ -90,14 +90,14 @@ pub enum IdentityError {
     },
     /// Written by a newer version.
     #[error(
-        "the data directory has format {found}, this program reads up to {FORMAT}; use the newer program"
+        "the data directory has format {found}, and this program reads formats up to {FORMAT}; upgrade tontine"
     )]
     Newer {
         /// The format found.
         found: u32,
     },
     /// It holds something, and nothing of a node.
-    #[error("the data directory holds nothing of a node, but {found}; {advice}")]
+    #[error("the data directory belongs to no node but is not empty: it holds {found}; {advice}")]
     Occupied {
         /// What lies there.
         found: String,
@@ -106,8 +106,8 @@ pub enum IdentityError {
     },
     /// Redis clients had to give a password, and this start has none.
     #[error(
-        "{node} was last started with a password for Redis clients, and this start has none, so it would serve \
-         everybody; set TONTINE_PASSWORD to the cluster's password and start it again, or give --no-password to stop \
+        "{node} was last started with a password for Redis clients, and this start has none, so any client could \
+         connect; set TONTINE_PASSWORD to the cluster's password and start it again, or give --no-password to stop \
          requiring one"
     )]
     PasswordMissing {
@@ -116,8 +116,8 @@ pub enum IdentityError {
     },
     /// It holds records, and the engine that shall be used would forget them.
     #[error(
-        "the data directory holds records in {engine:?}, which this engine would neither read nor keep up to date; \
-         start the node with the engine that it had (--engine=log), or choose another directory for this one"
+        "the data directory holds records in {engine:?}, and the engine of this start can neither read nor update them; \
+         start the node with its former engine (--engine=log) or choose another directory"
     )]
     OtherEngine {
         /// The first engine that lies there.
@@ -442,7 +442,7 @@ fn read(disk: &dyn Disk, path: &str) -> Result<Option<Remembered>, IdentityError
     };
     let length = file.length();
     if length > BYTES_MAX {
-        return Err(damaged(&format!("it has {length} bytes, and at most {BYTES_MAX} are read")));
+        return Err(damaged(&format!("it has {length} bytes, over the limit of {BYTES_MAX}")));
     }
     let mut bytes = vec![0; length as usize];
     let read = file.read_at(0, &mut bytes)?;
@@ -463,7 +463,7 @@ fn parse(text: &str) -> Result<Remembered, IdentityError> {
     let body_end = text.rfind("checksum ").ok_or_else(|| damaged("its checksum is missing"))?;
     let checksum = format!("{:016x}", model::Token::of(&text.as_bytes()[..body_end]).0);
     if text[body_end..].trim_end() != format!("checksum {checksum}") {
-        return Err(damaged("its checksum does not hold"));
+        return Err(damaged("its checksum does not match"));
     }
     let field = |name: &str| {
         text[..body_end]

@@ -97,7 +97,7 @@ impl Replica {
                 Refusal::StaleEpoch(epoch) => Ok(Response::StaleEpoch(StaleEpoch { epoch })),
                 _ => Err(CallError::Refused(Failure {
                     code: ErrorCode::StaleGeneration,
-                    detail: "the cluster has forgotten deletions since the request's cluster document"
+                    detail: "the cluster has removed tombstones since the generation of the request"
                         .to_owned(),
                     cluster: Some(self.view.get().document().clone()),
                 })),
@@ -156,7 +156,10 @@ impl Replica {
     ) -> Result<T, Failure> {
         let place = self.waiting.clone();
         if Arc::strong_count(&place) > WAITING_MAX + 1 {
-            let detail = format!("{WAITING_MAX} requests wait for the disk of {} already", self.node);
+            let detail = format!(
+                "{WAITING_MAX} requests already wait for the disk of {}, which is the limit",
+                self.node
+            );
             return Err(Failure::new(ErrorCode::Overloaded, detail));
         }
         let done = waited(&*self.tasks, move || {
@@ -164,7 +167,7 @@ impl Replica {
             let _place = place;
             work()
         });
-        done.await.ok_or_else(|| Failure::new(ErrorCode::ShuttingDown, "the node stops"))
+        done.await.ok_or_else(|| Failure::new(ErrorCode::ShuttingDown, "the node is stopping"))
     }
 
     /// Brings into memory what merging will read, so that nobody waits for the disk while keeping others from a record.
@@ -212,7 +215,7 @@ impl Replica {
                 Ok(scanned) => Call::Ready(Ok(Response::Scanned(scanned))),
                 Err(failure) => refused(failure),
             },
-            _ => refused(Failure::new(ErrorCode::UnknownRequest, "this is no replica operation")),
+            _ => refused(Failure::new(ErrorCode::UnknownRequest, "this is not a request for a replica")),
         }
     }
 
@@ -230,7 +233,7 @@ impl Replica {
             return Err(Failure {
                 code: ErrorCode::StaleGeneration,
                 detail: format!(
-                    "the request was formed under generation {}, the cluster is at {} and accepts none before {}",
+                    "the request was formed under generation {}; the cluster is at generation {} and accepts none before {}",
                     generation.0,
                     view.cluster().generation.0,
                     view.cluster().generation_accepted_min.0
@@ -242,7 +245,7 @@ impl Replica {
             let known: Vec<&str> = view.cluster().store_names().map(|name| name.as_str()).collect();
             return Err(Failure::new(
                 ErrorCode::UnknownStore,
-                format!("there is no store {store:?}; the stores are: {}", known.join(", ")),
+                format!("store {store:?} does not exist; the stores are: {}", known.join(", ")),
             ));
         };
         Ok((view, found))

@@ -379,26 +379,44 @@ impl fmt::Display for Overloaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Overloaded::Connections { max } => {
-                write!(f, "this node serves at most {max} connections of clients")
+                write!(
+                    f,
+                    "this node already serves {max} client connections, which is the limit; close idle ones"
+                )
             }
             Overloaded::ConnectionRequests { max } => {
-                write!(f, "{max} requests of this connection are under way; wait for answers or open another")
+                write!(
+                    f,
+                    "this connection already has {max} requests in flight, which is the limit; wait for answers or open \
+                     another connection"
+                )
             }
             Overloaded::ConnectionBytes { max } => {
-                write!(f, "requests of {max} bytes are under way on this connection; wait for answers")
+                write!(
+                    f,
+                    "this connection's requests in flight have reached the limit of {max} bytes; wait for answers"
+                )
             }
             Overloaded::NodeRequests { max } => {
-                write!(f, "{max} requests are under way on this node; try again or elsewhere")
+                write!(
+                    f,
+                    "this node already has {max} requests in flight, which is the limit; try again later or on \
+                     another node"
+                )
             }
             Overloaded::NodeBytes { max } => {
-                write!(f, "requests of {max} bytes are under way on this node; try again or elsewhere")
+                write!(
+                    f,
+                    "this node's requests in flight have reached the limit of {max} bytes; try again later or on another \
+                     node"
+                )
             }
             Overloaded::TooSlow { time } => write!(
                 f,
-                "other requests got the room of this one, of which less than {REST_BYTES_MIN} bytes came in the last \
-                 {time:?}; it was not carried out"
+                "the request timed out and was not carried out: less than {REST_BYTES_MIN} bytes of it arrived in the \
+                 last {time:?}, and other requests needed its room"
             ),
-            Overloaded::Stopping => f.write_str("this node is about to stop; try elsewhere"),
+            Overloaded::Stopping => f.write_str("this node is stopping; try another node"),
         }
     }
 }

@@ -52,21 +52,26 @@ pub enum StorageError {
 impl fmt::Display for StorageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StorageError::Full => f.write_str("the disk is full: reads go on, writes are refused"),
+            StorageError::Full => {
+                f.write_str("writes are refused, because the disk is full; reads still work")
+            }
             StorageError::Corrupt { partition } => {
-                write!(f, "a record of partition {partition} fails its checksum")
+                write!(f, "a record of partition {partition} is corrupt: its checksum does not match")
             }
             StorageError::TooLong { bytes, bytes_max } => {
                 write!(f, "a record or key of {bytes} bytes is over the engine's limit of {bytes_max} bytes")
             }
-            StorageError::Fatal { reason } => write!(f, "storage stopped: {reason}"),
+            StorageError::Fatal { reason } => write!(f, "storage has stopped: {reason}"),
             StorageError::Disk(error) => error.fmt(f),
             StorageError::NewerFormat { found, supported } => write!(
                 f,
-                "the data has format {found}, this program reads up to {supported}; use the newer program"
+                "the data has format {found}, and this program reads formats up to {supported}; upgrade tontine"
             ),
             StorageError::Foreign { directory, reason } => {
-                write!(f, "{directory} is not a data directory of this engine: {reason}; choose another")
+                write!(
+                    f,
+                    "{directory} is not a data directory of this engine: {reason}; choose another directory"
+                )
             }
             StorageError::Closed => f.write_str("the storage engine is closed"),
         }

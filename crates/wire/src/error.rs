@@ -97,37 +97,37 @@ error_codes! {
         "Get the key to see its state, then decide.";
     StaleGeneration = 300 "stale-generation" Failed true
         "The request was formed under a generation of the cluster that is too old."
-        "Adopt the cluster document that came with the answer and send the request again at once.";
+        "Adopt the cluster document in the answer and send the request again at once.";
     InsufficientReplicas = 301 "insufficient-replicas" Failed true
-        "Fewer replicas answered than the request requires, and the write was definitely not kept."
-        "Retry after a pause; `tontine status` shows which nodes are down.";
+        "Fewer replicas answered than the request requires; a write certainly did not happen."
+        "Retry after a pause; find the nodes that are down with `tontine doctor`.";
     Indeterminate = 302 "indeterminate" Indeterminate true
-        "Fewer replicas acknowledged than the request requires, and some may have kept the write."
+        "Fewer replicas acknowledged the write than required, and some may have stored it."
         "Get the key to learn the outcome, or put again with the same context.";
     Overloaded = 303 "overloaded" Failed true
-        "The node has as much work waiting as it accepts."
-        "Retry after a pause that grows with each attempt; if it lasts, send less at once.";
+        "The node has reached its limit of requests in flight."
+        "Retry with exponential backoff; if it persists, send fewer requests at once.";
     ShuttingDown = 304 "shutting-down" Failed true
         "The node is stopping and takes no new requests."
         "Send the request to another node.";
     Isolated = 305 "isolated" Failed true
-        "The node believes that too few of the nodes that could take the write hear it, and has not begun the write."
-        "Send the request to another node; if all say so, `tontine node list` shows which nodes are down.";
+        "The node cannot reach enough nodes for the write, and has not started it."
+        "Send the request to another node; if all refuse it, find the nodes that are down with `tontine node list`.";
     DiskFull = 400 "disk-full" Failed true
-        "The node's disk is full; it still answers gets."
-        "Free or add space for the node's data directory.";
+        "The node refuses writes because its disk is full; it still answers gets."
+        "Free space on the disk of the node's data directory.";
     StorageFailed = 401 "storage-failed" Indeterminate true
-        "The node's storage stopped, so nobody knows whether the write is on its disk."
+        "The node's storage has stopped, and the write may or may not be on its disk."
         "Look at the node's log, replace the disk if it is failing, and restart the node.";
     Corrupt = 402 "corrupt" Failed true
-        "The node's copy of the record fails its checksum; it is not served until a replica repairs it."
-        "Retry, other replicas answer; if it recurs, check the node's disk.";
+        "The node's copy of the record is corrupt and is not served until another replica has repaired it."
+        "Retry: other replicas answer; if the error recurs, check the node's disk.";
     Refilling = 403 "refilling" Failed true
         "The node has lost its copy of the key's partition and is fetching it from other replicas."
-        "Retry, other replicas answer; `tontine repair status` shows how far it is.";
+        "Retry: other replicas answer; see the progress with `tontine repair status`.";
     Malformed = 500 "malformed" Failed false
-        "The request does not decode."
-        "Report it: client and node disagree about the protocol.";
+        "The node cannot decode the request."
+        "Report this bug: client and node disagree about the protocol.";
     UnknownRequest = 501 "unknown-request" Failed false
         "The node does not know this kind of request."
         "Use a client of the node's version, or upgrade the node.";
@@ -144,13 +144,13 @@ error_codes! {
         "Another running process has this node's id."
         "Stop one of the two; an id belongs to one data directory.";
     TooManyConnections = 506 "too-many-connections" Failed true
-        "The node has as many connections as it accepts."
-        "Close idle connections or use a pool; then retry.";
+        "The node has reached its limit of connections."
+        "Close idle connections or use a pool, then retry.";
     Unauthenticated = 507 "unauthenticated" Failed false
-        "The connection has not shown valid credentials."
-        "Authenticate first, with the right credentials.";
+        "The connection is not authenticated."
+        "Authenticate first with valid credentials.";
     Internal = 900 "internal" Indeterminate false
-        "The node met a state that it should never meet."
+        "The node hit a bug: it reached a state that should be impossible."
         "Report it with the node's log around this time.";
 }
 

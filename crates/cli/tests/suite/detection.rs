@@ -21,7 +21,7 @@ fn a_killed_node_is_down_to_every_survivor_and_alive_again_after_its_restart() {
     cluster.kill_node(2);
     await_views(&cluster, 2, &["down"], 3);
     let listed = cluster.run(&["node", "list", "--from=1"]).exits(1).text();
-    assert!(listed.contains("nobody listens at its address"), "{listed}");
+    assert!(listed.contains("it repeatedly refused connections"), "{listed}");
     assert!(kinds_about(&cluster, 2).contains(&"peer-down".to_owned()));
     cluster.start_node_again(2);
     await_calm(&cluster);

@@ -133,7 +133,7 @@ fn errors_are_documents_when_json_is_asked_for() {
     let refused = cluster.run(&["get", "k", "--connect", "127.0.0.1:1", "--json"]).fails_in_json();
     assert_eq!((&refused["kind"], &refused["retryable"]), (&json!("not-connected"), &json!(true)));
     let said =
-        "no node of the cluster can be reached: 127.0.0.1:1 refused the connection: nobody listens there";
+        "cannot reach any node of the cluster: 127.0.0.1:1 refused the connection: no process listens there";
     assert_eq!(refused["message"], said);
     assert!(refused["next"].as_str().unwrap().contains("--connect"));
     let refused = cluster.run(&["get", "k", "--connect", "h:1,localhost", "--json"]).fails_in_json();

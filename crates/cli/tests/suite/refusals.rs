@@ -103,7 +103,7 @@ fn a_put_that_wants_more_acknowledgements_than_there_are_nodes_says_whose_are_mi
     // Before the others know, it is begun, and in doubt.
     until("the others know", || cluster.run(&["put", "k", "v", "-w3"]).code, |&code| code == 2);
     let refused = cluster.run(&["put", "k", "v", "-w3"]);
-    refused.fails_with("3 must acknowledge, and it does not hear n3");
+    refused.fails_with("3 must acknowledge the write, and it gets no answer from n3");
     refused.fails_with("ask for fewer acknowledgements with -w");
     cluster.run(&["put", "k", "v", "-w2"]).exits(0);
 }
@@ -143,9 +143,9 @@ fn a_directory_of_other_things_is_no_new_disk_and_the_node_below_it_is_named() {
     let parent = cluster.data().display().to_string();
     let refused = start(&parent);
     refused.fails_with(
-        r#"the data directory holds nothing of a node, but "coordination", "dev.lock", "log" and 3 more"#,
+        r#"the data directory belongs to no node but is not empty: it holds "coordination", "dev.lock", "log" and 3 more"#,
     );
-    refused.fails_with(r#""node-2" in it is the directory of n2: start the node with that one"#);
+    refused.fails_with(r#""node-2" in it is the data directory of n2: start the node with that directory"#);
     refused.fails_with(&parent);
     assert!(!exists(&cluster.data().join("lock").display().to_string()), "what is refused leaves no trace");
     start(&coordination).fails_with("with an empty one");
@@ -164,7 +164,7 @@ fn a_data_directory_of_a_newer_version_is_left_alone() {
     let newer = std::fs::read_to_string(&file).unwrap().replace("tontine-identity 1", "tontine-identity 2");
     std::fs::write(&file, &newer).unwrap();
     let words: Vec<&str> = cluster.arguments.iter().map(String::as_str).collect();
-    tontine(&words).fails_with("has format 2, this program reads up to 1");
+    tontine(&words).fails_with("has format 2, and this program reads formats up to 1");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), newer);
 }
 
@@ -234,7 +234,7 @@ fn a_cluster_that_cannot_be_is_refused_before_anything_is_made() {
 #[test]
 fn an_unknown_store_is_named_with_the_known_ones() {
     let cluster = Cluster::start();
-    let unknown = "there is no store \"nope\"; the stores are: default, siblings";
+    let unknown = "store \"nope\" does not exist; the stores are: default, siblings";
     cluster.run(&["get", "a", "-s", "nope"]).fails_with(unknown);
     cluster.run(&["export", "-s", "nope"]).fails_with(unknown);
     let Reply::Error(refused) = Redis::connect(&cluster.resp(1)).call(&[b"TONTINE.STORE", b"nope"]) else {

@@ -75,7 +75,7 @@ fn a_command_about_all_nodes_says_of_one_that_is_away_that_it_is_and_not_that_al
     let cluster = Cluster::with(3, &["--separate-processes"]);
     cluster.end_node(3, rustix::process::Signal::KILL);
     let address = cluster.native(3);
-    let away = format!("{address} refused the connection: nobody listens there");
+    let away = format!("{address} refused the connection: no process listens there");
     let started = cluster.run(&["repair", "start"]).exits(1).text();
     assert!(started.contains(&format!("n3  {away} (`tontine doctor` tells")), "{started}");
     assert!(started.contains("n1  compares"), "{started}");
@@ -87,7 +87,7 @@ fn a_command_about_all_nodes_says_of_one_that_is_away_that_it_is_and_not_that_al
 
     cluster.end_node(2, rustix::process::Signal::KILL);
     let said = cluster.run(&["export", &cluster.file("all.jsonl"), "--patience=0"]);
-    said.fails_with("refused the connection: nobody listens there");
+    said.fails_with("refused the connection: no process listens there");
     assert!(!said.stderr.contains("no node of the cluster"), "{}", said.stderr);
     // What it is given before it knows that it is alone is in doubt; after that it begins nothing.
     let put = || cluster.run(&["put", "k", "v"]).code;
@@ -95,13 +95,14 @@ fn a_command_about_all_nodes_says_of_one_that_is_away_that_it_is_and_not_that_al
     for n in 0..5 {
         let refused = cluster.run(&["put", &format!("k{n}"), "v"]).exits(2).stderr;
         assert!(
-            refused
-                .contains("n1 hears too few of the key's nodes: 2 must acknowledge, and it does not hear n"),
+            refused.contains(
+                "n1 cannot reach enough nodes: 2 must acknowledge the write, and it gets no answer from n"
+            ),
             "{refused}"
         );
         assert!(refused.contains("next: `tontine doctor` tells how to start the nodes"), "{refused}");
         let failed = cluster.run(&["get", &format!("k{n}")]).exits(2).stderr;
-        assert!(failed.contains("2 replicas must answer, and so many cannot (n"), "{failed}");
+        assert!(failed.contains("too few replicas can answer: 2 are required (n"), "{failed}");
     }
 }
 

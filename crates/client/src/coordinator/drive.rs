@@ -344,13 +344,16 @@ impl Coordinator {
         if cluster.generation <= scope.cluster.generation {
             return Err(Failure::new(
                 ErrorCode::StaleGeneration,
-                "a replica asks for a newer cluster document, but handed none over that is newer",
+                "a replica requires a newer cluster document but sent none",
             ));
         }
         let Some(definition) = cluster.store(scope.store.as_str()) else {
             return Err(Failure::new(
                 ErrorCode::UnknownStore,
-                format!("store {} is gone as of generation {}", scope.store, cluster.generation.0),
+                format!(
+                    "store {} no longer exists in generation {} of the cluster",
+                    scope.store, cluster.generation.0
+                ),
             ));
         };
         Ok(Scope {

@@ -169,13 +169,13 @@ pub(super) fn outcome_to_answer(outcome: GetOutcome) -> Result<Got, Failure> {
             let what = match reason {
                 // Given up as soon as it is certain: how many had answered by then is chance.
                 GetFailure::InsufficientReplicas { required, .. } => {
-                    format!("{required} replicas must answer, and so many cannot")
+                    format!("too few replicas can answer: {required} are required")
                 }
                 GetFailure::DeadlinePassed { answered, required } => {
                     format!("{answered} of {required} required replicas answered in time")
                 }
                 GetFailure::NotHeld { holders, required } => {
-                    format!("{holders} of {required} replicas hold what was read")
+                    format!("{holders} of {required} required replicas hold the value that was read")
                 }
             };
             let code = common_refusal(&errors).unwrap_or(ErrorCode::InsufficientReplicas);

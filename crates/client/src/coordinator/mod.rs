@@ -266,7 +266,7 @@ fn code_error(code: ErrorCode, newest: model::Generation) -> ReplicaError {
 /// What nodes said, for people.
 fn describe(errors: &Errors) -> String {
     let each: Vec<String> = errors.iter().map(|(node, error)| format!("{node} {error}")).collect();
-    if each.is_empty() { "no answer in time".to_owned() } else { each.join(", ") }
+    if each.is_empty() { "timed out".to_owned() } else { each.join(", ") }
 }
 
 /// The refusal when all nodes that failed said the same typed thing, which the caller can act on.

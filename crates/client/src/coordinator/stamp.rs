@@ -362,7 +362,8 @@ impl<'a, S: Stampers> Desk<'a, S> {
     /// Time is over: what was not sent was certainly not done, and what was sent to others may have been.
     fn elapsed(&mut self, stamp: &mut Stamp, actions: &mut StampActions) {
         for (node, messages) in std::mem::take(&mut self.waiting) {
-            let late = || CallError::Unreachable { reason: "time was over before it was sent".to_owned() };
+            let late =
+                || CallError::Unreachable { reason: "timed out before the request was sent".to_owned() };
             let keys = messages.into_iter().flat_map(|message| message.keys);
             self.take_in(node, keys.map(|key| (key, Err(late()))).collect(), stamp, actions);
         }

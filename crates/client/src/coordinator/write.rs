@@ -162,7 +162,7 @@ pub(super) fn own_merge(keys: usize, durable: Option<BoxFuture<'static, bool>>) 
                 true => Ok(merged()),
                 false => Err(CallError::Refused(Failure::new(
                     ErrorCode::StorageFailed,
-                    "the write could not be made durable here",
+                    "this node could not make the write durable",
                 ))),
             }
         })),
@@ -175,7 +175,7 @@ pub(super) fn outcome_to_answer(outcome: WriteOutcome) -> Result<Acked, Failure>
         WriteOutcome::Done { acks, sloppy, .. } => Ok(Acked { acks, sloppy }),
         WriteOutcome::Failed { required, errors } => Err(Failure::new(
             common_refusal(&errors).unwrap_or(ErrorCode::InsufficientReplicas),
-            format!("no node took the write, {required} must ({})", describe(&errors)),
+            format!("no node accepted the write: {required} must acknowledge it ({})", describe(&errors)),
         )),
         WriteOutcome::Indeterminate { acks, required, errors } => Err(Failure::new(
             ErrorCode::Indeterminate,

@@ -122,7 +122,7 @@ async fn shake_hands(
             return Err(NotOpened { error: CallError::Refused(failure), experience: Experience::Replied });
         }
         _ => {
-            let reason = format!("{address} did not answer the handshake as a node does");
+            let reason = format!("{address} did not answer the handshake like a node: check the address");
             return Err(NotOpened::unreachable(reason));
         }
     }
@@ -163,7 +163,7 @@ impl PeerLink {
                 }));
             }
             if calls.waiting() >= CALLS_MAX {
-                let reason = format!("{CALLS_MAX} calls wait for this node");
+                let reason = format!("{CALLS_MAX} requests already wait for this node, which is the limit");
                 return Call::Ready(Err(CallError::Unreachable { reason }));
             }
             calls.insert(waiter)

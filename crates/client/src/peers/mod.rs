@@ -56,7 +56,9 @@ impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CallError::Unreachable { reason } => f.write_str(reason),
-            CallError::Broken => f.write_str("no answer came in time, or the connection broke before it"),
+            CallError::Broken => {
+                f.write_str("the request timed out, or the connection broke before the answer")
+            }
             CallError::Refused(failure) => write!(f, "{}", failure.detail),
         }
     }
@@ -219,7 +221,7 @@ impl Peers {
             }
             _ => {
                 let Some(address) = state.addresses.get(&node).cloned() else {
-                    let reason = format!("{node} is not a node of this cluster");
+                    let reason = format!("{node} is not a member of this cluster");
                     return Call::Ready(Err(CallError::Unreachable { reason }));
                 };
                 let pause = match state.slots.get(&node) {
@@ -249,7 +251,7 @@ impl Peers {
                 match futures_util::future::select(future, timer).await {
                     futures_util::future::Either::Left((answer, _)) => answer,
                     futures_util::future::Either::Right(_) => Err(CallError::Unreachable {
-                        reason: format!("{address} did not answer within {CONNECT_TIMEOUT:?}"),
+                        reason: format!("connecting to {address} timed out after {CONNECT_TIMEOUT:?}"),
                     }),
                 }
             }
@@ -328,7 +330,7 @@ async fn call_when_open(
         Some((clock, patience)) => match select(opened, clock.sleep(patience)).await {
             Either::Left((opened, _)) => opened,
             Either::Right(_) => {
-                let reason = format!("{node} opened no connection within {patience:?}");
+                let reason = format!("connecting to {node} timed out after {patience:?}");
                 return Err(CallError::Unreachable { reason });
             }
         },

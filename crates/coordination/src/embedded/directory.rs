@@ -77,7 +77,7 @@ impl Directory {
             if start.elapsed() > LOCK_TIME_MAX {
                 return Err(io::Error::new(
                     io::ErrorKind::TimedOut,
-                    "another process holds the coordination directory's lock and does not move",
+                    "another process holds the coordination directory's lock and does not release it",
                 ));
             }
             std::thread::sleep(pause);

@@ -46,7 +46,7 @@ const REQUESTS_WAITING_MAX: usize = 1024;
 pub enum OpenError {
     /// The directory holds something else.
     #[error(
-        "{} is no coordination directory: it contains {found:?}; choose an empty or a new one", .directory.display()
+        "{} is not a coordination directory: it contains {found:?}; choose an empty or a new directory", .directory.display()
     )]
     NotCoordination {
         /// The directory.
@@ -170,7 +170,7 @@ impl EmbeddedSession {
         match self.requests.try_send(Request { kind, run }) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => {
-                let reason = format!("{REQUESTS_WAITING_MAX} requests wait already");
+                let reason = format!("{REQUESTS_WAITING_MAX} requests already wait, which is the limit");
                 return Err(CoordinationError::Unavailable { reason });
             }
             Err(TrySendError::Disconnected(_)) => return Err(CoordinationError::SessionLost),

@@ -31,7 +31,10 @@ pub(super) async fn respond(replica: Arc<Replica>, request: Request) -> Result<R
         Request::KeyDigests(keys) => Ok(key_digests(&replica, &keys).await?.into()),
         Request::RecordsGet(get) => Ok(records_get(&replica, &get).await?.into()),
         Request::RecordsPage(page) => Ok(records_page(&replica, &page)?.into()),
-        other => Err(Failure::new(ErrorCode::UnknownRequest, format!("{} compares nothing", other.name()))),
+        other => Err(Failure::new(
+            ErrorCode::UnknownRequest,
+            format!("{} is not a request of replica repair", other.name()),
+        )),
     }
 }
 
@@ -102,7 +105,7 @@ async fn records_get(replica: &Replica, request: &RecordsGet) -> Result<RecordsG
 fn records_page(replica: &Replica, request: &RecordsPage) -> Result<RecordsPaged, Failure> {
     let (view, store) = replica.resolve(&request.store, request.generation)?;
     if !is_mine(replica, &view, &store, request.partition) {
-        let detail = format!("{} is no replica of partition {}", replica.node(), request.partition);
+        let detail = format!("{} is not a replica of partition {}", replica.node(), request.partition);
         return Err(Failure {
             code: ErrorCode::StaleGeneration,
             detail,

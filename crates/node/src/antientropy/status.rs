@@ -53,13 +53,13 @@ impl AntiEntropy {
         if let Some(name) = &control.store
             && view.store(name).is_none()
         {
-            return Err(Failure::new(ErrorCode::UnknownStore, format!("there is no store {name:?}")));
+            return Err(Failure::new(ErrorCode::UnknownStore, format!("store {name:?} does not exist")));
         }
         let partitions = view.cluster().ring.partitions();
         if let Some(id) = control.partition
             && !partitions.iter().any(|partition| partition.id == id)
         {
-            let detail = format!("there is no partition {id}, of {}", partitions.len());
+            let detail = format!("there is no partition {id}; the cluster has {}", partitions.len());
             return Err(Failure::new(ErrorCode::Malformed, detail));
         }
         let only = Only { store: control.store.clone(), partition: control.partition };
@@ -97,7 +97,7 @@ impl AntiEntropy {
         };
         standstill::remember(&*self.disk, stopped, &parts).await.map_err(|error| {
             let now = if stopped { "stopped" } else { "started" };
-            let detail = format!("comparing is {now}, but the next start may not remember it: {error}");
+            let detail = format!("replica repair is {now}, but a restart may forget it: {error}");
             Failure::new(ErrorCode::StorageFailed, detail)
         })
     }
@@ -223,7 +223,10 @@ impl State {
             return Ok(());
         }
         if self.stopped.len() >= standstill::PARTS_MAX {
-            let detail = format!("{} parts are stopped already; stop all instead", self.stopped.len());
+            let detail = format!(
+                "{} stores and partitions are stopped already, which is the limit; stop replica repair of all instead",
+                self.stopped.len()
+            );
             return Err(Failure::new(ErrorCode::Malformed, detail));
         }
         if !self.stopped.contains(only) {

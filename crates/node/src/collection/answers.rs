@@ -163,8 +163,9 @@ impl Answers {
         tombstones: &VersionSet,
     ) -> Result<(), Failure> {
         let store = view.store(name.as_str());
-        let store = store
-            .ok_or_else(|| Failure::new(ErrorCode::UnknownStore, format!("there is no store {name} here")))?;
+        let store = store.ok_or_else(|| {
+            Failure::new(ErrorCode::UnknownStore, format!("store {name} does not exist on this node"))
+        })?;
         // It may wait for the disk, and nobody shall wait for it behind a lock.
         self.replica.read_key_ahead(view, store, key, None);
         store.cleanse(view.route(store, key).place, key, tombstones)?;
@@ -229,7 +230,7 @@ fn named(keys: Vec<Collectable>) -> Result<Vec<Named>, Failure> {
         return Err(Failure::new(ErrorCode::TooManyKeys, format!("a round has at most {KEYS_MAX} keys")));
     }
     let name =
-        |name: &StoreRef| StoreName::new(name.as_str()).map_err(|_| malformed("no store has that name"));
+        |name: &StoreRef| StoreName::new(name.as_str()).map_err(|_| malformed("the store does not exist"));
     keys.into_iter()
         .map(|(store, (key, set))| match set.is_deleted() {
             true => Ok(((name(&store)?, key), set)),

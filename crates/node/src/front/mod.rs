@@ -267,9 +267,10 @@ impl Front {
         let unheard = match unheard.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ") {
             // They were heard again in between.
             none if none.is_empty() => String::new(),
-            nodes => format!(", and it does not hear {nodes}"),
+            nodes => format!(", and it gets no answer from {nodes}"),
         };
-        let detail = format!("{own} hears too few of the key's nodes: {required} must acknowledge{unheard}");
+        let detail =
+            format!("{own} cannot reach enough nodes: {required} must acknowledge the write{unheard}");
         Failure::new(ErrorCode::Isolated, detail)
     }
 
@@ -296,7 +297,7 @@ impl Front {
     fn not_here(&self, view: &View) -> Failure {
         Failure {
             code: ErrorCode::StaleGeneration,
-            detail: format!("{} is no replica of the key", self.replica.node()),
+            detail: format!("{} is not a replica of the key", self.replica.node()),
             cluster: Some(view.document().clone()),
         }
     }

@@ -163,7 +163,7 @@ fn answer_too_long() -> Failure {
     Failure::new(
         ErrorCode::FrameTooLong,
         format!(
-            "the keys before this one fill an answer of {MULTI_ANSWER_BYTES_MAX} bytes; ask for fewer keys"
+            "the values before this key fill the answer's limit of {MULTI_ANSWER_BYTES_MAX} bytes; ask for fewer keys"
         ),
     )
 }
@@ -174,6 +174,6 @@ fn check_count(count: usize) -> Result<(), Failure> {
     }
     Err(Failure::new(
         ErrorCode::TooManyKeys,
-        format!("{count} keys in one request, the limit is {MULTI_KEYS_MAX}"),
+        format!("{count} keys in one request exceed the limit of {MULTI_KEYS_MAX}"),
     ))
 }

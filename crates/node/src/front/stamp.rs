@@ -70,7 +70,7 @@ impl Front {
                     error => format!("{}: {error}", view.describe(*node)),
                 };
                 let reasons: Vec<String> = said.iter().map(reason).collect();
-                let reasons = if said.is_empty() { "time was over".to_owned() } else { reasons.join("; ") };
+                let reasons = if said.is_empty() { "timed out".to_owned() } else { reasons.join("; ") };
                 let detail = format!("no replica of the key could be reached ({reasons})");
                 Failure::new(ErrorCode::InsufficientReplicas, detail)
             }

@@ -243,7 +243,7 @@ impl Front {
         };
         match answer {
             Ok(Response::Scanned(page)) => Ok(page),
-            Ok(_) => Err(Failure::new(ErrorCode::InsufficientReplicas, "it answered something else")),
+            Ok(_) => Err(Failure::new(ErrorCode::InsufficientReplicas, "it sent an unexpected answer")),
             Err(client::peers::CallError::Refused(failure)) => Err(failure),
             Err(error) => Err(Failure::new(ErrorCode::InsufficientReplicas, error.to_string())),
         }
@@ -266,7 +266,7 @@ fn before(from: Position) -> Option<WalkPosition> {
 fn too_few(partition: &Partition, few: TooFew, reasons: &[String]) -> Failure {
     let (id, TooFew { required, left }) = (partition.id, few);
     let detail = format!(
-        "partition {id} is read from {required} of its replicas, and {left} can be read ({})",
+        "too few replicas of partition {id} can be read: {left} of the {required} required ({})",
         reasons.join("; ")
     );
     Failure::new(ErrorCode::InsufficientReplicas, detail)

@@ -393,7 +393,7 @@ impl Hints {
         self.refused.fetch_add(1, Ordering::Relaxed);
         Err(Failure::new(
             ErrorCode::Overloaded,
-            format!("{bytes} bytes of hints wait for nodes that are down, the limit of this node"),
+            format!("this node already holds {bytes} bytes of hints for other nodes, which is its limit"),
         ))
     }
 
@@ -479,5 +479,5 @@ fn unframe(record: &Bytes, target: NodeId) -> Result<(WallMillis, Bytes), Failur
 }
 
 fn broken(target: NodeId) -> Failure {
-    Failure::new(ErrorCode::Corrupt, format!("a hint for {target} cannot be read"))
+    Failure::new(ErrorCode::Corrupt, format!("cannot read a hint for {target}"))
 }

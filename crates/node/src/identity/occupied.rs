@@ -35,14 +35,17 @@ pub(super) fn refuse(disk: &dyn Disk, cluster: &str, node: NodeId) -> Result<(),
     let own = nodes.iter().find(|below| (&*below.cluster, below.node) == (cluster, node));
     let advice = match own {
         Some(below) => {
-            format!("{:?} in it is the directory of {node}: start the node with that one", below.name)
+            format!(
+                "{:?} in it is the data directory of {node}: start the node with that directory",
+                below.name
+            )
         }
         None if nodes.is_empty() => NEXT.to_owned(),
         None => {
             let shown =
                 |below: &Below| format!("{} of cluster {:?} in {:?}", below.node, below.cluster, below.name);
             format!(
-                "it holds the directories of other nodes ({}); {NEXT}",
+                "it holds the data directories of other nodes ({}); {NEXT}",
                 list(nodes.iter().map(shown).collect())
             )
         }
@@ -52,7 +55,7 @@ pub(super) fn refuse(disk: &dyn Disk, cluster: &str, node: NodeId) -> Result<(),
 
 /// What to do where nothing says which directory was meant.
 const NEXT: &str =
-    "start the node with the directory that it had; if it is new, or its disk is lost, with an empty one";
+    "start the node with its own data directory, or with an empty one if the node is new or its disk is lost";
 
 /// A node whose directory lies below.
 struct Below {

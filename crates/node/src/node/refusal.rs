@@ -17,7 +17,7 @@ pub enum StartError {
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// A store's records cannot be opened.
-    #[error("store {store} cannot be opened: {error}")]
+    #[error("cannot open store {store}: {error}")]
     Storage {
         /// The store, or `hints`.
         store: String,
@@ -29,15 +29,18 @@ pub enum StartError {
     Register(#[from] RegisterError),
     /// There is no cluster document, neither in the coordination service nor as a local copy.
     #[error(
-        "the coordination service has no cluster document ({detail}) and the data directory has no copy of one; \
-             create the cluster first"
+        "cannot find the cluster document: the coordination service has none ({detail}), and neither has the data \
+             directory; create the cluster first"
     )]
     NoCluster {
         /// What the service said.
         detail: String,
     },
     /// The cluster document is that of another cluster.
-    #[error("the coordination service holds cluster {found:?}, this node belongs to {wanted:?}")]
+    #[error(
+        "this node belongs to cluster {wanted:?}, but the coordination service holds cluster {found:?}; check the service's \
+             address and the cluster's name"
+    )]
     OtherCluster {
         /// The name there.
         found: String,
@@ -46,8 +49,8 @@ pub enum StartError {
     },
     /// The data directory holds nothing yet, and nobody says whether the node has lost its disk or never was before.
     #[error(
-        "the data directory holds nothing yet, and the coordination service does not say whether node {node} was there \
-             before ({detail}); start again when the service answers"
+        "cannot tell whether {node} is new or has lost its disk: its data directory is empty, and the coordination \
+             service did not answer ({detail}); start it again when the service answers"
     )]
     PastUnknown {
         /// Which node.
@@ -57,8 +60,8 @@ pub enum StartError {
     },
     /// The data directory holds nothing yet, and nobody says with which collection epoch it begins.
     #[error(
-        "the data directory holds nothing yet, and the coordination service does not say which collection epoch it \
-             begins with ({detail}); start again when the service answers"
+        "cannot tell the collection epoch of an empty data directory: the coordination service did not answer \
+             ({detail}); start again when the service answers"
     )]
     EpochUnknown {
         /// What the service said.
@@ -66,8 +69,8 @@ pub enum StartError {
     },
     /// The data directory is a copy of earlier days: what it holds may have been deleted and forgotten since.
     #[error(
-        "the data directory remembers collection epoch {found}, the cluster has completed {completed}: it was restored \
-             from an older copy and may hold what was deleted since; start with an empty directory"
+        "the data directory was restored from an older copy and may hold deleted values: it is at collection epoch \
+             {found}, and the cluster has completed {completed}; start with an empty directory"
     )]
     RolledBack {
         /// What the directory remembers.
@@ -76,7 +79,7 @@ pub enum StartError {
         completed: Epoch,
     },
     /// The cluster document does not name this node.
-    #[error("{node} is not a node of cluster {cluster:?}; add it to the cluster first")]
+    #[error("{node} is not a member of cluster {cluster:?}; add it to the cluster first")]
     NotMember {
         /// This node.
         node: NodeId,

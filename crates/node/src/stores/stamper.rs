@@ -116,7 +116,7 @@ impl Stamper {
     pub(crate) fn check_context(&self, context: Option<&Context>) -> Result<(), Failure> {
         let entries = context.map_or(&[][..], |context| context.vector.entries());
         if entries.len() > CONTEXT_ACTORS_MAX || entries.iter().any(|(_, count)| *count > CONTEXT_COUNT_MAX) {
-            let detail = "the context is none that a node handed out: it names too many writers or writes";
+            let detail = "the context is invalid, no node issued it: it names too many writers or writes";
             return Err(Failure::new(ErrorCode::Malformed, detail));
         }
         let latest = self.clock.wall().0.saturating_add(TIMESTAMP_AHEAD_MS_MAX);
@@ -124,7 +124,7 @@ impl Stamper {
             Some(context) if context.timestamp.wall().0 > latest => Err(Failure::new(
                 ErrorCode::Malformed,
                 format!(
-                    "the context is {} ms ahead of this node's clock: it is damaged, or clocks differ by hours",
+                    "the context is {} ms ahead of this node's clock: it is damaged, or the clocks differ by hours",
                     context.timestamp.wall().0 - self.clock.wall().0
                 ),
             )),

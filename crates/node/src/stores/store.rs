@@ -110,7 +110,7 @@ impl LocalStore {
             true => Err(Failure::new(
                 ErrorCode::Refilling,
                 format!(
-                    "partition {partition} of store {} was lost here and is being refilled",
+                    "this node has lost partition {partition} of store {} and is refilling it",
                     self.definition.name
                 ),
             )),
@@ -380,7 +380,7 @@ impl LocalStore {
         }
         Err(Failure::new(
             ErrorCode::Obsolete,
-            "nothing is left of what the context has seen: read again, and put with that context",
+            "the versions that the context covers no longer exist: get the key again, and put with the new context",
         ))
     }
 

@@ -116,7 +116,7 @@ pub(crate) fn check_condition(
 ) -> Result<(), Failure> {
     let failed = |detail: &str| Err(Failure::new(ErrorCode::ConditionFailed, detail));
     match order.condition {
-        Condition::IfAbsent if set.live(now).next().is_some() => return failed("the key exists"),
+        Condition::IfAbsent if set.live(now).next().is_some() => return failed("the key already exists"),
         Condition::IfPresent if set.live(now).next().is_none() => return failed("the key does not exist"),
         _ => {}
     }
@@ -126,7 +126,7 @@ pub(crate) fn check_condition(
     if must_be_current && !set.is_seen_by(&context.vector) {
         return Err(Failure::new(
             ErrorCode::Obsolete,
-            "a newer version exists that the context has not seen: read again, and put with that context",
+            "the key has a newer version than the context covers: get the key again, and put with the new context",
         ));
     }
     Ok(())

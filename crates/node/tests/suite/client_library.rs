@@ -141,7 +141,7 @@ async fn what_certainly_was_not_done_says_so_with_its_reason() {
     let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |_| {}).await;
     let client = cluster.client(patient()).await;
     let Err(unknown) = client.store("nowhere") else { panic!("a store that is none") };
-    let text = "there is no store \"nowhere\"; the stores are: default";
+    let text = "store \"nowhere\" does not exist; the stores are: default";
     assert_eq!(unknown.to_string(), text);
     let store = client.store("default").unwrap();
     for key in [Vec::new(), vec![7; 4097]] {

@@ -93,7 +93,7 @@ async fn a_command_names_ten_thousand_keys_and_not_one_more() {
     let keys = |count: usize| " k".repeat(count);
     redis.ask("SET k v", "+OK\r\n").await;
     redis.ask(&format!("EXISTS{}", keys(10_000)), ":10000\r\n").await;
-    let refusal = "-ERR too-many-keys: 10001 keys in one request, the limit is 10000\r\n";
+    let refusal = "-ERR too-many-keys: 10001 keys in one request exceed the limit of 10000\r\n";
     for command in ["EXISTS", "MGET"] {
         redis.ask(&format!("{command}{}", keys(10_001)), refusal).await;
     }
@@ -103,7 +103,8 @@ async fn a_command_names_ten_thousand_keys_and_not_one_more() {
         let more = "$1\r\nk\r\n".repeat(count);
         format!("*{}\r\n${}\r\n{name}\r\n{more}", count + 1, name.len())
     };
-    let refusal = |keys| format!("-ERR too-many-keys: {keys} keys in one request, the limit is 10000\r\n");
+    let refusal =
+        |keys| format!("-ERR too-many-keys: {keys} keys in one request exceed the limit of 10000\r\n");
     for (name, count, keys) in
         [("MSET", 20_002, 10_001), ("MSET", 600_000, 300_000), ("MGET", 20_001, 20_001)]
     {
@@ -138,7 +139,7 @@ async fn siblings_appear_in_the_store_that_keeps_them() {
     redis
         .ask(
             "TONTINE.STORE nowhere",
-            "-ERR unknown-store: there is no store \"nowhere\"; the stores are: default, siblings\r\n",
+            "-ERR unknown-store: store \"nowhere\" does not exist; the stores are: default, siblings\r\n",
         )
         .await;
     redis.ask("TONTINE.STORE siblings", "+OK\r\n").await;

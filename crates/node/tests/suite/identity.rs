@@ -404,7 +404,8 @@ async fn only_an_empty_directory_or_one_that_holds_something_of_a_node_is_taken(
     assert!(refused.contains(r#"holds nothing of a node, but "a", "b", "d" and 1 more; start"#), "{refused}");
     let refused = try_with(&[("dev.lock", b""), ("second/identity", &identity)]).await.unwrap();
     assert!(
-        refused.ends_with(r#""second" in it is the directory of n2: start the node with that one"#),
+        refused
+            .ends_with(r#""second" in it is the data directory of n2: start the node with that directory"#),
         "{refused}"
     );
 }

@@ -44,7 +44,7 @@ async fn redis_clients_hear_which_limit_a_multi_get_is_over_and_can_count_such_k
     redis
         .ask(
             "MGET big0 big1 big2 big3 big4",
-            "-ERR frame-too-long: the keys before this one fill an answer of 62914560 bytes; ask for fewer keys\r\n",
+            "-ERR frame-too-long: the values before this key fill the answer's limit of 62914560 bytes; ask for fewer keys\r\n",
         )
         .await;
     redis.ask("EXISTS big0 big1 big2 big3 big4 big5", ":5\r\n").await;

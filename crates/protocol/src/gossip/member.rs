@@ -102,17 +102,17 @@ pub enum Why {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Why::Beats => "its heartbeat advances",
-            Why::NotHeardYet => "nothing speaks against it yet",
-            Why::Silent => "its silence is surprising",
-            Why::LinkBroke => "the link to it broke",
+            Why::Beats => "its heartbeats arrive",
+            Why::NotHeardYet => "no sign of a failure so far",
+            Why::Silent => "missed heartbeats",
+            Why::LinkBroke => "the connection to it broke",
             Why::Refused => "it refused a connection",
-            Why::Unreachable => "no connection to it comes about",
-            Why::Unanswered => "a request ran into its deadline",
-            Why::GossipUnanswered => "it does not answer this node",
-            Why::Gone => "nobody listens at its address",
-            Why::SilentForLong => "silent for longer than any pause",
-            Why::SaidSo => "it said so when it stopped",
+            Why::Unreachable => "cannot connect to it",
+            Why::Unanswered => "a request to it timed out",
+            Why::GossipUnanswered => "it does not answer this node's heartbeats",
+            Why::Gone => "it repeatedly refused connections",
+            Why::SilentForLong => "no heartbeat for too long",
+            Why::SaidSo => "it announced that it was stopping",
         })
     }
 }

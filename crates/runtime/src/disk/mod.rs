@@ -54,10 +54,10 @@ impl fmt::Display for DiskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DiskError::NotFound { path } => write!(f, "file {path} does not exist"),
-            DiskError::Exists { path } => write!(f, "file {path} exists already"),
+            DiskError::Exists { path } => write!(f, "file {path} already exists"),
             DiskError::Full => f.write_str("no space left on the disk"),
-            DiskError::Locked { path } => write!(f, "{path} is held by another process"),
-            DiskError::Failed { path, reason } => write!(f, "disk failed at {path}: {reason}"),
+            DiskError::Locked { path } => write!(f, "another process holds {path}"),
+            DiskError::Failed { path, reason } => write!(f, "cannot read or write {path}: {reason}"),
             DiskError::WouldWait => {
                 f.write_str("the bytes are not in memory: reading them waits for the disk")
             }

@@ -113,7 +113,8 @@ fn bind(address: &str) -> Result<TcpListener, NetworkError> {
             Err(error) => failure = Some(error),
         }
     }
-    let error = failure.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+    let error =
+        failure.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host name has no address"));
     Err(unreachable(address, &error))
 }
 

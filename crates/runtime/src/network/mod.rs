@@ -65,7 +65,7 @@ impl fmt::Display for NetworkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NetworkError::Refused { address } => {
-                write!(f, "{address} refused the connection: nobody listens there")
+                write!(f, "{address} refused the connection: no process listens there")
             }
             NetworkError::Unreachable { address, reason } => write!(f, "cannot reach {address}: {reason}"),
             NetworkError::AddressInUse { address } => {
@@ -85,8 +85,10 @@ impl fmt::Display for NetworkError {
             NetworkError::Foreign { looks_like } => {
                 write!(f, "the peer speaks {looks_like}, not the native protocol")
             }
-            NetworkError::NotKept { .. } => f.write_str("there was no room for a frame that came in"),
-            NetworkError::Overloaded => f.write_str("too many bytes wait to be sent to this peer"),
+            NetworkError::NotKept { .. } => f.write_str("the node has no memory left for an incoming frame"),
+            NetworkError::Overloaded => {
+                f.write_str("the bytes waiting to be sent to this peer have reached the limit")
+            }
         }
     }
 }

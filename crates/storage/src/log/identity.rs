@@ -37,7 +37,7 @@ pub(super) fn load(disk: &dyn Disk, directory: &str) -> Result<Option<u64>, Stor
             let strange =
                 disk.list(directory)?.into_iter().find(|name| name != LOCK && !name.ends_with(".tmp"));
             match strange {
-                Some(name) => Err(foreign(directory, format!("it holds {name} and no {NAME}"))),
+                Some(name) => Err(foreign(directory, format!("it holds {name} but no {NAME}"))),
                 None => Ok(None),
             }
         }
@@ -51,7 +51,7 @@ fn foreign(directory: &str, reason: String) -> StorageError {
 
 fn parse(directory: &str, text: &str) -> Result<u64, StorageError> {
     let mut lines = text.lines();
-    let strange = || foreign(directory, format!("its {NAME} is none of this engine's, or damaged"));
+    let strange = || foreign(directory, format!("its {NAME} belongs to another engine or is damaged"));
     if lines.next() != Some(FIRST_LINE) {
         return Err(strange());
     }

@@ -184,7 +184,7 @@ impl Service {
             }),
             Ok((_, other)) => Err(Failure::new(
                 ErrorCode::Malformed,
-                format!("the first request on a connection is hello, this one was {}", other.name()),
+                format!("the first request on a connection must be hello, and this one was {}", other.name()),
             )),
             Err(error) => Err(Failure::new(ErrorCode::Malformed, error.to_string())),
         };
@@ -209,7 +209,7 @@ impl Service {
             return Err(Failure::new(
                 ErrorCode::UnsupportedVersion,
                 format!(
-                    "the caller speaks versions {} to {} of the protocol, this node {} to {}",
+                    "the client speaks versions {} to {} of the protocol, and this node {} to {}",
                     hello.version_min,
                     hello.version_max,
                     wire::messages::VERSION_MIN,
@@ -222,13 +222,13 @@ impl Service {
         {
             return Err(Failure::new(
                 ErrorCode::WrongCluster,
-                format!("the caller belongs to cluster {theirs:?}, this node to {:?}", cluster.name),
+                format!("the client belongs to cluster {theirs:?}, and this node to {:?}", cluster.name),
             ));
         }
         if matches!(hello.peer, Peer::Node { id, .. } if id == self.front.replica().node()) {
             return Err(Failure::new(
                 ErrorCode::DuplicateNode,
-                format!("the caller says that it is {}, which is this node", self.front.replica().node()),
+                format!("the peer uses the id {}, which is this node's", self.front.replica().node()),
             ));
         }
         Ok(Welcome {
@@ -305,7 +305,7 @@ impl Served {
                 self.run(id, permit, None, self.service.antientropy.clone().answer(request));
             }
             Request::Hello(_) => {
-                let detail = "hello comes once, as the first request on a connection";
+                let detail = "hello is allowed once, as the first request on a connection";
                 self.answer(id, Err(Failure::new(ErrorCode::Malformed, detail)));
             }
             Request::Gossip(_) | Request::NodesGet(_) | Request::MetricsGet(_) => {
@@ -330,8 +330,10 @@ impl Served {
 
     /// Refuses a request that there was no room to read.
     fn refuse_unread(&self, head: &Bytes) {
-        let failure =
-            Failure::new(ErrorCode::Overloaded, "too many bytes of requests are coming in on this node");
+        let failure = Failure::new(
+            ErrorCode::Overloaded,
+            "the requests that this node is receiving have reached its limit of bytes",
+        );
         self.answer(request_id(head).unwrap_or(0), Err(failure));
     }
 
@@ -427,12 +429,12 @@ fn send(sender: &dyn LinkSender, id: u64, response: &Response) {
         Err(NetworkError::FrameTooLong { bytes }) => Failure::new(
             ErrorCode::FrameTooLong,
             format!(
-                "the answer has {bytes} bytes, a frame at most {FRAME_BYTES_MAX}: ask for fewer keys at once"
+                "the answer of {bytes} bytes is over the limit of {FRAME_BYTES_MAX} for a frame: ask for fewer keys at once"
             ),
         ),
         Err(NetworkError::Overloaded) => Failure::new(
             ErrorCode::Overloaded,
-            "too many bytes of answers wait to be read on this connection",
+            "the unread answers on this connection have reached the limit of bytes: read them first",
         ),
         // The peer is gone.
         Err(_) => return,

@@ -100,9 +100,7 @@ impl Network for TcpNetwork {
                 Ok(connected) => connected.map(|stream| link(stream, address, limits)),
                 Err(_) => Err(NetworkError::Unreachable {
                     address,
-                    reason: format!(
-                        "no answer to the native protocol's greeting within {CONNECT_TIME_MAX:?}"
-                    ),
+                    reason: format!("the native protocol's greeting timed out after {CONNECT_TIME_MAX:?}"),
                 }),
             }
         })
@@ -131,7 +129,7 @@ async fn connect(address: &str) -> Result<TcpStream, NetworkError> {
         Ok(()) => Ok(stream),
         Err(NetworkError::Closed) => Err(NetworkError::Unreachable {
             address: address.to_owned(),
-            reason: "the peer closed the connection instead of greeting".to_owned(),
+            reason: "the peer closed the connection before its greeting".to_owned(),
         }),
         Err(error) => Err(error),
     }

@@ -207,7 +207,7 @@ impl Kind {
             return Reply::arity(self.name());
         }
         let keys = command.dropped() / step;
-        let detail = format!("{keys} keys in one request, the limit is {MULTI_KEYS_MAX}");
+        let detail = format!("{keys} keys in one request exceed the limit of {MULTI_KEYS_MAX}");
         Reply::failure(&Failure::new(ErrorCode::TooManyKeys, detail))
     }
 

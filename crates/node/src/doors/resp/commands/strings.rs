@@ -262,7 +262,7 @@ pub(in super::super) fn lost_a_race(failure: &Failure) -> bool {
 /// The answer when somebody always wrote in between.
 pub(super) fn contended() -> Reply {
     Reply::Error(format!(
-        "OBSOLETE another client changed the key {ATTEMPTS_MAX} times in between; try again"
+        "OBSOLETE other clients changed the key during each of {ATTEMPTS_MAX} attempts; try again"
     ))
 }
 

@@ -34,7 +34,7 @@ fn parse_context(argument: &Bytes) -> Result<Context, Reply> {
     let pasted = unhex(argument).and_then(|bytes| decode_context(&bytes).ok());
     pasted.or_else(|| decode_context(argument).ok()).ok_or_else(|| {
         Reply::err(
-            "the context is not one that TONTINE.GET or TONTINE.PUT answered, as bytes or in hexadecimal",
+            "the context is invalid: pass one from TONTINE.GET or TONTINE.PUT unchanged, as bytes or in hexadecimal",
         )
     })
 }
