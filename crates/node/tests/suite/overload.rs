@@ -353,7 +353,7 @@ async fn silent_senders_give_up_their_places_to_those_who_send() {
     assert!(id == 8 << 16 && matches!(answer, Response::Written(_)), "{id}: {answer:?}");
     let mut third = cluster.redis(0);
     third.send(&announced(1_900_000, 1_000_000)).await;
-    silent.expect("-OVERLOADED overloaded: other requests got the room of this one").await;
+    silent.expect("-OVERLOADED overloaded: the request timed out and was not carried out").await;
     drop((silent, third));
     until_idle(&cluster).await;
 }

@@ -533,6 +533,7 @@ fn every_error_has_its_bytes() {
         ff 01 66 00 00 00  102 key-too-long
         ff 01 67 00 00 00  103 value-too-large
         ff 01 68 00 00 00  104 too-many-keys
+        ff 01 69 00 00 00  105 record-too-long
         ff 01 c8 00 00 00  200 too-many-siblings
         ff 01 c9 00 00 00  201 obsolete
         ff 01 ca 00 00 00  202 condition-failed
