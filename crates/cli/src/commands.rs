@@ -89,38 +89,39 @@ pub enum Command {
     Dev(DevArguments),
     /// Run one node of a cluster, until Ctrl-C; or list the nodes.
     Node(Box<NodeArguments>),
-    /// Show what happened to the nodes.
+    /// Show the events of the nodes: starts, failures, repairs.
     Events(EventsArguments),
-    /// Print a node's numbers for Prometheus.
+    /// Print a node's metrics in Prometheus format.
     Metrics(MetricsArguments),
     /// Write a key.
     Put(PutArguments),
-    /// Read a key: its value, or its siblings with the context that a merging put needs. Exits with 1 if there is none.
+    /// Read a key: its value, or its siblings and the context for a put that merges them. Exits with 1 if the key is not
+    /// found.
     Get(GetArguments),
     /// Delete keys.
     Delete(DeleteArguments),
     /// List the keys of a store.
     Keys(KeyListArguments),
-    /// Read many keys, with one message to each node. Exits with 1 if one has no value.
+    /// Read many keys, with one message to each node. Exits with 1 if any key is not found.
     Mget(KeysArguments),
-    /// Show every version of a key: siblings, and deletions and expired values that are still remembered.
+    /// Show every version of a key, including tombstones and expired values.
     Siblings(SiblingsArguments),
     /// Merge a key's siblings into one value.
     Resolve(ResolveArguments),
-    /// Show where keys lie: partition, replicas, fallbacks.
+    /// Show which nodes store a key: partition, replicas, fallbacks.
     Route(KeysArguments),
     /// Show the cluster and its nodes. Exits with 1 if a node is down.
     Status,
-    /// Look for what is wrong and say what to do about it. Exits with 1 if something is.
+    /// Diagnose the cluster and suggest fixes. Exits with 1 if it finds a problem.
     Doctor,
-    /// How replicas keep each other equal: how it stands, begin now, stop.
+    /// Show, start or stop replica repair.
     #[command(subcommand)]
     Repair(RepairCommand),
     /// Write the records of a file: tsv, csv, JSON lines or Debian control files.
     Load(LoadArguments),
     /// Write all records of a store to a file.
     Export(ExportArguments),
-    /// Print the script with which a shell completes these commands.
+    /// Print a completion script for a shell.
     Completions(CompletionsArguments),
     /// Measure a running cluster, a Redis, or one against the other.
     #[command(subcommand)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use model::Node;
+use model::{Node, NodeId};
 use serde_json::{Value as Json, json};
 
 use crate::failure::CliError;
@@ -35,7 +35,7 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
                 node: None,
                 store: Some(store.name.to_string()),
                 what: format!(
-                    "store {}: R + W is not above N, so a get may miss an acknowledged put",
+                    "store {} allows stale reads: R + W is not above N, so a get may miss an acknowledged put",
                     store.name
                 ),
                 next: "raise R or W if clients must read their own writes".to_owned(),
@@ -47,7 +47,7 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
                 node: None,
                 store: Some(store.name.to_string()),
                 what: format!(
-                    "store {} wants {} replicas, there are fewer nodes",
+                    "store {} requires {} replicas, and the cluster has fewer nodes",
                     store.name, numbers.replicas
                 ),
                 next: "add nodes".to_owned(),
@@ -73,8 +73,8 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
 fn describe(findings: &[Finding], nodes: usize) -> String {
     if findings.is_empty() {
         return match nodes {
-            1 => "healthy: the one node answers, and nothing waits".to_owned(),
-            nodes => format!("healthy: all {nodes} nodes answer, and nothing waits"),
+            1 => "healthy: the only node answers, and no work is pending".to_owned(),
+            nodes => format!("healthy: all {nodes} nodes answer, and no work is pending"),
         };
     }
     let mut text = String::new();
@@ -91,9 +91,20 @@ fn is_up(nodes: &[NodeStatus], id: u64) -> bool {
 
 /// What one node holds for another.
 struct Parcel {
+    holder: NodeId,
     hints: u64,
     state: String,
     text: String,
+}
+
+/// The nodes that hold hints, for people.
+fn holders(parcels: &[Parcel]) -> String {
+    let nodes: Vec<String> = parcels
+        .iter()
+        .filter(|parcel| parcel.state == "holding")
+        .map(|parcel| parcel.holder.to_string())
+        .collect();
+    nodes.join(" and ")
 }
 
 /// What the nodes hold for each other, one finding for each node that waits for something.
@@ -108,11 +119,16 @@ fn waiting_hints(nodes: &[NodeStatus]) -> Vec<Finding> {
             if hints > 0 {
                 let state = hint["state"].as_str().unwrap_or("holding").to_owned();
                 let speed = match hint["hints_per_second"].as_u64() {
-                    Some(rate) if rate > 0 => format!(", {rate} a second"),
+                    Some(rate) if rate > 0 => format!(", {rate}/s"),
                     _ => String::new(),
                 };
-                let text = format!("{hints} at {} ({state}{speed})", status.node.id);
-                waiting.entry(target).or_default().push(Parcel { hints, state, text });
+                let text = format!("{hints} on {} ({state}{speed})", status.node.id);
+                waiting.entry(target).or_default().push(Parcel {
+                    holder: status.node.id,
+                    hints,
+                    state,
+                    text,
+                });
             }
         }
     }
@@ -126,25 +142,26 @@ fn waiting_hints(nodes: &[NodeStatus]) -> Vec<Finding> {
         let refuses = target_answer.and_then(|status| refuses(status.answer.as_ref().ok()?));
         let next = if let Some(refuses) = refuses {
             let why = match refuses {
-                Refuses::Full => format!("free space on n{target}, whose disk is full"),
-                Refuses::Stopped(_) => format!("start n{target} again, whose storage has stopped"),
+                Refuses::Full => format!("free space on the full disk of n{target}"),
+                Refuses::Stopped(_) => format!("restart n{target}: its storage has stopped"),
             };
-            format!("{why}; the writes are safe where they are until then, and follow by themselves")
+            format!("{why}; the other nodes keep the writes until then and deliver them automatically")
         } else if !is_up(nodes, target) {
             format!(
-                "start node {target} again; the writes are safe where they are until then, and follow by themselves"
+                "start node {target} again; the other nodes keep the writes until then and deliver them automatically"
             )
         } else if parcels.iter().any(|parcel| parcel.state == "pausing") {
             format!(
-                "nothing yet: n{target} did not take them, which is tried again; if it stays, look at what n{target} says"
+                "wait: n{target} rejected the last batch, and the nodes keep retrying; if this persists, read the log of n{target}"
             )
         } else if parcels.iter().any(|parcel| parcel.state == "holding") {
             format!(
-                "nothing yet: who holds them has not heard n{target} again, which takes seconds; if it stays, `tontine \
-                 node list --all-views` shows who hears whom"
+                "wait: {} has not heard from n{target} yet, which can take seconds; if this persists, compare the nodes' \
+                 views with `tontine node list --all-views`",
+                holders(&parcels)
             )
         } else {
-            "nothing: the writes are safe where they are, and on their way".to_owned()
+            "wait: the writes are being delivered".to_owned()
         };
         let what = format!("{waits} for n{target}: {}", held.join(", "));
         Finding { code: Code::HintsWaiting, node: Some(target), store: None, what, next }
@@ -162,8 +179,8 @@ fn stopped_repair(nodes: &[NodeStatus]) -> Vec<Finding> {
         code: Code::RepairStopped,
         node: Some(status.id()),
         store: None,
-        what: format!("comparing replicas is stopped at {}", status.node.id),
-        next: "tontine repair start; until then, also after a restart, only reads and hints bring replicas up to date"
+        what: format!("replica repair is stopped on {}", status.node.id),
+        next: "until it is started again, even after a restart, only reads and hints bring replicas up to date: tontine repair start"
             .to_owned(),
     }
     };
@@ -178,8 +195,8 @@ fn stopped_parts(status: &NodeStatus, answer: &Json) -> Option<Finding> {
         code: Code::RepairPartsStopped,
         node: Some(status.id()),
         store: None,
-        what: format!("{} does not compare {}", status.node.id, parts.join(", ")),
-        next: "tontine repair start; until then, also after a restart, only reads and hints bring them up to date"
+        what: format!("replica repair is stopped on {} for {}", status.node.id, parts.join(", ")),
+        next: "until it is started again, even after a restart, only reads and hints bring them up to date: tontine repair start"
             .to_owned(),
     })
 }
@@ -193,12 +210,12 @@ fn refused_hints(status: &NodeStatus, answer: &Json) -> Option<Finding> {
         node: Some(status.id()),
         store: None,
         what: format!(
-            "{} has refused {refused} hint{} since it started, at its limit of {limit}",
+            "{} has refused {refused} hint{} since it started: its hints had reached the limit of {limit}",
             status.node.id,
             if refused == 1 { "" } else { "s" },
         ),
-        next: "nothing: no acknowledged write depends on them, and replicas that were away are brought up to date by \
-               comparing; `tontine repair start` does it now"
+        next: "no action needed: no acknowledged write depends on these hints, and replica repair brings the other replicas up \
+               to date; to run it now: tontine repair start"
             .to_owned(),
     })
 }
@@ -211,10 +228,10 @@ fn refilling(status: &NodeStatus, answer: &Json) -> Option<Finding> {
         code: Code::Refilling,
         node: Some(status.id()),
         store: None,
-        what: format!("{id} refills what its disk has lost: {progress}"),
+        what: format!("{id} is refilling lost data from its peers: {progress}"),
         next: format!(
-            "leave the other nodes running until {id} is whole: what it has not got back yet only they have; \
-             `tontine repair status` shows how far it is"
+            "keep the other nodes running until {id} has caught up, since only they hold the missing data; see the progress \
+             with `tontine repair status`"
         ),
     })
 }
@@ -226,12 +243,12 @@ fn not_compared(status: &NodeStatus, answer: &Json) -> Option<Finding> {
         node: Some(status.id()),
         store: None,
         what: format!(
-            "{} has not compared its collection epoch ({}) with the cluster's since it started; until then no deletion \
-             is forgotten anywhere",
+            "{} has not verified its collection epoch ({}) against the cluster's since it started, so no node can remove \
+             tombstones",
             status.node.id, answer["collection"]["epoch"]
         ),
-        next: "let it reach the coordination service; if it does, its directory is an older copy: start it with an \
-               empty one"
+        next: "restore its connection to the coordination service; if it is connected, its data directory is an older copy: start \
+               it with an empty one"
             .to_owned(),
     })
 }
@@ -247,11 +264,15 @@ fn waiting_tombstones(nodes: &[NodeStatus]) -> Option<Finding> {
         code: Code::TombstonesWaiting,
         node: Some(missed),
         store: None,
-        what: format!("{waits} for n{missed}: a deletion is forgotten when every node has confirmed it"),
+        what: format!(
+            "{waits} for n{missed}: a tombstone is removed when every node has confirmed the deletion"
+        ),
         next: if is_up(nodes, missed) {
-            format!("nothing yet: n{missed} is asked again every few seconds")
+            format!("wait: the nodes ask n{missed} again every few seconds")
         } else {
-            format!("start node {missed} again; until then deletions take up space, and stay deleted")
+            format!(
+                "start node {missed} again; until then tombstones take up space, and deleted keys stay deleted"
+            )
         },
     })
 }
@@ -261,7 +282,7 @@ fn again(launch: &Launch) -> String {
     let password =
         if launch.needs_password { ", with TONTINE_PASSWORD set to the cluster's password" } else { "" };
     let start = format!(
-        "start it again from the folder {}{password}, and look at what it says:\n        {}",
+        "restart it in the folder {}{password} and read its output:\n        {}",
         launch.directory,
         crate::holder::with_password(&launch.command, launch.needs_password)
     );
@@ -269,20 +290,20 @@ fn again(launch: &Launch) -> String {
     match launch.process() {
         Some(Process::Ended) => start,
         Some(Process::Stopped) => format!(
-            "its process {id} was stopped and still holds its directory: let it go on with `kill -CONT {id}`, or end it \
+            "its process {id} is suspended and still locks its data directory: resume it with `kill -CONT {id}`, or kill it \
              with `kill -KILL {id}` and {start}"
         ),
         Some(Process::Runs) => format!(
-            "its process {id} still runs and holds its directory: it starts, stops, hangs or lacks processor or memory; \
-             if it stays so, end it with `kill -KILL {id}` and {start}"
+            "its process {id} still runs and locks its data directory: it may be starting, stopping, hanging or short of CPU or \
+             memory; if this persists, kill it with `kill -KILL {id}` and {start}"
         ),
         None => format!("{START_UNLESS_IT_RUNS}{start}"),
     }
 }
 
 /// Where nobody can tell whether the process of a node that does not answer has ended.
-const START_UNLESS_IT_RUNS: &str = "look whether its process still runs: if so it hangs, or cannot be reached, and holds its directory, so end it first \
-     (kill -KILL); then ";
+const START_UNLESS_IT_RUNS: &str = "check whether its process still runs; if it does, it hangs or is unreachable and locks its data directory, so kill it \
+     first (kill -KILL); then ";
 
 /// How to start a node again: as it was started, or as its neighbours' directories suggest.
 fn start_again(dead: &Node, nodes: &[NodeStatus]) -> String {
@@ -303,8 +324,8 @@ fn start_again(dead: &Node, nodes: &[NodeStatus]) -> String {
     if let Some(process) = dev {
         // Other nodes of it answer: ending it would end them as well.
         return format!(
-            "nothing yet: it runs in the `tontine dev` that is process {process}, and starts; if it stays so, stop that \
-             one (Ctrl-C) and start it again"
+            "wait: it is starting as part of `tontine dev`, process {process}; if this persists, stop that process (Ctrl-C) and \
+             start it again"
         );
     }
     match guess {
@@ -318,12 +339,12 @@ fn start_again(dead: &Node, nodes: &[NodeStatus]) -> String {
             ];
             let needs_password = nodes.iter().any(|status| requires_password(status) == Some(true));
             format!(
-                "{START_UNLESS_IT_RUNS}start it again, and look at what it says:\n        {}",
+                "{START_UNLESS_IT_RUNS}restart it and read its output:\n        {}",
                 crate::holder::with_password(&crate::holder::shell(&words), needs_password)
             )
         }
         _ => format!(
-            "on its machine, {START_UNLESS_IT_RUNS}start it again, and look at what it says:\n        tontine node --id={} --data-dir=DIR \
+            "on its machine, {START_UNLESS_IT_RUNS}restart it and read its output:\n        tontine node --id={} --data-dir=DIR \
              --coordination=DIR",
             dead.id.0
         ),
@@ -351,8 +372,13 @@ fn examine(status: &NodeStatus, generation: u64, nodes: &[NodeStatus], findings:
             code: Code::GenerationDiffers,
             node: Some(status.id()),
             store: None,
-            what: format!("{id} is at generation {}, this client at {generation}", answer["generation"]),
-            next: "wait a moment; if it stays, the node cannot reach the coordination service".to_owned(),
+            what: format!(
+                "{id} is at generation {} of the cluster, and this client at {generation}",
+                answer["generation"]
+            ),
+            next:
+                "wait a moment; if this persists, restore the node's connection to the coordination service"
+                    .to_owned(),
         });
     }
     findings.extend(refused_hints(status, answer));

@@ -12,13 +12,15 @@ pub(crate) fn line(id: NodeId, data_dir: &Path, cluster: &Cluster, events: &[Eve
     let (mut lost, mut aside, mut only_copies) = (Vec::new(), None, Vec::new());
     for event in events {
         match event {
-            Event::DiskLost {} => lost.push("its data directory is new, so it has lost its disk".to_owned()),
-            Event::RollbackNoticed {} => lost.push("its data directory is an older copy".to_owned()),
-            Event::StoreLost { store } => lost.push(format!("its records of store {store} are gone")),
-            Event::StoreBroughtBack { store } => {
-                lost.push(format!("the records of store {store} that lay in bring-back are its own again"));
+            Event::DiskLost {} => lost.push("its disk was lost: the data directory is new".to_owned()),
+            Event::RollbackNoticed {} => {
+                lost.push("its data directory was restored from an older copy".to_owned())
             }
-            Event::HintsLost {} => lost.push("the hints that it held are gone".to_owned()),
+            Event::StoreLost { store } => lost.push(format!("its records of store {store} are lost")),
+            Event::StoreBroughtBack { store } => {
+                lost.push(format!("it restored the records of store {store} from bring-back"));
+            }
+            Event::HintsLost {} => lost.push("its hints for other nodes are lost".to_owned()),
             Event::ContentsSetAside { directory } => aside = Some(data_dir.join(directory)),
             Event::OnlyCopySetAside { store, .. } => only_copies.push(store.as_str()),
             _ => {}
@@ -38,25 +40,28 @@ pub(crate) fn line(id: NodeId, data_dir: &Path, cluster: &Cluster, events: &[Eve
     let gone: Vec<&str> = gone.filter(|store| !only_copies.contains(store)).collect();
     let mut says = lost;
     if !refilled.is_empty() {
-        says.push("it fetches what it held from the other nodes, and lets them answer until then".to_owned());
+        says.push("it is refilling its data from the other nodes, which answer reads until then".to_owned());
     }
     if !gone.is_empty() {
-        says.push(format!("no other node holds what it held of {}, with one replica", gone.join(", ")));
+        says.push(format!(
+            "data loss: no other node has a copy of its records of {}, with one replica",
+            gone.join(", ")
+        ));
     }
     if let Some(aside) = aside {
         let aside = aside.display();
         says.push(match only_copies.is_empty() {
-            true => format!("what lay there before is set aside in {aside}, and may be deleted"),
+            true => format!("its former files are in {aside} and may be deleted"),
             false => format!(
-                "what lay there before is set aside in {aside}: keep it, it is the only copy of {} (docs/operating/healing.md \
-                 says how to bring it back)",
+                "keep its former files in {aside}, the only copy of {} (docs/operating/healing.md explains how to restore \
+                 it)",
                 only_copies.join(", ")
             ),
         });
     }
     let id = id.0;
     Some(format!(
-        "node {id}: {}; `tontine events --from {id}` tells what it found, `tontine repair status` how far it is",
+        "node {id}: {}; see the details with `tontine events --from {id}` and the progress with `tontine repair status`",
         says.join("; ")
     ))
 }
@@ -87,23 +92,35 @@ mod tests {
         let lost = said(3, &[Event::DiskLost {}]).unwrap();
         assert_eq!(
             lost,
-            "node 2: its data directory is new, so it has lost its disk; it fetches what it held from the other nodes, \
-             and lets them answer until then; `tontine events --from 2` tells what it found, `tontine repair status` \
-             how far it is"
+            "node 2: its disk was lost: the data directory is new; it is refilling its data from the other nodes, which \
+             answer reads until then; see the details with `tontine events --from 2` and the progress with `tontine \
+             repair status`"
         );
         let hints =
             said(3, &[Event::NodeStarted { incarnation: 1, generation: 1 }, Event::HintsLost {}]).unwrap();
-        assert!(hints.contains("hints that it held are gone; `tontine events"), "{hints}");
+        assert!(
+            hints.contains("its hints for other nodes are lost; see the details with `tontine events"),
+            "{hints}"
+        );
         let directory = "set-aside-7".to_owned();
         let aside = Event::ContentsSetAside { directory: directory.clone() };
         let copied = said(3, &[Event::RollbackNoticed {}, aside.clone()]).unwrap();
-        assert!(copied.contains("is set aside in d/node-2/set-aside-7, and may be deleted;"), "{copied}");
+        assert!(
+            copied.contains("its former files are in d/node-2/set-aside-7 and may be deleted;"),
+            "{copied}"
+        );
         let only = Event::OnlyCopySetAside { store: "default".to_owned(), directory };
         let only = said(1, &[Event::RollbackNoticed {}, aside, only]).unwrap();
-        assert!(only.contains("d/node-2/set-aside-7: keep it, it is the only copy of default ("), "{only}");
-        assert!(only.contains("no other node holds what it held of siblings, with one replica;"), "{only}");
+        assert!(
+            only.contains("keep its former files in d/node-2/set-aside-7, the only copy of default ("),
+            "{only}"
+        );
+        assert!(
+            only.contains("no other node has a copy of its records of siblings, with one replica;"),
+            "{only}"
+        );
         assert!(!only.contains("from the other nodes"), "{only}");
         let store = said(1, &[Event::StoreLost { store: "siblings".to_owned() }]).unwrap();
-        assert!(store.contains("no other node holds what it held of siblings, with"), "{store}");
+        assert!(store.contains("no other node has a copy of its records of siblings, with"), "{store}");
     }
 }

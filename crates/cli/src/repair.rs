@@ -14,21 +14,21 @@ use crate::shared::Shared;
 /// What to do about repair.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum RepairCommand {
-    /// Show how repair stands at each node: comparisons, hash trees, scrub, and what is being refilled. With --store or
-    /// --partition, the hash trees of those. Exits with 1 if a node does not answer or is being refilled.
+    /// Show the progress of repair on each node: comparisons, hash trees, scrub and refill. With --store or --partition,
+    /// show their hash trees. Exits with 1 if a node does not answer or is refilling.
     Status(PartArguments),
-    /// Compare with all peers now, at every node, and go on by the schedule. With --store or --partition, only those now;
-    /// the schedule goes on with everything that is not stopped.
+    /// Compare all replicas now, on every node, and resume the schedule. With --store or --partition, compare only those
+    /// now; the schedule continues with everything that is not stopped.
     Start(StartArguments),
-    /// Break off the comparisons that run, and make no others until started again, also after a restart. With --store or
-    /// --partition, only those are left out.
+    /// Stop comparing replicas until `tontine repair start`, even after a restart of the nodes. With --store or --partition,
+    /// stop only those.
     Stop(PartArguments),
 }
 
 /// What it is about.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PartArguments {
-    /// Only this partition; `tontine route KEY` names that of a key.
+    /// Only this partition; find the partition of a key with `tontine route KEY`.
     #[arg(long, value_name = "NUMBER")]
     pub partition: Option<u32>,
 }
@@ -39,7 +39,7 @@ pub struct StartArguments {
     /// What it is about.
     #[command(flatten)]
     pub part: PartArguments,
-    /// Read all these records at every node instead, and compare only where one is damaged or its hash tree is wrong.
+    /// Scrub instead: verify every record on every node, and compare only partitions with damage or wrong hash trees.
     #[arg(long)]
     pub scrub: bool,
 }
@@ -73,7 +73,7 @@ pub(crate) async fn run(shared: Shared, command: RepairCommand) -> Result<ExitCo
         && !client.cluster().ring.partitions().iter().any(|known| known.id == id)
     {
         let refusal = format!(
-            "there is no partition {id} among the {partitions}; `tontine route KEY` names that of a key"
+            "there is no partition {id}, the cluster has {partitions}; find the partition of a key with `tontine route KEY`"
         );
         return Err(CliError::Usage(refusal));
     }
@@ -155,28 +155,30 @@ fn concerns(answer: &Json, order: AntiEntropyOrder) -> bool {
 fn ordered(node: NodeId, order: AntiEntropyOrder, part: &Part, answer: &Result<Json, ClientError>) -> String {
     let answer = match answer {
         Ok(answer) => answer,
-        Err(error) => return format!("{node}  {error} (`tontine doctor` tells what to do about it)\n"),
+        Err(error) => return format!("{node}  {error}; find out more with `tontine doctor`\n"),
     };
     let (what, options) = (part.shown(), part.options());
     let of = |what: &Option<String>| what.as_ref().map_or_else(String::new, |what| format!(" {what}"));
     if !concerns(answer, order) {
-        return format!("{node}  nothing to do: it shares no replica of{} with anybody\n", of(&what));
+        return format!(
+            "{node}  nothing to do: no other node has a replica of{} in common with it\n",
+            of(&what)
+        );
     }
     match order {
         AntiEntropyOrder::Start => {
-            format!("{node}  compares{}; `tontine repair status` shows how it goes\n", of(&what))
+            format!("{node}  comparing{}; see the progress with `tontine repair status`\n", of(&what))
         }
         AntiEntropyOrder::Stop => match what {
-            None => format!("{node}  stopped; `tontine repair start` goes on\n"),
+            None => format!("{node}  stopped; resume with `tontine repair start`\n"),
             Some(what) => format!(
-                "{node}  leaves {what} out, and compares all else as before; `tontine repair start{options}` goes on \
-                 with it\n"
+                "{node}  stopped for {what}, the rest continues; resume with `tontine repair start{options}`\n"
             ),
         },
         AntiEntropyOrder::Look => format!("{node}\n"),
         AntiEntropyOrder::Scrub => {
             let what = what.map_or_else(String::new, |what| format!(" of {what}"));
-            format!("{node}  reads all records{what}; `tontine repair status` shows what it finds\n")
+            format!("{node}  verifying all records{what}; see the result with `tontine repair status`\n")
         }
     }
 }
@@ -201,16 +203,16 @@ fn further(asked: &(NodeId, Result<Json, ClientError>)) -> String {
         let what = format!("{} {}", count(keys, "key"), if keys == 1 { "differs" } else { "differ" });
         let went =
             Went { keys_left: running["keys_left"].as_u64().unwrap_or(0), ..Went::of(running, progress) };
-        lines.push(format!("{node} compares store {store} with n{peer}: {}", went.describe(&what)));
+        lines.push(format!("{node} is comparing store {store} with n{peer}: {}", went.describe(&what)));
     }
     let scrub = &answer["scrub"]["running"];
     if let Some(store) = scrub["store"].as_str() {
         let what = format!("{} read", count(scrub["records"].as_u64().unwrap_or(0), "key"));
-        lines.push(format!("{node} scrubs store {store}: {}", Went::of(scrub, scrub).describe(&what)));
+        lines.push(format!("{node} is scrubbing store {store}: {}", Went::of(scrub, scrub).describe(&what)));
     }
     lines.extend(scrubbed(*node, &answer["scrub"]["last_asked"]));
     for part in answer["stopped_parts"].as_array().into_iter().flatten().filter_map(Json::as_str) {
-        lines.push(format!("{node} does not compare {part}: stopped"));
+        lines.push(format!("{node} repair is stopped for {part}"));
     }
     for tree in answer["trees"].as_array().into_iter().flatten().filter(|tree| tree["partition"].is_u64()) {
         lines.push(describe_partition(*node, tree));
@@ -223,11 +225,11 @@ fn further(asked: &(NodeId, Result<Json, ClientError>)) -> String {
 fn scrubbed(node: NodeId, last: &Json) -> Option<String> {
     let number = |field: &str| last[field].as_u64();
     let (done, partitions) = (number("partitions_done")?, number("partitions")?);
-    let how = if done < partitions { "broke off a scrub" } else { "has scrubbed" };
+    let how = if done < partitions { "stopped a scrub early" } else { "has scrubbed" };
     let found = match (number("corrupt_records")?, number("wrong_leaves")?) {
-        (0, 0) => "nothing was wrong".to_owned(),
+        (0, 0) => "no damage found".to_owned(),
         (corrupt, wrong) => format!(
-            "{corrupt} damaged and {wrong} leaves of hash trees wrong; replicas were asked for what was missing"
+            "found {corrupt} corrupt records and {wrong} wrong leaves of hash trees; fetched the records from replicas"
         ),
     };
     Some(format!(
@@ -265,10 +267,10 @@ impl Went {
     fn describe(self, what: &str) -> String {
         let Went { done, partitions, bytes, seconds, keys_left } = self;
         let rate = if seconds > 0.0 { (bytes as f64 / seconds) as u64 } else { 0 };
-        let waiting = if keys_left > 0 { format!(" ({keys_left} on their way)") } else { String::new() };
+        let waiting = if keys_left > 0 { format!(" ({keys_left} in transit)") } else { String::new() };
         let left = match (done, partitions.saturating_sub(done)) {
-            (_, 0) => "about to end".to_owned(),
-            (0, _) => "not known how long yet".to_owned(),
+            (_, 0) => "almost done".to_owned(),
+            (0, _) => "time left unknown".to_owned(),
             (done, left) => format!("about {:.0} s left", (seconds * left as f64 / done as f64).ceil()),
         };
         let (bytes, rate) = (size(bytes), size(rate));
@@ -287,7 +289,7 @@ fn describe_partition(node: NodeId, tree: &Json) -> String {
     let state = match (tree["incomplete"].as_bool(), tree["records"].as_u64()) {
         (Some(true), _) => "is being refilled".to_owned(),
         (_, Some(records)) => count(records, "record"),
-        (_, None) => "is being counted".to_owned(),
+        (_, None) => "hash tree is being rebuilt".to_owned(),
     };
     format!("{node} {with} partition {partition} of store {store}: {state}")
 }
@@ -328,15 +330,14 @@ fn row((node, answer): &(NodeId, Result<Json, ClientError>)) -> Vec<String> {
 fn refill((node, answer): &(NodeId, Result<Json, ClientError>)) -> Option<String> {
     let refill = &answer.as_ref().ok()?["refill"];
     Some(match refilling(refill) {
-        Some(progress) => format!("{node} refills what its disk has lost: {progress}\n"),
+        Some(progress) => format!("{node} is refilling lost data: {progress}\n"),
         None => {
             let (records, bytes) =
                 (count(refill["records"].as_u64()?, "record"), size(refill["bytes"].as_u64()?));
             let (partitions, seconds) =
                 (count(refill["partitions"].as_u64()?, "partition"), refill["seconds"].as_f64()?);
             format!(
-                "{node} has refilled what its disk had lost: {partitions}; since it started {records}, {bytes}, in \
-                 {seconds:.0} s\n"
+                "{node} has refilled its lost data: {partitions}; since it started {records}, {bytes}, in {seconds:.0} s\n"
             )
         }
     })
@@ -349,10 +350,10 @@ pub(crate) fn refilling(refill: &Json) -> Option<String> {
     let rate = number("bytes_per_second").map_or_else(String::new, |rate| format!(", {}/s", size(rate)));
     let time = match number("seconds_left") {
         Some(seconds) => format!("about {seconds} s left"),
-        None => "not known how long yet".to_owned(),
+        None => "time left unknown".to_owned(),
     };
     Some(format!(
-        "{} of {total} partitions are whole; since it started {}, {}{rate}, {time}",
+        "{} of {total} partitions are complete; since it started {}, {}{rate}, {time}",
         total.saturating_sub(left),
         count(number("records")?, "record"),
         size(number("bytes")?),
@@ -374,15 +375,15 @@ mod tests {
         };
         assert_eq!(
             describe(&refill),
-            "n3 refills what its disk has lost: 16 of 64 partitions are whole; since it started 700 records, 8.0 MiB, \
+            "n3 is refilling lost data: 16 of 64 partitions are complete; since it started 700 records, 8.0 MiB, \
              2.0 MiB/s, about 12 s left\n"
         );
         (refill["seconds_left"], refill["bytes_per_second"]) = (Json::Null, Json::Null);
-        assert!(describe(&refill).ends_with(" 700 records, 8.0 MiB, not known how long yet\n"));
+        assert!(describe(&refill).ends_with(" 700 records, 8.0 MiB, time left unknown\n"));
         refill["partitions_left"] = json!(0);
         assert_eq!(
             describe(&refill),
-            "n3 has refilled what its disk had lost: 64 partitions; since it started 700 records, 8.0 MiB, in 4 s\n"
+            "n3 has refilled its lost data: 64 partitions; since it started 700 records, 8.0 MiB, in 4 s\n"
         );
         assert_eq!(super::refill(&(NodeId(3), Ok(json!({ "refill": null })))), None);
     }
@@ -414,12 +415,12 @@ mod tests {
         let tree = |peers: Json| json!({ "trees": [{ "partition": 7, "compared_with": peers }] });
         assert_eq!(
             stopped(Some(PartitionId(7)), AntiEntropyOrder::Stop, tree(json!([2]))),
-            "n1  leaves partition 7 of store carts out, and compares all else as before; `tontine repair start --store \
-             carts --partition 7` goes on with it\n"
+            "n1  stopped for partition 7 of store carts, the rest continues; resume with `tontine repair start --store carts \
+             --partition 7`\n"
         );
         assert_eq!(
             stopped(None, AntiEntropyOrder::Start, json!({ "trees": [] })),
-            "n1  compares store carts; `tontine repair status` shows how it goes\n"
+            "n1  comparing store carts; see the progress with `tontine repair status`\n"
         );
         for (peers, order) in [
             (Json::Null, AntiEntropyOrder::Start),
@@ -428,16 +429,16 @@ mod tests {
         ] {
             assert_eq!(
                 stopped(Some(PartitionId(7)), order, tree(peers)),
-                "n1  nothing to do: it shares no replica of partition 7 of store carts with anybody\n"
+                "n1  nothing to do: no other node has a replica of partition 7 of store carts in common with it\n"
             );
         }
         for wanted in [
-            "n1 compares store default with n2: partition 16 of 64, 500 keys differ (30 on their way), 8.0 MiB, \
+            "n1 is comparing store default with n2: partition 16 of 64, 500 keys differ (30 in transit), 8.0 MiB, \
              2.0 MiB/s, about 12 s left\n",
-            "n1 scrubs store carts: partition 0 of 8, 7 keys read, 2.0 KiB, 2.0 KiB/s, not known how long yet\n",
-            "n1 has scrubbed, 12 s ago: 8 of 8 partitions, 700 keys, 2.0 KiB in 1.5 s; 1 damaged and 0 leaves of hash \
-             trees wrong; replicas were asked for what was missing\n",
-            "n1 does not compare store carts: stopped\n",
+            "n1 is scrubbing store carts: partition 0 of 8, 7 keys read, 2.0 KiB, 2.0 KiB/s, time left unknown\n",
+            "n1 has scrubbed, 12 s ago: 8 of 8 partitions, 700 keys, 2.0 KiB in 1.5 s; found 1 corrupt records and \
+             0 wrong leaves of hash trees; fetched the records from replicas\n",
+            "n1 repair is stopped for store carts\n",
         ] {
             assert!(text.contains(wanted), "{wanted} is missing in\n{text}");
         }

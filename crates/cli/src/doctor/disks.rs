@@ -60,11 +60,11 @@ pub(super) fn room(status: &NodeStatus, answer: &Json) -> Vec<Finding> {
     match refuses(answer) {
         Some(Refuses::Stopped(reason)) => {
             let what = format!(
-                "{id}: its storage has stopped ({reason}); it takes no writes, the others stand in for it"
+                "{id} refuses writes: its storage has stopped ({reason}); other nodes take its writes"
             );
             let next = format!(
-                "look at its disk, then stop node {id} and start it again with the same command: what it lacks comes \
-                 back from the others (docs/operating/durability.md, When a sync fails)"
+                "check its disk, then stop {id} and start it again with the same command; it catches up from the other \
+                 nodes (docs/operating/durability.md, When a sync fails)"
             );
             vec![finding(Code::StorageStopped, None, what, &next)]
         }
@@ -97,8 +97,10 @@ pub(super) fn room(status: &NodeStatus, answer: &Json) -> Vec<Finding> {
         }
         None => match room.filter(|&room| room < ROOM_LOW_BYTES) {
             Some(room) => {
-                let what =
-                    format!("{id}: its disk is getting full: it refuses writes after another {}", size(room));
+                let what = format!(
+                    "{id} is running out of disk space: writes will be refused after another {}",
+                    size(room)
+                );
                 vec![finding(Code::DiskLow, None, what, "free space on its disk")]
             }
             None => Vec::new(),
@@ -107,8 +109,8 @@ pub(super) fn room(status: &NodeStatus, answer: &Json) -> Vec<Finding> {
 }
 
 /// What to do about a full disk.
-const FREE_SPACE: &str = "free space on its disk, or delete large values, which still works (docs/operating/durability.md, \
-     When the disk is full); until then, read what any replica took with `tontine get -r N KEY`";
+const FREE_SPACE: &str = "free space on its disk or delete large values, which still works (docs/operating/durability.md, When the disk is \
+     full); until then, read the newest value from all replicas with `tontine get -r N KEY`";
 
 /// What a node's disk has damaged, of all its stores.
 pub(super) fn damage(status: &NodeStatus, answer: &Json) -> Vec<Finding> {
@@ -131,19 +133,19 @@ fn damaged_records(status: &NodeStatus, store: &Json) -> Option<Finding> {
         0 => (
             Code::RecordsReplaced,
             format!(
-                "{id} found {} of store {name} damaged (checksum) since it started; good copies have taken their place",
+                "{id} found {} of store {name} corrupt (checksum) since it started; good copies have replaced them",
                 records(found)
             ),
-            "check the disk: what damaged them may damage others",
+            "check the disk: a failing disk may corrupt more records",
         ),
         left => (
             Code::RecordsDamaged,
             format!(
-                "{id} holds {} of store {name} damaged (checksum), of {found} that it found since it started",
+                "{id} holds {} of store {name} that are corrupt (checksum), of {found} found since it started",
                 records(left)
             ),
-            "check the disk; the other replicas answer for them, and bring them back: `tontine repair start --scrub` does \
-             it now",
+            "check the disk; the other replicas answer reads and replace these records; to do it now: tontine repair start \
+             --scrub",
         ),
     };
     Some(Finding { code, node: Some(status.id()), store: Some(name.to_owned()), what, next: next.to_owned() })
@@ -159,15 +161,15 @@ fn damaged_log(status: &NodeStatus, store: &Json) -> Option<Finding> {
     let (id, name) = (status.node.id, store["store"].as_str().unwrap_or_default());
     let next = match store["replicas"].as_u64() {
         Some(1) => {
-            "check the disk; the store has one replica, so what was there is lost: write it again from where it came"
+            "data loss: the store has one replica, so those records are gone; check the disk and write them again from their source"
         }
         _ => {
-            "check the disk; comparing with all other replicas brings back what was there, and they must be up for it: \
-             `tontine repair start` does it now"
+            "check the disk; start all nodes, because replica repair restores the records from all other replicas; to run it \
+             now: tontine repair start"
         }
     };
     let what = format!(
-        "{id} found {places} of the log of store {name} damaged when it started, and cannot tell which keys lay there"
+        "{id} found {places} of the log of store {name} corrupt when it started, and cannot tell which keys were there"
     );
     Some(Finding {
         code: Code::LogDamaged,

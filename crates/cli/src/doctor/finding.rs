@@ -52,7 +52,7 @@ codes! {
     QuorumsDoNotIntersect "quorums-do-not-intersect" Note
         "R + W of the store is not above N, so a get may miss an acknowledged put.";
     TooFewNodes "too-few-nodes" Bad
-        "The store wants more replicas than the cluster has nodes.";
+        "The store requires more replicas than the cluster has nodes.";
     NodeDown "node-down" Bad
         "The node does not answer.";
     PasswordMissing "password-missing" Bad
@@ -62,29 +62,29 @@ codes! {
     DiskFull "disk-full" Bad
         "The node refuses writes because its disk has no room for them.";
     DiskLow "disk-low" Note
-        "The node's disk is getting full.";
+        "The node is running out of disk space.";
     GenerationDiffers "generation-differs" Bad
-        "The node works with another generation of the cluster than this client.";
+        "The node and this client use different generations of the cluster.";
     HintsRefused "hints-refused" Note
-        "The node has refused hints because it holds as many as it may.";
+        "The node has refused hints because its hints reached their limit.";
     HintsWaiting "hints-waiting" Note
         "Other nodes hold hints for the node.";
     Refilling "refilling" Bad
-        "The node has lost its records and does not have all of them back.";
+        "The node has lost records and is refilling them from its peers.";
     EpochNotCompared "epoch-not-compared" Bad
-        "The node does not know yet whether its directory is an older copy.";
+        "The node has not verified yet that its data directory is current.";
     RepairStopped "repair-stopped" Bad
-        "The node does not compare its replicas with others.";
+        "Replica repair is stopped on the node.";
     RepairPartsStopped "repair-parts-stopped" Bad
-        "The node does not compare some of its stores or partitions.";
+        "Replica repair is stopped on the node for some stores or partitions.";
     TombstonesWaiting "tombstones-waiting" Note
-        "Deletions are not forgotten because the node has not confirmed them.";
+        "Tombstones cannot be removed because the node has not confirmed the deletions.";
     RecordsDamaged "records-damaged" Bad
-        "The node holds records that fail their checksum and that nothing has replaced.";
+        "The node holds corrupt records that have not been replaced yet.";
     RecordsReplaced "records-replaced" Note
-        "The node found records that fail their checksum; good copies have taken their place.";
+        "The node found corrupt records, and good copies have replaced them.";
     LogDamaged "log-damaged" Bad
-        "The node found damage in its log, and cannot tell which keys lay there.";
+        "The node found corruption in its log and cannot tell which keys were there.";
 }
 
 /// One thing that the doctor found.

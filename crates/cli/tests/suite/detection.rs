@@ -82,7 +82,7 @@ fn a_node_that_hangs_is_told_from_one_that_is_gone() {
     let look = |command: &str| cluster.run(&[command, "--deadline=2s"]);
     let found = look("doctor").exits(1).text();
     assert!(
-        found.contains(" was stopped and still holds its directory: let it go on with `kill -CONT "),
+        found.contains(" is suspended and still locks its data directory: resume it with `kill -CONT "),
         "{found}"
     );
     let states = || look("status").exits(1).text();

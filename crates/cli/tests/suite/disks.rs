@@ -68,7 +68,7 @@ fn a_node_whose_disk_is_lost_reuses_no_dot_and_denies_no_key_while_it_refills() 
     cluster.start_node_again(3);
     let said = cluster.said_again(3);
     assert!(
-        said.contains("node 3: its data directory is new, so it has lost its disk; it fetches"),
+        said.contains("node 3: its disk was lost: the data directory is new; it is refilling its data from"),
         "{said}"
     );
     let mut door = Redis::connect(&cluster.resp(3));
@@ -98,7 +98,7 @@ fn a_node_whose_disk_is_lost_reuses_no_dot_and_denies_no_key_while_it_refills() 
     dots.look(&cluster, &keys);
     assert!(dots.incarnations(3).len() > 1, "it has stamped again, as somebody else");
     let text = cluster.run(&["repair", "status"]).exits(0).text();
-    assert!(text.contains("n3 has refilled what its disk had lost: "), "{text}");
+    assert!(text.contains("n3 has refilled its lost data: "), "{text}");
 }
 
 /// A part of the directory: it once passed for an empty store, and after a clean stop the hash trees said that all was
@@ -145,9 +145,9 @@ fn a_node_that_refills_is_named_by_the_doctor_until_it_is_whole() {
     let came = || metric(&cluster, 3, "tontine_refill_records_total");
     until("the first node has given what it holds", came, |&records| records >= 300.0);
     let found = cluster.run(&["doctor"]).exits(1).text();
-    let said = "bad   n3 refills what its disk has lost: 0 of ";
-    assert!(found.contains(said) && found.contains("not known how long yet\n"), "{found}");
-    assert!(found.contains("next: leave the other nodes running until n3 is whole"), "{found}");
+    let said = "bad   n3 is refilling lost data from its peers: 0 of ";
+    assert!(found.contains(said) && found.contains("time left unknown\n"), "{found}");
+    assert!(found.contains("next: keep the other nodes running until n3 has caught up"), "{found}");
     assert!(statuses(&cluster)[2]["refill"]["partitions_left"].as_u64() > Some(0));
 
     cluster.start_node_again(2);
@@ -180,12 +180,12 @@ fn a_flipped_bit_in_a_data_file_is_found_and_repaired_from_a_replica() {
     until("a second look at everything", scrubbed, |&records| records >= 199.0);
     assert_eq!(repair(&cluster, 2)["scrub"]["corrupt_records_total"], 1, "it finds nothing");
     let found = cluster.run(&["doctor"]).exits(0).text();
-    let said = "note  n2 found 1 record of store default damaged (checksum) since it started; good copies have taken their place\n";
+    let said = "note  n2 found 1 record of store default corrupt (checksum) since it started; good copies have replaced them\n";
     assert!(found.contains(said), "{found}");
     let ended = || repair(&cluster, 2)["scrub"]["last_asked"]["corrupt_records"].as_u64();
     until("the second scrub tells what came of it", ended, |&corrupt| corrupt == Some(0));
     let text = cluster.run(&["repair", "status"]).exits(0).text();
-    assert!(text.contains("n2 has scrubbed, ") && text.contains("nothing was wrong\n"), "{text}");
+    assert!(text.contains("n2 has scrubbed, ") && text.contains("no damage found\n"), "{text}");
     assert_eq!(records(&cluster), [Some(100); 3]);
 }
 
@@ -317,7 +317,7 @@ fn a_full_disk_at_one_replica_fails_no_write_and_is_made_up_for_when_there_is_ro
     until("hints wait for the full node", || hints(&cluster), waiting);
     let found = cluster.run(&["doctor"]).exits(1).text();
     assert!(found.contains("bad   n2 refuses writes of store default: its disk is full ("), "{found}");
-    assert!(found.contains("free space on n2, whose disk is full; the writes are safe"), "{found}");
+    assert!(found.contains("free space on the full disk of n2; the other nodes keep the writes"), "{found}");
     // It still answers what it has, and what it has not comes from the others.
     let mut full = Redis::connect(&cluster.resp(2));
     assert_eq!(full.call(&[b"GET", b"key-1"]), Reply::Bulk(Some(b"small".to_vec())));
@@ -362,7 +362,7 @@ fn a_put_refused_for_want_of_room_is_bad_and_deleting_gives_room_back() {
     until("hints wait for the full node", || hints(&cluster), waiting);
     let text = cluster.run(&["doctor"]).exits(1).text();
     assert!(text.contains("a put of 1.0 MiB was refused"), "{text}");
-    assert!(text.contains("free space on n2, whose disk is full"), "{text}");
+    assert!(text.contains("free space on the full disk of n2"), "{text}");
 
     let gone: Vec<&str> = keys[..20].iter().map(String::as_str).collect();
     cluster.run(&[&["delete"], &gone[..]].concat()).exits(0);
@@ -426,7 +426,10 @@ fn a_failing_fsync_at_one_replica_fails_no_write_and_loses_none() {
     }
     let found = cluster.run(&["doctor"]).exits(1).text();
     assert!(found.starts_with("bad   n2: its storage has stopped ("), "{found}");
-    assert!(found.contains("start n2 again, whose storage has stopped; the writes are safe"), "{found}");
+    assert!(
+        found.contains("restart n2: its storage has stopped; the other nodes keep the writes"),
+        "{found}"
+    );
 
     cluster.end_node(2, Signal::KILL);
     std::fs::remove_file(&fails).unwrap();

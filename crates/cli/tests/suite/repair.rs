@@ -19,7 +19,7 @@ fn operators_see_how_repair_stands_and_can_stop_and_start_it() {
     assert!(stopped(&cluster), "a restart does not decide otherwise");
     let found = cluster.run(&["doctor"]).exits(1).text();
     for node in 1..=3 {
-        assert!(found.contains(&format!("bad   comparing replicas is stopped at n{node}\n")), "{found}");
+        assert!(found.contains(&format!("bad   replica repair is stopped on n{node}\n")), "{found}");
     }
     cluster.run(&["repair", "start", "--store", "default", "--partition", "7"]).exits(0);
     let stands = || (1..=3).map(|node| repair(&cluster, node)).collect::<Vec<_>>();
@@ -49,14 +49,14 @@ fn a_part_that_is_stopped_is_left_out_also_after_a_restart_until_it_is_started()
     let mut cluster = cluster();
     put(&cluster, 0..10, "v");
     let said = cluster.run(&["repair", "stop", "--store", "default", "--partition", "7"]).exits(0).text();
-    let words = "n1  leaves partition 7 of store default out, and compares all else as before; `tontine repair start --store \
-                 default --partition 7` goes on with it\n";
+    let words = "n1  stopped for partition 7 of store default, the rest continues; resume with `tontine repair start --store \
+                 default --partition 7`\n";
     assert!(said.contains(words), "{said}");
     cluster.restart();
     let text = cluster.run(&["repair", "status"]).exits(0).text();
-    assert!(text.contains("n2 does not compare partition p7 of store default: stopped\n"), "{text}");
+    assert!(text.contains("n2 repair is stopped for partition p7 of store default\n"), "{text}");
     let found = cluster.run(&["doctor"]).exits(1).text();
-    assert!(found.contains("n2 does not compare partition p7 of store default\n"), "{found}");
+    assert!(found.contains("replica repair is stopped on n2 for partition p7 of store default\n"), "{found}");
     assert!((1..=3).all(|node| repair(&cluster, node)["stopped"] == false), "the rest goes on");
     let part = cluster.run(&["repair", "status", "--store", "default", "--partition", "7"]).exits(0).text();
     assert!(part.contains(" partition 7 of store default: 0 records\n"), "{part}");
