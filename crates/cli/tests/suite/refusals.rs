@@ -125,7 +125,7 @@ fn a_data_directory_belongs_to_one_node() {
     let data = cluster.data().join("node-1").display().to_string();
     let coordination = cluster.data().join("coordination").display().to_string();
     tontine(&["node", "--id=2", "--data-dir", &data, "--coordination", &coordination])
-        .fails_with("belongs to node");
+        .fails_with("belongs to n1 of cluster");
     cluster.start_again();
     cluster.run(&["put", "k", "v"]).exits(0);
 }

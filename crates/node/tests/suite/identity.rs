@@ -401,7 +401,10 @@ async fn only_an_empty_directory_or_one_that_holds_something_of_a_node_is_taken(
         assert_eq!(try_with(&[(taken, b"")]).await, None, "{taken}");
     }
     let refused = try_with(&[("a", b""), ("b/c", b""), ("d", b""), ("e", b"")]).await.unwrap();
-    assert!(refused.contains(r#"holds nothing of a node, but "a", "b", "d" and 1 more; start"#), "{refused}");
+    assert!(
+        refused.contains(r#"belongs to no node but is not empty: it holds "a", "b", "d" and 1 more; start"#),
+        "{refused}"
+    );
     let refused = try_with(&[("dev.lock", b""), ("second/identity", &identity)]).await.unwrap();
     assert!(
         refused

@@ -115,7 +115,10 @@ async fn a_flooded_node_refuses_what_is_over_its_limits_and_recovers() {
     let (taken, refused) = lines.split_at(CLIENT_REQUESTS_MAX);
     assert!(taken.iter().all(|line| line.starts_with("-NOREPLICAS")), "{taken:?}");
     assert!(
-        refused[..2].iter().all(|line| line.starts_with("-OVERLOADED overloaded: 48 requests")),
+        refused[..2]
+            .iter()
+            .all(|line| line
+                .starts_with("-OVERLOADED overloaded: this node already has 48 requests in flight")),
         "{refused:?}"
     );
     assert_eq!(refused[2], "+PONG");
