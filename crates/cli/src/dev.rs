@@ -283,7 +283,11 @@ fn greet(arguments: &DevArguments, format: Format, cluster: &Cluster, processes:
     for command in ["put greeting hello", "get greeting", "route greeting", "status"] {
         answer!("  {program} {command}");
     }
-    answer!("  redis-cli -h {host} -p {port} set greeting hello");
+    let redis_cli = crate::holder::with_redis_password(
+        &format!("redis-cli -h {host} -p {port} set greeting hello"),
+        arguments.settings.password.is_some(),
+    );
+    answer!("  {redis_cli}");
     let again = if arguments.settings.engine == EngineKind::Memory { "without" } else { "with its" };
     answer!("\nCtrl-C stops the cluster cleanly; the same command starts it again {again} data.\n");
 }

@@ -205,6 +205,14 @@ pub(crate) fn with_password(command: &str, needs_password: bool) -> String {
     }
 }
 
+/// A command of `redis-cli` that gives the node's password, if the node needs one.
+pub(crate) fn with_redis_password(command: &str, needs_password: bool) -> String {
+    match needs_password {
+        true => format!("REDISCLI_AUTH=\"${PASSWORD_VARIABLE}\" {command}"),
+        false => command.to_owned(),
+    }
+}
+
 fn launch_path(coordination_dir: &Path, node: NodeId) -> PathBuf {
     coordination_dir.join(NODES).join(format!("{}.json", node.0))
 }

@@ -9,7 +9,7 @@ use crate::failure::CliError;
 use crate::holder::PASSWORD_VARIABLE;
 use crate::limits::LimitSettings;
 use crate::logging::LogSettings;
-use crate::server::EngineKind;
+use crate::server::{EngineKind, show_durability};
 
 /// Settings that every way of running nodes shares.
 #[derive(Clone, Debug, clap::Args)]
@@ -118,13 +118,5 @@ fn parse_durability(text: &str) -> Result<Durability, String> {
             .ok_or_else(|| {
                 "write always, system, or every: with 1ms to 1m, for example every:10ms".to_owned()
             }),
-    }
-}
-
-fn show_durability(durability: Durability) -> String {
-    match durability {
-        Durability::Always => "always".to_owned(),
-        Durability::Every { milliseconds } => format!("every:{milliseconds}ms"),
-        Durability::System => "system".to_owned(),
     }
 }

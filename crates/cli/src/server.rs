@@ -125,6 +125,15 @@ impl RunningNode {
     }
 }
 
+/// As the option is written.
+pub(crate) fn show_durability(durability: Durability) -> String {
+    match durability {
+        Durability::Always => "always".to_owned(),
+        Durability::Every { milliseconds } => format!("every:{milliseconds}ms"),
+        Durability::System => "system".to_owned(),
+    }
+}
+
 /// Says in the log what starts, and with which settings.
 fn log_start(spec: &NodeSpec, me: &model::Node) {
     tracing::info!(
@@ -136,8 +145,11 @@ fn log_start(spec: &NodeSpec, me: &model::Node) {
         native = me.native,
         redis = me.resp.as_deref(),
         data_directory = %spec.data_dir.display(),
-        engine = ?spec.engine,
-        durability = ?spec.durability,
+        engine = match spec.engine {
+            EngineKind::Log => "log",
+            EngineKind::Memory => "memory",
+        },
+        durability = %show_durability(spec.durability),
         workers = spec.workers,
         password_required = spec.password.is_some(),
         "node starts"

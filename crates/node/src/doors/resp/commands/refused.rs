@@ -56,7 +56,7 @@ const GROUPS: &[Group] = &[
     },
     Group {
         names: "subscribe unsubscribe psubscribe punsubscribe ssubscribe sunsubscribe publish spublish pubsub",
-        why: "Tontine stores values and passes no messages on.",
+        why: "Tontine stores values; it does not pass messages.",
         instead: "Use a message broker, or poll keys with MGET.",
     },
     Group {
