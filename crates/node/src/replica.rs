@@ -22,7 +22,7 @@ use wire::messages::{
 };
 
 use crate::collection::{Admitted, Epochs};
-use crate::handoff::Hints;
+use crate::handoff::hints::Hints;
 use crate::stores::LocalStore;
 use crate::view::{CurrentView, View};
 

@@ -13,7 +13,7 @@
 //!
 //! Must never: keep the node alive. Each task holds on to it only while it does something.
 
-mod compare;
+pub(crate) mod compare;
 mod drive;
 mod keeper;
 mod numbers;
@@ -44,7 +44,6 @@ use crate::pulse::Pulse;
 
 use crate::replica::Replica;
 
-pub(crate) use compare::Scrubbed;
 pub(crate) use drive::Drive;
 pub(crate) use remembered::{recall, remember};
 pub use trees::Trees;

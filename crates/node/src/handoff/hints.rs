@@ -22,7 +22,7 @@ use storage::{Change, Commit, Durable, Met, ScanCursor, ScanLimit, StorageEngine
 use wire::error::ErrorCode;
 use wire::messages::Failure;
 
-use crate::antientropy::Scrubbed;
+use crate::antientropy::compare::Scrubbed;
 use crate::stores::Stamper;
 use crate::stores::{Stamped, WriteOrder, check_condition, check_size, decode, encode, refuse, stamp};
 

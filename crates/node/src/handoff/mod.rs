@@ -11,7 +11,7 @@
 
 mod courier;
 mod delivery;
-mod hints;
+pub(crate) mod hints;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -19,7 +19,7 @@ use crate::antientropy::refill::Refill;
 use crate::collection::Epochs;
 use crate::engines::Engines;
 use crate::events::Event;
-use crate::handoff::Hints;
+use crate::handoff::hints::Hints;
 use crate::identity::{Found, Gone, Identity, IdentityError, Known, Standing, bring_back};
 use crate::local_copy;
 use crate::replica::Replica;
