@@ -95,7 +95,7 @@ fn a_node_that_hangs_is_told_from_one_that_is_gone() {
     cluster.end_node(2, Signal::TERM);
     until("it has left", states, |text| text.contains(" left "));
     let found = look("doctor").exits(1).text();
-    assert!(found.contains("next: start it again, from the folder "), "{found}");
+    assert!(found.contains("next: restart it in the folder "), "{found}");
 }
 
 /// Each command waited two seconds for the first address to tell of the cluster, and a put as long again for the first

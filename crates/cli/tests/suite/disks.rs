@@ -126,7 +126,7 @@ fn a_store_whose_directory_is_lost_is_refilled_and_denies_no_key_meanwhile() {
         await_records(&cluster, 300);
         assert!(status(&cluster, 3)["incarnation"].as_u64() > Some(incarnation));
         let text = cluster.run(&["events", "--from=3"]).exits(0).text();
-        assert!(text.contains("its records of store default were gone"), "{text}");
+        assert!(text.contains("its records of store default were lost"), "{text}");
         assert!(text.contains("refill-ended") && !text.contains("disk-lost"), "{text}");
     }
 }
@@ -210,7 +210,7 @@ fn damage_of_unknown_keys_is_settled_by_comparing_everything() {
     std::fs::remove_file(log.with_file_name("index")).unwrap();
     cluster.start_node_again(2);
     let found = cluster.run(&["doctor"]).exits(1).text();
-    assert!(found.contains("bad   n2 found 1 place of the log of store default damaged"), "{found}");
+    assert!(found.contains("bad   n2 found 1 place of the log of store default corrupt"), "{found}");
     cluster.run(&["repair", "start"]).exits(0);
     until("comparing settles it", || cluster.run(&["doctor"]), |found| found.code == 0);
     await_equal(&cluster, &keys);
@@ -425,7 +425,7 @@ fn a_failing_fsync_at_one_replica_fails_no_write_and_loses_none() {
         assert_eq!(door.call(&[b"GET", key.as_bytes()]), Reply::Bulk(Some(b"while it fails".to_vec())));
     }
     let found = cluster.run(&["doctor"]).exits(1).text();
-    assert!(found.starts_with("bad   n2: its storage has stopped ("), "{found}");
+    assert!(found.starts_with("bad   n2 refuses writes: its storage has stopped ("), "{found}");
     assert!(
         found.contains("restart n2: its storage has stopped; the other nodes keep the writes"),
         "{found}"
