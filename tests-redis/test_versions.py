@@ -117,7 +117,7 @@ def test_where_the_last_write_wins_a_put_that_has_not_seen_it_is_obsolete(
 def test_a_context_that_is_none_and_options_that_make_no_sense_are_refused(
     alice: redis.Redis, key: str
 ) -> None:
-    with pytest.raises(redis.ResponseError, match="the context is not one that TONTINE.GET"):
+    with pytest.raises(redis.ResponseError, match="the context is invalid: pass one from TONTINE.GET"):
         put(alice, key, b"nonsense", "v")
     for options in [("NX",), ("KEEPTTL",), ("EX",), ("EX", "ten"), ("GET",)]:
         with pytest.raises(redis.ResponseError, match="syntax error|not an integer"):
@@ -128,7 +128,7 @@ def test_a_context_that_is_none_and_options_that_make_no_sense_are_refused(
 def test_a_store_is_chosen_for_one_connection(alice: redis.Redis, client: redis.Redis, key: str) -> None:
     assert alice.execute_command("TONTINE.STORE") == b"siblings"
     assert client.execute_command("TONTINE.STORE") == b"default"
-    with pytest.raises(redis.ResponseError, match='no store "nope"; the stores are: default, siblings'):
+    with pytest.raises(redis.ResponseError, match='store "nope" does not exist; the stores are: default, siblings'):
         alice.execute_command("TONTINE.STORE", "nope")
     assert alice.execute_command("TONTINE.STORE") == b"siblings"
     alice.set(key, "there")

@@ -1,6 +1,6 @@
 //! The Redis door, byte by byte.
 
-use crate::support::Connection;
+use crate::support::{Connection, lonely_node};
 
 #[tokio::test]
 async fn strings_and_their_options_answer_as_redis_does() {
@@ -201,6 +201,22 @@ async fn keys_are_counted_listed_and_walked() {
     redis.ask("RANDOMKEY", "$1\r\na\r\n").await;
     redis.send(b"INFO keyspace\r\n").await;
     redis.expect("$44\r\n# Keyspace\r\ndb0:keys=1,expires=0,avg_ttl=0\r\n\r\n").await;
+}
+
+/// Monitors ask INFO most of all when something is broken; a record that makes no sense made INFO an error.
+#[tokio::test]
+async fn info_answers_though_the_keys_cannot_be_counted() {
+    let (node, worker) = lonely_node(|_| {}).await;
+    let view = node.replica().view().get();
+    let store = view.store("default").unwrap();
+    let place = view.route(store, b"odd").place;
+    let nonsense = &mut |_: Option<&bytes::Bytes>| storage::Change::Put(b"\xff\xff\xff".as_slice().into());
+    store.engine().update(place.partition, place.token, b"odd", nonsense).unwrap();
+    let mut redis = Connection::to(node.clone(), &worker);
+    redis.ask("INFO keyspace", "$12\r\n# Keyspace\r\n\r\n").await;
+    redis.send(b"INFO\r\n").await;
+    let said = redis.lines(1).await;
+    assert!(said[0].starts_with('$'), "{said:?}");
 }
 
 #[tokio::test]
