@@ -68,6 +68,10 @@ impl Means {
     }
 }
 
+/// Largest set, with its key, that travels with others. A larger one costs by its bytes, which company does not make
+/// fewer, and all of a message must arrive before any of it is acknowledged.
+const SET_BYTES_MAX: usize = 64 * 1024;
+
 /// What begins at one moment.
 #[derive(Default)]
 pub(super) struct Together {
@@ -87,6 +91,7 @@ impl Together {
             }
             Kind::Get => self.gets.push((turn, command)),
             Kind::Del | Kind::Unlink if one_key => self.deletes.push((turn, command)),
+            _ if command.bytes_len() > SET_BYTES_MAX => self.others.push((turn, kind, command)),
             _ => match strings::plain_order(kind, &command, front.now()) {
                 Some(order) => self.puts.push((turn, (command, order))),
                 None => self.others.push((turn, kind, command)),
