@@ -232,6 +232,9 @@ pub(crate) fn noted_launch(coordination_dir: &Path, node: NodeId) -> Option<Laun
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+    use std::process::Stdio;
+
     use super::*;
 
     #[test]
@@ -255,8 +258,10 @@ mod tests {
         assert_eq!(dev_process(folder.path()), None, "this is no dev");
         if Path::new("/proc/self/cmdline").exists() {
             let mut command = std::process::Command::new("sh");
-            let command = command.args(["-c", "read line", "dev"]).stdin(std::process::Stdio::piped());
-            let mut dev = command.spawn().unwrap();
+            command.args(["-c", "echo; read line", "dev"]);
+            let mut dev = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            // A process that has only just started may still be without its command line.
+            dev.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
             std::fs::write(folder.path().join(DEV_LOCK), format!("{}\n", dev.id())).unwrap();
             assert_eq!(dev_process(folder.path()), Some(dev.id()));
             drop(dev.stdin.take());
