@@ -110,6 +110,16 @@ impl<M: Machine> Machines<M> {
         self.unanswered
     }
 
+    /// What the counts say must be true of the machines.
+    pub(super) fn check(&self) {
+        let count = |of: fn(&M) -> bool| self.machines.iter().filter(|&machine| of(machine)).count();
+        assert_eq!(self.unanswered, count(M::is_unanswered), "keys whose caller waits");
+        assert_eq!(self.unfinished, count(|machine| machine.deadline().is_some()), "keys with work left");
+        let earliest = self.machines.iter().filter_map(M::deadline).min();
+        let woken = |earliest| self.wake_at.is_some_and(|wake_at| wake_at <= earliest);
+        assert!(earliest.is_none_or(woken), "a key's deadline would be missed");
+    }
+
     fn wake_by(&mut self, deadline: Option<Moment>) {
         if let Some(deadline) = deadline {
             self.wake_at = Some(self.wake_at.map_or(deadline, |wake_at| wake_at.min(deadline)));

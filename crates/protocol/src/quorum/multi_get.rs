@@ -123,6 +123,7 @@ impl MultiGet {
             let get = Get::start(candidates, own, options, now, &mut wishes.buffer);
             wishes.take_in(multi.gets.push(get));
         }
+        multi.check(&wishes);
         wishes.act(actions);
         multi
     }
@@ -160,7 +161,19 @@ impl MultiGet {
                 }
             }
         }
+        self.check(&wishes);
         wishes.act(actions);
+    }
+
+    /// Each key waits for its caller or was answered, once.
+    fn check(&self, wishes: &Wishes) {
+        if cfg!(debug_assertions) {
+            self.gets.check();
+            let answered = wishes.outcomes.iter().map(|(key, _)| *key);
+            let mut ended: Vec<KeyIndex> = answered.chain(wishes.refreshed.iter().copied()).collect();
+            ended.sort_unstable();
+            assert!(ended.windows(2).all(|pair| pair[0] < pair[1]), "a key has one outcome");
+        }
     }
 
     /// When the machine must be told that time has passed, at the latest; `None` when it has nothing left to do.

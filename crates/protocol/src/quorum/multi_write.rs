@@ -110,6 +110,7 @@ impl MultiWrite {
             let write = Write::start(candidates, origin, options, now, &mut wishes.buffer);
             wishes.take_in(multi.writes.push(write));
         }
+        multi.check(&wishes);
         wishes.act(actions);
         multi
     }
@@ -138,7 +139,20 @@ impl MultiWrite {
                 }
             }
         }
+        self.check(&wishes);
         wishes.act(actions);
+    }
+
+    /// Each key waits for its caller or was answered, once.
+    fn check(&self, wishes: &Wishes) {
+        if cfg!(debug_assertions) {
+            self.writes.check();
+            let answered = wishes.outcomes.iter().map(|(key, _)| *key);
+            let mut ended: Vec<KeyIndex> =
+                answered.chain(wishes.refreshed.iter().map(|(key, _)| *key)).collect();
+            ended.sort_unstable();
+            assert!(ended.windows(2).all(|pair| pair[0] < pair[1]), "a key has one outcome");
+        }
     }
 
     /// When the machine must be told that time has passed, at the latest; `None` when it has nothing left to do.

@@ -100,6 +100,7 @@ impl Walk {
                 reader.next = Next::Asked;
             }
         }
+        self.check();
         Ok(asks)
     }
 
@@ -117,6 +118,7 @@ impl Walk {
         let records = records.into_iter().map(|(key, set)| (Token::of(&key), key, set));
         reader.page.extend(records.filter(|(token, key, _)| behind(*token, key)));
         reader.next = next.map_or(Next::Nothing, |next| Next::Unasked(Some(next)));
+        self.check();
     }
 
     /// A node cannot be asked any more, or its page is not to be trusted.
@@ -142,7 +144,29 @@ impl Walk {
             self.after = Some((token, key.clone()));
             taken.push((token, key, merged));
         }
+        self.check();
         taken
+    }
+
+    /// What must be true of the walk after each step.
+    fn check(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        assert!(self.readers.len() <= self.required, "no more replicas read than are needed");
+        for (position, reader) in self.readers.iter().enumerate() {
+            let others = self.readers[position + 1..].iter().map(|other| other.node);
+            let twice = others.chain(self.waiting.iter().copied()).any(|node| node == reader.node);
+            assert!(!twice, "each replica reads once");
+            assert!(
+                reader.next != Next::Asked || reader.page.is_empty(),
+                "a page is asked for behind the last one"
+            );
+            let behind = |(token, key, _): &Record| {
+                self.after.as_ref().is_none_or(|after| (*token, key) > (after.0, &after.1))
+            };
+            assert!(reader.page.front().is_none_or(behind), "nothing is handed out twice");
+        }
     }
 
     /// Whether everything was handed out.

@@ -168,6 +168,7 @@ impl Probe {
         probe.deadline = Some(Moment { nanos: now.nanos + patience });
         actions.extend(probe.asked.keys().map(|&node| ProbeAction::Ask { node }));
         probe.settle(now, actions);
+        probe.check();
         probe
     }
 
@@ -182,6 +183,20 @@ impl Probe {
             ProbeEvent::Elapsed => {}
         }
         self.settle(now, actions);
+        self.check();
+    }
+
+    /// What must be true of the question after each step.
+    fn check(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let keys = self.short.iter().map(|short| short.key);
+        assert!(keys.is_sorted_by(|one, next| one < next), "each key is short once");
+        for (position, short) in self.short.iter().enumerate() {
+            let awaits = |asked: &&Asked| asked.reply == Reply::Awaited && asked.short.contains(&position);
+            assert_eq!(short.awaited, self.asked.values().filter(awaits).count(), "takers that are awaited");
+        }
     }
 
     /// When the machine must be told that time has passed, at the latest; `None` once it has answered.
