@@ -21,6 +21,10 @@ use smallvec::SmallVec;
 /// little for each of them, few enough that their answers can be held.
 pub const COMMANDS_MAX: usize = 128;
 
+/// Once so many bytes of commands are not done, no further command comes in. Values that are sent to replicas side by
+/// side arrive side by side, each as late as the last: sixty-four of 1 MiB missed their deadlines together.
+pub const UNFINISHED_BYTES_MAX: usize = 4 << 20;
+
 /// What a command does with its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -52,6 +56,8 @@ pub struct Pipeline<C, A> {
     startable: VecDeque<u64>,
     /// Those that are not done.
     unfinished: usize,
+    /// Bytes of those.
+    unfinished_bytes: usize,
     /// The one that runs alone, when there is one; it is the last that came.
     alone: Option<u64>,
 }
@@ -59,9 +65,9 @@ pub struct Pipeline<C, A> {
 #[derive(Debug)]
 enum Stage<C, A> {
     /// `lacking` counts the keys at which it still waits.
-    Waiting { command: C, touches: Touches, lacking: usize },
+    Waiting { command: C, touches: Touches, bytes: usize, lacking: usize },
     /// Under way.
-    Started { touches: Touches },
+    Started { touches: Touches, bytes: usize },
     /// Answered, in its turn.
     Done(A),
 }
@@ -123,6 +129,7 @@ impl<C, A> Default for Pipeline<C, A> {
             lines: BTreeMap::new(),
             startable: VecDeque::new(),
             unfinished: 0,
+            unfinished_bytes: 0,
             alone: None,
         }
     }
@@ -131,7 +138,8 @@ impl<C, A> Default for Pipeline<C, A> {
 impl<C, A> Pipeline<C, A> {
     /// Whether another command may come in.
     pub fn has_room(&self) -> bool {
-        self.commands.len() < COMMANDS_MAX && self.alone.is_none()
+        let few = self.commands.len() < COMMANDS_MAX && self.unfinished_bytes < UNFINISHED_BYTES_MAX;
+        few && self.alone.is_none()
     }
 
     /// Whether every command is answered.
@@ -139,11 +147,11 @@ impl<C, A> Pipeline<C, A> {
         self.commands.is_empty()
     }
 
-    /// Takes in the next command.
+    /// Takes in the next command, of so many bytes.
     ///
     /// # Panics
     /// Without room.
-    pub fn enter(&mut self, mut touches: Touches, command: C) {
+    pub fn enter(&mut self, mut touches: Touches, bytes: usize, command: C) {
         assert!(self.has_room(), "a command came in without room");
         let number = self.first + self.commands.len() as u64;
         let lacking = match &mut touches {
@@ -158,8 +166,9 @@ impl<C, A> Pipeline<C, A> {
                 usize::from(self.unfinished > 0)
             }
         };
-        self.commands.push_back(Stage::Waiting { command, touches, lacking });
+        self.commands.push_back(Stage::Waiting { command, touches, bytes, lacking });
         self.unfinished += 1;
+        self.unfinished_bytes += bytes;
         if lacking == 0 {
             self.startable.push_back(number);
         }
@@ -178,11 +187,11 @@ impl<C, A> Pipeline<C, A> {
     pub fn start(&mut self) -> Option<(u64, C)> {
         let number = self.startable.pop_front()?;
         let stage = self.stage(number);
-        let taken = std::mem::replace(stage, Stage::Started { touches: Touches::Everything });
-        let Stage::Waiting { command, touches, lacking: 0 } = taken else {
+        let taken = std::mem::replace(stage, Stage::Started { touches: Touches::Everything, bytes: 0 });
+        let Stage::Waiting { command, touches, bytes, lacking: 0 } = taken else {
             panic!("command {number} begins twice, or before its keys are free")
         };
-        *stage = Stage::Started { touches };
+        *stage = Stage::Started { touches, bytes };
         Some((number, command))
     }
 
@@ -191,10 +200,12 @@ impl<C, A> Pipeline<C, A> {
     /// # Panics
     /// When it was not started, or is done already.
     pub fn done(&mut self, number: u64, answer: A) {
-        let Stage::Started { touches } = std::mem::replace(self.stage(number), Stage::Done(answer)) else {
+        let Stage::Started { touches, bytes } = std::mem::replace(self.stage(number), Stage::Done(answer))
+        else {
             panic!("command {number} is done and was not under way")
         };
         self.unfinished -= 1;
+        self.unfinished_bytes -= bytes;
         match touches {
             Touches::Keys(keys, _) => keys.into_iter().for_each(|key| self.leave(key)),
             Touches::Everything => self.alone = None,
@@ -273,7 +284,7 @@ mod tests {
         for (at, touches) in
             [writes(&[1]), reads(&[1]), writes(&[2]), reads(&[1]), writes(&[1])].into_iter().enumerate()
         {
-            pipeline.enter(touches, at);
+            pipeline.enter(touches, 1, at);
         }
         assert_eq!(started(&mut pipeline), [0, 2]);
         pipeline.done(2, 2);
@@ -294,7 +305,7 @@ mod tests {
     #[test]
     fn a_key_named_twice_does_not_wait_for_itself() {
         let mut pipeline = Pipeline::<usize, usize>::default();
-        pipeline.enter(writes(&[7, 8, 7]), 0);
+        pipeline.enter(writes(&[7, 8, 7]), 1, 0);
         assert_eq!(started(&mut pipeline), [0]);
         pipeline.done(0, 0);
         assert!(pipeline.lines.is_empty());
@@ -303,9 +314,9 @@ mod tests {
     #[test]
     fn what_runs_alone_waits_for_all_before_it_and_lets_none_in_behind_it() {
         let mut pipeline = Pipeline::default();
-        pipeline.enter(reads(&[1]), 0);
+        pipeline.enter(reads(&[1]), 1, 0);
         pipeline.enter_answered(1);
-        pipeline.enter(Touches::Everything, 2);
+        pipeline.enter(Touches::Everything, 1, 2);
         assert_eq!((started(&mut pipeline), pipeline.has_room()), (vec![0], false));
         pipeline.done(0, 0);
         assert_eq!(started(&mut pipeline), [2]);
@@ -313,7 +324,7 @@ mod tests {
         pipeline.done(2, 2);
         assert!(pipeline.has_room());
         assert_eq!(answers(&mut pipeline), [0, 1, 2]);
-        pipeline.enter(Touches::Everything, 3);
+        pipeline.enter(Touches::Everything, 1, 3);
         assert_eq!(started(&mut pipeline), [3], "nothing is before it");
     }
 
@@ -321,7 +332,7 @@ mod tests {
     fn there_is_room_for_so_many_and_no_more() {
         let mut pipeline = Pipeline::<usize, usize>::default();
         for at in 0..COMMANDS_MAX {
-            pipeline.enter(writes(&[at as u64]), at);
+            pipeline.enter(writes(&[at as u64]), 1, at);
         }
         assert!(!pipeline.has_room());
         assert_eq!(started(&mut pipeline).len(), COMMANDS_MAX);
@@ -330,6 +341,21 @@ mod tests {
         pipeline.done(0, 0);
         assert_eq!(answers(&mut pipeline), [0, 1]);
         assert!(pipeline.has_room());
+    }
+
+    #[test]
+    fn large_commands_wait_outside_until_those_before_them_are_done() {
+        let mut pipeline = Pipeline::<usize, usize>::default();
+        pipeline.enter(writes(&[1]), UNFINISHED_BYTES_MAX - 1, 0);
+        assert!(pipeline.has_room());
+        pipeline.enter(writes(&[1]), 16 << 20, 1);
+        assert!(!pipeline.has_room());
+        started(&mut pipeline);
+        pipeline.done(0, 0);
+        assert!(!pipeline.has_room(), "the larger one is not done");
+        assert_eq!(started(&mut pipeline), [1]);
+        pipeline.done(1, 1);
+        assert!(pipeline.has_room(), "answers that wait are counted by whoever holds them");
     }
 
     /// What the model knows of a command.
@@ -377,7 +403,7 @@ mod tests {
         let mut are = vec![Is::Waiting; commands.len()];
         let mut answered = 0;
         for (at, touches) in commands.iter().enumerate() {
-            pipeline.enter((*touches).clone(), at);
+            pipeline.enter((*touches).clone(), 1, at);
         }
         for left in (1..=commands.len()).rev() {
             while let Some((number, command)) = pipeline.start() {

@@ -386,12 +386,12 @@ impl Connection<'_> {
         if kind.is_answered_at_any_time() {
             return self.answer_in_turn(commands::session::run_at_any_time(kind, &command));
         }
-        let touches = kind.touches(&command);
+        let (touches, bytes) = (kind.touches(&command), command.bytes_len());
         if kind.is_about_session() {
-            return self.pipeline.enter(touches, Task::Session(kind, command));
+            return self.pipeline.enter(touches, bytes, Task::Session(kind, command));
         }
-        match self.admitted.admit(command.bytes_len()) {
-            Ok(permit) => self.pipeline.enter(touches, Task::Keys(kind, command, permit)),
+        match self.admitted.admit(bytes) {
+            Ok(permit) => self.pipeline.enter(touches, bytes, Task::Keys(kind, command, permit)),
             // In its turn: clients tell answers by their order.
             Err(full) => self.answer_in_turn(Reply::failure(&not_admitted(&full))),
         }
