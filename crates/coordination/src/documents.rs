@@ -432,9 +432,21 @@ impl ClusterWatch {
             self.watch = Some(watch);
             let Some(document) = document else { continue };
             let cluster: Cluster = decode(&path, &document.data)?;
-            if self.generation.is_none_or(|known| cluster.generation > known) {
-                self.generation = Some(cluster.generation);
-                return Ok(cluster);
+            match self.generation {
+                Some(known) if cluster.generation <= known => {
+                    if cluster.generation < known {
+                        let generation = cluster.generation.0;
+                        tracing::warn!(
+                            generation,
+                            kept = known.0,
+                            "coordination service holds an older cluster document, the newer one is kept"
+                        );
+                    }
+                }
+                _ => {
+                    self.generation = Some(cluster.generation);
+                    return Ok(cluster);
+                }
             }
         }
     }

@@ -52,6 +52,14 @@ pub enum CoordinationError {
         /// Its size in bytes.
         bytes: usize,
     },
+    /// The document may not be read or changed with the session's credentials, or without any.
+    #[error(
+        "permission denied for document {path}; use the credentials that created it, or change its ACL in ZooKeeper"
+    )]
+    PermissionDenied {
+        /// The document.
+        path: DocumentPath,
+    },
     /// The session has ended: its ephemeral documents are gone and it does nothing any more.
     #[error("the session with the coordination service has expired: open another one")]
     SessionLost,

@@ -9,10 +9,12 @@
 //! - a session may read slightly stale documents, but never goes backwards; after a watch fired it reads the change;
 //! - ephemeral documents vanish when their session ends.
 //!
-//! [`memory`] serves simulation and tests; [`embedded`] serves the processes of one machine from a directory.
+//! [`memory`] serves simulation and tests; [`embedded`] serves the processes of one machine from a directory;
+//! [`zookeeper`] serves those of many machines from a ZooKeeper ensemble.
 //! [`conformance`] is the suite that every implementation must pass; [`documents`] knows what Tontine keeps where.
 //!
-//! **Architecture Invariant:** nothing here knows requests, quorums or storage. Only `embedded` touches files.
+//! **Architecture Invariant:** nothing here knows requests, quorums or storage. Only `embedded` touches files, only
+//! `zookeeper` the network.
 
 pub mod conformance;
 pub mod documents;
@@ -22,9 +24,11 @@ pub mod memory;
 mod path;
 mod tree;
 mod watch;
+pub mod zookeeper;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -121,8 +125,12 @@ pub enum Expected {
 /// when.
 #[async_trait]
 pub trait CoordinationService: Send + Sync {
-    /// This session's id.
+    /// This session's id; 0 while it is still being opened, when it owns no document.
     fn session(&self) -> SessionId;
+
+    /// How long a session may outlive its process, when nobody closed it: its ephemeral documents stay so long. Zero
+    /// where the end of the process is the end of the session.
+    fn session_timeout(&self) -> Duration;
 
     /// Opens another session with the same service, for whoever lost this one. Nothing passes from one to the other.
     ///
@@ -191,5 +199,9 @@ pub trait CoordinationService: Send + Sync {
     async fn lost(&self);
 
     /// Ends the session: its ephemeral documents are gone when this returns `Ok`. Closing twice is harmless.
+    ///
+    /// # Errors
+    /// `SessionLost` when it had ended before, and its documents may be about to go. `Indeterminate` when the service
+    /// did not confirm it: they go at the latest when the session expires.
     async fn close(&self) -> Result<(), CoordinationError>;
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -119,6 +120,10 @@ impl Drop for MemorySession {
 impl CoordinationService for MemorySession {
     fn session(&self) -> SessionId {
         self.id
+    }
+
+    fn session_timeout(&self) -> Duration {
+        Duration::ZERO
     }
 
     async fn reopen(&self) -> Result<Arc<dyn CoordinationService>, CoordinationError> {

@@ -294,7 +294,8 @@ impl Tree {
     }
 }
 
-fn check_size(path: &DocumentPath, data: &Bytes) -> Result<(), CoordinationError> {
+/// Refuses a document over the limit.
+pub(crate) fn check_size(path: &DocumentPath, data: &Bytes) -> Result<(), CoordinationError> {
     if data.len() > DOCUMENT_BYTES_MAX {
         return Err(CoordinationError::TooLarge { path: path.clone(), bytes: data.len() });
     }

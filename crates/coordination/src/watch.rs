@@ -73,6 +73,11 @@ impl WatchTrigger {
         let _ = self.event.send(event);
     }
 
+    /// Completes when nobody waits any more.
+    pub async fn abandoned(&mut self) {
+        self.event.closed().await;
+    }
+
     /// Whether nobody waits any more.
     pub fn is_abandoned(&self) -> bool {
         self.event.is_closed()

@@ -10,6 +10,7 @@
 //! Workers share records, but neither links nor tasks.
 
 mod collecting;
+mod following;
 mod joining;
 mod liveness;
 mod numbers;
@@ -25,8 +26,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::coordinator::{Coordinator, CoordinatorOptions, Repairs};
 use client::peers::Peers;
-use coordination::documents::{self, ActiveNode, ReadError};
-use coordination::{CoordinationError, CoordinationService};
+use coordination::CoordinationService;
 use model::{Cluster, NodeId};
 use parking_lot::Mutex;
 use protocol::admission::{Admission, AdmissionLimits};
@@ -56,11 +56,9 @@ use crate::stores::{LocalStore, Stamper};
 use crate::transport::WorkerTransport;
 use crate::view::View;
 
-use self::offers::{Listening, Offers};
+use self::offers::Offers;
 pub use self::refusal::StartError;
 
-/// Pause before the coordination service is asked again after it could not be reached.
-const COORDINATION_RETRY: Duration = Duration::from_secs(1);
 /// Longest pause before requests try a node again that they could not reach; gossip ends it when the node is back.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
@@ -131,7 +129,7 @@ pub struct Node {
     ports: Ports,
     disk: Arc<dyn Disk>,
     engines: Arc<dyn Engines>,
-    /// The session now; when it ends, [`follow`] puts another in its place.
+    /// The session now; when it ends, [`following`] puts another in its place.
     coordination: Mutex<Arc<dyn CoordinationService>>,
     identity: tokio::sync::Mutex<Option<Identity>>,
     stamper: Arc<Stamper>,
@@ -184,7 +182,7 @@ impl Node {
     ) -> Result<Arc<Node>, StartError> {
         let joined = joining::join(&config, &ports, &disk, &*engines, &*coordination).await?;
         let come_back = joined.events();
-        let joining::Joined { identity, stamper, contents, replica, refill, .. } = joined;
+        let joining::Joined { identity, stamper, contents, replica, refill, registered, .. } = joined;
         let view = replica.view().clone();
         let events = Events::new(config.id, ports.entropy.next_u64(), ports.clock.clone());
         let generation = view.generation().0;
@@ -246,7 +244,11 @@ impl Node {
         node.start_handoff();
         node.start_collection();
         node.start_reaping();
-        node.ports.tasks.spawn_background(Box::pin(follow(Arc::downgrade(&node), offers)));
+        node.ports.tasks.spawn_background(Box::pin(following::follow(
+            Arc::downgrade(&node),
+            offers,
+            registered,
+        )));
         Ok(node)
     }
 
@@ -440,39 +442,6 @@ impl Node {
         self.replica.view().replace(View::new(Arc::new(cluster), stores));
     }
 
-    /// Waits for cluster documents newer than the one that the node goes by.
-    fn watch_cluster(&self) -> documents::ClusterWatch {
-        documents::watch_cluster(self.coordination.lock().clone(), Some(self.replica.view().generation()))
-    }
-
-    /// Opens another session in place of one that has ended, and registers the node under it. False when that was
-    /// not possible now; the data path goes on meanwhile.
-    async fn rejoin(&self) -> bool {
-        let ended = self.coordination.lock().clone();
-        let session = match ended.reopen().await {
-            Ok(session) => session,
-            Err(error) => {
-                tracing::warn!(%error, "coordination session not opened again");
-                return false;
-            }
-        };
-        if let Some(node) = self.replica.view().get().cluster().node(self.config.id).cloned() {
-            let active = ActiveNode { node, incarnation: self.stamper.incarnation() };
-            if let Err(error) = documents::register(&*session, &active).await {
-                // What stands in the way may be the old session, whose end takes its time.
-                tracing::warn!(%error, "node not registered again");
-                return false;
-            }
-        }
-        tracing::info!(session = %session.session(), "coordination session opened again");
-        *self.coordination.lock() = session.clone();
-        if self.stopping.load(Ordering::Relaxed) {
-            // It came too late for the stop to close it.
-            let _ = session.close().await;
-        }
-        true
-    }
-
     /// Leaves the cluster's list of active nodes, makes everything durable, and remembers a clean stop. Serving must
     /// have ended.
     ///
@@ -508,44 +477,5 @@ impl Node {
             identity.close(self.stamper.births_used(), self.ports.entropy.next_u64()).await?;
         }
         Ok(())
-    }
-}
-
-/// Follows the cluster document and the documents that peers hand over, as long as the node lives.
-async fn follow(node: Weak<Node>, mut offers: Listening) {
-    let Some(started) = node.upgrade() else { return };
-    let mut watch = started.watch_cluster();
-    let clock = started.ports.clock.clone();
-    drop(started);
-    loop {
-        let heard = {
-            let next = std::pin::pin!(watch.next());
-            let offer = std::pin::pin!(offers.heard());
-            match futures_util::future::select(next, offer).await {
-                futures_util::future::Either::Left((found, _)) => found.map(Some),
-                futures_util::future::Either::Right((true, _)) => Ok(None),
-                futures_util::future::Either::Right((false, _)) => return,
-            }
-        };
-        let Some(node) = node.upgrade() else { return };
-        match heard {
-            Ok(Some(cluster)) => node.learn(cluster).await,
-            Ok(None) => {
-                if let Some(cluster) = node.offered.take() {
-                    node.learn(cluster).await;
-                }
-            }
-            Err(_) if node.stopping.load(Ordering::Relaxed) => return,
-            Err(error) => {
-                tracing::warn!(%error, "cluster document not read");
-                let lost = matches!(error, ReadError::Coordination(CoordinationError::SessionLost));
-                if lost && node.rejoin().await {
-                    watch = node.watch_cluster();
-                    continue;
-                }
-                drop(node);
-                clock.sleep(COORDINATION_RETRY).await;
-            }
-        }
     }
 }

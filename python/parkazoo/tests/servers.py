@@ -22,6 +22,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -72,10 +73,15 @@ def cache_directory() -> Path:
     return path
 
 
+def jar_directory() -> Path:
+    """Where the jars are, or will be: another place for each list of them."""
+    version = hashlib.sha256(POM.read_bytes()).hexdigest()[:12]
+    return cache_directory() / f"zookeeper-{version}"
+
+
 def jars() -> list[Path]:
     """The server's class path, installed by Maven the first time it is asked for."""
-    version = hashlib.sha256(POM.read_bytes()).hexdigest()[:12]
-    directory = cache_directory() / f"zookeeper-{version}"
+    directory = jar_directory()
     if not directory.is_dir():
         fresh = Path(tempfile.mkdtemp(prefix="zookeeper-", dir=cache_directory()))
         command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies"]
@@ -434,4 +440,8 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 if __name__ == "__main__":
-    print(class_path())  # once, before runners that work side by side need it
+    # Installs what is missing, once, before runners that work side by side need it; with
+    # `--installed` only says where it is. The tests of crates/coordination ask so.
+    if sys.argv[1:] == ["--installed"] and not jar_directory().is_dir():
+        sys.exit(f"there are no ZooKeeper jars in {jar_directory()}")
+    print(class_path())

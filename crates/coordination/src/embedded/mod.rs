@@ -23,6 +23,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -205,6 +206,10 @@ impl EmbeddedSession {
 impl CoordinationService for EmbeddedSession {
     fn session(&self) -> SessionId {
         self.id
+    }
+
+    fn session_timeout(&self) -> Duration {
+        Duration::ZERO
     }
 
     async fn reopen(&self) -> Result<Arc<dyn CoordinationService>, CoordinationError> {

@@ -6,3 +6,4 @@ mod documents;
 mod embedded;
 mod memory;
 mod processes;
+mod zookeeper;

@@ -26,8 +26,9 @@ use crate::replica::Replica;
 use crate::stores::{LocalStore, Stamper};
 use crate::view::{CurrentView, View};
 
-/// How long the registration of this directory's last process may stand in the way: its session has not ended yet.
-const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(10);
+/// How long at least the registration of this directory's last process may stand in the way: its session has not ended
+/// yet.
+const PREDECESSOR_PATIENCE_MIN: Duration = Duration::from_secs(10);
 
 /// What a node is once it has joined.
 pub(super) struct Joined {
@@ -38,6 +39,8 @@ pub(super) struct Joined {
     pub(super) replica: Arc<Replica>,
     /// What it has lost.
     pub(super) refill: Refill,
+    /// Whether the coordination service knows that it is there.
+    pub(super) registered: bool,
     /// How it comes back.
     standing: Standing,
     /// Which of its engines were gone.
@@ -111,7 +114,7 @@ pub(super) async fn join(
     let standing = identity.settle(known, ports.clock.wall(), &replaced);
     let me = cluster.node(config.id).expect("membership was checked").clone();
     let active = ActiveNode { node: me, incarnation: identity.incarnation() };
-    register(ports, coordination, &active, identity.incarnation_before()).await?;
+    let registered = register(ports, coordination, &active, identity.incarnation_before()).await?;
     // First what is lost, then who the node is, then that it was: whatever ends in between, nothing passes for whole.
     let refill = missing(disk, engines, (config.id, &cluster), standing, &gone).await?;
     // Before its epoch, which must not be that of contents that are no part of it.
@@ -157,7 +160,19 @@ pub(super) async fn join(
         }
     }
     let replica = Arc::new(Replica::new(config.id, view, hints, epochs, ports.tasks.clone()));
-    Ok(Joined { identity, stamper, contents, replica, refill, standing, gone, back, aside, only_copies })
+    Ok(Joined {
+        identity,
+        stamper,
+        contents,
+        replica,
+        refill,
+        registered,
+        standing,
+        gone,
+        back,
+        aside,
+        only_copies,
+    })
 }
 
 /// The stores of one replica of which something lies below a directory, set aside: nobody has another copy of that.
@@ -320,17 +335,22 @@ pub(super) async fn find_cluster(
 /// Registers the node. It waits for the process before it, whose session may not have ended yet: that is known by the
 /// incarnation that this directory remembers, `before`. Anybody else who has the id keeps it: if the wait ended when
 /// such a one stops, whoever restarts it would find its id taken, by a directory that knows nothing of its records.
+///
+/// False when the service could not be asked: the node is registered later.
 pub(super) async fn register(
     ports: &Ports,
     coordination: &dyn CoordinationService,
     active: &ActiveNode,
     before: Option<u64>,
-) -> Result<(), StartError> {
-    let give_up = ports.clock.now().after(PREDECESSOR_PATIENCE);
+) -> Result<bool, StartError> {
+    // The service may notice late by half a session's time that it is over, and begins to count anew when it elects
+    // another leader.
+    let patience = PREDECESSOR_PATIENCE_MIN.max(2 * coordination.session_timeout());
+    let give_up = ports.clock.now().after(patience);
     let mut told = false;
     loop {
         match documents::register(coordination, active).await {
-            Ok(()) => return Ok(()),
+            Ok(()) => return Ok(true),
             Err(RegisterError::AlreadyActive { other: Some(other), .. })
                 if other.node == active.node
                     && Some(other.incarnation) == before
@@ -340,17 +360,21 @@ pub(super) async fn register(
                     tracing::warn!(
                         node = %active.node.id,
                         incarnation = other.incarnation,
-                        seconds_max = PREDECESSOR_PATIENCE.as_secs(),
+                        seconds_max = patience.as_secs(),
                         "waits for the registration of its last process to end"
                     );
                     told = true;
                 }
                 ports.clock.sleep(Duration::from_millis(100)).await;
             }
-            Err(RegisterError::Coordination(CoordinationError::Unavailable { .. })) => {
+            Err(RegisterError::Coordination(
+                error @ (CoordinationError::Unavailable { .. }
+                | CoordinationError::Indeterminate { .. }
+                | CoordinationError::SessionLost),
+            )) => {
                 // The data path does not need the service; whoever watches the list sees the node later.
-                tracing::warn!("coordination service unavailable, starting from the local copy");
-                return Ok(());
+                tracing::warn!(%error, "coordination service unavailable, starting from the local copy");
+                return Ok(false);
             }
             Err(error) => return Err(error.into()),
         }

@@ -41,3 +41,25 @@ async fn a_node_whose_session_ends_registers_under_another_and_goes_on_following
     cluster.nodes[0].stop().await.unwrap();
     assert!(observer.get(&active_node_path(NodeId(1))).await.is_err(), "a stopped node is not active");
 }
+
+/// A node that restarts while the whole coordination service is away serves from its own copy of the documents, and
+/// nobody would know of it if it did not register later.
+#[tokio::test]
+async fn a_node_that_starts_while_the_service_is_away_registers_once_it_is_back() {
+    let mut cluster = RunningCluster::start((1, 1), store(1, 1, 1), |_| {}).await;
+    let observer = cluster.service.open();
+    owner_after(&observer, None).await;
+    cluster.stop(0).await;
+    cluster.service.set_available(false);
+    cluster.start_again(0).await;
+    assert_eq!(cluster.nodes[0].replica().view().generation(), Generation(1), "its own copy");
+    cluster.service.set_available(true);
+    assert!(observer.get(&active_node_path(NodeId(1))).await.is_err(), "nothing has registered it so far");
+    owner_after(&observer, None).await;
+    let mut document = documents::read_cluster(&observer).await.unwrap().unwrap();
+    document.generation = Generation(2);
+    documents::publish_cluster(&observer, &document).await.unwrap();
+    while cluster.nodes[0].replica().view().generation() < Generation(2) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

@@ -1,0 +1,206 @@
+//! The life of one session: connecting, open, closed or lost.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use zookeeper_client::{Client, CreateMode, Error, SessionState, StateWatcher};
+
+use super::Shared;
+
+/// Pause after the first attempt that failed; doubled after each further one.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+
+/// Longest pause between attempts: an ensemble that is back is found within it.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Where a session is in its life. It only goes forwards.
+#[derive(Clone)]
+pub(super) enum State {
+    /// There is none yet.
+    Connecting {
+        /// Why not.
+        reason: String,
+    },
+    /// There is one; it may be without connection for a while.
+    Open {
+        /// What carries out calls.
+        client: Client,
+    },
+    /// It is being closed.
+    Closing,
+    /// There is none any more.
+    Ended {
+        /// How it ended.
+        ending: Ending,
+    },
+}
+
+/// How a session ended.
+#[derive(Clone, Debug)]
+pub(super) enum Ending {
+    /// It was closed, or never begun: it has no ephemeral documents.
+    Closed,
+    /// The ensemble ended it, or did not answer for so long that it will.
+    Lost,
+    /// It was to be closed, and the ensemble did not answer: its ephemeral documents go when it expires.
+    Unconfirmed {
+        /// What failed.
+        reason: String,
+    },
+}
+
+/// Opens the session, follows it to its end, and closes it when told to.
+pub(super) async fn run(shared: &Shared, state: &watch::Sender<State>, mut stopped: watch::Receiver<bool>) {
+    // The session's last reference says so before it goes.
+    let mut stop = std::pin::pin!(async move { drop(stopped.wait_for(|stopped| *stopped).await) });
+    let client = tokio::select! {
+        biased;
+        () = &mut stop => {
+            state.send_replace(State::Ended { ending: Ending::Closed });
+            return;
+        }
+        client = connect(shared, state) => client,
+    };
+    let watcher = client.state_watcher();
+    shared.id.store(client.session_id().0.cast_unsigned(), Ordering::Release);
+    let timeout = client.session_timeout();
+    let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+    shared.session_timeout_ms.store(timeout_ms, Ordering::Release);
+    tracing::info!(
+        session = %client.session_id(),
+        timeout_ms,
+        ensemble = %shared.options.address,
+        "coordination session opened"
+    );
+    state.send_replace(State::Open { client: client.clone() });
+    let ending = tokio::select! {
+        biased;
+        ended = follow(shared, watcher.clone(), client.clone()) => {
+            tracing::warn!(ensemble = %shared.options.address, reason = ?ended, "coordination session lost");
+            Ending::Lost
+        }
+        () = &mut stop => {
+            state.send_replace(State::Closing);
+            close(client, watcher, timeout).await
+        }
+    };
+    state.send_replace(State::Ended { ending });
+}
+
+/// Tries until there is a session whose chroot exists.
+async fn connect(shared: &Shared, state: &watch::Sender<State>) -> Client {
+    let mut pause = PAUSE_MIN;
+    loop {
+        match attempt(shared).await {
+            Ok(client) => {
+                // The chroot may be created yet. Meanwhile one session is enough.
+                while !client.state().is_terminated() {
+                    match enter(shared, client.clone()).await {
+                        Ok(client) => return client,
+                        Err(reason) => note(state, reason),
+                    }
+                    tokio::time::sleep(PAUSE_MAX).await;
+                }
+            }
+            Err(reason) => note(state, reason),
+        }
+        tokio::time::sleep(pause).await;
+        pause = PAUSE_MAX.min(2 * pause);
+    }
+}
+
+/// Says why there is no session, to callers and in the log.
+fn note(state: &watch::Sender<State>, reason: String) {
+    state.send_if_modified(|state| {
+        let news = !matches!(state, State::Connecting { reason: before } if *before == reason);
+        if news {
+            tracing::warn!(reason, "no coordination session yet");
+            *state = State::Connecting { reason };
+        }
+        news
+    });
+}
+
+/// Tries each server once.
+async fn attempt(shared: &Shared) -> Result<Client, String> {
+    let address = &shared.options.address;
+    let mut connector =
+        Client::connector().with_session_timeout(shared.options.session_timeout).with_fail_eagerly();
+    if let Some(credentials) = &shared.options.credentials {
+        connector = connector.with_auth("digest", credentials.as_bytes());
+    }
+    connector.connect(&address.servers.join(",")).await.map_err(|error| match error {
+        Error::AuthFailed => format!("{address} refused the credentials"),
+        Error::NoHosts | Error::Timeout => format!("no server of {address} opened a session"),
+        error => format!("cannot open a session with {address}: {error}"),
+    })
+}
+
+/// Takes the chroot for the root.
+async fn enter(shared: &Shared, client: Client) -> Result<Client, String> {
+    let address = &shared.options.address;
+    if address.chroot.is_root() {
+        return Ok(client);
+    }
+    let chroot = address.chroot.as_str();
+    let limit = shared.options.session_timeout;
+    if shared.options.create_chroot {
+        let persistent = CreateMode::Persistent.with_acls(shared.acls());
+        let made = tokio::time::timeout(limit, client.mkdir(chroot, &persistent)).await;
+        if let Err(error) = made.unwrap_or(Err(Error::Timeout)) {
+            return Err(format!("cannot create the chroot of {address}: {error}"));
+        }
+    } else {
+        let found = tokio::time::timeout(limit, client.check_stat(chroot)).await;
+        let failed = |error: Error| format!("cannot look at the chroot of {address}: {error}");
+        if found.unwrap_or(Err(Error::Timeout)).map_err(failed)?.is_none() {
+            return Err(format!(
+                "the chroot of {address} does not exist; correct the address, or create the cluster there with \
+                 `tontine cluster create`"
+            ));
+        }
+    }
+    client.chroot(chroot).map_err(|_| format!("the client refuses the chroot of {address}"))
+}
+
+/// Waits for the end of an open session.
+async fn follow(shared: &Shared, mut watcher: StateWatcher, client: Client) -> SessionState {
+    let mut now = client.state();
+    // From here on, this keeps no session open whose last user is gone.
+    drop(client);
+    while !now.is_terminated() {
+        now = watcher.changed().await;
+        match now {
+            SessionState::Disconnected => {
+                tracing::warn!(ensemble = %shared.options.address, "coordination connection lost");
+            }
+            SessionState::SyncConnected => {
+                tracing::info!(ensemble = %shared.options.address, "coordination connection restored");
+            }
+            _ => {}
+        }
+    }
+    now
+}
+
+/// Closes a session: the ensemble is told once nobody has a part of the client any more.
+async fn close(client: Client, mut watcher: StateWatcher, limit: Duration) -> Ending {
+    let mut now = client.state();
+    drop(client);
+    let closing = async {
+        while !now.is_terminated() {
+            now = watcher.changed().await;
+        }
+        now
+    };
+    match tokio::time::timeout(limit, closing).await {
+        Ok(SessionState::Closed) => Ending::Closed,
+        Ok(_) => Ending::Lost,
+        Err(_) => {
+            let reason = format!("the ensemble did not confirm the session's end within {limit:?}");
+            tracing::warn!(reason, "coordination session not closed");
+            Ending::Unconfirmed { reason }
+        }
+    }
+}
