@@ -115,6 +115,17 @@ impl WatchRegistry {
         }
     }
 
+    /// Whether a change of one document would fire anything.
+    pub(crate) fn concerns(&self, changed: &Event) -> bool {
+        let parent = || changed.path.parent().is_some_and(|parent| self.lists.contains_key(&parent));
+        self.documents.contains_key(&changed.path)
+            || match changed.kind {
+                EventKind::Changed | EventKind::ChildrenChanged => false,
+                EventKind::Created => parent(),
+                EventKind::Deleted => self.lists.contains_key(&changed.path) || parent(),
+            }
+    }
+
     fn fire_parent(&mut self, path: &DocumentPath) {
         if let Some(parent) = path.parent() {
             fire_all(&mut self.lists, &parent, EventKind::ChildrenChanged);
