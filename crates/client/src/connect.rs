@@ -34,12 +34,16 @@ pub struct ClientOptions {
     /// Further attempts of a request that certainly was not done and may succeed later, after pauses of 10 ms, 20 ms
     /// and so on, and none after its deadline. A write in doubt is never among them. Default: 3.
     pub retries: u32,
+    /// Whether each request begins at any of a key's replicas, drawn at random, instead of the first. It spreads the
+    /// load of a busy key, and costs space: a key's vector has an entry for each replica that has stamped a write of it.
+    /// A write with a condition begins at the first replica all the same. Default: no.
+    pub spread: bool,
 }
 
 impl Default for ClientOptions {
     fn default() -> Self {
-        let CoordinatorOptions { deadline, hedge_after } = CoordinatorOptions::default();
-        ClientOptions { name: "tontine-client".to_owned(), deadline, hedge_after, retries: 3 }
+        let CoordinatorOptions { deadline, hedge_after, spread } = CoordinatorOptions::default();
+        ClientOptions { name: "tontine-client".to_owned(), deadline, hedge_after, retries: 3, spread }
     }
 }
 
@@ -119,7 +123,8 @@ impl Client {
     fn of(cluster: Cluster, peers: Arc<Peers>, ports: Ports, options: ClientOptions) -> Client {
         peers.learn(&cluster);
         let nodes = Arc::new(Nodes { peers: peers.clone(), cluster: RwLock::new(Arc::new(cluster)) });
-        let settings = CoordinatorOptions { deadline: options.deadline, hedge_after: options.hedge_after };
+        let ClientOptions { deadline, hedge_after, spread, .. } = options;
+        let settings = CoordinatorOptions { deadline, hedge_after, spread };
         let coordinator = Coordinator::new(nodes.clone(), ports.clone(), settings);
         Client { inner: Arc::new(Inner { ports, peers, coordinator, options, nodes }) }
     }

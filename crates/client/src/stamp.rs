@@ -8,7 +8,7 @@ use model::{Generation, Moment, NodeId, PreferenceList, Value};
 use protocol::quorum::{Entry, KeyIndex, StampOptions, StampOutcome};
 use runtime::Clock;
 use smallvec::SmallVec;
-use wire::messages::{Delete, MultiPut, Put, PutEntry, Request, RequestOptions, Response};
+use wire::messages::{Condition, Delete, MultiPut, Put, PutEntry, Request, RequestOptions, Response};
 
 use crate::coordinator::{
     Answers, Errand, Scope, Stamped, Stampers, Unwritten, all, left_at, parcels, stamp,
@@ -63,7 +63,12 @@ impl Stampers for Orders<'_> {
     }
 
     fn preference(&self, scope: &Scope, key: KeyIndex) -> PreferenceList {
-        scope.preference(self.orders[key.position()].key.as_bytes())
+        let Order { key, condition, .. } = &self.orders[key.position()];
+        match condition {
+            Condition::None => self.store.client.inner.coordinator.preference(scope, key.as_bytes()),
+            // Writers that compete are judged best by the same node.
+            _ => scope.preference(key.as_bytes()),
+        }
     }
 
     fn is_suspected(&self, node: NodeId) -> bool {

@@ -88,6 +88,16 @@ impl PreferenceList {
         self
     }
 
+    /// The same nodes, with the replicas in turn from this one on, which may be any number.
+    pub fn beginning_at(mut self, replica: usize) -> Self {
+        let first = replica.checked_rem(self.replicas).unwrap_or(0);
+        self.nodes[..self.replicas].rotate_left(first);
+        if !self.near.is_empty() {
+            self.near[..self.replicas].rotate_left(first);
+        }
+        self
+    }
+
     /// Whether `fallback` is better placed than others to stand in for `replica`: it lies in the same zone, and the
     /// store cares. Both must be on the list.
     pub fn is_near(&self, fallback: NodeId, replica: NodeId) -> bool {

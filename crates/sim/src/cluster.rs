@@ -7,6 +7,9 @@
 //!
 //! Must never: reach around the ports, but to read what a node holds when all is over.
 
+mod damage;
+mod equal;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,7 +19,9 @@ use control::bootstrap::{self, Blueprint};
 use coordination::documents;
 use coordination::memory::{MemoryService, MemorySession};
 use coordination::{CoordinationService, Expected};
-use model::{Consistency, Generation, Node as Member, NodeId, Reads, Resolver, Store, StoreName, Zone};
+use model::{
+    Consistency, Generation, Moment, Node as Member, NodeId, Reads, Resolver, Store, StoreName, Zone,
+};
 use node::doors::resp::Door;
 use node::engines::{Engines, LogEngines, MemoryEngines};
 use node::{Node, NodeConfig, Worker};
@@ -34,6 +39,7 @@ use crate::history::Remains;
 use crate::network::{Host, LinkStream, STREAM_PORT, Wires};
 use crate::plant::Plant;
 use crate::swarm::{EngineKind, Setup};
+use crate::witness::{Witness, WitnessedEngines};
 
 /// The store that keeps the last write.
 pub const LAST_WRITE: &str = "default";
@@ -42,13 +48,7 @@ pub const STORES: [&str; 2] = [LAST_WRITE, siblings::STORE];
 /// The store that only Redis clients use, where there are any.
 pub const PLAIN: &str = "plain";
 const ALL_STORES: [&str; 3] = [LAST_WRITE, siblings::STORE, PLAIN];
-/// Files that say whose a directory is, or up to where deletions were forgotten. If they are damaged, the node does not
-/// start and says why (its tests are its own); a run wants all nodes to stand in the end.
-const SPARED: [&str; 4] = ["identity", "FORMAT", "LOCK", "epoch"];
-
 const CLUSTER: &str = "sim";
-/// What every value begins with.
-const VALUE: &[u8] = b"value-c";
 /// Few, so that documents stay small; several, so that keys have different replicas.
 const PARTITIONS: usize = 8;
 /// Within this time every pair of nodes compares: a short run shall see it often.
@@ -73,6 +73,9 @@ pub struct World {
     /// What was drawn.
     pub setup: Setup,
     machines: Vec<Machine>,
+    witness: Witness,
+    /// When collection epochs were written.
+    epochs: Arc<Mutex<Vec<Moment>>>,
     log: Mutex<Vec<String>>,
 }
 
@@ -126,8 +129,25 @@ impl World {
         let wires = Wires::new(executor.clone(), Dice::apart(seed, 3), setup.conditions);
         let mut dice = Dice::apart(seed, 4);
         let machines = (1..=setup.nodes).map(|id| Machine::new(NodeId(id), &executor, &mut dice)).collect();
-        let service = MemoryService::new();
-        Arc::new(World { executor, wires, service, setup, machines, log: Mutex::default() })
+        let (service, epochs) = (MemoryService::new(), Arc::new(Mutex::new(Vec::new())));
+        let (clock, written) = (executor.clone(), epochs.clone());
+        service.observe(move |path, _| {
+            if *path == documents::epochs_path() {
+                written.lock().push(clock.now());
+            }
+        });
+        let witness = Witness::default();
+        Arc::new(World { executor, wires, service, setup, machines, witness, epochs, log: Mutex::default() })
+    }
+
+    /// What the engines of all nodes have stored so far.
+    pub fn witness(&self) -> &Witness {
+        &self.witness
+    }
+
+    /// When the nodes wrote their collection epochs, so far.
+    pub fn epochs(&self) -> Vec<Moment> {
+        self.epochs.lock().clone()
     }
 
     /// All machines.
@@ -298,6 +318,8 @@ impl World {
                 Arc::new(LogEngines { disk, options, ports: ports.clone() })
             }
         };
+        let witness = self.witness.clone();
+        let engines: Arc<dyn Engines> = Arc::new(WitnessedEngines { inner: engines, witness });
         match self.setup.plant {
             Some(
                 plant @ (Plant::HoardedHints
@@ -429,107 +451,9 @@ impl World {
         Ok(remains)
     }
 
-    /// Puts an empty disk into a machine whose node does not run.
-    pub fn wipe(&self, position: usize) {
-        self.machines[position].disk.wipe();
-    }
-
-    /// A copy of a machine's disk.
-    pub fn copy(&self, position: usize) -> Vec<(String, Vec<u8>)> {
-        self.machines[position].disk.files()
-    }
-
-    /// Puts a copy in the place of the disk of a machine whose node does not run.
-    pub fn restore(&self, position: usize, copy: &[(String, Vec<u8>)]) {
-        self.wipe(position);
-        copy.iter().for_each(|(path, contents)| self.machines[position].disk.plant(path, contents));
-    }
-
-    /// Flips a bit of the last copy of these bytes on a machine's disk; false when they are not there.
-    pub fn flip(&self, position: usize, bytes: &[u8]) -> bool {
-        let disk = &self.machines[position].disk;
-        let found = disk.files().into_iter().rev().find_map(|(path, contents)| {
-            let at = contents.windows(bytes.len()).rposition(|window| window == bytes)?;
-            Some((path, at as u64))
-        });
-        found.is_some_and(|(path, at)| disk.flip_bit(&path, at, 3))
-    }
-
-    /// Flips a bit that was synced, in any of a machine's files but those that say whose they are; every second time
-    /// in the last value that a file holds, so that records that matter are struck as often as dead ones.
-    pub fn flip_somewhere(&self, position: usize, dice: &mut Dice) {
-        let machine = &self.machines[position];
-        let spared = |path: &str| SPARED.iter().any(|name| path.rsplit('/').next() == Some(name));
-        let mut files = machine.disk.files();
-        files.retain_mut(|(path, contents)| {
-            contents.truncate(machine.disk.synced_bytes(path) as usize);
-            !spared(path) && !contents.is_empty()
-        });
-        let in_a_value = dice.chance(500);
-        let mut places: Vec<(usize, usize)> = Vec::new();
-        for (number, (_, contents)) in files.iter().enumerate() {
-            let value = contents.windows(VALUE.len()).rposition(|bytes| bytes == VALUE);
-            places.extend(value.filter(|_| in_a_value).map(|at| (number, at + dice.below(8) as usize)));
-        }
-        let (number, at) = match places.is_empty() {
-            false => *dice.pick(&places),
-            true => {
-                let all = files.iter().map(|(_, contents)| contents.len()).sum::<usize>();
-                let mut at = dice.below(all as u64) as usize;
-                let Some(number) = files.iter().position(|(_, contents)| {
-                    let here = at < contents.len();
-                    at -= if here { 0 } else { contents.len() };
-                    here
-                }) else {
-                    return;
-                };
-                (number, at)
-            }
-        };
-        let path = &files[number].0;
-        if machine.disk.flip_bit(path, at as u64, dice.below(8) as u8) {
-            self.executor.note(17, model::Token::of(path.as_bytes()).0 ^ at as u64);
-            self.tell(format!("{}: a bit of {path} flips, in byte {at}", machine.id));
-        }
-    }
-
     /// Times that reads found nothing in memory and were begun again elsewhere.
     pub fn refused_reads(&self) -> u64 {
         self.machines.iter().map(|machine| machine.disk.refused_reads()).sum()
-    }
-
-    /// Says of each node what it noticed of flipped bits since its last start.
-    pub fn tell_of_damage(&self) {
-        for (position, machine) in self.machines.iter().enumerate() {
-            let Some(node) = self.node(position) else { continue };
-            let status = node.antientropy().status();
-            let trees = status["trees"].as_array().into_iter().flatten();
-            let repaired: u64 = trees.filter_map(|trees| trees["repaired_records_total"].as_u64()).sum();
-            let (found, hints) =
-                (&status["scrub"]["corrupt_records_total"], node.replica().hints().damaged());
-            self.tell(format!(
-                "{}: the scrub found {found} corrupt records, {repaired} were repaired, {hints} hints forgotten",
-                machine.id
-            ));
-        }
-    }
-
-    /// Why the replicas are not equal yet; `None` when every key is held alike by all its replicas and all trees agree
-    /// with each other. All nodes must be up.
-    pub fn difference(&self, keys: &[Bytes]) -> Option<String> {
-        for store in self.stores() {
-            for key in keys {
-                let remains = match self.remains(store, key) {
-                    Ok(remains) => remains,
-                    Err(reason) => return Some(reason),
-                };
-                if let Some(pair) = remains.replicas.windows(2).find(|pair| pair[0].1 != pair[1].1) {
-                    let (name, key) = (&pair[0].0, String::from_utf8_lossy(key));
-                    return Some(format!("{store}/{key}: {name} and {} hold different versions", pair[1].0));
-                }
-            }
-        }
-        None
     }
 
     /// The node on a machine, while it runs.

@@ -1,10 +1,13 @@
 //! What clients asked, when, and what they heard, in virtual time.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use model::{Context, Dot, Moment, NodeId, VersionSet};
 use parking_lot::Mutex;
+
+use crate::witness::Events;
 
 /// An operation's number in its history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -105,12 +108,33 @@ impl Operation {
 pub struct History {
     /// The operations; their ids are positions.
     pub operations: Vec<Operation>,
+    /// When the cluster's collection epochs were written, in order. A round writes them twice before any node forgets:
+    /// as it opens its epoch, and as it completes it.
+    pub epochs: Vec<Moment>,
+    /// Which events the values are that any replica has stored.
+    pub witnessed: Events,
 }
 
 impl History {
     /// The operation with this id.
     pub fn operation(&self, id: OperationId) -> &Operation {
         &self.operations[id.0]
+    }
+
+    /// Whether a whole collection round may lie between the two moments: only then can what was gone at `from` be
+    /// forgotten by `to`.
+    pub fn may_be_collected(&self, from: Moment, to: Moment) -> bool {
+        let first = self.epochs.partition_point(|&moment| moment < from);
+        self.epochs.get(first + 1).is_some_and(|&completed| completed <= to)
+    }
+
+    /// The operations on each key of each store, in the order in which they were asked.
+    pub fn by_key(&self) -> BTreeMap<(&'static str, Bytes), Vec<OperationId>> {
+        let mut keys: BTreeMap<_, Vec<OperationId>> = BTreeMap::new();
+        for (id, operation) in self.all() {
+            keys.entry((operation.store, operation.key.clone())).or_default().push(id);
+        }
+        keys
     }
 
     /// All operations with their ids.

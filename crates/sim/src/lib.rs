@@ -1,7 +1,7 @@
 //! A whole cluster in one thread: network, time, disks, faults, checkers.
 //!
 //! In reading order: [`dice`], [`executor`], [`network`] and [`disk`] are the world; [`cluster`] puts real nodes and
-//! real clients into it; [`nemesis`] does them harm; [`workload`] and [`redis`] keep the clients busy and write the
+//! real clients into it; [`witness`] sees what engines store; [`nemesis`] does them harm; [`workload`] and [`redis`] keep the clients busy and write the
 //! [`history`];
 //! [`check`] judges it. [`swarm`] draws all of this from one seed, and [`run`] plays it.
 //!
@@ -20,4 +20,5 @@ pub mod plant;
 pub mod redis;
 pub mod run;
 pub mod swarm;
+pub mod witness;
 pub mod workload;

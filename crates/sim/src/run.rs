@@ -8,6 +8,7 @@ use model::{Moment, NodeId};
 use parking_lot::Mutex;
 use runtime::BoxFuture;
 
+use crate::check::reads::Pairs;
 use crate::check::{self, Violation};
 use crate::cluster::World;
 use crate::dice::Dice;
@@ -52,6 +53,8 @@ pub struct Report {
     pub frames: u64,
     /// Reads that were begun again because they would have held up a worker.
     pub refused_reads: u64,
+    /// How many reads were judged.
+    pub pairs: Pairs,
     /// Polls of tasks.
     pub steps: u64,
 }
@@ -108,9 +111,10 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
     world.executor.spawn(operator, Box::pin(conductor));
     let ended = world.executor.run(&done, Moment::default().after(LIMIT));
 
-    let history = recorder.history();
+    let history =
+        History { epochs: world.epochs(), witnessed: world.witness().events(), ..recorder.history() };
     let Found { remains, hints, wrong, unequal, left } = std::mem::take(&mut *found.lock());
-    let mut violations = check::all(&history, &remains, setup.rules());
+    let (mut violations, pairs) = check::all(&history, &remains, setup.rules());
     violations.extend(unequal.map(|detail| Violation { invariant: 2, detail }));
     violations.extend(left);
     violations.extend(check::drained::check(&hints));
@@ -127,6 +131,7 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
         lasted: world.executor.now().since(Moment::default()),
         frames: world.wires.frames(),
         refused_reads: world.refused_reads(),
+        pairs,
         steps: world.executor.steps(),
     };
     world.end();

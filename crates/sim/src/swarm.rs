@@ -226,6 +226,12 @@ impl Setup {
         }
     }
 
+    /// How far a clock may be from the true time: by its skew, and a second for its drift.
+    fn clock_error(&self) -> Duration {
+        let jumps = self.faults.contains(&Fault::ClockJump);
+        Duration::from_secs(if jumps { 300 + 1 } else { 5 + 1 })
+    }
+
     /// Whether what has expired must be gone at the end.
     pub fn reaps(&self) -> bool {
         self.expiring > 0 && self.expiry_margin <= EXPIRY_MARGIN
@@ -353,6 +359,7 @@ impl Setup {
             reads_monotonic: self.monotonic
                 && !losses
                 && !self.faults.iter().any(|&fault| Setup::takes_unacknowledged(fault)),
+            reaped_after: self.expiry_margin.saturating_sub(2 * self.clock_error()),
         }
     }
 }

@@ -87,7 +87,9 @@ impl Worker {
         let first = self.dice.below(addresses.len() as u64) as usize;
         addresses.rotate_left(first);
         loop {
+            let spread = Dice::apart(self.world.setup.seed, 3000 + u64::from(self.number)).chance(500);
             let options = ClientOptions {
+                spread,
                 name: format!("c{}", self.number),
                 deadline: self.world.setup.deadline,
                 ..ClientOptions::default()

@@ -52,7 +52,7 @@ impl Coordinator {
         options: &RequestOptions,
         deadline: Moment,
     ) -> Drive<GetJob> {
-        let preference = scope.preference(&key);
+        let preference = self.preference(&scope, &key);
         let suspected = self.suspected(&preference);
         let now = self.ports.clock.now();
         self.laggards.begin(1);

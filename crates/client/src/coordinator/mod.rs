@@ -104,11 +104,13 @@ pub struct CoordinatorOptions {
     pub deadline: Duration,
     /// How long a node may take before another one is brought in. Default: [`HEDGE_AFTER_DEFAULT`].
     pub hedge_after: Duration,
+    /// Whether a request begins at any of a key's replicas, drawn for each, instead of the first. Default: no.
+    pub spread: bool,
 }
 
 impl Default for CoordinatorOptions {
     fn default() -> Self {
-        CoordinatorOptions { deadline: DEADLINE_DEFAULT, hedge_after: HEDGE_AFTER_DEFAULT }
+        CoordinatorOptions { deadline: DEADLINE_DEFAULT, hedge_after: HEDGE_AFTER_DEFAULT, spread: false }
     }
 }
 
@@ -147,6 +149,15 @@ impl Coordinator {
     /// The nodes that it reaches.
     pub fn replicas(&self) -> &Arc<dyn Replicas> {
         &self.replicas
+    }
+
+    /// Who should hold the key, in the order in which to ask.
+    pub(crate) fn preference(&self, scope: &Scope, key: &[u8]) -> PreferenceList {
+        let preference = scope.preference(key);
+        match self.options.spread {
+            true => preference.beginning_at(self.ports.entropy.next_u64() as u32 as usize),
+            false => preference,
+        }
     }
 
     /// When a request that starts now must be answered.

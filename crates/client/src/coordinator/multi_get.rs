@@ -94,7 +94,7 @@ impl Coordinator {
         deadline: Moment,
         bytes_max: usize,
     ) -> Drive<MultiGetJob> {
-        let preferences: Vec<PreferenceList> = keys.iter().map(|key| scope.preference(key)).collect();
+        let preferences: Vec<PreferenceList> = keys.iter().map(|key| self.preference(&scope, key)).collect();
         let suspected = self.suspected_of_all(&scope);
         let quorum = self.quorum_options(&scope, options, Direction::Read, deadline);
         let (own, now) = (self.replicas.own(), self.ports.clock.now());

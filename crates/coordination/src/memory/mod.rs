@@ -32,9 +32,13 @@ pub struct MemoryService {
     shared: Arc<Mutex<Shared>>,
 }
 
+/// Told of each document that is created or set, with its content.
+type Observer = Box<dyn Fn(&DocumentPath, &Bytes) + Send>;
+
 struct Shared {
     tree: Tree,
     available: bool,
+    observer: Option<Observer>,
     dice: Dice,
     sessions: BTreeMap<SessionId, Session>,
 }
@@ -79,8 +83,13 @@ impl Default for MemoryService {
 impl MemoryService {
     /// An empty tree.
     pub fn new() -> MemoryService {
-        let shared =
-            Shared { tree: Tree::new(), available: true, dice: Dice::default(), sessions: BTreeMap::new() };
+        let shared = Shared {
+            tree: Tree::new(),
+            available: true,
+            observer: None,
+            dice: Dice::default(),
+            sessions: BTreeMap::new(),
+        };
         MemoryService { shared: Arc::new(Mutex::new(shared)) }
     }
 
@@ -115,6 +124,12 @@ impl MemoryService {
     /// meantime kills it.
     pub fn set_available(&self, available: bool) {
         self.shared.lock().available = available;
+    }
+
+    /// Tells `observer` of each document that is created or set from now on, at that moment, for tests that judge what
+    /// others write. It must not call the service.
+    pub fn observe(&self, observer: impl Fn(&DocumentPath, &Bytes) + Send + 'static) {
+        self.shared.lock().observer = Some(Box::new(observer));
     }
 }
 
@@ -173,6 +188,11 @@ impl Shared {
 
     /// Applies a change. Sessions see it now or later; at once, when it fires a watch of theirs.
     fn change(&mut self, change: &Change) {
+        if let (Some(observer), Change::Created { path, data, .. } | Change::Set { path, data }) =
+            (&self.observer, change)
+        {
+            observer(path, data);
+        }
         let mut events: Vec<Event> = Vec::new();
         self.tree.apply(change, &mut events);
         let behind_max = self.dice.faults.behind_max;

@@ -153,6 +153,15 @@ fn proximity_keeps_a_stand_in_within_the_zone_of_the_replica() {
                 assert_eq!(list.is_near(fallback, replica), zone(fallback) == zone(replica));
             }
         }
+        for first in 0..4 {
+            let turned = list.clone().beginning_at(first);
+            assert_eq!(turned.replicas()[0], list.replicas()[first % 2]);
+            assert_eq!(turned.fallbacks(), list.fallbacks());
+            let near = |list: &model::PreferenceList| {
+                list.replicas().iter().filter(|&&replica| list.is_near(list.fallbacks()[0], replica)).count()
+            };
+            assert_eq!((near(&turned), turned.is_near(list.fallbacks()[0], list.replicas()[0])), (1, true));
+        }
     }
     let (cluster, store) = zoned(FallbackOrder::Consistent);
     let list = cluster.route(&store, Key::new("k").unwrap().token()).1;

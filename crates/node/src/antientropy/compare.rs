@@ -93,6 +93,11 @@ type Steady<'a> = (Locked<'a>, RangeInclusive<Token>, Walked);
 type Choose<'c> = &'c dyn Fn(&mut Tree, u64) -> Option<(RangeInclusive<Token>, u8)>;
 
 impl LocalStore {
+    /// The sum over a partition's records in the hash tree; `None` while the tree is doubtful, and where none is kept.
+    pub fn tree_sum(&self, partition: PartitionId) -> Option<Digest> {
+        self.trees().look(partition, |tree| tree.sum()).flatten()
+    }
+
     /// The hash trees.
     pub(crate) fn trees(&self) -> &Trees {
         self.shared_trees()

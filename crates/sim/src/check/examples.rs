@@ -1,5 +1,7 @@
 //! Histories told by hand, for the judges' own tests. Time goes on by one microsecond with each line.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use model::{Actor, Context, Dot, Moment, NodeId, Timestamp, Value, Vector, Version, VersionSet};
 
@@ -8,14 +10,27 @@ use crate::history::{Action, Basis, History, Operation, OperationId, Outcome, Re
 
 /// N=3, R=2, W=2, no losses.
 pub(crate) fn rules() -> Rules {
-    Rules { writes_required: 2, copies_kept: true, quorums_meet: true, reads_monotonic: false }
+    Rules {
+        writes_required: 2,
+        copies_kept: true,
+        quorums_meet: true,
+        reads_monotonic: false,
+        reaped_after: Duration::ZERO,
+    }
 }
 
 /// One client, one key.
-#[derive(Default)]
 pub(crate) struct Story {
     pub(crate) history: History,
-    now: Moment,
+    /// The store of all that is told.
+    pub(crate) store: &'static str,
+    pub(crate) now: Moment,
+}
+
+impl Default for Story {
+    fn default() -> Story {
+        Story { history: History::default(), store: super::siblings::STORE, now: Moment::default() }
+    }
 }
 
 impl Story {
@@ -55,6 +70,23 @@ impl Story {
         };
         self.end(id, Outcome::Written { dot, context, acks: 2, sloppy: false });
         dot
+    }
+
+    /// Acknowledged with this timestamp, knowing nothing but itself.
+    pub(crate) fn stamped(&mut self, id: OperationId, node: u32, timestamp: u64) -> Dot {
+        let dot = Story::dot(node, 1);
+        let vector = Vector::from_entries([(dot.actor, dot.count)]);
+        let context = Context { vector, timestamp: Timestamp(timestamp) };
+        self.end(id, Outcome::Written { dot, context, acks: 2, sloppy: false });
+        dot
+    }
+
+    /// A whole collection round.
+    pub(crate) fn collected(&mut self) {
+        for _ in 0..2 {
+            let written = self.tick();
+            self.history.epochs.push(written);
+        }
     }
 
     pub(crate) fn acknowledged(&mut self, id: OperationId) {
@@ -116,7 +148,7 @@ impl Story {
         let invoked = self.tick();
         self.history.operations.push(Operation {
             client: 1,
-            store: super::siblings::STORE,
+            store: self.store,
             key: Bytes::from("k"),
             action,
             basis,

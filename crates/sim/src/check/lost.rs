@@ -2,11 +2,12 @@
 //!
 //! At the end every acknowledged write is held, or something that replaced it is, by as many replicas as the
 //! acknowledgement promised (a hint counts for the replica that it will be delivered to); by one, where the run's
-//! faults may have taken copies away. A write that a deletion may have taken along is let go: see [`deleted`].
+//! faults may have taken copies away. A write that a deletion may have taken along is let go: see [`super::forgotten`].
 
 use model::{Dot, Moment, VersionSet};
 
-use super::{Rules, Violation, deleted, name};
+use super::forgotten::Forgetting;
+use super::{Attribution, Rules, Violation, name};
 use crate::history::{History, Outcome, Remains};
 
 /// By now everything has expired that ever will.
@@ -14,10 +15,12 @@ const THE_END: Moment = Moment { nanos: u64::MAX };
 
 /// Checks what the nodes hold against what clients were told.
 pub fn check(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violation> {
+    let known = Attribution::new(history, remains);
+    let forgetting = Forgetting::new(history, &known, rules.reaped_after);
     let mut violations = Vec::new();
     for (id, operation) in history.all() {
         let Outcome::Written { dot, .. } = operation.outcome else { continue };
-        if deleted::may_be_forgotten(history, operation, THE_END) {
+        if forgetting.taker(id, THE_END).is_some() {
             continue;
         }
         let Some(held) =

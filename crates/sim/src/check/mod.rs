@@ -10,6 +10,7 @@
 pub mod deleted;
 pub mod drained;
 pub mod expired;
+mod forgotten;
 pub mod lost;
 pub mod plain;
 pub mod reads;
@@ -18,9 +19,10 @@ pub mod values;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use bytes::Bytes;
-use model::{Dot, Value, VersionSet};
+use model::{Dot, Timestamp, Value, VersionSet};
 
 use crate::history::{Action, History, OperationId, Outcome, Remains};
 
@@ -50,18 +52,21 @@ pub struct Rules {
     pub quorums_meet: bool,
     /// Whether the stores promise reads that never go backwards, and no fault took away what was shown.
     pub reads_monotonic: bool,
+    /// No node reaps a value sooner than so long after it may read as absent: what it waits, less what clocks differ.
+    pub reaped_after: Duration,
 }
 
-/// All invariants.
-pub fn all(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violation> {
+/// All invariants; and how many reads were judged.
+pub fn all(history: &History, remains: &[Remains], rules: Rules) -> (Vec<Violation>, reads::Pairs) {
     let mut violations = values::check(history, remains);
     violations.extend(lost::check(history, remains, rules));
     violations.extend(deleted::check(history, remains, rules));
     violations.extend(expired::check(history, remains));
     violations.extend(siblings::check(history, remains));
-    violations.extend(reads::check(history, rules));
+    let (missed, pairs) = reads::check(history, remains, rules);
+    violations.extend(missed);
     violations.extend(plain::check(history, remains, rules));
-    violations
+    (violations, pairs)
 }
 
 /// A key of a store.
@@ -70,8 +75,9 @@ pub(crate) type StoreKey = (&'static str, Bytes);
 /// Which operation an event or a value is.
 #[derive(Debug, Default)]
 pub(crate) struct Attribution {
-    values: BTreeMap<(StoreKey, Bytes), OperationId>,
-    dots: BTreeMap<(StoreKey, Dot), OperationId>,
+    values: BTreeMap<StoreKey, BTreeMap<Bytes, OperationId>>,
+    dots: BTreeMap<StoreKey, BTreeMap<Dot, OperationId>>,
+    events: BTreeMap<OperationId, (Dot, Timestamp)>,
 }
 
 impl Attribution {
@@ -81,43 +87,50 @@ impl Attribution {
         for (id, operation) in history.all() {
             let place = (operation.store, operation.key.clone());
             if let Action::Put(value) = &operation.action {
-                known.values.insert((place.clone(), value.clone()), id);
+                known.values.entry(place.clone()).or_default().insert(value.clone(), id);
+                if let Some(&(dot, timestamp)) = history.witnessed.get(value) {
+                    known.learn(&place, dot, timestamp, id);
+                }
             }
-            if let Outcome::Written { dot, .. } = operation.outcome {
-                known.dots.insert((place, dot), id);
+            if let Outcome::Written { dot, context, .. } = &operation.outcome {
+                known.learn(&place, *dot, context.timestamp, id);
             }
         }
         for (place, set) in sets(history, remains) {
             for version in set.versions() {
-                if let Value::Present(value) = &version.value
-                    && let Some(&id) = known.values.get(&(place.clone(), value.clone()))
-                {
-                    known.dots.entry((place.clone(), version.dot)).or_insert(id);
+                let Value::Present(value) = &version.value else { continue };
+                if let Some(id) = known.of_value(&place, value) {
+                    known.learn(&place, version.dot, version.timestamp, id);
                 }
             }
         }
         known
     }
 
+    fn learn(&mut self, place: &StoreKey, dot: Dot, timestamp: Timestamp, write: OperationId) {
+        self.dots.entry(place.clone()).or_default().entry(dot).or_insert(write);
+        self.events.entry(write).or_insert((dot, timestamp));
+    }
+
     /// The put that wrote this value.
     pub(crate) fn of_value(&self, place: &StoreKey, value: &Bytes) -> Option<OperationId> {
-        self.values.get(&(place.clone(), value.clone())).copied()
+        self.values.get(place)?.get(value).copied()
     }
 
     /// The write that this event is, if it is known.
     pub(crate) fn of_dot(&self, place: &StoreKey, dot: Dot) -> Option<OperationId> {
-        self.dots.get(&(place.clone(), dot)).copied()
+        self.dots.get(place)?.get(&dot).copied()
     }
 
-    /// The event that this write is, if it is known.
-    pub(crate) fn of_write(&self, place: &StoreKey, write: OperationId) -> Option<Dot> {
-        self.dots_of(place).find(|(_, id)| *id == write).map(|(dot, _)| dot)
+    /// The event that this write is, if it is known, with its timestamp. Where siblings are kept, the timestamp may be
+    /// that of what the write has seen.
+    pub(crate) fn event(&self, write: OperationId) -> Option<(Dot, Timestamp)> {
+        self.events.get(&write).copied()
     }
 
     /// All known events of one key.
     pub(crate) fn dots_of<'a>(&'a self, place: &StoreKey) -> impl Iterator<Item = (Dot, OperationId)> + 'a {
-        let place = place.clone();
-        self.dots.iter().filter(move |((at, _), _)| *at == place).map(|((_, dot), id)| (*dot, *id))
+        self.dots.get(place).into_iter().flatten().map(|(dot, id)| (*dot, *id))
     }
 }
 

@@ -95,6 +95,7 @@ fn planted_bugs_are_caught_also_where_only_redis_clients_are_at_work() {
     for (plant, words) in [
         (Plant::ForgetfulEngine, "was acknowledged, but"),
         (Plant::ForgetfulEngine, "was shown nothing"),
+        (Plant::StaleEngine, "though the later"),
         (Plant::TamperingNetwork, "was never written"),
     ] {
         let plain = |seed| Setup { clients: 0, redis_clients: 3, ..Setup::planted(seed, plant) };

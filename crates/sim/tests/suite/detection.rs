@@ -74,7 +74,7 @@ fn play(seed: u64, loss_per_mille: u64, scenario: impl FnOnce(Arc<World>) -> Box
     world.executor.run(&done, Moment::default().after(LIMIT)).unwrap_or_else(|halt| {
         panic!("{halt:?}\n{}", world.log().join("\n"));
     });
-    let violations = check::all(&recorder.history(), &remains.lock(), world.setup.rules());
+    let (violations, _) = check::all(&recorder.history(), &remains.lock(), world.setup.rules());
     assert!(violations.is_empty(), "{violations:?}");
     world.end();
 }

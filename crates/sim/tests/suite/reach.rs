@@ -1,12 +1,15 @@
 //! Coordinators that clients reach and others do not hear, and coordinators that stop.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use client::PutOptions;
+use client::{Client, ClientOptions, PutOptions};
 use model::NodeId;
 use protocol::gossip::State;
 use sim::cluster::{LAST_WRITE, World};
 use sim::network::Host;
+use wire::messages::Condition;
 
 use crate::stage::{equal, keys, play, put_all, setup, until};
 
@@ -67,4 +70,27 @@ fn a_target_that_falls_silent_under_a_batch_of_hints_has_failed_it_and_gets_all_
         until(&world, "all hints have arrived", || waiting(&world) == 0).await;
         equal(&world, &keys).await;
     });
+}
+
+/// Which node stamps shows in the dots.
+#[test]
+fn a_client_that_spreads_begins_at_every_replica_but_for_writes_with_a_condition() {
+    for (spread, condition, stampers) in
+        [(true, Condition::None, 3), (true, Condition::IfPresent, 1), (false, Condition::None, 1)]
+    {
+        play(setup(41), move |world, _| async move {
+            let ports = world.ports(Host(102), world.executor.process(), Arc::default());
+            let options = ClientOptions { spread, ..ClientOptions::default() };
+            let client =
+                Client::connect(&world.addresses(), ports, options).await.expect("nothing is in the way");
+            let store = client.store(LAST_WRITE).expect("the cluster has it");
+            store.put("key", "first", PutOptions::default()).await.expect("all nodes are up");
+            let mut stamped = BTreeSet::new();
+            for _ in 0..30 {
+                let options = PutOptions { condition, ..PutOptions::default() };
+                stamped.insert(store.put("key", "value", options).await.expect("it is there").dot.actor.node);
+            }
+            assert_eq!(stamped.len(), stampers, "{spread}, {condition:?}: {stamped:?}");
+        });
+    }
 }

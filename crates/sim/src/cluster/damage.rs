@@ -1,0 +1,92 @@
+//! What is done to the disks of machines behind their nodes' backs.
+
+use super::World;
+use crate::dice::Dice;
+
+/// Files that say whose a directory is, or up to where deletions were forgotten. If they are damaged, the node does not
+/// start and says why (its tests are its own); a run wants all nodes to stand in the end.
+const SPARED: [&str; 4] = ["identity", "FORMAT", "LOCK", "epoch"];
+/// What every value begins with.
+const VALUE: &[u8] = b"value-c";
+
+impl World {
+    /// Puts an empty disk into a machine whose node does not run.
+    pub fn wipe(&self, position: usize) {
+        self.machines[position].disk.wipe();
+    }
+
+    /// A copy of a machine's disk.
+    pub fn copy(&self, position: usize) -> Vec<(String, Vec<u8>)> {
+        self.machines[position].disk.files()
+    }
+
+    /// Puts a copy in the place of the disk of a machine whose node does not run.
+    pub fn restore(&self, position: usize, copy: &[(String, Vec<u8>)]) {
+        self.wipe(position);
+        copy.iter().for_each(|(path, contents)| self.machines[position].disk.plant(path, contents));
+    }
+
+    /// Flips a bit of the last copy of these bytes on a machine's disk; false when they are not there.
+    pub fn flip(&self, position: usize, bytes: &[u8]) -> bool {
+        let disk = &self.machines[position].disk;
+        let found = disk.files().into_iter().rev().find_map(|(path, contents)| {
+            let at = contents.windows(bytes.len()).rposition(|window| window == bytes)?;
+            Some((path, at as u64))
+        });
+        found.is_some_and(|(path, at)| disk.flip_bit(&path, at, 3))
+    }
+
+    /// Flips a bit that was synced, in any of a machine's files but those that say whose they are; every second time
+    /// in the last value that a file holds, so that records that matter are struck as often as dead ones.
+    pub fn flip_somewhere(&self, position: usize, dice: &mut Dice) {
+        let machine = &self.machines[position];
+        let spared = |path: &str| SPARED.iter().any(|name| path.rsplit('/').next() == Some(name));
+        let mut files = machine.disk.files();
+        files.retain_mut(|(path, contents)| {
+            contents.truncate(machine.disk.synced_bytes(path) as usize);
+            !spared(path) && !contents.is_empty()
+        });
+        let in_a_value = dice.chance(500);
+        let mut places: Vec<(usize, usize)> = Vec::new();
+        for (number, (_, contents)) in files.iter().enumerate() {
+            let value = contents.windows(VALUE.len()).rposition(|bytes| bytes == VALUE);
+            places.extend(value.filter(|_| in_a_value).map(|at| (number, at + dice.below(8) as usize)));
+        }
+        let (number, at) = match places.is_empty() {
+            false => *dice.pick(&places),
+            true => {
+                let all = files.iter().map(|(_, contents)| contents.len()).sum::<usize>();
+                let mut at = dice.below(all as u64) as usize;
+                let Some(number) = files.iter().position(|(_, contents)| {
+                    let here = at < contents.len();
+                    at -= if here { 0 } else { contents.len() };
+                    here
+                }) else {
+                    return;
+                };
+                (number, at)
+            }
+        };
+        let path = &files[number].0;
+        if machine.disk.flip_bit(path, at as u64, dice.below(8) as u8) {
+            self.executor.note(17, model::Token::of(path.as_bytes()).0 ^ at as u64);
+            self.tell(format!("{}: a bit of {path} flips, in byte {at}", machine.id));
+        }
+    }
+
+    /// Says of each node what it noticed of flipped bits since its last start.
+    pub fn tell_of_damage(&self) {
+        for (position, machine) in self.machines.iter().enumerate() {
+            let Some(node) = self.node(position) else { continue };
+            let status = node.antientropy().status();
+            let trees = status["trees"].as_array().into_iter().flatten();
+            let repaired: u64 = trees.filter_map(|trees| trees["repaired_records_total"].as_u64()).sum();
+            let (found, hints) =
+                (&status["scrub"]["corrupt_records_total"], node.replica().hints().damaged());
+            self.tell(format!(
+                "{}: the scrub found {found} corrupt records, {repaired} were repaired, {hints} hints forgotten",
+                machine.id
+            ));
+        }
+    }
+}
