@@ -38,10 +38,10 @@ def process_of(cluster: TontineCluster, node: int) -> int:
 
 
 def restart_command(cluster: TontineCluster, node: int) -> list[str]:
-    """The command that `tontine dev` names when a node has ended."""
+    """The command that `tontine dev` names when a node has exited."""
     deadline = time.monotonic() + RESTART_SECONDS_MAX
     while True:
-        found = re.search(rf"node {node} has ended .*\n +(.+)", cluster.log())
+        found = re.search(rf"node {node} has exited .*\n +(.+)", cluster.log())
         if found:
             return shlex.split(found[1])
         assert time.monotonic() < deadline, cluster.log()

@@ -11,6 +11,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 use crate::failure::{self, CliError};
+use crate::mistakes;
 use crate::output::Format;
 use crate::shared::Shared;
 
@@ -32,26 +33,31 @@ pub(crate) fn read<Arguments: CommandLine>(
 ) -> Result<Arguments, ExitCode> {
     let words: Vec<OsString> = words.into_iter().collect();
     let refused = |error: clap::Error| {
-        let answers = [ErrorKind::DisplayHelp, ErrorKind::DisplayVersion];
-        if answers.contains(&error.kind()) || !wants_json(&words) {
+        // Who types the program's name alone wants its help.
+        let is_bare = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand && words.len() == 1;
+        if is_answer(&error) || is_bare {
             // Only a closed terminal can refuse; there is nobody left to tell.
-            let _ = if answers.contains(&error.kind()) {
-                error.print()
-            } else {
-                let text = error.render().to_string();
-                // One prefix for every error, whoever finds it.
-                say!("tontine: {}", text.trim_start_matches("error: ").trim_end());
-                Ok(())
-            };
+            let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
+        if let Some(message) = mistakes::explained(&error, &command::<Arguments>(), &words) {
+            let format = if wants_json(&words) { Format::Json } else { Format::Text };
+            return failure::report(format, &CliError::Usage(message));
+        }
         let message = error.render().to_string();
+        let message = message.trim_start_matches("error: ").trim_end();
+        if !wants_json(&words) {
+            // One prefix for every error, whoever finds it.
+            say!("tontine: {message}");
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
         // What comes after a blank line is about help, for people.
-        let message = message.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+        let message = message.split("\n\n").next().unwrap_or_default();
         failure::report(Format::Json, &CliError::Usage(message.trim_end().to_owned()))
     };
     let matches = match command::<Arguments>().try_get_matches_from(&words) {
         Ok(matches) => matches,
+        Err(error) if is_answer(&error) => return Err(refused(error)),
         // What the environment says counts as typed when a mistake is explained, and seems to be required.
         Err(error) => {
             let bare = typed_only(command::<Arguments>()).try_get_matches_from(&words);
@@ -67,9 +73,14 @@ pub(crate) fn read<Arguments: CommandLine>(
     }
 }
 
+/// Whether somebody asked for it.
+fn is_answer(error: &clap::Error) -> bool {
+    [ErrorKind::DisplayHelp, ErrorKind::DisplayVersion].contains(&error.kind())
+}
+
 /// All commands, each with the options of every command that it has a use for: its help names no others.
 pub(crate) fn command<Arguments: CommandLine>() -> clap::Command {
-    let command = Arguments::command();
+    let command = negative_numbers(Arguments::command());
     let global: Vec<clap::Arg> = command.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect();
     without_useless::<Arguments>(command, &global, "")
 }
@@ -92,6 +103,15 @@ fn without_useless<Arguments: CommandLine>(
             without_useless::<Arguments>(below, global, &path)
         })
     })
+}
+
+/// A negative number is the value of the option before it, and never an option, so that the option can refuse it.
+fn negative_numbers(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|argument| {
+        let takes_value = !argument.is_positional() && argument.get_action().takes_values();
+        if takes_value { argument.allow_negative_numbers(true) } else { argument }
+    });
+    command.mut_subcommands(negative_numbers)
 }
 
 /// The command line without what the environment says.

@@ -35,8 +35,11 @@ Start here:
   tontine put greeting hello   in another terminal
   tontine get greeting
 
-Exit status: 0 done; 1 no (not found, condition not met, something is wrong with the cluster); 2 failed, or called
-wrongly; 3 unknown (a write that may or may not have happened: read before writing again)."
+Exit status:
+  0  done
+  1  no: the key was not found, the condition was not met, or the cluster has a problem
+  2  failed, or the command line is wrong
+  3  unknown: the write may or may not have happened, so read the key before you write again"
 )]
 pub struct Arguments {
     /// What every command knows.
@@ -54,18 +57,18 @@ impl CommandLine for Arguments {
 
     fn useless(path: &str) -> &'static [Useless] {
         const STORE_ALL: Useless = ("store", "it shows all stores");
-        const CONNECT_NODE: Useless = ("connect", "it runs nodes and connects to none");
+        const CONNECT_NODE: Useless = ("connect", "it starts nodes instead of connecting to them");
         const STORE_NODE: Useless = ("store", "it runs nodes, which serve all stores");
         const DEADLINE_NODE: Useless = ("deadline", "it sends no requests");
         const CONNECT_BENCH: Useless = ("connect", "it starts the servers that it measures");
-        const DEADLINE_BENCH: Useless = ("deadline", "requests are bounded by --timeout");
-        const DEADLINE_SCENARIO: Useless = ("deadline", "the deadline is part of what it measures");
+        const DEADLINE_BENCH: Useless = ("deadline", "--timeout limits its requests");
+        const DEADLINE_SCENARIO: Useless = ("deadline", "it measures with a fixed deadline");
         match path {
             "dev" | "node" => &[CONNECT_NODE, STORE_NODE, DEADLINE_NODE],
             "completions" => &[
-                ("connect", "it asks no cluster"),
-                ("store", "it asks no cluster"),
-                ("deadline", "it asks no cluster"),
+                ("connect", "it does not contact a cluster"),
+                ("store", "it does not contact a cluster"),
+                ("deadline", "it does not contact a cluster"),
                 ("output", "it prints a script"),
                 ("json", "it prints a script"),
             ],
@@ -85,24 +88,23 @@ impl CommandLine for Arguments {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a whole cluster on this machine, until Ctrl-C.
+    /// Run a whole cluster on this machine until Ctrl-C.
     Dev(DevArguments),
-    /// Run one node of a cluster, until Ctrl-C; or list the nodes.
+    /// Run one node of a cluster until Ctrl-C, or list the nodes.
     Node(Box<NodeArguments>),
-    /// Show the events of the nodes: starts, failures, repairs.
+    /// Show the events of the nodes: starts, failures and repairs.
     Events(EventsArguments),
     /// Print a node's metrics in Prometheus format.
     Metrics(MetricsArguments),
     /// Write a key.
     Put(PutArguments),
-    /// Read a key: its value, or its siblings and the context for a put that merges them. Exits with 1 if the key is not
-    /// found.
+    /// Read a key. Exits with 1 if the key is not found.
     Get(GetArguments),
     /// Delete keys.
     Delete(DeleteArguments),
     /// List the keys of a store.
     Keys(KeyListArguments),
-    /// Read many keys, with one message to each node. Exits with 1 if any key is not found.
+    /// Read several keys, with one message to each node. Exits with 1 if any key is not found.
     Mget(KeysArguments),
     /// Show every version of a key, including tombstones and expired values.
     Siblings(SiblingsArguments),
@@ -117,13 +119,13 @@ pub enum Command {
     /// Show, start or stop replica repair.
     #[command(subcommand)]
     Repair(RepairCommand),
-    /// Write the records of a file: tsv, csv, JSON lines or Debian control files.
+    /// Load the records of a file: tsv, csv, JSON lines or Debian control files.
     Load(LoadArguments),
-    /// Write all records of a store to a file.
+    /// Export all records of a store to a file.
     Export(ExportArguments),
     /// Print a completion script for a shell.
     Completions(CompletionsArguments),
-    /// Measure a running cluster, a Redis, or one against the other.
+    /// Benchmark a running cluster or a Redis server, or compare them.
     #[command(subcommand)]
     Bench(Box<bench::cli::BenchCommand>),
 }

@@ -123,7 +123,7 @@ async fn run_children(
         () = all_ended => false,
     };
     if !asked {
-        return Err("all nodes have ended; see their messages above".to_owned().into());
+        return Err("all nodes have exited; read their messages above".to_owned().into());
     }
     say!("stopping");
     let mut clean = true;
@@ -166,9 +166,14 @@ async fn start_child(arguments: &DevArguments, spec: &NodeSpec) -> Result<NodePr
     let mut lines = BufReader::new(stdout).lines();
     match tokio::time::timeout(CHILD_START_TIME_MAX, lines.next_line()).await {
         Ok(Ok(Some(_))) => {}
-        Ok(_) => return Err(format!("node {} did not start; its message is above", spec.id.0).into()),
+        Ok(_) => return Err(format!("node {} did not start; read its message above", spec.id.0).into()),
         Err(_) => {
-            return Err(format!("node {} does not serve after {CHILD_START_TIME_MAX:?}", spec.id.0).into());
+            return Err(format!(
+                "node {} did not start within {CHILD_START_TIME_MAX:?}; read its log in {}",
+                spec.id.0,
+                log_place(arguments).display()
+            )
+            .into());
         }
     }
     let mut command_line = vec![program.display().to_string()];
@@ -183,7 +188,7 @@ async fn watch_children(children: &mut [NodeProcess]) {
     let watches = children.iter_mut().map(|process| async {
         let ended = process.child.wait().await;
         let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
-        say!("node {} has ended ({how}); start it again with\n  {}", process.id.0, process.command_line);
+        say!("node {} has exited ({how}); restart it with\n  {}", process.id.0, process.command_line);
     });
     futures_util::future::join_all(watches).await;
 }
@@ -194,11 +199,11 @@ async fn stop_child(process: &mut NodeProcess) -> bool {
         Ok(Ok(status)) if status.success() => true,
         Ok(ended) => {
             let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
-            say!("node {} ended with {how}", process.id.0);
+            say!("node {} did not stop cleanly ({how})", process.id.0);
             false
         }
         Err(_) => {
-            say!("node {} did not stop within {CHILD_STOP_TIME_MAX:?} and is killed", process.id.0);
+            say!("node {} did not stop within {CHILD_STOP_TIME_MAX:?} and was killed", process.id.0);
             // It may have ended this very moment.
             let _ = process.child.kill().await;
             false
@@ -236,7 +241,7 @@ fn log_place(arguments: &DevArguments) -> PathBuf {
 /// What becomes of the records when the cluster stops.
 fn kept_where(arguments: &DevArguments) -> String {
     match arguments.settings.engine {
-        EngineKind::Memory => "nothing is kept, as the engine is memory".to_owned(),
+        EngineKind::Memory => "the memory engine keeps no data".to_owned(),
         EngineKind::Log => format!("the data is in {}", arguments.data_dir.display()),
     }
 }
@@ -270,13 +275,11 @@ fn greet(arguments: &DevArguments, format: Format, cluster: &Cluster, processes:
         );
     }
     answer!("{}", kept_where(arguments));
-    answer!("the nodes' log is in {}", log_place(arguments).display());
-    answer!("\ntry, in another terminal:");
+    answer!("the log is in {}", log_place(arguments).display());
+    answer!("\ntry this in another terminal:");
     let is_default = native.first() == Some(&"127.0.0.1:7401");
     if !is_default {
-        answer!(
-            "  # the usual ports (from 7401) were taken or others were asked for, so say where the cluster is:"
-        );
+        answer!("  # this cluster does not use the default ports, so name its addresses:");
         answer!("  export TONTINE_CONNECT={}", native.join(","));
     }
     let program = crate::output::program();
@@ -288,6 +291,6 @@ fn greet(arguments: &DevArguments, format: Format, cluster: &Cluster, processes:
         arguments.settings.password.is_some(),
     );
     answer!("  {redis_cli}");
-    let again = if arguments.settings.engine == EngineKind::Memory { "without" } else { "with its" };
-    answer!("\nCtrl-C stops the cluster cleanly; the same command starts it again {again} data.\n");
+    let again = if arguments.settings.engine == EngineKind::Memory { "empty" } else { "with its data" };
+    answer!("\nCtrl-C stops the cluster cleanly; the same command starts it again {again}.\n");
 }

@@ -1,20 +1,20 @@
 //! `tontine doctor`: what is wrong, who waits for whom, and what to do about it.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use model::{Node, NodeId};
+use model::Node;
 use serde_json::{Value as Json, json};
 
 use crate::failure::CliError;
 use crate::holder::{Launch, Process};
-use crate::output::{print, size};
+use crate::output::{count, print, size};
 use crate::shared::Shared;
-use crate::status::{NodeStatus, ask_all, tombstones};
+use crate::status::{NodeStatus, ask_all, is_up, tombstones};
 
 mod disks;
 mod finding;
+mod hints;
 mod passwords;
 
 use disks::{Refuses, refuses};
@@ -47,8 +47,10 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
                 node: None,
                 store: Some(store.name.to_string()),
                 what: format!(
-                    "store {} requires {} replicas, and the cluster has fewer nodes",
-                    store.name, numbers.replicas
+                    "store {} requires {} of each key, and the cluster has only {}",
+                    store.name,
+                    count(numbers.replicas.into(), "replica"),
+                    count(cluster.nodes.len() as u64, "node")
                 ),
                 next: "add nodes".to_owned(),
             });
@@ -59,7 +61,7 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     }
     findings.extend(open_to_everybody(&nodes));
     findings.extend(stopped_repair(&nodes));
-    findings.extend(waiting_hints(&nodes));
+    findings.extend(hints::waiting(&nodes, &hints::heard(&client, &nodes).await));
     findings.extend(waiting_tombstones(&nodes));
     let healthy = !findings.iter().any(Finding::is_bad);
     let document = json!({
@@ -83,90 +85,6 @@ fn describe(findings: &[Finding], nodes: usize) -> String {
         text.push_str(&format!("{mark}  {}\n      next: {}\n", finding.what, finding.next));
     }
     text
-}
-
-fn is_up(nodes: &[NodeStatus], id: u64) -> bool {
-    nodes.iter().any(|status| u64::from(status.node.id.0) == id && status.answer.is_ok())
-}
-
-/// What one node holds for another.
-struct Parcel {
-    holder: NodeId,
-    hints: u64,
-    state: String,
-    text: String,
-}
-
-/// The nodes that hold hints, for people.
-fn holders(parcels: &[Parcel]) -> String {
-    let nodes: Vec<String> = parcels
-        .iter()
-        .filter(|parcel| parcel.state == "holding")
-        .map(|parcel| parcel.holder.to_string())
-        .collect();
-    nodes.join(" and ")
-}
-
-/// What the nodes hold for each other, one finding for each node that waits for something.
-fn waiting_hints(nodes: &[NodeStatus]) -> Vec<Finding> {
-    let mut waiting: BTreeMap<u64, Vec<Parcel>> = BTreeMap::new();
-    for status in nodes {
-        let Ok(answer) = &status.answer else { continue };
-        for hint in answer["hints"].as_array().into_iter().flatten() {
-            let (Some(target), Some(hints)) = (hint["target"].as_u64(), hint["hints"].as_u64()) else {
-                continue;
-            };
-            if hints > 0 {
-                let state = hint["state"].as_str().unwrap_or("holding").to_owned();
-                let speed = match hint["hints_per_second"].as_u64() {
-                    Some(rate) if rate > 0 => format!(", {rate}/s"),
-                    _ => String::new(),
-                };
-                let text = format!("{hints} on {} ({state}{speed})", status.node.id);
-                waiting.entry(target).or_default().push(Parcel {
-                    holder: status.node.id,
-                    hints,
-                    state,
-                    text,
-                });
-            }
-        }
-    }
-    let finding = |(target, parcels): (u64, Vec<Parcel>)| {
-        let waits = match parcels.iter().map(|parcel| parcel.hints).sum() {
-            1 => "1 hint waits".to_owned(),
-            hints => format!("{hints} hints wait"),
-        };
-        let held: Vec<&str> = parcels.iter().map(|parcel| parcel.text.as_str()).collect();
-        let target_answer = nodes.iter().find(|status| u64::from(status.node.id.0) == target);
-        let refuses = target_answer.and_then(|status| refuses(status.answer.as_ref().ok()?));
-        let next = if let Some(refuses) = refuses {
-            let why = match refuses {
-                Refuses::Full => format!("free space on the full disk of n{target}"),
-                Refuses::Stopped(_) => format!("restart n{target}: its storage has stopped"),
-            };
-            format!("{why}; the other nodes keep the writes until then and deliver them automatically")
-        } else if !is_up(nodes, target) {
-            format!(
-                "start node {target} again; the other nodes keep the writes until then and deliver them automatically"
-            )
-        } else if parcels.iter().any(|parcel| parcel.state == "pausing") {
-            format!(
-                "wait: n{target} rejected the last batch, and the nodes keep retrying; if this persists, read the log of n{target}"
-            )
-        } else if parcels.iter().any(|parcel| parcel.state == "holding") {
-            format!(
-                "wait: {} has not heard from n{target} yet, which can take seconds; if this persists, compare the nodes' \
-                 views with `tontine node list --all-views`",
-                holders(&parcels)
-            )
-        } else {
-            "wait: the writes are being delivered".to_owned()
-        };
-        let what = format!("{waits} for n{target}: {}", held.join(", "));
-        Finding { code: Code::HintsWaiting, node: Some(target), store: None, what, next }
-    };
-    waiting.into_iter().map(finding).collect()
 }
 
 /// Where somebody has stopped comparing, and left it so: one finding for each node.
@@ -210,9 +128,9 @@ fn refused_hints(status: &NodeStatus, answer: &Json) -> Option<Finding> {
         node: Some(status.id()),
         store: None,
         what: format!(
-            "{} has refused {refused} hint{} since it started: its hints had reached the limit of {limit}",
+            "{} has refused {} since it started: its hints had reached the limit of {limit}",
             status.node.id,
-            if refused == 1 { "" } else { "s" },
+            count(refused, "hint"),
         ),
         next: "no action needed: no acknowledged write depends on these hints, and replica repair brings the other replicas up \
                to date; to run it now: tontine repair start"
@@ -258,8 +176,8 @@ fn waiting_tombstones(nodes: &[NodeStatus]) -> Option<Finding> {
     let answers = || nodes.iter().filter_map(|status| status.answer.as_ref().ok());
     let missed = answers().find_map(|answer| answer["collection"]["waits_for"].as_u64())?;
     // Every replica holds its own: the most that one node holds is nearest to the number of deletions.
-    let count = answers().map(tombstones).max().filter(|&count| count > 0)?;
-    let waits = if count == 1 { "1 tombstone waits".to_owned() } else { format!("{count} tombstones wait") };
+    let most = answers().map(tombstones).max().filter(|&most| most > 0)?;
+    let waits = format!("{} {}", count(most, "tombstone"), if most == 1 { "waits" } else { "wait" });
     Some(Finding {
         code: Code::TombstonesWaiting,
         node: Some(missed),

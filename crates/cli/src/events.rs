@@ -28,16 +28,16 @@ const WAITING_MAX: usize = 1_000;
 /// Shows what happened to the nodes, oldest first.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
-Each node remembers its last 4096 events. Times are those of the nodes' own clocks.
-With -o json: one document, and with --follow one for each event.")]
+Each node keeps its last 4096 events, with the time of its own clock. -o json prints one document; with --follow, it \
+prints one per event.")]
 pub struct EventsArguments {
-    /// Go on with what happens from now on, until Ctrl-C.
+    /// Keep printing new events until Ctrl-C.
     #[arg(long, short = 'f')]
     pub follow: bool,
-    /// Only events of this node.
+    /// Show only events of this node.
     #[arg(long, value_name = "NUMBER")]
     pub from: Option<u32>,
-    /// Only events of this kind.
+    /// Show only events of this kind.
     #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(Event::KINDS))]
     pub kind: Option<String>,
 }
@@ -45,7 +45,7 @@ pub struct EventsArguments {
 /// Prints the numbers of one node in the text format of Prometheus.
 #[derive(Clone, Debug, clap::Args)]
 pub struct MetricsArguments {
-    /// The node; by default the first that answers.
+    /// The node; by default, the first one that answers.
     #[arg(long, value_name = "NUMBER")]
     pub from: Option<u32>,
 }
@@ -84,7 +84,7 @@ async fn page(
     if let Some(first) = events.first().and_then(|event| event["sequence"].as_u64())
         && first > expected
     {
-        say!("{node} has forgotten {} before these", count(first - expected, "event"));
+        say!("{node} no longer has {} before these", count(first - expected, "event"));
     }
     events.iter_mut().for_each(|event| event["node"] = json!(node));
     Ok(events)

@@ -127,20 +127,21 @@ impl CliError {
         match self.client()? {
             ClientError::NotConnected { .. } if matches!(self, CliError::NoAnswer { named: true, .. }) => {
                 Some(
-                    "Check --connect (or TONTINE_CONNECT): it takes the native addresses that `tontine dev` and `tontine \
-                 node` print when they start. If they are right, start the cluster again, with its --data-dir.",
+                    "Check the addresses in --connect (or TONTINE_CONNECT): they are the native addresses that `tontine \
+                     dev` and `tontine node` print. If they are right, start the cluster again with its --data-dir.",
                 )
             }
             ClientError::NotConnected { .. } => Some(
-                "`tontine dev` starts a cluster on this machine; --connect (or TONTINE_CONNECT) says where another one is.",
+                "Start a cluster on this machine with `tontine dev`, or give the addresses of another one with --connect \
+                 (or TONTINE_CONNECT).",
             ),
             // The client has asked the other nodes of the key already.
             ClientError::Failed { code: ErrorCode::Isolated, .. } => Some(
-                "`tontine doctor` tells how to start the nodes that are not heard; try again when they are back, or ask \
-                 for fewer acknowledgements with -w.",
+                "Retry when the missing nodes are back, or require fewer acknowledgements with -w. To see how to start \
+                 the nodes, run `tontine doctor`.",
             ),
             ClientError::Unreachable { .. } => {
-                Some("`tontine doctor` tells which nodes are down, and how to start them again.")
+                Some("To see which nodes are down and how to start them, run `tontine doctor`.")
             }
             error => code_of(error).map(ErrorCode::remedy),
         }

@@ -12,13 +12,13 @@ pub(crate) const EXPIRES: &str = "expires_ms";
 /// How records are written in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FileFormat {
-    /// Columns between tabs, one record a line.
+    /// Columns separated by tabs, one record per line.
     Tsv,
-    /// Columns between commas, quoted as RFC 4180 says.
+    /// Columns separated by commas, quoted as in RFC 4180.
     Csv,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Jsonl,
-    /// Stanzas of `Field: text` lines between blank lines, as Debian's package lists are.
+    /// Stanzas of `Field: text` lines separated by blank lines, such as Debian's package lists.
     Deb822,
 }
 
@@ -40,8 +40,10 @@ impl FileFormat {
     /// Guesses, or says what to add.
     pub(crate) fn given_or_guessed(given: Option<FileFormat>, file: &str) -> Result<FileFormat, CliError> {
         given.or_else(|| FileFormat::guess(file)).ok_or_else(|| {
-            format!("the name {file:?} does not tell the format; add --format tsv, csv, jsonl or deb822")
-                .into()
+            format!(
+                "cannot tell the format of {file:?} from its name; add --format tsv, csv, jsonl or deb822"
+            )
+            .into()
         })
     }
 }

@@ -40,7 +40,7 @@ pub(crate) fn refuse_file(data_dir: &Path) -> Result<(), CliError> {
     // What cannot be looked at is told by whoever opens it.
     if std::fs::metadata(data_dir).is_ok_and(|found| !found.is_dir()) {
         return Err(CliError::Usage(format!(
-            "--data-dir wants a directory, and {} is a file; name another one (what does not exist is made)",
+            "--data-dir must be a directory, and {} is a file; choose another path (a new directory is created)",
             data_dir.display()
         )));
     }
@@ -51,7 +51,8 @@ pub(crate) fn refuse_file(data_dir: &Path) -> Result<(), CliError> {
 pub(crate) fn hold(data_dir: &Path) -> Result<HeldDirectory, CliError> {
     refuse_file(data_dir)?;
     let shown = data_dir.display();
-    std::fs::create_dir_all(data_dir).map_err(CliError::io(format!("cannot make the directory {shown}")))?;
+    std::fs::create_dir_all(data_dir)
+        .map_err(CliError::io(format!("cannot create the directory {shown}")))?;
     let path = data_dir.join(DEV_LOCK);
     let mut file = OpenOptions::new()
         .read(true)
@@ -67,7 +68,7 @@ pub(crate) fn hold(data_dir: &Path) -> Result<HeldDirectory, CliError> {
             // Whoever has just taken the lock may not have written yet; then there is no name to give.
             let _ = file.read_to_string(&mut holder);
             return Err(CliError::Other(format!(
-                "the data directory {shown} is in use by another `tontine dev`{}; stop that one, or choose another \
+                "the data directory {shown} is in use by another `tontine dev`{}; stop that process, or choose another \
                  directory with --data-dir",
                 named(&holder)
             )));

@@ -19,22 +19,27 @@ use crate::shared::Shared;
 #[command(after_help = "\
 Examples:
   tontine keys                       every key of the default store, one on each line
-  tontine keys --prefix session:     those that begin with session:
+  tontine keys --prefix session:     the keys that begin with session:
   tontine keys --prefix user: --limit 10
   tontine keys | wc -l
 
-Every record is read for it, from R replicas, so it takes as long as an export. Keys that come or go meanwhile may be
-listed or not. Keys are not sorted. A key that is no printable text is shown with escapes; with -o json it is exact.")]
+This command reads every record from R replicas, so it takes as long as an export. Keys that are written or deleted \
+meanwhile may or may not be listed. The keys are not sorted. Unprintable keys are shown with escapes; -o json shows \
+them exactly.")]
 pub struct KeyListArguments {
-    /// Only keys that begin with this text.
+    /// List only keys that begin with this text.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub prefix: String,
-    /// Stop after so many keys.
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    /// List at most this many keys.
+    #[arg(long, value_name = "COUNT", value_parser = limit)]
     pub limit: Option<u64>,
-    /// How long a partition without enough replicas is tried again before the command fails.
+    /// How long to retry a partition that has too few replicas before the command fails.
     #[arg(long, default_value = "1m", value_parser = durations::parse, value_name = "DURATION")]
     pub patience: Duration,
+}
+
+fn limit(text: &str) -> Result<u64, String> {
+    text.parse().ok().filter(|&count| count > 0).ok_or_else(|| "use a whole number from 1".to_owned())
 }
 
 /// Writes the keys as they come: there may be more than fit into memory.
@@ -104,7 +109,7 @@ pub(crate) async fn list(shared: Shared, arguments: KeyListArguments) -> Result<
     let listed = listing.listed;
     listing.end(complete).map_err(unwritten())?;
     if !complete && shared.format() == Format::Text {
-        say!("{} listed, and there are more; --limit {limit} ends the list here", count(listed, "key"));
+        say!("listed {} (--limit {limit}); the store has more", count(listed, "key"));
     }
     Ok(ExitCode::SUCCESS)
 }

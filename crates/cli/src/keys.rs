@@ -22,29 +22,29 @@ use crate::shared::Shared;
 #[command(after_help = "\
 Examples:
   tontine put greeting hello
-  tontine put logo - < logo.png                   the value comes from standard input, byte for byte
-  tontine put session:7 alive --ttl 30m           gone after half an hour
-  tontine put -s siblings cart milk --context C   after `tontine get -s siblings cart` showed context C
-  tontine put -- -key -value                      what begins with a dash goes after --")]
+  tontine put logo - < logo.png                   read the value from standard input
+  tontine put session:7 alive --ttl 30m           expires after half an hour
+  tontine put -s siblings cart milk --context C   C is what `tontine get -s siblings cart` printed
+  tontine put -- -key -value                      for keys and values that begin with a dash")]
 pub struct PutArguments {
     /// The key: 1 to 4096 bytes.
     pub key: String,
-    /// The value, of at most 16 MiB unless the store says otherwise; `-` reads it from standard input.
+    /// The value, at most 16 MiB unless the store has another limit; `-` reads it from standard input.
     pub value: String,
-    /// Context of an earlier get or put: replace exactly what that one saw. Empty: replace nothing, become a sibling.
-    /// Without it, the put replaces whatever its coordinator knows.
+    /// Context from an earlier get or put: replace exactly what that one saw. An empty context replaces nothing and adds
+    /// a sibling. Without a context, the put replaces every version that its coordinator knows.
     #[arg(long)]
     pub context: Option<String>,
-    /// How long the value lives, from 1ms on; for ever when left out.
-    #[arg(long, value_name = "DURATION", value_parser = durations::within(Duration::from_millis(1), TTL_MAX))]
+    /// How long the value lives, at least 1ms; by default it never expires.
+    #[arg(long, value_name = "DURATION", value_parser = time_to_live, allow_hyphen_values = true)]
     pub ttl: Option<Duration>,
-    /// Only if the node that takes the put knows no value of the key; otherwise exits with 1.
+    /// Write only if the node that takes the put knows no value of the key; otherwise exit with 1.
     #[arg(long, conflicts_with = "if_present")]
     pub if_absent: bool,
-    /// Only if the node that takes the put knows a value of the key; otherwise exits with 1.
+    /// Write only if the node that takes the put knows a value of the key; otherwise exit with 1.
     #[arg(long)]
     pub if_present: bool,
-    /// Replicas that must acknowledge, from 1 to the store's N; the store's W when left out.
+    /// How many replicas must acknowledge the put, from 1 to the store's N; the store's W by default.
     #[arg(long, short = 'w', value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..))]
     pub writes: Option<u8>,
 }
@@ -52,12 +52,19 @@ pub struct PutArguments {
 /// Longest life of a value: a hundred years. More is a mistake, or means for ever.
 const TTL_MAX: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
+fn time_to_live(text: &str) -> Result<Duration, String> {
+    let refused = "a TTL is 1ms to 100 years, for example 500ms, 30s, 10m, 1h30m or 7d; for a value that never expires, \
+                   leave out --ttl";
+    let lives = durations::parse(text).ok();
+    lives.filter(|ttl| (Duration::from_millis(1)..=TTL_MAX).contains(ttl)).ok_or_else(|| refused.to_owned())
+}
+
 /// One key.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SiblingsArguments {
     /// The key.
     pub key: String,
-    /// Replicas that must answer, from 1 to the store's N; the store's R when left out.
+    /// How many replicas must answer, from 1 to the store's N; the store's R by default.
     #[arg(long, short = 'r', value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..))]
     pub reads: Option<u8>,
 }
@@ -68,13 +75,13 @@ pub struct SiblingsArguments {
 Examples:
   tontine get greeting
   tontine get logo --raw > logo.png    exactly the value's bytes
-  tontine get greeting -r 3            ask until three replicas have answered")]
+  tontine get greeting -r 3            wait for three replicas")]
 pub struct GetArguments {
     /// Which key.
     #[command(flatten)]
     pub one: SiblingsArguments,
-    /// Write the value's bytes to standard output and nothing else, not even a line end. A key with siblings is
-    /// refused, because it has no single value.
+    /// Write only the bytes of the value to standard output, without a line end. Fails if the key has siblings, because
+    /// it then has no single value.
     #[arg(long)]
     pub raw: bool,
 }
@@ -93,7 +100,7 @@ pub struct DeleteArguments {
     /// The keys, each of 1 to 4096 bytes.
     #[arg(required = true, value_name = "KEY")]
     pub keys: Vec<String>,
-    /// Context of an earlier get of the one key: delete exactly what that get saw.
+    /// Context from an earlier get: delete exactly what that get saw. Takes a single key.
     #[arg(long)]
     pub context: Option<String>,
 }
@@ -102,15 +109,15 @@ pub struct DeleteArguments {
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  tontine resolve -s siblings cart --lines          a list with one entry on each line
-  tontine resolve -s siblings cart --value 'milk'   whatever they said")]
+  tontine resolve -s siblings cart --lines          merge lists that have one entry on each line
+  tontine resolve -s siblings cart --value 'milk'   replace the siblings, whatever they are")]
 pub struct ResolveArguments {
     /// The key.
     pub key: String,
-    /// Put this value in their place; `-` reads it from standard input.
+    /// Replace the siblings with this value; `-` reads it from standard input.
     #[arg(long, conflicts_with = "lines")]
     pub value: Option<String>,
-    /// Put the sorted union of their lines in their place.
+    /// Replace the siblings with the sorted union of their lines.
     #[arg(long)]
     pub lines: bool,
 }
@@ -127,7 +134,7 @@ async fn open_for(shared: &Shared, option: &str, required: Option<u8>) -> Result
     let definition = cluster.store(&shared.store).expect("the store was found above");
     match required {
         Some(required) if !can_be_met(required, definition) => Err(CliError::Usage(format!(
-            "{option} {required} asks for more replicas than there are: store {} keeps {} of each key",
+            "{option} {required} requires too many replicas: store {} keeps {} of each key",
             shared.store, definition.consistency.replicas
         ))),
         _ => Ok(handle),
@@ -155,7 +162,9 @@ fn parse_context(text: &str) -> Result<Context, CliError> {
         return Ok(Context::default());
     }
     unhex(text).and_then(|bytes| decode_context(&bytes.into()).ok()).ok_or_else(|| {
-        CliError::Usage("the context is not one that `tontine get` showed; copy it whole".to_owned())
+        CliError::Usage(
+            "the context is not valid; copy all of the context that `tontine get` printed".to_owned(),
+        )
     })
 }
 
@@ -231,8 +240,7 @@ pub(crate) async fn get(shared: Shared, arguments: GetArguments) -> Result<ExitC
             }
         }
         siblings => print(shared.format(), &document, || {
-            let mut text =
-                format!("{} siblings, written by clients that did not see each other:\n", siblings.len());
+            let mut text = format!("{} siblings (concurrent writes):\n", siblings.len());
             let mut rows = vec![["", "TTL", "VALUE"].map(str::to_owned).to_vec()];
             let live = found.versions().iter().filter(|version| version.live(found.now()).is_some());
             for ((number, value), version) in siblings.iter().enumerate().zip(live) {
@@ -259,7 +267,7 @@ pub(crate) async fn get(shared: Shared, arguments: GetArguments) -> Result<ExitC
 async fn get_raw(shared: &Shared, arguments: &SiblingsArguments) -> Result<ExitCode, CliError> {
     use std::io::Write;
     if shared.format() == Format::Json {
-        return Err(CliError::Usage("--raw and -o json exclude each other".to_owned()));
+        return Err(CliError::Usage("--raw and -o json cannot be combined".to_owned()));
     }
     let found = read(shared, arguments).await?;
     let values: Vec<&Bytes> = found.values().collect();
@@ -278,9 +286,10 @@ async fn get_raw(shared: &Shared, arguments: &SiblingsArguments) -> Result<ExitC
             Ok(ExitCode::SUCCESS)
         }
         siblings => Err(CliError::Other(format!(
-            "{} has {} siblings and so no single value; `tontine siblings` shows them, `tontine resolve` merges them",
-            arguments.key,
-            siblings.len()
+            "{key} has {} siblings, so it has no single value; show them with `tontine siblings {key}`, or merge them with \
+             `tontine resolve {key}`",
+            siblings.len(),
+            key = arguments.key
         ))),
     }
 }
@@ -354,7 +363,9 @@ pub(crate) async fn delete(shared: Shared, arguments: DeleteArguments) -> Result
     let store = open(&shared).await?;
     let context = arguments.context.as_deref().map(parse_context).transpose()?;
     if context.is_some() && arguments.keys.len() > 1 {
-        return Err(CliError::Usage("a context belongs to one key; delete the others without it".to_owned()));
+        return Err(CliError::Usage(
+            "--context applies to a single key; delete the other keys without it".to_owned(),
+        ));
     }
     let options = DeleteOptions { context, ..DeleteOptions::default() };
     let mut documents = Vec::new();
@@ -377,7 +388,7 @@ pub(crate) async fn delete(shared: Shared, arguments: DeleteArguments) -> Result
         let done = documents.iter().filter(|document| document["written"] == true).count();
         print(shared.format(), &json!(documents), || match failed {
             None => "done".to_owned(),
-            Some(_) => format!("{done} of {} deleted", count(arguments.keys.len() as u64, "key")),
+            Some(_) => format!("deleted {done} of {}", count(arguments.keys.len() as u64, "key")),
         });
     }
     failed.map_or(Ok(ExitCode::SUCCESS), Err)
@@ -395,10 +406,7 @@ pub(crate) async fn siblings(shared: Shared, arguments: SiblingsArguments) -> Re
     });
     print(shared.format(), &document, || {
         if found.versions().is_empty() {
-            return format!(
-                "{}: never written, or deleted so long ago that the deletion is forgotten",
-                arguments.key
-            );
+            return format!("{}: never written, or deleted and its tombstone removed", arguments.key);
         }
         let heading = ["DOT", "WRITTEN", "EXPIRES", "VALUE"].map(str::to_owned).to_vec();
         let rows: Vec<Vec<String>> = std::iter::once(heading)
@@ -434,7 +442,7 @@ pub(crate) async fn resolve(shared: Shared, arguments: ResolveArguments) -> Resu
     let fixed = arguments.value.as_deref().map(value_of).transpose()?;
     if fixed.is_none() && !arguments.lines {
         return Err(CliError::Usage(
-            "say how the siblings become one: --value VALUE, or --lines for the union of their lines"
+            "choose how to merge the siblings: --value VALUE, or --lines for the union of their lines"
                 .to_owned(),
         ));
     }
@@ -443,8 +451,8 @@ pub(crate) async fn resolve(shared: Shared, arguments: ResolveArguments) -> Resu
     let mut document = found_json(&arguments.key, &found);
     document["written"] = json!(found.is_merged());
     print(shared.format(), &document, || match found.value() {
-        Some(value) if found.is_merged() => format!("one value now: {}", shown(&value)),
-        Some(value) => format!("nothing to merge, nothing written; the one value is: {}", shown(&value)),
+        Some(value) if found.is_merged() => format!("merged into one value: {}", shown(&value)),
+        Some(value) => format!("nothing to merge; the only value is: {}", shown(&value)),
         None => format!("{}: not found", arguments.key),
     });
     Ok(if found.value().is_some() { ExitCode::SUCCESS } else { ExitCode::from(1) })

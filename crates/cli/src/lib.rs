@@ -30,6 +30,7 @@ mod load;
 mod log_file;
 mod logging;
 mod losses;
+mod mistakes;
 mod node_command;
 mod node_list;
 mod node_settings;

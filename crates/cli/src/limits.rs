@@ -16,7 +16,7 @@ const HEADING: &str = "Limits of one node";
 /// How much a node takes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Args)]
 pub struct LimitSettings {
-    /// Connections of clients at the same time, native and Redis together. One more is told so and closed.
+    /// Client connections at the same time, native and Redis together. Further ones get an error and are closed.
     #[arg(
         long,
         help_heading = HEADING,
@@ -25,7 +25,7 @@ pub struct LimitSettings {
         value_name = "COUNT"
     )]
     pub connections_max: u32,
-    /// Requests under way on the node, 1 to 16777215. One more is answered *overloaded*.
+    /// Requests in progress on the node, 1 to 16777215. Further ones fail with `overloaded`.
     #[arg(
         long,
         help_heading = HEADING,
@@ -34,7 +34,7 @@ pub struct LimitSettings {
         value_name = "COUNT"
     )]
     pub requests_max: u32,
-    /// Bytes of requests under way on the node, from 1 MiB; those that are still coming in may use half of them.
+    /// Bytes of requests in progress on the node, from 1 MiB. Requests that are still arriving may use half of them.
     #[arg(
         long,
         help_heading = HEADING,
@@ -43,7 +43,7 @@ pub struct LimitSettings {
         value_name = "BYTES"
     )]
     pub request_bytes_max: u64,
-    /// Requests under way on one connection, 1 to 16777215.
+    /// Requests in progress on one connection, 1 to 16777215.
     #[arg(
         long,
         help_heading = HEADING,
@@ -52,7 +52,7 @@ pub struct LimitSettings {
         value_name = "COUNT"
     )]
     pub connection_requests_max: u32,
-    /// Bytes of requests under way on one connection, from 1 MiB.
+    /// Bytes of requests in progress on one connection, from 1 MiB.
     #[arg(
         long,
         help_heading = HEADING,
@@ -61,8 +61,8 @@ pub struct LimitSettings {
         value_name = "BYTES"
     )]
     pub connection_bytes_max: u64,
-    /// How long a command or frame that has begun may wait for its next 64 KiB, or its end, 1s to 1d. A connection that
-    /// is slower is told so and closed.
+    /// How long a request that has begun to arrive may wait for its next 64 KiB or its end, 1s to 1d. A slower
+    /// connection gets an error and is closed.
     #[arg(
         long,
         alias = "rest-seconds-max",
@@ -72,7 +72,7 @@ pub struct LimitSettings {
         value_name = "DURATION"
     )]
     pub rest_time_max: Duration,
-    /// Bytes of hints that the node holds for others. What it refuses is brought to them by comparing.
+    /// Bytes of hints that the node holds for other nodes. Writes beyond that reach them through replica repair.
     #[arg(long, help_heading = HEADING, default_value_t = HINT_BYTES_MAX, value_name = "BYTES")]
     pub hint_bytes_max: u64,
 }

@@ -26,13 +26,13 @@ const FILTER_VARIABLE: &str = "TONTINE_LOG";
 /// How much nodes write to their log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogLevel {
-    /// What went wrong and needs somebody.
+    /// Failures that need an operator.
     Error,
-    /// Also what went wrong and mends itself: refused requests, a slow disk, a node that is gone.
+    /// Also failures that resolve themselves: rejected requests, a slow disk, a lost node.
     Warn,
-    /// Also what happens in normal operation: starts, stops, membership, repairs.
+    /// Also normal operation: starts, stops, membership, repairs.
     Info,
-    /// Also what each part does.
+    /// Also the steps of each component.
     Debug,
     /// Everything.
     Trace,
@@ -41,20 +41,20 @@ pub enum LogLevel {
 /// The form of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// One line for each entry, for people.
+    /// One line per entry, for people.
     #[default]
     Text,
-    /// One JSON document on each line, for programs.
+    /// One JSON document per line, for programs.
     Json,
 }
 
 /// What nodes write to their log.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct LogSettings {
-    /// The least severe entries of the nodes' log; `info` by default.
+    /// Lowest severity that the nodes log; `info` by default.
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub log_level: Option<LogLevel>,
-    /// The form of the nodes' log.
+    /// Format of the nodes' log.
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
     pub log_format: LogFormat,
 }

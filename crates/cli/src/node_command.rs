@@ -19,7 +19,7 @@ use crate::stop_signals::StopSignals;
 /// What can be done with nodes beside running one.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum NodeVerb {
-    /// Show the nodes' states as they see each other.
+    /// Show which nodes are alive, as the nodes see each other.
     List(NodeListArguments),
 }
 
@@ -35,26 +35,26 @@ pub(crate) fn node(shared: Shared, mut arguments: NodeArguments) -> Result<ExitC
 #[derive(Clone, Debug, clap::Args)]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 #[command(after_help = "\
-Example: start node 2 of a cluster that `tontine dev` made, after it died
+Example: restart node 2 of a cluster that `tontine dev` created
   tontine node --id 2 --data-dir tontine-data/node-2 --coordination tontine-data/coordination")]
 pub struct NodeArguments {
     /// What to do with nodes, unless one shall run.
     #[command(subcommand)]
     pub verb: Option<NodeVerb>,
-    /// The node's id in the cluster document: a number from 1.
+    /// Id of the node in the cluster: a number from 1.
     #[arg(long, value_name = "NUMBER", required = true)]
     pub id: Option<u32>,
-    /// The cluster's name.
+    /// Name of the cluster.
     #[arg(long, default_value = "dev", value_name = "NAME")]
     pub cluster: String,
-    /// Where the node keeps its data; made if need be. It belongs to this node from then on.
+    /// Where the node keeps its data. It is created if it does not exist, and belongs to this node from then on.
     #[arg(long, value_name = "DIR", required = true)]
     pub data_dir: Option<PathBuf>,
-    /// Directory of the embedded coordination service, shared by the nodes of this machine; for `tontine dev` it is
-    /// `coordination` below its data directory.
+    /// Directory of the embedded coordination service, which all nodes on this machine share. For a cluster of `tontine
+    /// dev`, it is `coordination` in the cluster's data directory.
     #[arg(long, value_name = "DIR", required = true)]
     pub coordination: Option<PathBuf>,
-    /// Write the log to this file instead of standard error, and to at most four earlier ones of 16 MiB each beside it.
+    /// Log to this file instead of standard error. The file is rotated at 16 MiB, and four older ones are kept.
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
     /// Stop when the standard input ends, as for a child whose parent is gone.
@@ -70,14 +70,14 @@ pub(crate) fn run(shared: &Shared, arguments: NodeArguments) -> Result<ExitCode,
     let (Some(id), Some(data_dir), Some(coordination_dir)) =
         (arguments.id, arguments.data_dir.clone(), arguments.coordination.clone())
     else {
-        return Err(CliError::Usage("say which node to run, or `tontine node list`".to_owned()));
+        return Err(CliError::Usage("give --id, --data-dir and --coordination to run a node; to list the nodes, run `tontine node list`".to_owned()));
     };
     block_on(async move {
         let refused = |error: &dyn std::fmt::Display| CliError::Other(error.to_string());
         let no_cluster = || {
             CliError::Other(format!(
-                "{} holds no cluster; create one first, for example with `tontine dev`, whose coordination directory is \
-                 `coordination` below its data directory",
+                "{} holds no cluster; create one with `tontine dev` first, and use the directory `coordination` in its \
+                 data directory",
                 coordination_dir.display()
             ))
         };

@@ -18,16 +18,21 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Shows the nodes as one of them sees them.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
-States: alive; suspected (requests avoid it, hints are written for it); down (gone, or silent for ten seconds);
-left (it announced that it was stopping). Exits with 1 unless all are alive or left.")]
+States:
+  alive      its heartbeats arrive
+  suspected  requests avoid it, and other nodes keep its writes as hints
+  down       it refuses connections, or has been silent for ten seconds
+  left       it announced that it was stopping
+
+Exits with 1 unless every node is alive or left.")]
 pub struct NodeListArguments {
-    /// The node whose view is shown; by default the first that answers.
+    /// Show the view of this node; by default, of the first node that answers.
     #[arg(long, value_name = "NUMBER")]
     pub from: Option<u32>,
-    /// Show what every node believes about every other, so that a partition in one direction is seen.
+    /// Show every node's view of every other node, which reveals a network that fails in one direction.
     #[arg(long, conflicts_with = "from")]
     pub all_views: bool,
-    /// Look again every second until Ctrl-C.
+    /// Refresh every second until Ctrl-C.
     #[arg(long)]
     pub watch: bool,
 }
@@ -75,7 +80,7 @@ async fn one_view(client: &Client, from: Option<u32>) -> Result<(Json, String), 
     for node in asked {
         match ask(client, node).await {
             Ok(view) => {
-                let text = format!("as {node} sees it\n\n{}", view_table(&view));
+                let text = format!("as seen by {node}\n\n{}", view_table(&view));
                 return Ok((view, text));
             }
             Err(reason) => reasons.push(format!("{node}: {reason}")),

@@ -14,21 +14,21 @@ use crate::server::{EngineKind, show_durability};
 /// Settings that every way of running nodes shares.
 #[derive(Clone, Debug, clap::Args)]
 pub struct NodeSettings {
-    /// Which engine keeps the records.
+    /// Storage engine.
     #[arg(long, value_enum, default_value = "log")]
     pub engine: EngineKind,
-    /// When a write is acknowledged: `always` (after its sync), `every:10ms` (at once; synced at most so much
-    /// later, 1ms to 1m), or `system` (at once; synced when the system likes). Only for the log engine.
+    /// When writes are synced to disk: `always` (before they are acknowledged), `every:10ms` (in the background, at this
+    /// interval, 1ms to 1m), or `system` (when the operating system does it). Log engine only.
     #[arg(long, default_value = "every:10ms", value_parser = parse_durability, value_name = "always|every:DURATION|system")]
     pub durability: Durability,
-    /// Worker threads of one node, 1 to 512; by default one for each core, shared among the nodes of this machine.
+    /// Worker threads of each node, 1 to 512; by default, the nodes on this machine share one for each core.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=512), value_name = "THREADS")]
     pub workers: Option<u16>,
-    /// Password that Redis clients must give; by default none. The variable TONTINE_PASSWORD keeps it off the process
-    /// list. A node remembers that it needs one, and does not start without one again.
+    /// Password that Redis clients must give; none by default. Set TONTINE_PASSWORD instead to keep it out of the process
+    /// list. A node that was started with a password refuses to start without one.
     #[arg(long, env = PASSWORD_VARIABLE, hide_env_values = true)]
     pub password: Option<String>,
-    /// Start without a password, also nodes that remember that Redis clients needed one. They stop requiring one.
+    /// Start without a password, even if the last start had one. The node requires none from then on.
     #[arg(long)]
     pub no_password: bool,
     /// How much a node takes in.
@@ -37,7 +37,7 @@ pub struct NodeSettings {
     /// What a node writes to its log.
     #[command(flatten)]
     pub log: LogSettings,
-    /// How long a node may take to answer before another one is asked as well, 1ms to 1m.
+    /// How long a node may take to answer before another node is asked too, 1ms to 1m.
     #[arg(
         long,
         default_value = "50ms",
@@ -45,7 +45,7 @@ pub struct NodeSettings {
         value_name = "DURATION"
     )]
     pub hedge_after: Duration,
-    /// Every pair of nodes compares what it shares once in this time, 1s to 7d.
+    /// How often each pair of nodes compares its replicas, 1s to 7d.
     #[arg(
         long,
         alias = "repair-period-s",
@@ -71,10 +71,10 @@ impl NodeSettings {
         match &self.password {
             Some(password) if password.is_empty() => Err(CliError::Usage(format!(
                 "the password for Redis clients is empty; set {PASSWORD_VARIABLE} to the cluster's password, or unset it \
-                 if Redis clients need none"
+                 if the cluster has none"
             ))),
             Some(_) if self.no_password => Err(CliError::Usage(format!(
-                "--no-password and a password contradict each other; leave out --no-password, or unset \
+                "--no-password cannot be combined with a password; leave out --no-password, or unset \
                  {PASSWORD_VARIABLE} and leave out --password"
             ))),
             password => Ok(password.clone()),
@@ -115,8 +115,6 @@ fn parse_durability(text: &str) -> Result<Durability, String> {
             .and_then(|time| u64::try_from(time.as_millis()).ok())
             .filter(|milliseconds| (1..=60_000).contains(milliseconds))
             .map(|milliseconds| Durability::Every { milliseconds })
-            .ok_or_else(|| {
-                "write always, system, or every: with 1ms to 1m, for example every:10ms".to_owned()
-            }),
+            .ok_or_else(|| "use always, system, or every: with 1ms to 1m, for example every:10ms".to_owned()),
     }
 }

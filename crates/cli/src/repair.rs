@@ -229,7 +229,9 @@ fn scrubbed(node: NodeId, last: &Json) -> Option<String> {
     let found = match (number("corrupt_records")?, number("wrong_leaves")?) {
         (0, 0) => "no damage found".to_owned(),
         (corrupt, wrong) => format!(
-            "found {corrupt} corrupt records and {wrong} wrong leaves of hash trees; fetched the records from replicas"
+            "found {} and {} in hash trees; fetched the records from other replicas",
+            count(corrupt, "corrupt record"),
+            count(wrong, "wrong checksum")
         ),
     };
     Some(format!(
@@ -436,8 +438,8 @@ mod tests {
             "n1 is comparing store default with n2: partition 16 of 64, 500 keys differ (30 in transit), 8.0 MiB, \
              2.0 MiB/s, about 12 s left\n",
             "n1 is scrubbing store carts: partition 0 of 8, 7 keys read, 2.0 KiB, 2.0 KiB/s, time left unknown\n",
-            "n1 has scrubbed, 12 s ago: 8 of 8 partitions, 700 keys, 2.0 KiB in 1.5 s; found 1 corrupt records and \
-             0 wrong leaves of hash trees; fetched the records from replicas\n",
+            "n1 has scrubbed, 12 s ago: 8 of 8 partitions, 700 keys, 2.0 KiB in 1.5 s; found 1 corrupt record and \
+             0 wrong checksums in hash trees; fetched the records from other replicas\n",
             "n1 repair is stopped for store carts\n",
         ] {
             assert!(text.contains(wanted), "{wanted} is missing in\n{text}");

@@ -28,10 +28,10 @@ const EVENTS_AT_START: usize = 1_000;
 /// Which engine keeps the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum EngineKind {
-    /// Our own log: durable.
+    /// A log on disk: durable.
     #[default]
     Log,
-    /// In memory only: lost when the process ends.
+    /// Memory only: all data is lost when the process ends.
     Memory,
 }
 
@@ -67,9 +67,9 @@ impl RunningNode {
     pub(crate) async fn start(spec: &NodeSpec, cluster: &Cluster) -> Result<RunningNode, CliError> {
         let Some(me) = cluster.node(spec.id) else {
             return Err(format!(
-                "node {} is not a node of cluster {:?}; its nodes are {}",
-                spec.id.0,
+                "cluster {:?} has no node {}; its nodes are {}",
                 cluster.name,
+                spec.id.0,
                 cluster.nodes.iter().map(|node| node.id.0.to_string()).collect::<Vec<_>>().join(", ")
             )
             .into());
@@ -119,7 +119,7 @@ impl RunningNode {
             }
             Err(error) => {
                 tracing::error!(%node, %error, "node not stopped cleanly");
-                Err(CliError::Other(format!("not stopped cleanly: {error}")))
+                Err(CliError::Other(format!("{node} did not stop cleanly: {error}")))
             }
         }
     }
@@ -219,7 +219,7 @@ async fn open(spec: &NodeSpec, ports: &Ports, port: u16) -> Result<Arc<Node>, Cl
     let started = Node::start(config, ports.clone(), disk, engines, Arc::new(session)).await;
     let node = started.map_err(|error| match error {
         StartError::Identity(IdentityError::InUse) => CliError::Other(format!(
-            "node {}: the data directory {} is in use by another process{}; stop that one, or choose another directory",
+            "node {}: the data directory {} is in use by another process{}; stop that process, or choose another directory",
             spec.id.0,
             spec.data_dir.display(),
             crate::holder::noted_process(&spec.data_dir)

@@ -13,9 +13,9 @@ use crate::output::Format;
 
 /// What every command knows.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Options of every command")]
+#[command(next_help_heading = "Common options")]
 pub struct Shared {
-    /// Native addresses of some nodes of the cluster; one that answers is enough.
+    /// Native addresses of one or more nodes of the cluster; one that answers is enough.
     #[arg(
         long,
         global = true,
@@ -28,7 +28,7 @@ pub struct Shared {
     /// Whether addresses were given, and not only guessed.
     #[arg(skip)]
     pub connect_named: bool,
-    /// The store; `tontine status` lists them.
+    /// Which store to use; `tontine status` lists the stores.
     #[arg(
         long,
         short = 's',
@@ -41,14 +41,14 @@ pub struct Shared {
     /// Whether a store was named: some commands are about all of them otherwise.
     #[arg(skip)]
     pub store_named: bool,
-    /// How answers and errors are shown: for people, or as JSON (one document on standard output; an error is one on
-    /// standard error).
+    /// Output format. With `json`, a command prints one JSON document: its answer on standard output, or its error on
+    /// standard error.
     #[arg(long, short = 'o', global = true, value_enum, default_value = "text", value_name = "FORMAT")]
     pub output: Format,
-    /// The same as `-o json`.
+    /// Same as `-o json`.
     #[arg(long, global = true)]
     pub json: bool,
-    /// How long a request may take before it is given up, 1ms to 1h.
+    /// Time limit for each request, 1ms to 1h.
     #[arg(
         long,
         global = true,
@@ -70,7 +70,7 @@ impl Shared {
     pub(crate) async fn client(&self) -> Result<Client, CliError> {
         if let Some(odd) = self.connect.iter().find(|address| !address.contains(':')) {
             return Err(CliError::Usage(format!(
-                "--connect takes addresses like 127.0.0.1:7401, one or more between commas; {odd:?} has no port"
+                "--connect takes addresses such as 127.0.0.1:7401, separated by commas; {odd:?} has no port"
             )));
         }
         let ports = Ports::os().map_err(CliError::io("cannot start the background thread"))?;

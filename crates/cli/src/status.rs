@@ -37,6 +37,11 @@ pub(crate) async fn ask_all(client: &Client) -> Vec<NodeStatus> {
     futures_util::future::join_all(asks).await
 }
 
+/// Whether a node answered.
+pub(crate) fn is_up(nodes: &[NodeStatus], id: u64) -> bool {
+    nodes.iter().any(|status| status.id() == id && status.answer.is_ok())
+}
+
 /// `tontine status`.
 pub(crate) async fn status(shared: Shared) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;

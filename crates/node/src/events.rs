@@ -19,9 +19,16 @@ use serde_json::Value as Json;
 /// Events that a node remembers; about 250 bytes each.
 pub const EVENTS_MAX: usize = 4096;
 
-/// Declares events: kind, fields and sentence together, so that none has only two of them.
+/// So many of something: `1 hint`, `2 hints`. For words whose plural takes an s.
+fn count(count: u64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+/// Declares events: kind, fields and sentence together, so that none has only two of them. `where hints counts "hint"`
+/// writes the field as `1 hint` or `2 hints`.
 macro_rules! events {
-    ($($(#[$meta:meta])* $variant:ident $kind:literal { $($(#[$field_meta:meta])* $field:ident: $type:ty),* $(,)? } => $text:literal,)*) => {
+    ($($(#[$meta:meta])* $variant:ident $kind:literal { $($(#[$field_meta:meta])* $field:ident: $type:ty),* $(,)? }
+        => $text:literal $(where $($counted:ident counts $noun:literal)and+)?,)*) => {
         /// Something that happened. Add a variant for what you do; never change the meaning of one that is there.
         #[derive(Clone, Debug, PartialEq)]
         #[non_exhaustive]
@@ -41,7 +48,12 @@ macro_rules! events {
             /// What happened, for people.
             pub fn text(&self) -> String {
                 #[allow(unused_variables, reason = "not every field is part of the sentence")]
-                match self { $(Event::$variant { $($field,)* } => format!($text),)* }
+                match self {
+                    $(Event::$variant { $($field,)* } => {
+                        $($(let $counted = count(*$counted, $noun);)+)?
+                        format!($text)
+                    })*
+                }
             }
 
             /// Its facts, for programs.
@@ -114,7 +126,8 @@ events! {
         complete: bool,
         /// How long it took, in milliseconds.
         took_ms: u64,
-    } => "compared replicas with {peer} in {took_ms} ms: {keys} keys differed, {pulled} received, {pushed} sent",
+    } => "compared replicas with {peer} in {took_ms} ms: {keys} differed, {pulled} received, {pushed} sent"
+        where keys counts "key",
     /// Hash trees that nobody could rely on, after a crash, are counted.
     TreesCounted "trees-counted" {
         /// Of which store.
@@ -123,7 +136,7 @@ events! {
         trees: u64,
         /// Records read.
         records: u64,
-    } => "rebuilt {trees} hash trees of store {store} from {records} records",
+    } => "rebuilt {trees} of store {store} from {records}" where trees counts "hash tree" and records counts "record",
     /// The scrub found records whose checksum does not hold; their replicas are asked for them.
     CorruptFound "corrupt-found" {
         /// In which store.
@@ -132,7 +145,8 @@ events! {
         partition: PartitionId,
         /// How many.
         records: u64,
-    } => "the scrub found {records} corrupt records in partition {partition} of store {store}; fetching them from other replicas",
+    } => "the scrub found {records} in partition {partition} of store {store}; fetching good copies from other replicas"
+        where records counts "corrupt record",
     /// Requests met records whose checksum does not hold; replicas answered for them, and are asked for them.
     CorruptMet "corrupt-met" {
         /// In which store.
@@ -141,14 +155,16 @@ events! {
         partition: PartitionId,
         /// How many places.
         records: u64,
-    } => "requests found {records} corrupt records in partition {partition} of store {store}; fetching them from other replicas",
+    } => "requests found {records} in partition {partition} of store {store}; fetching good copies from other replicas"
+        where records counts "corrupt record",
     /// The scrub found hints whose checksum does not hold. Their target gets what they held by comparing.
     HintsCorrupt "hints-corrupt" {
         /// For whom they were.
         target: NodeId,
         /// How many.
         hints: u64,
-    } => "the scrub found {hints} corrupt hints for {target}; replica repair will send {target} those writes",
+    } => "the scrub found {hints} for {target}; replica repair will send {target} those writes"
+        where hints counts "corrupt hint",
     /// The data directory held no identity, and the coordination service remembers the node.
     DiskLost "disk-lost" {} => "its disk was lost: the data directory held no identity, and the cluster knows this node",
     /// The data directory was a copy of earlier days.
@@ -186,19 +202,20 @@ events! {
         partition: PartitionId,
         /// How many.
         leaves: u64,
-    } => "recomputed {leaves} leaves of the hash tree of partition {partition} of store {store}: they did not match its records",
+    } => "corrected {leaves} in the hash tree of partition {partition} of store {store}, which did not match its records"
+        where leaves counts "checksum",
     /// The node has lost its records and fetches them from its peers.
     RefillStarted "refill-started" {
         /// How many partitions.
         partitions: u64,
-    } => "lost {partitions} partitions and is refilling them from its peers",
+    } => "lost {partitions}; refilling from its peers" where partitions counts "partition",
     /// Partitions became whole again.
     RefillWent "refill-went" {
         /// How many are left.
         left: u64,
         /// Of how many.
         partitions: u64,
-    } => "refilling: {left} of {partitions} partitions to go",
+    } => "refilling: {left} of {partitions} left" where partitions counts "partition",
     /// All records are back.
     RefillEnded "refill-ended" {
         /// How many partitions.
@@ -209,14 +226,15 @@ events! {
         bytes: u64,
         /// How long it took, in seconds.
         seconds: u64,
-    } => "refilled {partitions} partitions in {seconds} s: {records} records, {bytes} bytes",
+    } => "refilled {partitions} in {seconds} s: {records}, {bytes}"
+        where partitions counts "partition" and records counts "record" and bytes counts "byte",
     /// Hints began to be held for a node: writes that it misses are parked here.
     HintsParked "hints-parked" {
         /// For whom.
         target: NodeId,
         /// How many by now.
         hints: u64,
-    } => "holds {hints} hints for {target}",
+    } => "holds {hints} for {target}" where hints counts "hint",
     /// All hints for a node have reached it.
     HintsDrained "hints-drained" {
         /// Whom.
@@ -225,14 +243,15 @@ events! {
         hints: u64,
         /// How long they were held, in seconds.
         seconds: u64,
-    } => "delivered all {hints} hints for {target}, {seconds} s after the first was parked",
+    } => "delivered {hints} to {target}, {seconds} s after the first was written" where hints counts "hint",
     /// Hints grew too old and were given up. Another replica holds what they held; anti-entropy does the rest.
     HintsExpired "hints-expired" {
         /// For whom they were.
         target: NodeId,
         /// How many.
         hints: u64,
-    } => "dropped {hints} hints for {target}: they had expired, and other replicas hold the writes",
+    } => "dropped {hints} for {target}; other replicas hold the writes"
+        where hints counts "expired hint",
     /// A collection round cannot go on.
     CollectionWaits "collection-waits" {
         /// Without whom.
@@ -246,14 +265,14 @@ events! {
         values: u64,
         /// Bytes of these values.
         bytes: u64,
-    } => "removed {values} expired values of store {store}, {bytes} bytes",
+    } => "removed {values} of store {store}, {bytes}" where values counts "expired value" and bytes counts "byte",
     /// Hints were refused at the byte limit. The writes themselves went to the replicas that are up.
     HintsRefused "hints-refused" {
         /// How many since the last such event.
         hints: u64,
         /// The limit in bytes.
         bytes_max: u64,
-    } => "refused {hints} hints: hints already fill the limit of {bytes_max} bytes",
+    } => "refused {hints}: hints already fill the limit of {bytes_max} bytes" where hints counts "hint",
 }
 
 impl Event {
@@ -458,6 +477,15 @@ mod tests {
         kinds.sort_unstable();
         kinds.dedup();
         assert_eq!(kinds.len(), Event::KINDS.len(), "no two events share a kind");
+    }
+
+    #[test]
+    fn one_thing_is_not_many() {
+        let parked = |hints| Event::HintsParked { target: NodeId(2), hints }.text();
+        assert_eq!(
+            (parked(1), parked(2)),
+            ("holds 1 hint for n2".to_owned(), "holds 2 hints for n2".to_owned())
+        );
     }
 
     #[tokio::test]

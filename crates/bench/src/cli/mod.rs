@@ -35,21 +35,21 @@ pub use address::{Address, BadAddress, System};
 /// What to do.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum BenchCommand {
-    /// Write every record of a workload once.
+    /// Load the records of a workload.
     Load(RunArgs),
-    /// Run a workload against records that are there.
+    /// Run a workload on records that were loaded before.
     Run(RunArgs),
-    /// Run one workload against two systems in turn.
+    /// Compare two systems: run one workload on each, in turn.
     Compare(CompareArgs),
-    /// One node over RESP against a real Redis: GET and SET, with and without pipelining.
+    /// Compare one node over RESP with Redis: GET and SET, with and without pipelining.
     Resp(ScenarioArgs<RespScenario>),
-    /// Three nodes over RESP, N=3 R=2 W=2, against a real Redis with a replica: GET and SET by pipeline depth.
+    /// Compare three nodes over RESP, N=3 R=2 W=2, with Redis and a replica: GET and SET by pipeline depth.
     Pipeline(ScenarioArgs<PipelineScenario>),
-    /// One node with the persistent engine and a million records, through the native client.
+    /// Measure one node with the persistent engine and a million records, with the native client.
     Persistent(ScenarioArgs<PersistentScenario>),
-    /// Three nodes, N=3 R=2 W=2, through the native client.
+    /// Measure three nodes, N=3 R=2 W=2, with the native client.
     Cluster(ScenarioArgs<ClusterScenario>),
-    /// One of four nodes killed under load and started again: what clients notice, and how soon it is equal.
+    /// Kill one of four nodes under load and restart it: what clients notice, and how long it takes to catch up.
     Handoff(ScenarioArgs<HandoffScenario>),
 }
 
@@ -95,15 +95,15 @@ Examples, on the cluster of `tontine dev`:
 
 Exits with 1 if an operation failed, found nothing, or was not started in time.")]
 pub struct RunArgs {
-    /// Where: `resp://HOST:PORT` of a Redis or of a node's Redis door, or `native://HOST:PORT[,HOST:PORT…]` of a
-    /// Tontine cluster. Without it, the cluster that --connect names.
+    /// System to measure: `resp://HOST:PORT` of Redis or of a node's Redis port, or `native://HOST:PORT[,HOST:PORT…]` of
+    /// a Tontine cluster. By default, the cluster that --connect names.
     #[arg(long, short = 't', value_name = "ADDRESS")]
     pub target: Option<Address>,
-    /// Process id of a server on this machine whose CPU and memory are measured, with its children; give it once for
-    /// each server (`tontine status -o json` shows the nodes'). Without it the servers' share is not measured.
+    /// Process id of a server on this machine, to measure the CPU and memory of it and its children; repeat it for
+    /// each server (`tontine status -o json` shows those of the nodes). By default, servers are not measured.
     #[arg(long = "server-pid", value_name = "PID")]
     pub server_pids: Vec<u32>,
-    /// What the run is called in reports.
+    /// Name of the run in reports.
     #[arg(long, default_value = "run")]
     pub label: String,
     /// How the target is reached.
@@ -123,10 +123,10 @@ pub struct RunArgs {
 /// How a target is reached.
 #[derive(Clone, Debug, clap::Args)]
 pub struct AccessArgs {
-    /// Seconds after which an operation counts as unanswered.
+    /// Seconds after which an operation counts as timed out.
     #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
     pub timeout: f64,
-    /// RESP: keep all keys in one sorted set as well and answer scans from it (Redis only).
+    /// RESP: also keep all keys in one sorted set, and answer scans from it (Redis only).
     #[arg(long)]
     pub scan_index: bool,
 }
@@ -151,7 +151,7 @@ impl AccessArgs {
 /// One workload, two systems.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CompareArgs {
-    /// The first system: `tontine` or `redis` (started for the occasion), or an address.
+    /// The first system: `tontine` or `redis` to start one, or an address.
     #[arg(long, default_value = "tontine")]
     pub a: System,
     /// The second system.
@@ -160,7 +160,7 @@ pub struct CompareArgs {
     /// Alternating pairs of runs.
     #[arg(long, default_value_t = 3)]
     pub pairs: usize,
-    /// What a started Redis keeps on disk.
+    /// What the started Redis keeps on disk.
     #[arg(long, value_enum, default_value = "none")]
     pub redis_persistence: Persistence,
     /// How a Tontine is started.

@@ -11,33 +11,33 @@ use crate::node_settings::NodeSettings;
 #[command(after_help = "\
 Examples:
   tontine dev                                    three nodes in one process, data in ./tontine-data
-  tontine dev --separate-processes               one process for each node: kill one, and nothing fails
-  tontine dev --nodes 5 --zones 3 --data-dir d   five nodes over three zones, data in ./d
-  tontine dev --engine memory --nodes 1          for tests of an application: nothing is kept
+  tontine dev --separate-processes               one process per node; requests survive killing one
+  tontine dev --nodes 5 --zones 3 --data-dir d   five nodes in three zones, data in ./d
+  tontine dev --engine memory --nodes 1          for application tests: no data is kept
 
-Nodes, zones, N, R, W and ports are settled when the data directory is new; later starts keep them.")]
+A cluster keeps the nodes, zones, N, R, W and ports that it was created with.")]
 pub struct DevArguments {
-    /// Nodes of a new cluster, 1 to 64; 3 by default.
+    /// Number of nodes in a new cluster, 1 to 64; 3 by default.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "COUNT")]
     pub nodes: Option<u32>,
-    /// Zones (failure domains) over which a new cluster's nodes are spread, 1 to 64; 1 by default.
+    /// Number of zones (failure domains) in a new cluster, 1 to 64; 1 by default.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "COUNT")]
     pub zones: Option<u32>,
-    /// N, R and W of a new cluster's stores, for example `3,2,2`: replicas of each key, replicas that a get and that a
-    /// put waits for. By default three replicas (or as many as there are nodes) and majorities.
+    /// N, R and W of the stores in a new cluster, for example `3,2,2`: the replicas of each key, how many must answer a
+    /// get, and how many must acknowledge a put. By default, N is 3 or the number of nodes, and R and W are majorities.
     #[arg(long, value_parser = parse_consistency, value_name = "N,R,W")]
     pub consistency: Option<Consistency>,
-    /// Replicas of a new cluster's stores, with majorities for R and W; 3 by default.
+    /// Replicas of each key in a new cluster, with majorities for R and W; 3 by default.
     #[arg(long, conflicts_with = "consistency", value_name = "COUNT")]
     pub replicas: Option<u8>,
-    /// Where the cluster keeps its data; made if need be. An existing cluster goes on as it was.
+    /// Where the cluster keeps its data. A cluster that is already there starts again with its own settings.
     #[arg(long, default_value = "tontine-data", value_name = "DIR")]
     pub data_dir: PathBuf,
-    /// Ports of a new cluster: node n serves the native protocol on PORT + n and Redis clients on PORT + 100 + n.
-    /// By default 7400, and any free port where one of those is taken.
+    /// Ports of a new cluster: node n serves the native protocol on PORT + n, and Redis clients on PORT + 100 + n. The
+    /// default is 7400, with any free port in place of one that is in use.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=65_000))]
     pub port_base: Option<u16>,
-    /// Run each node as a process of its own.
+    /// Run each node in its own process.
     #[arg(long)]
     pub separate_processes: bool,
     /// How the nodes run.

@@ -32,8 +32,7 @@ pub(super) fn check(arguments: &DevArguments) -> Result<(), CliError> {
     let (nodes, zones) = (arguments.nodes_wanted(), arguments.zones_wanted());
     if zones > nodes {
         return Err(CliError::Usage(format!(
-            "{zones} zones need at least {zones} nodes, and there are {nodes}: a zone without a node cannot fail and \
-             keeps no copy; raise --nodes or lower --zones"
+            "{zones} zones need at least {zones} nodes, and there are {nodes}; raise --nodes or lower --zones"
         )));
     }
     consistency(arguments)?;
@@ -56,7 +55,8 @@ pub(super) async fn create_or_find(
             let kept = kept(arguments, &cluster);
             if !kept.is_empty() {
                 say!(
-                    "the cluster in {} goes on as it was made, with {}; those options are for a new one",
+                    "the cluster in {} already exists and keeps {}; for other settings, create a cluster with a new \
+                     --data-dir",
                     arguments.data_dir.display(),
                     kept.join(", ")
                 );
@@ -80,11 +80,11 @@ fn kept(arguments: &DevArguments, cluster: &Cluster) -> Vec<String> {
     let mut kept = Vec::new();
     let nodes = cluster.nodes.len();
     if let Some(asked) = arguments.nodes.filter(|&asked| asked as usize != nodes) {
-        kept.push(format!("{} (--nodes {asked})", count(nodes as u64, "node")));
+        kept.push(format!("{} (not --nodes {asked})", count(nodes as u64, "node")));
     }
     let zones = cluster.nodes.iter().map(|node| &node.zone).collect::<BTreeSet<_>>().len();
     if let Some(asked) = arguments.zones.filter(|&asked| asked as usize != zones) {
-        kept.push(format!("{} (--zones {asked})", count(zones as u64, "zone")));
+        kept.push(format!("{} (not --zones {asked})", count(zones as u64, "zone")));
     }
     let stands = cluster.store("default").map(|store| store.consistency);
     let numbers = |numbers: Consistency| {
@@ -93,16 +93,16 @@ fn kept(arguments: &DevArguments, cluster: &Cluster) -> Vec<String> {
     };
     if let Some(stands) = stands {
         if let Some(asked) = arguments.consistency.filter(|asked| *asked != stands) {
-            kept.push(format!("N,R,W of {} (--consistency {})", numbers(stands), numbers(asked)));
+            kept.push(format!("N,R,W of {} (not --consistency {})", numbers(stands), numbers(asked)));
         }
         if let Some(asked) = arguments.replicas.filter(|asked| *asked != stands.replicas) {
-            kept.push(format!("{} (--replicas {asked})", count(stands.replicas.into(), "replica")));
+            kept.push(format!("{} (not --replicas {asked})", count(stands.replicas.into(), "replica")));
         }
     }
     let at = |node: &Node, base: u16| node.native.ends_with(&format!(":{}", u32::from(base) + node.id.0));
     if let Some(base) = arguments.port_base.filter(|&base| !cluster.nodes.iter().all(|node| at(node, base))) {
         let first = cluster.nodes.first().map_or("none", |node| node.native.as_str());
-        kept.push(format!("ports from {first} on (--port-base {base})"));
+        kept.push(format!("ports from {first} on (not --port-base {base})"));
     }
     kept
 }
@@ -124,7 +124,13 @@ fn consistency(arguments: &DevArguments) -> Result<Consistency, CliError> {
 }
 
 fn too_few(replicas: u8, nodes: u32) -> CliError {
-    CliError::Other(format!("{replicas} replicas need 1 to {nodes}, the number of nodes; raise --nodes"))
+    CliError::Other(match replicas {
+        0 => "a store needs at least 1 replica of each key; raise --replicas".to_owned(),
+        _ => format!(
+            "{replicas} replicas need at least {replicas} nodes, and there are {nodes}; raise --nodes, or ask for fewer \
+             replicas"
+        ),
+    })
 }
 
 /// Nodes with their zones and free ports.
@@ -158,9 +164,12 @@ fn warn_of_other_ports(wanted: &[(u16, String)]) {
     let taken: Vec<String> = wanted.iter().filter(is_other).map(|(port, _)| port.to_string()).collect();
     if !taken.is_empty() {
         say!(
-            "warning: of the usual ports, {} are taken; this cluster has chosen others and keeps them (--port-base \
-             chooses, with a new --data-dir)",
-            taken.join(", ")
+            "warning: {} in use, so this cluster uses other ports, and keeps them; to choose the ports, create a cluster \
+             with --port-base and a new --data-dir",
+            match &taken[..] {
+                [port] => format!("port {port} is"),
+                ports => format!("ports {} are", ports.join(", ")),
+            }
         );
     }
 }
@@ -181,12 +190,12 @@ fn not_free(arguments: &DevArguments, node: u32, port: u16, door: &str, error: s
     };
     let reason = match error.kind() {
         ErrorKind::AddrInUse => format!("is in use{}", crate::port_holder::shown(port)),
-        _ => format!("cannot be taken ({error})"),
+        _ => format!("cannot be used ({error})"),
     };
     let (last, resp) = (u32::from(base) + arguments.nodes_wanted(), u32::from(base + RESP_PORT_OFFSET));
     CliError::Other(format!(
         "port {port} on 127.0.0.1, for {door} at node {node}, {reason}; choose another --port-base PORT (this one needs \
-         {} to {last} and {} to {}), or leave it out and any free ports are taken; no cluster was created",
+         {} to {last} and {} to {}), or leave it out to use any free ports; no cluster was created",
         base + 1,
         resp + 1,
         resp + arguments.nodes_wanted(),
@@ -225,12 +234,12 @@ mod tests {
         assert_eq!(kept(&dev("--replicas 3"), &cluster), [""; 0], "what nobody asked for");
         let other = dev("--nodes 5 --zones 3 --consistency 3,3,1 --port-base 9000");
         let expected = [
-            "4 nodes (--nodes 5)",
-            "2 zones (--zones 3)",
-            "N,R,W of 3,2,2 (--consistency 3,3,1)",
-            "ports from 127.0.0.1:7401 on (--port-base 9000)",
+            "4 nodes (not --nodes 5)",
+            "2 zones (not --zones 3)",
+            "N,R,W of 3,2,2 (not --consistency 3,3,1)",
+            "ports from 127.0.0.1:7401 on (not --port-base 9000)",
         ];
         assert_eq!(kept(&other, &cluster), expected);
-        assert_eq!(kept(&dev("--nodes 4 --replicas 1"), &cluster), ["3 replicas (--replicas 1)"]);
+        assert_eq!(kept(&dev("--nodes 4 --replicas 1"), &cluster), ["3 replicas (not --replicas 1)"]);
     }
 }

@@ -24,12 +24,12 @@ pub(super) fn open_to_everybody(nodes: &[NodeStatus]) -> Vec<Finding> {
             node: Some(status.id()),
             store: None,
             what: format!(
-                "{id} serves Redis clients without a password, while {closed} {require} one: anybody who reaches its \
-                 Redis port can read and write every key"
+                "{id} serves Redis clients without a password, while {closed} {require} one: anyone who can \
+                 reach its Redis port can read and write every key"
             ),
             next: format!(
-                "stop {id} and start it again with TONTINE_PASSWORD set to the cluster's password; if no node shall \
-                 require one, start {closed} with --no-password"
+                "stop {id} and start it again with TONTINE_PASSWORD set to the cluster's password; if no node should \
+                 require one, restart {closed} with --no-password"
             ),
         }
     };

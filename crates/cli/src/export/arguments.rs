@@ -9,36 +9,38 @@ use crate::file_format::FileFormat;
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  tontine export people.jsonl                  one {\"key\": …, \"value\": …} a line, in the order of their tokens
-  tontine export people.csv                    a row key,value,expires_ms after a header
+  tontine export people.jsonl                  one {\"key\": …, \"value\": …} per line
+  tontine export people.csv                    a header, then key,value,expires_ms
+  tontine export people.jsonl.gz               compressed with gzip; .zst compresses with zstd
   tontine export - --format tsv | sort | less
-  tontine load people.jsonl --key key --value value    brings an export back")]
+
+To load an export again: tontine load people.jsonl --key key --value value")]
 pub struct ExportArguments {
-    /// The file; standard output when left out or `-`.
+    /// The file to write; `-` and no file mean standard output. A file whose name ends in `.gz` or `.zst` is compressed.
     pub file: Option<String>,
     /// Replace the file if it exists.
     #[arg(long)]
     pub force: bool,
-    /// How records are written; guessed from the file's extension, jsonl on standard output. deb822 writes values
-    /// only.
+    /// Format of the file; guessed from its extension by default, and jsonl on standard output. deb822 writes only the
+    /// values.
     #[arg(long, value_enum)]
     pub format: Option<FileFormat>,
-    /// Leave out when values expire: the field or column `expires_ms`, which tsv and csv have for every record.
+    /// Leave out the expiry times: the field or column `expires_ms`.
     #[arg(long)]
     pub no_expires: bool,
-    /// Leave out the first line of tsv and csv, which names the columns.
+    /// Leave out the header line of tsv and csv.
     #[arg(long)]
     pub no_header: bool,
     /// In tsv, write tabs, line ends and backslashes as `\t`, `\n`, `\r` and `\\`.
     #[arg(long)]
     pub escapes: bool,
-    /// Write every sibling: in jsonl as `values`, otherwise a row for each.
+    /// Write every sibling: as `values` in jsonl, as one row each in the other formats.
     #[arg(long)]
     pub with_siblings: bool,
-    /// How long a partition without enough replicas is tried again before the export fails.
+    /// How long to retry a partition that has too few replicas before the export fails.
     #[arg(long, default_value = "1m", value_parser = durations::parse, value_name = "DURATION")]
     pub patience: Duration,
-    /// Go on without records that are damaged at every replica that answers, and say how many; without it they end
+    /// Leave out records that are damaged on every replica that answers, and count them. By default, such a record ends
     /// the export.
     #[arg(long)]
     pub leave_out_damaged: bool,

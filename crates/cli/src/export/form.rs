@@ -1,12 +1,13 @@
 //! How records are written: JSON lines, rows between tabs or commas, or the values alone as stanzas.
 
-use std::io::{self, Write};
+use std::io;
 
 use bytes::Bytes;
 use model::{Version, WallMillis};
 use serde_json::{Map, Value as Json, json};
 
 use super::arguments::ExportArguments;
+use super::sink::Sink;
 use crate::failure::CliError;
 use crate::file_format::{EXPIRES, FileFormat};
 use crate::output::{bytes_json, shown};
@@ -30,11 +31,11 @@ impl Form {
         };
         if arguments.escapes && format != FileFormat::Tsv {
             return Err(CliError::Usage(
-                "--escapes is for tsv; the other formats have their own quoting".to_owned(),
+                "--escapes applies only to tsv; the other formats have their own quoting".to_owned(),
             ));
         }
         if arguments.no_header && !matches!(format, FileFormat::Tsv | FileFormat::Csv) {
-            return Err(CliError::Usage("--no-header is for tsv and csv".to_owned()));
+            return Err(CliError::Usage("--no-header applies only to tsv and csv".to_owned()));
         }
         Ok(Form {
             format,
@@ -49,13 +50,13 @@ impl Form {
 /// Writes records.
 pub(super) struct RowWriter {
     form: Form,
-    output: Box<dyn Write>,
+    output: Sink,
     row: Vec<u8>,
 }
 
 impl RowWriter {
     /// Begins with the header, if there is one.
-    pub(super) fn new(form: Form, output: Box<dyn Write>) -> Result<Self, CliError> {
+    pub(super) fn new(form: Form, output: Sink) -> Result<Self, CliError> {
         let mut rows = RowWriter { form, output, row: Vec::new() };
         if form.header && matches!(form.format, FileFormat::Tsv | FileFormat::Csv) {
             let mut names: Vec<&[u8]> = vec![b"key", b"value"];
@@ -101,7 +102,7 @@ impl RowWriter {
 
     /// Hands everything to the system.
     pub(super) fn finish(&mut self) -> Result<(), CliError> {
-        self.output.flush().map_err(CliError::io("cannot write the export"))
+        self.output.finish().map_err(CliError::io("cannot write the export"))
     }
 
     fn json(&self, key: &Bytes, shown: &[&Version], now: WallMillis) -> Json {
@@ -151,7 +152,7 @@ impl RowWriter {
             FileFormat::Tsv => {
                 let mut bytes = columns.iter().copied().flatten();
                 if let Some(byte) = bytes.find(|byte| matches!(byte, b'\t' | b'\n' | b'\r')) {
-                    let what = format!("has a {} in it", [*byte].escape_ascii());
+                    let what = format!("contains {}", [*byte].escape_ascii());
                     return Err(unfit(columns[0], &what, "--escapes"));
                 }
                 self.put(&[&columns.join(&b'\t'), b"\n"])
@@ -162,14 +163,14 @@ impl RowWriter {
 
     fn stanza(&mut self, key: &[u8], value: &[u8]) -> Result<(), CliError> {
         if value.is_empty() || value.split(|&byte| byte == b'\n').rev().skip(1).any(is_blank) {
-            return Err(unfit(key, "is no stanza: it is empty or has a blank line", "--format jsonl"));
+            return Err(unfit(key, "is empty or contains a blank line", "--format jsonl"));
         }
         let end: &[u8] = if value.ends_with(b"\n") { b"\n" } else { b"\n\n" };
         self.put(&[value, end])
     }
 
     fn put(&mut self, parts: &[&[u8]]) -> Result<(), CliError> {
-        let written: io::Result<()> = parts.iter().try_for_each(|part| self.output.write_all(part));
+        let written: io::Result<()> = parts.iter().try_for_each(|part| self.output.put(part));
         written.map_err(CliError::io("cannot write the export"))
     }
 }

@@ -10,6 +10,7 @@
 mod arguments;
 mod form;
 mod partitions;
+mod sink;
 mod walk;
 
 use std::fs::File;
@@ -32,6 +33,7 @@ use crate::shared::Shared;
 pub(crate) use arguments::ExportArguments;
 use form::{Form, RowWriter};
 pub(crate) use partitions::{Step, What, walk_store};
+use sink::Sink;
 pub(crate) use walk::WalkOptions;
 
 /// What was exported.
@@ -47,16 +49,16 @@ struct Counts {
 
 /// Carries out the export.
 pub(crate) async fn run(shared: Shared, arguments: ExportArguments) -> Result<ExitCode, CliError> {
-    let form = Form::new(&arguments)?;
     let path = arguments.file.as_deref().filter(|&file| file != "-").map(PathBuf::from);
     refuse_existing(path.as_deref(), arguments.force)?;
+    let form = Form::new(&arguments)?;
     let client = shared.client().await?;
     let handle = client.store(&shared.store)?;
     let cluster = client.cluster();
     let store = cluster.store(&shared.store).expect("the store was found above");
     let began = Instant::now();
     let output = Output::new(path.as_deref());
-    let mut rows = RowWriter::new(form, output.writer()?)?;
+    let mut rows = RowWriter::new(form, Sink::new(path.as_deref(), output.writer()?))?;
     let options =
         WalkOptions { patience: arguments.patience, leaves_out_damaged: arguments.leave_out_damaged };
     let counts = tokio::select! {
@@ -82,15 +84,15 @@ pub(crate) async fn run(shared: Shared, arguments: ExportArguments) -> Result<Ex
         let mut text = format!("{} ({}) in {seconds:.1} s", count(records, "record"), size(bytes));
         if with_siblings > 0 && !arguments.with_siblings {
             text.push_str(&format!(
-                "\n{with_siblings} of them have siblings, of which the latest was written; \
-                 --with-siblings writes all"
+                "\nwrote only the latest value of {} with siblings; --with-siblings writes all values",
+                count(with_siblings, "record")
             ));
         }
         if expiring > 0 && !keeps_expiry {
-            text.push_str(&format!("\n{expiring} of them expire, which was not written"));
+            text.push_str(&format!("\nleft out the expiry time of {}", count(expiring, "record")));
         }
         if damaged > 0 {
-            text.push_str(&format!("\nup to {damaged} more are damaged, and were left out"));
+            text.push_str(&format!("\nleft out up to {}", count(damaged, "damaged record")));
         }
         text
     };
@@ -140,9 +142,12 @@ async fn export(
 /// Refuses a file that exists, unless it shall be replaced. A pipe or a device is written to, and not replaced.
 fn refuse_existing(path: Option<&Path>, force: bool) -> Result<(), CliError> {
     match path {
+        Some(path) if path.is_dir() => {
+            Err(CliError::Usage(format!("{} is a directory; name a file in it", path.display())))
+        }
         Some(path) if !force && std::fs::metadata(path).is_ok_and(|found| found.is_file()) => {
             Err(CliError::Usage(format!(
-                "{} exists already; name another file, or add --force to replace it",
+                "{} already exists; choose another name, or add --force to replace it",
                 path.display()
             )))
         }

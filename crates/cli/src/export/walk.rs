@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use wire::ErrorCode;
 
 use crate::failure::CliError;
+use crate::output::count;
 
 /// Records in one page of one replica.
 const PAGE_RECORDS: u32 = 1000;
@@ -129,12 +130,15 @@ impl Walk {
     fn too_few(&self, error: &ClientError) -> String {
         let advice = match error {
             ClientError::Failed { code: ErrorCode::Corrupt, .. } => {
-                "`--leave-out-damaged` exports what can be read"
+                "to export the other records, run `tontine export --leave-out-damaged`"
             }
-            _ => "`tontine doctor` tells which nodes are down",
+            _ => "to see which nodes are down, run `tontine doctor`",
         };
-        let (partition, required) = (self.partition, self.readers.chosen().len());
-        format!("partition {partition}: fewer than {required} replicas answer: {error}; {advice}")
+        let few = match self.readers.chosen().len() {
+            1 => "no replica answers".to_owned(),
+            required => format!("fewer than {required} replicas answer"),
+        };
+        format!("partition {}: {few}: {error}; {advice}", self.partition)
     }
 
     async fn fill(&mut self) -> Result<(), (NodeId, ClientError)> {
@@ -169,10 +173,9 @@ impl Walk {
 }
 
 fn unreadable(node: NodeId, damaged: u64) -> ClientError {
-    let records = if damaged == 1 { "record" } else { "records" };
     ClientError::Failed {
         code: ErrorCode::Corrupt,
-        detail: format!("{node} cannot read {damaged} {records}"),
+        detail: format!("{node} cannot read {}", count(damaged, "record")),
     }
 }
 

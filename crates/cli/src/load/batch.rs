@@ -279,7 +279,7 @@ mod tests {
         let batch = all[0].as_ref().unwrap();
         assert_eq!((batch.records, batch.bad, all.len()), (2, 3, 1));
         let reasons: Vec<&str> = batch.bad_first.iter().map(|bad| bad.reason.as_str()).collect();
-        assert_eq!(reasons[0], "1 columns, where 2 are expected");
+        assert_eq!(reasons[0], "the row has 1 column, not 2");
         assert_eq!(reasons[1], "value of 9 bytes is over the store's limit of 8 bytes");
         assert!(reasons[2].starts_with("key is empty"));
     }

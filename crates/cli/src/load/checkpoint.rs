@@ -60,7 +60,7 @@ impl Checkpoint {
         let identity = identify(input).map_err(CliError::io(format!("cannot read {}", input.display())))?;
         let Some(identity) = identity else {
             if arguments.resume {
-                return Err(format!("{} is no regular file, so it cannot be resumed", input.display()).into());
+                return Err(format!("cannot resume {}: it is not a regular file", input.display()).into());
             }
             return Ok(None);
         };
@@ -69,11 +69,14 @@ impl Checkpoint {
         let document = match (found, arguments.resume) {
             (Some(found), true) => go_on(found?, fresh, &path)?,
             (None, true) => {
-                say!("no checkpoint {}: beginning at the start", path.display());
+                say!("found no checkpoint {}: starting from the beginning", path.display());
                 fresh
             }
             (Some(Ok(found)), false) if found.input == fresh.input && found.load == fresh.load => {
-                say!("beginning at the start; --resume would go on at line {}", found.acknowledged.line + 1);
+                say!(
+                    "starting from the beginning; to continue at line {} instead, add --resume",
+                    found.acknowledged.line + 1
+                );
                 fresh
             }
             (_, false) => fresh,
@@ -85,7 +88,7 @@ impl Checkpoint {
     pub(super) fn begin(&self) -> Result<(), CliError> {
         self.save(self.start()).map_err(|error| CliError::Io {
             what: format!(
-                "cannot write the checkpoint {} (another place: --checkpoint FILE)",
+                "cannot write the checkpoint {} (choose another place with --checkpoint FILE)",
                 self.path.display()
             ),
             error,
@@ -130,7 +133,7 @@ fn beside(input: &Path) -> PathBuf {
 fn read(path: &Path) -> Result<Option<Result<Document, CliError>>, CliError> {
     match std::fs::read(path) {
         Ok(text) => Ok(Some(serde_json::from_slice(&text).map_err(|error| {
-            format!("{} is no checkpoint of a load: {error}; begin again without --resume", path.display())
+            format!("{} is not a valid checkpoint: {error}; load the file without --resume", path.display())
                 .into()
         }))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -142,19 +145,19 @@ fn go_on(found: Document, fresh: Document, path: &Path) -> Result<Document, CliE
     let what = if found.input != fresh.input {
         let (then, now) = (&found.input, &fresh.input);
         if then.bytes != now.bytes {
-            format!("the file had {} bytes and has {} now", then.bytes, now.bytes)
+            format!("the file had {} bytes and now has {}", then.bytes, now.bytes)
         } else if then.prefix != now.prefix {
-            "the file begins otherwise now".to_owned()
+            "the beginning of the file has changed".to_owned()
         } else {
-            "the file was written to since".to_owned()
+            "the file has changed since".to_owned()
         }
     } else if found.load != fresh.load {
-        format!("that load read {}, this one reads {}", found.load, fresh.load)
+        format!("the earlier load read {}, and this one reads {}", found.load, fresh.load)
     } else {
         return Ok(found);
     };
     Err(format!(
-        "cannot go on where the checkpoint {} ends: {what}; begin again without --resume",
+        "cannot resume from the checkpoint {}: {what}; load the file without --resume",
         path.display()
     )
     .into())
@@ -192,9 +195,9 @@ mod tests {
             let refusal = go_on(found, fresh, Path::new("x")).unwrap_err().to_string();
             assert!(refusal.contains(expected), "{refusal}");
         };
-        check(document(9, "aa", "one way"), "had 9 bytes and has 10 now");
-        check(document(10, "bb", "one way"), "begins otherwise");
-        check(document(10, "aa", "another way"), "that load read another way");
+        check(document(9, "aa", "one way"), "had 9 bytes and now has 10");
+        check(document(10, "bb", "one way"), "the beginning of the file has changed");
+        check(document(10, "aa", "another way"), "the earlier load read another way");
         assert!(go_on(document(10, "aa", "w"), document(10, "aa", "w"), Path::new("x")).is_ok());
     }
 

@@ -40,8 +40,14 @@ use settings::LoadSettings;
 pub(crate) async fn run(shared: Shared, arguments: LoadArguments) -> Result<ExitCode, CliError> {
     if arguments.file != "-" {
         // A name that was mistyped has no format either, but that is not what is wrong with it.
-        std::fs::metadata(&arguments.file)
+        let found = std::fs::metadata(&arguments.file)
             .map_err(CliError::io(format!("cannot read {}", arguments.file)))?;
+        if found.is_dir() {
+            return Err(CliError::Usage(format!(
+                "{} is a directory; name one file, and load several one after another",
+                arguments.file
+            )));
+        }
     }
     let settings = LoadSettings::new(&arguments)?;
     let client = shared.client().await?;

@@ -16,6 +16,7 @@ use super::checkpoint::Checkpoint;
 use super::reader::{Position, ReadError};
 use super::report::Report;
 use super::window::Window;
+use crate::output::count;
 use crate::progress::Progress;
 
 /// Time between two checkpoints.
@@ -50,6 +51,8 @@ enum Mend {
     Record,
     /// The file must be mended: no record behind the place can be found.
     File,
+    /// The file must be converted: nothing of it can be read.
+    Form,
 }
 
 impl Stop {
@@ -62,8 +65,11 @@ impl Stop {
             InputFailure::Bad(bad) => {
                 Stop { why: format!("line {}: {}", bad.line, bad.reason), mend: Mend::Record }
             }
-            InputFailure::Unreadable(error @ (ReadError::QuoteNeverCloses { .. } | ReadError::JsonArray)) => {
+            InputFailure::Unreadable(error @ ReadError::QuoteNeverCloses { .. }) => {
                 Stop { why: error.to_string(), mend: Mend::File }
+            }
+            InputFailure::Unreadable(error @ ReadError::JsonArray) => {
+                Stop { why: error.to_string(), mend: Mend::Form }
             }
             InputFailure::Unreadable(error) => Stop { why: error.to_string(), mend: Mend::Nothing },
         }
@@ -175,7 +181,7 @@ impl Pipeline {
             && let Ok(Err(error)) = saving.await
         {
             let path = checkpoint.path().display();
-            self.progress.say(&format!("cannot write the checkpoint {path}: {error}; the load goes on"));
+            self.progress.say(&format!("cannot write the checkpoint {path}: {error}; the load continues"));
         }
         let acknowledged = flights.window.acknowledged();
         flights.saving = Some(tokio::task::spawn_blocking(move || checkpoint.save(acknowledged)));
@@ -185,29 +191,29 @@ impl Pipeline {
     fn explain(&self, stop: &Stop, acknowledged: Position) -> String {
         let why = &stop.why;
         let came = match acknowledged == Position::default() {
-            true => format!("{why}\nnothing of the file is acknowledged"),
+            true => format!("{why}\nno record has been loaded"),
             false => format!(
-                "{why}\neverything up to line {} (byte {}) is acknowledged",
+                "{why}\nall records up to line {} (byte {}) have been loaded",
                 acknowledged.line, acknowledged.byte
             ),
         };
         let saved = self.keep(acknowledged);
         let again = |further: &[&str]| command_again(std::env::args(), further);
         match (stop.mend, saved) {
-            (Mend::File, _) => format!("{came}; mend the file and load it from the start"),
-            (_, Err(error)) => format!("{came}, but {error}, so a resumed load repeats some of it"),
+            (Mend::Form, _) => why.clone(),
+            (Mend::File, _) => format!("{came}; fix the file and load it from the start"),
+            (_, Err(error)) => format!("{came}, but {error}, so a resumed load repeats some of them"),
             (Mend::Record, Ok(true)) => format!(
-                "{came}; to go on behind it, passing over such records and listing them:\n  {}\nor mend the file \
-                 and load it from the start",
+                "{came}; fix the file and load it from the start, or skip and list bad records with\n  {}",
                 again(&["--skip-bad", "--resume"])
             ),
-            (Mend::Record, Ok(false)) => format!(
-                "{came}; to pass over such records and list them, load it again with --skip-bad; or mend it first"
-            ),
-            (Mend::Nothing, Ok(true)) => {
-                format!("{came}; while the file stays as it is, go on with\n  {}", again(&["--resume"]))
+            (Mend::Record, Ok(false)) => {
+                format!("{came}; fix the file, or load it again with --skip-bad to skip and list bad records")
             }
-            (Mend::Nothing, Ok(false)) => format!("{came}; load it again from the start"),
+            (Mend::Nothing, Ok(true)) => {
+                format!("{came}; leave the file unchanged and continue with\n  {}", again(&["--resume"]))
+            }
+            (Mend::Nothing, Ok(false)) => format!("{came}; load the file again from the start"),
         }
     }
 
@@ -218,12 +224,12 @@ impl Pipeline {
         if acknowledged == Position::default() {
             return match checkpoint.remove() {
                 Ok(()) => Ok(false),
-                Err(error) => Err(format!("the checkpoint {path} cannot be removed ({error})")),
+                Err(error) => Err(format!("the checkpoint {path} could not be removed ({error})")),
             };
         }
         match checkpoint.save(acknowledged) {
             Ok(()) => Ok(true),
-            Err(error) => Err(format!("the checkpoint {path} cannot be written ({error})")),
+            Err(error) => Err(format!("the checkpoint {path} could not be written ({error})")),
         }
     }
 }
@@ -237,8 +243,10 @@ impl Flights {
             self.report.count(&landed.batch);
             return None;
         }
-        let reasons: Vec<String> =
-            landed.refused.iter().map(|(reason, count)| format!("{count} records: {reason}")).collect();
+        let refused = landed.refused.iter();
+        let reasons: Vec<String> = refused
+            .map(|(reason, &records)| format!("{}: {reason}", count(records as u64, "record")))
+            .collect();
         Some(format!("not acknowledged: {}", reasons.join("; ")))
     }
 }

@@ -93,30 +93,30 @@ impl Report {
         if self.duplicates > 0 {
             let least = if self.duplicates_at_least { "at least " } else { "" };
             text.push_str(&format!(
-                "\n{least}{} had a key that came before; the last one stands",
-                self.duplicates
+                "\n{least}{} repeated an earlier key; the last value of a key wins",
+                count(self.duplicates, "record")
             ));
         }
         if self.retries > 0 {
             text.push_str(&format!(
-                "\n{} were sent again after a failure or an unknown outcome",
-                self.retries
+                "\nresent {} after failures or unknown outcomes",
+                count(self.retries, "record")
             ));
         }
         if self.expired > 0 {
             text.push_str(&format!(
-                "\n{} had expired already and were left out (--no-expires loads them to live for ever)",
-                self.expired
+                "\nskipped {}; --no-expires loads expired records without an expiry time",
+                count(self.expired, "expired record")
             ));
         }
         if self.expired_over_earlier > 0 {
             text.push_str(&format!(
-                "\n{} of them, whose key came before or may have, were written as expired instead",
+                "\nwrote {} of them as expired, so that no earlier value of the same key remains",
                 self.expired_over_earlier
             ));
         }
         if self.bad > 0 {
-            text.push_str(&format!("\n{} skipped", count(self.bad, "bad record")));
+            text.push_str(&format!("\nskipped {}", count(self.bad, "bad record")));
             for bad in &self.bad_first {
                 text.push_str(&format!("\n  line {}: {}", bad.line, bad.reason));
             }

@@ -115,21 +115,21 @@ impl LoadSettings {
     pub(crate) fn new(arguments: &LoadArguments) -> Result<LoadSettings, CliError> {
         if arguments.file == "-" && (arguments.resume || arguments.checkpoint.is_some()) {
             return Err(CliError::Usage(
-                "standard input cannot be read twice, so a load of it cannot be resumed; load a file"
+                "a load of standard input cannot be resumed, because it cannot be read twice; load a file instead"
                     .to_owned(),
             ));
         }
         let format = FileFormat::given_or_guessed(arguments.format, &arguments.file)?;
         let delimited = matches!(format, FileFormat::Tsv | FileFormat::Csv);
         if !delimited && (arguments.header || arguments.no_header) {
-            return Err(CliError::Usage("--header and --no-header are for tsv and csv".to_owned()));
+            return Err(CliError::Usage("--header and --no-header apply only to tsv and csv".to_owned()));
         }
         if !delimited && arguments.delimiter.is_some() {
-            return Err(CliError::Usage("--delimiter is for tsv and csv".to_owned()));
+            return Err(CliError::Usage("--delimiter applies only to tsv and csv".to_owned()));
         }
         if arguments.escapes && format != FileFormat::Tsv {
             return Err(CliError::Usage(
-                "--escapes is for tsv; the other formats have their own quoting".to_owned(),
+                "--escapes applies only to tsv; the other formats have their own quoting".to_owned(),
             ));
         }
         let (key, value) = (arguments.key.clone(), arguments.value.clone());
@@ -186,7 +186,9 @@ fn parts<Part: std::fmt::Display>(key: &Part, value: &str, expires: &Expires<Par
 
 fn delimited_settings(arguments: &LoadArguments, csv: bool) -> Result<LoadSettings, CliError> {
     let Some(value) = &arguments.value else {
-        return Err(CliError::Usage("say which column holds the value: --value COLUMN".to_owned()));
+        return Err(CliError::Usage(
+            "tsv and csv need the column that holds the value: add --value COLUMN".to_owned(),
+        ));
     };
     let (key, value) = (Column::parse(&arguments.key), Column::parse(value));
     let expires = expires(arguments).map(|column| Column::parse(&column));
@@ -195,9 +197,10 @@ fn delimited_settings(arguments: &LoadArguments, csv: bool) -> Result<LoadSettin
         _ => None,
     });
     if let (Some(name), true) = (named, arguments.no_header) {
-        return Err(
-            format!("without a header there is no column {name:?}; give its number, counted from 1").into()
-        );
+        return Err(format!(
+            "--no-header leaves column {name:?} without a name; give its number, counted from 1"
+        )
+        .into());
     }
     let header = arguments.header || named.is_some();
     let columns = Wanted { key, value, expires };

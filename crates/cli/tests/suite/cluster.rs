@@ -257,7 +257,7 @@ impl Cluster {
 
     /// The command that `dev` printed for starting a killed node again.
     pub(crate) fn start_command(&self, node: usize) -> String {
-        let marker = format!("node {node} has ended");
+        let marker = format!("node {node} has exited");
         let deadline = Instant::now() + PATIENCE;
         loop {
             let stderr = self.dev.stderr();

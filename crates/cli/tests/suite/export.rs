@@ -44,8 +44,10 @@ fn what_is_exported_in_any_lossless_format_loads_to_the_same_bytes() {
     let records = awkward();
     let source = Cluster::start();
     put_all(&source, &records);
-    let forms: [(&str, &[&str], &[&str]); 4] = [
+    let forms: [(&str, &[&str], &[&str]); 6] = [
         ("all.jsonl", &[], &["--key", "key", "--value", "value"]),
+        ("all.jsonl.gz", &[], &["--key", "key", "--value", "value"]),
+        ("all.csv.zst", &[], &["--key", "key", "--value", "value"]),
         ("all.csv", &[], &["--key", "key", "--value", "value"]),
         ("all.tsv", &["--escapes"], &["--key", "key", "--value", "value", "--escapes"]),
         ("bare.csv", &["--no-header"], &["--key", "1", "--value", "2"]),
@@ -98,7 +100,7 @@ fn when_a_value_expires_survives_an_export_and_a_load_and_what_has_expired_does_
     assert_eq!(expires(&target, "goes"), None);
     let two = source.run(&["export", "--format", "csv", "--no-expires"]).exits(0);
     assert!(two.text().starts_with("key,value\n"), "{}", two.text());
-    assert!(two.stderr.contains("1 of them expire, which was not written"), "{}", two.stderr);
+    assert!(two.stderr.contains("left out the expiry time of 1 record"), "{}", two.stderr);
 }
 
 #[test]
@@ -112,7 +114,7 @@ fn stanzas_are_exported_as_they_were_loaded() {
     found.sort_unstable();
     assert_eq!(found, stanzas.map(str::trim_end));
     cluster.run(&["put", "d", "no\n\nstanza"]).exits(0);
-    cluster.run(&["export", "--format", "deb822"]).fails_with("key \"d\" is no stanza");
+    cluster.run(&["export", "--format", "deb822"]).fails_with("key \"d\" is empty or contains a blank line");
 }
 
 #[test]
@@ -123,6 +125,8 @@ fn a_value_that_a_format_cannot_hold_ends_the_export_and_leaves_no_file() {
     cluster.run(&["export", &file]).fails_with("--escapes");
     assert!(!exists(&file) && !exists(&format!("{file}.part")));
     cluster.run(&["export", "/nowhere/out.jsonl"]).fails_with("cannot write /nowhere/out.jsonl.part");
+    let folder = cluster.folder.path().display().to_string();
+    cluster.run(&["export", &folder]).fails_with(&format!("{folder} is a directory; name a file in it"));
 }
 
 #[test]
@@ -138,7 +142,7 @@ fn deleted_keys_are_left_out_and_siblings_come_when_asked() {
 
     let plain = on_siblings(&["export"]).exits(0);
     assert_eq!(plain.text(), "{\"key\":\"cart\",\"value\":\"2\"}\n");
-    assert!(plain.stderr.contains("1 of them have siblings"), "{}", plain.stderr);
+    assert!(plain.stderr.contains("only the latest value of 1 record with siblings"), "{}", plain.stderr);
     // The records have standard output to themselves, so the report is the last line beside it.
     let told = on_siblings(&["export", "-", "-o", "json"]).exits(0);
     assert_eq!(told.text(), plain.text());
@@ -197,7 +201,7 @@ fn an_export_replaces_a_file_only_when_it_is_told_to() {
     let cluster = Cluster::with(1, &[]);
     cluster.run(&["put", "k", "v"]).exits(0);
     let file = cluster.write("all.jsonl", "precious");
-    cluster.run(&["export", &file]).fails_with("exists already; name another file, or add --force");
+    cluster.run(&["export", &file]).fails_with("already exists; choose another name, or add --force");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
     let said = cluster.run(&["export", &file, "--force"]).exits(0).text();
     assert!(said.starts_with("1 record ("), "{said}");

@@ -149,7 +149,7 @@ fn errors_are_documents_when_json_is_asked_for() {
 fn numbers_that_a_store_cannot_have_are_refused_by_name() {
     let cluster = Cluster::with(1, &[]);
     cluster.run(&["put", "k", "v", "-w", "2"]).fails_with("store default keeps 1 of each key");
-    cluster.run(&["get", "k", "-r", "2"]).fails_with("-r 2 asks for more replicas than there are");
+    cluster.run(&["get", "k", "-r", "2"]).fails_with("-r 2 requires too many replicas");
     cluster.run(&["put", "k", "v", "-w", "0"]).fails_with("--writes");
     cluster.run(&["put", "k", "v", "--ttl", "0"]).fails_with("--ttl");
     cluster.run(&["get", "k"]).exits(1);
@@ -166,7 +166,7 @@ fn a_raw_get_writes_the_bytes_of_the_value_and_nothing_else() {
     assert_eq!(cluster.run(&["get", "k", "--raw"]).exits(0).stdout, bytes);
     let missing = cluster.run(&["get", "nothing", "--raw"]).exits(1);
     assert_eq!((missing.text().as_str(), missing.stderr.as_str()), ("", "tontine: nothing: not found\n"));
-    cluster.run(&["get", "k", "--raw", "--json"]).fails_with("exclude each other");
+    cluster.run(&["get", "k", "--raw", "--json"]).fails_with("cannot be combined");
 }
 
 #[test]
@@ -207,5 +207,5 @@ fn keys_are_listed_by_their_prefix_and_up_to_a_limit() {
     let all = cluster.json(&["keys", "--limit", "3"]);
     assert_eq!((&all["count"], &all["complete"]), (&json!(3), &json!(true)));
     let few = cluster.run(&["keys", "--limit", "1"]).exits(0);
-    assert!(few.stderr.contains("1 key listed, and there are more"), "{}", few.stderr);
+    assert!(few.stderr.contains("listed 1 key (--limit 1); the store has more"), "{}", few.stderr);
 }

@@ -92,7 +92,7 @@ fn a_bad_record_stops_the_load_after_everything_before_it_and_resume_goes_on_fro
     let file = cluster.write("some.tsv", &lines);
     let load = ["load", &file, "--key", "1", "--value", "2", "--batch", "10"];
     let stopped = cluster.run(&[&load[..], &["--json"]].concat()).exits(2);
-    assert!(stopped.stderr.contains("line 200: 1 columns, where 2 are expected"), "{}", stopped.stderr);
+    assert!(stopped.stderr.contains("line 200: the row has 1 column, not 2"), "{}", stopped.stderr);
     assert!(stopped.stderr.contains("--json --skip-bad --resume"), "{}", stopped.stderr);
     let report = stopped.json();
     assert_eq!((&report["complete"], &report["records"]), (&json!(false), &json!(199)));
@@ -102,9 +102,9 @@ fn a_bad_record_stops_the_load_after_everything_before_it_and_resume_goes_on_fro
 
     let other_columns = ["load", &file, "--key", "2", "--value", "1", "--resume"];
     let refused = cluster.run(&other_columns);
-    let words = "that load read tsv without a header, keys from column 1, values from column 2, into store \"default\"";
+    let words = "the earlier load read tsv without a header, keys from column 1, values from column 2, into store \"default\"";
     assert!(refused.stderr.contains(words), "{}", refused.stderr);
-    refused.fails_with("begin again without --resume");
+    refused.fails_with("load the file without --resume");
     let rest = cluster.json(&[&load[..], &["--resume", "--skip-bad"]].concat());
     assert_eq!(
         (&rest["records"], &rest["bad"], &rest["bad_first"][0]["line"]),
@@ -168,7 +168,7 @@ fn a_file_that_changed_is_not_resumed() {
     let load = ["load", &file, "--key", "1", "--value", "2"];
     cluster.run(&load).fails_with(" --skip-bad --resume\n");
     cluster.write("some.tsv", "a\t1\nb\t2\nc\t3\n");
-    cluster.run(&[&load[..], &["--resume"]].concat()).fails_with("the file had 8 bytes and has 12 now");
+    cluster.run(&[&load[..], &["--resume"]].concat()).fails_with("the file had 8 bytes and now has 12");
     cluster.run(&load).exits(0);
 }
 
@@ -184,10 +184,11 @@ fn bad_records_are_named_by_their_line_in_every_format() {
         "b.csv",
         b"k,v\n1,a\n2,\"b\n3,c\n",
         &named,
-        "line 3: a quote opens in this record and does not close",
+        "line 3: a quote opens in this record and never closes",
     );
     fails("h.csv", b"a,b\n1,2\n", &named, "there is no column \"k\"; the columns are a, b");
     assert!(!exists(&cluster.file("h.csv.tontine-load")), "a load that never began leaves nothing");
+    fails("d.csv", b"k;v\n1;2\n", &named, "if ';' separates the columns, add --delimiter ';'");
     fails("c.tsv", b"bad\n", &["--key", "1", "--value", "2"], "load it again with --skip-bad");
     assert!(!exists(&cluster.file("c.tsv.tontine-load")), "a load can go on from the start without a file");
     fails("b.tsv", b"k\tv\n\t1\n", &named, "line 2: key is empty");
@@ -214,6 +215,10 @@ fn bad_records_are_named_by_their_line_in_every_format() {
     cluster
         .run(&["load", &missing, "--key", "k"])
         .fails_with(&format!("cannot read {missing}: No such file"));
+    let folder = cluster.folder.path().display().to_string();
+    cluster
+        .run(&["load", &folder, "--key", "k"])
+        .fails_with(&format!("{folder} is a directory; name one file"));
 }
 
 #[test]
@@ -281,7 +286,7 @@ fn packed_files_and_other_delimiters_load_as_they_are() {
     let bad = packed(&cluster, "bad.csv.gz", "a;1\nb\nc;3\n");
     run(&bad, &columns).fails_with("line 2");
     let said = run(&bad, &[&columns[..], &["--resume", "--skip-bad"]].concat()).exits(0).text();
-    assert!(said.contains("1 bad record skipped"), "{said}");
+    assert!(said.contains("skipped 1 bad record"), "{said}");
     assert_eq!(cluster.run(&["get", "c"]).exits(0).text(), "3\n");
 }
 
@@ -289,6 +294,8 @@ fn packed_files_and_other_delimiters_load_as_they_are() {
 fn a_json_array_is_refused_with_the_command_that_converts_it() {
     let cluster = Cluster::with(1, &[]);
     let array = cluster.write("people.json", "[{\"id\": 1},\n {\"id\": 2}]\n");
-    cluster.run(&["load", &array, "--key", "id", "--skip-bad"]).fails_with("jq -c '.[]'");
+    let said = "this is a JSON array; one JSON object per line is needed. Convert the file and load the result: jq -c '.[]' \
+                FILE > FILE.jsonl\n";
+    cluster.run(&["load", &array, "--key", "id", "--skip-bad"]).fails_with(said);
     cluster.run(&["get", "1"]).exits(1);
 }

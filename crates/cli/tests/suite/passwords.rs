@@ -69,7 +69,7 @@ fn a_cluster_that_stops_requiring_a_password_says_so_once() {
     let both = both.unwrap();
     assert_eq!(both.status.code(), Some(2));
     let said = String::from_utf8_lossy(&both.stderr).into_owned();
-    assert!(said.contains("--no-password and a password contradict each other"), "{said}");
+    assert!(said.contains("--no-password cannot be combined with a password"), "{said}");
 
     let arguments = cluster.arguments.clone();
     cluster.set_environment(&[]);

@@ -66,6 +66,18 @@ fn a_mistake_is_explained_by_what_was_typed_and_not_by_the_environment() {
     assert!(said.contains("Usage: tontine get ") && !said.contains("--connect"), "{said}");
     let said = mistaken(&["events", "--kind=peer-gone"]);
     assert!(said.contains("invalid value 'peer-gone'") && said.contains("peer-down"), "{said}");
+    let put = "there is no command `set`; to write a key, use `tontine put KEY VALUE`";
+    assert_eq!(mistaken(&["set", "k", "v"]), format!("tontine: {put}\n"));
+    let repair =
+        "`tontine repair` needs a command: status, start, stop; `tontine repair --help` explains them";
+    assert_eq!(mistaken(&["repair"]), format!("tontine: {repair}\n"));
+    let error: serde_json::Value = serde_json::from_str(&mistaken(&["repair", "--json"])).unwrap();
+    assert_eq!(error["error"]["kind"], "usage");
+    assert_eq!(error["error"]["message"], repair);
+    assert!(
+        mistaken(&[]).starts_with("A key-value store"),
+        "the program's name alone is answered with its help"
+    );
 }
 
 #[test]
@@ -88,11 +100,11 @@ fn addresses_that_do_not_answer_as_nodes_are_named_with_what_they_answered_and_a
     let refused = tontine(&["get", "k", "--connect", &addresses]);
     refused.fails_with("127.0.0.1:1 refused the connection");
     refused.fails_with(&format!("{}: the peer speaks RESP (Redis)", cluster.resp(1)));
-    refused.fails_with("next: Check --connect (or TONTINE_CONNECT)");
+    refused.fails_with("next: Check the addresses in --connect (or TONTINE_CONNECT)");
     assert!(!refused.stderr.contains("starts a cluster"), "{}", refused.stderr);
     let refused = command(&["get", "k"]).env("TONTINE_CONNECT", "127.0.0.1:1").output().unwrap();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(said.contains("next: Check --connect"), "{said}");
+    assert!(said.contains("next: Check the addresses in --connect"), "{said}");
 }
 
 /// It said to ask another node, of which all had been asked.
@@ -104,7 +116,7 @@ fn a_put_that_wants_more_acknowledgements_than_there_are_nodes_says_whose_are_mi
     until("the others know", || cluster.run(&["put", "k", "v", "-w3"]).code, |&code| code == 2);
     let refused = cluster.run(&["put", "k", "v", "-w3"]);
     refused.fails_with("3 must acknowledge the write, and it gets no answer from n3");
-    refused.fails_with("ask for fewer acknowledgements with -w");
+    refused.fails_with("require fewer acknowledgements with -w");
     cluster.run(&["put", "k", "v", "-w2"]).exits(0);
 }
 
@@ -219,9 +231,12 @@ fn a_cluster_that_cannot_be_is_refused_before_anything_is_made() {
     for (arguments, words) in [
         (&["--nodes=3", "--zones=5"][..], "5 zones need at least 5 nodes, and there are 3"),
         (&["--zones=4"], "raise --nodes or lower --zones"),
-        (&["--nodes=2", "--consistency=3,2,2"], "3 replicas need 1 to 2, the number of nodes; raise --nodes"),
-        (&["--replicas=4"], "4 replicas need 1 to 3, the number of nodes; raise --nodes"),
-        (&["--replicas=0"], "0 replicas need 1 to 3"),
+        (
+            &["--nodes=2", "--consistency=3,2,2"],
+            "3 replicas need at least 3 nodes, and there are 2; raise --nodes",
+        ),
+        (&["--replicas=4"], "4 replicas need at least 4 nodes, and there are 3; raise --nodes"),
+        (&["--replicas=0"], "at least 1 replica of each key; raise --replicas"),
         (&["--nodes=65"], "65 is not in 1..=64"),
         (&["--zones=0"], "0 is not in 1..=64"),
         (&["--consistency=3,4,2"], "--consistency"),

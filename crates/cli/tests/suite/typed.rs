@@ -18,11 +18,15 @@ fn help_names_the_options_that_a_command_takes_and_no_others() {
     let help = |words: &[&str]| tontine(&[words, &["--help"]].concat()).exits(0).text();
     let names = |words: &[&str], option: &str| help(words).contains(&format!("--{option} <"));
     assert!(names(&["get"], "connect") && names(&["get"], "store"));
+    assert!(
+        help(&["get"]).contains("[env: TONTINE_CONNECT="),
+        "the variables of options are part of the help"
+    );
     assert!(!names(&["dev"], "connect") && !names(&["dev"], "deadline") && names(&["dev"], "output"));
     assert!(!names(&["node"], "connect") && names(&["node", "list"], "connect"));
     assert!(!names(&["node", "list"], "store") && !names(&["status"], "store"));
     // What help does not name is refused with the reason, wherever it stands.
-    tontine(&["--connect", "h:1", "dev"]).fails_with("it runs nodes and connects to none");
+    tontine(&["--connect", "h:1", "dev"]).fails_with("it starts nodes instead of connecting to them");
     tontine(&["status", "-s", "carts"]).fails_with("it shows all stores");
 }
 
@@ -39,7 +43,13 @@ fn durations_take_units() {
     );
     assert!(cluster.run(&["mget", "k"]).exits(0).text().contains("29m5"), "the table has the time to live");
     cluster.run(&["put", "k", "v", "--ttl", "half an hour"]).fails_with("for example 500ms, 30s, 10m");
-    cluster.run(&["put", "k", "v", "--deadline", "2h"]).fails_with("1ms to 1h are possible");
+    cluster.run(&["put", "k", "v", "--deadline", "2h"]).fails_with("use 1ms to 1h");
+    for ttl in ["-1", "-1s", "0", "2 years", "5300w"] {
+        cluster
+            .run(&["put", "k", "v", "--ttl", ttl])
+            .fails_with("': a TTL is 1ms to 100 years, for example 500ms");
+    }
+    cluster.run(&["keys", "--limit", "-1"]).fails_with("for '--limit <COUNT>': use a whole number from 1");
     let status = cluster.run(&["status"]).exits(0).text();
     assert!(status.contains("UPTIME"), "{status}");
 }

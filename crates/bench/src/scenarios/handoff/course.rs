@@ -187,7 +187,7 @@ impl<'a> Conductor<'a> {
 
     /// Starts the victim with the command that `dev` has printed.
     fn start_again(&self) -> Result<Returned, ScenarioError> {
-        let marker = format!("node {VICTIM} has ended");
+        let marker = format!("node {VICTIM} has exited");
         let output = self.dev.output();
         let command = output.lines().skip_while(|line| !line.starts_with(&marker)).nth(1);
         let command =

@@ -78,7 +78,7 @@ fn record(stanza: &Bytes, wanted: &Wanted) -> Result<Record, String> {
     let field = |name: &str| fields.find(name).ok_or_else(|| format!("the stanza has no field {name:?}"));
     let key = field(&wanted.key)?;
     if key.contains(&b'\n') {
-        return Err("the key's field goes on over several lines".to_owned());
+        return Err("the key spans several lines".to_owned());
     }
     let value = match &wanted.value {
         Some(name) => stanza.slice_ref(field(name)?),
@@ -169,7 +169,7 @@ mod tests {
             read("Package: a\nexpires: 17\n\nPackage: b\nExpires:\n\nPackage: c\nExpires: soon\n", None);
         assert_eq!(found[0].as_ref().unwrap().expires, Some(WallMillis(17)));
         assert_eq!(found[1].as_ref().unwrap().expires, None);
-        assert!(found[2].as_ref().unwrap_err().reason.contains("\"soon\" is no time of expiry"));
+        assert!(found[2].as_ref().unwrap_err().reason.contains("\"soon\" is not an expiry time"));
     }
 
     #[test]

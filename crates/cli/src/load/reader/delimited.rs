@@ -13,6 +13,7 @@ use super::record::{
 };
 use crate::failure::CliError;
 use crate::load::settings::{Column, Expires, Wanted};
+use crate::output::count;
 
 /// Stands after the last row, so that a quote that is still open there is noticed: it swallows this row.
 const SENTINEL: &[u8] = b"\n\0tontine: end of the input\0\n";
@@ -61,7 +62,7 @@ impl Columns {
         }
         let header = match rows.next() {
             Ok(Some(Ok(header))) => header,
-            Ok(Some(Err(reason))) => return Err(format!("the header: {reason}").into()),
+            Ok(Some(Err(reason))) => return Err(format!("cannot read the header: {reason}").into()),
             Ok(None) => return Err("the file is empty, so it has no header".to_owned().into()),
             Err(error) => return Err(error.to_string().into()),
         };
@@ -69,14 +70,17 @@ impl Columns {
             match column {
                 Column::Number(number) if *number < header.len() => Ok(*number),
                 Column::Number(number) => {
-                    Err(format!("there is no column {}, the header has {}", number + 1, header.len()).into())
+                    let has = count(header.len() as u64, "column");
+                    Err(format!("there is no column {}: the header has {has}{}", number + 1, hint(header))
+                        .into())
                 }
                 Column::Name(name) => header
                     .iter()
                     .position(|known| known.strip_prefix(b"\xef\xbb\xbf").unwrap_or(known) == name.as_bytes())
                     .ok_or_else(|| {
                         let known: Vec<_> = header.iter().map(String::from_utf8_lossy).collect();
-                        format!("there is no column {name:?}; the columns are {}", known.join(", ")).into()
+                        let known = known.join(", ");
+                        format!("there is no column {name:?}; the columns are {known}{}", hint(header)).into()
                     }),
             }
         };
@@ -108,15 +112,16 @@ impl Columns {
     }
 
     fn record(&mut self, row: &ByteRecord) -> Result<Record, String> {
-        if let Some(count) = self.count
-            && row.len() != count
+        if let Some(expected) = self.count
+            && row.len() != expected
         {
-            return Err(format!("{} columns, where {count} are expected", row.len()));
+            return Err(format!("the row has {}, not {expected}", count(row.len() as u64, "column")));
         }
         let column = |number: usize| {
-            row.get(number)
-                .map(Bytes::copy_from_slice)
-                .ok_or_else(|| format!("there is no column {}, the row has {}", number + 1, row.len()))
+            row.get(number).map(Bytes::copy_from_slice).ok_or_else(|| {
+                let has = count(row.len() as u64, "column");
+                format!("there is no column {}: the row has {has}{}", number + 1, hint(row))
+            })
         };
         let expires = self.expires.map(column).transpose()?.filter(|text| !text.is_empty());
         let expires = expires.map(|text| moment(&String::from_utf8_lossy(&text))).transpose()?;
@@ -124,6 +129,15 @@ impl Columns {
         self.count = Some(row.len());
         Ok(record)
     }
+}
+
+/// What a row of a single column suggests: that another character separates the columns.
+fn hint(row: &ByteRecord) -> String {
+    let likely = [(b';', ";"), (b'\t', "\\t"), (b'|', "|"), (b',', ",")];
+    let found = likely.iter().find(|(byte, _)| row.len() == 1 && row[0].contains(byte));
+    found.map_or_else(String::new, |(_, shown)| {
+        format!(" (if '{shown}' separates the columns, add --delimiter '{shown}')")
+    })
 }
 
 /// Makes records of rows.
@@ -401,7 +415,7 @@ mod tests {
         assert_eq!(reader.next().unwrap().unwrap().unwrap().expires, Some(WallMillis(17)));
         assert_eq!(reader.next().unwrap(), Some(record("2", "b")));
         let reason = reader.next().unwrap().unwrap().unwrap_err().reason;
-        assert_eq!(reason, "\"1.5\" is no time of expiry: that is a whole number of milliseconds since 1970");
+        assert_eq!(reason, "\"1.5\" is not an expiry time: use a whole number of milliseconds since 1970");
     }
 
     #[test]
@@ -415,7 +429,7 @@ mod tests {
     #[test]
     fn the_first_fitting_row_tells_how_many_columns_there_are() {
         let found = tsv("bad\na\t1\nb\t2\t3\nc\t3\n", false);
-        assert!(found[0].as_ref().unwrap_err().reason.contains("no column 2, the row has 1"));
+        assert!(found[0].as_ref().unwrap_err().reason.contains("no column 2: the row has 1 column"));
         assert_eq!(found[1], record("a", "1"));
         assert!(found[2].is_err());
         assert_eq!(found[3], record("c", "3"));
@@ -433,6 +447,20 @@ mod tests {
     fn unknown_columns_are_named_with_the_known_ones() {
         let mut rows = CsvRows::new(Box::new(&b"a,b\n1,2\n"[..]), Position::default(), b',');
         let error = Columns::find(&mut rows, &wanted("b"), true).err().unwrap();
-        assert!(error.to_string().contains("the columns are a, b"));
+        assert!(error.to_string().ends_with("the columns are a, b"), "{error}");
+    }
+
+    #[test]
+    fn a_single_column_with_another_delimiter_in_it_is_told_of_the_option() {
+        let mut rows = CsvRows::new(Box::new(&b"k;v\n1;2\n"[..]), Position::default(), b',');
+        let error = Columns::find(&mut rows, &wanted("v"), true).err().unwrap();
+        let hint = "the columns are k;v (if ';' separates the columns, add --delimiter ';')";
+        assert!(error.to_string().ends_with(hint), "{error}");
+        let reason = tsv("k,v\n", false)[0].as_ref().unwrap_err().reason.clone();
+        assert_eq!(
+            reason,
+            "there is no column 2: the row has 1 column (if ',' separates the columns, add --delimiter ',')"
+        );
+        assert_eq!(tsv("k;v\tx\n", false), [record("k;v", "x")], "nothing is wrong with this one");
     }
 }

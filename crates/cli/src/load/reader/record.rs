@@ -31,7 +31,7 @@ pub(in crate::load) struct Record {
 /// The moment that a number stands for: milliseconds since 1970 in base 10, as an export writes them.
 pub(super) fn moment(text: &str) -> Result<WallMillis, String> {
     let millis = text.parse().map_err(|_| {
-        format!("{text:?} is no time of expiry: that is a whole number of milliseconds since 1970")
+        format!("{text:?} is not an expiry time: use a whole number of milliseconds since 1970")
     })?;
     Ok(WallMillis(millis))
 }
@@ -49,17 +49,17 @@ pub(in crate::load) struct BadRecord {
 #[derive(Debug, Error)]
 pub(in crate::load) enum ReadError {
     /// The system refused.
-    #[error("cannot read on after line {line}: {error}")]
+    #[error("cannot read the file after line {line}: {error}")]
     Io { line: u64, error: std::io::Error },
     /// The end of a quoted field, and so the start of the next record, cannot be found.
     #[error(
-        "line {line}: a quote opens in this record and does not close, so no further record can be told apart"
+        "line {line}: a quote opens in this record and never closes, so the records after it cannot be told apart"
     )]
     QuoteNeverCloses { line: u64 },
     /// One document where lines are wanted.
     #[error(
-        "this is a JSON array, and a load reads JSON lines: one object on each line. Convert it first: \
-         `jq -c '.[]' FILE | tontine load - --format jsonl --key FIELD`"
+        "this is a JSON array; one JSON object per line is needed. Convert the file and load the result: jq -c '.[]' FILE \
+         > FILE.jsonl"
     )]
     JsonArray,
 }
