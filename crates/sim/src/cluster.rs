@@ -361,6 +361,13 @@ impl World {
         self.executor.resume(process);
     }
 
+    /// Lets every process that stands still go on.
+    pub fn resume_all(&self) {
+        for process in self.machines.iter().filter_map(|machine| machine.life.lock().process) {
+            self.executor.resume(process);
+        }
+    }
+
     /// Cuts a machine's power: as [`World::kill`], and unsynced data is lost or torn as `seed` says.
     pub fn cut_power(&self, position: usize, seed: u64, silence: Duration, linger: Duration) {
         self.kill(position, silence, linger);

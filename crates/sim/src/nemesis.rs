@@ -16,6 +16,8 @@ use crate::swarm::{Fault, Losses};
 
 /// A sync of a slow disk, in microseconds.
 const SLOW_SYNC_US: u64 = 300_000;
+/// The longest sync of a disk that stalls, in microseconds.
+const STALLED_SYNC_US: u64 = 6_000_000;
 
 /// Does the run's harm, one after the other and overlapping, until its span is over.
 pub async fn harm(world: Arc<World>, process: crate::executor::ProcessId) {
@@ -39,7 +41,12 @@ pub async fn harm(world: Arc<World>, process: crate::executor::ProcessId) {
         if setup.forgets_on(fault) && !spend(setup.losses, &mut forgetful, victim) {
             continue;
         }
-        let harm = Harm { world: world.clone(), victim, dice: Dice::new(dice.roll()), end };
+        let mut victims = vec![victim];
+        if fault == Fault::LostDisks {
+            let others = (0..setup.nodes as usize).filter(|&other| other != victim);
+            victims.extend(others.filter(|&other| spend(setup.losses, &mut forgetful, other)));
+        }
+        let harm = Harm { world: world.clone(), victim, victims, dice: Dice::new(dice.roll()), end };
         world.tell(format!("{fault:?} strikes {}", world.machines()[victim].id()));
         world.executor.spawn(process, Box::pin(harm.strike(fault)));
     }
@@ -63,13 +70,14 @@ fn spend(losses: Losses, forgetful: &mut BTreeSet<usize>, victim: usize) -> bool
 pub async fn heal(world: &Arc<World>, dice: &mut Dice) {
     world.tell("healing");
     world.wires.heal();
+    world.resume_all();
     world.service.set_available(true);
     for (position, machine) in world.machines().iter().enumerate() {
         machine.disk().clear_faults();
         machine.disk().set_capacity(None);
         machine.sync_us.store(500, Ordering::Relaxed);
         // Whoever met a failed sync or a full disk serves no more until it is started again.
-        let restarts = world.setup.faults.contains(&Fault::FailingSync);
+        let restarts = world.setup.faults.iter().any(|&fault| fails_for_good(fault));
         if restarts && machine.is_running() {
             world.kill(position, Duration::ZERO, dice.millis(0, 500));
         }
@@ -77,9 +85,23 @@ pub async fn heal(world: &Arc<World>, dice: &mut Dice) {
     }
 }
 
+/// Whether a node may refuse its service after such a fault until it is started again.
+fn fails_for_good(fault: Fault) -> bool {
+    matches!(
+        fault,
+        Fault::FailingSync
+            | Fault::FailingAppend
+            | Fault::FailingDirectorySync
+            | Fault::FailingRename
+            | Fault::FailingRead
+    )
+}
+
 struct Harm {
     world: Arc<World>,
     victim: usize,
+    /// All nodes that are struck together, the victim first.
+    victims: Vec<usize>,
     dice: Dice,
     end: model::Moment,
 }
@@ -88,8 +110,17 @@ impl Harm {
     async fn strike(mut self, fault: Fault) {
         match fault {
             Fault::Kill | Fault::PowerCut | Fault::CleanStop => self.end_process(fault).await,
-            Fault::FailingSync => self.failing_sync().await,
+            Fault::FailingSync => self.failing(Operation::Sync).await,
+            Fault::FailingAppend => self.failing(Operation::Append).await,
+            Fault::FailingDirectorySync => self.failing(Operation::SyncDirectory).await,
+            Fault::FailingRename => self.failing(Operation::Rename).await,
+            Fault::FailingRead => self.failing(Operation::Read).await,
             Fault::FlippedBits => self.flip_bits(),
+            Fault::LostDisk | Fault::LostDisks => self.lose_disks().await,
+            Fault::OlderDisk => self.bring_back_older_disk().await,
+            Fault::StalledSync => self.stalled_sync().await,
+            Fault::Pause => self.pause().await,
+            Fault::CutAnswers => self.cut_answers().await,
             Fault::SlowDisk => self.slow_disk().await,
             Fault::FullDisk => self.full_disk().await,
             Fault::Isolate | Fault::OneWay => self.partition(fault).await,
@@ -132,13 +163,67 @@ impl Harm {
         }
     }
 
-    async fn failing_sync(&mut self) {
+    async fn failing(&mut self, operation: Operation) {
         let machine = &self.world.machines()[self.victim];
-        machine.disk().inject(DiskFault::next(Operation::Sync, self.dice.between(1, 3)));
+        machine.disk().inject(DiskFault::next(operation, self.dice.between(1, 3)));
         self.last(2000).await;
         let fault = *self.dice.pick(&[Fault::Kill, Fault::PowerCut]);
         self.end_process(fault).await;
         self.world.machines()[self.victim].disk().clear_faults();
+    }
+
+    async fn lose_disks(&mut self) {
+        for &victim in &self.victims {
+            self.world.kill(victim, Duration::ZERO, self.dice.millis(0, 500));
+            self.world.wipe(victim);
+            self.world.tell(format!("{} has an empty disk", self.world.machines()[victim].id()));
+        }
+        let down = *self.dice.pick(&[20, 500, 4000]);
+        self.last(down).await;
+        self.victims.iter().for_each(|&victim| self.world.start(victim));
+    }
+
+    /// A copy is taken while no process uses the disk; it comes back when at least one further process has.
+    async fn bring_back_older_disk(&mut self) {
+        let world = self.world.clone();
+        if world.node(self.victim).is_none() {
+            return;
+        }
+        match self.dice.chance(500) {
+            true => world.stop(self.victim).await,
+            false => world.kill(self.victim, Duration::ZERO, self.dice.millis(0, 500)),
+        }
+        let copy = world.copy(self.victim);
+        world.start(self.victim);
+        self.last(4000).await;
+        if world.node(self.victim).is_none() {
+            return;
+        }
+        world.kill(self.victim, Duration::ZERO, self.dice.millis(0, 500));
+        world.restore(self.victim, &copy);
+        world.tell(format!("{} has an older copy of its disk", world.machines()[self.victim].id()));
+        self.last(500).await;
+        world.start(self.victim);
+    }
+
+    async fn stalled_sync(&mut self) {
+        let sync_us = self.world.machines()[self.victim].sync_us.clone();
+        let before = sync_us.swap(self.dice.between(1_000_000, STALLED_SYNC_US), Ordering::Relaxed);
+        self.last(500).await;
+        sync_us.store(before.min(3000), Ordering::Relaxed);
+    }
+
+    async fn pause(&mut self) {
+        let longest = *self.dice.pick(&[500, 3000, 8000]);
+        let until = self.world.executor.now().after(self.dice.millis(100, longest)).min(self.end);
+        self.world.pause(self.victim, until.since(self.world.executor.now())).await;
+    }
+
+    async fn cut_answers(&mut self) {
+        let host = self.world.machines()[self.victim].host();
+        self.world.wires.cut_answers(host, *self.dice.pick(&[5, 50, 300]));
+        self.last(3000).await;
+        self.world.wires.cut_answers(host, 0);
     }
 
     async fn slow_disk(&mut self) {

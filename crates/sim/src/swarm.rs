@@ -51,6 +51,26 @@ pub enum Fault {
     FailingSync,
     /// Bits of what is stored flip.
     FlippedBits,
+    /// An append fails, in part or whole; the node is restarted later.
+    FailingAppend,
+    /// A directory cannot be synced; the node is restarted later.
+    FailingDirectorySync,
+    /// A file cannot be renamed; the node is restarted later.
+    FailingRename,
+    /// Reads fail.
+    FailingRead,
+    /// A sync takes seconds.
+    StalledSync,
+    /// The process ends, and starts again on an empty disk.
+    LostDisk,
+    /// As many nodes lose their disks together as the run's budget bears.
+    LostDisks,
+    /// The process ends, and starts again on an older copy of its disk.
+    OlderDisk,
+    /// The process stands still for seconds while its clock goes on.
+    Pause,
+    /// Links of a node break when it has taken a request in, before its answer.
+    CutAnswers,
     /// Syncs take long.
     SlowDisk,
     /// The disk is full for a while.
@@ -86,6 +106,14 @@ const FAULTS: [Fault; 13] = [
     Fault::NewGeneration,
     Fault::NoCoordination,
 ];
+
+/// Machine faults that take nothing from anybody.
+const HARMLESS: [Fault; 3] = [Fault::StalledSync, Fault::Pause, Fault::CutAnswers];
+/// Faults of disks after which the node is restarted, or that it bears.
+const FAILING: [Fault; 4] =
+    [Fault::FailingAppend, Fault::FailingDirectorySync, Fault::FailingRename, Fault::FailingRead];
+/// Disks that are gone.
+const GONE: [Fault; 3] = [Fault::LostDisk, Fault::LostDisks, Fault::OlderDisk];
 
 /// Everything that a run is made of.
 #[derive(Clone, Debug)]
@@ -206,7 +234,32 @@ impl Setup {
         setup.draw_expiry(&mut Dice::apart(seed, 10));
         setup.draw_doors(&mut Dice::apart(seed, 11));
         setup.draw_flips(&mut Dice::apart(seed, 12));
+        setup.draw_machine_faults(&mut Dice::apart(seed, 14));
         setup
+    }
+
+    /// Faults of machines in half of the runs. A disk that is gone, or older than it was, is a lost copy of all that it
+    /// held: such runs spend the same budget as those whose bits flip.
+    fn draw_machine_faults(&mut self, dice: &mut Dice) {
+        if !dice.chance(500) {
+            return;
+        }
+        let share = *dice.pick(&[200, 500, 1000]);
+        let mut drawn: Vec<Fault> = HARMLESS.into_iter().filter(|_| dice.chance(share)).collect();
+        let excused = !self.monotonic || self.faults.iter().any(|&fault| Setup::takes_unacknowledged(fault));
+        let logs = matches!(self.engine, EngineKind::Log(_));
+        let gone = logs && excused && self.writes > 1 && dice.chance(600);
+        if gone {
+            self.losses = Losses::Nodes(u32::from(self.writes) - 1);
+            drawn.push(*dice.pick(&GONE));
+            drawn.extend(GONE.into_iter().filter(|_| dice.chance(share)));
+        }
+        if logs && excused {
+            drawn.extend(FAILING.into_iter().filter(|_| dice.chance(share)));
+        }
+        drawn.retain(|&fault| self.bears(fault));
+        self.harms = if drawn.is_empty() { self.harms } else { self.harms.max(*dice.pick(&[3, 6, 12])) };
+        self.faults.extend(drawn);
     }
 
     /// Monotonic reads in some runs, and in most of those nothing that excuses them.
@@ -256,7 +309,8 @@ impl Setup {
 
     /// Whether this kind of harm may take from a node what it has shown, but not yet acknowledged as kept.
     fn takes_unacknowledged(fault: Fault) -> bool {
-        matches!(fault, Fault::Kill | Fault::PowerCut | Fault::FailingSync)
+        let ends = matches!(fault, Fault::Kill | Fault::PowerCut | Fault::FailingSync);
+        ends || GONE.contains(&fault) || FAILING.contains(&fault)
     }
 
     /// A run in which a planted bug has its chance: the faults that bring it out, and nothing that excuses it.
@@ -316,11 +370,22 @@ impl Setup {
     /// Whether the run's promises bear this kind of harm at all.
     fn bears(&self, fault: Fault) -> bool {
         match fault {
-            Fault::CleanStop | Fault::SlowDisk | Fault::FullDisk | Fault::FailingSync
+            Fault::CleanStop
+            | Fault::SlowDisk
+            | Fault::StalledSync
+            | Fault::FullDisk
+            | Fault::FailingSync
+            | Fault::FailingAppend
+            | Fault::FailingDirectorySync
+            | Fault::FailingRename
+            | Fault::FailingRead
+            | Fault::OlderDisk
                 if self.engine == EngineKind::Memory =>
             {
                 false
             }
+            // Two nodes at least: one alone is lost by the other fault.
+            Fault::LostDisks => matches!(self.losses, Losses::Nodes(2..)),
             _ => !self.forgets_on(fault) || self.losses != Losses::None,
         }
     }
@@ -329,9 +394,26 @@ impl Setup {
     pub fn forgets_on(&self, fault: Fault) -> bool {
         match (fault, self.engine) {
             (Fault::Kill, EngineKind::Memory) | (Fault::FlippedBits, _) => true,
-            (Fault::PowerCut | Fault::FailingSync, engine) => engine != EngineKind::Log(Durability::Always),
+            (Fault::LostDisk | Fault::LostDisks | Fault::OlderDisk, _) => true,
+            // They end with a power cut, or leave in memory what the end of the process takes.
+            (
+                Fault::PowerCut
+                | Fault::FailingSync
+                | Fault::FailingAppend
+                | Fault::FailingDirectorySync
+                | Fault::FailingRename
+                | Fault::FailingRead,
+                engine,
+            ) => engine != EngineKind::Log(Durability::Always),
             _ => false,
         }
+    }
+
+    /// Whether the node notices what such harm took, answers no gets until it has it back, and gets all of it back from
+    /// replicas that the budget spares.
+    fn is_refilled_after(&self, fault: Fault) -> bool {
+        let empty = self.engine == EngineKind::Memory && matches!(fault, Fault::Kill | Fault::PowerCut);
+        empty || GONE.contains(&fault)
     }
 
     /// Whether all replicas must be equal in the end: not under a bug that changes records behind everybody's back.
@@ -352,10 +434,12 @@ impl Setup {
     /// The promises that stand.
     pub fn rules(&self) -> Rules {
         let losses = self.losses != Losses::None;
+        let unnoticed =
+            self.faults.iter().any(|&fault| self.forgets_on(fault) && !self.is_refilled_after(fault));
         Rules {
             writes_required: usize::from(self.writes),
-            copies_kept: !losses,
-            quorums_meet: !losses && !self.sloppy && self.reads + self.writes > self.replicas,
+            copies_kept: !unnoticed,
+            quorums_meet: !unnoticed && !self.sloppy && self.reads + self.writes > self.replicas,
             reads_monotonic: self.monotonic
                 && !losses
                 && !self.faults.iter().any(|&fault| Setup::takes_unacknowledged(fault)),

@@ -99,6 +99,14 @@ impl Wires {
     fn transmit(&self, state: &mut State, to: Route, item: Item) {
         let Some(link) = state.links.get_mut(&to.link) else { return };
         let (from_host, to_host) = (link.hosts[1 - to.end], link.hosts[to.end]);
+        if let (Item::Frame(frame), Some(&per_mille)) = (&item, state.cutting.get(&from_host))
+            && state.cuts.chance(per_mille)
+        {
+            link.ends[to.end].bytes -= frame.len().min(link.ends[to.end].bytes);
+            let (wires, number) = (self.clone(), to.link);
+            self.executor.at(self.executor.now(), move || wires.break_link(number));
+            return;
+        }
         if state.blocked.contains(&(from_host, to_host)) {
             link.ends[to.end].held.push_back(item);
             return;
@@ -186,6 +194,16 @@ impl Wires {
                 }
             }
         }
+    }
+
+    /// Ends one link on both sides.
+    fn break_link(&self, number: u64) {
+        let wakers: Vec<Waker> = {
+            let mut state = self.state.lock();
+            let link = state.links.remove(&number);
+            link.into_iter().flat_map(|mut link| link.ends.each_mut().map(End::close)).flatten().collect()
+        };
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Ends links: `ended` says which ends end at once; the others learn it `silence` later.

@@ -89,6 +89,9 @@ struct State {
     port_next: u32,
     blocked: BTreeSet<(Host, Host)>,
     slow: BTreeMap<Host, Duration>,
+    /// Frames in a thousand from these hosts in whose place the link breaks, and dice for it.
+    cutting: BTreeMap<Host, u64>,
+    cuts: Dice,
     tamper: Option<Tamper>,
     frames: u64,
 }
@@ -105,6 +108,8 @@ impl Wires {
     /// Wires without any link.
     pub fn new(executor: Arc<Executor>, dice: Dice, conditions: Conditions) -> Wires {
         let state = State {
+            cutting: BTreeMap::new(),
+            cuts: Dice::apart(dice.clone().roll(), 1),
             dice,
             conditions,
             listeners: BTreeMap::new(),
@@ -141,6 +146,7 @@ impl Wires {
             let mut state = self.state.lock();
             state.blocked.clear();
             state.slow.clear();
+            state.cutting.clear();
             state.conditions.loss_per_mille = 0;
             state.conditions.duplicate_per_mille = 0;
             state.conditions.reorder = false;
@@ -151,6 +157,16 @@ impl Wires {
     /// Everything from and to `host` takes this much longer; zero ends it.
     pub fn slow(&self, host: Host, by: Duration) {
         self.state.lock().slow.insert(host, by);
+    }
+
+    /// Breaks a link of `from` in place of so many in a thousand of the frames that it sends: what it has taken in is
+    /// done, and its answer never comes. Zero ends it.
+    pub fn cut_answers(&self, from: Host, per_mille: u64) {
+        let mut state = self.state.lock();
+        match per_mille {
+            0 => state.cutting.remove(&from),
+            _ => state.cutting.insert(from, per_mille),
+        };
     }
 
     /// Breaks every link between the two hosts.

@@ -77,6 +77,34 @@ fn a_blocked_direction_holds_frames_back_until_it_is_open_again() {
 }
 
 #[test]
+fn a_link_that_breaks_in_place_of_an_answer_has_carried_the_request() {
+    let executor = Executor::new(None);
+    let (near, far) = (executor.process(), executor.process());
+    let wires = Wires::new(executor.clone(), Dice::new(1), Conditions::calm());
+    let done = Arc::new(AtomicBool::new(false));
+    let (client, server) = (wires.at(Host(1), near), wires.at(Host(2), far));
+    let (world, ended) = (wires.clone(), done.clone());
+    let body = async move {
+        let mut listener = server.listen("h2:7").await.expect("free");
+        for per_mille in [1000, 0] {
+            world.cut_answers(Host(2), per_mille);
+            let (link, accepted) =
+                futures_util::future::join(client.connect("h2:7"), listener.accept()).await;
+            let (mut link, mut accepted) = (link.expect("connected"), accepted.expect("accepted"));
+            link.sender.send(&mut |frame| frame.extend_from_slice(b"request")).expect("open");
+            assert_eq!(accepted.receiver.receive().await.expect("open").expect("a frame"), "request");
+            accepted.sender.send(&mut |frame| frame.extend_from_slice(b"answer")).expect("open");
+            let answer = link.receiver.receive().await;
+            assert_eq!(answer.is_err(), per_mille > 0, "{answer:?}");
+        }
+        ended.store(true, Ordering::Relaxed);
+    };
+    executor.spawn(near, Box::pin(body));
+    executor.run(&done, Moment::default().after(Duration::from_secs(60))).expect("the run ends");
+    executor.end();
+}
+
+#[test]
 fn a_killed_process_runs_no_further_and_its_peers_learn_it() {
     let executor = Executor::new(None);
     let (near, far) = (executor.process(), executor.process());
