@@ -224,6 +224,30 @@ fn a_name_survives_a_crash_for_certain_only_after_its_directory_was_synced() {
 }
 
 #[test]
+fn a_slow_directory_sync_covers_only_the_names_that_it_began_with() {
+    let mut lost = 0;
+    for seed in 0..100 {
+        let disk = SimulatedDisk::new(0);
+        let gate = Arc::new(tokio::sync::Notify::new());
+        let hook = gate.clone();
+        disk.set_sync_delay(Some(Arc::new(move |_| {
+            let hook = hook.clone();
+            Box::pin(async move { hook.notified().await })
+        })));
+        disk.create("before").unwrap();
+        let sync = disk.sync_directory("");
+        disk.create("meanwhile").unwrap();
+        gate.notify_one();
+        now(sync).unwrap();
+        disk.crash(seed);
+        let names = disk.list("").unwrap();
+        assert!(names.contains(&"before".to_owned()));
+        lost += usize::from(!names.contains(&"meanwhile".to_owned()));
+    }
+    assert!((20..80).contains(&lost), "{lost} of 100 lost");
+}
+
+#[test]
 fn a_renamed_file_is_under_one_of_its_names_after_a_crash() {
     for seed in 0..100 {
         let disk = SimulatedDisk::new(0);

@@ -109,7 +109,7 @@ pub trait Disk: Send + Sync {
     /// Names directly below a directory, sorted; empty when it does not exist.
     fn list(&self, directory: &str) -> Result<Vec<String>, DiskError>;
 
-    /// Makes creations, renames and removals directly below a directory durable. Does not block the executor.
+    /// Makes creations, renames and removals directly below a directory durable that were made before the call. Does not block the executor.
     fn sync_directory(&self, directory: &str) -> BoxFuture<'static, Result<(), DiskError>>;
 
     /// Takes an exclusive lock on a file (created as needed), held until the guard is dropped or the process ends.

@@ -13,15 +13,24 @@ const FIRST_LINE: &str = "tontine log engine";
 /// Name of the lock below the engine's directory.
 pub(super) const LOCK: &str = "LOCK";
 
-/// The identity of the data in a directory; an empty directory gets one.
+/// The identity of the data in a directory; an empty directory gets one. All names that are found there survive a power
+/// cut from now on, the directory's own included: the process that made them may have ended before it synced them.
 pub(super) async fn load_or_create(
     disk: &dyn Disk,
     clock: &dyn Clock,
     directory: &str,
 ) -> Result<u64, StorageError> {
-    match load(disk, directory)? {
-        Some(engine) => Ok(engine),
-        None => create(disk, clock, directory).await,
+    let engine = match load(disk, directory)? {
+        Some(engine) => engine,
+        None => create(disk, clock, directory).await?,
+    };
+    let mut above = directory;
+    loop {
+        disk.sync_directory(above).await?;
+        if above.is_empty() {
+            return Ok(engine);
+        }
+        above = above.rsplit_once('/').map_or("", |(parent, _)| parent);
     }
 }
 
@@ -87,13 +96,5 @@ async fn create(disk: &dyn Disk, clock: &dyn Clock, directory: &str) -> Result<u
     file.append(text.as_bytes())?;
     file.sync().await?;
     disk.rename(&temporary, &format!("{directory}/{NAME}"))?;
-    // The names of the directories above must last as long.
-    let mut above = directory;
-    loop {
-        disk.sync_directory(above).await?;
-        if above.is_empty() {
-            return Ok(engine);
-        }
-        above = above.rsplit_once('/').map_or("", |(parent, _)| parent);
-    }
+    Ok(engine)
 }

@@ -47,7 +47,8 @@ pub(super) fn recover(disk: &dyn Disk, directory: &str, engine: u64) -> Result<R
         None => rebuild(&files)?,
     };
     corrupt.extend(&reading.corrupt);
-    let highest = files.keys().next_back().copied().unwrap_or(0);
+    // The highest id that is known to have been given out, if only to a file that never came to be.
+    let highest = files.values().map(|segment| segment.id.max(segment.origin_max())).max().unwrap_or(0);
     // One id is for the segment that this life begins with, and one more is never given out.
     let next = (highest.checked_add(2), reading.sequence_max.checked_add(1));
     let (Some(_), Some(sequence_after)) = next else {

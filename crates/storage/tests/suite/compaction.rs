@@ -1,19 +1,20 @@
 //! Room comes back, and nothing else changes.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use model::{PartitionId, Token};
 use runtime::Disk;
 use runtime::disk::os::OsDisk;
-use runtime::disk::simulated::SimulatedDisk;
+use runtime::disk::simulated::{Operation, SimulatedDisk};
 use storage::{
     Durability, EnginePorts, LogEngine, LogOptions, RepairableEngine, StorageEngine, StorageError,
 };
 
 use crate::setup::{DIRECTORY, block_on, get, small, write};
+use crate::watched::{Call, WatchedDisk};
 use crate::world::World;
 
 const GROUPED: Durability = Durability::Every { milliseconds: 10 };
@@ -141,6 +142,47 @@ fn removed_keys_stay_removed_whatever_was_compacted_when_the_index_is_lost() {
         }
         assert_eq!(engine.damage().found, 0);
     }
+}
+
+/// A record is removed while its copy is on the way to its file, and all older files go: the copy's file is then as old
+/// as the removal says, and the removal must stay as long as that file does.
+#[test]
+fn a_removal_beside_its_copy_is_kept_as_long_as_the_copy() {
+    let (world, disk) = (World::default(), SimulatedDisk::new(0));
+    let engine: Arc<Mutex<Option<Arc<LogEngine>>>> = Arc::default();
+    let (beside, removed) = (engine.clone(), AtomicBool::new(false));
+    let onlooker = move |call: Call<'_>| {
+        let copies = call.path.strip_suffix(".tmp").is_some_and(|name| name.ends_with(char::is_numeric));
+        if copies && call.operation == Operation::Append && !removed.swap(true, Ordering::Relaxed) {
+            let engine = beside.lock().unwrap().clone().unwrap();
+            assert!(write(&*engine, 0, b"removed", None).unwrap().is_some(), "it was there");
+        }
+    };
+    let watched = WatchedDisk { disk: Arc::new(disk.clone()), onlooker: Arc::new(onlooker) };
+    let opening = LogEngine::open(Arc::new(watched), DIRECTORY, small(GROUPED), world.ports());
+    let opened = world.block_on(opening).unwrap();
+    *engine.lock().unwrap() = Some(opened.clone());
+    let put = |key: &str, byte: u8| write(&*opened, 0, key.as_bytes(), Some(vec![byte; 60])).unwrap();
+    for key in ["cold 1", "cold 2", "cold 3", "removed"] {
+        put(key, 1);
+    }
+    for step in 0..200u8 {
+        put(&format!("warm {}", step % 5), step);
+        world.pass(Duration::from_millis(20));
+    }
+    let names = disk.list(DIRECTORY).unwrap();
+    let oldest = names.iter().find(|name| name.ends_with(".log") || name.ends_with(".compacted")).unwrap();
+    let holds = |name: &String| disk.contents(&format!("{DIRECTORY}/{name}")).unwrap();
+    let copy = holds(oldest).windows(7).any(|window| window == b"removed");
+    assert!(oldest.ends_with(".compacted") && copy, "the copy is in the oldest file: {names:?}");
+    let newest: u32 = names.iter().filter_map(|name| name.get(..10)?.parse().ok()).max().unwrap();
+    assert!(newest > 20, "the file that the removal was written to is long gone: {names:?}");
+    world.block_on(opened.close()).unwrap();
+    *engine.lock().unwrap() = None;
+    forget_snapshot(&disk);
+    let engine = open(&disk, &world);
+    assert_eq!(get(&*engine, 0, "removed"), None);
+    assert_eq!(get(&*engine, 0, "cold 2"), Some(vec![1; 60]));
 }
 
 #[test]

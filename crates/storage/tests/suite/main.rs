@@ -3,12 +3,15 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod compaction;
+mod concurrent;
 mod conformance;
 mod crash;
+mod crowd;
 mod damage;
 mod full;
 mod ledger;
 mod planted;
 mod reopen;
 mod setup;
+mod watched;
 mod world;

@@ -1,8 +1,10 @@
 //! The crash tests can fail: each planted bug is found.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::Shared;
 use model::{PartitionId, Token};
 use runtime::disk::simulated::SimulatedDisk;
 use runtime::{BoxFuture, Disk, DiskError, File};
@@ -11,13 +13,26 @@ use storage::{
     StorageEngine, StorageError,
 };
 
+use crate::concurrent::Concurrent;
 use crate::crash::Harness;
 use crate::ledger::End;
 
-/// Acknowledges before anything was synced.
-struct Hasty(Arc<LogEngine>);
+/// A sync for which several writers wait.
+type SharedSync = Shared<BoxFuture<'static, Result<(), StorageError>>>;
 
-impl StorageEngine for Hasty {
+/// How an engine answers those who wait, wrongly.
+enum Answer {
+    /// Before anything was synced.
+    Hasty,
+    /// With the sync that is under way, though it began before the write came.
+    Joining(Mutex<Option<SharedSync>>),
+    /// That all is well, whatever became of the sync.
+    Optimistic,
+}
+
+struct Planted(Arc<LogEngine>, Answer);
+
+impl StorageEngine for Planted {
     fn get(&self, partition: PartitionId, token: Token, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
         self.0.get(partition, token, key)
     }
@@ -33,15 +48,29 @@ impl StorageEngine for Hasty {
     }
 
     fn acknowledges_at_once(&self) -> bool {
-        true
+        matches!(self.1, Answer::Hasty)
     }
 
     fn sync(&self) -> BoxFuture<'static, Result<(), StorageError>> {
         self.0.sync()
     }
 
-    fn durable(&self, _commit: Commit) -> Durable {
-        Durable::Already
+    fn durable(&self, commit: Commit) -> Durable {
+        let under_way = match &self.1 {
+            Answer::Hasty => return Durable::Already,
+            Answer::Optimistic => {
+                let answer = self.0.durable(commit);
+                return Durable::Waits(Box::pin(async move { answer.wait().await.or(Ok(())) }));
+            }
+            Answer::Joining(under_way) => &mut *under_way.lock().unwrap(),
+        };
+        if let Some(sync) = under_way.as_ref().filter(|sync| sync.peek().is_none()) {
+            return Durable::Waits(Box::pin(sync.clone()));
+        }
+        match self.0.durable(commit) {
+            Durable::Already => Durable::Already,
+            Durable::Waits(sync) => Durable::Waits(Box::pin(under_way.insert(sync.shared()).clone())),
+        }
     }
 
     fn position(&self) -> Commit {
@@ -97,6 +126,8 @@ impl StorageEngine for Hasty {
 enum Lie {
     Sync,
     SyncDirectory,
+    /// The sync of what compaction wrote.
+    SyncCopies,
 }
 
 struct LyingDisk {
@@ -107,6 +138,7 @@ struct LyingDisk {
 struct LyingFile {
     file: Arc<dyn File>,
     lie: Lie,
+    copies: bool,
 }
 
 fn done() -> BoxFuture<'static, Result<(), DiskError>> {
@@ -114,17 +146,19 @@ fn done() -> BoxFuture<'static, Result<(), DiskError>> {
 }
 
 impl LyingDisk {
-    fn wrap(&self, file: Arc<dyn File>) -> Arc<dyn File> {
-        Arc::new(LyingFile { file, lie: self.lie })
+    fn wrap(&self, path: &str, file: Arc<dyn File>) -> Arc<dyn File> {
+        let copies =
+            path.strip_suffix(".tmp").is_some_and(|name| name.ends_with(|last: char| last.is_ascii_digit()));
+        Arc::new(LyingFile { file, lie: self.lie, copies })
     }
 }
 
 impl Disk for LyingDisk {
     fn create(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
-        self.disk.create(path).map(|file| self.wrap(file))
+        self.disk.create(path).map(|file| self.wrap(path, file))
     }
     fn open(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
-        self.disk.open(path).map(|file| self.wrap(file))
+        self.disk.open(path).map(|file| self.wrap(path, file))
     }
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
         self.disk.rename(from, to)
@@ -138,7 +172,7 @@ impl Disk for LyingDisk {
     fn sync_directory(&self, directory: &str) -> BoxFuture<'static, Result<(), DiskError>> {
         match self.lie {
             Lie::SyncDirectory => done(),
-            Lie::Sync => self.disk.sync_directory(directory),
+            Lie::Sync | Lie::SyncCopies => self.disk.sync_directory(directory),
         }
     }
     fn lock(&self, path: &str) -> Result<Box<dyn Send + Sync>, DiskError> {
@@ -162,7 +196,8 @@ impl File for LyingFile {
     fn sync(&self) -> BoxFuture<'static, Result<(), DiskError>> {
         match self.lie {
             Lie::Sync => done(),
-            Lie::SyncDirectory => self.file.sync(),
+            Lie::SyncCopies if self.copies => done(),
+            Lie::SyncDirectory | Lie::SyncCopies => self.file.sync(),
         }
     }
     fn truncate(&self, length: u64) -> Result<(), DiskError> {
@@ -180,14 +215,14 @@ fn found(harness: Harness) -> String {
 #[test]
 fn an_engine_that_acknowledges_before_the_sync_is_caught() {
     let harness = Harness::new(Durability::Always, End::PowerCut);
-    let violation = found(Harness { engine: |engine| Arc::new(Hasty(engine)), ..harness });
+    let violation = found(Harness { engine: |engine| Arc::new(Planted(engine, Answer::Hasty)), ..harness });
     assert!(violation.contains("is lost"), "{violation}");
 }
 
 #[test]
 fn an_engine_that_acknowledges_before_the_write_is_caught_by_the_end_of_its_process() {
     let harness = Harness::new(Durability::System, End::Kill);
-    let violation = found(Harness { engine: |engine| Arc::new(Hasty(engine)), ..harness });
+    let violation = found(Harness { engine: |engine| Arc::new(Planted(engine, Answer::Hasty)), ..harness });
     assert!(violation.contains("is lost"), "{violation}");
 }
 
@@ -201,4 +236,42 @@ fn an_engine_whose_files_are_not_synced_is_caught() {
 fn an_engine_whose_directory_is_not_synced_is_caught() {
     let harness = Harness::new(Durability::Always, End::PowerCut);
     found(Harness { disk: |disk| Arc::new(LyingDisk { disk, lie: Lie::SyncDirectory }), ..harness });
+}
+
+/// Many writers find it within so many seeds.
+fn found_among_many(how: Concurrent) -> String {
+    let violation = how.first_violation(40).expect("the planted bug is found");
+    println!("{violation}");
+    violation
+}
+
+#[test]
+fn many_writers_catch_an_engine_that_acknowledges_before_the_sync() {
+    let how = Concurrent::new(Durability::Always);
+    let engine = |engine| Arc::new(Planted(engine, Answer::Hasty)) as Arc<dyn StorageEngine>;
+    let violation = found_among_many(Concurrent { engine, ..how });
+    assert!(violation.contains("is lost"), "{violation}");
+}
+
+#[test]
+fn many_writers_catch_a_write_that_joins_a_sync_which_began_before_it() {
+    let how = Concurrent::new(Durability::Always);
+    let engine =
+        |engine| Arc::new(Planted(engine, Answer::Joining(Mutex::default()))) as Arc<dyn StorageEngine>;
+    let violation = found_among_many(Concurrent { engine, ..how });
+    assert!(violation.contains("is lost"), "{violation}");
+}
+
+#[test]
+fn many_writers_catch_an_engine_that_says_yes_after_a_failed_sync() {
+    let how = Concurrent::new(Durability::Always);
+    let engine = |engine| Arc::new(Planted(engine, Answer::Optimistic)) as Arc<dyn StorageEngine>;
+    let violation = found_among_many(Concurrent { engine, ..how });
+    assert!(violation.contains("is lost"), "{violation}");
+}
+
+#[test]
+fn many_writers_catch_compaction_that_deletes_before_its_copies_are_synced() {
+    let how = Concurrent::new(Durability::Always);
+    found_among_many(Concurrent { disk: |disk| Arc::new(LyingDisk { disk, lie: Lie::SyncCopies }), ..how });
 }

@@ -300,9 +300,10 @@ impl Disk for SimulatedDisk {
 
     fn sync_directory(&self, directory: &str) -> BoxFuture<'static, Result<(), DiskError>> {
         let name = directory.to_owned();
+        let covered = self.state.lock().platter.changes();
         self.sync_after_delay(directory, move |state| {
             state.judge(Operation::SyncDirectory, &name).pass()?;
-            state.platter.sync_directory(&name);
+            state.platter.sync_directory(&name, covered);
             Ok(())
         })
     }

@@ -144,7 +144,9 @@ pub(super) struct Platter {
     directories: BTreeSet<String>,
     durable_names: BTreeMap<String, u64>,
     durable_directories: BTreeSet<String>,
-    pending: Vec<Rename>,
+    /// In the order of their numbers.
+    pending: Vec<(u64, Rename)>,
+    change_next: u64,
     used_bytes: u64,
 }
 
@@ -177,7 +179,7 @@ impl Platter {
         self.inode_next += 1;
         self.inodes.insert(inode, Inode::default());
         self.names.insert(path.to_owned(), inode);
-        self.pending.push(Rename::Link(path.to_owned(), inode));
+        self.change(Rename::Link(path.to_owned(), inode));
         Some(inode)
     }
 
@@ -187,7 +189,7 @@ impl Platter {
         }
         self.make_directories(parent(directory));
         self.directories.insert(directory.to_owned());
-        self.pending.push(Rename::Directory(directory.to_owned()));
+        self.change(Rename::Directory(directory.to_owned()));
     }
 
     pub(super) fn rename(&mut self, from: &str, to: &str) -> bool {
@@ -197,7 +199,7 @@ impl Platter {
         let Some(inode) = self.names.remove(from) else { return false };
         self.make_directories(parent(to));
         let replaced = self.names.insert(to.to_owned(), inode);
-        self.pending.push(Rename::Move { from: from.to_owned(), to: to.to_owned(), inode });
+        self.change(Rename::Move { from: from.to_owned(), to: to.to_owned(), inode });
         self.release(replaced);
         true
     }
@@ -209,7 +211,7 @@ impl Platter {
         }
         self.make_directories(parent(to));
         move_all(&mut self.names, &mut self.directories, from, to);
-        for change in &mut self.pending {
+        for (_, change) in &mut self.pending {
             match change {
                 Rename::Directory(path) | Rename::Link(path, _) | Rename::Unlink(path) => {
                     move_path(path, from, to)
@@ -221,14 +223,14 @@ impl Platter {
                 }
             }
         }
-        self.pending.push(Rename::MoveAll { from: from.to_owned(), to: to.to_owned() });
+        self.change(Rename::MoveAll { from: from.to_owned(), to: to.to_owned() });
         true
     }
 
     pub(super) fn remove(&mut self, path: &str) -> bool {
         let removed = self.names.remove(path);
         if removed.is_some() {
-            self.pending.push(Rename::Unlink(path.to_owned()));
+            self.change(Rename::Unlink(path.to_owned()));
         }
         self.release(removed);
         removed.is_some()
@@ -258,15 +260,28 @@ impl Platter {
         let mut directory = path;
         while !directory.is_empty() {
             directory = parent(directory);
-            self.sync_directory(directory);
+            self.sync_directory(directory, self.change_next);
         }
     }
 
-    pub(super) fn sync_directory(&mut self, directory: &str) {
-        let (covered, rest): (Vec<Rename>, Vec<Rename>) =
-            std::mem::take(&mut self.pending).into_iter().partition(|change| change.directory() == directory);
+    fn change(&mut self, change: Rename) {
+        self.pending.push((self.change_next, change));
+        self.change_next += 1;
+    }
+
+    /// How many changes of names there were.
+    pub(super) fn changes(&self) -> u64 {
+        self.change_next
+    }
+
+    /// Makes those of a directory durable that were among the first `covered` changes of all.
+    pub(super) fn sync_directory(&mut self, directory: &str, covered: u64) {
+        let is_covered =
+            |(number, change): &(u64, Rename)| *number < covered && change.directory() == directory;
+        let (covered, rest): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.pending).into_iter().partition(is_covered);
         self.pending = rest;
-        for change in covered {
+        for (_, change) in covered {
             self.apply(change);
         }
     }
@@ -297,7 +312,7 @@ impl Platter {
     /// Unsynced names survive by the dice, each by itself; unsynced bytes as each file's dice say.
     pub(super) fn crash(&mut self, dice: &mut Dice) {
         let mood = dice.below(3);
-        for change in std::mem::take(&mut self.pending) {
+        for (_, change) in std::mem::take(&mut self.pending) {
             let survives = match mood {
                 0 => false,
                 1 => true,
