@@ -38,12 +38,16 @@ pub struct ClientOptions {
     /// load of a busy key, and costs space: a key's vector has an entry for each replica that has stamped a write of it.
     /// A write with a condition begins at the first replica all the same. Default: no.
     pub spread: bool,
+    /// Read repairs that may be under way at the same time; with 0, replicas are never repaired by this client's reads.
+    /// Default: 1024.
+    pub repairs_max: usize,
 }
 
 impl Default for ClientOptions {
     fn default() -> Self {
-        let CoordinatorOptions { deadline, hedge_after, spread } = CoordinatorOptions::default();
-        ClientOptions { name: "tontine-client".to_owned(), deadline, hedge_after, retries: 3, spread }
+        let CoordinatorOptions { deadline, hedge_after, spread, repairs_max } = CoordinatorOptions::default();
+        let name = "tontine-client".to_owned();
+        ClientOptions { name, deadline, hedge_after, retries: 3, spread, repairs_max }
     }
 }
 
@@ -123,8 +127,8 @@ impl Client {
     fn of(cluster: Cluster, peers: Arc<Peers>, ports: Ports, options: ClientOptions) -> Client {
         peers.learn(&cluster);
         let nodes = Arc::new(Nodes { peers: peers.clone(), cluster: RwLock::new(Arc::new(cluster)) });
-        let ClientOptions { deadline, hedge_after, spread, .. } = options;
-        let settings = CoordinatorOptions { deadline, hedge_after, spread };
+        let ClientOptions { deadline, hedge_after, spread, repairs_max, .. } = options;
+        let settings = CoordinatorOptions { deadline, hedge_after, spread, repairs_max };
         let coordinator = Coordinator::new(nodes.clone(), ports.clone(), settings);
         Client { inner: Arc::new(Inner { ports, peers, coordinator, options, nodes }) }
     }

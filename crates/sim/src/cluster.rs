@@ -28,9 +28,10 @@ use node::{Node, NodeConfig, Worker};
 use parking_lot::Mutex;
 use runtime::disk::simulated::SimulatedDisk;
 use runtime::{Disk, Ports};
-use storage::LogOptions;
+use storage::{Durability, LogOptions};
 
 use crate::check::siblings;
+use crate::copies::Copies;
 use crate::dice::{Dice, ProcessEntropy};
 use crate::disk::TracedDisk;
 use crate::engine::PlantedEngines;
@@ -38,8 +39,8 @@ use crate::executor::{Executor, ProcessClock, ProcessId, ProcessTasks, WallClock
 use crate::history::Remains;
 use crate::network::{Host, LinkStream, STREAM_PORT, Wires};
 use crate::plant::Plant;
-use crate::swarm::{EngineKind, Setup};
-use crate::witness::{Witness, WitnessedEngines};
+use crate::swarm::{EngineKind, SafetyNet, Setup};
+use crate::witness::Witness;
 
 /// The store that keeps the last write.
 pub const LAST_WRITE: &str = "default";
@@ -72,10 +73,17 @@ pub struct World {
     pub service: MemoryService,
     /// What was drawn.
     pub setup: Setup,
+    /// What nodes were seen to store.
+    pub witness: Arc<Witness>,
+    /// What would be left if harm came now.
+    pub copies: Copies,
     machines: Vec<Machine>,
-    witness: Witness,
     /// When collection epochs were written.
     epochs: Arc<Mutex<Vec<Moment>>>,
+    /// From which nodes faults took copies, and when.
+    strikes: Mutex<Vec<(Moment, NodeId)>>,
+    /// Writes that clients were told are done.
+    acknowledgements: AtomicU64,
     log: Mutex<Vec<String>>,
 }
 
@@ -136,13 +144,20 @@ impl World {
                 written.lock().push(clock.now());
             }
         });
-        let witness = Witness::default();
-        Arc::new(World { executor, wires, service, setup, machines, witness, epochs, log: Mutex::default() })
-    }
-
-    /// What the engines of all nodes have stored so far.
-    pub fn witness(&self) -> &Witness {
-        &self.witness
+        let clock = Arc::new(ProcessClock::new(executor.clone(), Arc::new(WallClock::default())));
+        Arc::new(World {
+            witness: Witness::new(executor.clone()),
+            copies: Copies::new(setup.engine, clock),
+            executor,
+            wires,
+            service,
+            setup,
+            machines,
+            epochs,
+            strikes: Mutex::default(),
+            acknowledgements: AtomicU64::new(0),
+            log: Mutex::default(),
+        })
     }
 
     /// When the nodes wrote their collection epochs, so far.
@@ -215,7 +230,8 @@ impl World {
             partitions: PARTITIONS,
             stores: self.stores().iter().map(|name| store(name)).collect(),
         };
-        bootstrap::create(&self.service.open(), &blueprint).await.expect("nothing disturbs the founding");
+        let founding = bootstrap::create(&self.service.open(), &blueprint).await;
+        self.copies.founded(founding.expect("nothing disturbs the founding"));
     }
 
     /// Publishes the same cluster under the next generation and has the older one refused.
@@ -278,7 +294,7 @@ impl World {
             Arc::new(TracedDisk::new(machine.disk.clone(), self.executor.clone(), lies));
         let session = Arc::new(self.service.open());
         machine.life.lock().session = Some(session.clone());
-        let engines = self.engines(disk.clone(), ports);
+        let engines = self.engines(machine.id, disk.clone(), ports);
         let mut config = NodeConfig::new(machine.id, CLUSTER);
         config.coordinator.deadline = self.setup.deadline;
         config.handoff = self.setup.handoff;
@@ -287,6 +303,13 @@ impl World {
         config.antientropy.scrub_period = SCRUB_PERIOD;
         config.antientropy.patience = Duration::from_secs(1);
         (config.expiry.margin, config.expiry.interval) = (self.setup.expiry_margin, EXPIRY_INTERVAL);
+        match self.setup.without {
+            Some(SafetyNet::AntiEntropy) => config.antientropy.period = NEVER,
+            Some(SafetyNet::Hints) => config.hint_bytes_max = 0,
+            Some(SafetyNet::ReadRepair) => config.coordinator.repairs_max = 0,
+            Some(SafetyNet::Scrub) => config.antientropy.scrub_period = NEVER,
+            None => {}
+        }
         match self.setup.plant {
             Some(Plant::HastyReaping) => config.expiry.margin = Duration::ZERO,
             Some(Plant::IdleRepair) => {
@@ -304,22 +327,14 @@ impl World {
         Box::pin(starting).await.map_err(|error| error.to_string())
     }
 
-    fn engines(&self, disk: Arc<dyn Disk>, ports: &Ports) -> Arc<dyn Engines> {
+    fn engines(&self, id: NodeId, disk: Arc<dyn Disk>, ports: &Ports) -> Arc<dyn Engines> {
         let engines: Arc<dyn Engines> = match self.setup.engine {
             EngineKind::Memory => Arc::new(MemoryEngines),
             EngineKind::Log(durability) => {
-                // Small, so that a short run sees segments end, snapshots and compaction.
-                let options = LogOptions {
-                    durability,
-                    segment_bytes: 4 << 10,
-                    reserve_bytes: 16 << 10,
-                    snapshot_bytes: 16 << 10,
-                };
-                Arc::new(LogEngines { disk, options, ports: ports.clone() })
+                Arc::new(LogEngines { disk, options: log_options(durability), ports: ports.clone() })
             }
         };
-        let witness = self.witness.clone();
-        let engines: Arc<dyn Engines> = Arc::new(WitnessedEngines { inner: engines, witness });
+        let engines = self.witness.watch(id, engines);
         match self.setup.plant {
             Some(
                 plant @ (Plant::HoardedHints
@@ -328,6 +343,9 @@ impl World {
                 | Plant::OverlookedLeaves
                 | Plant::StaleEngine
                 | Plant::UncheckedReads
+                | Plant::AcksEarly
+                | Plant::AcksOneBehind
+                | Plant::HintsAckedEarly
                 | Plant::RewoundIdentity),
             ) => {
                 let dice = Dice::new(ports.entropy.next_u64());
@@ -343,6 +361,10 @@ impl World {
         let Life { process, node, session, identity } = std::mem::take(&mut *machine.life.lock());
         machine.life.lock().identity = identity;
         let Some(process) = process else { return };
+        self.witness.ended(machine.id);
+        if self.setup.engine == EngineKind::Memory {
+            self.strike(position);
+        }
         // Its links first: what its tasks would still send when they are dropped, a dead process does not.
         self.wires.end_process(process, silence);
         self.executor.kill(process);
@@ -372,6 +394,9 @@ impl World {
     pub fn cut_power(&self, position: usize, seed: u64, silence: Duration, linger: Duration) {
         self.kill(position, silence, linger);
         self.machines[position].disk.crash(seed);
+        if self.setup.engine != EngineKind::Log(Durability::Always) {
+            self.strike(position);
+        }
     }
 
     /// Stops a node cleanly. Its process is gone afterwards.
@@ -405,6 +430,31 @@ impl World {
         let mut life = machine.life.lock();
         let first = life.identity.get_or_insert(text.into_bytes());
         machine.disk.plant("identity", first);
+    }
+
+    /// Notes that a fault takes copies from a node, now.
+    pub(crate) fn strike(&self, position: usize) {
+        self.strikes.lock().push((self.executor.now(), self.machines[position].id));
+    }
+
+    /// Nodes from which faults took copies at `since` or later.
+    pub fn struck_since(&self, since: Moment) -> Vec<NodeId> {
+        let strikes = self.strikes.lock();
+        let mut nodes: Vec<NodeId> =
+            strikes.iter().filter(|(at, _)| *at >= since).map(|(_, node)| *node).collect();
+        nodes.sort();
+        nodes.dedup();
+        nodes
+    }
+
+    /// A client was told that a write is done.
+    pub(crate) fn acknowledged(&self) {
+        self.acknowledgements.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Writes so far that clients were told are done.
+    pub fn acknowledgements(&self) -> u64 {
+        self.acknowledgements.load(Ordering::Relaxed)
     }
 
     /// Whether every node stands.
@@ -492,6 +542,11 @@ impl Machine {
         wall.drift_ppm.store(dice.below(400) as i64 - 200, Ordering::Relaxed);
         Machine { id, disk, sync_us, wall, life: Mutex::default() }
     }
+}
+
+/// Small, so that a short run sees segments end, snapshots and compaction.
+pub(crate) fn log_options(durability: Durability) -> LogOptions {
+    LogOptions { durability, segment_bytes: 4 << 10, reserve_bytes: 16 << 10, snapshot_bytes: 16 << 10 }
 }
 
 /// Serves a node's Redis door.

@@ -1,7 +1,6 @@
 //! Engines with planted bugs.
 //!
-//! Must never: be used but for [`Plant::ForgetfulEngine`], [`Plant::StaleEngine`], [`Plant::RewoundIdentity`],
-//! [`Plant::HoardedHints`], [`Plant::HastyCollection`], [`Plant::OverlookedLeaves`] and [`Plant::UncheckedReads`].
+//! Must never: be used where no bug is planted.
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, RangeInclusive};
@@ -50,6 +49,7 @@ impl Engines for PlantedEngines {
 
     fn open(&self, name: &str) -> BoxFuture<'static, Result<Arc<dyn StorageEngine>, StorageError>> {
         let (opening, plant) = (self.inner.open(name), self.plant);
+        let hints = name == "hints";
         let hoards = plant == Plant::HoardedHints && name == "hints";
         // A hint is a record behind nine bytes of its own.
         let framed = if name.ends_with("hints") { 9 } else { 0 };
@@ -65,6 +65,8 @@ impl Engines for PlantedEngines {
                 dice,
                 before: Mutex::default(),
                 last: Mutex::default(),
+                hints,
+                commit: Mutex::default(),
             }) as Arc<dyn StorageEngine>)
         })
     }
@@ -82,6 +84,10 @@ struct PlantedEngine {
     before: Mutex<BTreeMap<Bytes, Option<Bytes>>>,
     /// The last record of each key, for who does not check what he reads.
     last: Mutex<BTreeMap<Bytes, Bytes>>,
+    /// Whether it holds hints.
+    hints: bool,
+    /// What was waited for last.
+    commit: Mutex<Commit>,
 }
 
 impl StorageEngine for PlantedEngine {
@@ -152,7 +158,13 @@ impl StorageEngine for PlantedEngine {
     }
 
     fn durable(&self, commit: Commit) -> Durable {
-        self.inner.durable(commit)
+        match self.plant {
+            Plant::AcksEarly => Durable::Already,
+            Plant::HintsAckedEarly if self.hints => Durable::Already,
+            // The sync before the one that covers it answers.
+            Plant::AcksOneBehind => self.inner.durable(std::mem::replace(&mut *self.commit.lock(), commit)),
+            _ => self.inner.durable(commit),
+        }
     }
 
     fn position(&self) -> Commit {

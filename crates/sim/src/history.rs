@@ -1,7 +1,7 @@
 //! What clients asked, when, and what they heard, in virtual time.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use model::{Context, Dot, Moment, NodeId, VersionSet};
@@ -143,10 +143,14 @@ impl History {
     }
 }
 
+/// Is told of each operation that has ended, with the history up to then.
+pub type Watcher = Box<dyn Fn(&History, OperationId) + Send + Sync>;
+
 /// Where clients write their history.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Recorder {
     history: Arc<Mutex<History>>,
+    watcher: Arc<OnceLock<Watcher>>,
 }
 
 impl Recorder {
@@ -177,6 +181,19 @@ impl Recorder {
         assert!(operation.outcome == Outcome::Pending, "an operation ends once");
         operation.returned = Some(returned);
         operation.outcome = outcome;
+        if let Some(watcher) = self.watcher.get() {
+            watcher(&history, id);
+        }
+    }
+
+    /// Tells `watcher` of each operation that ends from now on.
+    pub fn watch(&self, watcher: Watcher) {
+        assert!(self.watcher.set(watcher).is_ok(), "one watches");
+    }
+
+    /// Shows the history so far to `look`, which must not record anything.
+    pub fn look<T>(&self, look: impl FnOnce(&History) -> T) -> T {
+        look(&self.history.lock())
     }
 
     /// The history so far.

@@ -1,14 +1,17 @@
 //! A whole cluster in one thread: network, time, disks, faults, checkers.
 //!
 //! In reading order: [`dice`], [`executor`], [`network`] and [`disk`] are the world; [`cluster`] puts real nodes and
-//! real clients into it; [`witness`] sees what engines store; [`nemesis`] does them harm; [`workload`] and [`redis`] keep the clients busy and write the
+//! real clients into it; [`witness`] sees what engines store; [`nemesis`] and [`storm`] do them harm; [`workload`] and
+//! [`redis`] keep the clients busy and write the
 //! [`history`];
-//! [`check`] judges it. [`swarm`] draws all of this from one seed, and [`run`] plays it.
+//! [`check`] judges it, and [`promises`] judges on the way, with what [`witness`] saw and what [`copies`] would be left.
+//! [`swarm`] draws all of this from one seed, and [`run`] plays it.
 //!
 //! **Architecture Invariant:** a run depends on its seed and on nothing else: one seed run twice gives one trace.
 
 pub mod check;
 pub mod cluster;
+pub mod copies;
 pub mod dice;
 pub mod disk;
 pub mod engine;
@@ -17,8 +20,10 @@ pub mod history;
 pub mod nemesis;
 pub mod network;
 pub mod plant;
+pub mod promises;
 pub mod redis;
 pub mod run;
+pub mod storm;
 pub mod swarm;
 pub mod witness;
 pub mod workload;

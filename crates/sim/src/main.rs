@@ -118,8 +118,11 @@ fn tell(report: &Report) {
 
 fn summary(report: &Report, seconds: f64) -> String {
     let (done, failed, unknown) = report.outcomes();
+    let away = report.setup.without.map_or_else(String::new, |net| format!(", without {net:?}"));
+    let storms =
+        if report.setup.storms > 0 { format!(", {} storms", report.setup.storms) } else { String::new() };
     format!(
-        "seed {}: {done} done, {failed} failed, {unknown} of unknown outcome, {} frames, {:.1} virtual s in {seconds:.2} s, \
+        "seed {}{away}{storms}: {done} done, {failed} failed, {unknown} of unknown outcome, {} frames, {:.1} virtual s in {seconds:.2} s, \
          {} gets went back, {} of {} reads of acknowledged writes excused, {} reads waited for the disk, trace {:016x}, {} violations",
         report.setup.seed,
         report.frames,

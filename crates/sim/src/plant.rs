@@ -33,11 +33,17 @@ pub enum Plant {
     OverlookedLeaves,
     /// An engine that answers with a damaged record as if its checksum held.
     UncheckedReads,
+    /// Engines that say a write is durable when it is in memory.
+    AcksEarly,
+    /// Engines that say a write is durable when the one before it is.
+    AcksOneBehind,
+    /// Engines of hints that say a hint is durable when it is in memory.
+    HintsAckedEarly,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 14] = [
+    pub const ALL: [Plant; 17] = [
         Plant::LyingDisk,
         Plant::ForgetfulEngine,
         Plant::StaleEngine,
@@ -52,12 +58,19 @@ impl Plant {
         Plant::IdleRepair,
         Plant::OverlookedLeaves,
         Plant::UncheckedReads,
+        Plant::AcksEarly,
+        Plant::AcksOneBehind,
+        Plant::HintsAckedEarly,
     ];
 
     /// The invariant whose judge must convict it.
     pub fn breaks(self) -> u8 {
         match self {
-            Plant::LyingDisk | Plant::ForgetfulEngine => 1,
+            Plant::LyingDisk
+            | Plant::ForgetfulEngine
+            | Plant::AcksEarly
+            | Plant::AcksOneBehind
+            | Plant::HintsAckedEarly => 1,
             Plant::HoardedHints | Plant::IdleRepair | Plant::OverlookedLeaves => 2,
             Plant::HastyCollection | Plant::HastyReaping => 3,
             Plant::DroppedContext | Plant::ForgottenRead => 4,

@@ -16,7 +16,9 @@ use crate::executor::{Halt, ProcessId};
 use crate::history::{History, Outcome, Recorder, Remains};
 use crate::nemesis;
 use crate::plant::Plant;
+use crate::promises::Promises;
 use crate::redis::RedisClient;
+use crate::storm;
 use crate::swarm::{Fault, Setup};
 use crate::workload::{self, Worker};
 
@@ -24,6 +26,8 @@ use crate::workload::{self, Worker};
 const LIMIT: Duration = Duration::from_secs(1200);
 /// How long a healed cluster has until it must stand and answer.
 const RECOVERY: Duration = Duration::from_secs(60);
+/// How long after the clients have ended their work the copies of what they wrote are still looked at.
+const AFTERWARDS: Duration = Duration::from_secs(2);
 /// How long hints have to reach their targets once everything stands. Where frames are lost, a batch may need several
 /// attempts, with pauses that grow.
 const DRAIN: Duration = Duration::from_secs(600);
@@ -94,7 +98,15 @@ pub type Story = Box<dyn FnOnce(Arc<World>, ProcessId) -> BoxFuture<'static, ()>
 
 /// Plays a run with the harm that its setup has drawn.
 pub fn play(setup: Setup) -> Report {
-    play_story(setup, Box::new(|world, process| Box::pin(nemesis::harm(world, process))))
+    play_story(
+        setup,
+        Box::new(|world, process| {
+            if world.setup.storms > 0 {
+                world.executor.spawn(process, Box::pin(storm::storms(world.clone(), process)));
+            }
+            Box::pin(nemesis::harm(world, process))
+        }),
+    )
 }
 
 /// Plays a run in which `story` happens, instead of harm that was drawn. Healing and judging are the same.
@@ -102,6 +114,7 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
     let world = World::new(setup.clone());
     let recorder = Recorder::default();
     let found = Arc::new(Mutex::new(Found::default()));
+    let promises = Promises::watch(world.clone(), &recorder);
     let done = Arc::new(AtomicBool::new(false));
     let operator = world.executor.process();
     if setup.plant == Some(Plant::TamperingNetwork) {
@@ -109,12 +122,15 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
     }
     let conductor = conduct(world.clone(), recorder.clone(), found.clone(), (operator, story), done.clone());
     world.executor.spawn(operator, Box::pin(conductor));
+    let looking =
+        promises.clone().look_on(recorder.clone(), Moment::default().after(setup.span + AFTERWARDS));
+    world.executor.spawn(operator, Box::pin(looking));
     let ended = world.executor.run(&done, Moment::default().after(LIMIT));
 
-    let history =
-        History { epochs: world.epochs(), witnessed: world.witness().events(), ..recorder.history() };
+    let history = History { epochs: world.epochs(), witnessed: world.witness.events(), ..recorder.history() };
     let Found { remains, hints, wrong, unequal, left } = std::mem::take(&mut *found.lock());
     let (mut violations, pairs) = check::all(&history, &remains, setup.rules());
+    violations.extend(promises.broken());
     violations.extend(unequal.map(|detail| Violation { invariant: 2, detail }));
     violations.extend(left);
     violations.extend(check::drained::check(&hints));

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use client::coordinator::REPAIRS_MAX;
 use node::handoff::HINT_BYTES_MAX;
 use protocol::handoff::HandoffOptions;
 use storage::Durability;
@@ -36,6 +37,19 @@ pub enum Losses {
     /// Copies on so many nodes, fewer than W: a power cut (or the end of a process, for the memory engine) strikes no
     /// other node in the whole run.
     Nodes(u32),
+}
+
+/// One of the mechanisms that make up for what another one has missed. A run without one shows what the others do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SafetyNet {
+    /// Replicas compare with each other.
+    AntiEntropy,
+    /// What a replica misses is parked elsewhere.
+    Hints,
+    /// Gets send replicas what they lack.
+    ReadRepair,
+    /// Records are read in the background.
+    Scrub,
 }
 
 /// One kind of harm.
@@ -172,6 +186,10 @@ pub struct Setup {
     pub faults: Vec<Fault>,
     /// How often harm is done.
     pub harms: u64,
+    /// What is switched off.
+    pub without: Option<SafetyNet>,
+    /// Times that the power of many nodes goes at once, right after acknowledgements.
+    pub storms: u64,
     /// Planted bug.
     pub plant: Option<Plant>,
 }
@@ -227,6 +245,8 @@ impl Setup {
             expiry_margin: EXPIRY_MARGIN,
             faults: Vec::new(),
             harms: 0,
+            without: None,
+            storms: 0,
             plant: None,
         };
         setup.draw_faults(&mut dice);
@@ -235,6 +255,8 @@ impl Setup {
         setup.draw_doors(&mut Dice::apart(seed, 11));
         setup.draw_flips(&mut Dice::apart(seed, 12));
         setup.draw_machine_faults(&mut Dice::apart(seed, 14));
+        setup.draw_nets(&mut Dice::apart(seed, 17));
+        setup.draw_storms(&mut Dice::apart(seed, 18));
         setup
     }
 
@@ -307,6 +329,28 @@ impl Setup {
         }
     }
 
+    /// Read repairs that a client may have under way.
+    pub fn repairs_max(&self) -> usize {
+        if self.without == Some(SafetyNet::ReadRepair) { 0 } else { REPAIRS_MAX }
+    }
+
+    /// One safety net is away in a third of the runs; not comparing where bits flip, which nothing else repairs.
+    fn draw_nets(&mut self, dice: &mut Dice) {
+        const NETS: [SafetyNet; 4] =
+            [SafetyNet::AntiEntropy, SafetyNet::Hints, SafetyNet::ReadRepair, SafetyNet::Scrub];
+        let away = dice.chance(333).then(|| *dice.pick(&NETS));
+        let flips = self.faults.contains(&Fault::FlippedBits);
+        self.without = away.filter(|&net| net != SafetyNet::AntiEntropy || !flips);
+    }
+
+    /// Storms in a third of the runs in which every write is synced, but for those that judge reads by what was shown.
+    fn draw_storms(&mut self, dice: &mut Dice) {
+        let synced = self.engine == EngineKind::Log(Durability::Always);
+        if synced && !self.rules().reads_monotonic && dice.chance(333) {
+            self.storms = dice.between(1, 3);
+        }
+    }
+
     /// Whether this kind of harm may take from a node what it has shown, but not yet acknowledged as kept.
     fn takes_unacknowledged(fault: Fault) -> bool {
         let ends = matches!(fault, Fault::Kill | Fault::PowerCut | Fault::FailingSync);
@@ -318,6 +362,7 @@ impl Setup {
         let mut setup = Setup::of_seed(seed);
         (setup.nodes, setup.replicas, setup.reads, setup.writes, setup.sloppy) = (3, 3, 2, 2, false);
         (setup.monotonic, setup.expiring) = (false, 0);
+        (setup.without, setup.storms) = (None, 0);
         (setup.redis_clients, setup.workers) = (0, 1);
         (setup.engine, setup.losses) = (EngineKind::Log(Durability::Always), Losses::None);
         setup.conditions = Conditions::calm();
@@ -347,6 +392,11 @@ impl Setup {
                 (setup.reads, setup.writes, setup.monotonic) = (1, 3, true);
                 setup.deadline = Duration::from_millis(300);
                 (vec![Fault::Isolate, Fault::OneWay], 20)
+            }
+            Plant::AcksEarly | Plant::AcksOneBehind => (vec![Fault::SlowDisk], 5),
+            Plant::HintsAckedEarly => {
+                (setup.nodes, setup.sloppy) = (5, true);
+                (vec![Fault::Kill, Fault::SlowDisk], 15)
             }
             _ => (Vec::new(), 0),
         };
@@ -416,19 +466,22 @@ impl Setup {
         empty || GONE.contains(&fault)
     }
 
-    /// Whether all replicas must be equal in the end: not under a bug that changes records behind everybody's back.
+    /// Whether all replicas must be equal in the end: not where nobody compares, nor under a bug that changes records
+    /// behind everybody's back.
     pub fn equal_at_the_end(&self) -> bool {
-        !matches!(
-            self.plant,
-            Some(
-                Plant::ForgetfulEngine
-                    | Plant::StaleEngine
-                    | Plant::RewoundIdentity
-                    | Plant::TamperingNetwork
-                    | Plant::HastyCollection
-                    | Plant::UncheckedReads
+        // Comparing is what promises it; hints and repairs are only faster.
+        self.without != Some(SafetyNet::AntiEntropy)
+            && !matches!(
+                self.plant,
+                Some(
+                    Plant::ForgetfulEngine
+                        | Plant::StaleEngine
+                        | Plant::RewoundIdentity
+                        | Plant::TamperingNetwork
+                        | Plant::HastyCollection
+                        | Plant::UncheckedReads
+                )
             )
-        )
     }
 
     /// The promises that stand.
@@ -442,6 +495,7 @@ impl Setup {
             quorums_meet: !unnoticed && !self.sloppy && self.reads + self.writes > self.replicas,
             reads_monotonic: self.monotonic
                 && !losses
+                && self.storms == 0
                 && !self.faults.iter().any(|&fault| Setup::takes_unacknowledged(fault)),
             reaped_after: self.expiry_margin.saturating_sub(2 * self.clock_error()),
         }

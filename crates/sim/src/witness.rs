@@ -1,15 +1,16 @@
-//! Which event each value is, seen at the port of the engines: what a plain client is not told.
+//! What nodes store, seen at the engines' seam: who stored which event of a key and when, and who forgot a key.
 //!
-//! Without it, two plain writes could not be ordered, and a stale answer to a plain client would pass.
+//! Judges need it for two things. A plain client hears no version, so only here its value gets the name of an event.
+//! And a record that a collection round removed may be gone; where nobody removed anything, nothing may.
 //!
-//! Must never: change what an engine does, or answer.
+//! Must never: change what an engine does.
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, RangeInclusive};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use model::{Dot, PartitionId, Timestamp, Token, Value};
+use model::{Dot, Moment, NodeId, PartitionId, Timestamp, Token, Value, VersionSet};
 use node::engines::Engines;
 use parking_lot::Mutex;
 use runtime::BoxFuture;
@@ -18,38 +19,133 @@ use storage::{
     ScanPage, StorageEngine, StorageError,
 };
 
+use crate::copies::{self, HINTS};
+use crate::executor::Executor;
+
 /// The event that each value is, and its timestamp. Each value of a run is written once.
 pub type Events = BTreeMap<Bytes, (Dot, Timestamp)>;
 
-/// What all engines of a run have stored. Clones are the same.
-#[derive(Clone, Default)]
+/// A key of a store.
+type Place = (String, Bytes);
+
+/// One thing that a node did with a key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Deed {
+    /// When.
+    pub at: Moment,
+    /// Which node.
+    pub node: NodeId,
+    /// For whom it parked it; `None` for its own record.
+    pub hint_for: Option<NodeId>,
+    /// The events of the versions that it holds since; none when it forgot the key.
+    pub dots: Vec<Dot>,
+}
+
+/// What is known of one key.
+#[derive(Default)]
+struct Known {
+    deeds: Vec<Deed>,
+    events: BTreeMap<Dot, Timestamp>,
+    values: BTreeMap<Bytes, Dot>,
+}
+
+/// Everything that was seen in a run.
 pub struct Witness {
-    events: Arc<Mutex<Events>>,
+    executor: Arc<Executor>,
+    keys: Mutex<BTreeMap<Place, Known>>,
+    /// Of what any replica has stored as its own.
+    events: Mutex<Events>,
+    /// Engines that are open now.
+    engines: Mutex<BTreeMap<(NodeId, String), Weak<dyn StorageEngine>>>,
 }
 
 impl Witness {
-    /// All that was seen so far.
+    /// Of a run that begins.
+    pub fn new(executor: Arc<Executor>) -> Arc<Witness> {
+        Arc::new(Witness {
+            executor,
+            keys: Mutex::default(),
+            events: Mutex::default(),
+            engines: Mutex::default(),
+        })
+    }
+
+    /// Which events the values are that any replica has stored so far.
     pub fn events(&self) -> Events {
         self.events.lock().clone()
     }
 
-    fn see(&self, record: &Bytes) {
-        let Ok(record) = wire::versions::decode_record(record) else { return };
-        let mut events = self.events.lock();
-        for version in record.set.versions() {
+    /// Looks on at what `node` does with the engines that it opens.
+    pub fn watch(self: &Arc<Self>, node: NodeId, inner: Arc<dyn Engines>) -> Arc<dyn Engines> {
+        Arc::new(WitnessedEngines { inner, node, witness: self.clone() })
+    }
+
+    /// The timestamp of an event, if any node ever stored it.
+    pub fn timestamp(&self, store: &str, key: &Bytes, dot: Dot) -> Option<Timestamp> {
+        self.of_key(store, key, |known| known.events.get(&dot).copied())?
+    }
+
+    /// The event that wrote a value, if any node ever stored it.
+    pub fn event(&self, store: &str, key: &Bytes, value: &Bytes) -> Option<Dot> {
+        self.of_key(store, key, |known| known.values.get(value).copied())?
+    }
+
+    /// Whether a node forgot its record of the key at `since` or later.
+    pub fn was_forgotten(&self, store: &str, key: &Bytes, since: Moment) -> bool {
+        let forgot = |deed: &Deed| deed.at >= since && deed.hint_for.is_none() && deed.dots.is_empty();
+        self.of_key(store, key, |known| known.deeds.iter().any(forgot)).unwrap_or(false)
+    }
+
+    /// Who stored an event, and for whom, each with the first time.
+    pub fn holders(&self, store: &str, key: &Bytes, dot: Dot) -> Vec<Deed> {
+        let mut first: Vec<Deed> = Vec::new();
+        self.of_key(store, key, |known| {
+            for deed in known.deeds.iter().filter(|deed| deed.dots.contains(&dot)) {
+                if !first.iter().any(|other| (other.node, other.hint_for) == (deed.node, deed.hint_for)) {
+                    first.push(deed.clone());
+                }
+            }
+        });
+        first
+    }
+
+    /// The engine with this name that a node has open now.
+    pub(crate) fn engine(&self, node: NodeId, name: &str) -> Option<Arc<dyn StorageEngine>> {
+        self.engines.lock().get(&(node, name.to_owned()))?.upgrade()
+    }
+
+    /// The process of a node has ended, and its engines with it.
+    pub(crate) fn ended(&self, node: NodeId) {
+        self.engines.lock().retain(|(of, _), _| *of != node);
+    }
+
+    fn of_key<T>(&self, store: &str, key: &Bytes, look: impl FnOnce(&Known) -> T) -> Option<T> {
+        self.keys.lock().get(&(store.to_owned(), key.clone())).map(look)
+    }
+
+    fn saw(&self, place: Place, node: NodeId, hint_for: Option<NodeId>, set: Option<VersionSet>) {
+        let mut keys = self.keys.lock();
+        let known = keys.entry(place).or_default();
+        let versions = set.iter().flat_map(|set| set.versions());
+        let dots = versions.clone().map(|version| version.dot).collect();
+        for version in versions {
+            known.events.insert(version.dot, version.timestamp);
             if let Value::Present(value) = &version.value {
-                events.entry(value.clone()).or_insert((version.dot, version.timestamp));
+                known.values.entry(value.clone()).or_insert(version.dot);
+                if hint_for.is_none() {
+                    let event = (version.dot, version.timestamp);
+                    self.events.lock().entry(value.clone()).or_insert(event);
+                }
             }
         }
+        known.deeds.push(Deed { at: self.executor.now(), node, hint_for, dots });
     }
 }
 
-/// Opens engines whose records are seen.
-pub struct WitnessedEngines {
-    /// Who opens them.
-    pub inner: Arc<dyn Engines>,
-    /// Who sees.
-    pub witness: Witness,
+struct WitnessedEngines {
+    inner: Arc<dyn Engines>,
+    node: NodeId,
+    witness: Arc<Witness>,
 }
 
 impl Engines for WitnessedEngines {
@@ -66,24 +162,51 @@ impl Engines for WitnessedEngines {
     }
 
     fn open(&self, name: &str) -> BoxFuture<'static, Result<Arc<dyn StorageEngine>, StorageError>> {
-        let (opening, witness) = (self.inner.open(name), self.witness.clone());
-        // What lies in an engine of hints is no record.
-        let hints = name.ends_with("hints");
+        let (opening, node, witness) = (self.inner.open(name), self.node, self.witness.clone());
+        let name = name.to_owned();
         Box::pin(async move {
             let inner = opening.await?;
-            Ok(if hints { inner } else { Arc::new(WitnessedEngine { inner, witness }) as Arc<_> })
+            witness.engines.lock().insert((node, name.clone()), Arc::downgrade(&inner));
+            Ok(Arc::new(WitnessedEngine { inner, name, node, witness }) as Arc<dyn StorageEngine>)
         })
     }
 }
 
 struct WitnessedEngine {
     inner: Arc<dyn StorageEngine>,
-    witness: Witness,
+    name: String,
+    node: NodeId,
+    witness: Arc<Witness>,
+}
+
+impl WitnessedEngine {
+    fn saw(&self, partition: PartitionId, key: &[u8], record: Option<Bytes>) {
+        let key = Bytes::copy_from_slice(key);
+        if self.name == HINTS {
+            // A hint leaves when it is delivered; what it held is elsewhere then.
+            let Some(record) = record else { return };
+            let Some((place, set)) = copies::read_hint(&key, &record) else { return };
+            self.witness.saw(place, self.node, Some(NodeId(partition.0)), Some(set));
+        } else if let Some(store) = copies::store_of(&self.name) {
+            let set = record.map(|record| copies::read_record(&record).unwrap_or_default());
+            self.witness.saw((store.to_owned(), key), self.node, None, set);
+        }
+    }
 }
 
 impl StorageEngine for WitnessedEngine {
     fn get(&self, partition: PartitionId, token: Token, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
         self.inner.get(partition, token, key)
+    }
+
+    fn read(
+        &self,
+        partition: PartitionId,
+        token: Token,
+        key: &[u8],
+        visit: &mut dyn FnMut(&Bytes),
+    ) -> Result<bool, StorageError> {
+        self.inner.read(partition, token, key, visit)
     }
 
     fn update<'a>(
@@ -93,19 +216,19 @@ impl StorageEngine for WitnessedEngine {
         key: &[u8],
         change: &mut dyn FnMut(Option<&Bytes>) -> Change<'a>,
     ) -> Result<Option<Commit>, StorageError> {
-        let mut written = None;
+        let mut seen = None;
         let commit = self.inner.update(partition, token, key, &mut |record| {
             let change = change(record);
-            written = match &change {
-                Change::Put(record) => Some(record.clone()),
-                Change::PutJoined(head, value) => Some(Bytes::from([&head[..], value].concat())),
-                _ => None,
+            seen = match &change {
+                Change::Keep => None,
+                Change::Put(record) => Some(Some(record.clone())),
+                Change::PutJoined(head, tail) => Some(Some([&head[..], tail].concat().into())),
+                Change::Remove => Some(None),
             };
             change
         })?;
-        // What the engine refused has been no event: another node may stamp the write anew.
-        if let (Some(_), Some(record)) = (&commit, &written) {
-            self.witness.see(record);
+        if let (Some(_), Some(record)) = (commit, seen) {
+            self.saw(partition, key, record);
         }
         Ok(commit)
     }
@@ -122,12 +245,12 @@ impl StorageEngine for WitnessedEngine {
         self.inner.room()
     }
 
-    fn sync(&self) -> BoxFuture<'static, Result<(), StorageError>> {
-        self.inner.sync()
-    }
-
     fn durable(&self, commit: Commit) -> Durable {
         self.inner.durable(commit)
+    }
+
+    fn sync(&self) -> BoxFuture<'static, Result<(), StorageError>> {
+        self.inner.sync()
     }
 
     fn position(&self) -> Commit {

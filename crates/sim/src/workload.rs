@@ -92,6 +92,7 @@ impl Worker {
                 spread,
                 name: format!("c{}", self.number),
                 deadline: self.world.setup.deadline,
+                repairs_max: self.world.setup.repairs_max(),
                 ..ClientOptions::default()
             };
             match Client::connect(&addresses, self.ports.clone(), options).await {

@@ -103,7 +103,9 @@ impl<T: Unpin> Desk<T> {
     /// Sends a repair, whose answer nobody waits for, unless as many are under way as may be. What is not sent, or
     /// fails, is found again by the next read or by anti-entropy.
     pub(super) fn repair(&self, node: NodeId, request: Request) {
-        let Some(repairing) = self.coordinator.repairs.begin() else { return };
+        let Some(repairing) = self.coordinator.repairs.begin(self.coordinator.options.repairs_max) else {
+            return;
+        };
         let ports = &self.coordinator.ports;
         if let Call::Pending(future) = self.coordinator.replicas.call(node, request) {
             // A node that is silent must not keep its place for ever.

@@ -106,11 +106,19 @@ pub struct CoordinatorOptions {
     pub hedge_after: Duration,
     /// Whether a request begins at any of a key's replicas, drawn for each, instead of the first. Default: no.
     pub spread: bool,
+    /// Read repairs that may be under way at the same time; with 0, replicas are never repaired by reads. Default:
+    /// [`REPAIRS_MAX`].
+    pub repairs_max: usize,
 }
 
 impl Default for CoordinatorOptions {
     fn default() -> Self {
-        CoordinatorOptions { deadline: DEADLINE_DEFAULT, hedge_after: HEDGE_AFTER_DEFAULT, spread: false }
+        CoordinatorOptions {
+            deadline: DEADLINE_DEFAULT,
+            hedge_after: HEDGE_AFTER_DEFAULT,
+            spread: false,
+            repairs_max: REPAIRS_MAX,
+        }
     }
 }
 

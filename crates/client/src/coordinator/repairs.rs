@@ -6,8 +6,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Most read repairs under way at the same time, over all workers of a node (or of one client). A healthy one takes a
-/// millisecond, so this is far more than a node can be busy with.
+/// Most read repairs under way at the same time, over all workers of a node (or of one client), unless the
+/// coordinator's settings say otherwise. A healthy one takes a millisecond, so this is far more than a node can be busy
+/// with.
 pub const REPAIRS_MAX: usize = 1024;
 
 /// The account of read repairs. Shared by all coordinators of a node.
@@ -28,14 +29,14 @@ impl Repairs {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Repairs that were left to the next get, or to anti-entropy, because [`REPAIRS_MAX`] were under way.
+    /// Repairs that were left to the next get, or to anti-entropy, because as many were under way as may be.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Counts one more; `None` at the limit.
-    pub(super) fn begin(self: &Arc<Self>) -> Option<Repairing> {
-        let more = |under_way| (under_way < REPAIRS_MAX).then_some(under_way + 1);
+    /// Counts one more; `None` when `most` are under way.
+    pub(super) fn begin(self: &Arc<Self>, most: usize) -> Option<Repairing> {
+        let more = |under_way| (under_way < most).then_some(under_way + 1);
         match self.under_way.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
             Ok(_) => {
                 self.begun.fetch_add(1, Ordering::Relaxed);
@@ -62,11 +63,12 @@ mod tests {
     #[test]
     fn at_the_limit_repairs_are_refused_and_counted_until_one_has_ended() {
         let repairs = Arc::new(Repairs::default());
-        let mut under_way: Vec<Repairing> = (0..REPAIRS_MAX).map(|_| repairs.begin().unwrap()).collect();
-        assert!(repairs.begin().is_none() && repairs.begin().is_none());
+        let mut under_way: Vec<Repairing> =
+            (0..REPAIRS_MAX).map(|_| repairs.begin(REPAIRS_MAX).unwrap()).collect();
+        assert!(repairs.begin(REPAIRS_MAX).is_none() && repairs.begin(0).is_none());
         assert_eq!((repairs.begun(), repairs.refused()), (REPAIRS_MAX as u64, 2));
         under_way.pop();
-        assert!(repairs.begin().is_some());
+        assert!(repairs.begin(REPAIRS_MAX).is_some());
         assert_eq!(repairs.refused(), 2);
     }
 }

@@ -1,6 +1,6 @@
 //! The judges: pure functions from what happened to what must not have happened.
 //!
-//! [`lost`] is invariant 1, [`drained`] is 2 as far as hints go, [`deleted`] and [`expired`] are 3, [`siblings`] is 4, [`values`] is 5, [`reads`] is 7, and
+//! [`durable`] (while the run goes on) and [`lost`] (at its end) are invariant 1, [`drained`] is 2 as far as hints go, [`deleted`] and [`expired`] are 3, [`siblings`] is 4, [`values`] is 5, [`reads`] is 7, and
 //! [`plain`] is 1 and 7 for what clients hear that see no versions.
 //! Each knows only the history, what the nodes hold at the end, and the promises that this run's settings and faults
 //! leave standing ([`Rules`]).
@@ -9,8 +9,9 @@
 
 pub mod deleted;
 pub mod drained;
+pub mod durable;
 pub mod expired;
-mod forgotten;
+pub(crate) mod forgotten;
 pub mod lost;
 pub mod plain;
 pub mod reads;

@@ -24,6 +24,21 @@ fn a_disk_that_lies_about_syncs_loses_acknowledged_writes() {
 }
 
 #[test]
+fn engines_that_acknowledge_before_a_write_is_durable_are_caught_at_that_moment() {
+    convicts(Plant::AcksEarly);
+}
+
+#[test]
+fn engines_that_answer_with_the_sync_before_are_caught() {
+    convicts(Plant::AcksOneBehind);
+}
+
+#[test]
+fn hints_that_are_acknowledged_before_they_are_durable_are_caught() {
+    convicts(Plant::HintsAckedEarly);
+}
+
+#[test]
 fn an_engine_that_forgets_loses_acknowledged_writes() {
     convicts(Plant::ForgetfulEngine);
 }

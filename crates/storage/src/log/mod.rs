@@ -8,7 +8,7 @@
 //!
 //! - `update`, `tail`, `appending`, `commit`: writing, and one sync for many writers; atomicity per key.
 //! - `index`, `core`: finding, reading and verifying records.
-//! - `recovery` (`reading`, `replay`, `rebuild`), `snapshot`, `snapshot_writer`: restarting.
+//! - `recovery` (`reading`, `replay`, `rebuild`), `renewal`, `snapshot`, `snapshot_writer`: restarting.
 //! - `space`, `compaction`, `maintenance`: room, and making it.
 //! - `damage`, `discard`: records that cannot be read.
 //! - `format`, `reader`, `segment`, `identity`: bytes and files.
@@ -34,6 +34,7 @@ mod reader;
 mod reading;
 mod rebuild;
 mod recovery;
+mod renewal;
 mod replay;
 mod segment;
 mod site;
@@ -112,6 +113,7 @@ impl LogEngine {
         let lock = disk.lock(&format!("{directory}/{}", identity::LOCK))?;
         let engine = identity::load_or_create(&*disk, &*ports.clock, directory).await?;
         let recovered = recovery::recover(&*disk, directory, engine)?;
+        renewal::renew(&*disk, directory, &recovered.segments, &recovered.doubtful).await?;
         let (clock, directory) = (ports.clock.clone(), directory.to_owned());
         let core = Core::new(Site { disk, clock, directory, options, engine }, recovered, lock);
         if cfg!(debug_assertions) {

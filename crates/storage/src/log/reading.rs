@@ -54,7 +54,11 @@ impl Synced {
 pub(super) struct Reading {
     marks: Vec<(u32, Point)>,
     /// Damage was met whose kind depends on marks further on.
-    doubtful: bool,
+    undecided: bool,
+    /// Where the last record of each segment ends, marks aside.
+    ends: Vec<(Arc<Segment>, u64)>,
+    /// Segments with records that nothing says were synced.
+    pub(super) doubtful: Vec<u32>,
     /// Where the last good record of a segment ends, if garbage follows that nothing promised.
     pub(super) torn: Vec<(Arc<Segment>, u64)>,
     /// Damage that hides what was there.
@@ -73,8 +77,9 @@ pub(super) fn read_twice<T: Target>(
 ) -> Result<(T, Reading), StorageError> {
     let markers: Vec<(u64, u32)> = segments.iter().map(|(s, _)| (s.markers(), s.origin_max())).collect();
     let mut first = target();
-    let reading = read(segments, &synced, &mut first)?;
-    if !reading.doubtful {
+    let mut reading = read(segments, &synced, &mut first)?;
+    if !reading.undecided {
+        reading.doubt(&synced);
         return Ok((first, reading));
     }
     drop(first);
@@ -83,7 +88,8 @@ pub(super) fn read_twice<T: Target>(
     }
     synced.marks = reading.marks;
     let mut second = target();
-    let reading = read(segments, &synced, &mut second)?;
+    let mut reading = read(segments, &synced, &mut second)?;
+    reading.doubt(&synced);
     Ok((second, reading))
 }
 
@@ -98,6 +104,7 @@ fn read<T: Target>(
         let end = segment.written();
         let mut reader = SegmentReader::new(file.clone(), segment.salt, *from, end);
         let mut good_end = (*from).min(end);
+        reading.ends.push((segment.clone(), 0));
         while let Some((offset, item)) = reader.next()? {
             good_end = reading.take(segment, offset, &item, good_end, synced, target)?;
         }
@@ -125,7 +132,7 @@ impl Reading {
             if promised || !matches!(item, Item::Gap { to_end: true }) {
                 self.corrupt.insert((segment.id, offset as u32));
             }
-            self.doubtful = true;
+            self.undecided = true;
             return Ok(good_end);
         };
         let header = &record.header;
@@ -138,7 +145,7 @@ impl Reading {
         };
         let end = offset + slot.space();
         if !record.sound {
-            self.doubtful = true;
+            self.undecided = true;
             if !synced.covers(segment, offset + header.length() as u64) {
                 return Ok(good_end);
             }
@@ -149,6 +156,7 @@ impl Reading {
             Kind::Mark => {
                 let point = Point { segment: (header.token.0 >> 32) as u32, offset: header.token.0 as u32 };
                 self.marks.push((header.origin, point));
+                return Ok(end);
             }
             Kind::Put => target.apply(slot, record)?,
             Kind::Remove | Kind::Drop => {
@@ -156,7 +164,17 @@ impl Reading {
                 target.apply(slot, record)?;
             }
         }
+        if let Some((_, last)) = self.ends.last_mut() {
+            *last = end;
+        }
         Ok(end)
+    }
+
+    /// Finds the segments with records that neither a mark nor `synced` covers.
+    fn doubt(&mut self, synced: &Synced) {
+        let synced = Synced { marks: self.marks.clone(), lengths: synced.lengths.clone() };
+        let ends = self.ends.iter().filter(|(segment, end)| *end > 0 && !synced.covers(segment, *end));
+        self.doubtful = ends.map(|(segment, _)| segment.id).collect();
     }
 }
 

@@ -33,6 +33,8 @@ pub(super) struct Recovered {
     /// Bytes of the log that were read.
     pub(super) read_bytes: u64,
     pub(super) snapshot_bytes: u64,
+    /// Segments with records that may not be synced, whatever later syncs say.
+    pub(super) doubtful: Vec<Arc<Segment>>,
     /// Records that are lost.
     pub(super) damage: Damage,
 }
@@ -68,6 +70,8 @@ pub(super) fn recover(disk: &dyn Disk, directory: &str, engine: u64) -> Result<R
     }
     cut_torn_ends(disk, &segments, &reading)?;
     count_live(&index, &segments);
+    // What was torn may be gone.
+    let doubtful = reading.doubtful.iter().filter_map(|id| segments.get(*id)).collect();
     let damage = damage(&index, &corrupt, &reading.unsound);
     Ok(Recovered {
         index,
@@ -76,6 +80,7 @@ pub(super) fn recover(disk: &dyn Disk, directory: &str, engine: u64) -> Result<R
         unsynced_from: from,
         read_bytes: reading.bytes,
         snapshot_bytes: known.map_or(0, |snapshot| snapshot.bytes),
+        doubtful,
         damage,
     })
 }

@@ -63,6 +63,25 @@ impl Segment {
         segment
     }
 
+    /// The same segment in another file with the same bytes. For opening, before anything is written to it.
+    pub(super) fn renewed(&self, file: Arc<dyn File>) -> Segment {
+        let count = |number: &AtomicU64| AtomicU64::new(number.load(Ordering::Relaxed));
+        Segment {
+            id: self.id,
+            kind: self.kind,
+            salt: self.salt,
+            path: self.path.clone(),
+            file: OnceLock::from(file),
+            written: count(&self.written),
+            synced: AtomicU64::new(0),
+            live: count(&self.live),
+            markers: count(&self.markers),
+            origin_max: AtomicU32::new(self.origin_max()),
+            damaged: AtomicBool::new(self.is_damaged()),
+            obsolete: AtomicBool::new(self.is_obsolete()),
+        }
+    }
+
     pub(super) fn attach(&self, file: Arc<dyn File>) {
         assert!(self.file.set(file).is_ok(), "a segment gets its file once");
     }
@@ -254,6 +273,12 @@ impl Segments {
             "an id is given out once: {}",
             segment.path
         );
+    }
+
+    /// The segment with this id is this one from now on. For opening, before anybody else has it.
+    pub(super) fn replace(&self, segment: Segment) {
+        let before = self.by_id.write().insert(segment.id, Arc::new(segment));
+        assert!(before.is_some(), "only a segment that is there gets another file");
     }
 
     pub(super) fn remove(&self, id: u32) {

@@ -31,7 +31,12 @@ impl Core {
                 "only what is written is synced: {}",
                 segment.path
             );
-            assert!(segment.origin_max() <= self.segments.id_last(), "no marker is of a later segment");
+            let (origin, last) = (segment.origin_max(), self.segments.id_last());
+            assert!(
+                origin <= last,
+                "no marker is of a later segment: {origin} in {}, {last} given out",
+                segment.path
+            );
         }
         assert!(live.is_empty(), "the index points at segments that are not there: {live:?}");
         assert!(self.last_snapshot.position() <= end.position, "a snapshot is of what was appended");

@@ -8,8 +8,10 @@
 //! Must never: keep time or randomness of its own; both come from whoever drives it.
 
 mod faults;
+mod imagined;
 mod platter;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,6 +49,9 @@ struct State {
     cold_one_in: Option<usize>,
     /// Times that somebody would not wait.
     refused_reads: u64,
+    /// Counts the changes of the files in each directory, and those that may concern all of them.
+    changes: BTreeMap<String, u64>,
+    changes_everywhere: u64,
 }
 
 /// A small generator (SplitMix64), so that the same seed always tears the same bytes.
@@ -88,6 +93,8 @@ impl SimulatedDisk {
                 sync_delay: None,
                 cold_one_in: None,
                 refused_reads: 0,
+                changes: BTreeMap::new(),
+                changes_everywhere: 0,
             })),
         }
     }
@@ -97,6 +104,7 @@ impl SimulatedDisk {
     pub fn crash(&self, seed: u64) {
         let mut state = self.state.lock();
         state.end_life();
+        state.changes_everywhere += 1;
         state.platter.crash(&mut Dice::new(seed));
         state.faults.power_on();
     }
@@ -112,6 +120,7 @@ impl SimulatedDisk {
     pub fn wipe(&self) {
         let mut state = self.state.lock();
         state.end_life();
+        state.changes_everywhere += 1;
         state.platter = Platter::default();
     }
 
@@ -180,6 +189,7 @@ impl SimulatedDisk {
     /// Flips one bit of a file, on the platter as in memory; false when the file does not reach that far.
     pub fn flip_bit(&self, path: &str, offset: u64, bit: u8) -> bool {
         let mut state = self.state.lock();
+        state.changed(path);
         state.platter.named(path).is_some_and(|inode| inode.flip(offset, bit))
     }
 
@@ -188,6 +198,7 @@ impl SimulatedDisk {
         let mut state = self.state.lock();
         let length = state.platter.named(path)?.data.len();
         let (offset, bit) = (state.dice.below(length) as u64, (state.dice.next() & 7) as u8);
+        state.changed(path);
         state.platter.named(path)?.flip(offset, bit).then_some(offset)
     }
 
@@ -203,7 +214,9 @@ impl SimulatedDisk {
 
     /// Puts a durable file there, as if it had always been.
     pub fn plant(&self, path: &str, contents: &[u8]) {
-        self.state.lock().platter.plant(path, contents);
+        let mut state = self.state.lock();
+        state.changed(path);
+        state.platter.plant(path, contents);
     }
 
     /// Bytes of all files.
@@ -238,6 +251,15 @@ impl State {
         self.locks.clear();
     }
 
+    /// A file changed, as a process sees it or on the platter, or its name did.
+    fn changed(&mut self, path: &str) {
+        let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
+        match self.changes.get_mut(directory) {
+            Some(changes) => *changes += 1,
+            None => drop(self.changes.insert(directory.to_owned(), 1)),
+        }
+    }
+
     fn alive(&self, life: u64, path: &str) -> Result<(), DiskError> {
         match life == self.life {
             true => Ok(()),
@@ -263,6 +285,7 @@ impl Disk for SimulatedDisk {
     fn create(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
         let mut state = self.state.lock();
         state.judge(Operation::Create, path).pass()?;
+        state.changed(path);
         let inode = state.platter.create(path).ok_or_else(|| DiskError::Exists { path: path.to_owned() })?;
         Ok(Arc::new(SimulatedFile { disk: self.clone(), path: path.to_owned(), inode, life: state.life }))
     }
@@ -277,6 +300,7 @@ impl Disk for SimulatedDisk {
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
         let mut state = self.state.lock();
         state.judge(Operation::Rename, from).pass()?;
+        state.changes_everywhere += 1;
         match state.platter.rename(from, to) {
             true => Ok(()),
             false => Err(DiskError::NotFound { path: from.to_owned() }),
@@ -286,6 +310,7 @@ impl Disk for SimulatedDisk {
     fn remove(&self, path: &str) -> Result<(), DiskError> {
         let mut state = self.state.lock();
         state.judge(Operation::Remove, path).pass()?;
+        state.changed(path);
         match state.platter.remove(path) {
             true => Ok(()),
             false => Err(DiskError::NotFound { path: path.to_owned() }),
@@ -303,6 +328,7 @@ impl Disk for SimulatedDisk {
         let covered = self.state.lock().platter.changes();
         self.sync_after_delay(directory, move |state| {
             state.judge(Operation::SyncDirectory, &name).pass()?;
+            state.changes_everywhere += 1;
             state.platter.sync_directory(&name, covered);
             Ok(())
         })
@@ -368,6 +394,7 @@ impl File for SimulatedFile {
             Verdict::Never(error) => (0, Err(error)),
             Verdict::InPart(error) => (state.dice.below(bytes.len().min(room) + 1), Err(error)),
         };
+        state.changed(&self.path);
         let inode = state.inode(self.inode, &self.path)?;
         let start = inode.data.len() as u64;
         inode.data.extend_from_slice(&bytes[..written]);
@@ -399,6 +426,7 @@ impl File for SimulatedFile {
         self.disk.sync_after_delay(&self.path, move |state| {
             state.alive(life, &path)?;
             let verdict = state.judge(Operation::Sync, &path);
+            state.changed(&path);
             let file = state.inode(inode, &path)?;
             match verdict {
                 Verdict::Happens => {
@@ -418,6 +446,7 @@ impl File for SimulatedFile {
         let mut state = self.disk.state.lock();
         state.alive(self.life, &self.path)?;
         state.judge(Operation::Truncate, &self.path).pass()?;
+        state.changed(&self.path);
         let inode = state.inode(self.inode, &self.path)?;
         let before = inode.data.len() as u64;
         inode.truncate(length as usize);

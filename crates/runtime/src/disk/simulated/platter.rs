@@ -309,6 +309,33 @@ impl Platter {
         }
     }
 
+    /// The files of one directory, as they would be if the power went now and nothing outlived it that no sync has
+    /// covered; or, `seen`, as a process sees them.
+    pub(super) fn of_directory(&self, directory: &str, seen: bool) -> Platter {
+        let mut copy = Platter::default();
+        let names = if seen { &self.names } else { &self.durable_names };
+        if !seen && !reachable(directory, &self.durable_directories) {
+            return copy;
+        }
+        copy.make_directories(directory);
+        let below = format!("{directory}/");
+        let files = names.range(below.clone()..).take_while(|(path, _)| path.starts_with(&below));
+        for (path, inode) in files.filter(|(path, _)| parent(path) == directory) {
+            let Some(original) = self.inodes.get(inode) else { continue };
+            let bytes = if seen { &original.data } else { &original.durable };
+            let durable = bytes.clone();
+            copy.used_bytes += durable.len() as u64;
+            copy.names.insert(path.clone(), copy.inode_next);
+            let (data, common) = (durable.clone(), durable.len());
+            copy.inodes.insert(copy.inode_next, Inode { data, durable, common, lost: Vec::new() });
+            copy.inode_next += 1;
+        }
+        copy.durable_names = copy.names.clone();
+        copy.durable_directories = copy.directories.clone();
+        copy.pending.clear();
+        copy
+    }
+
     /// Unsynced names survive by the dice, each by itself; unsynced bytes as each file's dice say.
     pub(super) fn crash(&mut self, dice: &mut Dice) {
         let mood = dice.below(3);

@@ -1,0 +1,167 @@
+//! The copies of a key that would be left if the harm came now against which the store's setting promises to protect.
+//!
+//! | setting | what counts as a copy |
+//! |---|---|
+//! | every write synced | what the log engine finds on the disk after a power cut, of which only synced bytes survive |
+//! | grouped, or left to the system | what the log engine finds on the disk after the end of the process |
+//! | memory engine | what the engine of the running process holds |
+//!
+//! The log engine itself reads what is left, from a copy of its directory, as a restarted node would.
+//!
+//! Must never: change what is in the world that it looks at, nor draw from its dice.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use model::{Cluster, NodeId, PartitionId, PreferenceList, Store, StoreName, Token, VersionSet};
+use parking_lot::Mutex;
+use runtime::{BoxFuture, Clock, Tasks};
+use storage::{Durability, EnginePorts, LogEngine, StorageEngine};
+
+use crate::cluster::{Machine, log_options};
+use crate::history::Remains;
+use crate::swarm::EngineKind;
+use crate::witness::Witness;
+
+/// The name of the engine of hints.
+pub(crate) const HINTS: &str = "hints";
+const STORES: &str = "stores/";
+/// Bytes of a hint before its record.
+const HINT_HEADER_BYTES: usize = 9;
+
+/// A reader of what would be left.
+pub struct Copies {
+    engine: EngineKind,
+    clock: Arc<dyn Clock>,
+    cluster: OnceLock<Cluster>,
+    opened: Mutex<BTreeMap<(NodeId, String), Opened>>,
+}
+
+/// An engine on a copy of a directory, and the number of the directory's changes when it was copied.
+type Opened = (u64, Arc<dyn StorageEngine>);
+
+impl Copies {
+    /// Of a run with this kind of engine.
+    pub fn new(engine: EngineKind, clock: Arc<dyn Clock>) -> Copies {
+        Copies { engine, clock, cluster: OnceLock::new(), opened: Mutex::default() }
+    }
+
+    /// The cluster as it was founded; its ring stays what it is.
+    pub fn founded(&self, cluster: Cluster) {
+        let _ = self.cluster.set(cluster);
+    }
+
+    /// What would be left of a key; `None` before the cluster is founded.
+    ///
+    /// # Errors
+    /// Names the engine that would not open.
+    pub fn of_key(
+        &self,
+        machines: &[Machine],
+        witness: &Witness,
+        store: &'static str,
+        key: &Bytes,
+    ) -> Option<Result<Remains, String>> {
+        let cluster = self.cluster.get()?;
+        let definition = cluster.stores.iter().find(|known| known.name.as_str() == store)?;
+        Some(self.read(machines, witness, (cluster, definition), store, key))
+    }
+
+    fn read(
+        &self,
+        machines: &[Machine],
+        witness: &Witness,
+        (cluster, definition): (&Cluster, &Store),
+        store: &'static str,
+        key: &Bytes,
+    ) -> Result<Remains, String> {
+        let token = Token::of(key);
+        let partition = cluster.ring.partition(token);
+        let preference = PreferenceList::of(definition, partition);
+        let mut remains = Remains { store, key: key.clone(), replicas: Vec::new(), hints: Vec::new() };
+        let name = hint_name(store, key);
+        for machine in machines {
+            if preference.is_replica(machine.id()) {
+                let engine = self.engine(machine, witness, &format!("{STORES}{store}"))?;
+                // What cannot be read is no copy.
+                let record = engine.and_then(|engine| engine.get(partition.id, token, key).ok().flatten());
+                let set = record.and_then(|record| read_record(&record)).unwrap_or_default();
+                remains.replicas.push((machine.id(), set));
+            }
+            let Some(engine) = self.engine(machine, witness, HINTS)? else { continue };
+            for &target in preference.replicas() {
+                let parked = engine.get(PartitionId(target.0), Token::of(&name), &name).ok().flatten();
+                if let Some((_, set)) = parked.and_then(|record| read_hint(&name, &record)) {
+                    remains.hints.push((machine.id(), target, set));
+                }
+            }
+        }
+        Ok(remains)
+    }
+
+    /// The engine that holds what would be left; `None` where nothing would.
+    fn engine(
+        &self,
+        machine: &Machine,
+        witness: &Witness,
+        name: &str,
+    ) -> Result<Option<Arc<dyn StorageEngine>>, String> {
+        let EngineKind::Log(durability) = self.engine else {
+            return Ok(witness.engine(machine.id(), name));
+        };
+        let changes = machine.disk().changes(name);
+        let mut opened = self.opened.lock();
+        if let Some((of, engine)) = opened.get(&(machine.id(), name.to_owned()))
+            && *of == changes
+        {
+            return Ok(Some(engine.clone()));
+        }
+        let left = match durability {
+            Durability::Always => machine.disk().after_power_cut(name),
+            _ => machine.disk().after_kill(name),
+        };
+        let ports = EnginePorts { clock: self.clock.clone(), tasks: Arc::new(NoTasks) };
+        let opening = LogEngine::open(Arc::new(left), name, log_options(durability), ports);
+        let engine =
+            opening.now_or_never().expect("the copy of a disk makes nobody wait").map_err(|error| {
+                format!("{}: {name} could not be opened if the harm came now: {error}", machine.id())
+            })?;
+        opened.insert((machine.id(), name.to_owned()), (changes, engine.clone()));
+        Ok(Some(engine))
+    }
+}
+
+/// Runs nothing: an engine that is only read needs nothing to run.
+struct NoTasks;
+
+impl Tasks for NoTasks {
+    fn spawn(&self, _: BoxFuture<'static, ()>) {}
+    fn spawn_background(&self, _: BoxFuture<'static, ()>) {}
+    fn spawn_waiting(&self, _: Box<dyn FnOnce() + Send>) {}
+}
+
+/// The store whose records an engine holds, by the engine's name.
+pub(crate) fn store_of(engine: &str) -> Option<&str> {
+    engine.strip_prefix(STORES)
+}
+
+/// The set in a record, if it can be read.
+pub(crate) fn read_record(record: &Bytes) -> Option<VersionSet> {
+    wire::versions::decode_record(record).ok().map(|record| record.set)
+}
+
+/// The store, the key and the set of a hint, if it can be read.
+pub(crate) fn read_hint(name: &Bytes, hint: &Bytes) -> Option<((String, Bytes), VersionSet)> {
+    let zero = name.iter().position(|&byte| byte == 0)?;
+    let store = String::from_utf8(name[..zero].to_vec()).ok()?;
+    let record = (hint.len() > HINT_HEADER_BYTES).then(|| hint.slice(HINT_HEADER_BYTES..))?;
+    Some(((store, name.slice(zero + 1..)), read_record(&record)?))
+}
+
+/// The name under which a key of a store has its hints.
+fn hint_name(store: &str, key: &[u8]) -> Bytes {
+    debug_assert!(StoreName::new(store).is_ok(), "no zero byte ends it early");
+    [store.as_bytes(), &[0], key].concat().into()
+}

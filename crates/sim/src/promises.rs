@@ -1,0 +1,246 @@
+//! Looks on while clients are told *done*: whether each acknowledged write has its copies at that moment, and at random
+//! moments after it. See [`check::durable`](crate::check::durable).
+//!
+//! The moment is that at which the client hears of it: before that nobody was promised anything.
+//!
+//! Must never: wait, or change the world.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use model::{Moment, NodeId, Value, VersionSet};
+use parking_lot::Mutex;
+
+use crate::check::durable::{self, Event};
+use crate::check::forgotten::Forgetting;
+use crate::check::{Attribution, Violation};
+use crate::cluster::World;
+use crate::dice::Dice;
+use crate::history::{Action, History, Operation, OperationId, Outcome, Recorder, Remains};
+
+/// Longest pause between two looks at a random moment.
+const PAUSE_MS_MAX: u64 = 400;
+/// How many acknowledgements of a thousand are looked at, and how long after the one before: opening logs takes time.
+const LOOKED_AT_PER_MILLE: u64 = 300;
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+/// Keys at most that one look takes in.
+const KEYS_MAX: usize = 6;
+
+/// What was seen so far.
+pub struct Promises {
+    world: Arc<World>,
+    dice: Mutex<Dice>,
+    /// When an acknowledgement was last looked at.
+    last: Mutex<Option<Moment>>,
+    /// When each write was last seen to have its copies.
+    kept: Mutex<BTreeMap<OperationId, Moment>>,
+    /// The first moment at which each write was seen not to.
+    broken: Mutex<BTreeMap<OperationId, Violation>>,
+}
+
+impl Promises {
+    /// Of a run that begins; looks at each acknowledgement that `recorder` hears of.
+    pub fn watch(world: Arc<World>, recorder: &Recorder) -> Arc<Promises> {
+        let dice = Mutex::new(Dice::apart(world.setup.seed, 13));
+        let promises = Promises {
+            world,
+            dice,
+            last: Mutex::default(),
+            kept: Mutex::default(),
+            broken: Mutex::default(),
+        };
+        let promises = Arc::new(promises);
+        let watching = Arc::downgrade(&promises);
+        recorder.watch(Box::new(move |history, id| {
+            if let Some(promises) = watching.upgrade() {
+                promises.acknowledged(history, id);
+            }
+        }));
+        promises
+    }
+
+    /// Looks again and again, at random moments, until `end`.
+    pub async fn look_on(self: Arc<Self>, recorder: Recorder, end: Moment) {
+        while self.world.executor.now() < end {
+            let pause = Duration::from_micros(self.dice.lock().between(1000, PAUSE_MS_MAX * 1000));
+            self.world.executor.sleep(pause).await;
+            recorder.look(|history| self.look(history));
+        }
+    }
+
+    /// What was broken, in the order of the writes.
+    pub fn broken(&self) -> Vec<Violation> {
+        self.broken.lock().values().cloned().collect()
+    }
+
+    fn acknowledged(&self, history: &History, id: OperationId) {
+        let write = history.operation(id);
+        if !matches!(write.outcome, Outcome::Written { .. } | Outcome::Acknowledged) || !write.is_write() {
+            return;
+        }
+        self.world.acknowledged();
+        let now = self.world.executor.now();
+        if is_promise(write) && self.dice.lock().chance(LOOKED_AT_PER_MILLE) && self.is_due(now) {
+            self.judge(history, (write.store, &write.key), &[id]);
+        }
+    }
+
+    /// Whether the last acknowledgement that was looked at was long enough ago.
+    fn is_due(&self, now: Moment) -> bool {
+        let mut last = self.last.lock();
+        let due = last.is_none_or(|last| now.since(last) >= PAUSE_MIN);
+        if due {
+            *last = Some(now);
+        }
+        due
+    }
+
+    fn look(&self, history: &History) {
+        let mut keys: BTreeMap<(&'static str, Bytes), Vec<OperationId>> = BTreeMap::new();
+        for (id, write) in history.all().filter(|(_, write)| is_promise(write)) {
+            keys.entry((write.store, write.key.clone())).or_default().push(id);
+        }
+        let mut keys: Vec<_> = keys.into_iter().collect();
+        while keys.len() > KEYS_MAX {
+            let left_out = self.dice.lock().below(keys.len() as u64) as usize;
+            keys.swap_remove(left_out);
+        }
+        for ((store, key), writes) in keys {
+            self.judge(history, (store, &key), &writes);
+        }
+    }
+
+    /// Whether these writes of one key have their copies now.
+    fn judge(&self, history: &History, (store, key): (&'static str, &Bytes), writes: &[OperationId]) {
+        let world = &self.world;
+        let Some(held) = world.copies.of_key(world.machines(), &world.witness, store, key) else { return };
+        let held = match held {
+            Ok(held) => held,
+            Err(reason) => {
+                let first = writes.first().expect("there is a write to judge");
+                let violation = Violation { invariant: 1, detail: reason };
+                self.broken.lock().entry(*first).or_insert(violation);
+                return;
+            }
+        };
+        for &id in writes {
+            match self.verdict(history, id, &held) {
+                None => drop(self.kept.lock().insert(id, world.executor.now())),
+                Some(detail) => {
+                    let violation = Violation { invariant: 1, detail };
+                    self.broken.lock().entry(id).or_insert(violation);
+                }
+            }
+        }
+    }
+
+    /// What is wrong with a write, if anything is.
+    fn verdict(&self, history: &History, id: OperationId, held: &Remains) -> Option<String> {
+        let (write, now) = (history.operation(id), self.world.executor.now());
+        let struck = self.world.struck_since(write.invoked);
+        let required = usize::from(self.world.setup.writes).saturating_sub(struck.len());
+        let event = self.event(write);
+        let copies = event.map(|event| durable::copies(held, event)).unwrap_or_default();
+        if copies.len() >= required {
+            return None;
+        }
+        // Without a round that removed something of the key nothing of it may be gone.
+        let forgotten = self.world.witness.was_forgotten(write.store, &write.key, write.invoked);
+        if forgotten && self.may_be_forgotten(history, id, now) {
+            return None;
+        }
+        Some(self.describe(id, write, event, held, (copies.len(), required), &struck))
+    }
+
+    fn may_be_forgotten(&self, history: &History, id: OperationId, now: Moment) -> bool {
+        let (epochs, witnessed) = (self.world.epochs(), self.world.witness.events());
+        let history = History { epochs, witnessed, ..history.clone() };
+        let known = Attribution::new(&history, &[]);
+        Forgetting::new(&history, &known, self.world.setup.rules().reaped_after).taker(id, now).is_some()
+    }
+
+    /// The event of a write, as the client was told it, or else as the nodes that stored its value named it.
+    fn event(&self, write: &Operation) -> Option<Event> {
+        let witness = &self.world.witness;
+        let dot = match (&write.outcome, &write.action) {
+            (Outcome::Written { dot, .. }, _) => *dot,
+            (_, Action::Put(value)) => witness.event(write.store, &write.key, value)?,
+            _ => return None,
+        };
+        Some(Event { dot, timestamp: witness.timestamp(write.store, &write.key, dot)? })
+    }
+
+    fn describe(
+        &self,
+        id: OperationId,
+        write: &Operation,
+        event: Option<Event>,
+        held: &Remains,
+        (copies, required): (usize, usize),
+        struck: &[NodeId],
+    ) -> String {
+        let now = self.world.executor.now();
+        let key = String::from_utf8_lossy(&write.key);
+        let head = format!("{}/{key}: write #{} of c{}", write.store, id.0, write.client);
+        let Some(event) = event else {
+            return format!("{head} was acknowledged at {} and no node ever stored it", seconds(now));
+        };
+        let stored = self.world.witness.holders(write.store, &write.key, event.dot);
+        let stored = stored.iter().map(|deed| match deed.hint_for {
+            None => format!("{} at {}", deed.node, seconds(deed.at)),
+            Some(target) => format!("{} for {target} at {}", deed.node, seconds(deed.at)),
+        });
+        let stored: Vec<String> = stored.collect();
+        let mut lies: Vec<String> = held
+            .replicas
+            .iter()
+            .map(|(node, set)| match durable::holds(write.store, set, event) {
+                true => format!("{node} has it"),
+                false => format!("{node} has {} instead", brief(set)),
+            })
+            .collect();
+        lies.extend(held.hints.iter().map(|(holder, target, set)| {
+            let has = durable::holds(write.store, set, event);
+            format!("{holder} has {} for {target}", if has { "a hint" } else { "a hint without it" })
+        }));
+        let before = match self.kept.lock().get(&id) {
+            Some(kept) => format!("it had them at {}", seconds(*kept)),
+            None => "it never had them".to_owned(),
+        };
+        format!(
+            "{head} ({}), acknowledged at {}: {copies} durable copies at {}, {required} must be ({before}); \
+             stored by {}; if the harm came now: {}; struck since: {struck:?}",
+            event.dot,
+            write.returned.map_or_else(String::new, seconds),
+            seconds(now),
+            stored.join(", "),
+            lies.join(", "),
+        )
+    }
+}
+
+/// Whether a client was told that the write is done, in words that name it.
+fn is_promise(write: &Operation) -> bool {
+    match write.outcome {
+        Outcome::Written { .. } => true,
+        Outcome::Acknowledged => matches!(write.action, Action::Put(_)),
+        _ => false,
+    }
+}
+
+/// The versions of a set, for people.
+fn brief(set: &VersionSet) -> String {
+    let value = |value: &Value| match value {
+        Value::Present(bytes) => String::from_utf8_lossy(&bytes[..bytes.len().min(16)]).into_owned(),
+        Value::Tombstone => "a tombstone".to_owned(),
+    };
+    let versions: Vec<String> =
+        set.versions().iter().map(|version| format!("{} ({})", version.dot, value(&version.value))).collect();
+    if versions.is_empty() { "nothing".to_owned() } else { versions.join(" and ") }
+}
+
+fn seconds(at: Moment) -> String {
+    format!("{:.6}", at.nanos as f64 / 1e9)
+}
