@@ -4,8 +4,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::cluster_command::ClusterCommand;
 use crate::command_line::{self, CommandLine, Useless};
 use crate::completions::CompletionsArguments;
+use crate::coordination::CoordinationCommand;
 use crate::dev::DevArguments;
 use crate::events::{EventsArguments, MetricsArguments};
 use crate::export::ExportArguments;
@@ -19,7 +21,10 @@ use crate::logging::{self, NodeLog};
 use crate::node_command::NodeArguments;
 use crate::repair::RepairCommand;
 use crate::shared::{Shared, block_on};
-use crate::{completions, dev, doctor, events, export, key_list, keys, load, node_command, repair, status};
+use crate::{
+    cluster_command, completions, coordination, dev, doctor, events, export, key_list, keys, load,
+    node_command, repair, status,
+};
 
 /// A key-value store that looks after itself.
 #[derive(Debug, Parser)]
@@ -64,6 +69,15 @@ impl CommandLine for Arguments {
         const DEADLINE_BENCH: Useless = ("deadline", "--timeout limits its requests");
         const DEADLINE_SCENARIO: Useless = ("deadline", "it measures with a fixed deadline");
         match path {
+            "cluster create"
+            | "coordination show"
+            | "coordination watch"
+            | "coordination export"
+            | "coordination import" => &[
+                ("connect", "it asks the coordination service, and no node"),
+                ("store", "it is about documents"),
+                ("deadline", "it asks the coordination service, which has limits of its own"),
+            ],
             "dev" | "node" => &[CONNECT_NODE, STORE_NODE, DEADLINE_NODE],
             "completions" => &[
                 ("connect", "it does not contact a cluster"),
@@ -92,6 +106,12 @@ pub enum Command {
     Dev(DevArguments),
     /// Run one node of a cluster until Ctrl-C, or list the nodes.
     Node(Box<NodeArguments>),
+    /// Create a cluster.
+    #[command(subcommand)]
+    Cluster(Box<ClusterCommand>),
+    /// Show, watch, export or import the documents of the coordination service.
+    #[command(subcommand)]
+    Coordination(Box<CoordinationCommand>),
     /// Show the events of the nodes: starts, failures and repairs.
     Events(EventsArguments),
     /// Print a node's metrics in Prometheus format.
@@ -152,6 +172,8 @@ pub(crate) fn carry_out(arguments: Arguments) -> Result<ExitCode, CliError> {
     match arguments.command {
         Command::Dev(arguments) => dev::run(&shared, arguments),
         Command::Node(command) => node_command::node(shared, *command),
+        Command::Cluster(command) => block_on(cluster_command::run(shared, *command)),
+        Command::Coordination(command) => block_on(coordination::run(shared, *command)),
         Command::Events(arguments) => block_on(events::events(shared, arguments)),
         Command::Metrics(arguments) => block_on(events::metrics(shared, arguments)),
         Command::Bench(command) => run_bench(&shared, &command),

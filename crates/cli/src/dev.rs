@@ -1,12 +1,14 @@
 //! `tontine dev`: a whole cluster on this machine, from one command.
 
 mod arguments;
-mod creation;
+pub(crate) mod creation;
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
+use coordination::address::{Address, Place};
+use coordination::zookeeper::SESSION_TIMEOUT_DEFAULT;
 use model::{Cluster, Consistency, Node, NodeId};
 use serde_json::{Value as Json, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -19,7 +21,7 @@ use crate::ready::{node_json, ready_line, stores_json};
 use crate::server::{EngineKind, NodeSpec, RunningNode};
 use crate::shared::{Shared, block_on};
 use crate::stop_signals::{STOP_WITH_STDIN, StopSignals};
-pub(crate) use arguments::DevArguments;
+pub(crate) use arguments::{DevArguments, ShapeArguments};
 
 /// Longest wait for a child to serve.
 const CHILD_START_TIME_MAX: Duration = Duration::from_secs(60);
@@ -34,7 +36,7 @@ pub(crate) fn run(shared: &Shared, arguments: DevArguments) -> Result<ExitCode, 
         let coordination_dir = arguments.data_dir.join("coordination");
         if !coordination_dir.exists() {
             // Before anything is made: what cannot be shall leave no trace.
-            creation::check(&arguments)?;
+            creation::check(&arguments.shape)?;
         }
         let _held = crate::holder::hold(&arguments.data_dir)?;
         let cluster = creation::create_or_find(&arguments, &coordination_dir).await?;
@@ -57,7 +59,11 @@ async fn run_here(
     let mut signals = StopSignals::listen()?;
     let mut running = Vec::new();
     for spec in specs {
-        match RunningNode::start(spec, cluster).await {
+        let started = async {
+            let session = crate::coordination::open(&spec.coordination, false).await?;
+            RunningNode::start(spec, cluster, session).await
+        };
+        match started.await {
             Ok(node) => running.push(node),
             Err(error) => {
                 for node in running {
@@ -146,7 +152,7 @@ async fn start_child(arguments: &DevArguments, spec: &NodeSpec) -> Result<NodePr
         format!("--id={}", spec.id.0),
         format!("--cluster={}", spec.cluster),
         format!("--data-dir={}", spec.data_dir.display()),
-        format!("--coordination={}", spec.coordination_dir.display()),
+        format!("--coordination={}", spec.coordination.address),
     ];
     words.push(format!("--log-file={}", crate::logging::node_file(&arguments.data_dir, spec.id).display()));
     words.extend(arguments.settings.as_arguments(spec.workers));
@@ -217,7 +223,11 @@ fn spec(arguments: &DevArguments, node: &Node, cluster: &Cluster, coordination_d
         id: node.id,
         cluster: cluster.name.clone(),
         data_dir: arguments.data_dir.join(format!("node-{}", node.id.0)),
-        coordination_dir: coordination_dir.to_owned(),
+        coordination: Place {
+            address: Address::Directory(coordination_dir.to_owned()),
+            session_timeout: SESSION_TIMEOUT_DEFAULT,
+            credentials: None,
+        },
         engine: settings.engine,
         durability: settings.durability,
         workers: settings.workers_each(cluster.nodes.len()),

@@ -8,6 +8,7 @@
 use std::process::ExitCode;
 
 use client::ClientError;
+use coordination::CoordinationError;
 use model::KeyError;
 use serde_json::{Value as Json, json};
 use thiserror::Error;
@@ -44,6 +45,9 @@ pub(crate) enum CliError {
         /// What happened to it.
         error: ClientError,
     },
+    /// The coordination service refused or could not be reached.
+    #[error("{0}")]
+    Coordination(#[from] CoordinationError),
     /// The operating system refused.
     #[error("{what}: {error}")]
     Io {
@@ -72,10 +76,11 @@ impl CliError {
         if self.is_unread() {
             return EXIT_UNREAD;
         }
-        match self.client() {
-            Some(error) if error.is_indeterminate() => EXIT_UNKNOWN,
-            _ => EXIT_FAILED,
-        }
+        let unknown = match self {
+            CliError::Coordination(error) => matches!(error, CoordinationError::Indeterminate { .. }),
+            error => error.client().is_some_and(ClientError::is_indeterminate),
+        };
+        if unknown { EXIT_UNKNOWN } else { EXIT_FAILED }
     }
 
     /// Whoever read the output has seen enough.
@@ -90,7 +95,10 @@ impl CliError {
             "kind": self.kind(),
             "message": self.to_string(),
             "outcome": if unknown { "unknown" } else { "failed" },
-            "retryable": self.client().is_some_and(can_be_sent_again),
+            "retryable": match self {
+                CliError::Coordination(error) => matches!(error, CoordinationError::Unavailable { .. }),
+                error => error.client().is_some_and(can_be_sent_again),
+            },
             "next": self.next(),
         }})
     }
@@ -100,7 +108,7 @@ impl CliError {
             CliError::Client(error) | CliError::NoAnswer { error, .. } | CliError::OfKey { error, .. } => {
                 Some(error)
             }
-            CliError::Io { .. } | CliError::Usage(_) | CliError::Other(_) => None,
+            CliError::Coordination(_) | CliError::Io { .. } | CliError::Usage(_) | CliError::Other(_) => None,
         }
     }
 
@@ -110,6 +118,7 @@ impl CliError {
             CliError::Client(error) | CliError::NoAnswer { error, .. } | CliError::OfKey { error, .. } => {
                 error
             }
+            CliError::Coordination(_) => return "coordination",
             CliError::Io { .. } => return "io",
             CliError::Usage(_) => return "usage",
             CliError::Other(_) => return "failed",
@@ -124,6 +133,11 @@ impl CliError {
 
     /// What to do about it, where the message does not say so already.
     fn next(&self) -> Option<&'static str> {
+        if let CliError::Coordination(CoordinationError::Indeterminate { .. }) = self {
+            return Some(
+                "Look at the documents with `tontine coordination show`, and try again if it is not done.",
+            );
+        }
         match self.client()? {
             ClientError::NotConnected { .. } if matches!(self, CliError::NoAnswer { named: true, .. }) => {
                 Some(
@@ -205,6 +219,9 @@ mod tests {
         assert_eq!((&document["kind"], &document["retryable"]), (&json!("overloaded"), &json!(true)));
         assert_eq!(document["message"], "key \"k\": overloaded: 4096 requests");
         assert_eq!(document["next"], ErrorCode::Overloaded.remedy());
+
+        let lost = CliError::from(CoordinationError::Indeterminate { reason: "cut".to_owned() });
+        assert_eq!((lost.exit_code(), &lost.json()["error"]["outcome"]), (3, &json!("unknown")));
 
         let usage = CliError::Usage("no".to_owned()).json();
         assert_eq!((&usage["error"]["kind"], &usage["error"]["next"]), (&json!("usage"), &Json::Null));

@@ -11,9 +11,11 @@
 #[macro_use]
 mod output;
 
+mod cluster_command;
 mod command_line;
 mod commands;
 mod completions;
+mod coordination;
 mod dates;
 mod dev;
 mod doctor;

@@ -98,15 +98,26 @@ pub(crate) struct NodeLog {
     pub(crate) file: Option<PathBuf>,
 }
 
+/// What is logged at a level. The client of ZooKeeper tells each attempt to connect, in words of its own; what matters
+/// of that, the crate `coordination` tells. A command that runs no nodes says in its error what that has to say.
+fn directives(level: LogLevel, runs_nodes: bool) -> String {
+    let quiet = if runs_nodes { "" } else { ",coordination=error" };
+    match level {
+        LogLevel::Error | LogLevel::Debug | LogLevel::Trace => level.name().to_owned(),
+        LogLevel::Warn | LogLevel::Info => format!("{},zookeeper_client=error{quiet}", level.name()),
+    }
+}
+
 /// Begins to log; `nodes` if this process runs nodes.
 pub(crate) fn begin(nodes: Option<NodeLog>) {
+    let runs_nodes = nodes.is_some();
     let (settings, file, unless_asked) = nodes.map_or_else(
         || (LogSettings { log_level: None, log_format: LogFormat::Text }, None, LogLevel::Warn),
         |NodeLog { settings, file }| (settings, file, LogLevel::Info),
     );
     let filter = match (settings.log_level, EnvFilter::try_from_env(FILTER_VARIABLE)) {
         (None, Ok(filter)) => filter,
-        (level, _) => EnvFilter::new(level.unwrap_or(unless_asked).name()),
+        (level, _) => EnvFilter::new(directives(level.unwrap_or(unless_asked), runs_nodes)),
     };
     let colour = file.is_none()
         && std::io::stderr().is_terminal()

@@ -1,13 +1,15 @@
 //! `tontine node`: one storage node as a process of its own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use coordination::CoordinationService;
-use coordination::documents;
-use coordination::embedded::EmbeddedSession;
-use model::NodeId;
+use coordination::CoordinationError;
+use coordination::address::Address;
+use coordination::documents::{self, ReadError};
+use model::{Cluster, NodeId};
+use runtime::disk::os::OsDisk;
 
+use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
 use crate::node_list::NodeListArguments;
 use crate::node_settings::NodeSettings;
@@ -50,10 +52,9 @@ pub struct NodeArguments {
     /// Where the node keeps its data. It is created if it does not exist, and belongs to this node from then on.
     #[arg(long, value_name = "DIR", required = true)]
     pub data_dir: Option<PathBuf>,
-    /// Directory of the embedded coordination service, which all nodes on this machine share. For a cluster of `tontine
-    /// dev`, it is `coordination` in the cluster's data directory.
-    #[arg(long, value_name = "DIR", required = true)]
-    pub coordination: Option<PathBuf>,
+    /// Which coordination service.
+    #[command(flatten)]
+    pub service: CoordinationArguments,
     /// Log to this file instead of standard error. The file is rotated at 16 MiB, and four older ones are kept.
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
@@ -67,34 +68,47 @@ pub struct NodeArguments {
 
 /// Runs the node until it is told to stop.
 pub(crate) fn run(shared: &Shared, arguments: NodeArguments) -> Result<ExitCode, CliError> {
-    let (Some(id), Some(data_dir), Some(coordination_dir)) =
-        (arguments.id, arguments.data_dir.clone(), arguments.coordination.clone())
-    else {
-        return Err(CliError::Usage("give --id, --data-dir and --coordination to run a node; to list the nodes, run `tontine node list`".to_owned()));
+    let (Some(id), Some(data_dir)) = (arguments.id, arguments.data_dir.clone()) else {
+        return Err(CliError::Usage(
+            "give --id, --data-dir and --coordination to run a node; to list the nodes, run `tontine node list`".to_owned(),
+        ));
     };
     block_on(async move {
-        let refused = |error: &dyn std::fmt::Display| CliError::Other(error.to_string());
+        let coordination = arguments.service.place()?;
         let no_cluster = || {
             CliError::Other(format!(
-                "{} holds no cluster; create one with `tontine dev` first, and use the directory `coordination` in its \
-                 data directory",
-                coordination_dir.display()
+                "{} holds no cluster; create one with `tontine cluster create` first, or with `tontine dev` and use the \
+                 directory `coordination` in its data directory",
+                coordination.address
             ))
         };
-        if !coordination_dir.is_dir() {
+        if let Address::Directory(directory) = &coordination.address
+            && !directory.is_dir()
+        {
             // Opening would make one: what cannot be shall leave no trace.
             return Err(no_cluster());
         }
-        let session = EmbeddedSession::open(&coordination_dir).await.map_err(|error| refused(&error))?;
-        let cluster = documents::read_cluster(&session).await.map_err(|error| refused(&error))?;
-        session.close().await.map_err(|error| refused(&error))?;
-        let Some(cluster) = cluster else { return Err(no_cluster()) };
+        let session = crate::coordination::open(&coordination, false).await?;
+        let cluster = match documents::read_cluster(&*session).await {
+            Ok(Some(cluster)) => cluster,
+            Ok(None) => return Err(no_cluster()),
+            Err(ReadError::Coordination(CoordinationError::Unavailable { reason })) => {
+                // The node's own copy says where to listen. Everything else is for the node to settle.
+                own_copy(&data_dir).ok_or_else(|| {
+                    CliError::Other(format!(
+                        "cannot find the cluster document: {reason}; and {} holds no copy of it",
+                        data_dir.display()
+                    ))
+                })?
+            }
+            Err(error) => return Err(CliError::Other(error.to_string())),
+        };
         let settings = &arguments.settings;
         let spec = NodeSpec {
             id: NodeId(id),
             cluster: arguments.cluster.clone(),
             data_dir,
-            coordination_dir,
+            coordination,
             engine: settings.engine,
             durability: settings.durability,
             workers: settings.workers_each(1),
@@ -105,9 +119,11 @@ pub(crate) fn run(shared: &Shared, arguments: NodeArguments) -> Result<ExitCode,
             repair_period: settings.repair_period,
         };
         let mut signals = StopSignals::listen()?;
-        let running = RunningNode::start(&spec, &cluster).await?;
+        let running = RunningNode::start(&spec, &cluster, session).await?;
         let me = cluster.node(spec.id).expect("a node that started is a member");
-        crate::holder::note_launch(&spec.coordination_dir, spec.id, spec.password.is_some());
+        if let Address::Directory(directory) = &spec.coordination.address {
+            crate::holder::note_launch(directory, spec.id, spec.password.is_some());
+        }
         print(shared.format(), &crate::ready::node_json(me, Some(std::process::id())), || {
             crate::ready::ready_line(me)
         });
@@ -115,4 +131,9 @@ pub(crate) fn run(shared: &Shared, arguments: NodeArguments) -> Result<ExitCode,
         running.stop().await?;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// The copy of the cluster document in a node's data directory; nothing is made where there is none.
+fn own_copy(data_dir: &Path) -> Option<Cluster> {
+    data_dir.is_dir().then(|| OsDisk::open(data_dir).ok()).flatten().and_then(|disk| node::own_copy(&disk))
 }

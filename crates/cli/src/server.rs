@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use coordination::embedded::EmbeddedSession;
+use coordination::CoordinationService;
+use coordination::address::{Address, Place};
 use model::{Cluster, NodeId};
 use node::disk_watch::DiskWatch;
 use node::doors::resp::{CpuTime, RespOptions};
@@ -41,7 +42,7 @@ pub(crate) struct NodeSpec {
     pub(crate) id: NodeId,
     pub(crate) cluster: String,
     pub(crate) data_dir: PathBuf,
-    pub(crate) coordination_dir: PathBuf,
+    pub(crate) coordination: Place,
     pub(crate) engine: EngineKind,
     pub(crate) durability: Durability,
     pub(crate) workers: usize,
@@ -64,7 +65,11 @@ type Listeners = (Box<dyn Listener>, Option<ByteListener>);
 
 impl RunningNode {
     /// Takes the node's addresses, opens its data and serves.
-    pub(crate) async fn start(spec: &NodeSpec, cluster: &Cluster) -> Result<RunningNode, CliError> {
+    pub(crate) async fn start(
+        spec: &NodeSpec,
+        cluster: &Cluster,
+        session: Arc<dyn CoordinationService>,
+    ) -> Result<RunningNode, CliError> {
         let Some(me) = cluster.node(spec.id) else {
             return Err(format!(
                 "cluster {:?} has no node {}; its nodes are {}",
@@ -79,7 +84,7 @@ impl RunningNode {
         ports.network = network.clone();
         let port = me.resp.as_deref().and_then(|resp| resp.rsplit_once(':')?.1.parse().ok()).unwrap_or(0);
         // The directory before the addresses: that a node runs already says more than that its port is taken.
-        let node = open(spec, &ports, port).await?;
+        let node = open(spec, &ports, port, session).await?;
         let listeners = match listen(&network, me, spec.workers) {
             Ok(listeners) => Arc::new(Mutex::new(listeners)),
             Err(error) => {
@@ -184,13 +189,17 @@ fn listen(
     Ok(native.into_iter().zip(resp).map(Some).collect())
 }
 
-async fn open(spec: &NodeSpec, ports: &Ports, port: u16) -> Result<Arc<Node>, CliError> {
+async fn open(
+    spec: &NodeSpec,
+    ports: &Ports,
+    port: u16,
+    session: Arc<dyn CoordinationService>,
+) -> Result<Arc<Node>, CliError> {
     let refused = |error: &dyn std::fmt::Display| CliError::Other(format!("node {}: {error}", spec.id.0));
     crate::holder::refuse_file(&spec.data_dir)?;
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::open(&spec.data_dir).map_err(|error| refused(&error))?);
     let watched = DiskWatch::new(disk, spec.id, ports.clock.clone());
     let disk: Arc<dyn Disk> = watched.clone();
-    let session = EmbeddedSession::open(&spec.coordination_dir).await.map_err(|error| refused(&error))?;
     let engines: Arc<dyn Engines> = match spec.engine {
         EngineKind::Memory => Arc::new(MemoryEngines),
         EngineKind::Log => {
@@ -214,9 +223,12 @@ async fn open(spec: &NodeSpec, ports: &Ports, port: u16) -> Result<Arc<Node>, Cl
     config.installation = Installation {
         process_id: std::process::id(),
         data_directory: absolute(&spec.data_dir),
-        coordination_directory: absolute(&spec.coordination_dir),
+        coordination_directory: match &spec.coordination.address {
+            Address::Directory(directory) => absolute(directory),
+            address @ Address::ZooKeeper(_) => address.to_string(),
+        },
     };
-    let started = Node::start(config, ports.clone(), disk, engines, Arc::new(session)).await;
+    let started = Node::start(config, ports.clone(), disk, engines, session).await;
     let node = started.map_err(|error| match error {
         StartError::Identity(IdentityError::InUse) => CliError::Other(format!(
             "node {}: the data directory {} is in use by another process{}; stop that process, or choose another directory",

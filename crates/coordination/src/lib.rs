@@ -10,12 +10,13 @@
 //! - ephemeral documents vanish when their session ends.
 //!
 //! [`memory`] serves simulation and tests; [`embedded`] serves the processes of one machine from a directory;
-//! [`zookeeper`] serves those of many machines from a ZooKeeper ensemble.
+//! [`zookeeper`] serves those of many machines from a ZooKeeper ensemble. [`address`] opens the one that is meant.
 //! [`conformance`] is the suite that every implementation must pass; [`documents`] knows what Tontine keeps where.
 //!
 //! **Architecture Invariant:** nothing here knows requests, quorums or storage. Only `embedded` touches files, only
 //! `zookeeper` the network.
 
+pub mod address;
 pub mod conformance;
 pub mod documents;
 pub mod embedded;

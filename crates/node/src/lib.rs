@@ -28,4 +28,5 @@ pub mod stores;
 pub mod view;
 
 pub use identity::IdentityError;
+pub use local_copy::read as own_copy;
 pub use node::{Installation, Node, NodeConfig, StartError, Worker};

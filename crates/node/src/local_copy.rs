@@ -22,8 +22,8 @@ fn checksum(cluster: &Cluster) -> String {
     format!("{:016x}", Token::of(&serde_json::to_vec(cluster).expect("a cluster is plain data")).0)
 }
 
-/// Reads the copy; `None` when there is none, or none that can be read: it is only a copy.
-pub(crate) fn read(disk: &dyn Disk) -> Option<Cluster> {
+/// Reads a node's own copy of the cluster document from its data directory; `None` when there is none, or none that can be read: it is only a copy.
+pub fn read(disk: &dyn Disk) -> Option<Cluster> {
     let file = disk.open(FILE).ok()?;
     let mut bytes = vec![0; usize::try_from(file.length()).ok()?];
     let read = file.read_at(0, &mut bytes).ok()?;

@@ -99,7 +99,7 @@ pub struct Installation {
     pub process_id: u32,
     /// Absolute path of its data.
     pub data_directory: String,
-    /// Absolute path of the embedded coordination service's directory.
+    /// Absolute path of the embedded coordination service's directory, or the address of the ensemble.
     pub coordination_directory: String,
 }
 
@@ -180,9 +180,9 @@ impl Node {
         engines: Arc<dyn Engines>,
         coordination: Arc<dyn CoordinationService>,
     ) -> Result<Arc<Node>, StartError> {
-        let joined = joining::join(&config, &ports, &disk, &*engines, &*coordination).await?;
+        let (joined, registered) = joining::join(&config, &ports, &disk, &*engines, &*coordination).await?;
         let come_back = joined.events();
-        let joining::Joined { identity, stamper, contents, replica, refill, registered, .. } = joined;
+        let joining::Joined { identity, stamper, contents, replica, refill, .. } = joined;
         let view = replica.view().clone();
         let events = Events::new(config.id, ports.entropy.next_u64(), ports.clock.clone());
         let generation = view.generation().0;
@@ -244,11 +244,8 @@ impl Node {
         node.start_handoff();
         node.start_collection();
         node.start_reaping();
-        node.ports.tasks.spawn_background(Box::pin(following::follow(
-            Arc::downgrade(&node),
-            offers,
-            registered,
-        )));
+        let following = following::follow(Arc::downgrade(&node), offers, registered);
+        node.ports.tasks.spawn_background(Box::pin(following));
         Ok(node)
     }
 

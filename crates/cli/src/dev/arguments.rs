@@ -17,6 +17,23 @@ Examples:
 
 A cluster keeps the nodes, zones, N, R, W and ports that it was created with.")]
 pub struct DevArguments {
+    /// What a new cluster shall be.
+    #[command(flatten)]
+    pub shape: ShapeArguments,
+    /// Where the cluster keeps its data. A cluster that is already there starts again with its own settings.
+    #[arg(long, default_value = "tontine-data", value_name = "DIR")]
+    pub data_dir: PathBuf,
+    /// Run each node in its own process.
+    #[arg(long)]
+    pub separate_processes: bool,
+    /// How the nodes run.
+    #[command(flatten)]
+    pub settings: NodeSettings,
+}
+
+/// What a new cluster on this machine shall be.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ShapeArguments {
     /// Number of nodes in a new cluster, 1 to 64; 3 by default.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "COUNT")]
     pub nodes: Option<u32>,
@@ -30,22 +47,13 @@ pub struct DevArguments {
     /// Replicas of each key in a new cluster, with majorities for R and W; 3 by default.
     #[arg(long, conflicts_with = "consistency", value_name = "COUNT")]
     pub replicas: Option<u8>,
-    /// Where the cluster keeps its data. A cluster that is already there starts again with its own settings.
-    #[arg(long, default_value = "tontine-data", value_name = "DIR")]
-    pub data_dir: PathBuf,
     /// Ports of a new cluster: node n serves the native protocol on PORT + n, and Redis clients on PORT + 100 + n. The
     /// default is 7400, with any free port in place of one that is in use.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=65_000))]
     pub port_base: Option<u16>,
-    /// Run each node in its own process.
-    #[arg(long)]
-    pub separate_processes: bool,
-    /// How the nodes run.
-    #[command(flatten)]
-    pub settings: NodeSettings,
 }
 
-impl DevArguments {
+impl ShapeArguments {
     /// Nodes of a new cluster.
     pub(super) fn nodes_wanted(&self) -> u32 {
         self.nodes.unwrap_or(3)

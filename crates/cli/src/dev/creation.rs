@@ -13,7 +13,7 @@ use coordination::CoordinationService;
 use coordination::embedded::EmbeddedSession;
 use model::{Cluster, Consistency, Node, NodeId, Zone};
 
-use super::arguments::DevArguments;
+use super::arguments::{DevArguments, ShapeArguments};
 use crate::failure::CliError;
 use crate::output::count;
 
@@ -28,7 +28,7 @@ const RESP_PORT_OFFSET: u16 = 100;
 ///
 /// # Errors
 /// What cannot be, and what to ask for instead.
-pub(super) fn check(arguments: &DevArguments) -> Result<(), CliError> {
+pub(crate) fn check(arguments: &ShapeArguments) -> Result<(), CliError> {
     let (nodes, zones) = (arguments.nodes_wanted(), arguments.zones_wanted());
     if zones > nodes {
         return Err(CliError::Usage(format!(
@@ -52,7 +52,7 @@ pub(super) async fn create_or_find(
     let found = coordination::documents::read_cluster(&session).await.map_err(|error| refused(&error))?;
     let cluster = match found {
         Some(cluster) => {
-            let kept = kept(arguments, &cluster);
+            let kept = kept(&arguments.shape, &cluster);
             if !kept.is_empty() {
                 say!(
                     "the cluster in {} already exists and keeps {}; for other settings, create a cluster with a new \
@@ -64,10 +64,8 @@ pub(super) async fn create_or_find(
             cluster
         }
         None => {
-            check(arguments)?;
-            let nodes = place_nodes(arguments)?;
-            let consistency = consistency(arguments)?;
-            let blueprint = Blueprint::new("dev", nodes, consistency).map_err(|error| refused(&error))?;
+            check(&arguments.shape)?;
+            let blueprint = blueprint("dev", &arguments.shape)?;
             bootstrap::create(&session, &blueprint).await.map_err(|error| refused(&error))?
         }
     };
@@ -75,8 +73,15 @@ pub(super) async fn create_or_find(
     Ok(cluster)
 }
 
+/// A cluster of this machine, on ports that are free now.
+pub(crate) fn blueprint(name: &str, arguments: &ShapeArguments) -> Result<Blueprint, CliError> {
+    let nodes = place_nodes(arguments)?;
+    let consistency = consistency(arguments)?;
+    Blueprint::new(name, nodes, consistency).map_err(|error| CliError::Other(error.to_string()))
+}
+
 /// What a cluster that exists has otherwise than the arguments ask, and keeps.
-fn kept(arguments: &DevArguments, cluster: &Cluster) -> Vec<String> {
+fn kept(arguments: &ShapeArguments, cluster: &Cluster) -> Vec<String> {
     let mut kept = Vec::new();
     let nodes = cluster.nodes.len();
     if let Some(asked) = arguments.nodes.filter(|&asked| asked as usize != nodes) {
@@ -107,7 +112,7 @@ fn kept(arguments: &DevArguments, cluster: &Cluster) -> Vec<String> {
     kept
 }
 
-fn consistency(arguments: &DevArguments) -> Result<Consistency, CliError> {
+fn consistency(arguments: &ShapeArguments) -> Result<Consistency, CliError> {
     if let Some(consistency) = arguments.consistency {
         if u32::from(consistency.replicas) > arguments.nodes_wanted() {
             return Err(too_few(consistency.replicas, arguments.nodes_wanted()));
@@ -134,7 +139,7 @@ fn too_few(replicas: u8, nodes: u32) -> CliError {
 }
 
 /// Nodes with their zones and free ports.
-fn place_nodes(arguments: &DevArguments) -> Result<Vec<Node>, CliError> {
+fn place_nodes(arguments: &ShapeArguments) -> Result<Vec<Node>, CliError> {
     let mut nodes = Vec::new();
     let native_base = arguments.port_base.unwrap_or(NATIVE_PORT_BASE);
     let resp_base = arguments.port_base.map_or(RESP_PORT_BASE, |base| base + RESP_PORT_OFFSET);
@@ -184,7 +189,7 @@ fn free_address(port: u16, may_differ: bool, held: &mut Vec<TcpListener>) -> std
 }
 
 /// Says that a port cannot be taken, who has it as far as that can be told, and what to do.
-fn not_free(arguments: &DevArguments, node: u32, port: u16, door: &str, error: std::io::Error) -> CliError {
+fn not_free(arguments: &ShapeArguments, node: u32, port: u16, door: &str, error: std::io::Error) -> CliError {
     let Some(base) = arguments.port_base else {
         return CliError::io("no free port on 127.0.0.1")(error);
     };
@@ -214,8 +219,8 @@ mod tests {
         arguments: DevArguments,
     }
 
-    fn dev(words: &str) -> DevArguments {
-        Dev::try_parse_from(format!("dev {words}").split_whitespace()).unwrap().arguments
+    fn dev(words: &str) -> ShapeArguments {
+        Dev::try_parse_from(format!("dev {words}").split_whitespace()).unwrap().arguments.shape
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod keys;
 mod lifecycle;
 mod load;
 mod logs;
+mod machines;
 mod observe;
 mod passwords;
 mod protocols;

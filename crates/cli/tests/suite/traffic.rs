@@ -45,8 +45,13 @@ struct Left {
 
 impl Traffic {
     pub(crate) fn start(cluster: &Cluster) -> Traffic {
+        Traffic::at(addresses(cluster))
+    }
+
+    /// The same for a cluster that only its addresses are known of.
+    pub(crate) fn at(addresses: Vec<String>) -> Traffic {
         let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let (addresses, stopped, counted) = (addresses(cluster), stop.clone(), done.clone());
+        let (stopped, counted) = (stop.clone(), done.clone());
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
@@ -109,9 +114,15 @@ impl Heard {
     /// Checks that every key is what it was left as.
     #[track_caller]
     pub(crate) fn check(&self, cluster: &Cluster) {
+        self.check_at(addresses(cluster));
+    }
+
+    /// The same for a cluster that only its addresses are known of.
+    #[track_caller]
+    pub(crate) fn check_at(&self, addresses: Vec<String>) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let store = connect(addresses(cluster)).await;
+            let store = connect(addresses).await;
             for (key, left) in &self.keys {
                 let found = store.get(key.clone()).await.unwrap();
                 let found = found.value().map(|value| String::from_utf8_lossy(&value).into_owned());

@@ -85,7 +85,7 @@ impl ZooKeeperSession {
             Shared { options, id: AtomicU64::new(0), session_timeout_ms: AtomicU64::new(timeout_ms) };
         let shared = Arc::new(shared);
         let reason = format!("no session with {} yet", shared.options.address);
-        let (publish, state) = watch::channel(State::Connecting { reason });
+        let (publish, state) = watch::channel(State::Connecting { reason, refused: false });
         let (stop, stopped) = watch::channel(false);
         let supervised = shared.clone();
         std::thread::Builder::new().name("coordination".to_owned()).spawn(move || {
@@ -94,13 +94,13 @@ impl ZooKeeperSession {
         Ok(ZooKeeperSession { shared, state, stop, runtime: handle })
     }
 
-    /// Waits until there is a session, at most for `limit`.
+    /// Waits until there is a session, or the ensemble has refused one, at most for `limit`.
     ///
     /// # Errors
     /// `Unavailable` when there is none in time; says why. `SessionLost` when it has ended already.
     pub async fn connected(&self, limit: Duration) -> Result<(), CoordinationError> {
         let mut state = self.state.clone();
-        let is_settled = |state: &State| !matches!(state, State::Connecting { .. });
+        let is_settled = |state: &State| !matches!(state, State::Connecting { refused: false, .. });
         // Both kinds of failure are read from the state.
         let _ = self.bounded(limit, state.wait_for(is_settled)).await;
         self.connection().map(drop)
@@ -109,7 +109,9 @@ impl ZooKeeperSession {
     /// The client, while it has a connection, and what tells when that breaks.
     fn connection(&self) -> Result<Connection, CoordinationError> {
         match &*self.state.borrow() {
-            State::Connecting { reason } => Err(CoordinationError::Unavailable { reason: reason.clone() }),
+            State::Connecting { reason, .. } => {
+                Err(CoordinationError::Unavailable { reason: reason.clone() })
+            }
             State::Open { client } => {
                 // From here on it misses no change.
                 let mut states = client.state_watcher();

@@ -21,6 +21,8 @@ pub(super) enum State {
     Connecting {
         /// Why not.
         reason: String,
+        /// Whether the ensemble has answered, and somebody has to mend something before there can be one.
+        refused: bool,
     },
     /// There is one; it may be without connection for a while.
     Open {
@@ -98,12 +100,12 @@ async fn connect(shared: &Shared, state: &watch::Sender<State>) -> Client {
                 while !client.state().is_terminated() {
                     match enter(shared, client.clone()).await {
                         Ok(client) => return client,
-                        Err(reason) => note(state, reason),
+                        Err(reason) => note(state, reason, true),
                     }
                     tokio::time::sleep(PAUSE_MAX).await;
                 }
             }
-            Err(reason) => note(state, reason),
+            Err((reason, refused)) => note(state, reason, refused),
         }
         tokio::time::sleep(pause).await;
         pause = PAUSE_MAX.min(2 * pause);
@@ -111,19 +113,19 @@ async fn connect(shared: &Shared, state: &watch::Sender<State>) -> Client {
 }
 
 /// Says why there is no session, to callers and in the log.
-fn note(state: &watch::Sender<State>, reason: String) {
+fn note(state: &watch::Sender<State>, reason: String, refused: bool) {
     state.send_if_modified(|state| {
-        let news = !matches!(state, State::Connecting { reason: before } if *before == reason);
+        let news = !matches!(state, State::Connecting { reason: before, .. } if *before == reason);
         if news {
             tracing::warn!(reason, "no coordination session yet");
-            *state = State::Connecting { reason };
+            *state = State::Connecting { reason, refused };
         }
         news
     });
 }
 
-/// Tries each server once.
-async fn attempt(shared: &Shared) -> Result<Client, String> {
+/// Tries each server once. Failing, says why, and whether the ensemble refused.
+async fn attempt(shared: &Shared) -> Result<Client, (String, bool)> {
     let address = &shared.options.address;
     let mut connector =
         Client::connector().with_session_timeout(shared.options.session_timeout).with_fail_eagerly();
@@ -131,9 +133,9 @@ async fn attempt(shared: &Shared) -> Result<Client, String> {
         connector = connector.with_auth("digest", credentials.as_bytes());
     }
     connector.connect(&address.servers.join(",")).await.map_err(|error| match error {
-        Error::AuthFailed => format!("{address} refused the credentials"),
-        Error::NoHosts | Error::Timeout => format!("no server of {address} opened a session"),
-        error => format!("cannot open a session with {address}: {error}"),
+        Error::AuthFailed => (format!("{address} refused the credentials"), true),
+        Error::NoHosts | Error::Timeout => (format!("no server of {address} opened a session"), false),
+        error => (format!("cannot open a session with {address}: {error}"), false),
     })
 }
 

@@ -39,8 +39,6 @@ pub(super) struct Joined {
     pub(super) replica: Arc<Replica>,
     /// What it has lost.
     pub(super) refill: Refill,
-    /// Whether the coordination service knows that it is there.
-    pub(super) registered: bool,
     /// How it comes back.
     standing: Standing,
     /// Which of its engines were gone.
@@ -83,14 +81,14 @@ impl Joined {
     }
 }
 
-/// Settles who the node is, and opens what it holds.
+/// Settles who the node is, and opens what it holds. Also says whether the coordination service knows that it is there.
 pub(super) async fn join(
     config: &NodeConfig,
     ports: &Ports,
     disk: &Arc<dyn Disk>,
     engines: &dyn Engines,
     coordination: &dyn CoordinationService,
-) -> Result<Joined, StartError> {
+) -> Result<(Joined, bool), StartError> {
     let mut identity = Identity::open(disk.clone(), &config.cluster, config.id)?;
     identity.require_password(config.resp.password.is_some(), config.may_stop_requiring_password)?;
     let cluster = find_cluster(config, &**disk, coordination).await?;
@@ -160,19 +158,9 @@ pub(super) async fn join(
         }
     }
     let replica = Arc::new(Replica::new(config.id, view, hints, epochs, ports.tasks.clone()));
-    Ok(Joined {
-        identity,
-        stamper,
-        contents,
-        replica,
-        refill,
-        registered,
-        standing,
-        gone,
-        back,
-        aside,
-        only_copies,
-    })
+    let joined =
+        Joined { identity, stamper, contents, replica, refill, standing, gone, back, aside, only_copies };
+    Ok((joined, registered))
 }
 
 /// The stores of one replica of which something lies below a directory, set aside: nobody has another copy of that.

@@ -1,0 +1,290 @@
+//! `tontine coordination`: the documents as they are, out of the service and into one.
+//!
+//! Must never: change a document that is there.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use ::coordination::{
+    CoordinationError, CoordinationService, CreateMode, Document, DocumentPath, documents as places,
+};
+use bytes::Bytes;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value as Json, json};
+
+use super::CoordinationArguments;
+use crate::failure::CliError;
+use crate::output::{bytes_json, count, print, shown};
+use crate::shared::Shared;
+
+/// Looks at the documents of the coordination service, or moves them.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum CoordinationCommand {
+    /// Show the documents: their paths, versions, sizes and owners; of one document also its content.
+    Show(ShowArguments),
+    /// Print a line for each document, and for each that is created, changed or deleted from then on, until Ctrl-C.
+    Watch(WatchArguments),
+    /// Write all documents but the ephemeral ones to a new file, one JSON document on each line.
+    Export(FileArguments),
+    /// Create the documents of an exported file in a service that has none.
+    Import(FileArguments),
+}
+
+/// What to show.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ShowArguments {
+    /// The document to begin with.
+    #[arg(default_value = "/", value_name = "PATH")]
+    pub path: DocumentPath,
+    /// Which service.
+    #[command(flatten)]
+    pub service: CoordinationArguments,
+}
+
+/// What to watch.
+#[derive(Clone, Debug, clap::Args)]
+pub struct WatchArguments {
+    /// Which service.
+    #[command(flatten)]
+    pub service: CoordinationArguments,
+}
+
+/// From where to where.
+#[derive(Clone, Debug, clap::Args)]
+pub struct FileArguments {
+    /// The file; `-` is standard output or standard input.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Which service.
+    #[command(flatten)]
+    pub service: CoordinationArguments,
+}
+
+/// One line of an exported file.
+#[derive(Debug, Serialize, Deserialize)]
+struct Line {
+    path: String,
+    data: Json,
+}
+
+/// Carries out a command.
+pub(crate) async fn run(shared: Shared, command: CoordinationCommand) -> Result<ExitCode, CliError> {
+    match command {
+        CoordinationCommand::Show(arguments) => show(&shared, arguments).await,
+        CoordinationCommand::Watch(arguments) => watch(&shared, arguments).await,
+        CoordinationCommand::Export(arguments) => export(arguments).await,
+        CoordinationCommand::Import(arguments) => import(arguments).await,
+    }
+}
+
+/// A document and all below it, parents first. One that goes meanwhile is left out.
+async fn read_all(
+    service: &dyn CoordinationService,
+    from: &DocumentPath,
+) -> Result<Vec<(DocumentPath, Document)>, CoordinationError> {
+    let mut found = Vec::new();
+    let mut waiting = vec![from.clone()];
+    while let Some(path) = waiting.pop() {
+        let read = async { Ok((service.get(&path).await?, service.children(&path).await?)) };
+        match read.await {
+            Ok((document, names)) => {
+                // What a service holds, its rules allow.
+                let below = names.iter().rev().filter_map(|name| path.child(name).ok());
+                waiting.extend(below);
+                found.push((path, document));
+            }
+            Err(CoordinationError::NoNode { .. }) if path != *from => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+fn document_json(path: &DocumentPath, document: &Document) -> Json {
+    json!({
+        "path": path.as_str(),
+        "version": document.stat.version.0,
+        "created": document.stat.created.0,
+        "owner": document.stat.owner.map(|owner| format!("{:x}", owner.0)),
+        "data": bytes_json(&document.data),
+    })
+}
+
+fn line(path: &DocumentPath, document: &Document) -> String {
+    let owner = document.stat.owner.map_or_else(String::new, |owner| format!(", of {owner}"));
+    let bytes = count(document.data.len() as u64, "byte");
+    format!("{path}  version {}, {bytes}{owner}", document.stat.version.0)
+}
+
+async fn show(shared: &Shared, arguments: ShowArguments) -> Result<ExitCode, CliError> {
+    let service = arguments.service.existing().await?;
+    let found = read_all(&*service, &arguments.path).await?;
+    let document = json!({
+        "documents": found.iter().map(|(path, document)| document_json(path, document)).collect::<Vec<_>>(),
+    });
+    print(shared.format(), &document, || {
+        let mut text: Vec<String> = found.iter().map(|(path, document)| line(path, document)).collect();
+        if let [(_, only)] = &found[..] {
+            text.push(serde_json::from_slice::<Json>(&only.data).map_or_else(
+                |_| shown(&only.data),
+                |content| serde_json::to_string_pretty(&content).expect("it was read from text"),
+            ));
+        }
+        text.join("\n")
+    });
+    let _ = service.close().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn watch(shared: &Shared, arguments: WatchArguments) -> Result<ExitCode, CliError> {
+    let mut service = arguments.service.existing().await?;
+    let mut known: Option<BTreeMap<DocumentPath, Document>> = None;
+    loop {
+        match changed(&*service, &mut known, shared).await {
+            Ok(()) => {}
+            Err(CoordinationError::SessionLost) => service = service.reopen().await?,
+            // The first look says whether there is such a service at all.
+            Err(error @ CoordinationError::Unavailable { .. }) if known.is_some() => {
+                say!("{error}");
+                tokio::time::sleep(super::PATIENCE).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Prints what differs from what is known, and waits until something may.
+async fn changed(
+    service: &dyn CoordinationService,
+    known: &mut Option<BTreeMap<DocumentPath, Document>>,
+    shared: &Shared,
+) -> Result<(), CoordinationError> {
+    let mut watches = FuturesUnordered::new();
+    let mut now = BTreeMap::new();
+    let mut waiting = vec![DocumentPath::root()];
+    while let Some(path) = waiting.pop() {
+        let (found, document_watch) = service.get_and_watch(&path).await?;
+        watches.push(document_watch.fired());
+        let Some(document) = found else { continue };
+        match service.children_and_watch(&path).await {
+            Ok((names, list_watch)) => {
+                watches.push(list_watch.fired());
+                waiting.extend(names.iter().filter_map(|name| path.child(name).ok()));
+            }
+            Err(CoordinationError::NoNode { .. }) => continue,
+            Err(error) => return Err(error),
+        }
+        now.insert(path, document);
+    }
+    for (path, document) in &now {
+        match known.as_ref().map(|before| before.get(path)) {
+            None => tell(shared, "present", path, document),
+            Some(Some(old)) if old.stat == document.stat => {}
+            Some(Some(old)) if old.stat.created == document.stat.created => {
+                tell(shared, "changed", path, document);
+            }
+            Some(_) => tell(shared, "created", path, document),
+        }
+    }
+    for (path, document) in known.iter().flatten().filter(|(path, _)| !now.contains_key(path)) {
+        tell(shared, "deleted", path, document);
+    }
+    *known = Some(now);
+    watches.next().await.expect("the root is watched").map(drop)
+}
+
+fn tell(shared: &Shared, what: &str, path: &DocumentPath, document: &Document) {
+    let mut json = document_json(path, document);
+    json["event"] = json!(what);
+    print(shared.format(), &json, || format!("{what} {}", line(path, document)));
+}
+
+async fn export(arguments: FileArguments) -> Result<ExitCode, CliError> {
+    let service = arguments.service.existing().await?;
+    let found = read_all(&*service, &DocumentPath::root()).await?;
+    let failed = || CliError::io(format!("cannot write {}", arguments.file.display()));
+    let mut file: Box<dyn Write> = match arguments.file.as_os_str() == "-" {
+        true => Box::new(std::io::stdout()),
+        false => Box::new(File::create_new(&arguments.file).map_err(failed())?),
+    };
+    let mut written = 0;
+    for (path, document) in found.iter().filter(|(_, document)| document.stat.owner.is_none()) {
+        let line = Line { path: path.as_str().to_owned(), data: bytes_json(&document.data) };
+        serde_json::to_writer(&mut file, &line).map_err(|error| failed()(error.into()))?;
+        file.write_all(b"\n").map_err(failed())?;
+        written += 1;
+    }
+    file.flush().map_err(failed())?;
+    say!("wrote {}; ephemeral documents are left out", count(written, "document"));
+    let _ = service.close().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The documents of an exported file.
+fn read_file(arguments: &FileArguments) -> Result<Vec<(DocumentPath, Bytes)>, CliError> {
+    let name = arguments.file.display();
+    let file: Box<dyn Read> = match arguments.file.as_os_str() == "-" {
+        true => Box::new(std::io::stdin()),
+        false => Box::new(File::open(&arguments.file).map_err(CliError::io(format!("cannot read {name}")))?),
+    };
+    let mut documents = Vec::new();
+    for (number, line) in (1..).zip(BufReader::new(file).lines()) {
+        let line = line.map_err(CliError::io(format!("cannot read {name}")))?;
+        let wrong = |reason: String| CliError::Other(format!("{name}, line {number}: {reason}"));
+        let line: Line = serde_json::from_str(&line).map_err(|error| wrong(error.to_string()))?;
+        let path = DocumentPath::new(&line.path).map_err(|error| wrong(error.to_string()))?;
+        let data = match (line.data.as_str(), line.data["hex"].as_str().and_then(unhex)) {
+            (Some(text), _) => Bytes::from(text.to_owned()),
+            (None, Some(bytes)) => Bytes::from(bytes),
+            (None, None) => return Err(wrong("the data is neither text nor {\"hex\": \"...\"}".to_owned())),
+        };
+        documents.push((path, data));
+    }
+    Ok(documents)
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes().chunks(2);
+    digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
+}
+
+async fn import(arguments: FileArguments) -> Result<ExitCode, CliError> {
+    // Before anything is made.
+    let documents = read_file(&arguments)?;
+    let place = arguments.service.place()?;
+    let service = super::open(&place, true).await?;
+    let there = service.children(&DocumentPath::root()).await?;
+    if let Some(name) = there.first() {
+        return Err(CliError::Other(format!(
+            "{} is not empty: it holds /{name}; import into a new directory or chroot",
+            place.address
+        )));
+    }
+    let mut created = 0;
+    for (path, data) in documents.into_iter().filter(|(path, _)| !path.is_root()) {
+        if let Err(error) = create(&*service, &path, data).await {
+            say!(
+                "created {} before the failure; remove them before you import again",
+                count(created, "document")
+            );
+            return Err(error.into());
+        }
+        created += 1;
+    }
+    say!("created {} in {}", count(created, "document"), place.address);
+    let _ = service.close().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn create(
+    service: &dyn CoordinationService,
+    path: &DocumentPath,
+    data: Bytes,
+) -> Result<(), CoordinationError> {
+    places::create_parents(service, path).await?;
+    service.create(path, data, CreateMode::Persistent).await.map(drop)
+}

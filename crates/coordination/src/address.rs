@@ -1,0 +1,144 @@
+//! Where a cluster's coordination service is, as people write it; and the one place that opens it.
+//!
+//! | address | service |
+//! |---|---|
+//! | `zookeeper://HOST:PORT,HOST:PORT/CHROOT` | a ZooKeeper ensemble |
+//! | `dir:PATH`, or a path alone | a directory of this machine |
+
+use std::convert::Infallible;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::embedded::{self, EmbeddedSession};
+use crate::zookeeper::{
+    AddressError, Credentials, SCHEME, ZooKeeperAddress, ZooKeeperOptions, ZooKeeperSession,
+};
+use crate::{CoordinationError, CoordinationService};
+
+/// How the address of a directory may begin.
+const DIRECTORY: &str = "dir:";
+
+/// Which service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// The one of a directory.
+    Directory(PathBuf),
+    /// The one of an ensemble.
+    ZooKeeper(ZooKeeperAddress),
+}
+
+/// Why a text names no service.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ParseError {
+    /// It begins as the address of an ensemble does, and is none.
+    #[error(transparent)]
+    ZooKeeper(#[from] AddressError),
+    /// It names another kind of service.
+    #[error(
+        "{address:?} names no service that Tontine knows; write {SCHEME}HOST:PORT/CHROOT or {DIRECTORY}PATH"
+    )]
+    Unknown {
+        /// The text.
+        address: String,
+    },
+}
+
+impl FromStr for Address {
+    type Err = ParseError;
+
+    fn from_str(address: &str) -> Result<Address, ParseError> {
+        if address.starts_with(SCHEME) {
+            return Ok(Address::ZooKeeper(address.parse()?));
+        }
+        let path = address.strip_prefix(DIRECTORY).unwrap_or(address);
+        // A path may hold a colon, but nobody means one that looks like an address.
+        if path.is_empty() || path.contains("://") {
+            return Err(ParseError::Unknown { address: address.to_owned() });
+        }
+        let Ok(path) = path.parse::<PathBuf>() as Result<PathBuf, Infallible>;
+        Ok(Address::Directory(path))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Directory(path) => write!(f, "{}", path.display()),
+            Address::ZooKeeper(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+/// Why a service could not be opened.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The directory refuses.
+    #[error(transparent)]
+    Directory(#[from] embedded::OpenError),
+    /// The operating system refuses a thread.
+    #[error("cannot start the thread of a coordination session: {0}")]
+    Thread(#[from] io::Error),
+}
+
+/// A service, and how sessions with it are opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Which service.
+    pub address: Address,
+    /// How long an ensemble keeps a session that it does not hear.
+    pub session_timeout: Duration,
+    /// As whom, at an ensemble.
+    pub credentials: Option<Credentials>,
+}
+
+impl Place {
+    /// Opens a session. A directory is made where there is none; a chroot only when `create_chroot` says so. Waits for
+    /// an ensemble for `patience` at most: after that, calls say why there is no session yet.
+    ///
+    /// # Errors
+    /// See [`OpenError`]. An ensemble that is away is none.
+    pub async fn open(
+        &self,
+        create_chroot: bool,
+        patience: Duration,
+    ) -> Result<Arc<dyn CoordinationService>, OpenError> {
+        let address = match &self.address {
+            Address::Directory(path) => return Ok(Arc::new(EmbeddedSession::open(path).await?)),
+            Address::ZooKeeper(address) => address.clone(),
+        };
+        let (session_timeout, credentials) = (self.session_timeout, self.credentials.clone());
+        let options = ZooKeeperOptions { address, session_timeout, credentials, create_chroot };
+        let session = ZooKeeperSession::open(options)?;
+        if let Err(CoordinationError::Unavailable { reason }) = session.connected(patience).await {
+            tracing::warn!(reason, "coordination session not opened in time");
+        }
+        Ok(Arc::new(session))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_name_a_directory_or_an_ensemble() {
+        let directory = |path: &str| Ok(Address::Directory(path.into()));
+        assert_eq!("dir:a/b".parse(), directory("a/b"));
+        assert_eq!("tontine-data/coordination".parse(), directory("tontine-data/coordination"));
+        let ensemble: Address = "zookeeper://h:1/x".parse().unwrap();
+        assert!(matches!(&ensemble, Address::ZooKeeper(address) if address.chroot.as_str() == "/x"));
+        assert_eq!(ensemble.to_string(), "zookeeper://h:1/x");
+        for unknown in ["", "dir:", "etcd://h:1", "dir:zk://h"] {
+            assert!(matches!(unknown.parse::<Address>(), Err(ParseError::Unknown { .. })), "{unknown}");
+        }
+        assert!(matches!("zookeeper://".parse::<Address>(), Err(ParseError::ZooKeeper(_))));
+    }
+}
