@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use model::{Moment, NodeId};
 use parking_lot::Mutex;
-use runtime::{BoxFuture, Clock, Disk, DiskError, File};
+use runtime::{BoxFuture, Clock, Disk, DiskError, File, FileStat};
 
 use crate::metrics::{Histogram, Metrics};
 
@@ -104,6 +104,10 @@ impl Disk for DiskWatch {
 
     fn open(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
         Ok(self.watch(self.inner.open(path)?))
+    }
+
+    fn stat(&self, path: &str) -> Result<FileStat, DiskError> {
+        self.inner.stat(path)
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {

@@ -14,7 +14,7 @@ pub mod tasks;
 pub mod workers;
 
 pub use clock::{Clock, Moment};
-pub use disk::{Disk, DiskError, File};
+pub use disk::{Disk, DiskError, File, FileStat};
 pub use entropy::Entropy;
 pub use network::{Link, LinkReceiver, LinkSender, Listener, Network, NetworkError};
 pub use tasks::Tasks;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use runtime::disk::simulated::SimulatedDisk;
-use runtime::{BoxFuture, Disk, DiskError, File};
+use runtime::{BoxFuture, Disk, DiskError, File, FileStat};
 
 use crate::executor::Executor;
 
@@ -41,6 +41,10 @@ impl Disk for TracedDisk {
 
     fn open(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
         self.inner.open(path).map(|file| self.file(path, file))
+    }
+
+    fn stat(&self, path: &str) -> Result<FileStat, DiskError> {
+        self.inner.stat(path)
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {

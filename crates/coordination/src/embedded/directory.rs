@@ -13,6 +13,7 @@
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
@@ -33,21 +34,39 @@ const LOCK_TIME_MAX: Duration = Duration::from_secs(10);
 const LOCK_RETRY_MIN: Duration = Duration::from_micros(100);
 const LOCK_RETRY_MAX: Duration = Duration::from_millis(5);
 
+/// Held until it is dropped, or its process ends.
+pub(super) type Guard = Box<dyn Send>;
+
+/// The locks of a directory. They are no part of the disk port, because a session's lock is looked at by those who do
+/// not want it; tests of crashes have locks of their own.
+pub(super) trait Locks: Send + Sync {
+    /// Waits until nobody else reads or writes the log, and keeps others away.
+    fn hold(&self) -> io::Result<Guard>;
+
+    /// By its guard a new session proves that it lives.
+    fn begin_session(&self, session: SessionId) -> io::Result<Guard>;
+
+    /// Whether a session's process lives. When in doubt it does.
+    fn session_lives(&self, session: SessionId) -> bool;
+
+    /// A session has ended: nobody will ask for it any more.
+    fn forget_session(&self, session: SessionId);
+}
+
 /// A directory that was checked, and whose lock can be taken.
 pub(super) struct Directory {
     path: PathBuf,
-    lock: File,
+    lock: Arc<File>,
 }
 
-/// While it lives, nobody else reads or writes the log.
-pub(super) struct Held<'a> {
-    lock: &'a File,
+struct Held {
+    lock: Arc<File>,
 }
 
-impl Drop for Held<'_> {
+impl Drop for Held {
     fn drop(&mut self) {
         // Fails only for a descriptor that is none; closing the file would free the lock as well.
-        let _ = flock(self.lock, FlockOperation::Unlock);
+        let _ = flock(&*self.lock, FlockOperation::Unlock);
     }
 }
 
@@ -61,16 +80,22 @@ impl Directory {
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path.join(LOCK_NAME));
         let lock = lock.map_err(failed)?;
         DirBuilder::new().recursive(true).create(path.join(SESSIONS_NAME)).map_err(failed)?;
-        Ok(Directory { path: path.to_owned(), lock })
+        Ok(Directory { path: path.to_owned(), lock: Arc::new(lock) })
     }
 
-    /// Takes the lock, waiting at most [`LOCK_TIME_MAX`].
-    pub(super) fn hold(&self) -> io::Result<Held<'_>> {
+    fn session_path(&self, session: SessionId) -> PathBuf {
+        self.path.join(SESSIONS_NAME).join(format!("{:016x}", session.0))
+    }
+}
+
+impl Locks for Directory {
+    /// Waits at most [`LOCK_TIME_MAX`].
+    fn hold(&self) -> io::Result<Guard> {
         let start = Instant::now();
         let mut pause = LOCK_RETRY_MIN;
         loop {
-            match flock(&self.lock, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Held { lock: &self.lock }),
+            match flock(&*self.lock, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Box::new(Held { lock: self.lock.clone() })),
                 Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -85,28 +110,22 @@ impl Directory {
         }
     }
 
-    fn session_path(&self, session: SessionId) -> PathBuf {
-        self.path.join(SESSIONS_NAME).join(format!("{:016x}", session.0))
-    }
-
-    /// Makes the file by which a new session proves that it lives: for as long as it stays open.
-    pub(super) fn begin_session(&self, session: SessionId) -> io::Result<File> {
+    /// Makes a file that is locked for as long as it stays open.
+    fn begin_session(&self, session: SessionId) -> io::Result<Guard> {
         let path = self.session_path(session);
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(file)
+        Ok(Box::new(file))
     }
 
-    /// Whether a session's process lives. When in doubt it does.
-    pub(super) fn session_lives(&self, session: SessionId) -> bool {
+    fn session_lives(&self, session: SessionId) -> bool {
         match File::open(self.session_path(session)) {
             Ok(file) => flock(&file, FlockOperation::NonBlockingLockShared).is_err(),
             Err(error) => error.kind() != io::ErrorKind::NotFound,
         }
     }
 
-    /// Removes the file of a session that has ended.
-    pub(super) fn forget_session(&self, session: SessionId) {
+    fn forget_session(&self, session: SessionId) {
         // A file left behind costs nothing: its session's id is never given again.
         let _ = fs::remove_file(self.session_path(session));
     }
@@ -131,7 +150,7 @@ fn create(path: &Path) -> io::Result<()> {
 /// Refuses a directory that holds something else, or another format of ours.
 fn check(path: &Path) -> Result<(), OpenError> {
     let failed = |error: io::Error| OpenError::failed(path, &error);
-    match File::open(path.join(LOG_NAME)) {
+    match OpenOptions::new().read(true).write(true).open(path.join(LOG_NAME)) {
         Ok(log) => {
             let mut header = Vec::new();
             log.take(64).read_to_end(&mut header).map_err(failed)?;

@@ -13,6 +13,8 @@
 //! Limits: all documents together fit into the memory of every process; the file system must support `flock` (no
 //! network file systems).
 
+#[cfg(test)]
+mod crash;
 mod directory;
 mod log;
 mod record;

@@ -228,10 +228,14 @@ fn take_owner(input: &mut &[u8]) -> Option<Option<SessionId>> {
     Some((owner != 0).then_some(SessionId(owner)))
 }
 
-/// Whether a valid record begins anywhere in `bytes`: then what stands before it is damage, not an unfinished end.
-pub(super) fn holds_record(bytes: &[u8]) -> bool {
+/// Whether the record of a later turn begins anywhere in `bytes`, where that of change `missing` should stand: then what
+/// stands before it is damage, not an unfinished end. Records of earlier turns do not count: a document may hold a copy
+/// of them.
+pub(super) fn holds_later_turn(bytes: &[u8], missing: u64) -> bool {
     let mut starts = (0..bytes.len()).filter(|start| bytes[*start..].starts_with(&MARK));
-    starts.any(|start| matches!(parse(&bytes[start..]), Parsed::Record(..)))
+    starts.any(|start| {
+        matches!(parse(&bytes[start..]), Parsed::Record(Record::Turn { first, .. }, _) if first > missing)
+    })
 }
 
 #[cfg(test)]

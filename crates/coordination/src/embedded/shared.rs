@@ -1,15 +1,17 @@
 //! The documents of one directory as one session sees them: directory, log and tree together.
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use runtime::DiskError;
+use runtime::disk::os::OsDisk;
+
 use tracing::{error, info};
 
 use super::OpenError;
-use super::directory::Directory;
-use super::log::{AppendError, Log};
+use super::directory::{Directory, Guard, Locks};
+use super::log::{AppendError, Log, Place};
 use super::record::SESSIONS_MAX;
 use crate::tree::{Change, Tree};
 use crate::watch::WatchRegistry;
@@ -24,56 +26,64 @@ pub(super) struct Pending {
 
 /// One session's view of the directory.
 pub(super) struct Shared {
-    directory: Arc<Directory>,
+    locks: Arc<dyn Locks>,
     log: Log,
     pub(super) tree: Tree,
     /// The tree is ahead of the log, because appending failed: it must be loaded before it is used.
     stale: bool,
     pub(super) session: SessionId,
-    /// Held open (and with it locked) while the session lives.
-    session_file: Option<File>,
+    /// Held while the session lives.
+    session_lock: Option<Guard>,
     pub(super) watches: WatchRegistry,
 }
 
 impl Shared {
-    /// Opens a directory and a session in it.
+    /// Opens a directory of the operating system and a session in it.
     pub(super) fn open(path: &Path) -> Result<Shared, OpenError> {
-        let directory = Directory::open(path)?;
+        let locks = Arc::new(Directory::open(path)?);
+        let disk = OsDisk::open(path);
+        let disk = disk.map_err(|error| OpenError::failed(path, &io::Error::other(error)))?;
+        Shared::open_place(&Place { disk: Arc::new(disk), path: path.to_owned() }, locks)
+    }
+
+    /// Opens a session in a directory of any disk.
+    pub(super) fn open_place(place: &Place, locks: Arc<dyn Locks>) -> Result<Shared, OpenError> {
+        let path = &place.path;
         let failed = |error: io::Error| OpenError::failed(path, &error);
-        let held = directory.hold().map_err(failed)?;
-        let (mut log, mut tree) = Log::open(path)?;
+        let held = locks.hold().map_err(failed)?;
+        let (mut log, mut tree) = Log::open(place)?;
         let session_count = tree.sessions().count();
         let ended: Vec<SessionId> =
-            tree.sessions().map(|(session, _)| session).filter(|id| !directory.session_lives(*id)).collect();
+            tree.sessions().map(|(session, _)| session).filter(|id| !locks.session_lives(*id)).collect();
         if session_count - ended.len() >= SESSIONS_MAX {
-            return Err(OpenError::TooManySessions { directory: path.to_owned() });
+            return Err(OpenError::TooManySessions { directory: path.clone() });
         }
         let first = tree.order() + 1;
         let mut changes: Vec<Change> =
             ended.iter().map(|session| Change::SessionEnded { session: *session }).collect();
         let session = SessionId(tree.next_session().0 + changes.len() as u64);
-        let session_file = directory.begin_session(session).map_err(failed)?;
+        let session_lock = locks.begin_session(session).map_err(failed)?;
         changes.push(Change::SessionOpened { session });
         changes.iter().for_each(|change| tree.apply(change, &mut Vec::new()));
         log.append(first, changes).map_err(|error| match error {
-            AppendError::Undone(error) | AppendError::Unknown(error) => failed(error),
+            AppendError::Undone(error) | AppendError::Unknown(error) => failed(io::Error::other(error)),
         })?;
-        ended.iter().for_each(|session| directory.forget_session(*session));
+        ended.iter().for_each(|session| locks.forget_session(*session));
         log.fold(&tree)?;
         drop(held);
-        let (session_file, watches) = (Some(session_file), WatchRegistry::default());
-        Ok(Shared { directory: Arc::new(directory), log, tree, stale: false, session, session_file, watches })
+        let (session_lock, watches) = (Some(session_lock), WatchRegistry::default());
+        Ok(Shared { locks, log, tree, stale: false, session, session_lock, watches })
     }
 
     /// Whether the tree is what a locked reading would find.
-    fn is_current(&self) -> io::Result<bool> {
+    fn is_current(&self) -> Result<bool, DiskError> {
         Ok(!self.stale && self.log.is_current()? && self.dead_sessions().is_empty())
     }
 
     /// Sessions of other processes that died and left ephemeral documents behind.
     fn dead_sessions(&self) -> Vec<SessionId> {
         let suspects = self.tree.sessions().filter(|(id, owns)| *owns && *id != self.session);
-        suspects.map(|(id, _)| id).filter(|id| !self.directory.session_lives(*id)).collect()
+        suspects.map(|(id, _)| id).filter(|id| !self.locks.session_lives(*id)).collect()
     }
 
     /// Runs `turn` on a tree that has everything that anybody was told, makes durable what it changes, and fires
@@ -93,8 +103,7 @@ impl Shared {
             assert!(pending.changes.is_empty(), "a turn announced as reading wrote");
             return Ok(());
         }
-        let directory = Arc::clone(&self.directory);
-        let held = directory.hold().map_err(|error| unavailable(&error))?;
+        let held = self.locks.hold().map_err(|error| unavailable(&error))?;
         self.catch_up()?;
         self.end_dead_sessions()?;
         self.notice_own_end();
@@ -117,7 +126,7 @@ impl Shared {
         self.persist(first, pending)?;
         for session in dead {
             info!(session = session.0, "session of a dead process ended");
-            self.directory.forget_session(session);
+            self.locks.forget_session(session);
         }
         Ok(())
     }
@@ -185,16 +194,16 @@ impl Shared {
 
     /// Gives up what belongs to a session that has ended.
     fn notice_own_end(&mut self) {
-        if self.session_file.is_some() && !self.tree.has_session(self.session) {
-            self.session_file = None;
-            self.directory.forget_session(self.session);
+        if self.session_lock.is_some() && !self.tree.has_session(self.session) {
+            self.session_lock = None;
+            self.locks.forget_session(self.session);
             self.watches = WatchRegistry::default();
         }
     }
 
     /// Whether the session has ended.
     pub(super) fn has_ended(&self) -> bool {
-        self.session_file.is_none()
+        self.session_lock.is_none()
     }
 }
 

@@ -70,6 +70,26 @@ fn appended_bytes_are_readable_at_once_and_after_reopening() {
     });
 }
 
+/// Two processes share a tree: one sees that the other appended, and that another file has the name.
+#[test]
+fn a_name_tells_which_file_has_it_and_how_long_that_is() {
+    on_each(|disk| {
+        assert_eq!(disk.stat("one"), Err(DiskError::NotFound { path: "one".into() }));
+        let theirs = disk.create("one").unwrap();
+        let ours = disk.open("one").unwrap();
+        let before = disk.stat("one").unwrap();
+        theirs.append(b"abc").unwrap();
+        let after = disk.stat("one").unwrap();
+        assert_eq!((after.identity, before.length, after.length), (before.identity, 0, 3));
+        let anew = disk.open("one").unwrap();
+        assert_eq!((anew.append(b"d").unwrap(), read_all(disk, "one")), (3, b"abcd".to_vec()));
+        disk.create("two").unwrap();
+        disk.rename("two", "one").unwrap();
+        assert_ne!(disk.stat("one").unwrap().identity, before.identity, "who has the old one open may go on");
+        drop(ours);
+    });
+}
+
 #[test]
 fn a_truncated_file_goes_on_at_its_new_end() {
     on_each(|disk| {

@@ -67,6 +67,15 @@ impl fmt::Display for DiskError {
 
 impl std::error::Error for DiskError {}
 
+/// Which file has a name, and how long it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileStat {
+    /// Another file that takes the name has another identity, as long as somebody has the first one open.
+    pub identity: (u64, u64),
+    /// Its length in bytes, also where another process appended to it.
+    pub length: u64,
+}
+
 /// An open file: appended at its end, read anywhere.
 pub trait File: Send + Sync {
     /// Appends all of `bytes` and returns the offset where they start.
@@ -86,17 +95,24 @@ pub trait File: Send + Sync {
     /// Cuts the file to `length` bytes.
     fn truncate(&self, length: u64) -> Result<(), DiskError>;
 
-    /// Its length in bytes.
+    /// Its length in bytes, as far as it is known here: what another process appended since it was opened does not count.
     fn length(&self) -> u64;
 }
 
-/// A directory tree that one process owns. Paths are relative, with `/`.
+/// A directory tree. One process at a time changes a file: who shares a tree takes a lock, and opens a file anew after
+/// somebody else changed it. Paths are relative, with `/`.
 pub trait Disk: Send + Sync {
     /// Creates a file; its parent directories are created as needed.
     fn create(&self, path: &str) -> Result<Arc<dyn File>, DiskError>;
 
     /// Opens an existing file.
     fn open(&self, path: &str) -> Result<Arc<dyn File>, DiskError>;
+
+    /// Which file has this name now, and how long it is.
+    ///
+    /// # Errors
+    /// [`DiskError::NotFound`] when none has it.
+    fn stat(&self, path: &str) -> Result<FileStat, DiskError>;
 
     /// Renames a file over whatever has the new name, or a directory with all that is below it to a name that is free,
     /// atomically; parent directories of the new name are created as needed. A directory that is moved into another

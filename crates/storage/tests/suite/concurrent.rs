@@ -108,11 +108,9 @@ impl Run<'_> {
         let shared = (self.ledger.clone(), self.seams.clone(), self.values.clone());
         let crowd = Crowd::new(self.disk.clone(), shared, plan, seed);
         self.story.push(format!("{plan:?}"));
-        let (faulty, mut sync_fails) = (self.dice.one_in(4), false);
+        let faulty = self.dice.one_in(4);
         if faulty {
             let fault = self.fault();
-            // What a failed sync left in the page cache passes for synced in the next process: a known limit.
-            sync_fails = fault.operation == Operation::Sync;
             self.story.push(format!("{fault:?}"));
             self.disk.inject(fault);
         }
@@ -136,7 +134,7 @@ impl Run<'_> {
             Err(refused) if plan.cut.is_none() && !faulty && !small => {
                 Err(format!("nothing was wrong, and still: {refused}"))
             }
-            _ => self.end(sync_fails),
+            _ => self.end(),
         }
     }
 
@@ -242,8 +240,8 @@ impl Run<'_> {
     }
 
     /// The process ends, or the power is cut; sometimes the index is lost on the way.
-    fn end(&mut self, power_cut: bool) -> Result<(), String> {
-        let end = if self.dice.one_in(3) && !power_cut { End::Kill } else { End::PowerCut };
+    fn end(&mut self) -> Result<(), String> {
+        let end = if self.dice.one_in(3) { End::Kill } else { End::PowerCut };
         match end {
             End::PowerCut => self.disk.crash(self.dice.next()),
             End::Kill => self.disk.kill(),

@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use futures_util::future::Shared;
 use model::{PartitionId, Token};
 use runtime::disk::simulated::SimulatedDisk;
-use runtime::{BoxFuture, Disk, DiskError, File};
+use runtime::{BoxFuture, Disk, DiskError, File, FileStat};
 use storage::{
     Change, Commit, Durability, Durable, EngineStats, LogEngine, ScanCursor, ScanLimit, ScanPage,
     StorageEngine, StorageError,
@@ -159,6 +159,9 @@ impl Disk for LyingDisk {
     }
     fn open(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
         self.disk.open(path).map(|file| self.wrap(path, file))
+    }
+    fn stat(&self, path: &str) -> Result<FileStat, DiskError> {
+        self.disk.stat(path)
     }
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
         self.disk.rename(from, to)

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use runtime::disk::simulated::Operation;
-use runtime::{BoxFuture, Disk, DiskError, File};
+use runtime::{BoxFuture, Disk, DiskError, File, FileStat};
 
 /// One operation on its way.
 #[derive(Clone, Copy)]
@@ -69,6 +69,9 @@ impl Disk for WatchedDisk {
     }
     fn open(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
         self.disk.open(path).map(|file| self.wrap(path, file))
+    }
+    fn stat(&self, path: &str) -> Result<FileStat, DiskError> {
+        self.disk.stat(path)
     }
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
         watch(&self.onlooker, self.call(Operation::Rename, from), || self.disk.rename(from, to))

@@ -13,7 +13,7 @@ mod syncer;
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, IoSliceMut};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +23,7 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use self::syncer::Syncer;
-use super::{Disk, DiskError, File, waiting};
+use super::{Disk, DiskError, File, FileStat, waiting};
 use crate::BoxFuture;
 
 /// Files below one root directory of the operating system.
@@ -92,6 +92,11 @@ impl Disk for OsDisk {
             .map_err(|error| translate(path, &error))?;
         let length = file.metadata().map_err(|error| translate(path, &error))?.len();
         Ok(self.handle(path, file, length))
+    }
+
+    fn stat(&self, path: &str) -> Result<FileStat, DiskError> {
+        let metadata = fs::metadata(self.place(path)?).map_err(|error| translate(path, &error))?;
+        Ok(FileStat { identity: (metadata.dev(), metadata.ino()), length: metadata.len() })
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 pub use self::faults::{Fault, Operation};
 use self::faults::{Faults, Verdict};
 use self::platter::{Inode, Platter};
-use super::{Disk, DiskError, File, waiting};
+use super::{Disk, DiskError, File, FileStat, waiting};
 use crate::{BoxFuture, Clock};
 
 /// Completes when a sync of the file at the given path may be carried out.
@@ -295,6 +295,14 @@ impl Disk for SimulatedDisk {
         state.judge(Operation::Open, path).pass()?;
         let inode = state.platter.open(path).ok_or_else(|| DiskError::NotFound { path: path.to_owned() })?;
         Ok(Arc::new(SimulatedFile { disk: self.clone(), path: path.to_owned(), inode, life: state.life }))
+    }
+
+    fn stat(&self, path: &str) -> Result<FileStat, DiskError> {
+        let mut state = self.state.lock();
+        state.judge(Operation::Open, path).pass()?;
+        let inode = state.platter.open(path).ok_or_else(|| DiskError::NotFound { path: path.to_owned() })?;
+        let length = state.inode(inode, path)?.data.len() as u64;
+        Ok(FileStat { identity: (0, inode), length })
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
