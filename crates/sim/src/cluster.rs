@@ -298,6 +298,9 @@ impl World {
         let mut config = NodeConfig::new(machine.id, CLUSTER);
         config.coordinator.deadline = self.setup.deadline;
         config.handoff = self.setup.handoff;
+        if let Some(requests) = self.setup.crowded {
+            config.limits.node_requests_max = requests;
+        }
         config.hint_bytes_max = self.setup.hint_bytes_max;
         config.antientropy.period = REPAIR_PERIOD;
         config.antientropy.scrub_period = SCRUB_PERIOD;

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use model::{Context, Dot, Moment, NodeId, VersionSet};
 use parking_lot::Mutex;
+use wire::messages::Condition;
 
 use crate::witness::Events;
 
@@ -76,6 +77,10 @@ pub struct Operation {
     pub action: Action,
     /// For writes: what it was told to replace.
     pub basis: Basis,
+    /// For writes: what had to hold where it was stamped.
+    pub condition: Condition,
+    /// For gets: whether it is the merged pages of a walk, which writes nothing back.
+    pub walked: bool,
     /// For puts: from when on the value may read as absent, if ever.
     pub expires: Option<Moment>,
     /// For puts: from when on the value must read as absent, if that is known. Where a node with a wrong clock has
@@ -167,6 +172,16 @@ impl Recorder {
     pub fn may_expire(&self, id: OperationId) {
         let put = &mut self.history.lock().operations[id.0];
         put.expires = Some(put.invoked);
+    }
+
+    /// Records what must hold for a write.
+    pub fn condition(&self, id: OperationId, condition: Condition) {
+        self.history.lock().operations[id.0].condition = condition;
+    }
+
+    /// Records that a get is part of a walk.
+    pub fn walks(&self, id: OperationId) {
+        self.history.lock().operations[id.0].walked = true;
     }
 
     /// Records what a get's answer shows, before its end.

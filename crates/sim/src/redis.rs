@@ -12,6 +12,7 @@ use futures_util::future::{Either, select};
 use model::Moment;
 use runtime::Ports;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use wire::messages::Condition;
 use wire::resp::{Reply, ReplyParser};
 
 use crate::cluster::{LAST_WRITE, PLAIN, World, redis_address};
@@ -19,7 +20,7 @@ use crate::dice::Dice;
 use crate::executor::{ProcessId, WallClock};
 use crate::history::{Action, Basis, Operation, OperationId, Outcome, Recorder};
 use crate::network::{Host, LinkStream};
-use crate::workload::{TTLS_MS, key};
+use crate::workload::{MANY_MAX, TTLS_MS, key};
 
 /// Pause before a client that lost its connection opens another.
 const CONNECT_AGAIN: Duration = Duration::from_millis(100);
@@ -184,7 +185,7 @@ impl RedisClient {
         let (puts, deletes) = (self.world.setup.puts, self.world.setup.deletes);
         let many = keys > 1 && self.dice.chance(150);
         if many {
-            let keys: Vec<Bytes> = (0..keys).map(key).collect();
+            let keys: Vec<Bytes> = (0..keys.min(MANY_MAX as u32)).map(key).collect();
             return match draw {
                 _ if draw < puts => self.set_many(bytes, keys),
                 _ if draw < puts + deletes => self.delete_many(bytes, &keys[..2]),
@@ -347,6 +348,8 @@ impl RedisClient {
             key,
             action,
             basis: Basis::Overwrite,
+            condition: Condition::None,
+            walked: false,
             expires: None,
             shown_until: None,
             // Judged by the node's clock, which may be wrong, and not by the true time.

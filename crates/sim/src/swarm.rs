@@ -178,6 +178,14 @@ pub struct Setup {
     pub deletes: u64,
     /// Writes in a thousand that hand back no context although there is one.
     pub blind: u64,
+    /// Writes in a thousand of native clients that have a condition.
+    pub conditional: u64,
+    /// Operations in a thousand of native clients that walk a partition.
+    pub walks: u64,
+    /// Puts in a thousand whose value is longer than what hints and refilling move at once.
+    pub long_values: u64,
+    /// Requests under way that a node admits, if it admits few.
+    pub crowded: Option<usize>,
     /// Puts in a thousand whose value expires.
     pub expiring: u64,
     /// How long nodes keep what has expired.
@@ -241,6 +249,10 @@ impl Setup {
             puts: dice.between(200, 700),
             deletes: *dice.pick(&[0, 30, 100]),
             blind: *dice.pick(&[0, 100, 400]),
+            conditional: 0,
+            walks: 0,
+            long_values: 0,
+            crowded: None,
             expiring: 0,
             expiry_margin: EXPIRY_MARGIN,
             faults: Vec::new(),
@@ -255,9 +267,24 @@ impl Setup {
         setup.draw_doors(&mut Dice::apart(seed, 11));
         setup.draw_flips(&mut Dice::apart(seed, 12));
         setup.draw_machine_faults(&mut Dice::apart(seed, 14));
+        setup.draw_users(&mut Dice::apart(seed, 15));
         setup.draw_nets(&mut Dice::apart(seed, 17));
         setup.draw_storms(&mut Dice::apart(seed, 18));
         setup
+    }
+
+    /// What users do beside plain reading and writing; the dear of it in few runs.
+    fn draw_users(&mut self, dice: &mut Dice) {
+        self.conditional = if dice.chance(400) { *dice.pick(&[100, 500]) } else { 0 };
+        self.walks = if dice.chance(300) { *dice.pick(&[10, 60]) } else { 0 };
+        self.long_values = if dice.chance(60) { 20 } else { 0 };
+        if dice.chance(40) {
+            self.keys = dice.between(100, 300) as u32;
+        }
+        if dice.chance(80) {
+            self.crowded = Some(dice.between(2, 6) as usize);
+            self.clients += dice.between(5, 15) as u32;
+        }
     }
 
     /// Faults of machines in half of the runs. A disk that is gone, or older than it was, is a lost copy of all that it
@@ -364,6 +391,7 @@ impl Setup {
         (setup.monotonic, setup.expiring) = (false, 0);
         (setup.without, setup.storms) = (None, 0);
         (setup.redis_clients, setup.workers) = (0, 1);
+        (setup.conditional, setup.walks, setup.long_values, setup.crowded) = (0, 0, 0, None);
         (setup.engine, setup.losses) = (EngineKind::Log(Durability::Always), Losses::None);
         setup.conditions = Conditions::calm();
         (setup.clients, setup.keys, setup.span) = (4, 3, Duration::from_secs(8));

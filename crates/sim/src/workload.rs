@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use client::{Client, ClientError, ClientOptions, DeleteOptions, Found, PutOptions, StoreHandle};
-use model::{Context, Moment};
+use model::{Cluster, Context, Moment, NodeId, PartitionId, Resolver, Token, VersionSet};
 use runtime::Ports;
-use wire::messages::{RequestOptions, Written};
+use wire::messages::{Condition, RequestOptions, Written};
 
 use crate::check::siblings;
 use crate::cluster::{STORES, World};
@@ -24,6 +24,9 @@ use crate::plant::Plant;
 /// Pause before a client that could not connect tries again.
 const CONNECT_AGAIN: Duration = Duration::from_millis(100);
 
+/// Most keys of a request of many, and records of a page of a walk: several requests for a partition.
+pub const MANY_MAX: u64 = 12;
+
 /// How long values live that expire, in milliseconds.
 pub const TTLS_MS: [u64; 3] = [200, 1500, 5000];
 
@@ -34,6 +37,8 @@ pub struct Worker {
     number: u32,
     ports: Ports,
     dice: Dice,
+    /// For what only some runs have, so that it does not move the rest.
+    extras: Dice,
     written: u64,
     /// The last context that it was handed for each key.
     contexts: BTreeMap<(&'static str, Bytes), (OperationId, Context)>,
@@ -44,7 +49,8 @@ impl Worker {
     pub fn new(world: Arc<World>, recorder: Recorder, number: u32, process: ProcessId) -> Worker {
         let ports = world.ports(Host(100 + number), process, Arc::new(WallClock::default()));
         let dice = Dice::apart(world.setup.seed, 100 + u64::from(number));
-        Worker { world, recorder, number, ports, dice, written: 0, contexts: BTreeMap::new() }
+        let extras = Dice::apart(world.setup.seed, 4000 + u64::from(number));
+        Worker { world, recorder, number, ports, dice, extras, written: 0, contexts: BTreeMap::new() }
     }
 
     /// Works until `end`.
@@ -54,7 +60,10 @@ impl Worker {
             let store = *self.dice.pick(&STORES);
             let key = key(self.dice.below(u64::from(self.world.setup.keys)) as u32);
             let handle = client.store(store).expect("the cluster has the store");
-            self.operate(&handle, store, key).await;
+            match self.extras.chance(self.world.setup.walks) {
+                true => self.walk(&client.cluster(), &handle, store, &key).await,
+                false => self.operate(&handle, store, key).await,
+            }
             let think = self.dice.below(self.world.setup.think.as_micros() as u64 + 1);
             self.ports.clock.sleep(Duration::from_micros(think)).await;
         }
@@ -123,8 +132,47 @@ impl Worker {
         self.written += 1;
         let mut value = format!("value-c{}-{}-", self.number, self.written).into_bytes();
         let bytes = *self.dice.pick(&[0, 10, 100, 1000]);
+        let long = self.extras.chance(self.world.setup.long_values);
+        let bytes = if long { *self.extras.pick(&[70_000, 300_000, 1_200_000]) } else { bytes };
         value.resize(value.len() + bytes, b'.');
         value.into()
+    }
+
+    /// Keys of a request of many: all of them, or some where there are very many.
+    fn some_keys(&mut self) -> Vec<Bytes> {
+        let keys = self.world.setup.keys;
+        match u64::from(keys) {
+            0..=MANY_MAX => (0..keys).map(key).collect(),
+            _ => (0..MANY_MAX).map(|_| key(self.extras.below(u64::from(keys)) as u32)).collect(),
+        }
+    }
+
+    /// Reads a whole partition from R replicas, page by page: a get of each key that may lie there.
+    async fn walk(&mut self, cluster: &Cluster, handle: &StoreHandle, store: &'static str, near: &Bytes) {
+        let partition = cluster.ring.partition(Token::of(near));
+        let lies_there = |key: &Bytes| cluster.ring.partition(Token::of(key)).id == partition.id;
+        let keys: Vec<Bytes> = (0..self.world.setup.keys).map(key).filter(lies_there).collect();
+        let begin = |key: &Bytes| self.begin(store, key, Action::Get, Basis::Overwrite, None);
+        let ids: Vec<OperationId> = keys.iter().map(begin).collect();
+        ids.iter().for_each(|&id| self.recorder.walks(id));
+        let mut nodes = partition.nodes[..usize::from(self.world.setup.replicas)].to_vec();
+        let first = self.extras.below(nodes.len() as u64) as usize;
+        nodes.rotate_left(first);
+        let walked = pages(handle, partition.id, &nodes[..usize::from(self.world.setup.reads)]).await;
+        let now = self.ports.clock.now();
+        for (id, key) in ids.into_iter().zip(keys) {
+            let outcome = match &walked {
+                Ok(sets) => {
+                    let mut set = sets.get(&key).cloned().unwrap_or_default();
+                    if store != siblings::STORE {
+                        set.resolve(Resolver::LastWriteWins);
+                    }
+                    Outcome::Got(set)
+                }
+                Err(reason) => Outcome::Failed(reason.clone()),
+            };
+            self.recorder.end(id, now, outcome);
+        }
     }
 
     async fn get(&mut self, handle: &StoreHandle, store: &'static str, key: Bytes) -> bool {
@@ -140,7 +188,7 @@ impl Worker {
 
     /// Reads all keys in one request.
     async fn multi_get(&mut self, handle: &StoreHandle, store: &'static str) {
-        let keys: Vec<Bytes> = (0..self.world.setup.keys).map(key).collect();
+        let keys = self.some_keys();
         let begin = |key: &Bytes| self.begin(store, key, Action::Get, Basis::Overwrite, None);
         let ids: Vec<OperationId> = keys.iter().map(begin).collect();
         let answers = handle.multi_get(keys.clone(), &RequestOptions::default()).await;
@@ -156,8 +204,12 @@ impl Worker {
 
     /// Overwrites all keys in one request.
     async fn multi_put(&mut self, handle: &StoreHandle, store: &'static str) {
-        let entries: Vec<(Bytes, Bytes)> =
-            (0..self.world.setup.keys).map(|number| (key(number), self.value())).collect();
+        let mut keys = self.some_keys();
+        // Some name a key twice: two writes of it, each with an outcome of its own.
+        if self.extras.chance(200) {
+            keys.push(keys[0].clone());
+        }
+        let entries: Vec<(Bytes, Bytes)> = keys.into_iter().map(|key| (key, self.value())).collect();
         let begin = |(key, value): &(Bytes, Bytes)| {
             self.begin(store, key, Action::Put(value.clone()), Basis::Overwrite, None)
         };
@@ -173,16 +225,32 @@ impl Worker {
     async fn write(&mut self, handle: &StoreHandle, store: &'static str, key: Bytes, action: Action) {
         let (basis, context) = self.basis(store, &key);
         let ttl = if action == Action::Delete { None } else { self.ttl() };
+        let condition = self.condition(basis);
         let id = self.begin(store, &key, action.clone(), basis, ttl);
+        self.recorder.condition(id, condition);
         let answer = match action {
             Action::Put(value) => {
-                let options = PutOptions { context, ttl, ..PutOptions::default() };
+                let options = PutOptions { context, ttl, condition, ..PutOptions::default() };
                 handle.put(key.clone(), value, options).await
             }
-            _ => handle.delete(key.clone(), DeleteOptions { context, ..DeleteOptions::default() }).await,
+            _ => {
+                handle
+                    .delete(key.clone(), DeleteOptions { context, condition, ..DeleteOptions::default() })
+                    .await
+            }
         };
         let (outcome, context) = written(answer);
         self.end(id, store, key, outcome, context);
+    }
+
+    /// What must hold for the next write: none needs a context but the last.
+    fn condition(&mut self, basis: Basis) -> Condition {
+        if !self.extras.chance(self.world.setup.conditional) {
+            return Condition::None;
+        }
+        let conditions = [Condition::IfAbsent, Condition::IfPresent, Condition::IfCurrent];
+        let known = matches!(basis, Basis::After(_));
+        *self.extras.pick(if known { &conditions } else { &conditions[..2] })
     }
 
     /// What a get's answer says, and the context for the next write.
@@ -227,6 +295,8 @@ impl Worker {
             key: key.clone(),
             action,
             basis,
+            condition: Condition::None,
+            walked: false,
             expires: ttl.map(|ttl| now.after(ttl)),
             shown_until: ttl.map(|ttl| now.after(ttl)),
             shown: Vec::new(),
@@ -249,6 +319,33 @@ impl Worker {
             self.contexts.insert((store, key), (id, context));
         }
     }
+}
+
+/// What these nodes hold of a partition, merged.
+async fn pages(
+    handle: &StoreHandle,
+    partition: PartitionId,
+    nodes: &[NodeId],
+) -> Result<BTreeMap<Bytes, VersionSet>, String> {
+    let mut sets: BTreeMap<Bytes, VersionSet> = BTreeMap::new();
+    for &node in nodes {
+        let mut after = None;
+        loop {
+            let page = handle.scan(node, partition, after, MANY_MAX as u32).await;
+            let page = page.map_err(|error| error.to_string())?;
+            if page.damaged > 0 {
+                return Err(format!("{node} leaves {} damaged records out", page.damaged));
+            }
+            for (key, set) in &page.records {
+                sets.entry(key.clone()).or_default().merge(set);
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+    }
+    Ok(sets)
 }
 
 /// Each entry's own answer; an error of the whole request is everybody's.

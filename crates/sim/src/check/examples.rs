@@ -5,6 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use model::{Actor, Context, Dot, Moment, NodeId, Timestamp, Value, Vector, Version, VersionSet};
 
+use wire::messages::Condition;
+
 use super::Rules;
 use crate::history::{Action, Basis, History, Operation, OperationId, Outcome, Remains};
 
@@ -152,6 +154,8 @@ impl Story {
             key: Bytes::from("k"),
             action,
             basis,
+            condition: Condition::None,
+            walked: false,
             expires: None,
             shown_until: None,
             shown: Vec::new(),

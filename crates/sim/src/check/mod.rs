@@ -1,12 +1,13 @@
 //! The judges: pure functions from what happened to what must not have happened.
 //!
-//! [`durable`] (while the run goes on) and [`lost`] (at its end) are invariant 1, [`drained`] is 2 as far as hints go, [`deleted`] and [`expired`] are 3, [`siblings`] is 4, [`values`] is 5, [`reads`] is 7, and
+//! [`conditions`] is 4 for writes that have one, [`durable`] (while the run goes on) and [`lost`] (at its end) are invariant 1, [`drained`] is 2 as far as hints go, [`deleted`] and [`expired`] are 3, [`siblings`] is 4, [`values`] is 5, [`reads`] is 7, and
 //! [`plain`] is 1 and 7 for what clients hear that see no versions.
 //! Each knows only the history, what the nodes hold at the end, and the promises that this run's settings and faults
 //! leave standing ([`Rules`]).
 //!
 //! Must never: look at how the cluster works inside; a judge that shares the defendant's code shares its bugs.
 
+pub mod conditions;
 pub mod deleted;
 pub mod drained;
 pub mod durable;
@@ -61,6 +62,7 @@ pub struct Rules {
 pub fn all(history: &History, remains: &[Remains], rules: Rules) -> (Vec<Violation>, reads::Pairs) {
     let mut violations = values::check(history, remains);
     violations.extend(lost::check(history, remains, rules));
+    violations.extend(conditions::check(history));
     violations.extend(deleted::check(history, remains, rules));
     violations.extend(expired::check(history, remains));
     violations.extend(siblings::check(history, remains));

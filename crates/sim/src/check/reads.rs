@@ -230,7 +230,8 @@ fn replaces(history: &History, delete: &Operation) -> Option<Vector> {
 fn monotonic(history: &History, forgetting: &Forgetting<'_>, violations: &mut Vec<Violation>) {
     let mut gets: BTreeMap<StoreKey, Vec<(OperationId, &Operation, &VersionSet)>> = BTreeMap::new();
     for (id, get) in history.all() {
-        if let Outcome::Got(set) = &get.outcome {
+        // A walk writes nothing back, so it gives the promise up for itself.
+        if let (Outcome::Got(set), false) = (&get.outcome, get.walked) {
             gets.entry((get.store, get.key.clone())).or_default().push((id, get, set));
         }
     }

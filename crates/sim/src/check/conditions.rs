@@ -1,0 +1,183 @@
+//! Conditions of writes mean what they say, as far as the node that stamps can know (invariant 4 where siblings are kept).
+//!
+//! A condition is judged by the replica that stamps, from what it holds, so two replicas may let two writers through.
+//! But what one replica says must fit together, and must have a reason:
+//! - a write is refused because the key exists, or made because it does, only where somebody may have written it before;
+//! - of two writes that one actor stamped *if absent*, the later needs something that may have taken the key away;
+//! - where siblings are kept, a write that was made *if current* has seen all that its actor had stamped before.
+
+use wire::messages::Condition;
+
+use super::{Violation, name};
+use crate::history::{Action, Basis, History, Operation, OperationId, Outcome};
+
+/// What a refusal says when the key has a value.
+const EXISTS: &str = "the key already exists";
+
+/// Checks the outcome of each write with a condition.
+pub fn check(history: &History) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (place, operations) in history.by_key() {
+        for &id in &operations {
+            let fault = match history.operation(id).condition {
+                Condition::IfAbsent => {
+                    refused_without_a_value(history, &operations, id).or(made_twice(history, &operations, id))
+                }
+                Condition::IfPresent => made_without_a_value(history, &operations, id),
+                Condition::IfCurrent if place.0 == super::siblings::STORE => made_unseen(history, id),
+                _ => None,
+            };
+            let detail = fault.map(|fault| format!("{}: {id:?} {fault}", name(&place)));
+            violations.extend(detail.map(|detail| Violation { invariant: 4, detail }));
+        }
+    }
+    violations
+}
+
+fn refused_without_a_value(history: &History, operations: &[OperationId], id: OperationId) -> Option<String> {
+    let refused =
+        matches!(&history.operation(id).outcome, Outcome::Failed(reason) if reason.contains(EXISTS));
+    (refused && !may_exist(history, operations, id))
+        .then(|| "was refused because the key exists, though nobody had written it".to_owned())
+}
+
+fn made_without_a_value(history: &History, operations: &[OperationId], id: OperationId) -> Option<String> {
+    let made = matches!(history.operation(id).outcome, Outcome::Written { .. });
+    (made && !may_exist(history, operations, id))
+        .then(|| "was made because the key exists, though nobody had written it".to_owned())
+}
+
+/// Whether another put may have been made before this operation was answered.
+fn may_exist(history: &History, operations: &[OperationId], id: OperationId) -> bool {
+    let asked_before = |other: &Operation| Some(other.invoked) < history.operation(id).returned;
+    operations
+        .iter()
+        .filter(|&&other| other != id)
+        .map(|&other| history.operation(other))
+        .any(|other| matches!(other.action, Action::Put(_)) && asked_before(other) && may_be_made(other))
+}
+
+fn may_be_made(operation: &Operation) -> bool {
+    !matches!(operation.outcome, Outcome::Failed(_))
+}
+
+/// An earlier write of the same actor that was made if absent, of a key that nothing may have emptied since.
+fn made_twice(history: &History, operations: &[OperationId], id: OperationId) -> Option<String> {
+    let (later, Outcome::Written { dot, .. }) = (history.operation(id), &history.operation(id).outcome)
+    else {
+        return None;
+    };
+    let is_earlier = |other: &Operation| match &other.outcome {
+        Outcome::Written { dot: before, .. } => before.actor == dot.actor && before.count < dot.count,
+        _ => false,
+    };
+    let all = || operations.iter().map(|&other| (other, history.operation(other)));
+    let puts = |(_, other): &(OperationId, &Operation)| matches!(other.action, Action::Put(_));
+    let (earlier, _) =
+        all().filter(puts).find(|(_, other)| other.condition == Condition::IfAbsent && is_earlier(other))?;
+    let empties = |other: &Operation| {
+        (other.action == Action::Delete || other.expires.is_some())
+            && Some(other.invoked) < later.returned
+            && may_be_made(other)
+    };
+    let emptied = all().any(|(_, other)| empties(other));
+    (!emptied).then(|| {
+        format!("was made because the key is absent, though {earlier:?} had written it at that node")
+    })
+}
+
+/// An event of the same actor before this write, which the context does not cover.
+fn made_unseen(history: &History, id: OperationId) -> Option<String> {
+    let write = history.operation(id);
+    let (Outcome::Written { dot, .. }, Basis::After(read)) = (&write.outcome, write.basis) else {
+        return None;
+    };
+    let covered = match &history.operation(read).outcome {
+        Outcome::Got(set) => set.vector().count(dot.actor),
+        Outcome::Written { context, .. } => context.vector.count(dot.actor),
+        _ => return None,
+    };
+    (covered + 1 < dot.count).then(|| {
+        format!("({dot}) was made because its context is current, though that covers only {covered} of its actor's events")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::examples::Story;
+    use super::*;
+
+    fn conditional(story: &mut Story, value: &'static str, condition: Condition) -> OperationId {
+        let id = story.put(value, Basis::Blind);
+        story.history.operations[id.0].condition = condition;
+        id
+    }
+
+    fn refuse(story: &mut Story, id: OperationId) {
+        story.failed(id);
+        story.history.operations[id.0].outcome = Outcome::Failed(format!("condition failed: {EXISTS}"));
+    }
+
+    #[test]
+    fn a_refusal_because_the_key_exists_needs_somebody_who_wrote_it_before() {
+        for (written, fine) in [(true, true), (false, false)] {
+            let mut story = Story::default();
+            if written {
+                let put = story.put_blind("a");
+                story.indeterminate(put);
+            }
+            let refused = conditional(&mut story, "b", Condition::IfAbsent);
+            refuse(&mut story, refused);
+            let late = story.put_blind("c");
+            story.written(late, 1, 1);
+            assert_eq!(check(&story.history).is_empty(), fine);
+        }
+    }
+
+    #[test]
+    fn a_write_because_the_key_exists_needs_one_as_well() {
+        for (written, fine) in [(true, true), (false, false)] {
+            let mut story = Story::default();
+            let put = story.put_blind("a");
+            if written {
+                story.indeterminate(put)
+            } else {
+                story.failed(put)
+            }
+            let made = conditional(&mut story, "b", Condition::IfPresent);
+            story.written(made, 1, 1);
+            assert_eq!(check(&story.history).is_empty(), fine);
+        }
+    }
+
+    #[test]
+    fn one_actor_makes_a_key_that_is_absent_once_unless_it_was_deleted() {
+        for (deleted, second, fine) in [(false, 1, false), (true, 1, true), (false, 2, true)] {
+            let mut story = Story::default();
+            let first = conditional(&mut story, "a", Condition::IfAbsent);
+            story.written(first, 1, 1);
+            if deleted {
+                let delete = story.delete(Basis::Overwrite);
+                story.indeterminate(delete);
+            }
+            let later = conditional(&mut story, "b", Condition::IfAbsent);
+            story.written(later, second, 3);
+            assert_eq!(check(&story.history).is_empty(), fine, "deleted: {deleted}, by node {second}");
+        }
+    }
+
+    #[test]
+    fn a_write_that_is_current_has_seen_what_its_actor_had_stamped() {
+        for (count, fine) in [(2, true), (3, false)] {
+            let mut story = Story::default();
+            let put = story.put_blind("a");
+            let (dot, _) = story.written(put, 1, 1);
+            let get = story.get();
+            story.got(get, &[(dot, "a")]);
+            let made = story.put("b", Basis::After(get));
+            story.history.operations[made.0].condition = Condition::IfCurrent;
+            story.written(made, 1, count);
+            assert_eq!(check(&story.history).is_empty(), fine, "event {count}");
+        }
+    }
+}
