@@ -10,6 +10,8 @@
 //! Workers share records, but neither links nor tasks.
 
 mod collecting;
+#[cfg(test)]
+mod driven;
 mod following;
 mod joining;
 mod liveness;

@@ -310,8 +310,6 @@ impl Drive<'_> {
                 breathe().await;
             }
         }
-        // Whoever counts this partition as complete relies on what was merged.
-        self.store.durable(self.store.engine().position()).wait().await.ok()?;
         Some(Event::Paged { next: paged.next, merged, failed, bytes })
     }
 

@@ -283,9 +283,20 @@ fn end(antientropy: &AntiEntropy, began: Moment) {
     antientropy.events().record(Event::RefillEnded { partitions, records, bytes, seconds });
 }
 
-/// Writes down what is left to do.
+/// Writes down what is left to do. First the records of what became whole go to the device, whatever durability their
+/// store promises: a partition that a power cut empties must be known as incomplete.
 async fn remember(antientropy: &AntiEntropy) {
-    let text = antientropy.refill().lock().text();
+    let (text, stores) = {
+        let refill = antientropy.refill().lock();
+        (refill.text(), refill.stores.keys().cloned().collect::<Vec<_>>())
+    };
+    let view = antientropy.replica().view().get();
+    for store in stores.iter().filter_map(|name| view.store(name)) {
+        if let Err(error) = store.engine().sync().await {
+            tracing::warn!(%error, "progress of the refilling not remembered: records not synced");
+            return;
+        }
+    }
     if let Err(error) = Refill::save(antientropy.disk().clone(), text).await {
         tracing::warn!(%error, "progress of the refilling not remembered");
     }

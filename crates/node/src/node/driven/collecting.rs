@@ -1,0 +1,261 @@
+//! Driving a round: one real node starts it, scripts are the others.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use model::{Cluster, Epoch, Generation, NodeId, Timestamp, Token, VersionSet};
+use parking_lot::Mutex;
+use runtime::Clock;
+use wire::error::ErrorCode;
+use wire::messages::{
+    CollectCandidated, CollectConfirmed, CollectFenced, CollectReleased, Collected, Request, Response,
+};
+
+use super::home::cluster;
+use super::{Answer, Home, KEY, deleted, failing, merge, record, tombstone_at};
+use crate::node::Node;
+
+/// What the scripts were asked, in order: who, what, and what the service said of epochs then.
+type Asked = Arc<Mutex<Vec<(u32, Request, (Epoch, Epoch))>>>;
+
+/// Nodes 2 and 3 answer each step as one that has nothing does, a moment later; `instead` may say otherwise.
+fn others(
+    home: &Home,
+    instead: impl Fn(u32, &Request, usize) -> Option<Answer> + Send + Sync + 'static,
+) -> Asked {
+    let (asked, instead) = (Asked::default(), Arc::new(instead));
+    for node in [2, 3] {
+        let (asked, instead) = (asked.clone(), instead.clone());
+        let (stage, service) = (home.stage.clone(), home.service.clone());
+        home.wires.script(NodeId(node), move |request| {
+            let session = service.open();
+            let epochs = coordination::documents::read_epochs(&session);
+            let epochs = futures_util::FutureExt::now_or_never(epochs).unwrap().unwrap();
+            let name = request.name();
+            let mut asked = asked.lock();
+            let before = asked.iter().filter(|(to, other, _)| *to == node && other.name() == name).count();
+            asked.push((node, request.clone(), (epochs.opened, epochs.completed)));
+            drop(asked);
+            if let Some(answer) = instead(node, &request, before) {
+                return answer;
+            }
+            let response: Response = match request {
+                Request::CollectCandidates(_) => CollectCandidated { keys: Vec::new(), next: None }.into(),
+                Request::CollectConfirm(_) => {
+                    CollectConfirmed { epoch: Epoch(0), left_out: Vec::new() }.into()
+                }
+                Request::CollectFence(_) => CollectFenced {}.into(),
+                Request::Collect(_) => Collected { records: 0 }.into(),
+                Request::CollectRelease(_) => CollectReleased {}.into(),
+                _ => return failing(ErrorCode::UnknownRequest),
+            };
+            // The later, the greater its id: a step that does not wait for the last one is seen.
+            let timer = (&stage as &dyn Clock).sleep(Duration::from_millis(u64::from(node) * 20));
+            Answer::Later(Box::pin(async move {
+                timer.await;
+                response
+            }))
+        });
+    }
+    asked
+}
+
+/// A node that starts rounds every second, and holds these tombstones.
+fn initiator(home: &mut Home, keys: &[(Bytes, VersionSet)]) -> Arc<Node> {
+    home.config.collection.interval = Duration::from_secs(1);
+    let node = home.start();
+    for (key, set) in keys {
+        home.call(&node, merge(key, set, 0, None)).unwrap();
+    }
+    node
+}
+
+fn steps(asked: &Asked) -> Vec<(&'static str, u32)> {
+    let asked = asked.lock();
+    let steps = asked.iter().filter(|(_, request, _)| !matches!(request, Request::CollectCandidates(_)));
+    steps.map(|(node, request, _)| (request.name(), *node)).collect()
+}
+
+fn count(asked: &Asked, name: &str) -> usize {
+    steps(asked).iter().filter(|(step, _)| *step == name).count()
+}
+
+fn epoch(node: &Node) -> u64 {
+    node.replica.epochs().tag().0
+}
+
+#[test]
+fn each_step_of_a_round_waits_for_everybody_to_have_done_the_one_before() {
+    let mut home = Home::new();
+    // Node 3 is ahead of what the service has opened.
+    let asked = others(&home, |node, request, _| match request {
+        Request::CollectConfirm(_) if node == 3 => {
+            Some(CollectConfirmed { epoch: Epoch(6), left_out: Vec::new() }.into())
+        }
+        _ => None,
+    });
+    let node = initiator(&mut home, &[(KEY, deleted())]);
+    home.stage.until(|| count(&asked, "collect") == 2);
+    home.stage.pass(Duration::from_millis(200));
+    let names: Vec<&str> = steps(&asked).into_iter().map(|(name, _)| name).collect();
+    let expected = ["collect-confirm", "collect-fence", "collect-fence", "collect"];
+    let expected: Vec<&str> = expected.iter().flat_map(|&name| [name; 2]).collect();
+    assert_eq!(names[..8], expected, "each goes to both others, and the fence twice");
+    let opened = Epoch(7);
+    let seen: Vec<(Epoch, Epoch)> = asked
+        .lock()
+        .iter()
+        .filter(|(_, request, _)| !matches!(request, Request::CollectCandidates(_)))
+        .map(|(_, _, epochs)| *epochs)
+        .collect();
+    assert_eq!(seen[..2], [(Epoch(0), Epoch(0)); 2], "no epoch is opened before everybody has confirmed");
+    assert_eq!(
+        seen[2..4],
+        [(opened, Epoch(0)); 2],
+        "above everybody's, and not completed before they fenced"
+    );
+    assert_eq!(seen[4..8], [(opened, opened); 4], "completed before everybody is asked again");
+    for (_, request, _) in asked.lock().iter() {
+        if let Request::CollectFence(fence) = request {
+            assert_eq!((fence.epoch, fence.floor), (opened, deleted().timestamp_max()));
+        }
+    }
+    assert!(record(&node, &KEY).is_empty(), "and collected here");
+    assert_eq!(epoch(&node), 7);
+}
+
+#[test]
+fn a_round_ends_with_the_step_in_which_one_node_takes_no_part() {
+    for (step, time, silent) in [
+        ("collect-confirm", 0, false),
+        ("collect-confirm", 0, true),
+        ("collect-fence", 0, false),
+        ("collect-fence", 0, true),
+        ("collect-fence", 1, false),
+        ("collect-fence", 1, true),
+    ] {
+        let mut home = Home::new();
+        let asked = others(&home, move |node, request, before| {
+            let refuses = node == 3 && request.name() == step && before >= time;
+            let answer = || if silent { Answer::Silence } else { failing(ErrorCode::ConditionFailed) };
+            // Every further round ends at once.
+            let again = matches!(request, Request::CollectConfirm(_)) && before > 0;
+            (refuses || again).then(answer)
+        });
+        let node = initiator(&mut home, &[(KEY, deleted())]);
+        home.stage.pass(Duration::from_secs(150));
+        let case = format!("{step} {time}, silent: {silent}");
+        assert_eq!(count(&asked, "collect"), 0, "{case}");
+        assert_eq!(record(&node, &KEY), deleted(), "{case}: nothing is forgotten");
+        let fences = count(&asked, "collect-fence");
+        match (step, time) {
+            ("collect-confirm", _) => {
+                assert_eq!((fences, home.epochs()), (0, (Epoch(0), Epoch(0))), "{case}");
+            }
+            (_, 0) => assert_eq!((fences, home.epochs().1), (2, Epoch(0)), "{case}: not completed"),
+            _ => assert_eq!(fences, 4, "{case}"),
+        }
+        assert!(count(&asked, "collect-release") >= 2, "{case}: nobody guards for nothing");
+    }
+}
+
+#[test]
+fn a_key_that_one_node_left_out_is_no_part_of_the_round_any_more() {
+    let mut home = Home::new();
+    let later = Bytes::from_static(b"later");
+    let tombstones = [(KEY, deleted()), (later.clone(), tombstone_at(Timestamp(99)))];
+    // Keys travel in the order of their tokens.
+    let position = u32::from(Token::of(&later) > Token::of(&KEY));
+    let asked = others(&home, move |node, request, _| match request {
+        Request::CollectConfirm(_) if node == 3 => {
+            Some(CollectConfirmed { epoch: Epoch(0), left_out: vec![position] }.into())
+        }
+        _ => None,
+    });
+    let node = initiator(&mut home, &tombstones);
+    home.stage.until(|| count(&asked, "collect") >= 2);
+    home.stage.pass(Duration::from_millis(200));
+    let confirmed = asked.lock().iter().any(
+        |(_, request, _)| matches!(request, Request::CollectConfirm(confirm) if confirm.keys.len() == 2),
+    );
+    assert!(confirmed, "both were asked for");
+    for (_, request, _) in asked.lock().iter() {
+        match request {
+            Request::Collect(collect) => {
+                let keys: Vec<&Bytes> = collect.keys.iter().map(|(_, (key, _))| key).collect();
+                assert_eq!(keys, [&KEY]);
+            }
+            // What stays must not raise the floor.
+            Request::CollectFence(fence) => assert_eq!(fence.floor, deleted().timestamp_max()),
+            _ => {}
+        }
+    }
+    assert!(record(&node, &KEY).is_empty());
+    assert_eq!(record(&node, &later), tombstones[1].1, "it stays here as well");
+}
+
+#[test]
+fn nothing_is_collected_when_the_cluster_document_has_changed_since_the_round_began() {
+    let mut home = Home::new();
+    let service = home.service.clone();
+    let asked = others(&home, move |node, request, before| {
+        let first = matches!(request, Request::CollectFence(_)) && node == 2 && before == 0;
+        if first {
+            let newer = Cluster { generation: Generation(2), ..cluster() };
+            let session = service.open();
+            let published = coordination::documents::publish_cluster(&session, &newer);
+            futures_util::FutureExt::now_or_never(published).unwrap().unwrap();
+        }
+        // Under the newer document nobody takes part, so what is collected was of the round before.
+        let newer =
+            matches!(request, Request::CollectConfirm(confirm) if confirm.generation == Generation(2));
+        newer.then(|| failing(ErrorCode::ConditionFailed))
+    });
+    let node = initiator(&mut home, &[(KEY, deleted())]);
+    home.stage.until(|| count(&asked, "collect-release") >= 2);
+    home.stage.pass(Duration::from_secs(5));
+    assert_eq!(count(&asked, "collect"), 0);
+    assert_eq!(record(&node, &KEY), deleted(), "a node that joined may hold what it covers");
+}
+
+/// Whoever cannot be reached takes no part, so no round is begun without it.
+#[test]
+fn no_round_is_begun_while_a_member_is_suspected() {
+    let mut home = Home::new();
+    let asked = others(&home, |node, request, _| {
+        (node == 3 && matches!(request, Request::CollectCandidates(_))).then_some(Answer::Silence)
+    });
+    let node = initiator(&mut home, &[(KEY, deleted())]);
+    client::peers::Witness::experienced(&*node.gossip, NodeId(3), protocol::gossip::Experience::Unreachable);
+    home.stage.pass(Duration::from_secs(20));
+    assert_eq!(count(&asked, "collect-confirm"), 0);
+    assert_eq!(record(&node, &KEY), deleted());
+}
+
+/// Two nodes know different deletions of a key: what all are asked to confirm is both.
+#[test]
+fn a_round_is_for_all_tombstones_that_any_node_knows_of_a_key() {
+    let mut home = Home::new();
+    let wide = super::set(&deleted(), 8, Timestamp(30), model::Value::Tombstone);
+    let offered = wide.clone();
+    let store = wire::messages::StoreRef::from(&model::StoreName::new("s").unwrap());
+    let asked = others(&home, move |node, request, _| match request {
+        Request::CollectCandidates(ask) if node == 2 && ask.after.is_none() => {
+            let keys = vec![(store.clone(), (KEY, offered.clone()))];
+            Some(CollectCandidated { keys, next: None }.into())
+        }
+        _ => None,
+    });
+    let node = initiator(&mut home, &[(KEY, deleted())]);
+    home.stage.until(|| count(&asked, "collect") >= 2);
+    let mut confirmed = BTreeMap::new();
+    for (to, request, _) in asked.lock().iter() {
+        if let Request::CollectConfirm(confirm) = request {
+            confirmed.entry(*to).or_insert_with(|| confirm.keys[0].1.1.clone());
+        }
+    }
+    assert_eq!(confirmed, [(2, wide.clone()), (3, wide)].into());
+    assert!(record(&node, &KEY).is_empty());
+}
