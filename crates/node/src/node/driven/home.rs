@@ -73,6 +73,11 @@ impl Home {
     /// Of node 1 of three, each of which is to hold all of the store `s`. Nothing is synced before somebody asks for it,
     /// or a segment is full.
     pub(crate) fn new() -> Home {
+        Home::of(&cluster())
+    }
+
+    /// The same, of a cluster with another document.
+    pub(crate) fn of(cluster: &Cluster) -> Home {
         let stage = Stage::default();
         let home = Home {
             wires: Wires::new(&stage),
@@ -83,7 +88,7 @@ impl Home {
             session: Mutex::default(),
             stage,
         };
-        home.publish(&cluster());
+        home.publish(cluster);
         home
     }
 

@@ -7,8 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use model::{PartitionId, VersionSet};
 use wire::error::ErrorCode;
-use wire::messages::{Request, Response, TreeSummed};
+use wire::messages::{Request, TreeSummed};
 
+use super::home::cluster;
 use super::{Answer, Home, failing, get, merge, old};
 use crate::node::Node;
 
@@ -32,7 +33,10 @@ struct Lost {
 }
 
 fn lost() -> Lost {
-    let home = Home::new();
+    lost_from(Home::new())
+}
+
+fn lost_from(home: Home) -> Lost {
     let node = home.start();
     home.cut(node, 0);
     home.disk.wipe();
@@ -184,29 +188,29 @@ fn a_lost_disk_is_known_as_lost_wherever_the_start_ends() {
     panic!("a start takes fewer operations than these");
 }
 
-/// Two of three have lost theirs: one that is empty itself has nothing to say of what was acknowledged.
+/// Each write is acknowledged by all three, so one other replica that is whole has them all. One that has lost its
+/// records as well has nothing to say.
 #[test]
 fn a_peer_that_has_lost_its_records_itself_makes_nothing_whole() {
-    let lost = lost();
-    let third = lost.others[1].1.id();
-    lost.serve(|_| None);
-    lost.home.wires.script(third, |_| Answer::Silence);
-    let second = lost.others[0].1.clone();
-    let served = Arc::downgrade(&second);
+    let mut all = cluster();
+    all.stores[0].consistency.writes_required = 3;
+    let lost = lost_from(Home::of(&all));
+    let [second, third] = [0, 1].map(|position| lost.others[position].1.clone());
+    lost.home.wires.script(third.id(), |_| Answer::Silence);
     // Node 2 says of itself that it is refilling, and has no records.
-    lost.home.serve(&second, move |request| match request {
+    lost.home.serve(&second, |request| match request {
         Request::TreeSums(sums) => {
-            let all: Vec<PartitionId> = sums.sums.iter().map(|(id, _)| *id).collect();
-            let summed = TreeSummed { differing: Vec::new(), unready: Vec::new(), incomplete: all };
-            served.upgrade().map(|_| Answer::Now(Response::TreeSummed(summed)))
+            let incomplete: Vec<PartitionId> = sums.sums.iter().map(|(id, _)| *id).collect();
+            let (differing, unready) = (Vec::new(), Vec::new());
+            Some(TreeSummed { differing, unready, incomplete }.into())
         }
         _ => None,
     });
     let node = lost.home.start();
     lost.home.stage.pass(Duration::from_secs(30));
-    assert_eq!(left(&node), 2, "W of what was acknowledged may be with the third");
+    assert_eq!(left(&node), 2, "what was acknowledged is with the third");
     shown(&node).unwrap();
-    lost.serve(|_| None);
+    lost.home.serve(&third, |_| None);
     lost.home.stage.until(|| left(&node) == 0);
     shown(&node).unwrap();
 }
