@@ -8,6 +8,7 @@ mod cold;
 mod collection;
 mod damage;
 mod door;
+mod drivers;
 mod expiry;
 mod handoff;
 mod hints;

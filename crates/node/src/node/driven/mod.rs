@@ -15,7 +15,6 @@ mod comparing;
 mod delivering;
 mod fencing;
 mod home;
-mod listed;
 mod reading;
 mod refilling;
 mod stage;

@@ -1,4 +1,4 @@
-//! The page that lists these tests is worth as much as what it names.
+//! The page that lists the tests of drivers (`src/node/driven`) is worth as much as what it names.
 
 use std::path::Path;
 
