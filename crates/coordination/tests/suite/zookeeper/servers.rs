@@ -25,8 +25,13 @@ const PORTS: std::ops::Range<u16> = 32_000..32_700;
 const JAVA_FLAGS: [&str; 5] =
     ["-Xms32m", "-Xmx160m", "-XX:+UseSerialGC", "-Xss512k", "-XX:TieredStopAtLevel=1"];
 
-/// Starts the JVM, says its process id, and ends it when the standard input ends.
-const KEEPER: &str = r#"java "$@" >output.log 2>&1 </dev/null & echo $!; read _; kill -9 $! 2>/dev/null"#;
+/// Starts the JVM, says its process id, and ends it when it is told to by a line, or when the standard input ends: then
+/// the test's process is gone, and nobody else removes the data.
+const KEEPER: &str = r#"
+java "$@" >output.log 2>&1 </dev/null & echo $!
+read _ && told=yes
+kill -9 $! 2>/dev/null; wait
+[ "$told" ] || { here=$PWD; cd ..; rm -rf "$here"; rmdir "$PWD"; } 2>/dev/null"#;
 
 /// The class path of the servers, which `./check setup` installs.
 fn class_path() -> &'static str {
@@ -126,7 +131,10 @@ impl Server {
         let Some((mut child, pid)) = self.running.take() else { return };
         // Until its parent is told to, nobody has waited for it: the process id is still its own.
         let _ = kill_process(pid, Signal::KILL);
-        drop(child.stdin.take());
+        let mut keeper = child.stdin.take().expect("it was not taken before");
+        // A keeper that is gone has done its work.
+        let _ = keeper.write_all(b"end\n");
+        drop(keeper);
         child.wait().unwrap();
     }
 
