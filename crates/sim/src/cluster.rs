@@ -222,7 +222,8 @@ impl World {
             let store = Store::new(name, consistency).expect("the swarm draws numbers that fit each other");
             let settles = setup.monotonic && setup.plant != Some(Plant::HastyReads);
             let reads = if settles { Reads::Monotonic } else { Reads::Fast };
-            Store { resolver, sloppy: setup.sloppy, reads, ..store }
+            let store = Store { resolver, sloppy: setup.sloppy, reads, ..store };
+            plant_in_definition(setup.plant, store)
         };
         let blueprint = Blueprint {
             name: CLUSTER.to_owned(),
@@ -289,9 +290,8 @@ impl World {
     }
 
     async fn start_once(&self, machine: &Machine, ports: &Ports) -> Result<Arc<Node>, String> {
-        let lies = self.setup.plant == Some(Plant::LyingDisk);
-        let disk: Arc<dyn Disk> =
-            Arc::new(TracedDisk::new(machine.disk.clone(), self.executor.clone(), lies));
+        let lie = self.setup.plant.and_then(Plant::lie);
+        let disk: Arc<dyn Disk> = Arc::new(TracedDisk::new(machine.disk.clone(), self.executor.clone(), lie));
         let session = Arc::new(self.service.open());
         machine.life.lock().session = Some(session.clone());
         let engines = self.engines(machine.id, disk.clone(), ports);
@@ -339,18 +339,7 @@ impl World {
         };
         let engines = self.witness.watch(id, engines);
         match self.setup.plant {
-            Some(
-                plant @ (Plant::HoardedHints
-                | Plant::HastyCollection
-                | Plant::ForgetfulEngine
-                | Plant::OverlookedLeaves
-                | Plant::StaleEngine
-                | Plant::UncheckedReads
-                | Plant::AcksEarly
-                | Plant::AcksOneBehind
-                | Plant::HintsAckedEarly
-                | Plant::RewoundIdentity),
-            ) => {
+            Some(plant) if plant.is_in_engines() => {
                 let dice = Dice::new(ports.entropy.next_u64());
                 Arc::new(PlantedEngines::new(engines, plant, dice))
             }
@@ -460,6 +449,18 @@ impl World {
         self.acknowledgements.load(Ordering::Relaxed)
     }
 
+    /// Which nodes do not stand, each with the last reason that its start gave, which names the file.
+    pub fn why_not_up(&self) -> String {
+        let log = self.log.lock();
+        let down = self.machines.iter().filter(|machine| machine.life.lock().node.is_none());
+        let why = down.map(|machine| {
+            let refusal = format!("{} does not start", machine.id);
+            let last = log.iter().rev().find(|line| line.contains(&refusal));
+            last.cloned().unwrap_or_else(|| format!("{} has given no reason", machine.id))
+        });
+        why.collect::<Vec<String>>().join("; ")
+    }
+
     /// Whether every node stands.
     pub fn all_up(&self) -> bool {
         self.machines.iter().all(|machine| machine.life.lock().node.is_some())
@@ -567,6 +568,18 @@ async fn serve_redis(address: String, doors: Vec<Door>, ports: Ports) {
 /// Where a node's Redis door is served.
 pub fn redis_address(id: NodeId) -> String {
     format!("h{}:{STREAM_PORT}", id.0)
+}
+
+/// The definition of a store, or what a planted bug makes of it.
+fn plant_in_definition(plant: Option<Plant>, mut store: Store) -> Store {
+    match plant {
+        Some(Plant::TooFewWrites) => store.consistency.writes_required -= 1,
+        Some(Plant::TooFewReads) => store.consistency.reads_required -= 1,
+        Some(Plant::SecretlySloppy) => store.sloppy = true,
+        Some(Plant::WrongResolver) => store.resolver = Resolver::LastWriteWins,
+        _ => {}
+    }
+    store
 }
 
 /// Where a node's native protocol is served.

@@ -8,6 +8,7 @@ use runtime::disk::simulated::SimulatedDisk;
 use runtime::{BoxFuture, Disk, DiskError, File, FileStat};
 
 use crate::executor::Executor;
+use crate::plant::Lie;
 
 /// Takes every operation that changes something into the trace.
 #[derive(Clone)]
@@ -15,13 +16,13 @@ pub struct TracedDisk {
     inner: SimulatedDisk,
     executor: Arc<Executor>,
     /// Planted: syncs are acknowledged and not done.
-    lies: bool,
+    lie: Option<Lie>,
 }
 
 impl TracedDisk {
-    /// Around a disk; `lies` plants a bug.
-    pub fn new(inner: SimulatedDisk, executor: Arc<Executor>, lies: bool) -> TracedDisk {
-        TracedDisk { inner, executor, lies }
+    /// Around a disk; `lie` plants a bug.
+    pub fn new(inner: SimulatedDisk, executor: Arc<Executor>, lie: Option<Lie>) -> TracedDisk {
+        TracedDisk { inner, executor, lie }
     }
 
     fn note(&self, what: u64, path: &str, detail: u64) {
@@ -63,6 +64,9 @@ impl Disk for TracedDisk {
 
     fn sync_directory(&self, directory: &str) -> BoxFuture<'static, Result<(), DiskError>> {
         self.note(13, directory, 0);
+        if self.lie == Some(Lie::Directories) {
+            return Box::pin(async { Ok(()) });
+        }
         self.inner.sync_directory(directory)
     }
 
@@ -97,9 +101,15 @@ impl File for TracedFile {
 
     fn sync(&self) -> BoxFuture<'static, Result<(), DiskError>> {
         self.disk.note(15, &self.path, self.inner.length());
-        // Files that say whose the directory is are spared: without them the engine would not even start.
+        // Where a lie is about all files, those that say whose the directory is are spared: without them the engine
+        // would not even start.
         let says_whose = self.path.contains("FORMAT") || self.path.contains("identity");
-        if self.disk.lies && !says_whose {
+        let lies = match self.disk.lie {
+            Some(Lie::Files("")) => !says_whose,
+            Some(Lie::Files(part)) => self.path.contains(part) && !self.path.contains("FORMAT"),
+            _ => false,
+        };
+        if lies {
             return Box::pin(async { Ok(()) });
         }
         self.inner.sync()

@@ -12,8 +12,8 @@ use node::engines::Engines;
 use parking_lot::Mutex;
 use runtime::BoxFuture;
 use storage::{
-    Change, Commit, Durable, EngineStats, Met, Remains, RepairableEngine, Room, ScanCursor, ScanLimit,
-    ScanPage, StorageEngine, StorageError,
+    Change, Commit, Durable, EngineStats, MemoryEngine, Met, Remains, RepairableEngine, Room, ScanCursor,
+    ScanLimit, ScanPage, StorageEngine, StorageError,
 };
 
 use crate::dice::Dice;
@@ -56,7 +56,10 @@ impl Engines for PlantedEngines {
         let collects = (plant == Plant::HastyCollection).then_some(framed);
         let dice = Mutex::new(Dice::new(self.dice.lock().roll()));
         Box::pin(async move {
-            let inner = opening.await?;
+            let mut inner = opening.await?;
+            if plant == Plant::HintsInMemory && hints {
+                inner = Arc::new(MemoryEngine::new());
+            }
             Ok(Arc::new(PlantedEngine {
                 inner,
                 plant,
@@ -90,6 +93,16 @@ struct PlantedEngine {
     commit: Mutex<Commit>,
 }
 
+impl PlantedEngine {
+    /// The partition of the target for which a hint is parked, or of another one.
+    fn target(&self, partition: PartitionId) -> PartitionId {
+        match self.plant == Plant::HintsMisaddressed && self.hints {
+            true => PartitionId(partition.0 % 3 + 1),
+            false => partition,
+        }
+    }
+}
+
 impl StorageEngine for PlantedEngine {
     fn get(&self, partition: PartitionId, token: Token, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
         if self.plant == Plant::StaleEngine
@@ -100,6 +113,14 @@ impl StorageEngine for PlantedEngine {
         }
         if self.plant == Plant::ForgetfulEngine && self.dice.lock().chance(200) {
             self.inner.update(partition, token, key, &mut |_| Change::Remove)?;
+        }
+        let partition = self.target(partition);
+        if self.plant == Plant::CrossedKeys
+            && let Some((other, record)) = self.last.lock().iter().next_back()
+            && other != key
+            && self.dice.lock().chance(100)
+        {
+            return Ok(Some(record.clone()));
         }
         match self.inner.get(partition, token, key) {
             Err(StorageError::Corrupt { .. }) if self.plant == Plant::UncheckedReads => {
@@ -116,14 +137,26 @@ impl StorageEngine for PlantedEngine {
         key: &[u8],
         change: &mut dyn FnMut(Option<&Bytes>) -> Change<'a>,
     ) -> Result<Option<Commit>, StorageError> {
+        let partition = self.target(partition);
+        let errs = !self.hints && self.dice.lock().chance(50);
+        let old = self.before.lock().get(key).cloned();
         let (mut before, mut deleted) = (None, false);
         let commit = self.inner.update(partition, token, key, &mut |record| {
             before = record.cloned();
-            match change(record) {
+            let shown = match (self.plant, &old) {
+                (Plant::StaleStamps, Some(old)) if errs => old.as_ref(),
+                _ => record,
+            };
+            match change(shown) {
+                Change::Put(_) | Change::PutJoined(..)
+                    if self.plant == Plant::LostWrites && errs && record.is_some() =>
+                {
+                    Change::Put(record.cloned().expect("there is one"))
+                }
                 Change::Remove if self.hoards => Change::Keep,
                 Change::Put(new) => {
                     deleted = self.collects.is_some_and(|from| is_deleted(&new.slice(from..)));
-                    if self.plant == Plant::UncheckedReads {
+                    if matches!(self.plant, Plant::UncheckedReads | Plant::CrossedKeys) {
                         self.last.lock().insert(Bytes::copy_from_slice(key), new.clone());
                     }
                     Change::Put(new)
@@ -134,6 +167,10 @@ impl StorageEngine for PlantedEngine {
         })?;
         if deleted {
             self.inner.update(partition, token, key, &mut |_| Change::Remove)?;
+        }
+        if self.plant == Plant::OlderOverNewer && errs && commit.is_some() && before.is_some() {
+            let before = before.clone().expect("there is one");
+            return self.inner.update(partition, token, key, &mut |_| Change::Put(before.clone()));
         }
         if commit.is_some() {
             self.before.lock().insert(Bytes::copy_from_slice(key), before);
@@ -146,7 +183,7 @@ impl StorageEngine for PlantedEngine {
     }
 
     fn repairable(&self) -> Option<&dyn RepairableEngine> {
-        self.inner.repairable()
+        self.inner.repairable().filter(|_| self.plant != Plant::UnrepairableEngine)
     }
 
     fn room(&self) -> Result<Room, StorageError> {
@@ -177,7 +214,13 @@ impl StorageEngine for PlantedEngine {
         after: Option<&ScanCursor>,
         limit: ScanLimit,
     ) -> Result<ScanPage, StorageError> {
-        self.inner.scan(partition, after, limit)
+        let page = self.inner.scan(partition, after, limit)?;
+        if self.plant == Plant::HintsDropped && self.hints {
+            for (key, _) in &page.records {
+                self.inner.update(partition, Token::of(key), key, &mut |_| Change::Remove)?;
+            }
+        }
+        Ok(page)
     }
 
     fn walk(
@@ -199,6 +242,9 @@ impl StorageEngine for PlantedEngine {
         token: Token,
         fingerprint: u32,
     ) -> Result<Vec<(Bytes, Bytes)>, StorageError> {
+        if self.plant == Plant::OverlookedExpiry {
+            return Ok(Vec::new());
+        }
         self.inner.find(partition, token, fingerprint)
     }
 

@@ -9,6 +9,7 @@
 //!
 //! **Architecture Invariant:** a run depends on its seed and on nothing else: one seed run twice gives one trace.
 
+pub mod catalogue;
 pub mod check;
 pub mod cluster;
 pub mod copies;
@@ -25,5 +26,6 @@ pub mod redis;
 pub mod run;
 pub mod storm;
 pub mod swarm;
+pub mod tampering;
 pub mod witness;
 pub mod workload;

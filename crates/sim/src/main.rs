@@ -7,15 +7,18 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
+use sim::catalogue;
 use sim::check::reads::{EXCUSED_PER_MILLE_MAX, Pairs};
 use sim::plant::Plant;
 use sim::run::{Report, play};
 use sim::swarm::Setup;
 
 const USAGE: &str = "usage: sim run --seed N [--plant NAME] [--verbose]
+       sim plant all [--page]
        sim check --seeds A..=B [--random M] [--twice N] [--threads T]
 
 run      plays one seed and says what happened
+plant    plays each planted bug until a seed convicts it, and prints the page of them
 check    plays the seeds A to B and M further ones, N of them twice, comparing the traces
 ";
 
@@ -30,6 +33,7 @@ fn main() -> ExitCode {
     let parsed = match command {
         Some("run") => run(&arguments[1..]),
         Some("check") => check(&arguments[1..]),
+        Some("plant") => plants(&arguments[1..]),
         _ => Err("no command".to_owned()),
     };
     parsed.unwrap_or_else(|reason| {
@@ -142,6 +146,37 @@ fn verdict(report: &Report) -> ExitCode {
         broken.take(VIOLATIONS_SHOWN_MAX).for_each(|violation| println!("  {violation}"));
     }
     if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn plants(arguments: &[String]) -> Result<ExitCode, String> {
+    if arguments.first().map(String::as_str) != Some("all") {
+        return Err("plant knows \"all\" only".to_owned());
+    }
+    let prints = arguments.iter().any(|argument| argument == "--page");
+    let rest: Vec<String> = arguments[1..].iter().filter(|&argument| argument != "--page").cloned().collect();
+    let options = Options(&rest);
+    options.only(&[])?;
+    let (mut seeds, mut survivors) = (Vec::new(), 0);
+    for plant in Plant::ALL {
+        match catalogue::convicting_seed(plant) {
+            Some(seed) => {
+                eprintln!("{plant:?}: convicted by seed {seed}");
+                seeds.push((plant, seed));
+            }
+            None => {
+                survivors += 1;
+                eprintln!("{plant:?} survives seeds 1 to {}", catalogue::SEEDS_MAX);
+            }
+        }
+    }
+    eprintln!("{} convicted, {survivors} survived", seeds.len());
+    if survivors > 0 {
+        return Ok(ExitCode::FAILURE);
+    }
+    if prints {
+        print!("{}", catalogue::page(&seeds)?);
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn check(arguments: &[String]) -> Result<ExitCode, String> {

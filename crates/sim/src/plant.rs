@@ -39,11 +39,51 @@ pub enum Plant {
     AcksOneBehind,
     /// Engines of hints that say a hint is durable when it is in memory.
     HintsAckedEarly,
+    /// A disk that says the names of a directory are synced and does nothing.
+    LyingDirectories,
+    /// A disk that says hints are synced and does nothing.
+    LyingHints,
+    /// A disk that says the file of the identity is synced and does nothing.
+    LyingIdentity,
+    /// Engines of hints that remove a hint as soon as it is read to be delivered.
+    HintsDropped,
+    /// Nodes that keep hints in memory.
+    HintsInMemory,
+    /// Engines of hints that park a hint for another target.
+    HintsMisaddressed,
+    /// Engines that now and then acknowledge a write and keep what was there.
+    LostWrites,
+    /// Engines that now and then put back the record before.
+    OlderOverNewer,
+    /// Engines that now and then answer with the record of another key.
+    CrossedKeys,
+    /// Engines that now and then show a writer the record before the last.
+    StaleStamps,
+    /// Engines that do not find the keys whose time has come.
+    OverlookedExpiry,
+    /// Engines that do not say that their records can be damaged.
+    UnrepairableEngine,
+    /// Stores whose definition asks for one acknowledgement fewer.
+    TooFewWrites,
+    /// Stores whose definition asks for one answer fewer.
+    TooFewReads,
+    /// Stores whose definition lets fallbacks answer.
+    SecretlySloppy,
+    /// A store of siblings that keeps the last write.
+    WrongResolver,
+    /// A network that takes the target from a hint, so that its holder keeps a record of its own.
+    HintsAsRecords,
+    /// A network that gives hints another target.
+    HintsRedirected,
+    /// A network that turns refusals of merges into acknowledgements.
+    ForgedAnswers,
+    /// A network that puts an older value into a newer version of a key.
+    OldValues,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 17] = [
+    pub const ALL: [Plant; 37] = [
         Plant::LyingDisk,
         Plant::ForgetfulEngine,
         Plant::StaleEngine,
@@ -61,21 +101,89 @@ impl Plant {
         Plant::AcksEarly,
         Plant::AcksOneBehind,
         Plant::HintsAckedEarly,
+        Plant::LyingDirectories,
+        Plant::LyingHints,
+        Plant::LyingIdentity,
+        Plant::HintsDropped,
+        Plant::HintsInMemory,
+        Plant::HintsMisaddressed,
+        Plant::LostWrites,
+        Plant::OlderOverNewer,
+        Plant::CrossedKeys,
+        Plant::StaleStamps,
+        Plant::OverlookedExpiry,
+        Plant::UnrepairableEngine,
+        Plant::TooFewWrites,
+        Plant::TooFewReads,
+        Plant::SecretlySloppy,
+        Plant::WrongResolver,
+        Plant::HintsAsRecords,
+        Plant::HintsRedirected,
+        Plant::ForgedAnswers,
+        Plant::OldValues,
     ];
+
+    /// What it breaks: the invariant whose judge must convict it, the layer at whose seam it lives, and the promise.
+    pub fn facts(self) -> (u8, &'static str, &'static str) {
+        match self {
+            Plant::LyingDisk => (1, "disk", "a synced write survives any power cut"),
+            Plant::ForgetfulEngine => (1, "engine", "what is acknowledged stays"),
+            Plant::StaleEngine => (7, "engine", "a get sees every write acknowledged before it"),
+            Plant::TamperingNetwork => (5, "network", "every value was written by a client"),
+            Plant::RewoundIdentity => (5, "disk", "no dot is stamped twice"),
+            Plant::DroppedContext => (4, "client", "what a write has seen is replaced by it"),
+            Plant::ForgottenRead => (4, "client", "concurrent writes become siblings"),
+            Plant::HoardedHints => (2, "engine", "hints reach their targets and go"),
+            Plant::HastyReads => (7, "definition", "monotonic reads never go backwards"),
+            Plant::HastyCollection => (3, "engine", "a deletion is forgotten only by a round of all nodes"),
+            Plant::HastyReaping => (3, "settings", "expired bytes stay for the margin of clocks"),
+            Plant::IdleRepair => (2, "settings", "replicas become equal"),
+            Plant::OverlookedLeaves => (2, "engine", "comparing finds every difference"),
+            Plant::UncheckedReads => (5, "engine", "a record whose checksum fails is never served"),
+            Plant::AcksEarly => (1, "engine", "a write is durable before it is acknowledged"),
+            Plant::AcksOneBehind => (1, "engine", "a sync answers only what it covers"),
+            Plant::HintsAckedEarly => (1, "engine", "a hint is durable before it is acknowledged"),
+            Plant::LyingDirectories => (1, "disk", "a name is synced before what it names is acknowledged"),
+            Plant::LyingHints => (1, "disk", "a hint is durable before it is acknowledged"),
+            Plant::LyingIdentity => (0, "disk", "a node starts again after any power cut"),
+            Plant::HintsDropped => (1, "engine", "a hint is removed when its target has acknowledged it"),
+            Plant::HintsInMemory => (1, "engine", "a hint is as durable as a record"),
+            Plant::HintsMisaddressed => (1, "engine", "a hint counts for its target"),
+            Plant::LostWrites => (1, "engine", "what is acknowledged is stored"),
+            Plant::OlderOverNewer => (1, "engine", "an older version never replaces a newer one"),
+            Plant::CrossedKeys => (5, "engine", "a key has only values that were written to it"),
+            Plant::StaleStamps => (5, "engine", "a dot is one write"),
+            Plant::OverlookedExpiry => (3, "engine", "nothing is left of what has expired"),
+            Plant::UnrepairableEngine => (2, "engine", "a damaged record is replaced from another replica"),
+            Plant::TooFewWrites => (1, "definition", "W replicas acknowledge a write"),
+            Plant::TooFewReads => (7, "definition", "R replicas answer a get"),
+            Plant::SecretlySloppy => (7, "definition", "strict quorums meet"),
+            Plant::WrongResolver => (4, "definition", "concurrent writes become siblings"),
+            Plant::HintsAsRecords => (1, "network", "a node serves what it owns"),
+            Plant::HintsRedirected => (1, "network", "a hint goes to the replica that missed the write"),
+            Plant::ForgedAnswers => (1, "network", "a refusal is no acknowledgement"),
+            Plant::OldValues => (5, "network", "a version keeps its value"),
+        }
+    }
 
     /// The invariant whose judge must convict it.
     pub fn breaks(self) -> u8 {
+        self.facts().0
+    }
+
+    /// Whether it lives in the engines.
+    pub fn is_in_engines(self) -> bool {
+        self.facts().1 == "engine" || self == Plant::RewoundIdentity
+    }
+
+    /// Which syncs a disk says are done without doing them: of files whose path has this part, or of directories.
+    pub fn lie(self) -> Option<Lie> {
         match self {
-            Plant::LyingDisk
-            | Plant::ForgetfulEngine
-            | Plant::AcksEarly
-            | Plant::AcksOneBehind
-            | Plant::HintsAckedEarly => 1,
-            Plant::HoardedHints | Plant::IdleRepair | Plant::OverlookedLeaves => 2,
-            Plant::HastyCollection | Plant::HastyReaping => 3,
-            Plant::DroppedContext | Plant::ForgottenRead => 4,
-            Plant::TamperingNetwork | Plant::RewoundIdentity | Plant::UncheckedReads => 5,
-            Plant::StaleEngine | Plant::HastyReads => 7,
+            Plant::LyingDisk => Some(Lie::Files("")),
+            Plant::LyingDirectories => Some(Lie::Directories),
+            Plant::LyingHints => Some(Lie::Files("hints/")),
+            Plant::LyingIdentity => Some(Lie::Files("identity")),
+            _ => None,
         }
     }
 
@@ -83,4 +191,13 @@ impl Plant {
     pub fn named(name: &str) -> Option<Plant> {
         Plant::ALL.into_iter().find(|plant| format!("{plant:?}").eq_ignore_ascii_case(name))
     }
+}
+
+/// What a planted disk lies about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    /// Syncs of files whose paths have this part.
+    Files(&'static str),
+    /// Syncs of the names in directories.
+    Directories,
 }

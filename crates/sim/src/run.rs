@@ -15,11 +15,11 @@ use crate::dice::Dice;
 use crate::executor::{Halt, ProcessId};
 use crate::history::{History, Outcome, Recorder, Remains};
 use crate::nemesis;
-use crate::plant::Plant;
 use crate::promises::Promises;
 use crate::redis::RedisClient;
 use crate::storm;
 use crate::swarm::{Fault, Setup};
+use crate::tampering;
 use crate::workload::{self, Worker};
 
 /// Virtual time after which a run counts as hanging.
@@ -35,8 +35,6 @@ const DRAIN: Duration = Duration::from_secs(600);
 const SETTLE: Duration = Duration::from_secs(4);
 /// How long replicas have to become equal after that.
 const CONVERGENCE: Duration = Duration::from_secs(60);
-/// Where planted tampering begins in a frame.
-const TAMPERED: &[u8] = b"value-c";
 
 /// What a run was like.
 #[derive(Clone, Debug)]
@@ -117,8 +115,8 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
     let promises = Promises::watch(world.clone(), &recorder);
     let done = Arc::new(AtomicBool::new(false));
     let operator = world.executor.process();
-    if setup.plant == Some(Plant::TamperingNetwork) {
-        plant_tampering(&world);
+    if let Some(plant) = setup.plant {
+        world.wires.tamper(tampering::tamper(plant, Dice::apart(setup.seed, 7)));
     }
     let conductor = conduct(world.clone(), recorder.clone(), found.clone(), (operator, story), done.clone());
     world.executor.spawn(operator, Box::pin(conductor));
@@ -219,7 +217,7 @@ async fn last_words(
     let give_up = world.executor.now().after(RECOVERY);
     while !world.all_up() {
         if world.executor.now() > give_up {
-            return Err("a node does not start after healing".to_owned());
+            return Err(format!("a node does not start after healing: {}", world.why_not_up()));
         }
         world.executor.sleep(Duration::from_millis(50)).await;
     }
@@ -282,17 +280,4 @@ async fn forget_expired(world: &Arc<World>) -> Option<Violation> {
         }
         world.executor.sleep(Duration::from_millis(500)).await;
     }
-}
-
-/// Planted: now and then a digit of a value becomes another on its way.
-fn plant_tampering(world: &World) {
-    let mut dice = Dice::apart(world.setup.seed, 7);
-    world.wires.tamper(Some(Box::new(move |frame| {
-        let place = frame.windows(TAMPERED.len()).position(|bytes| bytes == TAMPERED);
-        if let Some(place) = place
-            && dice.chance(50)
-        {
-            frame[place] = b'V';
-        }
-    })));
 }

@@ -421,6 +421,30 @@ impl Setup {
                 setup.deadline = Duration::from_millis(300);
                 (vec![Fault::Isolate, Fault::OneWay], 20)
             }
+            Plant::LyingDirectories | Plant::LyingIdentity => (vec![Fault::PowerCut], 25),
+            Plant::LyingHints
+            | Plant::HintsDropped
+            | Plant::HintsInMemory
+            | Plant::HintsMisaddressed
+            | Plant::HintsAsRecords
+            | Plant::HintsRedirected => {
+                (setup.nodes, setup.sloppy) = (5, true);
+                (vec![Fault::Kill], 15)
+            }
+            Plant::OverlookedExpiry => {
+                (setup.expiring, setup.expiry_margin) = (900, EXPIRY_MARGIN);
+                (Vec::new(), 0)
+            }
+            Plant::UnrepairableEngine => {
+                setup.losses = Losses::Nodes(1);
+                (vec![Fault::FlippedBits], 30)
+            }
+            Plant::TooFewReads | Plant::SecretlySloppy => {
+                setup.nodes = 5;
+                setup.deadline = Duration::from_millis(300);
+                (vec![Fault::Isolate, Fault::OneWay], 20)
+            }
+            Plant::ForgedAnswers => (vec![Fault::FullDisk], 15),
             Plant::AcksEarly | Plant::AcksOneBehind => (vec![Fault::SlowDisk], 5),
             Plant::HintsAckedEarly => {
                 (setup.nodes, setup.sloppy) = (5, true);
@@ -508,6 +532,11 @@ impl Setup {
                         | Plant::TamperingNetwork
                         | Plant::HastyCollection
                         | Plant::UncheckedReads
+                        | Plant::LostWrites
+                        | Plant::OlderOverNewer
+                        | Plant::CrossedKeys
+                        | Plant::StaleStamps
+                        | Plant::OldValues
                 )
             )
     }

@@ -8,6 +8,7 @@ mod detection;
 mod expiry;
 mod handoff;
 mod messages;
+mod plants;
 mod reach;
 mod replays;
 mod stage;
