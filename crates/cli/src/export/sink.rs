@@ -124,8 +124,7 @@ mod tests {
         let mut sink = Sink::new(Some(Path::new(name)), Box::new(file.clone()));
         parts.iter().for_each(|part| sink.put(part).unwrap());
         sink.finish().unwrap();
-        let bytes = file.0.lock().clone();
-        bytes
+        std::mem::take(&mut *file.0.lock())
     }
 
     fn unzip(packed: &[u8]) -> Vec<u8> {
