@@ -142,7 +142,8 @@ impl CliError {
             ClientError::NotConnected { .. } if matches!(self, CliError::NoAnswer { named: true, .. }) => {
                 Some(
                     "Check the addresses in --connect (or TONTINE_CONNECT): they are the native addresses that `tontine \
-                     dev` and `tontine node` print. If they are right, start the cluster again with its --data-dir.",
+                     dev` and `tontine node` print. Name several nodes: one that answers is enough. If none runs, start \
+                     the cluster again with its --data-dir.",
                 )
             }
             ClientError::NotConnected { .. } => Some(
@@ -151,8 +152,8 @@ impl CliError {
             ),
             // The client has asked the other nodes of the key already.
             ClientError::Failed { code: ErrorCode::Isolated, .. } => Some(
-                "Retry when the missing nodes are back, or require fewer acknowledgements with -w. To see how to start \
-                 the nodes, run `tontine doctor`.",
+                "Retry when the missing nodes are back; to see how to start them, run `tontine doctor`. `tontine put -w` \
+                 can require fewer acknowledgements, and so fewer copies.",
             ),
             ClientError::Unreachable { .. } => {
                 Some("To see which nodes are down and how to start them, run `tontine doctor`.")

@@ -24,7 +24,7 @@ Examples:
   tontine put greeting hello
   tontine put logo - < logo.png                   read the value from standard input
   tontine put session:7 alive --ttl 30m           expires after half an hour
-  tontine put -s siblings cart milk --context C   C is what `tontine get -s siblings cart` printed
+  tontine put -s siblings cart milk --context C   C is what `tontine siblings -s siblings cart` printed
   tontine put -- -key -value                      for keys and values that begin with a dash")]
 pub struct PutArguments {
     /// The key: 1 to 4096 bytes.

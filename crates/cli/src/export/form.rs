@@ -10,6 +10,7 @@ use super::arguments::ExportArguments;
 use super::sink::Sink;
 use crate::failure::CliError;
 use crate::file_format::{EXPIRES, FileFormat};
+use crate::load::unfit_stanza;
 use crate::output::{bytes_json, shown};
 
 /// How records are written.
@@ -162,8 +163,8 @@ impl RowWriter {
     }
 
     fn stanza(&mut self, key: &[u8], value: &[u8]) -> Result<(), CliError> {
-        if value.is_empty() || value.split(|&byte| byte == b'\n').rev().skip(1).any(is_blank) {
-            return Err(unfit(key, "is empty or contains a blank line", "--format jsonl"));
+        if let Some(reason) = unfit_stanza(value) {
+            return Err(unfit(key, &format!("is not a deb822 stanza ({reason})"), "--format jsonl"));
         }
         let end: &[u8] = if value.ends_with(b"\n") { b"\n" } else { b"\n\n" };
         self.put(&[value, end])
@@ -173,10 +174,6 @@ impl RowWriter {
         let written: io::Result<()> = parts.iter().try_for_each(|part| self.output.put(part));
         written.map_err(CliError::io("cannot write the export"))
     }
-}
-
-fn is_blank(line: &[u8]) -> bool {
-    line.iter().all(u8::is_ascii_whitespace)
 }
 
 fn unfit(key: &[u8], what: &str, instead: &str) -> CliError {

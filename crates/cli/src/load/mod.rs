@@ -33,6 +33,7 @@ pub(crate) use arguments::LoadArguments;
 use batch::BatchLimits;
 use checkpoint::Checkpoint;
 use pipeline::Pipeline;
+pub(crate) use reader::unfit_stanza;
 use reader::{Position, Source};
 use settings::LoadSettings;
 

@@ -71,6 +71,11 @@ impl Stop {
             InputFailure::Unreadable(error @ ReadError::JsonArray) => {
                 Stop { why: error.to_string(), mend: Mend::Form }
             }
+            // Not the system's own error, so what is in the file is at fault: the end of its compression is missing.
+            InputFailure::Unreadable(ReadError::Io { line, error }) if error.raw_os_error().is_none() => {
+                let why = format!("the compressed file is damaged or incomplete after line {line}: {error}");
+                Stop { why, mend: Mend::File }
+            }
             InputFailure::Unreadable(error) => Stop { why: error.to_string(), mend: Mend::Nothing },
         }
     }
@@ -201,7 +206,7 @@ impl Pipeline {
         let again = |further: &[&str]| command_again(std::env::args(), further);
         match (stop.mend, saved) {
             (Mend::Form, _) => why.clone(),
-            (Mend::File, _) => format!("{came}; fix the file and load it from the start"),
+            (Mend::File, _) => format!("{came}; repair or replace the file, and load it from the start"),
             (_, Err(error)) => format!("{came}, but {error}, so a resumed load repeats some of them"),
             (Mend::Record, Ok(true)) => format!(
                 "{came}; fix the file and load it from the start, or skip and list bad records with\n  {}",

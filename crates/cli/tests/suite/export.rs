@@ -114,7 +114,11 @@ fn stanzas_are_exported_as_they_were_loaded() {
     found.sort_unstable();
     assert_eq!(found, stanzas.map(str::trim_end));
     cluster.run(&["put", "d", "no\n\nstanza"]).exits(0);
-    cluster.run(&["export", "--format", "deb822"]).fails_with("key \"d\" is empty or contains a blank line");
+    cluster
+        .run(&["export", "--format", "deb822"])
+        .fails_with("key \"d\" is not a deb822 stanza (it is empty or contains a blank line)");
+    cluster.run(&["put", "d", "plain text"]).exits(0);
+    cluster.run(&["export", "--format", "deb822"]).fails_with("key \"d\" is not a deb822 stanza (line 1 of");
 }
 
 #[test]

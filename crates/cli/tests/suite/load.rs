@@ -288,6 +288,22 @@ fn packed_files_and_other_delimiters_load_as_they_are() {
     let said = run(&bad, &[&columns[..], &["--resume", "--skip-bad"]].concat()).exits(0).text();
     assert!(said.contains("skipped 1 bad record"), "{said}");
     assert_eq!(cluster.run(&["get", "c"]).exits(0).text(), "3\n");
+
+    // One that was cut short is damaged; no resuming can help.
+    let whole = std::fs::read(&gzip).unwrap();
+    let cut = cluster.write("cut.csv.gz", &whole[..whole.len() / 2]);
+    let said = run(&cut, &columns);
+    said.fails_with("the compressed file is damaged or incomplete after line");
+    assert!(!said.stderr.contains("--resume"), "{}", said.stderr);
+}
+
+#[test]
+fn a_binary_file_writes_no_control_bytes_to_the_terminal() {
+    let cluster = Cluster::with(1, &[]);
+    let binary = cluster.write("binary.csv", b"a\x1b[31m,b\x07\n1,2\n");
+    let said =
+        cluster.run(&["load", &binary, "--key", "id", "--value", "b"]).fails_with("there is no column");
+    assert!(!said.stderr.contains(['\x1b', '\x07']), "{:?}", said.stderr);
 }
 
 #[test]

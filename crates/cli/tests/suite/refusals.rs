@@ -116,7 +116,7 @@ fn a_put_that_wants_more_acknowledgements_than_there_are_nodes_says_whose_are_mi
     until("the others know", || cluster.run(&["put", "k", "v", "-w3"]).code, |&code| code == 2);
     let refused = cluster.run(&["put", "k", "v", "-w3"]);
     refused.fails_with("3 must acknowledge the write, and it gets no answer from n3");
-    refused.fails_with("require fewer acknowledgements with -w");
+    refused.fails_with("`tontine put -w` can require fewer acknowledgements");
     cluster.run(&["put", "k", "v", "-w2"]).exits(0);
 }
 

@@ -89,6 +89,20 @@ fn record(stanza: &Bytes, wanted: &Wanted) -> Result<Record, String> {
     Ok(Record { key: stanza.slice_ref(key), value, expires })
 }
 
+/// Why a value is no stanza that a load would take; `None` when it is one.
+pub(crate) fn unfit_stanza(value: &[u8]) -> Option<String> {
+    if value.is_empty()
+        || value.split(|&byte| byte == b'\n').rev().skip(1).any(|line| line.trim_ascii().is_empty())
+    {
+        return Some("it is empty or contains a blank line".to_owned());
+    }
+    match Fields::of(value) {
+        Ok(fields) if fields.0.is_empty() => Some("it has no fields".to_owned()),
+        Ok(_) => None,
+        Err(reason) => Some(reason),
+    }
+}
+
 /// Names and texts of a stanza's fields.
 struct Fields<'a>(Vec<(&'a [u8], &'a [u8])>);
 

@@ -13,10 +13,12 @@ use super::record::{
 };
 use crate::failure::CliError;
 use crate::load::settings::{Column, Expires, Wanted};
-use crate::output::count;
+use crate::output::{count, shown};
 
 /// Stands after the last row, so that a quote that is still open there is noticed: it swallows this row.
 const SENTINEL: &[u8] = b"\n\0tontine: end of the input\0\n";
+/// Characters of the names of columns in a message at most.
+const COLUMNS_SHOWN_MAX: usize = 500;
 /// Bytes that the csv reader may have read ahead of the row it returns.
 const READ_AHEAD_BYTES: usize = 64 * 1024;
 
@@ -78,8 +80,8 @@ impl Columns {
                     .iter()
                     .position(|known| known.strip_prefix(b"\xef\xbb\xbf").unwrap_or(known) == name.as_bytes())
                     .ok_or_else(|| {
-                        let known: Vec<_> = header.iter().map(String::from_utf8_lossy).collect();
-                        let known = known.join(", ");
+                        let known: Vec<_> = header.iter().map(|column| shown(column)).collect();
+                        let known: String = known.join(", ").chars().take(COLUMNS_SHOWN_MAX).collect();
                         format!("there is no column {name:?}; the columns are {known}{}", hint(header)).into()
                     }),
             }

@@ -17,6 +17,7 @@ use model::Key;
 
 use super::settings::LoadSettings;
 use crate::failure::CliError;
+pub(crate) use deb822::unfit_stanza;
 pub(super) use record::{BadRecord, Position, ReadError, Record, RecordReader};
 use record::{Found, Input};
 
