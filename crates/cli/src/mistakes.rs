@@ -16,7 +16,7 @@ const ELSEWHERE: &[(&[&str], &str, &str)] = &[
     (&["ls", "list", "scan"], "list keys", "keys"),
     (&["mset", "import", "restore"], "write many keys", "load FILE"),
     (&["dump", "backup", "save"], "write all records to a file", "export FILE"),
-    (&["info", "nodes", "members", "cluster", "ring", "ps"], "show the cluster and its nodes", "status"),
+    (&["info", "nodes", "members", "ring", "ps"], "show the cluster and its nodes", "status"),
     (&["check", "health", "ping"], "check the cluster", "doctor"),
     (&["log", "logs", "monitor", "watch"], "see what happens", "events --follow"),
     (&["stats"], "see the numbers of a node", "metrics"),

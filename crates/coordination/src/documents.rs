@@ -69,7 +69,8 @@ pub struct ActiveNode {
 pub struct Member {
     /// The greatest incarnation that it took.
     pub incarnation: u64,
-    /// The token of the last clean stop that it came back from. A disk that offers it again is a copy.
+    /// The last clean stop of this incarnation that it came back from. A disk that offers it, or an earlier one, is a
+    /// copy.
     #[serde(default)]
     pub redeemed: Option<u64>,
 }

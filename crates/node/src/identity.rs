@@ -13,20 +13,20 @@
 //! password required      (only while Redis clients must give one)
 //! holds 9c01d2... stores/default   (each engine that lies here, with its number)
 //! births 5120            (only after a clean stop)
-//! token 3f81a9           (only after a clean stop)
+//! stop 4                 (only after a clean stop: how many the incarnation has had)
 //! checksum 5f2c...       (XXH3-64 of all lines before)
 //! ```
 //!
 //! A directory cannot know by itself that it is new under a known name, or a copy of what it once was. So the
-//! coordination service remembers of each node the greatest incarnation and the last token that it came back with:
+//! coordination service remembers of each node the greatest incarnation and the last clean stop that it came back from:
 //!
 //! | the directory | the service remembers | the node |
 //! |---|---|---|
 //! | is new | nothing | is new |
 //! | is new | anything | has lost its disk |
 //! | has an earlier incarnation | a later one | was rolled back |
-//! | has a clean stop's token | the same token | was rolled back |
-//! | has a clean stop's token | another, or none | goes on with its incarnation |
+//! | has a clean stop | this stop or a later one of its incarnation | was rolled back |
+//! | has a clean stop | an earlier one, or none | goes on with its incarnation |
 //! | has no clean stop | anything else | was ended, and takes a new incarnation |
 //!
 //! Nor does a directory tell that a part of it is gone: an engine that finds nothing begins anew. So the identity names
@@ -144,6 +144,8 @@ pub(crate) struct Identity {
     remembered: Option<Remembered>,
     incarnation: u64,
     births_used: u64,
+    /// Clean stops that the incarnation has had.
+    stops: u64,
     contents: String,
     /// Whether a later start needs a password.
     password_required: bool,
@@ -178,7 +180,8 @@ struct Remembered {
     password_required: bool,
     holds: Holds,
     births: Option<u64>,
-    token: Option<u64>,
+    /// Which clean stop of its incarnation this was; none if an earlier version stopped it.
+    stop: Option<u64>,
 }
 
 /// What the coordination service remembers of this node.
@@ -197,10 +200,10 @@ pub(crate) enum Known {
 pub(crate) enum Standing {
     /// It never was before.
     New,
-    /// After a clean stop, with the token that it redeems.
+    /// After a clean stop.
     Stopped {
-        /// To be remembered as redeemed.
-        token: Option<u64>,
+        /// Which one of its incarnation: to be remembered as redeemed.
+        stop: Option<u64>,
     },
     /// After any other end.
     Ended,
@@ -248,6 +251,7 @@ impl Identity {
             remembered,
             incarnation: 0,
             births_used: 0,
+            stops: 0,
             contents,
             password_required: false,
             holds,
@@ -299,6 +303,7 @@ impl Identity {
             Standing::Stopped { .. } => (own, births.unwrap_or(0)),
             _ => (wall.0.max(own.max(theirs) + 1), 0),
         };
+        self.stops = if let Standing::Stopped { stop: Some(stop) } = standing { stop } else { 0 };
         if standing.owns_nothing() {
             let contents = std::mem::take(&mut self.contents);
             let contents = contents.strip_suffix('/').map(str::to_owned);
@@ -375,9 +380,9 @@ impl Identity {
     }
 
     /// Remembers a clean stop: call it after all stores are closed.
-    /// `token` is a number that no other stop has.
-    pub(crate) async fn close(self, births_used: u64, token: u64) -> Result<(), IdentityError> {
-        Ok(self.write(Some((births_used, token))).await?)
+    pub(crate) async fn close(self, births_used: u64) -> Result<(), IdentityError> {
+        let stop = self.stops.saturating_add(1);
+        Ok(self.write(Some((births_used, stop))).await?)
     }
 
     async fn write(&self, stopped: Option<(u64, u64)>) -> Result<(), DiskError> {
@@ -394,8 +399,8 @@ impl Identity {
         for (name, number) in &self.holds {
             text.push_str(&format!("holds {number:016x} {name}\n"));
         }
-        if let Some((births, token)) = stopped {
-            text.push_str(&format!("births {births}\ntoken {token}\n"));
+        if let Some((births, stop)) = stopped {
+            text.push_str(&format!("births {births}\nstop {stop}\n"));
         }
         text.push_str(&format!("checksum {:016x}\n", model::Token::of(text.as_bytes()).0));
         let temporary = format!("{FILE}.new");
@@ -421,15 +426,17 @@ fn standing(remembered: Option<&Remembered>, known: Known) -> Standing {
         (None, Known::Member(_) | Known::Unavailable) => Standing::Lost,
         (None, Known::Nothing) => Standing::New,
         (Some(found), Known::Member(member)) => {
-            let spent = found.births.is_some() && found.token.is_some() && found.token == member.redeemed;
+            // Stops of one incarnation are numbered; each is come back from once.
+            let is_spent = |stop| member.redeemed.is_some_and(|redeemed| stop <= redeemed);
+            let spent = found.incarnation == member.incarnation && found.stop.is_some_and(is_spent);
             match found.births {
                 _ if found.incarnation < member.incarnation || spent => Standing::RolledBack,
-                Some(_) => Standing::Stopped { token: found.token },
+                Some(_) => Standing::Stopped { stop: found.stop },
                 None => Standing::Ended,
             }
         }
-        (Some(found), Known::Nothing) if found.births.is_some() => Standing::Stopped { token: found.token },
-        // A token that cannot be redeemed now might have been redeemed before.
+        (Some(found), Known::Nothing) if found.births.is_some() => Standing::Stopped { stop: found.stop },
+        // A stop that cannot be redeemed now might have been redeemed before.
         (Some(_), Known::Nothing | Known::Unavailable) => Standing::Ended,
     }
 }
@@ -483,7 +490,7 @@ fn parse(text: &str) -> Result<Remembered, IdentityError> {
         password_required: field("password").is_some(),
         holds: text[..body_end].lines().filter_map(held).collect(),
         births: number("births"),
-        token: number("token"),
+        stop: number("stop"),
     })
 }
 
@@ -509,7 +516,7 @@ mod tests {
             password_required: false,
             holds: Holds::new(),
             births: stopped.map(|_| 5),
-            token: stopped,
+            stop: stopped,
         })
     }
 
@@ -531,6 +538,32 @@ mod tests {
         assert_eq!(identity.holds.len(), 5000);
     }
 
+    /// An older copy once passed for the disk: only the last stop that was redeemed was known, not which came before.
+    #[tokio::test]
+    async fn a_copy_from_any_earlier_clean_stop_is_known_as_one() {
+        let disk = Arc::new(runtime::disk::simulated::SimulatedDisk::new(1));
+        let (mut known, mut copies) = (Known::Nothing, Vec::new());
+        for life in 0..4 {
+            let mut identity = Identity::open(disk.clone(), "dev", NodeId(1)).unwrap();
+            let standing = identity.settle(known, WallMillis(7), &[]);
+            let redeemed = match standing {
+                Standing::Stopped { stop } => stop,
+                other => {
+                    assert_eq!((other, life), (Standing::New, 0));
+                    None
+                }
+            };
+            known = member(identity.incarnation(), redeemed);
+            identity.begin().await.unwrap();
+            identity.close(5).await.unwrap();
+            copies.push(read(&*disk, FILE).unwrap());
+        }
+        let standings = copies.iter().map(|copy| standing(copy.as_ref(), known));
+        let own = Standing::Stopped { stop: Some(4) };
+        let expected = [Standing::RolledBack, Standing::RolledBack, Standing::RolledBack, own];
+        assert_eq!(standings.collect::<Vec<_>>(), expected);
+    }
+
     #[test]
     fn how_a_node_comes_back_follows_from_its_directory_and_what_is_remembered() {
         let cases = [
@@ -539,11 +572,13 @@ mod tests {
             (found(7, None), member(7, None), Standing::Ended),
             (found(8, None), member(7, None), Standing::Ended),
             (found(6, None), member(7, None), Standing::RolledBack),
-            (found(7, Some(9)), member(7, None), Standing::Stopped { token: Some(9) }),
-            (found(7, Some(9)), member(7, Some(4)), Standing::Stopped { token: Some(9) }),
+            (found(7, Some(9)), member(7, None), Standing::Stopped { stop: Some(9) }),
+            (found(7, Some(9)), member(7, Some(8)), Standing::Stopped { stop: Some(9) }),
             (found(7, Some(9)), member(7, Some(9)), Standing::RolledBack),
+            (found(7, Some(4)), member(7, Some(9)), Standing::RolledBack),
+            (found(8, Some(1)), member(7, Some(9)), Standing::Stopped { stop: Some(1) }),
             (found(6, Some(9)), member(7, None), Standing::RolledBack),
-            (found(7, Some(9)), Known::Nothing, Standing::Stopped { token: Some(9) }),
+            (found(7, Some(9)), Known::Nothing, Standing::Stopped { stop: Some(9) }),
             (found(7, Some(9)), Known::Unavailable, Standing::Ended),
             (found(7, None), Known::Unavailable, Standing::Ended),
         ];

@@ -473,7 +473,7 @@ impl Node {
         }
         let identity = self.identity.lock().await.take();
         if let Some(identity) = identity {
-            identity.close(self.stamper.births_used(), self.ports.entropy.next_u64()).await?;
+            identity.close(self.stamper.births_used()).await?;
         }
         Ok(())
     }

@@ -440,8 +440,8 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 if __name__ == "__main__":
-    # Installs what is missing, once, before runners that work side by side need it; with
-    # `--installed` only says where it is. The tests of crates/coordination ask so.
+    # Installs what is missing, once, before runners that work side by side need it;
+    # with `--installed` only says where it is. The tests of crates/coordination ask so.
     if sys.argv[1:] == ["--installed"] and not jar_directory().is_dir():
         sys.exit(f"there are no ZooKeeper jars in {jar_directory()}")
     print(class_path())

@@ -301,8 +301,8 @@ fn packed_files_and_other_delimiters_load_as_they_are() {
 fn a_binary_file_writes_no_control_bytes_to_the_terminal() {
     let cluster = Cluster::with(1, &[]);
     let binary = cluster.write("binary.csv", b"a\x1b[31m,b\x07\n1,2\n");
-    let said =
-        cluster.run(&["load", &binary, "--key", "id", "--value", "b"]).fails_with("there is no column");
+    let said = cluster.run(&["load", &binary, "--key", "id", "--value", "b"]);
+    said.fails_with("there is no column");
     assert!(!said.stderr.contains(['\x1b', '\x07']), "{:?}", said.stderr);
 }
 

@@ -258,7 +258,7 @@ pub(super) async fn remember_member(
     identity: &Identity,
     standing: Standing,
 ) -> Result<(), StartError> {
-    let redeemed = if let Standing::Stopped { token } = standing { token } else { None };
+    let redeemed = if let Standing::Stopped { stop } = standing { stop } else { None };
     let member = documents::Member { incarnation: identity.incarnation(), redeemed };
     match documents::write_member(coordination, id, &member).await {
         Ok(()) => Ok(()),

@@ -31,7 +31,8 @@ fn setup(seed: u64) -> Setup {
     (setup.puts, setup.deletes, setup.blind) = (600, 50, 100);
     (setup.faults, setup.harms) = (Vec::new(), 0);
     // These stories count what clients are refused, and a condition that is not met is a refusal.
-    setup.redis_clients = 0;
+    (setup.redis_clients, setup.conditional) = (0, 0);
+    (setup.walks, setup.long_values, setup.crowded) = (0, 0, None);
     setup
 }
 

@@ -80,7 +80,7 @@ impl Columns {
                     .iter()
                     .position(|known| known.strip_prefix(b"\xef\xbb\xbf").unwrap_or(known) == name.as_bytes())
                     .ok_or_else(|| {
-                        let known: Vec<_> = header.iter().map(|column| shown(column)).collect();
+                        let known: Vec<_> = header.iter().map(shown).collect();
                         let known: String = known.join(", ").chars().take(COLUMNS_SHOWN_MAX).collect();
                         format!("there is no column {name:?}; the columns are {known}{}", hint(header)).into()
                     }),
