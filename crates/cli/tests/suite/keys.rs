@@ -115,10 +115,10 @@ fn route_status_and_doctor_describe_the_cluster() {
 fn a_command_says_so_when_no_node_answers() {
     let mut cluster = Cluster::start();
     cluster.stop();
-    cluster.run(&["get", "a"]).fails_with("If they are right, start the cluster again");
+    cluster.run(&["get", "a"]).fails_with("If none runs, start the cluster again");
     cluster
         .run(&["load", "-", "--format", "tsv", "--key", "1", "--value", "2"])
-        .fails_with("If they are right, start the cluster again");
+        .fails_with("If none runs, start the cluster again");
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn a_command_about_all_nodes_says_of_one_that_is_away_that_it_is_and_not_that_al
             ),
             "{refused}"
         );
-        assert!(refused.contains("how to start the nodes, run `tontine doctor`"), "{refused}");
+        assert!(refused.contains("to see how to start them, run `tontine doctor`"), "{refused}");
         let failed = cluster.run(&["get", &format!("k{n}")]).exits(2).stderr;
         assert!(failed.contains("too few replicas can answer: 2 are required (n"), "{failed}");
     }
