@@ -12,8 +12,8 @@ use node::engines::Engines;
 use parking_lot::Mutex;
 use runtime::BoxFuture;
 use storage::{
-    Change, Commit, Durable, EngineStats, MemoryEngine, Met, Remains, RepairableEngine, Room, ScanCursor,
-    ScanLimit, ScanPage, StorageEngine, StorageError,
+    Change, Commit, Durable, MemoryEngine, Met, Remains, RepairableEngine, ScanCursor, ScanLimit, ScanPage,
+    StorageEngine, StorageError,
 };
 
 use crate::dice::Dice;
@@ -104,6 +104,8 @@ impl PlantedEngine {
 }
 
 impl StorageEngine for PlantedEngine {
+    storage::forward_engine!(inner: acknowledges_at_once, room, sync, position, partitions, drop_partition, stats, close);
+
     fn get(&self, partition: PartitionId, token: Token, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
         if self.plant == Plant::StaleEngine
             && let Some(before) = self.before.lock().get(key)
@@ -178,20 +180,8 @@ impl StorageEngine for PlantedEngine {
         Ok(commit)
     }
 
-    fn acknowledges_at_once(&self) -> bool {
-        self.inner.acknowledges_at_once()
-    }
-
     fn repairable(&self) -> Option<&dyn RepairableEngine> {
         self.inner.repairable().filter(|_| self.plant != Plant::UnrepairableEngine)
-    }
-
-    fn room(&self) -> Result<Room, StorageError> {
-        self.inner.room()
-    }
-
-    fn sync(&self) -> BoxFuture<'static, Result<(), StorageError>> {
-        self.inner.sync()
     }
 
     fn durable(&self, commit: Commit) -> Durable {
@@ -202,10 +192,6 @@ impl StorageEngine for PlantedEngine {
             Plant::AcksOneBehind => self.inner.durable(std::mem::replace(&mut *self.commit.lock(), commit)),
             _ => self.inner.durable(commit),
         }
-    }
-
-    fn position(&self) -> Commit {
-        self.inner.position()
     }
 
     fn scan(
@@ -246,22 +232,6 @@ impl StorageEngine for PlantedEngine {
             return Ok(Vec::new());
         }
         self.inner.find(partition, token, fingerprint)
-    }
-
-    fn partitions(&self) -> Vec<(PartitionId, u64)> {
-        self.inner.partitions()
-    }
-
-    fn drop_partition(&self, partition: PartitionId) -> Result<(), StorageError> {
-        self.inner.drop_partition(partition)
-    }
-
-    fn stats(&self) -> EngineStats {
-        self.inner.stats()
-    }
-
-    fn close(&self) -> BoxFuture<'static, Result<(), StorageError>> {
-        self.inner.close()
     }
 }
 

@@ -6,7 +6,6 @@
 //! Must never: change what an engine does.
 
 use std::collections::BTreeMap;
-use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -14,10 +13,7 @@ use model::{Dot, Moment, NodeId, PartitionId, Timestamp, Token, Value, VersionSe
 use node::engines::Engines;
 use parking_lot::Mutex;
 use runtime::BoxFuture;
-use storage::{
-    Change, Commit, Durable, EngineStats, Met, Remains, RepairableEngine, Room, ScanCursor, ScanLimit,
-    ScanPage, StorageEngine, StorageError,
-};
+use storage::{Change, Commit, Remains, StorageEngine, StorageError};
 
 use crate::copies::{self, HINTS};
 use crate::executor::Executor;
@@ -195,19 +191,7 @@ impl WitnessedEngine {
 }
 
 impl StorageEngine for WitnessedEngine {
-    fn get(&self, partition: PartitionId, token: Token, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
-        self.inner.get(partition, token, key)
-    }
-
-    fn read(
-        &self,
-        partition: PartitionId,
-        token: Token,
-        key: &[u8],
-        visit: &mut dyn FnMut(&Bytes),
-    ) -> Result<bool, StorageError> {
-        self.inner.read(partition, token, key, visit)
-    }
+    storage::forward_engine!(inner: get, read, acknowledges_at_once, repairable, room, durable, sync, position, scan, walk, find, partitions, drop_partition, stats, close);
 
     fn update<'a>(
         &self,
@@ -231,72 +215,5 @@ impl StorageEngine for WitnessedEngine {
             self.saw(partition, key, record);
         }
         Ok(commit)
-    }
-
-    fn acknowledges_at_once(&self) -> bool {
-        self.inner.acknowledges_at_once()
-    }
-
-    fn repairable(&self) -> Option<&dyn RepairableEngine> {
-        self.inner.repairable()
-    }
-
-    fn room(&self) -> Result<Room, StorageError> {
-        self.inner.room()
-    }
-
-    fn durable(&self, commit: Commit) -> Durable {
-        self.inner.durable(commit)
-    }
-
-    fn sync(&self) -> BoxFuture<'static, Result<(), StorageError>> {
-        self.inner.sync()
-    }
-
-    fn position(&self) -> Commit {
-        self.inner.position()
-    }
-
-    fn scan(
-        &self,
-        partition: PartitionId,
-        after: Option<&ScanCursor>,
-        limit: ScanLimit,
-    ) -> Result<ScanPage, StorageError> {
-        self.inner.scan(partition, after, limit)
-    }
-
-    fn walk(
-        &self,
-        partition: PartitionId,
-        tokens: RangeInclusive<Token>,
-        visit: &mut dyn FnMut(Token, Met<'_>) -> ControlFlow<()>,
-    ) -> Result<(), StorageError> {
-        self.inner.walk(partition, tokens, visit)
-    }
-
-    fn find(
-        &self,
-        partition: PartitionId,
-        token: Token,
-        fingerprint: u32,
-    ) -> Result<Vec<(Bytes, Bytes)>, StorageError> {
-        self.inner.find(partition, token, fingerprint)
-    }
-
-    fn partitions(&self) -> Vec<(PartitionId, u64)> {
-        self.inner.partitions()
-    }
-
-    fn drop_partition(&self, partition: PartitionId) -> Result<(), StorageError> {
-        self.inner.drop_partition(partition)
-    }
-
-    fn stats(&self) -> EngineStats {
-        self.inner.stats()
-    }
-
-    fn close(&self) -> BoxFuture<'static, Result<(), StorageError>> {
-        self.inner.close()
     }
 }

@@ -7,6 +7,7 @@
 
 mod engine;
 mod error;
+mod forward;
 mod hash;
 mod log;
 mod memory;

@@ -2,16 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::Shared;
-use model::{PartitionId, Token};
 use runtime::disk::simulated::SimulatedDisk;
 use runtime::{BoxFuture, Disk, DiskError, File, FileStat};
-use storage::{
-    Change, Commit, Durability, Durable, EngineStats, LogEngine, ScanCursor, ScanLimit, ScanPage,
-    StorageEngine, StorageError,
-};
+use storage::{Commit, Durability, Durable, LogEngine, StorageEngine, StorageError};
 
 use crate::concurrent::Concurrent;
 use crate::crash::Harness;
@@ -33,26 +28,10 @@ enum Answer {
 struct Planted(Arc<LogEngine>, Answer);
 
 impl StorageEngine for Planted {
-    fn get(&self, partition: PartitionId, token: Token, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
-        self.0.get(partition, token, key)
-    }
-
-    fn update<'a>(
-        &self,
-        partition: PartitionId,
-        token: Token,
-        key: &[u8],
-        change: &mut dyn FnMut(Option<&Bytes>) -> Change<'a>,
-    ) -> Result<Option<Commit>, StorageError> {
-        self.0.update(partition, token, key, change)
-    }
+    storage::forward_engine!(0: get, update, sync, position, scan, walk, find, partitions, drop_partition, stats, close);
 
     fn acknowledges_at_once(&self) -> bool {
         matches!(self.1, Answer::Hasty)
-    }
-
-    fn sync(&self) -> BoxFuture<'static, Result<(), StorageError>> {
-        self.0.sync()
     }
 
     fn durable(&self, commit: Commit) -> Durable {
@@ -71,53 +50,6 @@ impl StorageEngine for Planted {
             Durable::Already => Durable::Already,
             Durable::Waits(sync) => Durable::Waits(Box::pin(under_way.insert(sync.shared()).clone())),
         }
-    }
-
-    fn position(&self) -> Commit {
-        self.0.position()
-    }
-
-    fn scan(
-        &self,
-        partition: PartitionId,
-        after: Option<&ScanCursor>,
-        limit: ScanLimit,
-    ) -> Result<ScanPage, StorageError> {
-        self.0.scan(partition, after, limit)
-    }
-
-    fn walk(
-        &self,
-        partition: PartitionId,
-        tokens: std::ops::RangeInclusive<Token>,
-        visit: &mut dyn FnMut(Token, storage::Met<'_>) -> std::ops::ControlFlow<()>,
-    ) -> Result<(), StorageError> {
-        self.0.walk(partition, tokens, visit)
-    }
-
-    fn find(
-        &self,
-        partition: PartitionId,
-        token: Token,
-        fingerprint: u32,
-    ) -> Result<Vec<(Bytes, Bytes)>, StorageError> {
-        self.0.find(partition, token, fingerprint)
-    }
-
-    fn partitions(&self) -> Vec<(PartitionId, u64)> {
-        self.0.partitions()
-    }
-
-    fn drop_partition(&self, partition: PartitionId) -> Result<(), StorageError> {
-        self.0.drop_partition(partition)
-    }
-
-    fn stats(&self) -> EngineStats {
-        self.0.stats()
-    }
-
-    fn close(&self) -> BoxFuture<'static, Result<(), StorageError>> {
-        self.0.close()
     }
 }
 

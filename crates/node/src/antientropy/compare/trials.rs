@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use model::{Consistency, Moment, NodeId, Store, StoreName, Value, WallMillis, Zone};
 use runtime::{BoxFuture, Clock};
-use storage::{
-    Change, Commit, Durable, EngineStats, MemoryEngine, ScanCursor, ScanLimit, ScanPage, StorageEngine,
-};
+use storage::{MemoryEngine, StorageEngine};
 use wire::messages::Condition;
 
 use super::*;
@@ -152,6 +150,8 @@ impl Busy {
 }
 
 impl StorageEngine for Busy {
+    storage::forward_engine!(engine: get, update, acknowledges_at_once, durable, sync, position, scan, find, partitions, drop_partition, stats, close);
+
     fn walk(
         &self,
         partition: PartitionId,
@@ -160,70 +160,6 @@ impl StorageEngine for Busy {
     ) -> Result<(), StorageError> {
         self.write(&tokens);
         self.engine.walk(partition, tokens, visit)
-    }
-
-    fn get(&self, partition: PartitionId, token: Token, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
-        self.engine.get(partition, token, key)
-    }
-
-    fn update<'a>(
-        &self,
-        partition: PartitionId,
-        token: Token,
-        key: &[u8],
-        change: &mut dyn FnMut(Option<&Bytes>) -> Change<'a>,
-    ) -> Result<Option<Commit>, StorageError> {
-        self.engine.update(partition, token, key, change)
-    }
-
-    fn acknowledges_at_once(&self) -> bool {
-        true
-    }
-
-    fn durable(&self, commit: Commit) -> Durable {
-        self.engine.durable(commit)
-    }
-
-    fn sync(&self) -> BoxFuture<'static, Result<(), StorageError>> {
-        self.engine.sync()
-    }
-
-    fn position(&self) -> Commit {
-        self.engine.position()
-    }
-
-    fn scan(
-        &self,
-        partition: PartitionId,
-        after: Option<&ScanCursor>,
-        limit: ScanLimit,
-    ) -> Result<ScanPage, StorageError> {
-        self.engine.scan(partition, after, limit)
-    }
-
-    fn find(
-        &self,
-        partition: PartitionId,
-        token: Token,
-        fingerprint: u32,
-    ) -> Result<Vec<(Bytes, Bytes)>, StorageError> {
-        self.engine.find(partition, token, fingerprint)
-    }
-
-    fn partitions(&self) -> Vec<(PartitionId, u64)> {
-        self.engine.partitions()
-    }
-
-    fn drop_partition(&self, partition: PartitionId) -> Result<(), StorageError> {
-        self.engine.drop_partition(partition)
-    }
-
-    fn stats(&self) -> EngineStats {
-        self.engine.stats()
-    }
-
-    fn close(&self) -> BoxFuture<'static, Result<(), StorageError>> {
-        self.engine.close()
     }
 }
 

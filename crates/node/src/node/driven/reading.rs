@@ -11,10 +11,7 @@ use bytes::Bytes;
 use model::{Epoch, Generation, NodeId, PartitionId, Token};
 use parking_lot::Mutex;
 use runtime::BoxFuture;
-use storage::{
-    Change, Commit, Durable, EngineStats, MemoryEngine, Met, Remains, ScanCursor, ScanLimit, ScanPage,
-    StorageEngine, StorageError,
-};
+use storage::{MemoryEngine, Met, Remains, ScanCursor, ScanLimit, ScanPage, StorageEngine, StorageError};
 use wire::error::ErrorCode;
 use wire::messages::{
     Merged, RecordsGet, RecordsPage, ReplicaGet, ReplicaMerged, Request, Response, StoreRef,
@@ -63,6 +60,8 @@ impl RisingEngine {
 }
 
 impl StorageEngine for RisingEngine {
+    storage::forward_engine!(engine: update, acknowledges_at_once, durable, sync, position, find, partitions, drop_partition, stats, close);
+
     fn get(&self, partition: PartitionId, token: Token, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
         let found = self.engine.get(partition, token, key);
         self.rise();
@@ -89,57 +88,6 @@ impl StorageEngine for RisingEngine {
         let page = self.engine.scan(partition, after, limit);
         self.rise();
         page
-    }
-
-    fn update<'a>(
-        &self,
-        partition: PartitionId,
-        token: Token,
-        key: &[u8],
-        change: &mut dyn FnMut(Option<&Bytes>) -> Change<'a>,
-    ) -> Result<Option<Commit>, StorageError> {
-        self.engine.update(partition, token, key, change)
-    }
-
-    fn acknowledges_at_once(&self) -> bool {
-        true
-    }
-
-    fn durable(&self, commit: Commit) -> Durable {
-        self.engine.durable(commit)
-    }
-
-    fn sync(&self) -> BoxFuture<'static, Result<(), StorageError>> {
-        self.engine.sync()
-    }
-
-    fn position(&self) -> Commit {
-        self.engine.position()
-    }
-
-    fn find(
-        &self,
-        partition: PartitionId,
-        token: Token,
-        fingerprint: u32,
-    ) -> Result<Vec<(Bytes, Bytes)>, StorageError> {
-        self.engine.find(partition, token, fingerprint)
-    }
-
-    fn partitions(&self) -> Vec<(PartitionId, u64)> {
-        self.engine.partitions()
-    }
-
-    fn drop_partition(&self, partition: PartitionId) -> Result<(), StorageError> {
-        self.engine.drop_partition(partition)
-    }
-
-    fn stats(&self) -> EngineStats {
-        self.engine.stats()
-    }
-
-    fn close(&self) -> BoxFuture<'static, Result<(), StorageError>> {
-        self.engine.close()
     }
 }
 
