@@ -24,6 +24,9 @@ use crate::plant::Plant;
 /// Pause before a client that could not connect tries again.
 const CONNECT_AGAIN: Duration = Duration::from_millis(100);
 
+/// How long a healed cluster has to answer a get of any one key.
+const KEY_RECOVERY: Duration = Duration::from_secs(10);
+
 /// Most keys of a request of many, and records of a page of a walk: several requests for a partition.
 pub const MANY_MAX: u64 = 12;
 
@@ -73,12 +76,14 @@ impl Worker {
     /// Reads every key until it is answered, as the last word of a run.
     ///
     /// # Errors
-    /// Names a key that could not be read before `end`.
+    /// Names a key that could not be read before `end`, nor within [`KEY_RECOVERY`]: where keys are many and frames are
+    /// lost, reading all of them takes longer than a cluster needs to stand.
     pub async fn read_all(mut self, end: Moment) -> Result<(), String> {
         let client = self.connect().await;
         for &store in self.world.clone().stores() {
             let handle = client.store(store).expect("the cluster has the store");
             for number in 0..self.world.setup.keys {
+                let end = end.max(self.ports.clock.now().after(KEY_RECOVERY));
                 while !self.get(&handle, store, key(number)).await {
                     if self.ports.clock.now() > end {
                         return Err(format!("{store}/k{number} cannot be read after healing"));
