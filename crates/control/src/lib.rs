@@ -6,3 +6,4 @@
 //! touches `node` or `storage`.
 
 pub mod bootstrap;
+pub mod headmaster;

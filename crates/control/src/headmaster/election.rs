@@ -1,0 +1,174 @@
+//! Who is headmaster: ephemeral sequential documents, each candidate watching the one before it.
+//!
+//! The recipe is ZooKeeper's own for leader election (paper `000_…`, 4.1 and 4.3.1 use it). A candidate whose document
+//! comes first holds the office; every other one watches its predecessor only, so that an end wakes one process.
+//!
+//! An office is no lock. A headmaster that was paused goes on for a moment after its session has ended, while its
+//! successor works already. What fences it is that it publishes under compare-and-set: a document is accepted only as
+//! the successor of the one that it was computed from ([`coordination::documents::publish_cluster`]).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use coordination::documents::{create_parents, headmaster_path};
+use coordination::{CoordinationError, CoordinationService, CreateMode, DocumentPath, Expected};
+use serde::{Deserialize, Serialize};
+
+/// What the name of every candidate's document begins with; the service appends its number.
+const NAME: &str = "candidate-";
+
+/// A candidate as it describes itself, for people who look at the documents.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// Which process on which machine it is.
+    pub process: String,
+}
+
+/// A candidate that stands for the office, for as long as its session lives.
+pub struct Candidacy {
+    service: Arc<dyn CoordinationService>,
+    /// Its document. In doubt a session has two: then this is the first of them.
+    path: DocumentPath,
+}
+
+/// Why a candidate is not elected, nor will be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ElectionError {
+    /// Its document was deleted while its session lives.
+    #[error("document {path} of this headmaster was deleted: it stands for the office no more")]
+    Removed {
+        /// The document.
+        path: DocumentPath,
+    },
+    /// The service refused.
+    #[error(transparent)]
+    Coordination(#[from] CoordinationError),
+}
+
+/// Stands for the office. A session that does already gets the candidacy that it has.
+///
+/// # Errors
+/// As [`CoordinationService::create`]. After [`CoordinationError::Indeterminate`] the session may stand already: call
+/// again.
+pub async fn stand(
+    service: Arc<dyn CoordinationService>,
+    candidate: &Candidate,
+) -> Result<Candidacy, CoordinationError> {
+    let path = headmaster_path().child(NAME).expect("the name is short");
+    create_parents(&*service, &path).await?;
+    if let Some(path) = own_first(&*service).await? {
+        return Ok(Candidacy { service, path });
+    }
+    let data = Bytes::from(serde_json::to_vec(candidate).expect("a candidate is plain text"));
+    let path = service.create(&path, data, CreateMode::EphemeralSequential).await?;
+    Ok(Candidacy { service, path })
+}
+
+/// The session's first document among the candidates'.
+async fn own_first(service: &dyn CoordinationService) -> Result<Option<DocumentPath>, CoordinationError> {
+    for path in candidates(service).await? {
+        match service.get(&path).await {
+            Ok(document) if document.stat.owner == Some(service.session()) => return Ok(Some(path)),
+            Ok(_) | Err(CoordinationError::NoNode { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+/// All candidates' documents, the first one first: names of one prefix sort by their numbers.
+async fn candidates(service: &dyn CoordinationService) -> Result<Vec<DocumentPath>, CoordinationError> {
+    let parent = headmaster_path();
+    let names = service.children(&parent).await?;
+    let ours = names.iter().filter(|name| name.starts_with(NAME));
+    Ok(ours.filter_map(|name| parent.child(name).ok()).collect())
+}
+
+impl Candidacy {
+    /// Waits until the office is this candidate's. Cancel safe.
+    ///
+    /// # Errors
+    /// [`ElectionError::Removed`] when its document is gone; what the service refuses, after which the call may be
+    /// repeated, but for [`CoordinationError::SessionLost`].
+    pub async fn elected(&self) -> Result<(), ElectionError> {
+        loop {
+            let all = candidates(&*self.service).await?;
+            let Some(position) = all.iter().position(|path| *path == self.path) else {
+                return Err(ElectionError::Removed { path: self.path.clone() });
+            };
+            let Some(predecessor) = position.checked_sub(1).map(|before| &all[before]) else {
+                return Ok(());
+            };
+            let (document, watch) = self.service.get_and_watch(predecessor).await?;
+            if document.is_some() {
+                watch.fired().await?;
+            }
+        }
+    }
+
+    /// Waits until the office is lost: the session has ended, or the document is gone. Cancel safe.
+    ///
+    /// # Errors
+    /// What the service refuses; the office may be held still, so the call may be repeated.
+    pub async fn ended(&self) -> Result<(), CoordinationError> {
+        loop {
+            let watched = match self.service.get_and_watch(&self.path).await {
+                Ok((None, _)) | Err(CoordinationError::SessionLost) => return Ok(()),
+                Ok((Some(document), _)) if document.stat.owner != Some(self.service.session()) => {
+                    return Ok(());
+                }
+                Ok((Some(_), watch)) => watch.fired().await,
+                Err(error) => return Err(error),
+            };
+            match watched {
+                Ok(_) => {}
+                Err(CoordinationError::SessionLost) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Gives up the candidacy, and with it the office, while the session goes on.
+    ///
+    /// # Errors
+    /// As [`CoordinationService::delete`]; after [`CoordinationError::Indeterminate`] call again.
+    pub async fn resign(&self) -> Result<(), CoordinationError> {
+        while let Some(path) = own_first(&*self.service).await? {
+            match self.service.delete(&path, Expected::Any).await {
+                Ok(()) | Err(CoordinationError::NoNode { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Its document.
+    pub fn path(&self) -> &DocumentPath {
+        &self.path
+    }
+}
+
+/// Who holds the office now, as it describes itself, and by which document; `None` when nobody does.
+///
+/// # Errors
+/// What the service refuses.
+pub async fn holder(
+    service: &dyn CoordinationService,
+) -> Result<Option<(DocumentPath, Candidate)>, CoordinationError> {
+    let all = match candidates(service).await {
+        Err(CoordinationError::NoNode { .. }) => return Ok(None),
+        all => all?,
+    };
+    for path in all {
+        match service.get(&path).await {
+            Ok(document) => {
+                let candidate = serde_json::from_slice(&document.data).unwrap_or_default();
+                return Ok(Some((path, candidate)));
+            }
+            Err(CoordinationError::NoNode { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,9 @@
+//! The headmaster: the one process that changes a cluster's shared documents.
+//!
+//! Several processes may stand for the office; one holds it ([`election`]). It listens nowhere: it has a session with
+//! the coordination service and a client. Without one, data flows and only changes wait (D6).
+//!
+//! **Architecture Invariant:** nothing of the office lives in memory alone. A successor computes what to do next from
+//! the documents and the facts, so that the end of a headmaster is the end of nothing.
+
+pub mod election;

@@ -1,0 +1,5 @@
+//! The control plane over the coordination service in memory.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod election;
