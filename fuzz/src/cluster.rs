@@ -13,7 +13,10 @@ pub fn check(input: &[u8]) {
             let (partition, preference) = cluster.route(store, Token(token));
             let replicas = preference.replicas();
             assert!(replicas.len() <= usize::from(store.consistency.replicas));
-            assert!(replicas.iter().all(|node| partition.nodes.contains(node)));
+            assert!(replicas.iter().all(|node| partition.reading().contains(node)));
+            let joint = partition.also_written().unwrap_or(partition.reading());
+            let lists = |node| partition.reading().contains(node) || joint.contains(node);
+            assert!(preference.writers().iter().all(lists));
         }
     }
     let again = serde_json::to_vec(&cluster).expect("what was read can be written");

@@ -74,8 +74,7 @@ mod tests {
     use super::*;
 
     fn said(replicas: u8, events: &[Event]) -> Option<String> {
-        let node =
-            |id| Node { id: NodeId(id), zone: Zone("a".to_owned()), native: format!("h:{id}"), resp: None };
+        let node = |id| Node::new(NodeId(id), Zone("a".to_owned()), format!("h:{id}"), None);
         let consistency = Consistency { replicas, reads_required: 1, writes_required: 1 };
         let cluster = Blueprint::new("dev", [1, 2, 3].map(node).to_vec(), consistency).unwrap().cluster();
         line(NodeId(2), Path::new("d/node-2"), &cluster, events)

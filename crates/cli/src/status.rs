@@ -118,7 +118,7 @@ async fn states(client: &Client, nodes: &[NodeStatus]) -> Vec<String> {
 }
 
 fn node_json(status: &NodeStatus, state: &str) -> Json {
-    let Node { id, zone, native, resp } = &status.node;
+    let Node { id, zone, native, resp, .. } = &status.node;
     let (answers, answer, error) = match &status.answer {
         Ok(answer) => (true, Some(answer), None),
         Err(error) => (false, None, Some(error.to_string())),

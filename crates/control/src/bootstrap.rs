@@ -2,8 +2,8 @@
 
 use coordination::CoordinationService;
 use coordination::documents::{self, PublishError};
-use model::limits::PARTITIONS_DEFAULT;
-use model::{Cluster, Consistency, Generation, Node, Resolver, Ring, Store, StoreError, StoreName};
+use model::limits::{FALLBACKS_LISTED, PARTITIONS_DEFAULT};
+use model::{Cluster, Consistency, Node, Resolver, Ring, Store, StoreError, StoreName};
 
 /// What a new cluster shall be.
 #[derive(Clone, Debug)]
@@ -39,14 +39,9 @@ impl Blueprint {
         let mut stores = self.stores.clone();
         stores.sort_by(|a, b| a.name.cmp(&b.name));
         let members: Vec<_> = nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
-        Cluster {
-            name: self.name.clone(),
-            generation: Generation(1),
-            generation_accepted_min: Generation(1),
-            ring: Ring::equal_slices(self.partitions, &members),
-            nodes,
-            stores,
-        }
+        let replicas = stores.iter().map(|store| usize::from(store.consistency.replicas)).max().unwrap_or(1);
+        let ring = Ring::equal_slices_listing(self.partitions, &members, replicas + FALLBACKS_LISTED);
+        Cluster::new(self.name.clone(), nodes, ring, stores)
     }
 }
 

@@ -1,12 +1,18 @@
 //! The cluster as its agreed documents describe it at one generation.
 
+mod check;
+mod document;
+
 use serde::{Deserialize, Serialize};
 
+use crate::Unknown;
 use crate::key::Token;
 use crate::node::{Node, NodeId};
 use crate::ring::{Partition, Ring};
-use crate::routing::PreferenceList;
+use crate::routing::{PreferenceList, replicas_to_come};
 use crate::store::{FallbackOrder, Store, StoreName};
+
+pub use check::ClusterError;
 
 /// Number of an agreed document: it only grows, and the older one always loses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -14,23 +20,59 @@ use crate::store::{FallbackOrder, Store, StoreName};
 pub struct Generation(pub u64);
 
 /// Everything a client or a node needs to route: nodes, ring and stores of one generation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
     /// The cluster's name; nodes of another cluster are refused.
     pub name: String,
     /// Generation of this document.
     pub generation: Generation,
-    /// Requests formed under an older generation than this are refused and handed the newer document (D5).
+    /// Requests formed under an older generation than this are refused and handed the newer document (D5), whatever
+    /// their partition.
     pub generation_accepted_min: Generation,
+    /// The generation in which the set of nodes changed last; what depends on no more than that set goes by it. `None`
+    /// in documents that do not say so: see [`Cluster::nodes_since`].
+    pub nodes_changed: Option<Generation>,
     /// All nodes, sorted by id.
     pub nodes: Vec<Node>,
     /// Who owns which partition.
     pub ring: Ring,
     /// All stores, sorted by name.
     pub stores: Vec<Store>,
+    /// Fields of a later program.
+    pub unknown: Unknown,
 }
 
 impl Cluster {
+    /// A cluster as it is first published: of generation 1.
+    pub fn new(name: impl Into<String>, nodes: Vec<Node>, ring: Ring, stores: Vec<Store>) -> Self {
+        Cluster {
+            name: name.into(),
+            generation: Generation(1),
+            generation_accepted_min: Generation(1),
+            nodes_changed: Some(Generation(1)),
+            nodes,
+            ring,
+            stores,
+            unknown: Unknown::new(),
+        }
+    }
+
+    /// Since which generation the cluster has had the same nodes, as far as the document tells: every document that
+    /// does not say so may have changed them.
+    pub fn nodes_since(&self) -> Generation {
+        self.nodes_changed.unwrap_or(self.generation)
+    }
+
+    /// Requests for this partition that were formed under an older generation are refused.
+    pub fn accepted_since(&self, partition: &Partition) -> Generation {
+        partition.since.max(self.generation_accepted_min)
+    }
+
+    /// N of the store that has most replicas.
+    pub fn replicas_max(&self) -> usize {
+        self.stores.iter().map(|store| usize::from(store.consistency.replicas)).max().unwrap_or(1)
+    }
+
     /// The store with this name.
     pub fn store(&self, name: &str) -> Option<&Store> {
         self.stores.iter().find(|store| store.name.as_str() == name)
@@ -51,8 +93,14 @@ impl Cluster {
         let partition = self.ring.partition(token);
         let list = match store.fallbacks {
             FallbackOrder::Consistent => PreferenceList::of(store, partition),
-            FallbackOrder::Any => PreferenceList::of(store, partition).spread(&self.nodes, token),
-            FallbackOrder::Proximity => PreferenceList::of(store, partition).by_zone(&self.nodes),
+            FallbackOrder::Any => {
+                let entering = replicas_to_come(store, partition).unwrap_or_default();
+                PreferenceList::of(store, partition).spread(&self.nodes, entering, token)
+            }
+            FallbackOrder::Proximity => {
+                let entering = replicas_to_come(store, partition).unwrap_or_default();
+                PreferenceList::of(store, partition).by_zone(&self.nodes, entering)
+            }
         };
         (partition, list)
     }

@@ -16,12 +16,15 @@ pub mod store;
 pub mod timestamp;
 pub mod versions;
 
-pub use cluster::{Cluster, Generation};
+pub use cluster::{Cluster, ClusterError, Generation};
 pub use epoch::Epoch;
 pub use key::{Key, KeyError, Token};
-pub use node::{Node, NodeId, Zone};
-pub use ring::{Partition, PartitionId, Ring, RingError};
-pub use routing::PreferenceList;
+pub use node::{Node, NodeId, Role, Weight, WeightError, Zone};
+pub use ring::{Coming, Partition, PartitionId, Ring, RingError, Step};
+pub use routing::{PreferenceList, Sets};
 pub use store::{Consistency, FallbackOrder, Reads, Resolver, Store, StoreError, StoreName};
 pub use timestamp::{Moment, Timestamp, WallMillis};
 pub use versions::{Actor, Context, Dot, Value, Vector, Version, VersionSet};
+
+/// Fields of a document that this program does not know: a later one wrote them, and they survive a rewrite.
+pub type Unknown = std::collections::BTreeMap<String, serde_json::Value>;

@@ -28,3 +28,10 @@ pub const PARTITIONS_MAX: usize = 1 << 20;
 
 /// Partitions of a new hash ring, unless asked otherwise.
 pub const PARTITIONS_DEFAULT: usize = 1024;
+
+/// Most nodes of one cluster.
+pub const NODES_MAX: usize = 4096;
+
+/// Nodes that a partition lists behind its replicas, as fallbacks: enough for several failures at a time, and few, so
+/// that the cluster document stays small.
+pub const FALLBACKS_LISTED: usize = 3;

@@ -3,6 +3,9 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::Unknown;
 
 /// One storage process. Given once, never reused for another data directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -26,6 +29,73 @@ impl fmt::Display for Zone {
     }
 }
 
+/// How much of the data a node shall carry, compared with others: one of weight 200 carries twice what one of weight
+/// 100 does. Never 0: a node that shall carry nothing is [`Role::Leaving`] or [`Role::Standby`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+pub struct Weight(u32);
+
+/// Why a number is no weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a node's weight is 1 to {}, got {given} (100 is an ordinary node)", Weight::MAX.0)]
+pub struct WeightError {
+    /// The number as given.
+    pub given: u32,
+}
+
+impl Weight {
+    /// The largest: shares of small nodes beside it still round to whole partitions.
+    pub const MAX: Weight = Weight(100_000);
+
+    /// Checks the bounds.
+    pub fn new(weight: u32) -> Result<Self, WeightError> {
+        if (1..=Self::MAX.0).contains(&weight) {
+            Ok(Weight(weight))
+        } else {
+            Err(WeightError { given: weight })
+        }
+    }
+
+    /// The number.
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl Default for Weight {
+    /// An ordinary node: 100.
+    fn default() -> Self {
+        Weight(100)
+    }
+}
+
+impl TryFrom<u32> for Weight {
+    type Error = WeightError;
+    fn try_from(weight: u32) -> Result<Self, WeightError> {
+        Weight::new(weight)
+    }
+}
+
+impl From<Weight> for u32 {
+    fn from(weight: Weight) -> u32 {
+        weight.0
+    }
+}
+
+/// What the cluster wants of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// It holds its share of the data.
+    #[default]
+    Serving,
+    /// It gives away what it holds, takes nothing new, and is removed when it holds nothing.
+    Leaving,
+    /// It is a member without data: it takes part in collection rounds, may hold hints, and is given a share when an
+    /// operator says so.
+    Standby,
+}
+
 /// What everybody knows about one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
@@ -37,4 +107,25 @@ pub struct Node {
     pub native: String,
     /// `host:port` of the RESP front door, if it has one.
     pub resp: Option<String>,
+    /// Its share of the data, compared with others. Default: 100.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub weight: Weight,
+    /// What the cluster wants of it. Default: [`Role::Serving`].
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub role: Role,
+    /// Fields of a later program.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+impl Node {
+    /// An ordinary node: weight 100, serving.
+    pub fn new(id: NodeId, zone: Zone, native: impl Into<String>, resp: Option<String>) -> Self {
+        let (weight, role, unknown) = Default::default();
+        Node { id, zone, native: native.into(), resp, weight, role, unknown }
+    }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }

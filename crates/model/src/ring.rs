@@ -2,12 +2,28 @@
 //!
 //! One structure serves equal slices, golden-ratio slices and live splits: nothing may assume that slices are equal,
 //! that partition ids are positions, or that their number is fixed.
+//!
+//! A partition that moves says so itself: it has a list to come, with the step at which it is. Nodes and clients act on
+//! what the document says and on nothing else. Why four steps suffice: `docs/design/rebalance.md`.
+//!
+//! ```text
+//!   step          gets ask      writes need W of      those that enter
+//!   (settled)     nodes         nodes
+//!   copying       nodes         nodes                 bring the partition in
+//!   joint         nodes         nodes and coming      compare once more
+//!   reading-new   coming        nodes and coming
+//!   (settled)     what was coming is `nodes` now
+//! ```
+
+mod document;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::Unknown;
+use crate::cluster::Generation;
 use crate::key::Token;
 use crate::limits::PARTITIONS_MAX;
 use crate::node::NodeId;
@@ -24,7 +40,7 @@ impl fmt::Display for PartitionId {
 }
 
 /// One partition: tokens from `start` up to the next partition's start.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
     /// Its id.
     pub id: PartitionId,
@@ -32,15 +48,93 @@ pub struct Partition {
     pub start: u64,
     /// Nodes in order of preference: the first N hold the replicas of a store with factor N, the rest are fallbacks.
     pub nodes: Vec<NodeId>,
+    /// Requests for it that were formed under an older generation are refused. Never above the document's generation.
+    pub since: Generation,
+    /// Where it moves to, while it does.
+    pub coming: Option<Coming>,
+    /// Fields of a later program.
+    pub unknown: Unknown,
+}
+
+/// The list that a partition moves to, and how far it has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Coming {
+    /// How far.
+    pub step: Step,
+    /// The list that becomes [`Partition::nodes`].
+    pub nodes: Vec<NodeId>,
+    /// Fields of a later program.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+/// How far a partition has come on its way to other nodes; one that is settled has no list to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Step {
+    /// Requests go to the old nodes alone; those that enter bring the partition in.
+    Copying,
+    /// Writes need both; reads ask the old. Those that enter compare once more.
+    Joint,
+    /// Writes need both; reads ask the new.
+    ReadingNew,
+}
+
+impl Step {
+    /// Whether writes need the new nodes, too.
+    pub fn writes_both(self) -> bool {
+        self != Step::Copying
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Step::Copying => "copying",
+            Step::Joint => "joint",
+            Step::ReadingNew => "reading-new",
+        })
+    }
+}
+
+impl Partition {
+    /// A partition that does not move, and is as old as its cluster.
+    pub fn settled(id: PartitionId, start: u64, nodes: Vec<NodeId>) -> Self {
+        Partition { id, start, nodes, since: Generation::default(), coming: None, unknown: Unknown::new() }
+    }
+
+    /// How far it has come, while it moves.
+    pub fn step(&self) -> Option<Step> {
+        self.coming.as_ref().map(|coming| coming.step)
+    }
+
+    /// The list that gets are answered by.
+    pub fn reading(&self) -> &[NodeId] {
+        match &self.coming {
+            Some(Coming { step: Step::ReadingNew, nodes, .. }) => nodes,
+            _ => &self.nodes,
+        }
+    }
+
+    /// The other list that writes need, while they need both.
+    pub fn also_written(&self) -> Option<&[NodeId]> {
+        match &self.coming {
+            Some(Coming { step: Step::Joint, nodes, .. }) => Some(nodes),
+            Some(Coming { step: Step::ReadingNew, .. }) => Some(&self.nodes),
+            Some(Coming { step: Step::Copying, .. }) | None => None,
+        }
+    }
 }
 
 /// The partitions of one token space, sorted by start; the first starts at 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Vec<Partition>", into = "Vec<Partition>")]
+#[serde(try_from = "Vec<document::Entry>", into = "Vec<document::Entry>")]
 pub struct Ring {
     partitions: Vec<Partition>,
     /// `Some(shift)` while all slices are equal and a power of two in number: lookup is one shift.
     equal_shift: Option<u32>,
+    /// Positions in `partitions`, sorted by id.
+    by_id: Vec<u32>,
 }
 
 /// Why a list of partitions is no ring.
@@ -64,11 +158,19 @@ pub enum RingError {
         /// The offender.
         partition: PartitionId,
     },
-    /// A partition lists at least one node, and none twice.
+    /// A partition lists at least one node, and none twice; so does its list to come.
     #[error("partition {partition} lists no node, or one twice")]
     Nodes {
         /// The offender.
         partition: PartitionId,
+    },
+    /// Only the partition behind another one may leave out where it starts, and only one behind two others how.
+    #[error(
+        "the partition at position {position} does not say where it starts, or has an id beyond the largest"
+    )]
+    Unsaid {
+        /// Its position, from 0.
+        position: usize,
     },
 }
 
@@ -78,7 +180,6 @@ impl Ring {
         if partitions.is_empty() || partitions.len() > PARTITIONS_MAX {
             return Err(RingError::Count { count: partitions.len() });
         }
-        let mut ids = std::collections::BTreeSet::new();
         for (position, partition) in partitions.iter().enumerate() {
             let ordered = match position {
                 0 => partition.start == 0,
@@ -87,16 +188,19 @@ impl Ring {
             if !ordered {
                 return Err(RingError::Order { partition: partition.id });
             }
-            if !ids.insert(partition.id) {
-                return Err(RingError::Twice { partition: partition.id });
-            }
-            let distinct: std::collections::BTreeSet<_> = partition.nodes.iter().collect();
-            if partition.nodes.is_empty() || distinct.len() != partition.nodes.len() {
+            let coming = partition.coming.as_ref().map(|coming| &coming.nodes);
+            if !std::iter::once(&partition.nodes).chain(coming).all(|nodes| is_list(nodes)) {
                 return Err(RingError::Nodes { partition: partition.id });
             }
         }
+        let mut by_id: Vec<u32> = (0..partitions.len() as u32).collect();
+        by_id.sort_by_key(|&position| partitions[position as usize].id);
+        let id = |position: &u32| partitions[*position as usize].id;
+        if let Some(twice) = by_id.windows(2).find(|pair| id(&pair[0]) == id(&pair[1])) {
+            return Err(RingError::Twice { partition: id(&twice[0]) });
+        }
         let equal_shift = equal_shift(&partitions);
-        Ok(Ring { partitions, equal_shift })
+        Ok(Ring { partitions, equal_shift, by_id })
     }
 
     /// Equal slices over `nodes` in turn; each list holds every node, neighbours in different zones first.
@@ -106,14 +210,24 @@ impl Ring {
     /// # Panics
     /// When `nodes` is empty.
     pub fn equal_slices(count: usize, nodes: &[(NodeId, crate::Zone)]) -> Self {
+        Ring::equal_slices_listing(count, nodes, nodes.len())
+    }
+
+    /// Equal slices as [`Ring::equal_slices`], with at most so many nodes in each list.
+    ///
+    /// # Panics
+    /// When `nodes` is empty, or nothing is to be listed.
+    pub fn equal_slices_listing(count: usize, nodes: &[(NodeId, crate::Zone)], listed: usize) -> Self {
+        assert!(listed > 0, "each partition belongs to some node");
         assert!(!nodes.is_empty(), "a ring needs at least one node");
         let count = count.clamp(1, PARTITIONS_MAX).next_power_of_two();
         let order = zones_in_turn(nodes);
         let partitions = (0..count)
-            .map(|position| Partition {
-                id: PartitionId(position as u32),
-                start: if position == 0 { 0 } else { (position as u64) << (64 - count.trailing_zeros()) },
-                nodes: preference(&order, position),
+            .map(|position| {
+                let start =
+                    if position == 0 { 0 } else { (position as u64) << (64 - count.trailing_zeros()) };
+                let nodes = preference(&order, position, listed.min(order.len()));
+                Partition::settled(PartitionId(position as u32), start, nodes)
             })
             .collect();
         Ring::new(partitions).expect("equal slices are sorted, distinct and owned")
@@ -134,12 +248,33 @@ impl Ring {
         &self.partitions
     }
 
+    /// The partition with this id, if the ring has it.
+    pub fn get(&self, id: PartitionId) -> Option<&Partition> {
+        self.position(id).map(|position| &self.partitions[position])
+    }
+
     /// The first and last token of the partition with this id, if the ring has it.
     pub fn bounds(&self, id: PartitionId) -> Option<(Token, Token)> {
-        let position = self.partitions.iter().position(|p| p.id == id)?;
+        let position = self.position(id)?;
         let end = self.partitions.get(position + 1).map_or(u64::MAX, |next| next.start - 1);
         Some((Token(self.partitions[position].start), Token(end)))
     }
+
+    /// Whether no partition is on its way.
+    pub fn is_settled(&self) -> bool {
+        self.partitions.iter().all(|partition| partition.coming.is_none())
+    }
+
+    fn position(&self, id: PartitionId) -> Option<usize> {
+        let found = self.by_id.binary_search_by_key(&id, |&position| self.partitions[position as usize].id);
+        found.ok().map(|index| self.by_id[index] as usize)
+    }
+}
+
+/// Whether a list names some node, and none twice.
+fn is_list(nodes: &[NodeId]) -> bool {
+    let twice = |(position, node): (usize, &NodeId)| nodes[..position].contains(node);
+    !nodes.is_empty() && !nodes.iter().enumerate().any(twice)
 }
 
 impl TryFrom<Vec<Partition>> for Ring {
@@ -184,11 +319,12 @@ fn zones_in_turn(nodes: &[(NodeId, crate::Zone)]) -> Vec<(NodeId, crate::Zone)> 
     order
 }
 
-/// Rotates `order` to `position`, then brings one node of each further zone forward, keeping the rest in turn.
+/// Rotates `order` to `position`, then brings one node of each further zone forward, keeping the rest in turn, until
+/// `listed` are chosen.
 ///
 /// After each full turn the stride between neighbours grows, so that a node's load falls on all the others when it
 /// dies, not on one.
-fn preference(order: &[(NodeId, crate::Zone)], position: usize) -> Vec<NodeId> {
+fn preference(order: &[(NodeId, crate::Zone)], position: usize, listed: usize) -> Vec<NodeId> {
     let count = order.len();
     let first = position % count;
     let mut rest: Vec<usize> = (1..count).map(|step| (first + step) % count).collect();
@@ -197,9 +333,9 @@ fn preference(order: &[(NodeId, crate::Zone)], position: usize) -> Vec<NodeId> {
         rest.rotate_left(turn);
     }
     let mut chosen = vec![first];
-    while !rest.is_empty() {
-        let used: std::collections::BTreeSet<_> = chosen.iter().map(|&i| &order[i].1).collect();
-        let fresh = rest.iter().position(|&i| !used.contains(&order[i].1)).unwrap_or(0);
+    while chosen.len() < listed && !rest.is_empty() {
+        let is_fresh = |&i: &usize| !chosen.iter().any(|&used| order[used].1 == order[i].1);
+        let fresh = rest.iter().position(is_fresh).unwrap_or(0);
         chosen.push(rest.remove(fresh));
     }
     chosen.into_iter().map(|i| order[i].0).collect()

@@ -2,12 +2,16 @@
 //!
 //! *Consistent* routing takes the partition's own list. *Zoned* (a number of replicas per zone) and *everywhere*
 //! (every node is a replica) become further variants of [`Routing`]; they change [`PreferenceList::of`] and
-//! [`replicas`], and nothing else.
+//! [`first_n`], and nothing else.
+//!
+//! While a partition moves, two sets of N replicas may count: [`PreferenceList::replicas`] answer gets,
+//! [`PreferenceList::writers`] take writes, and [`Sets`] says in which of the two a writer counts. A node that enters is
+//! no fallback, also while it only copies.
 
 use smallvec::SmallVec;
 
 use crate::key::Token;
-use crate::node::{Node, NodeId, Zone};
+use crate::node::{Node, NodeId, Role, Zone};
 use crate::ring::Partition;
 use crate::store::Store;
 
@@ -19,26 +23,74 @@ pub enum Routing {
     Consistent,
 }
 
-/// The ordered nodes for one key: N replicas, then fallbacks.
+/// The ordered nodes for one key: N replicas, then those that only take writes, then fallbacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreferenceList {
     nodes: SmallVec<[NodeId; 8]>,
     replicas: usize,
+    /// At least as many; equal while writes need one set of replicas.
+    writers: usize,
+    /// While writes need two sets of replicas, those of each writer. Otherwise empty.
+    sets: SmallVec<[Sets; 8]>,
     /// By proximity: for each node the position of the first replica in its zone, or [`FAR`]. Otherwise empty.
     near: SmallVec<[u8; 8]>,
+}
+
+/// In which of the two sets of replicas of a partition a node counts. In one that does not move both are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sets {
+    /// In the old one: it leaves.
+    Old,
+    /// In the new one: it enters.
+    New,
+    /// In both: it stays.
+    Both,
+}
+
+impl Sets {
+    /// Whether it counts in the old set.
+    pub fn has_old(self) -> bool {
+        self != Sets::New
+    }
+
+    /// Whether it counts in the new set.
+    pub fn has_new(self) -> bool {
+        self != Sets::Old
+    }
 }
 
 /// Of a node in whose zone no replica lies.
 const FAR: u8 = u8::MAX;
 
-/// The nodes that should hold a store's keys in `partition`: the beginning of every preference list for them.
-pub fn replicas<'a>(store: &Store, partition: &'a Partition) -> &'a [NodeId] {
+/// The part of a partition's list that holds a store's keys.
+fn first_n<'a>(store: &Store, nodes: &'a [NodeId]) -> &'a [NodeId] {
     match Routing::Consistent {
-        Routing::Consistent => {
-            let count = usize::from(store.consistency.replicas).min(partition.nodes.len());
-            &partition.nodes[..count]
-        }
+        Routing::Consistent => &nodes[..usize::from(store.consistency.replicas).min(nodes.len())],
     }
+}
+
+/// The nodes that answer gets of a store's keys in `partition`: the beginning of every preference list for them.
+pub fn replicas<'a>(store: &Store, partition: &'a Partition) -> &'a [NodeId] {
+    first_n(store, partition.reading())
+}
+
+/// The nodes that are replicas of a store's keys in `partition` when it has settled, if it moves: those that are no
+/// replicas at present bring it in.
+pub fn replicas_to_come<'a>(store: &Store, partition: &'a Partition) -> Option<&'a [NodeId]> {
+    partition.coming.as_ref().map(|coming| first_n(store, &coming.nodes))
+}
+
+/// The nodes that are replicas of a store's keys in `partition`, or were until it began to move.
+pub fn replicas_before<'a>(store: &Store, partition: &'a Partition) -> &'a [NodeId] {
+    first_n(store, &partition.nodes)
+}
+
+/// The nodes of `partition` that take writes of a store's keys as replicas, each once; those that answer gets first.
+pub fn writers<'a>(store: &Store, partition: &'a Partition) -> impl Iterator<Item = NodeId> + 'a {
+    let replicas = replicas(store, partition);
+    let others = partition.also_written().map_or(&[][..], |nodes| first_n(store, nodes));
+    let others = others.iter().filter(|node| !replicas.contains(node));
+    replicas.iter().chain(others).copied()
 }
 
 impl PreferenceList {
@@ -46,20 +98,35 @@ impl PreferenceList {
     ///
     /// A partition that lists fewer than N nodes has that many replicas and no fallback.
     pub fn of(store: &Store, partition: &Partition) -> Self {
-        match Routing::Consistent {
-            Routing::Consistent => PreferenceList {
-                nodes: SmallVec::from_slice(&partition.nodes),
-                replicas: replicas(store, partition).len(),
-                near: SmallVec::new(),
-            },
+        let Some(coming) = &partition.coming else {
+            let replicas = first_n(store, &partition.nodes).len();
+            let nodes = SmallVec::from_slice(&partition.nodes);
+            let (sets, near) = Default::default();
+            return PreferenceList { nodes, replicas, writers: replicas, sets, near };
+        };
+        let (old, new) = (first_n(store, &partition.nodes), first_n(store, &coming.nodes));
+        let mut nodes: SmallVec<[NodeId; 8]> = writers(store, partition).collect();
+        let (replicas, writers) = (replicas(store, partition).len(), nodes.len());
+        let mut sets = SmallVec::new();
+        if coming.step.writes_both() {
+            sets.extend(nodes.iter().map(|node| match (old.contains(node), new.contains(node)) {
+                (true, true) => Sets::Both,
+                (true, false) => Sets::Old,
+                (false, _) => Sets::New,
+            }));
         }
+        let is_replica = |node: &NodeId| old.contains(node) || new.contains(node);
+        nodes.extend(partition.reading().iter().copied().filter(|node| !is_replica(node)));
+        PreferenceList { nodes, replicas, writers, sets, near: SmallVec::new() }
     }
 
     /// The same replicas, and as fallbacks all other nodes of the cluster, beginning at another one for each token.
-    pub(crate) fn spread(mut self, nodes: &[Node], token: Token) -> Self {
-        self.nodes.truncate(self.replicas);
-        self.nodes.extend(others(nodes, self.replicas()));
-        let fallbacks = &mut self.nodes[self.replicas..];
+    /// Nodes that enter or leave stand in for nobody.
+    pub(crate) fn spread(mut self, nodes: &[Node], entering: &[NodeId], token: Token) -> Self {
+        self.nodes.truncate(self.writers);
+        let known: SmallVec<[NodeId; 8]> = self.writers().iter().chain(entering).copied().collect();
+        self.nodes.extend(others(nodes, known));
+        let fallbacks = &mut self.nodes[self.writers..];
         // The high bits choose the partition, so its keys differ in the low ones.
         let first = ((token.0 & u64::from(u32::MAX)) * fallbacks.len() as u64) >> 32;
         fallbacks.rotate_left(first as usize);
@@ -67,11 +134,11 @@ impl PreferenceList {
     }
 
     /// The same replicas, and as fallbacks all other nodes of the cluster: those in the zone of the first replica, then
-    /// of the second, and so on; last those in zones without a replica.
-    pub(crate) fn by_zone(mut self, nodes: &[Node]) -> Self {
+    /// of the second, and so on; last those in zones without a replica. Nodes that enter or leave stand in for nobody.
+    pub(crate) fn by_zone(mut self, nodes: &[Node], entering: &[NodeId]) -> Self {
         let zone =
             |id: NodeId| -> Option<&Zone> { nodes.iter().find(|node| node.id == id).map(|node| &node.zone) };
-        let zones: SmallVec<[Option<&Zone>; 8]> = self.replicas().iter().map(|&id| zone(id)).collect();
+        let zones: SmallVec<[Option<&Zone>; 8]> = self.writers().iter().map(|&id| zone(id)).collect();
         let near = |id: NodeId| {
             let own = zone(id);
             let position = own.and_then(|_| zones.iter().position(|zone| *zone == own));
@@ -79,10 +146,11 @@ impl PreferenceList {
         };
         // In the partition's order where it lists them, so that neighbours on the ring come first within a zone.
         let mut fallbacks: SmallVec<[NodeId; 8]> = SmallVec::from_slice(self.fallbacks());
-        fallbacks.extend(others(nodes, &self.nodes));
+        let known: SmallVec<[NodeId; 8]> = self.nodes.iter().chain(entering).copied().collect();
+        fallbacks.extend(others(nodes, known));
         fallbacks.retain(|id| zone(*id).is_some());
         fallbacks.sort_by_key(|&id| near(id));
-        self.nodes.truncate(self.replicas);
+        self.nodes.truncate(self.writers);
         self.nodes.extend(fallbacks);
         self.near = self.nodes.iter().map(|&id| near(id)).collect();
         self
@@ -94,6 +162,9 @@ impl PreferenceList {
         self.nodes[..self.replicas].rotate_left(first);
         if !self.near.is_empty() {
             self.near[..self.replicas].rotate_left(first);
+        }
+        if !self.sets.is_empty() {
+            self.sets[..self.replicas].rotate_left(first);
         }
         self
     }
@@ -108,24 +179,46 @@ impl PreferenceList {
         near(fallback).is_some_and(|zone| near(replica) == Some(zone))
     }
 
-    /// The nodes that should hold the key.
+    /// The nodes that should hold the key and answer gets.
     pub fn replicas(&self) -> &[NodeId] {
         &self.nodes[..self.replicas]
     }
 
-    /// The nodes that stand in for replicas that are down, in order.
-    pub fn fallbacks(&self) -> &[NodeId] {
-        &self.nodes[self.replicas..]
+    /// The nodes that should hold the key: those that answer gets, and then, while the partition moves, those that
+    /// only take writes.
+    pub fn writers(&self) -> &[NodeId] {
+        &self.nodes[..self.writers]
     }
 
-    /// Whether `node` should hold the key.
+    /// In which sets each of the [`writers`](Self::writers) counts.
+    pub fn sets(&self) -> impl Iterator<Item = (NodeId, Sets)> {
+        let sets = self.sets.iter().copied().chain(std::iter::repeat(Sets::Both));
+        self.writers().iter().copied().zip(sets)
+    }
+
+    /// Whether writes need two sets of replicas.
+    pub fn is_joint(&self) -> bool {
+        !self.sets.is_empty()
+    }
+
+    /// The nodes that stand in for replicas that are down, in order.
+    pub fn fallbacks(&self) -> &[NodeId] {
+        &self.nodes[self.writers..]
+    }
+
+    /// Whether `node` should hold the key and answer gets.
     pub fn is_replica(&self, node: NodeId) -> bool {
         self.replicas().contains(&node)
     }
+
+    /// Whether `node` should hold the key.
+    pub fn is_writer(&self, node: NodeId) -> bool {
+        self.writers().contains(&node)
+    }
 }
 
-/// The nodes that are not on the list, by id.
-fn others<'a>(nodes: &'a [Node], known: &[NodeId]) -> impl Iterator<Item = NodeId> + use<'a> {
-    let known: SmallVec<[NodeId; 8]> = SmallVec::from_slice(known);
-    nodes.iter().map(|node| node.id).filter(move |id| !known.contains(id))
+/// The nodes that are not on the list and do not leave, by id.
+fn others(nodes: &[Node], known: SmallVec<[NodeId; 8]>) -> impl Iterator<Item = NodeId> {
+    let may = move |node: &&Node| node.role != Role::Leaving && !known.contains(&node.id);
+    nodes.iter().filter(may).map(|node| node.id)
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::Unknown;
 use crate::limits::{SIBLINGS_MAX, STORE_NAME_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// A store's name: 1 to 64 bytes of `a-z 0-9 _ -`, starting with a letter.
@@ -116,6 +117,9 @@ pub struct Store {
     pub value_bytes_max: usize,
     /// Most concurrent versions of one key.
     pub siblings_max: usize,
+    /// Fields of a later program.
+    #[serde(flatten)]
+    pub unknown: Unknown,
 }
 
 /// What makes a store definition unusable.
@@ -152,6 +156,7 @@ impl Store {
             reads: Reads::default(),
             value_bytes_max: VALUE_BYTES_MAX,
             siblings_max: SIBLINGS_MAX,
+            unknown: Unknown::new(),
         })
     }
 }

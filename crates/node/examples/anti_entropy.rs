@@ -20,9 +20,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use coordination::documents;
 use coordination::memory::MemoryService;
-use model::{
-    Cluster, Consistency, Generation, Node as Member, NodeId, Ring, Store, StoreName, Token, Value, Zone,
-};
+use model::{Cluster, Consistency, Node as Member, NodeId, Ring, Store, StoreName, Token, Value, Zone};
 use node::engines::MemoryEngines;
 use node::stores::{KeyPlace, LocalStore, Stamper, WriteOrder};
 use node::view::{CurrentView, View};
@@ -91,22 +89,13 @@ fn definition(replicas: u8) -> Store {
 }
 
 fn cluster(addresses: &[String]) -> Cluster {
-    let member = |(position, native): (usize, &String)| Member {
-        id: NodeId(position as u32 + 1),
-        zone: Zone("z".to_owned()),
-        native: native.clone(),
-        resp: None,
+    let member = |(position, native): (usize, &String)| {
+        Member::new(NodeId(position as u32 + 1), Zone("z".to_owned()), native.as_str(), None)
     };
     let nodes: Vec<Member> = addresses.iter().enumerate().map(member).collect();
     let zones: Vec<_> = nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
-    Cluster {
-        name: "bench".to_owned(),
-        generation: Generation(1),
-        generation_accepted_min: Generation(1),
-        ring: Ring::equal_slices(1024, &zones),
-        stores: vec![definition(addresses.len() as u8)],
-        nodes,
-    }
+    let stores = vec![definition(addresses.len() as u8)];
+    Cluster::new("bench", nodes, Ring::equal_slices(1024, &zones), stores)
 }
 
 /// Processor time of the calling thread so far.

@@ -60,14 +60,9 @@ mod tests {
     #[tokio::test]
     async fn a_damaged_copy_is_none() {
         let zone = Zone("a".to_owned());
-        let cluster = Cluster {
-            name: "test".to_owned(),
-            generation: Generation(17),
-            generation_accepted_min: Generation(1),
-            nodes: vec![Node { id: NodeId(1), zone: zone.clone(), native: String::new(), resp: None }],
-            ring: Ring::equal_slices(2, &[(NodeId(1), zone)]),
-            stores: Vec::new(),
-        };
+        let nodes = vec![Node::new(NodeId(1), zone.clone(), "", None)];
+        let cluster = Cluster::new("test", nodes, Ring::equal_slices(2, &[(NodeId(1), zone)]), Vec::new());
+        let cluster = Cluster { generation: Generation(17), ..cluster };
         let disk = SimulatedDisk::new(1);
         write(Arc::new(disk.clone()), &cluster).await.unwrap();
         assert_eq!(read(&disk), Some(cluster.clone()));

@@ -163,14 +163,9 @@ mod tests {
 
     fn view(generation: u64, store: &LocalStore, replicas: u8) -> View {
         let zone = Zone("z".to_owned());
-        let cluster = Cluster {
-            name: "test".to_owned(),
-            generation: Generation(generation),
-            generation_accepted_min: Generation(1),
-            nodes: Vec::new(),
-            ring: Ring::equal_slices(4, &[(NodeId(1), zone.clone()), (NodeId(2), zone)]),
-            stores: vec![definition(replicas)],
-        };
+        let ring = Ring::equal_slices(4, &[(NodeId(1), zone.clone()), (NodeId(2), zone)]);
+        let cluster = Cluster::new("test", Vec::new(), ring, vec![definition(replicas)]);
+        let cluster = Cluster { generation: Generation(generation), ..cluster };
         View::new(Arc::new(cluster), vec![Arc::new(store.redefined(definition(replicas)))])
     }
 

@@ -50,7 +50,7 @@ fn preference(replicas: u8) -> PreferenceList {
     let name = StoreName::new("cost").expect("a good name");
     let store = Store::new(name, consistency).expect("a good store");
     let nodes = (1..=u32::from(replicas)).map(NodeId).collect();
-    PreferenceList::of(&store, &Partition { id: PartitionId(0), start: 0, nodes })
+    PreferenceList::of(&store, &Partition::settled(PartitionId(0), 0, nodes))
 }
 
 fn options(required: u8) -> QuorumOptions {

@@ -205,11 +205,8 @@ impl World {
     /// Publishes the cluster's first document.
     pub async fn found(&self) {
         let setup = &self.setup;
-        let member = |machine: &Machine| Member {
-            id: machine.id,
-            zone: Zone(format!("z{}", machine.id.0 % 3)),
-            native: address(machine.id),
-            resp: None,
+        let member = |machine: &Machine| {
+            Member::new(machine.id, Zone(format!("z{}", machine.id.0 % 3)), address(machine.id), None)
         };
         let consistency = Consistency {
             replicas: setup.replicas,

@@ -157,7 +157,7 @@ fn place_nodes(arguments: &ShapeArguments) -> Result<Vec<Node>, CliError> {
         let resp = find(resp_base + offset, "Redis clients")?;
         wanted.extend([(native_base + offset, native.clone()), (resp_base + offset, resp.clone())]);
         let zone = Zone(format!("zone-{}", (index - 1) % arguments.zones_wanted() + 1));
-        nodes.push(Node { id: NodeId(index), zone, native, resp: Some(resp) });
+        nodes.push(Node::new(NodeId(index), zone, native, Some(resp)));
     }
     warn_of_other_ports(&wanted);
     Ok(nodes)
@@ -226,11 +226,9 @@ mod tests {
     #[test]
     fn what_an_existing_cluster_has_otherwise_is_told() {
         let nodes: Vec<Node> = (1..=4_u16)
-            .map(|id| Node {
-                id: NodeId(id.into()),
-                zone: Zone(format!("zone-{}", id % 2)),
-                native: format!("127.0.0.1:{}", 7400 + id),
-                resp: None,
+            .map(|id| {
+                let native = format!("127.0.0.1:{}", 7400 + id);
+                Node::new(NodeId(id.into()), Zone(format!("zone-{}", id % 2)), native, None)
             })
             .collect();
         let consistency = Consistency { replicas: 3, reads_required: 2, writes_required: 2 };

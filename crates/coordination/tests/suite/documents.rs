@@ -13,7 +13,7 @@ use model::{Cluster, Generation, Node, NodeId, Ring, Zone};
 
 fn node(id: u32, port: u16) -> Node {
     let native = format!("127.0.0.1:{port}");
-    Node { id: NodeId(id), zone: Zone("a".into()), native, resp: None }
+    Node::new(NodeId(id), Zone("a".into()), native, None)
 }
 
 fn active(id: u32, port: u16, incarnation: u64) -> ActiveNode {
@@ -21,13 +21,11 @@ fn active(id: u32, port: u16, incarnation: u64) -> ActiveNode {
 }
 
 fn cluster(generation: u64) -> Cluster {
+    let ring = Ring::equal_slices(8, &[(NodeId(1), Zone("a".into()))]);
     Cluster {
-        name: "test".into(),
         generation: Generation(generation),
         generation_accepted_min: Generation(generation.saturating_sub(1)),
-        nodes: vec![node(1, 7001)],
-        ring: Ring::equal_slices(8, &[(NodeId(1), Zone("a".into()))]),
-        stores: Vec::new(),
+        ..Cluster::new("test", vec![node(1, 7001)], ring, Vec::new())
     }
 }
 

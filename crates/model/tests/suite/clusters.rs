@@ -1,9 +1,9 @@
 //! Stores, and clusters as documents.
 
-use model::limits::STORE_NAME_BYTES_MAX;
+use model::limits::{FALLBACKS_LISTED, STORE_NAME_BYTES_MAX};
 use model::{
-    Cluster, Consistency, FallbackOrder, Generation, Key, Node, NodeId, Resolver, Ring, Store, StoreError,
-    StoreName, Zone,
+    Cluster, Consistency, FallbackOrder, Generation, Key, Node, NodeId, PartitionId, Resolver, Ring, Role,
+    Store, StoreError, StoreName, Zone,
 };
 use proptest::prelude::*;
 
@@ -44,25 +44,17 @@ proptest! {
 }
 
 fn cluster() -> Cluster {
-    let node = |id: u32| Node {
-        id: NodeId(id),
-        zone: Zone(format!("z{id}")),
-        native: format!("localhost:{}", 7000 + id),
-        resp: (id == 1).then(|| "localhost:6379".to_owned()),
+    let node = |id: u32| {
+        let (native, resp) = (format!("localhost:{}", 7000 + id), "localhost:6379".to_owned());
+        Node::new(NodeId(id), Zone(format!("z{id}")), native, (id == 1).then_some(resp))
     };
     let nodes: Vec<Node> = (1..=3).map(node).collect();
     let zoned: Vec<_> = nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
     let mut siblings = Store::new(StoreName::new("carts").unwrap(), consistency(3, 2, 2)).unwrap();
     siblings.resolver = Resolver::Siblings;
     let plain = Store::new(StoreName::new("sessions").unwrap(), consistency(2, 1, 1)).unwrap();
-    Cluster {
-        name: "dev".to_owned(),
-        generation: Generation(4),
-        generation_accepted_min: Generation(3),
-        ring: Ring::equal_slices(8, &zoned),
-        nodes,
-        stores: vec![siblings, plain],
-    }
+    let cluster = Cluster::new("dev", nodes, Ring::equal_slices(8, &zoned), vec![siblings, plain]);
+    Cluster { generation: Generation(4), generation_accepted_min: Generation(3), ..cluster }
 }
 
 #[test]
@@ -92,11 +84,8 @@ fn a_key_is_routed_by_its_store_to_the_first_n_nodes_of_its_partition() {
 
 /// Six nodes in three zones, and a store of two replicas with this order of fallbacks.
 fn zoned(fallbacks: FallbackOrder) -> (Cluster, Store) {
-    let node = |id: u32| Node {
-        id: NodeId(id),
-        zone: Zone(format!("z{}", id % 3)),
-        native: format!("localhost:{}", 7000 + id),
-        resp: None,
+    let node = |id: u32| {
+        Node::new(NodeId(id), Zone(format!("z{}", id % 3)), format!("localhost:{}", 7000 + id), None)
     };
     let nodes: Vec<Node> = (1..=6).map(node).collect();
     let zones: Vec<_> = nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
@@ -177,4 +166,109 @@ fn a_store_of_an_older_document_turns_to_the_next_on_the_ring() {
     let unknown = document.replace("\"fallbacks\":\"consistent\"", "\"fallbacks\":\"nearest\"");
     let error = serde_json::from_str::<Cluster>(&unknown).unwrap_err().to_string();
     assert!(error.contains("nearest") && error.contains("proximity"), "{error}");
+}
+
+/// A document as programs before this one wrote it.
+const OLDER: &str = r#"{"name":"dev","generation":3,"generation_accepted_min":2,
+    "nodes":[{"id":1,"zone":"a","native":"h:1","resp":null},{"id":2,"zone":"b","native":"h:2","resp":"h:3"}],
+    "ring":[{"id":0,"start":0,"nodes":[1,2]},{"id":1,"start":9223372036854775808,"nodes":[2,1]}],
+    "stores":[{"name":"s","consistency":{"replicas":2,"reads_required":1,"writes_required":2},
+        "resolver":"siblings","sloppy":true,"value_bytes_max":10,"siblings_max":3}]}"#;
+
+#[test]
+fn a_document_of_an_older_program_is_read_as_settled() {
+    let cluster: Cluster = serde_json::from_str(OLDER).unwrap();
+    assert_eq!(cluster.nodes_changed, None);
+    assert_eq!(cluster.nodes_since(), Generation(3), "any document may have changed the nodes");
+    assert!(cluster.nodes.iter().all(|node| node.weight.get() == 100 && node.role == Role::Serving));
+    assert!(cluster.ring.is_settled());
+    for partition in cluster.ring.partitions() {
+        assert_eq!(cluster.accepted_since(partition), Generation(2));
+    }
+    let again = serde_json::to_string(&cluster).unwrap();
+    assert_eq!(serde_json::from_str::<Cluster>(&again).unwrap(), cluster);
+}
+
+#[test]
+fn fields_of_a_later_program_survive_a_rewrite() {
+    let later = OLDER
+        .replace(r#""generation":3"#, r#""form":2,"generation":3,"mood":{"of":["the",1,"day"]}"#)
+        .replace(r#""zone":"a""#, r#""zone":"a","engine":"v8""#)
+        .replace(r#""start":0"#, r#""start":0,"heat":7"#)
+        .replace(r#""nodes":[2,1]"#, r#""nodes":[2,1],"coming":{"step":"joint","nodes":[1,2],"why":"so"}"#)
+        .replace(r#""sloppy":true"#, r#""sloppy":true,"colour":"red""#);
+    let cluster: Cluster = serde_json::from_str(&later).unwrap();
+    let again = serde_json::to_string(&cluster).unwrap();
+    for survivor in [
+        r#""mood":{"of":["the",1,"day"]}"#,
+        r#""engine":"v8""#,
+        r#""heat":7"#,
+        r#""why":"so""#,
+        r#""colour":"red""#,
+    ] {
+        assert!(again.contains(survivor), "{survivor} is gone from {again}");
+    }
+    assert_eq!(serde_json::from_str::<Cluster>(&again).unwrap(), cluster);
+}
+
+#[test]
+fn a_document_of_a_later_form_is_refused_by_its_number_whatever_else_it_holds() {
+    let later = r#"{"form":3,"name":7,"ring":"a circle"}"#;
+    let error = serde_json::from_str::<Cluster>(later).unwrap_err().to_string();
+    assert!(error.contains("form 3") && error.contains("up to form 2"), "{error}");
+    let unknown =
+        OLDER.replace(r#""nodes":[2,1]"#, r#""nodes":[2,1],"coming":{"step":"flying","nodes":[1,2]}"#);
+    let error = serde_json::from_str::<Cluster>(&unknown).unwrap_err().to_string();
+    assert!(error.contains("flying") && error.contains("reading-new"), "{error}");
+}
+
+#[test]
+fn documents_that_do_not_hold_together_are_refused_with_what_is_wrong() {
+    let check = |from: &str, to: &str, says: &str| {
+        let edited = OLDER.replacen(from, to, 1);
+        assert_ne!(edited, OLDER, "{from}");
+        let error = serde_json::from_str::<Cluster>(&edited).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    };
+    check(r#""id":2"#, r#""id":1"#, "lists node n1 twice");
+    check(r#""nodes":[1,2]"#, r#""nodes":[1,7]"#, "p0 lists node n7, which the document does not know");
+    check(r#""nodes":[1,2]"#, r#""nodes":[1,1]"#, "p0 lists no node, or one twice");
+    check(r#""nodes":[1,2]"#, r#""nodes":[]"#, "p0 lists no node, or one twice");
+    let coming = |nodes: &str| format!(r#""nodes":[1,2],"coming":{{"step":"copying","nodes":{nodes}}}"#);
+    check(r#""nodes":[1,2]"#, &coming("[2]"), "p0 moves to 1 nodes, and store s needs 2 replicas");
+    check(r#""nodes":[1,2]"#, &coming("[2,2]"), "p0 lists no node, or one twice");
+    check(r#""nodes":[1,2]"#, &coming("[2,9]"), "p0 lists node n9");
+    check(r#""nodes":[1,2]"#, r#""nodes":[1,2],"since":4"#, "generation 4 is named for partition p0");
+    check(r#""generation_accepted_min":2"#, r#""generation_accepted_min":9"#, "generation 9 is named");
+    check(r#""writes_required":2"#, r#""writes_required":3"#, "store s: store needs 1 <= R <= N");
+    check(r#""zone":"a""#, r#""zone":"a","weight":0"#, "a node's weight is 1 to 100000, got 0");
+    check(r#""zone":"a""#, r#""zone":"a","role":"king""#, "king");
+    check(r#""id":1,"start":9223372036854775808,"#, "", "position 1 does not say where it starts");
+}
+
+#[test]
+fn the_largest_ring_fits_a_document() {
+    let count = 1_000;
+    let nodes: Vec<Node> = (1..=count)
+        .map(|id| {
+            let zone = Zone(format!("rack-{}", id % 40));
+            Node::new(NodeId(id), zone, format!("10.20.{}.{}:7400", id / 256, id % 256), None)
+        })
+        .collect();
+    let zones: Vec<_> = nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
+    let ring = Ring::equal_slices_listing(16_384, &zones, 3 + FALLBACKS_LISTED);
+    let mut partitions = ring.partitions().to_vec();
+    // Each has moved at some time, and some were split in two.
+    partitions.iter_mut().for_each(|partition| partition.since = Generation(1_234_567));
+    for position in [16_000, 9_000, 77] {
+        let mut half = partitions[position].clone();
+        (half.id, half.start) = (PartitionId(20_000 + position as u32), half.start + (1 << 49));
+        partitions.insert(position + 1, half);
+    }
+    let ring = Ring::new(partitions).unwrap();
+    let stores = cluster().stores;
+    let cluster = Cluster { generation: Generation(1_234_567), ..Cluster::new("big", nodes, ring, stores) };
+    let document = serde_json::to_string(&cluster).unwrap();
+    assert!(document.len() < 1_044_480, "{} bytes", document.len());
+    assert_eq!(serde_json::from_str::<Cluster>(&document).unwrap(), cluster);
 }

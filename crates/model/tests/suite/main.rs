@@ -6,6 +6,7 @@ mod clusters;
 mod histories;
 mod planted_bugs;
 mod rings;
+mod steps;
 mod subjects;
 mod timestamps;
 mod version_examples;

@@ -17,10 +17,8 @@ fn partitions() -> impl Strategy<Value = Vec<Partition>> {
         // Ids are no positions: they outlive splits.
         starts
             .enumerate()
-            .map(|(position, (start, nodes))| Partition {
-                id: PartitionId(1000 - position as u32),
-                start,
-                nodes,
+            .map(|(position, (start, nodes))| {
+                Partition::settled(PartitionId(1000 - position as u32), start, nodes)
             })
             .collect()
     })
@@ -100,7 +98,7 @@ proptest! {
 }
 
 fn partition(id: u32, start: u64, nodes: &[u32]) -> Partition {
-    Partition { id: PartitionId(id), start, nodes: nodes.iter().copied().map(NodeId).collect() }
+    Partition::settled(PartitionId(id), start, nodes.iter().copied().map(NodeId).collect())
 }
 
 #[test]

@@ -65,14 +65,9 @@ mod tests {
 
     fn document(generation: u64) -> Cluster {
         let zone = Zone("a".to_owned());
-        Cluster {
-            name: "test".to_owned(),
-            generation: Generation(generation),
-            generation_accepted_min: Generation(1),
-            nodes: vec![Node { id: NodeId(1), zone: zone.clone(), native: String::new(), resp: None }],
-            ring: Ring::equal_slices(4, &[(NodeId(1), zone)]),
-            stores: Vec::new(),
-        }
+        let nodes = vec![Node::new(NodeId(1), zone.clone(), "", None)];
+        let ring = Ring::equal_slices(4, &[(NodeId(1), zone)]);
+        Cluster { generation: Generation(generation), ..Cluster::new("test", nodes, ring, Vec::new()) }
     }
 
     fn taken(offers: &Offers) -> Option<u64> {

@@ -122,18 +122,11 @@ impl RunningCluster {
         for id in 1..=count {
             let listener = ports.network.listen("127.0.0.1:0").await.unwrap();
             let zone = Zone("a".to_owned());
-            members.push(Member { id: NodeId(id), zone, native: listener.address(), resp: None });
+            members.push(Member::new(NodeId(id), zone, listener.address(), None));
             listeners.push(listener);
         }
         let zones: Vec<_> = members.iter().map(|member| (member.id, member.zone.clone())).collect();
-        let cluster = Cluster {
-            name: "test".to_owned(),
-            generation: Generation(1),
-            generation_accepted_min: Generation(1),
-            nodes: members.clone(),
-            ring: Ring::equal_slices(8, &zones),
-            stores: vec![store],
-        };
+        let cluster = Cluster::new("test", members.clone(), Ring::equal_slices(8, &zones), vec![store]);
         let service = MemoryService::new();
         coordination::documents::publish_cluster(&service.open(), &cluster).await.unwrap();
         let mut started = RunningCluster {

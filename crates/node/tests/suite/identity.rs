@@ -29,12 +29,8 @@ async fn start_with(
     service: &MemoryService,
     engines: Arc<dyn Engines>,
 ) -> Result<Arc<Node>, StartError> {
-    let members = [1, 2].map(|id| Member {
-        id: NodeId(id),
-        zone: Zone("a".to_owned()),
-        native: format!("127.0.0.1:{id}"),
-        resp: None,
-    });
+    let members =
+        [1, 2].map(|id| Member::new(NodeId(id), Zone("a".to_owned()), format!("127.0.0.1:{id}"), None));
     publish(service, members.to_vec()).await;
     let config = NodeConfig::new(NodeId(id), "test");
     let ports = Ports::os().unwrap();

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coordination::memory::MemoryService;
 use model::{
-    Cluster, Consistency, Generation, Node as Member, NodeId, Resolver, Ring, Store, StoreName, Token, Value,
-    Zone,
+    Cluster, Consistency, Node as Member, NodeId, Resolver, Ring, Store, StoreName, Token, Value, Zone,
 };
 use node::engines::MemoryEngines;
 use node::stores::{KeyPlace, LocalStore, Stamper, WriteOrder};
@@ -62,14 +61,8 @@ pub(crate) async fn publish(service: &MemoryService, nodes: Vec<Member>) {
     let members: Vec<_> = nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
     let store =
         |name: &str, resolver| Store { resolver, ..Store::new(StoreName::new(name).unwrap(), ONE).unwrap() };
-    let cluster = Cluster {
-        name: "test".to_owned(),
-        generation: Generation(1),
-        generation_accepted_min: Generation(1),
-        nodes,
-        ring: Ring::equal_slices(8, &members),
-        stores: vec![store("default", Resolver::LastWriteWins), store("siblings", Resolver::Siblings)],
-    };
+    let stores = vec![store("default", Resolver::LastWriteWins), store("siblings", Resolver::Siblings)];
+    let cluster = Cluster::new("test", nodes, Ring::equal_slices(8, &members), stores);
     // A test that starts a second node finds the document there.
     let _ = coordination::documents::publish_cluster(&service.open(), &cluster).await;
 }
@@ -77,7 +70,7 @@ pub(crate) async fn publish(service: &MemoryService, nodes: Vec<Member>) {
 /// A node alone in its cluster, with everything in memory.
 pub(crate) async fn lonely_node(configure: impl FnOnce(&mut NodeConfig)) -> (Arc<Node>, Worker) {
     let zone = Zone("a".to_owned());
-    let member = Member { id: NodeId(1), zone, native: "127.0.0.1:1".to_owned(), resp: None };
+    let member = Member::new(NodeId(1), zone, "127.0.0.1:1", None);
     let service = MemoryService::new();
     publish(&service, vec![member]).await;
     let mut config = NodeConfig::new(NodeId(1), "test");

@@ -112,7 +112,7 @@ mod tests {
         let consistency = Consistency { replicas, reads_required, writes_required };
         let store = Store::new(StoreName::new("counted").unwrap(), consistency).unwrap();
         let nodes = (1..=5).map(NodeId).collect();
-        let preference = PreferenceList::of(&store, &Partition { id: PartitionId(0), start: 0, nodes });
+        let preference = PreferenceList::of(&store, &Partition::settled(PartitionId(0), 0, nodes));
         (store, preference)
     }
 

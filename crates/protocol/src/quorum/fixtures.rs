@@ -23,7 +23,7 @@ pub(super) fn preference(replicas: u8, fallbacks: u8) -> PreferenceList {
     let consistency = Consistency { replicas, reads_required: 1, writes_required: 1 };
     let store = Store::new(StoreName::new("explored").unwrap(), consistency).unwrap();
     let nodes = (1..=u32::from(replicas + fallbacks)).map(NodeId).collect();
-    PreferenceList::of(&store, &Partition { id: PartitionId(0), start: 0, nodes })
+    PreferenceList::of(&store, &Partition::settled(PartitionId(0), 0, nodes))
 }
 
 pub(super) fn options(required: u8, preferred: u8, sloppy: bool) -> QuorumOptions {

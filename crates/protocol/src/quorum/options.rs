@@ -129,25 +129,13 @@ mod tests {
 
     /// Six nodes in three zones, two in each; two replicas.
     fn preference(fallbacks: FallbackOrder) -> PreferenceList {
-        let node = |id: u32| Node {
-            id: NodeId(id),
-            zone: Zone(format!("z{}", id % 3)),
-            native: format!("n{id}:1"),
-            resp: None,
-        };
+        let node = |id: u32| Node::new(NodeId(id), Zone(format!("z{}", id % 3)), format!("n{id}:1"), None);
         let nodes: Vec<Node> = (1..=6).map(node).collect();
         let zones: Vec<_> = nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
         let consistency = Consistency { replicas: 2, reads_required: 1, writes_required: 1 };
         let store = Store::new(StoreName::new("explored").unwrap(), consistency).unwrap();
         let store = Store { fallbacks, ..store };
-        let cluster = Cluster {
-            name: "explored".to_owned(),
-            generation: Generation(1),
-            generation_accepted_min: Generation(1),
-            ring: Ring::equal_slices(1, &zones),
-            nodes,
-            stores: vec![store.clone()],
-        };
+        let cluster = Cluster::new("explored", nodes, Ring::equal_slices(1, &zones), vec![store.clone()]);
         cluster.route(&store, Key::new("k").unwrap().token()).1
     }
 

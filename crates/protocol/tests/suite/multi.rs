@@ -21,7 +21,7 @@ fn preference(key: usize) -> PreferenceList {
     let consistency = model::Consistency { replicas: 3, reads_required: 2, writes_required: 2 };
     let store = Store::new(StoreName::new("multi").unwrap(), consistency).unwrap();
     let nodes = (0..NODES).map(|step| NodeId((key as u32 + step) % NODES + 1)).collect();
-    PreferenceList::of(&store, &Partition { id: PartitionId(0), start: 0, nodes })
+    PreferenceList::of(&store, &Partition::settled(PartitionId(0), 0, nodes))
 }
 
 fn options(sloppy: bool) -> QuorumOptions {

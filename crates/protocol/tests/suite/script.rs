@@ -32,7 +32,7 @@ pub(crate) fn preference(replicas: u8, fallbacks: u8) -> PreferenceList {
     let consistency = Consistency { replicas, reads_required: 1, writes_required: 1 };
     let store = Store::new(StoreName::new("scripted").unwrap(), consistency).unwrap();
     let nodes = (1..=u32::from(replicas + fallbacks)).map(NodeId).collect();
-    PreferenceList::of(&store, &Partition { id: PartitionId(0), start: 0, nodes })
+    PreferenceList::of(&store, &Partition::settled(PartitionId(0), 0, nodes))
 }
 
 /// The set that a word like `a:2` names: actor a has written twice, the second time seeing the first.

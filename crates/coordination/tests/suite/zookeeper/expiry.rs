@@ -44,14 +44,10 @@ async fn a_session_that_is_not_heard_for_too_long_is_lost_and_another_one_follow
 }
 
 fn cluster(generation: u64) -> Cluster {
-    Cluster {
-        name: "shop".to_owned(),
-        generation: Generation(generation),
-        generation_accepted_min: Generation(1),
-        nodes: Vec::new(),
-        ring: model::Ring::equal_slices(1, &[(model::NodeId(1), model::Zone("a".to_owned()))]),
-        stores: Vec::new(),
-    }
+    let (node, zone) = (model::NodeId(1), model::Zone("a".to_owned()));
+    let nodes = vec![model::Node::new(node, zone.clone(), "127.0.0.1:7001", None)];
+    let cluster = Cluster::new("shop", nodes, model::Ring::equal_slices(1, &[(node, zone)]), Vec::new());
+    Cluster { generation: Generation(generation), ..cluster }
 }
 
 fn copy(from: &Path, to: &Path) {

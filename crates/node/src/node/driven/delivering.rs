@@ -193,6 +193,7 @@ fn a_hint_for_a_node_that_left_is_removed_when_its_content_is_durable_where_it_b
     let node = home.start();
     park(&home, &node, &KEY, &old());
     let mut smaller = model::Cluster { generation: model::Generation(2), ..super::home::cluster() };
+    smaller.nodes_changed = Some(smaller.generation);
     smaller.nodes.remove(1);
     let zones: Vec<_> = smaller.nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
     smaller.ring = model::Ring::equal_slices(2, &zones);

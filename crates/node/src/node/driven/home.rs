@@ -212,19 +212,13 @@ pub(crate) fn cluster() -> Cluster {
     let zone = Zone("a".to_owned());
     let member = |id| {
         let native = Wires::address(NodeId(id));
-        Member { id: NodeId(id), zone: zone.clone(), native, resp: None }
+        Member::new(NodeId(id), zone.clone(), native, None)
     };
     let nodes: Vec<Member> = (1..=3).map(member).collect();
     let zones: Vec<_> = nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
     let consistency = Consistency { replicas: 3, reads_required: 2, writes_required: 2 };
-    Cluster {
-        name: "test".to_owned(),
-        generation: Generation(1),
-        generation_accepted_min: Generation(1),
-        nodes,
-        ring: Ring::equal_slices(2, &zones),
-        stores: vec![Store::new(StoreName::new("s").unwrap(), consistency).unwrap()],
-    }
+    let stores = vec![Store::new(StoreName::new("s").unwrap(), consistency).unwrap()];
+    Cluster::new("test", nodes, Ring::equal_slices(2, &zones), stores)
 }
 
 /// A node that starts nothing by itself but the delivery of hints.

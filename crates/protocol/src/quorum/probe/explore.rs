@@ -233,7 +233,7 @@ fn list(nodes: [u32; 5]) -> PreferenceList {
     let consistency = Consistency { replicas: 3, reads_required: 1, writes_required: 1 };
     let store = Store::new(StoreName::new("explored").unwrap(), consistency).unwrap();
     let nodes = nodes.map(NodeId).to_vec();
-    PreferenceList::of(&store, &Partition { id: PartitionId(0), start: 0, nodes })
+    PreferenceList::of(&store, &Partition::settled(PartitionId(0), 0, nodes))
 }
 
 fn scopes() -> Vec<Scope> {

@@ -32,7 +32,7 @@ fn preference(generation: Generation) -> PreferenceList {
     let consistency = Consistency { replicas: 3, reads_required: 2, writes_required: 2 };
     let store = Store::new(StoreName::new("explored").unwrap(), consistency).unwrap();
     let nodes = nodes.into_iter().map(NodeId).collect();
-    PreferenceList::of(&store, &Partition { id: PartitionId(0), start: 0, nodes })
+    PreferenceList::of(&store, &Partition::settled(PartitionId(0), 0, nodes))
 }
 
 #[derive(Clone, Debug)]

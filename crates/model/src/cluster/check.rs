@@ -1,0 +1,135 @@
+//! What must hold of a whole cluster document, whoever wrote it.
+//!
+//! A node that is handed a document which does not hold together stays with its copy. What a list of partitions must
+//! be by itself, [`Ring::new`](crate::Ring::new) checks.
+
+use std::collections::BTreeSet;
+
+use thiserror::Error;
+
+use super::{Cluster, Generation};
+use crate::limits::NODES_MAX;
+use crate::node::NodeId;
+use crate::ring::{Partition, PartitionId};
+use crate::store::{StoreError, StoreName};
+
+/// Why a cluster document makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ClusterError {
+    /// A cluster has 1 to [`NODES_MAX`] nodes.
+    #[error("a cluster has 1 to {NODES_MAX} nodes, this document lists {count}")]
+    Nodes {
+        /// How many were given.
+        count: usize,
+    },
+    /// Node ids are unique.
+    #[error("the document lists node {node} twice")]
+    NodeTwice {
+        /// The offender.
+        node: NodeId,
+    },
+    /// Store names are unique.
+    #[error("the document defines store {} twice", .store.as_str())]
+    StoreTwice {
+        /// The offender.
+        store: StoreName,
+    },
+    /// A store's N, R and W do not fit each other.
+    #[error("store {}: {error}", .store.as_str())]
+    Store {
+        /// The offender.
+        store: StoreName,
+        /// What is wrong.
+        error: StoreError,
+    },
+    /// The ring may only name nodes that the document lists.
+    #[error("partition {partition} lists node {node}, which the document does not know")]
+    NodeUnknown {
+        /// The partition.
+        partition: PartitionId,
+        /// The node.
+        node: NodeId,
+    },
+    /// A list to come must have N nodes for each store.
+    #[error(
+        "partition {partition} moves to {listed} nodes, and store {} needs {replicas} replicas",
+        .store.as_str()
+    )]
+    TooFew {
+        /// The partition.
+        partition: PartitionId,
+        /// How many its list to come has.
+        listed: usize,
+        /// The store that needs more.
+        store: StoreName,
+        /// Its N, or the number of nodes when that is less.
+        replicas: usize,
+    },
+    /// No number in a document is from the future.
+    #[error("generation {} is named for {what}, and the document is only of generation {}", .named.0, .own.0)]
+    Future {
+        /// What it is named for.
+        what: String,
+        /// The number.
+        named: Generation,
+        /// The document's own.
+        own: Generation,
+    },
+}
+
+impl Cluster {
+    /// Checks what must hold of the whole document. Every document that was read has passed.
+    ///
+    /// # Errors
+    /// With the first thing that does not hold.
+    pub fn check(&self) -> Result<(), ClusterError> {
+        let count = self.nodes.len();
+        if !(1..=NODES_MAX).contains(&count) {
+            return Err(ClusterError::Nodes { count });
+        }
+        let mut nodes = BTreeSet::new();
+        if let Some(twice) = self.nodes.iter().find(|node| !nodes.insert(node.id)) {
+            return Err(ClusterError::NodeTwice { node: twice.id });
+        }
+        let mut names = BTreeSet::new();
+        for store in &self.stores {
+            if !names.insert(&store.name) {
+                return Err(ClusterError::StoreTwice { store: store.name.clone() });
+            }
+            let invalid = |error| ClusterError::Store { store: store.name.clone(), error };
+            store.consistency.validate().map_err(invalid)?;
+        }
+        self.check_past("the oldest requests that are accepted", self.generation_accepted_min)?;
+        self.check_past("the set of nodes", self.nodes_changed.unwrap_or_default())?;
+        self.ring.partitions().iter().try_for_each(|partition| self.check_partition(partition, &nodes))
+    }
+
+    fn check_past(&self, what: &str, named: Generation) -> Result<(), ClusterError> {
+        if named <= self.generation {
+            return Ok(());
+        }
+        Err(ClusterError::Future { what: what.to_owned(), named, own: self.generation })
+    }
+
+    fn check_partition(&self, partition: &Partition, nodes: &BTreeSet<NodeId>) -> Result<(), ClusterError> {
+        let id = partition.id;
+        if partition.since > self.generation {
+            self.check_past(&format!("partition {id}"), partition.since)?;
+        }
+        let coming = partition.coming.as_ref().map_or(&[][..], |coming| &coming.nodes);
+        if let Some(&node) = partition.nodes.iter().chain(coming).find(|node| !nodes.contains(node)) {
+            return Err(ClusterError::NodeUnknown { partition: id, node });
+        }
+        if coming.is_empty() {
+            return Ok(());
+        }
+        for store in &self.stores {
+            let replicas = usize::from(store.consistency.replicas).min(nodes.len());
+            if coming.len() < replicas {
+                let (listed, store) = (coming.len(), store.name.clone());
+                return Err(ClusterError::TooFew { partition: id, listed, store, replicas });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,118 @@
+//! A cluster as JSON.
+//!
+//! The number of the document's form comes first, so that a program which is too old for a document says so, whatever
+//! else the document holds. Fields that this program does not know survive: they are written again.
+
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::{Cluster, Generation};
+use crate::Unknown;
+use crate::node::Node;
+use crate::ring::Ring;
+use crate::store::Store;
+
+/// The greatest form that this program understands, and the one that it writes. Form 1 had no steps: a program that
+/// knows no other takes a partition that moves for one that stays.
+const FORM: u32 = 2;
+
+/// A form that this program understands.
+struct Form;
+
+impl Form {
+    /// That of documents from before forms were numbered.
+    fn first() -> Form {
+        Form
+    }
+}
+
+impl<'de> Deserialize<'de> for Form {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let form = u32::deserialize(deserializer)?;
+        let later = || {
+            format!(
+                "the cluster document has form {form}, and this program understands up to form {FORM}: it was written \
+                 by a later program; run that one here, too"
+            )
+        };
+        if form <= FORM { Ok(Form) } else { Err(D::Error::custom(later())) }
+    }
+}
+
+#[derive(Serialize)]
+struct Written<'a> {
+    form: u32,
+    name: &'a str,
+    generation: Generation,
+    generation_accepted_min: Generation,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nodes_changed: Option<Generation>,
+    nodes: &'a [Node],
+    ring: &'a Ring,
+    stores: &'a [Store],
+    #[serde(flatten)]
+    unknown: &'a Unknown,
+}
+
+#[derive(Deserialize)]
+struct Read {
+    #[serde(default = "Form::first", rename = "form")]
+    _form: Form,
+    name: String,
+    generation: Generation,
+    generation_accepted_min: Generation,
+    nodes_changed: Option<Generation>,
+    nodes: Vec<Node>,
+    ring: Ring,
+    stores: Vec<Store>,
+    #[serde(flatten)]
+    unknown: Unknown,
+}
+
+impl Serialize for Cluster {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Cluster {
+            generation, generation_accepted_min, nodes_changed, nodes, ring, stores, unknown, ..
+        } = self;
+        Written {
+            form: FORM,
+            name: &self.name,
+            generation: *generation,
+            generation_accepted_min: *generation_accepted_min,
+            nodes_changed: *nodes_changed,
+            nodes,
+            ring,
+            stores,
+            unknown,
+        }
+        .serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Cluster {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Read {
+            name,
+            generation,
+            generation_accepted_min,
+            nodes_changed,
+            nodes,
+            ring,
+            stores,
+            unknown,
+            ..
+        } = Read::deserialize(deserializer)?;
+        let cluster = Cluster {
+            name,
+            generation,
+            generation_accepted_min,
+            nodes_changed,
+            nodes,
+            ring,
+            stores,
+            unknown,
+        };
+        cluster.check().map_err(D::Error::custom)?;
+        Ok(cluster)
+    }
+}
