@@ -146,6 +146,11 @@ impl From<CoordinationError> for PublishError {
     }
 }
 
+/// Reads a registration.
+pub(crate) fn parse_active(path: &DocumentPath, data: &[u8]) -> Result<ActiveNode, ReadError> {
+    decode(path, data)
+}
+
 fn encode(document: &impl Serialize) -> Bytes {
     Bytes::from(serde_json::to_vec(document).expect("documents have text keys and finite numbers"))
 }

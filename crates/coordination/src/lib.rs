@@ -23,6 +23,7 @@ pub mod embedded;
 mod error;
 pub mod memory;
 mod path;
+pub mod registrations;
 mod tree;
 mod watch;
 pub mod zookeeper;

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+mod counted;
 mod documents;
 mod embedded;
 mod memory;
 mod processes;
+mod registrations;
 mod zookeeper;

@@ -1,6 +1,7 @@
 //! The service of a real ensemble: the promises of every service, and what only an ensemble can do.
 
 mod expiry;
+mod full;
 mod interrupted;
 mod proxy;
 mod refused;

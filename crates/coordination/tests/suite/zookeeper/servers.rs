@@ -109,11 +109,21 @@ impl Server {
 
     /// Starts it; does not wait until it serves.
     pub(crate) fn start(&mut self) {
+        self.start_with("unlimited");
+    }
+
+    /// Starts it on a disk that is soon full: no file of it grows beyond this many blocks of 512 bytes.
+    pub(crate) fn start_with_little_room(&mut self, blocks_max: u32) {
+        self.start_with(&blocks_max.to_string());
+    }
+
+    fn start_with(&mut self, file_blocks_max: &str) {
         assert!(self.running.is_none(), "{} runs already", self.address());
         let mut child = Command::new("sh")
-            .args(["-c", KEEPER, "keeper"])
+            .args(["-c", &format!("ulimit -f {file_blocks_max}\n{KEEPER}"), "keeper"])
             .args(JAVA_FLAGS)
-            .args(["-Dzookeeper.admin.enableServer=false", "-cp", class_path()])
+            .args(["-Dzookeeper.admin.enableServer=false", "-Dzookeeper.preAllocSize=64"])
+            .args(["-cp", class_path()])
             .args(["org.apache.zookeeper.server.quorum.QuorumPeerMain", "zoo.cfg"])
             .current_dir(&self.directory)
             .stdin(Stdio::piped())
