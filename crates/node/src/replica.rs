@@ -207,8 +207,8 @@ impl Replica {
                 Err(failure) => refused(failure),
             },
             Request::ReplicaMerge(merge) => match self.merge(merge) {
-                Ok((outcomes, None)) => Call::Ready(Ok(Response::ReplicaMerged(ReplicaMerged { outcomes }))),
-                Ok((outcomes, Some(waiting))) => Call::Pending(Box::pin(when_durable(outcomes, waiting))),
+                Ok((merged, None)) => Call::Ready(Ok(Response::ReplicaMerged(merged))),
+                Ok((merged, Some(waiting))) => Call::Pending(Box::pin(when_durable(merged, waiting))),
                 Err(answer) => Call::Ready(*answer),
             },
             Request::Scan(scan) => match self.scan(scan) {
@@ -253,9 +253,9 @@ impl Replica {
 
     fn get(&self, request: &ReplicaGet) -> Result<ReplicaGot, Failure> {
         let (view, store) = self.resolve(&request.store, request.generation)?;
-        let epoch = self.epochs.tag();
+        let (epoch, generation) = (self.epochs.tag(), view.cluster().generation.into());
         if let [key] = &request.keys[..] {
-            return Ok(ReplicaGot { epoch, sets: smallvec![self.get_one(&view, &store, key)] });
+            return Ok(ReplicaGot { generation, epoch, sets: smallvec![self.get_one(&view, &store, key)] });
         }
         // As many as fit a message; the caller asks again for the rest.
         let (mut sets, mut bytes) = (SmallVec::new(), 0);
@@ -270,7 +270,7 @@ impl Replica {
             }
             sets.push(found);
         }
-        Ok(ReplicaGot { epoch, sets })
+        Ok(ReplicaGot { generation, epoch, sets })
     }
 
     fn get_one(&self, view: &View, store: &LocalStore, key: &Bytes) -> Result<VersionSet, ErrorCode> {
@@ -285,16 +285,17 @@ impl Replica {
     }
 
     /// Merges what a message brings. What it stored is made durable at once, not key by key: one append to the file.
-    fn merge(&self, request: &ReplicaMerge) -> Result<(Outcomes, Option<Waiting>), Answered> {
+    fn merge(&self, request: &ReplicaMerge) -> Result<(ReplicaMerged, Option<Waiting>), Answered> {
         let refused = |failure| Box::new(Err(CallError::Refused(failure)));
         let (view, store) = self.resolve(&request.store, request.generation).map_err(refused)?;
         let admitted = self.admit_contents(request.epoch, request.generation)?;
+        let generation = view.cluster().generation.into();
         let mut outcomes = Outcomes::new();
         let mut commits: SmallVec<[(usize, Commit); 1]> = SmallVec::new();
         for (key, set) in &request.entries {
             if is_refused() {
                 // All of it is merged again, by one that may wait.
-                return Ok((outcomes, None));
+                return Ok((ReplicaMerged { generation, outcomes }, None));
             }
             let set = &*admitted.clean(&store.definition().name, key, set);
             let stored = match request.hint_for {
@@ -306,16 +307,17 @@ impl Replica {
                 merged
             }));
         }
+        let merged = ReplicaMerged { generation, outcomes };
         let Some(newest) = commits.iter().map(|(_, commit)| *commit).max() else {
-            return Ok((outcomes, None));
+            return Ok((merged, None));
         };
         let engine = match request.hint_for {
             Some(_) => self.hints.engine(),
             None => store.engine(),
         };
         Ok(match engine.durable(newest) {
-            Durable::Already => (outcomes, None),
-            Durable::Waits(all) => (outcomes, Some(Waiting { all, engine: engine.clone(), commits })),
+            Durable::Already => (merged, None),
+            Durable::Waits(all) => (merged, Some(Waiting { all, engine: engine.clone(), commits })),
         })
     }
 
@@ -397,15 +399,15 @@ struct Waiting {
     commits: SmallVec<[(usize, Commit); 1]>,
 }
 
-async fn when_durable(mut outcomes: Outcomes, waiting: Waiting) -> Result<Response, CallError> {
+async fn when_durable(mut merged: ReplicaMerged, waiting: Waiting) -> Result<Response, CallError> {
     let Waiting { all, engine, commits } = waiting;
     if all.await.is_err() {
         // A key fails for itself: what was in the file before this message is durable whatever became of the rest.
         for (position, commit) in commits {
             if engine.durable(commit).wait().await.is_err() {
-                outcomes[position] = Err(ErrorCode::StorageFailed);
+                merged.outcomes[position] = Err(ErrorCode::StorageFailed);
             }
         }
     }
-    Ok(Response::ReplicaMerged(ReplicaMerged { outcomes }))
+    Ok(Response::ReplicaMerged(merged))
 }

@@ -62,6 +62,7 @@ fn options(required: u8) -> QuorumOptions {
         hedge_after: Duration::from_millis(10),
         deadline: Moment { nanos: u64::MAX / 2 },
         generation: GENERATION,
+        since: GENERATION,
     }
 }
 

@@ -19,14 +19,6 @@ pub(super) struct Calls<T> {
 
 type Answer = BoxFuture<'static, Result<Response, CallError>>;
 
-/// What came first.
-pub(super) enum Came<T> {
-    /// A call has its answer.
-    Answer(T, Result<Response, CallError>),
-    /// The machine's deadline has come.
-    Elapsed,
-}
-
 impl<T: Unpin> Calls<T> {
     pub(super) fn new() -> Self {
         Calls { out: SmallVec::new(), timer: None }
@@ -43,8 +35,12 @@ impl<T: Unpin> Calls<T> {
         }
     }
 
-    /// Waits for the first answer, or until `deadline`.
-    pub(super) async fn next(&mut self, clock: &dyn Clock, deadline: Moment) -> Came<T> {
+    /// Waits for the first answer; `None` when the deadline comes before it.
+    pub(super) async fn next(
+        &mut self,
+        clock: &dyn Clock,
+        deadline: Moment,
+    ) -> Option<(T, Result<Response, CallError>)> {
         if self.timer.as_ref().is_none_or(|(rings_at, _)| *rings_at > deadline) {
             self.timer = Some((deadline, clock.sleep_until(deadline)));
         }
@@ -52,14 +48,14 @@ impl<T: Unpin> Calls<T> {
             for position in 0..self.out.len() {
                 if let Poll::Ready(answer) = self.out[position].1.as_mut().poll(context) {
                     let (tag, _) = self.out.swap_remove(position);
-                    return Poll::Ready(Came::Answer(tag, answer));
+                    return Poll::Ready(Some((tag, answer)));
                 }
             }
             let (_, timer) = self.timer.as_mut().expect("set above");
-            timer.as_mut().poll(context).map(|()| Came::Elapsed)
+            timer.as_mut().poll(context).map(|()| None)
         })
         .await;
-        if matches!(came, Came::Elapsed) {
+        if came.is_none() {
             self.timer = None;
         }
         came

@@ -20,7 +20,7 @@ use protocol::quorum::{Behind, Machine, ReplicaError};
 use wire::error::ErrorCode;
 use wire::messages::{Failure, Request, Response};
 
-use super::calls::{Calls, Came};
+use super::calls::Calls;
 use super::{Coordinator, REFRESHES_MAX, Scope, document_of, replica_error, too_many_refreshes};
 use crate::peers::{Call, CallError};
 
@@ -199,8 +199,8 @@ impl<J: Job> Drive<J> {
                 let deadline = self.machine.deadline();
                 let deadline = deadline.expect("a machine does not finish without an answer");
                 match self.desk.calls.next(&*self.desk.coordinator.ports.clock, deadline).await {
-                    Came::Answer(asked, answer) => (asked, answer),
-                    Came::Elapsed => return self.step(J::Machine::ELAPSED),
+                    Some(answered) => answered,
+                    None => return self.step(J::Machine::ELAPSED),
                 }
             }
         };

@@ -12,7 +12,7 @@ use wire::error::ErrorCode;
 use wire::messages::{Failure, Got, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response};
 
 use super::drive::{Desk, Drive, End, Job};
-use super::write::merged;
+use super::write::{answered_under, merged};
 use super::{Coordinator, Direction, Scope, code_error, common_refusal, describe};
 
 /// A get under way.
@@ -135,7 +135,7 @@ impl Job for GetJob {
             Asked::WriteBack(node, round) => {
                 self.outdated |= matches!(answer, Ok(Response::StaleEpoch(_)));
                 return Some(match answer.and_then(|response| merged(response, generation)) {
-                    Ok(_) => GetEvent::Stored { node, generation, round },
+                    Ok((_, generation)) => GetEvent::Stored { node, generation, round },
                     Err(error) => GetEvent::NotStored { node, round, error },
                 });
             }
@@ -144,6 +144,7 @@ impl Job for GetJob {
             Ok(Response::ReplicaGot(mut got)) => match got.sets.pop() {
                 Some(Ok(set)) => {
                     self.epoch = self.epoch.min(got.epoch);
+                    let generation = answered_under(got.generation, generation);
                     return Some(GetEvent::Answered { node, generation, set });
                 }
                 Some(Err(code)) => code_error(code, generation),

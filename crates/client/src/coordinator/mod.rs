@@ -219,6 +219,7 @@ impl Coordinator {
             hedge_after: self.options.hedge_after,
             deadline,
             generation: scope.cluster.generation,
+            since: scope.cluster.generation_accepted_min,
         }
     }
 

@@ -14,6 +14,7 @@ use wire::messages::{Failure, Got, ReplicaGet, ReplicaMerge, Request, RequestOpt
 use super::drive::{Desk, Drive, Ends, Job, every};
 use super::get::{is_not_held, outcome_to_answer};
 use super::parcels::{entry_bytes, parcels};
+use super::write::answered_under;
 use super::{Coordinator, Direction, Scope, code_error};
 use crate::peers::{Call, CallError};
 
@@ -165,13 +166,14 @@ impl Job for MultiGetJob {
                 if matches!(answer, Ok(Response::StaleEpoch(_))) {
                     self.outdated.extend(keys.iter().map(|(key, _)| *key));
                 }
-                let answers = stored(keys, answer, generation);
+                let (answers, generation) = stored(keys, answer, generation);
                 return Some(MultiGetEvent::Stored { node, generation, answers });
             }
         };
         match answer {
             Ok(Response::ReplicaGot(got)) if !got.sets.is_empty() && got.sets.len() <= keys.len() => {
                 self.epoch = self.epoch.min(got.epoch);
+                let generation = answered_under(got.generation, generation);
                 let rest = keys.split_off(got.sets.len());
                 for (key, set) in keys.iter().zip(&got.sets) {
                     self.count(*key, set.as_ref().ok());
@@ -233,22 +235,28 @@ impl MultiGetJob {
 }
 
 /// What a node did with each key that was written back to it.
+type Taken = Vec<(KeyIndex, u8, Result<(), ReplicaError>)>;
+
+/// What a node did with each key that was written back to it, and the generation by which it went.
 fn stored(
     keys: Vec<(KeyIndex, u8)>,
     answer: Result<Response, ReplicaError>,
     generation: Generation,
-) -> Vec<(KeyIndex, u8, Result<(), ReplicaError>)> {
+) -> (Taken, Generation) {
     match answer {
         Ok(Response::ReplicaMerged(merged)) if merged.outcomes.len() == keys.len() => {
+            let generation = answered_under(merged.generation, generation);
             let outcomes = merged.outcomes.into_iter().map(|outcome| match outcome {
                 Ok(_) => Ok(()),
                 Err(code) => Err(code_error(code, generation)),
             });
-            keys.into_iter().zip(outcomes).map(|((key, round), outcome)| (key, round, outcome)).collect()
+            let taken =
+                keys.into_iter().zip(outcomes).map(|((key, round), outcome)| (key, round, outcome)).collect();
+            (taken, generation)
         }
         other => {
             let error = other.err().unwrap_or(ReplicaError::Lost);
-            keys.into_iter().map(|(key, round)| (key, round, Err(error))).collect()
+            (keys.into_iter().map(|(key, round)| (key, round, Err(error))).collect(), generation)
         }
     }
 }

@@ -13,7 +13,7 @@ use wire::messages::{Failure, Merged, ReplicaMerge, Request, RequestOptions, Res
 
 use super::drive::{Desk, Drive, Ends, Job, every};
 use super::parcels::{entry_bytes, parcels};
-use super::write::{Acked, outcome_to_answer, own_merge};
+use super::write::{Acked, answered_under, outcome_to_answer, own_merge};
 use super::{Coordinator, Direction, Scope, code_error};
 
 /// A message's keys, as the machine numbers them, and who was sent it.
@@ -70,6 +70,7 @@ impl Coordinator {
         });
         let suspected = self.suspected_of_all(&scope);
         let quorum = self.quorum_options(&scope, options, Direction::Write, deadline);
+        let generation = quorum.generation;
         let mut actions = Vec::new();
         let machine = MultiWrite::start(origins, &suspected, quorum, self.ports.clock.now(), &mut actions);
         let keys: Vec<KeyIndex> = (0..)
@@ -82,7 +83,7 @@ impl Coordinator {
         let job = MultiWriteJob { entries, ends: Ends::default() };
         let mut drive = Drive::start(job, machine, actions, Desk::new(self.clone(), scope));
         if let Some(durable) = durable {
-            let merge = own_merge(keys.len(), durable);
+            let merge = own_merge(keys.len(), generation, durable);
             drive.expect((own, keys), merge);
         }
         drive
@@ -127,6 +128,7 @@ impl Job for MultiWriteJob {
         let generation = desk.scope.cluster.generation;
         let error = match answer {
             Ok(Response::ReplicaMerged(merged)) if merged.outcomes.len() == keys.len() => {
+                let generation = answered_under(merged.generation, generation);
                 let outcomes = merged.outcomes.into_iter().map(|outcome| match outcome {
                     Ok(merged) => Ok(merged == Merged::Superseded),
                     Err(code) => Err(code_error(code, generation)),

@@ -10,7 +10,9 @@ use protocol::quorum::{
 use runtime::BoxFuture;
 use smallvec::smallvec;
 use wire::error::ErrorCode;
-use wire::messages::{Failure, Merged, ReplicaMerge, ReplicaMerged, Request, RequestOptions, Response};
+use wire::messages::{
+    Failure, Merged, ReplicaMerge, ReplicaMerged, Request, RequestOptions, Response, Since2,
+};
 
 use super::drive::{Desk, Drive, End, Job};
 use super::{Coordinator, Direction, Scope, code_error, common_refusal, describe};
@@ -83,10 +85,11 @@ impl Coordinator {
         let local = if applied { Local::Applied } else { Local::NotReplica };
         let mut actions = WriteActions::new();
         let origin = Origin { own, local, possible };
+        let generation = quorum.generation;
         let machine = Write::start(candidates, origin, quorum, self.ports.clock.now(), &mut actions);
         let mut drive = Drive::start(job, machine, actions, Desk::new(self.clone(), scope));
         if applied && let Some(OwnWrite::Replica(durable)) = own_write {
-            drive.expect(own, own_merge(1, durable));
+            drive.expect(own, own_merge(1, generation, durable));
         }
         drive
     }
@@ -116,7 +119,7 @@ impl Job for WriteJob {
     ) -> Option<WriteEvent> {
         let generation = desk.scope.cluster.generation;
         Some(match answer.and_then(|response| merged(response, generation)) {
-            Ok(merged) => {
+            Ok((merged, generation)) => {
                 let superseded = merged == Merged::Superseded;
                 WriteEvent::Acknowledged { node, generation, superseded }
             }
@@ -138,11 +141,21 @@ impl WriteJob {
     }
 }
 
-/// What a node did with the one key that it was sent.
-pub(super) fn merged(response: Response, generation: Generation) -> Result<Merged, ReplicaError> {
+/// The generation by which a node went when it answered; one that does not say it, because it speaks an older version of
+/// the protocol, is taken to go by the request's.
+pub(super) fn answered_under(named: Since2<Generation>, requested: Generation) -> Generation {
+    named.0.unwrap_or(requested)
+}
+
+/// What a node did with the one key that it was sent in a request formed under `generation`, and the generation by which
+/// it went.
+pub(super) fn merged(
+    response: Response,
+    generation: Generation,
+) -> Result<(Merged, Generation), ReplicaError> {
     match response {
         Response::ReplicaMerged(merged) => match merged.outcomes.first() {
-            Some(Ok(merged)) => Ok(*merged),
+            Some(Ok(outcome)) => Ok((*outcome, answered_under(merged.generation, generation))),
             Some(Err(code)) => Err(code_error(*code, generation)),
             None => Err(ReplicaError::Lost),
         },
@@ -152,9 +165,15 @@ pub(super) fn merged(response: Response, generation: Generation) -> Result<Merge
 
 /// The own node's answer to merging `keys` keys, which it has done when it stamped them: it comes when they are
 /// durable.
-pub(super) fn own_merge(keys: usize, durable: Option<BoxFuture<'static, bool>>) -> Call {
-    let merged =
-        move || Response::ReplicaMerged(ReplicaMerged { outcomes: smallvec![Ok(Merged::Changed); keys] });
+pub(super) fn own_merge(
+    keys: usize,
+    generation: Generation,
+    durable: Option<BoxFuture<'static, bool>>,
+) -> Call {
+    let merged = move || {
+        let outcomes = smallvec![Ok(Merged::Changed); keys];
+        Response::ReplicaMerged(ReplicaMerged { generation: generation.into(), outcomes })
+    };
     match durable {
         None => Call::Ready(Ok(merged())),
         Some(durable) => Call::Pending(Box::pin(async move {

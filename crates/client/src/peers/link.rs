@@ -25,6 +25,8 @@ const CALLS_MAX: usize = 16 * 1024;
 pub(super) struct PeerLink {
     sender: Arc<dyn LinkSender>,
     shared: Arc<Shared>,
+    /// The version of the protocol that it carries.
+    version: u16,
 }
 
 /// What a link shares with its calls and with the task that hands out answers.
@@ -116,8 +118,8 @@ async fn shake_hands(
     let Some(answer) = answer else {
         return Err(NotOpened::unreachable(format!("{address} closed the connection")));
     };
-    match wire::messages::decode_response(answer) {
-        Ok((_, Response::Welcome(_))) => {}
+    let version = match wire::messages::decode_response(answer) {
+        Ok((_, Response::Welcome(welcome))) => welcome.version,
         Ok((_, Response::Failure(failure))) => {
             return Err(NotOpened { error: CallError::Refused(failure), experience: Experience::Replied });
         }
@@ -125,7 +127,7 @@ async fn shake_hands(
             let reason = format!("{address} did not answer the handshake like a node: check the address");
             return Err(NotOpened::unreachable(reason));
         }
-    }
+    };
     let shared = Arc::new(Shared {
         calls: Mutex::default(),
         broken: AtomicBool::new(false),
@@ -134,7 +136,7 @@ async fn shake_hands(
         standing,
     });
     shared.met(Experience::Greeted);
-    let opened = PeerLink { sender: link.sender.clone(), shared: shared.clone() };
+    let opened = PeerLink { sender: link.sender.clone(), shared: shared.clone(), version };
     ports.tasks.spawn(Box::pin(hand_out_answers(link.receiver, link.sender, shared)));
     Ok(Arc::new(opened))
 }
@@ -152,7 +154,8 @@ impl PeerLink {
     }
 
     /// Sends a request.
-    pub(super) fn call(&self, request: Request) -> Call {
+    pub(super) fn call(&self, mut request: Request) -> Call {
+        request.lower(self.version);
         let (waiter, answer) = tokio::sync::oneshot::channel();
         let id = {
             let mut calls = self.shared.calls.lock();

@@ -5,7 +5,10 @@ use std::time::Duration;
 use bytes::BytesMut;
 use runtime::{Link, Ports};
 use wire::error::ErrorCode;
-use wire::messages::{Hello, Peer, Request, RequestOptions, Response, decode_response, encode_request};
+use wire::messages::{
+    Hello, Peer, ReplicaGet, Request, RequestOptions, Response, Since2, VERSION_MAX, decode_response,
+    encode_request,
+};
 
 use crate::cluster::{RunningCluster, store};
 use crate::support::lonely_node;
@@ -33,11 +36,40 @@ async fn a_request_that_does_not_decode_is_answered_with_the_reason_and_the_link
         let hello = Request::Hello(Hello { version_min: 1, version_max: 9, cluster: None, peer });
         link.sender.send(&mut |body: &mut BytesMut| encode_request(1 << 16, &hello, body)).unwrap();
         let welcome = answer(&mut link).await;
-        assert!(matches!(&welcome, Response::Welcome(welcome) if welcome.version == 1), "{welcome:?}");
+        assert!(
+            matches!(&welcome, Response::Welcome(welcome) if welcome.version == VERSION_MAX),
+            "{welcome:?}"
+        );
         link.sender.send(&mut |body: &mut BytesMut| body.extend_from_slice(frame)).unwrap();
         let refused = answer(&mut link).await;
         assert!(matches!(&refused, Response::Failure(failure) if failure.code == code), "{refused:?}");
         assert!(!matches!(link.receiver.receive().await, Ok(Some(_))), "the link has ended");
+    }
+}
+
+/// A link of version 1 carries nothing that came later, and one of version 2 the generation of each answer.
+#[tokio::test]
+async fn a_replica_tells_its_generation_to_those_that_understand_it() {
+    let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |_| {}).await;
+    let view = cluster.nodes[0].replica().view().get();
+    let address = view.cluster().nodes[0].native.clone();
+    let generation = view.cluster().generation;
+    for (version, said) in [(1, Since2(None)), (2, Since2(Some(generation)))] {
+        let mut link = Ports::os().unwrap().network.connect(&address).await.unwrap();
+        let peer = Peer::Client { name: "of some version".to_owned() };
+        let hello = Request::Hello(Hello { version_min: 1, version_max: version, cluster: None, peer });
+        link.sender.send(&mut |body: &mut BytesMut| encode_request(1 << 16, &hello, body)).unwrap();
+        let welcome = answer(&mut link).await;
+        assert!(matches!(&welcome, Response::Welcome(welcome) if welcome.version == version), "{welcome:?}");
+        let store = view.stores()[0].reference().clone();
+        let get = Request::ReplicaGet(ReplicaGet {
+            store,
+            generation,
+            keys: [b"k"[..].into()].into_iter().collect(),
+        });
+        link.sender.send(&mut |body: &mut BytesMut| encode_request(2 << 16, &get, body)).unwrap();
+        let got = answer(&mut link).await;
+        assert!(matches!(&got, Response::ReplicaGot(got) if got.generation == said), "{got:?}");
     }
 }
 

@@ -35,6 +35,7 @@ pub(super) fn options(required: u8, preferred: u8, sloppy: bool) -> QuorumOption
         hedge_after: Duration::from_nanos(HEDGE_AFTER),
         deadline: at(DEADLINE),
         generation: GENERATION,
+        since: GENERATION,
     }
 }
 

@@ -20,7 +20,7 @@ pub enum MultiGetEvent {
     Answered {
         /// Who.
         node: NodeId,
-        /// The generation under which it was asked.
+        /// The generation by which it went.
         generation: Generation,
         /// What it holds of each, or why it cannot say.
         answers: Vec<(KeyIndex, Result<VersionSet, ReplicaError>)>,
@@ -38,7 +38,7 @@ pub enum MultiGetEvent {
     Stored {
         /// Who.
         node: NodeId,
-        /// The generation under which it was asked.
+        /// The generation by which it went.
         generation: Generation,
         /// Each key with its round in [`MultiGetAction::WriteBack`], and why the node did not take it if so.
         answers: Vec<(KeyIndex, u8, Result<(), ReplicaError>)>,

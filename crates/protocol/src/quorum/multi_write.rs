@@ -19,7 +19,7 @@ pub enum MultiWriteEvent {
     Acknowledged {
         /// Who.
         node: NodeId,
-        /// The generation under which it was asked.
+        /// The generation by which it went.
         generation: Generation,
         /// For each key whether the write was already superseded there, or why the node did not take it.
         answers: Vec<(KeyIndex, Result<bool, ReplicaError>)>,

@@ -29,11 +29,19 @@ pub struct QuorumOptions {
     pub hedge_after: Duration,
     /// When the request is answered with what there is, and stragglers are given up.
     pub deadline: Moment,
-    /// Generation of the ring that the candidates come from. Answers under another one do not count.
+    /// Generation of the ring that the candidates come from.
     pub generation: Generation,
+    /// From which generation on the candidates are the key's. An answer counts when its node went by that one or a later
+    /// one, whose own refusals say whether the request is too old for it.
+    pub since: Generation,
 }
 
 impl QuorumOptions {
+    /// Whether an answer counts that a node gave under this generation.
+    pub(super) fn counts(&self, generation: Generation) -> bool {
+        generation >= self.since
+    }
+
     /// How long a node asked at `now` may take, after `waves` waves of stand-ins.
     pub(super) fn late_at(&self, now: Moment, waves: u32) -> Moment {
         now.after(self.hedge_after.saturating_mul(1 << waves.min(DOUBLINGS_MAX)))

@@ -26,6 +26,8 @@ pub enum ReplicaError {
         /// Generation that the node is at.
         generation: Generation,
     },
+    /// The node's ring is older than the key's place on the request's.
+    Behind,
     /// The node does not know the store.
     UnknownStore,
     /// The key has as many siblings as the store allows.
@@ -55,6 +57,7 @@ impl ReplicaError {
             | ReplicaError::DiskFull
             | ReplicaError::Corrupt
             | ReplicaError::StaleGeneration { .. }
+            | ReplicaError::Behind
             | ReplicaError::UnknownStore
             | ReplicaError::TooManySiblings
             | ReplicaError::ValueTooLong
@@ -77,6 +80,7 @@ impl fmt::Display for ReplicaError {
             ReplicaError::StaleGeneration { generation } => {
                 write!(f, "the request's ring is older than generation {}", generation.0)
             }
+            ReplicaError::Behind => f.write_str("its ring is older than the request's"),
             ReplicaError::UnknownStore => f.write_str("unknown store"),
             ReplicaError::TooManySiblings => f.write_str("too many siblings"),
             ReplicaError::ValueTooLong => f.write_str("value too long"),

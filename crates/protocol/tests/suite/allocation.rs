@@ -51,6 +51,7 @@ fn options(required: u8) -> QuorumOptions {
         hedge_after: Duration::from_millis(10),
         deadline: Moment { nanos: 1_000_000_000 },
         generation: GENERATION,
+        since: GENERATION,
     }
 }
 

@@ -33,6 +33,7 @@ fn options(sloppy: bool) -> QuorumOptions {
         hedge_after: Duration::from_nanos(10),
         deadline: Moment { nanos: 100 },
         generation: GENERATION,
+        since: GENERATION,
     }
 }
 

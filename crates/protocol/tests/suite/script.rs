@@ -105,6 +105,7 @@ impl Setup {
             hedge_after: Duration::from_nanos(10),
             deadline: Moment { nanos: 100 },
             generation: GENERATION,
+            since: GENERATION,
         };
         let mut setup = Setup {
             line: line.to_owned(),

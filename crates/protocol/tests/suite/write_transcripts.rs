@@ -417,6 +417,7 @@ fn what_needs_nobody_else_is_what_a_machine_would_ask_nobody_else_for() {
         hedge_after: Duration::from_millis(10),
         deadline: Moment { nanos: u64::MAX },
         generation: GENERATION,
+        since: GENERATION,
     };
     for (replicas, required, own) in
         (1..=3).flat_map(|n| (1..=n).flat_map(move |r| (1..=5).map(move |own| (n, r, NodeId(own)))))

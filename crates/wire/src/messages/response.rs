@@ -11,7 +11,7 @@ use super::collection::{
 use super::declare::messages;
 use super::gossip::Gossiped;
 use super::request::ScanAfter;
-use crate::codec::{Field, Reader, fields, tags};
+use crate::codec::{Field, Reader, Since2, added_in_version_2, fields, tags};
 use crate::decode_error::DecodeError;
 use crate::error::ErrorCode;
 
@@ -30,8 +30,8 @@ messages! {
         0x91 Written "written",
         0x93 MultiGot "multi-got",
         0x94 MultiWritten "multi-written",
-        0xa0 ReplicaGot "replica-got",
-        0xa1 ReplicaMerged "replica-merged",
+        0xa3 | 0xa0 ReplicaGot "replica-got",
+        0xa4 | 0xa1 ReplicaMerged "replica-merged",
         0xa2 Scanned "scanned",
         0xb0 Gossiped "gossiped",
         0xb1 TreeSummed "tree-summed",
@@ -159,6 +159,8 @@ fields! {
 fields! {
     /// What one replica holds, in the order of the keys.
     pub struct ReplicaGot {
+        /// The generation by which the replica went.
+        pub generation: Since2<Generation>,
         /// The collection epoch before the sets were read.
         pub epoch: Epoch,
         /// Each key's state, empty when never written, or why the replica cannot tell. Fewer than were asked for, but
@@ -182,9 +184,16 @@ tags! {
 fields! {
     /// What merging did, in the order of the entries.
     pub struct ReplicaMerged {
+        /// The generation by which the replica went.
+        pub generation: Since2<Generation>,
         /// Each entry's outcome.
         pub outcomes: SmallVec<[Result<Merged, ErrorCode>; 1]>,
     }
+}
+
+added_in_version_2! {
+    ReplicaGot: generation,
+    ReplicaMerged: generation,
 }
 
 fields! {

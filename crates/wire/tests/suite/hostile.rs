@@ -182,13 +182,17 @@ fn the_densest_lists_stay_below_the_promised_amplification() {
     for (kind, element) in [
         (0xa2_u8, &[0x00, 0x01, 0x00, 0x00][..]), // Scanned: an empty key with an empty set.
         (0x93, &[0x00, 0x01, 0x00, 0x00]),        // MultiGot: an empty set.
-        (0xa0, &[0x01, 100, 0x00]),               // ReplicaGot: an error.
+        (0xa0, &[0x01, 100, 0x00]),               // ReplicaGot of version 1: an error.
+        (0xa3, &[0x01, 100, 0x00]),               // ReplicaGot: an error.
         (0x94, &[0x01, 100, 0x00, 0x00, 0x00]),   // MultiWritten: a failure.
     ] {
         let count = 60_000_usize;
         let mut body = BytesMut::from(&[kind, 1][..]);
         if kind == 0xa0 {
             body.extend_from_slice(&[0]);
+        }
+        if kind == 0xa3 {
+            body.extend_from_slice(&[0, 0]);
         }
         body.extend_from_slice(&[0xe0, 0xd4, 0x03]);
         (0..count).for_each(|_| body.extend_from_slice(element));

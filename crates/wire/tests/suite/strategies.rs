@@ -256,6 +256,11 @@ fn welcome() -> impl Strategy<Value = Welcome> {
     )
 }
 
+/// What a message of either version of the protocol says of its generation.
+fn since_2() -> impl Strategy<Value = Since2<Generation>> {
+    option::of(any::<u64>().prop_map(Generation)).prop_map(Since2)
+}
+
 pub fn response() -> impl Strategy<Value = Response> {
     let merged = select(vec![Merged::Changed, Merged::Known, Merged::Superseded]);
     prop_oneof![
@@ -273,10 +278,14 @@ pub fn response() -> impl Strategy<Value = Response> {
         vec(prop::result::maybe_err(set(), failure()), 0..4).prop_map(|results| MultiGot { results }.into()),
         vec(prop::result::maybe_err(written(), failure()), 0..4)
             .prop_map(|results| MultiWritten { results }.into()),
-        (any::<u64>(), vec(prop::result::maybe_err(set(), code()), 0..4))
-            .prop_map(|(epoch, sets)| ReplicaGot { epoch: Epoch(epoch), sets: sets.into() }.into()),
-        vec(prop::result::maybe_err(merged, code()), 0..4)
-            .prop_map(|outcomes| ReplicaMerged { outcomes: outcomes.into() }.into()),
+        (since_2(), any::<u64>(), vec(prop::result::maybe_err(set(), code()), 0..4)).prop_map(
+            |(generation, epoch, sets)| {
+                ReplicaGot { generation, epoch: Epoch(epoch), sets: sets.into() }.into()
+            }
+        ),
+        (since_2(), vec(prop::result::maybe_err(merged, code()), 0..4)).prop_map(|(generation, outcomes)| {
+            ReplicaMerged { generation, outcomes: outcomes.into() }.into()
+        }),
         (vec((bytes(), set()), 0..4), after(), any::<u64>()).prop_map(|(records, next, damaged)| Scanned {
             records,
             next,

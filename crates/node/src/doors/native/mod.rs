@@ -79,6 +79,8 @@ struct Served {
     service: Service,
     sender: Arc<dyn LinkSender>,
     entry: Entry,
+    /// The version of the protocol that the link carries.
+    version: u16,
     connection: Arc<Connection>,
 }
 
@@ -110,16 +112,17 @@ impl Service {
         // A greeting is short.
         link.receiver.bound(Box::new(|bytes| bytes == 0));
         let timer = self.ports.clock.sleep(HANDSHAKE_TIME_MAX);
-        let entry = match select(Box::pin(self.shake_hands(&mut link, &mut connection)), timer).await {
-            Either::Left((Some(entry), _)) => entry,
-            // Refused, or silent: whoever connects and says nothing must not hold a place.
-            _ => return,
-        };
+        let (entry, version) =
+            match select(Box::pin(self.shake_hands(&mut link, &mut connection)), timer).await {
+                Either::Left((Some(agreed), _)) => agreed,
+                // Refused, or silent: whoever connects and says nothing must not hold a place.
+                _ => return,
+            };
         let mut coming = connection.coming();
         let (place, clock) = (coming.place(), self.ports.clock.clone());
         link.receiver.bound(Box::new(move |bytes| coming.hold(bytes, clock.now()).is_ok()));
         let clock = self.ports.clock.clone();
-        let served = Served { service: self, sender: link.sender, entry, connection };
+        let served = Served { service: self, sender: link.sender, entry, version, connection };
         let mut rest =
             Rest::new(served.service.ports.clock.clone(), served.service.admission.limits().rest_time_max);
         let mut window = window::Window::new();
@@ -168,7 +171,8 @@ impl Service {
         }
     }
 
-    async fn shake_hands(&self, link: &mut Link, connection: &mut Arc<Connection>) -> Option<Entry> {
+    /// How requests of the link enter, and the version of the protocol that it carries.
+    async fn shake_hands(&self, link: &mut Link, connection: &mut Arc<Connection>) -> Option<(Entry, u16)> {
         let frame = link.receiver.receive().await.ok().flatten()?;
         let id = request_id(&frame).unwrap_or(0);
         let answer = match decode_request(frame) {
@@ -190,8 +194,9 @@ impl Service {
         };
         match answer {
             Ok((welcome, entry)) => {
+                let version = welcome.version;
                 send(&*link.sender, id, &Response::Welcome(welcome));
-                Some(entry)
+                Some((entry, version))
             }
             Err(failure) => {
                 self.numbers.refused(failure.code);
@@ -342,10 +347,12 @@ impl Served {
     fn take_step(&self, id: u64, bytes: usize, step: Request) -> bool {
         if let Some(permit) = self.permit(id, bytes) {
             let (collection, sender) = (self.service.collection.clone(), self.sender.clone());
+            let version = self.version;
             let numbers = self.service.numbers.clone();
             self.service.ports.tasks.spawn_background(Box::pin(async move {
-                let answer = counted(&numbers, collection.answers.answer(step).await);
+                let mut answer = counted(&numbers, collection.answers.answer(step).await);
                 drop(permit);
+                answer.lower(version);
                 send(&*sender, id, &answer);
             }));
         }
@@ -372,9 +379,11 @@ impl Served {
         request: impl Future<Output = Result<Response, Failure>> + Send + 'static,
     ) {
         let (sender, numbers) = (self.sender.clone(), self.service.numbers.clone());
+        let version = self.version;
         self.service.ports.tasks.spawn(Box::pin(async move {
-            let answer = counted(&numbers, request.await);
+            let mut answer = counted(&numbers, request.await);
             drop(permit);
+            answer.lower(version);
             send(&*sender, id, &answer);
             if let Some((operation, began)) = timed {
                 numbers.took(operation, began);
@@ -383,7 +392,9 @@ impl Served {
     }
 
     fn answer(&self, id: u64, answer: Result<Response, Failure>) {
-        send(&*self.sender, id, &counted(&self.service.numbers, answer));
+        let mut answer = counted(&self.service.numbers, answer);
+        answer.lower(self.version);
+        send(&*self.sender, id, &answer);
     }
 
     /// Answers before the next frame is read: together with what came with it.

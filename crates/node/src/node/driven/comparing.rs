@@ -122,7 +122,7 @@ fn what_a_peer_read_before_the_epoch_is_not_taken_and_the_peer_is_told() {
         }
         Request::ReplicaMerge(merge) => {
             heard.lock().push((merge.epoch, merge.entries.len()));
-            Some(ReplicaMerged { outcomes: Default::default() }.into())
+            Some(ReplicaMerged { generation: Generation(1).into(), outcomes: Default::default() }.into())
         }
         _ => None,
     });
@@ -143,9 +143,10 @@ fn a_push_that_the_peer_refused_is_not_counted_as_equal() {
     home.serve(&peer, move |request| match request {
         Request::ReplicaMerge(merge) if !merge.entries.is_empty() => {
             match counted.fetch_add(1, Ordering::Relaxed) {
-                0 => Some(
-                    ReplicaMerged { outcomes: [Err(ErrorCode::StorageFailed)].into_iter().collect() }.into(),
-                ),
+                0 => {
+                    let outcomes = [Err(ErrorCode::StorageFailed)].into_iter().collect();
+                    Some(ReplicaMerged { generation: Generation(1).into(), outcomes }.into())
+                }
                 _ => None,
             }
         }

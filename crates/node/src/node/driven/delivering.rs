@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::{Epoch, NodeId, Value, VersionSet};
+use model::{Epoch, Generation, NodeId, Value, VersionSet};
 use parking_lot::Mutex;
 use wire::error::ErrorCode;
 use wire::messages::{Merged, ReplicaMerge, ReplicaMerged, Request, Response, StaleEpoch};
@@ -29,7 +29,7 @@ fn target(home: &Home, answer: impl Fn(&ReplicaMerge, usize) -> Answer + Send + 
 }
 
 fn merged(outcomes: &[Result<Merged, ErrorCode>]) -> Answer {
-    ReplicaMerged { outcomes: outcomes.iter().copied().collect() }.into()
+    ReplicaMerged { generation: Generation(1).into(), outcomes: outcomes.iter().copied().collect() }.into()
 }
 
 fn all_merged(batch: &ReplicaMerge) -> Answer {

@@ -12,7 +12,7 @@ pub enum GetEvent {
     Answered {
         /// Who.
         node: NodeId,
-        /// The generation under which it was asked.
+        /// The generation by which it went.
         generation: Generation,
         /// What it holds; for a fallback including its hints.
         set: VersionSet,
@@ -28,7 +28,7 @@ pub enum GetEvent {
     Stored {
         /// Who.
         node: NodeId,
-        /// The generation under which it was asked.
+        /// The generation by which it went.
         generation: Generation,
         /// The round of the [`GetAction::WriteBack`].
         round: u8,

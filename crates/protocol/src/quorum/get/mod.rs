@@ -135,7 +135,7 @@ impl Get {
         }
         match event {
             GetEvent::Answered { node, generation, set } => {
-                if generation == self.options.generation {
+                if self.options.counts(generation) {
                     self.merge(node, set);
                 }
             }

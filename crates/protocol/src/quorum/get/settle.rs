@@ -35,9 +35,8 @@ pub(super) enum WrittenBack {
 impl Get {
     /// Takes in that a node holds what was written back to it.
     pub(super) fn stored(&mut self, node: NodeId, generation: Generation, round: u8) {
-        let foreign = generation != self.options.generation;
         let earlier = round != self.round;
-        if !foreign && !earlier {
+        if self.options.counts(generation) && !earlier {
             self.set_written_back(node, WrittenBack::Acknowledged);
         }
     }

@@ -34,7 +34,7 @@ pub enum WriteEvent {
     Acknowledged {
         /// Who.
         node: NodeId,
-        /// The generation under which it was asked.
+        /// The generation by which it went.
         generation: Generation,
         /// Whether it already held something that replaces the write.
         superseded: bool,

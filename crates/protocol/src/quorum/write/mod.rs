@@ -154,7 +154,7 @@ impl Write {
         }
         match event {
             WriteEvent::Acknowledged { node, generation, superseded } => {
-                if self.is_current(generation) && self.acknowledge(node) {
+                if self.options.counts(generation) && self.acknowledge(node) {
                     self.superseded |= superseded;
                 }
             }
@@ -200,11 +200,6 @@ impl Write {
         let ReplicaError::StaleGeneration { generation } = error else { return None };
         let newer = self.phase == Phase::Collecting && generation > self.options.generation;
         (newer && self.reply_of(node).is_some()).then_some(generation)
-    }
-
-    /// Whether an acknowledgement under this generation counts.
-    fn is_current(&self, generation: Generation) -> bool {
-        generation == self.options.generation
     }
 
     /// What is known of a node that was asked.
