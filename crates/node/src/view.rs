@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use model::{Cluster, Generation, NodeId, PartitionId, PreferenceList, Token};
+use model::{Cluster, Generation, NodeId, Partition, PartitionId, PreferenceList, Token};
 use parking_lot::RwLock;
 
 use crate::stores::{KeyPlace, LocalStore};
@@ -67,12 +67,11 @@ impl View {
         Route { place: KeyPlace { partition: partition.id, token }, preference }
     }
 
-    /// Where a key of `store` lies, and the nodes that should hold it: what most requests need to know.
-    pub fn replicas(&self, store: &LocalStore, key: &[u8]) -> (KeyPlace, &[NodeId]) {
+    /// Where a key lies: what most requests need to know.
+    pub fn partition(&self, key: &[u8]) -> (KeyPlace, &Partition) {
         let token = Token::of(key);
         let partition = self.cluster.ring.partition(token);
-        let replicas = model::routing::replicas(store.definition(), partition);
-        (KeyPlace { partition: partition.id, token }, replicas)
+        (KeyPlace { partition: partition.id, token }, partition)
     }
 
     /// The partitions of a store of which `node` is a replica, each with its other replicas.

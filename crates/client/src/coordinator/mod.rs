@@ -229,7 +229,7 @@ impl Coordinator {
     }
 
     fn suspected(&self, preference: &PreferenceList) -> SmallVec<[NodeId; 4]> {
-        let all = preference.replicas().iter().chain(preference.fallbacks());
+        let all = preference.writers().iter().chain(preference.fallbacks());
         all.copied().filter(|&node| self.replicas.is_suspected(node)).collect()
     }
 }

@@ -63,7 +63,7 @@ impl Coordinator {
         let preferences: Vec<PreferenceList> =
             entries.iter().map(|((key, _), _)| scope.preference(key)).collect();
         // After a refresh the own node's earlier copy stands, and merging it once more confirms it is durable.
-        let applied = |preference: &PreferenceList| durable.is_some() && preference.is_replica(own);
+        let applied = |preference: &PreferenceList| durable.is_some() && preference.is_writer(own);
         let origins = preferences.iter().zip(&entries).map(|(preference, (_, possible))| {
             let local = if applied(preference) { Local::Applied } else { Local::NotReplica };
             (preference, Origin { own, local, possible: *possible })

@@ -81,7 +81,7 @@ impl Coordinator {
         let quorum = self.quorum_options(&scope, options, Direction::Write, deadline);
         let own = self.replicas.own().expect("only nodes drive writes");
         // After a refresh the own node's earlier copy stands, and merging it once more confirms it is durable.
-        let applied = matches!(own_write, Some(OwnWrite::Replica(_))) && preference.is_replica(own);
+        let applied = matches!(own_write, Some(OwnWrite::Replica(_))) && preference.is_writer(own);
         let local = if applied { Local::Applied } else { Local::NotReplica };
         let mut actions = WriteActions::new();
         let origin = Origin { own, local, possible };

@@ -22,7 +22,7 @@ use bytes::Bytes;
 use client::coordinator::{Coordinator, OwnWrite, Scope};
 use client::peers::{CallError, Peers};
 use model::{Cluster, Moment, NodeId, PreferenceList, WallMillis};
-use protocol::quorum::{Reach, answers_required, can_be_driven, own_record_suffices, own_write_suffices};
+use protocol::quorum::{Reach, can_be_driven, own_record_suffices, own_write_suffices};
 use runtime::Clock;
 use runtime::disk::waiting::without_waiting;
 use storage::Durable;
@@ -103,9 +103,8 @@ impl Front {
         key: &[u8],
         visit: &mut dyn FnMut(&[u8]),
     ) -> Option<Result<bool, Failure>> {
-        let (place, replicas) = view.replicas(store, key);
-        let required = answers_required(store.definition());
-        if !own_record_suffices(self.replica.node(), replicas, required) {
+        let (place, partition) = view.partition(key);
+        if !own_record_suffices(self.replica.node(), store.definition(), partition) {
             return None;
         }
         let tried = without_waiting(|| store.winner(place, key, visit));
@@ -125,8 +124,9 @@ impl Front {
         key: &[u8],
         value: &[u8],
     ) -> Option<Result<(), Failure>> {
-        let (place, replicas) = view.replicas(store, key);
-        if !store.acknowledges_at_once() || !own_write_suffices(self.replica.node(), replicas) {
+        let (place, partition) = view.partition(key);
+        let own = self.replica.node();
+        if !store.acknowledges_at_once() || !own_write_suffices(own, store.definition(), partition) {
             return None;
         }
         let tried = without_waiting(|| store.overwrite(place, key, value));
@@ -182,7 +182,7 @@ impl Front {
         order: WriteOrder,
         options: &RequestOptions,
     ) -> Result<Written, Failure> {
-        let (place, _) = view.replicas(store, key);
+        let (place, _) = view.partition(key);
         let scope = self.scope(view, store);
         let began = self.clock().now();
         let (stamped, waited) = self.stamp_here((view, store), place, key, order, options).await;

@@ -277,7 +277,7 @@ impl Courier {
             bytes: hint.bytes(),
             age: Duration::from_millis(self.clock.wall().0.saturating_sub(hint.parked.0)),
             moved: self.target == handoffs.parts.replica.node()
-                || !replicas.is_some_and(|preference| preference.is_replica(self.target)),
+                || !replicas.is_some_and(|preference| preference.is_writer(self.target)),
         }
     }
 }

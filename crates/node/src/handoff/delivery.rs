@@ -196,7 +196,7 @@ async fn readdress(handoffs: &Handoffs, hints: Vec<Hint>) -> Settled {
 fn give(replica: &Replica, view: &View, hint: &Hint) -> Result<Vec<Durable>, ErrorCode> {
     let store = view.store(hint.store.as_str()).ok_or(ErrorCode::UnknownStore)?;
     let route = view.route(store, &hint.key);
-    for &node in route.preference.replicas() {
+    for &node in route.preference.writers() {
         replica.read_key_ahead(view, store, &hint.key, (node != replica.node()).then_some(node));
     }
     let admitted = replica.admit_contents(hint.epoch, view.cluster().generation);
@@ -204,7 +204,7 @@ fn give(replica: &Replica, view: &View, hint: &Hint) -> Result<Vec<Durable>, Err
     let admitted = admitted.map_err(|_| ErrorCode::StaleGeneration)?;
     let set = &*admitted.clean(&hint.store, &hint.key, &hint.set);
     let mut waits = Vec::new();
-    for &node in route.preference.replicas() {
+    for &node in route.preference.writers() {
         let (outcome, durable) = if node == replica.node() {
             replica.merge_one(view, store, &hint.key, set)
         } else {

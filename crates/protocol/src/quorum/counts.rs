@@ -2,8 +2,68 @@
 //!
 //! **Architecture Invariant:** what is counted is replicas, each once; a node that was not asked never counts.
 
-use model::{NodeId, PreferenceList, Store};
+use model::{NodeId, PreferenceList, Sets, Store};
 use smallvec::SmallVec;
+
+use super::options::saturated;
+
+/// How many nodes count in each of the two sets of replicas that a partition has while it moves. Of one that stays put
+/// both counts are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tallies {
+    old: usize,
+    new: usize,
+}
+
+impl Tallies {
+    /// Of nodes, each in its sets.
+    #[inline]
+    pub(super) fn of(nodes: impl Iterator<Item = Sets>) -> Tallies {
+        let mut tallies = Tallies::default();
+        nodes.for_each(|sets| tallies.add(sets));
+        tallies
+    }
+
+    /// Counts one more.
+    #[inline]
+    pub(super) fn add(&mut self, sets: Sets) {
+        self.old += usize::from(sets.has_old());
+        self.new += usize::from(sets.has_new());
+    }
+
+    /// In the set in which there are fewer: what is required must be there in both.
+    #[inline]
+    pub(super) fn least(self) -> u8 {
+        saturated(self.old.min(self.new))
+    }
+
+    /// What each set lacks of so many.
+    pub(super) fn lacking(self, required: u8) -> Tallies {
+        let required = usize::from(required);
+        Tallies { old: required.saturating_sub(self.old), new: required.saturating_sub(self.new) }
+    }
+
+    /// What is left of these counts beyond the others.
+    pub(super) fn without(self, others: Tallies) -> Tallies {
+        Tallies { old: self.old.saturating_sub(others.old), new: self.new.saturating_sub(others.new) }
+    }
+
+    /// Whether one more node of these sets would be counted in a set that is not at zero.
+    pub(super) fn wants(self, sets: Sets) -> bool {
+        (self.old > 0 && sets.has_old()) || (self.new > 0 && sets.has_new())
+    }
+
+    /// Takes off one node.
+    pub(super) fn take(&mut self, sets: Sets) {
+        self.old = self.old.saturating_sub(usize::from(sets.has_old()));
+        self.new = self.new.saturating_sub(usize::from(sets.has_new()));
+    }
+
+    /// Whether nothing is left in either set.
+    pub(super) fn is_zero(self) -> bool {
+        self.old == 0 && self.new == 0
+    }
+}
 
 /// Whether a request may ask for so many of a store's replicas.
 pub fn can_be_met(required: u8, definition: &Store) -> bool {
@@ -25,12 +85,12 @@ pub fn hold_every_write(others: usize, replicas: usize, writes_required: usize) 
 /// The replicas that must hold what a hint holds before its holder may drop it undelivered.
 ///
 /// When the write was acknowledged W replicas were promised. The hint may be one of these copies, so W others than
-/// its target must have the content; all that are there get it.
+/// its target must have the content; all that are there get it. While writes need two sets of replicas, W of each.
 #[derive(Clone, Debug)]
 pub struct Holders {
-    required: usize,
-    /// Replicas that are there, each with whether it has acknowledged.
-    nodes: SmallVec<[(NodeId, bool); 3]>,
+    required: u8,
+    /// Replicas that are there, each with its sets and whether it has acknowledged.
+    nodes: SmallVec<[(NodeId, Sets, bool); 3]>,
 }
 
 impl Holders {
@@ -41,25 +101,27 @@ impl Holders {
         target: NodeId,
         is_there: impl Fn(NodeId) -> bool,
     ) -> Option<Holders> {
-        let required = usize::from(definition.consistency.writes_required);
-        let there = preference.replicas().iter().filter(|&&node| node != target && is_there(node));
-        let nodes: SmallVec<_> = there.map(|&node| (node, false)).collect();
-        (nodes.len() >= required).then_some(Holders { required, nodes })
+        let required = definition.consistency.writes_required;
+        let there = preference.sets().filter(|&(node, _)| node != target && is_there(node));
+        let nodes: SmallVec<_> = there.map(|(node, sets)| (node, sets, false)).collect();
+        let holders = Holders { required, nodes };
+        (Tallies::of(holders.nodes.iter().map(|&(_, sets, _)| sets)).least() >= required).then_some(holders)
     }
 
     /// The replicas that get the content.
     pub fn nodes(&self) -> impl Iterator<Item = NodeId> {
-        self.nodes.iter().map(|&(node, _)| node)
+        self.nodes.iter().map(|&(node, ..)| node)
     }
 
     /// A replica has the content, durably.
     pub fn acknowledged(&mut self, node: NodeId) {
-        self.nodes.iter_mut().filter(|(other, _)| *other == node).for_each(|(_, has)| *has = true);
+        self.nodes.iter_mut().filter(|(other, ..)| *other == node).for_each(|(.., has)| *has = true);
     }
 
     /// Whether the hint may be dropped.
     pub fn suffice(&self) -> bool {
-        self.nodes.iter().filter(|(_, has)| *has).count() >= self.required
+        let holding = self.nodes.iter().filter(|(.., has)| *has);
+        Tallies::of(holding.map(|&(_, sets, _)| sets)).least() >= self.required
     }
 }
 
@@ -107,6 +169,7 @@ mod tests {
     use model::{Consistency, Partition, PartitionId, StoreName};
 
     use super::*;
+    use crate::quorum::fixtures::joint_preference;
 
     fn store(replicas: u8, reads_required: u8, writes_required: u8) -> (Store, PreferenceList) {
         let consistency = Consistency { replicas, reads_required, writes_required };
@@ -142,6 +205,21 @@ mod tests {
         assert_eq!(holders.nodes().collect::<Vec<_>>(), [NodeId(1), NodeId(3)]);
         let (all, preference) = store(3, 1, 3);
         assert!(Holders::of(&all, &preference, NodeId(1), |_| true).is_none(), "its own copy is needed");
+    }
+
+    #[test]
+    fn while_the_partition_moves_a_hint_stays_until_w_of_both_sets_hold_it() {
+        let (definition, _) = store(2, 1, 2);
+        let preference = joint_preference([&[NodeId(1), NodeId(2)], &[NodeId(2), NodeId(3)]]);
+        // n1 is gone: of the old set only n2 is left, and W is 2.
+        assert!(Holders::of(&definition, &preference, NodeId(1), |_| true).is_none());
+        let (definition, _) = store(2, 2, 1);
+        let mut holders = Holders::of(&definition, &preference, NodeId(2), |_| true).unwrap();
+        assert_eq!(holders.nodes().collect::<Vec<_>>(), [NodeId(1), NodeId(3)]);
+        holders.acknowledged(NodeId(1));
+        assert!(!holders.suffice(), "no new replica holds it");
+        holders.acknowledged(NodeId(3));
+        assert!(holders.suffice());
     }
 
     #[test]

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use model::store::Consistency;
-use model::{Generation, Moment, NodeId, Partition, PartitionId, PreferenceList, Store, StoreName};
+use model::{
+    Coming, Generation, Moment, NodeId, Partition, PartitionId, PreferenceList, Step, Store, StoreName,
+    Unknown,
+};
 
 use super::QuorumOptions;
 
@@ -24,6 +27,34 @@ pub(super) fn preference(replicas: u8, fallbacks: u8) -> PreferenceList {
     let store = Store::new(StoreName::new("explored").unwrap(), consistency).unwrap();
     let nodes = (1..=u32::from(replicas + fallbacks)).map(NodeId).collect();
     PreferenceList::of(&store, &Partition::settled(PartitionId(0), 0, nodes))
+}
+
+/// A partition that moves from the first of these nodes to the second, with nodes 4 and 5 as fallbacks.
+pub(super) fn joint_preference([old, new]: [&[NodeId]; 2]) -> PreferenceList {
+    let replicas = old.len() as u8;
+    let consistency = Consistency { replicas, reads_required: 1, writes_required: 1 };
+    let store = Store::new(StoreName::new("explored").unwrap(), consistency).unwrap();
+    let listed = |nodes: &[NodeId]| [nodes, &[NodeId(4), NodeId(5)]].concat();
+    let coming = Coming { step: Step::Joint, nodes: listed(new), unknown: Unknown::new() };
+    let settled = Partition::settled(PartitionId(0), 0, listed(old));
+    PreferenceList::of(&store, &Partition { coming: Some(coming), ..settled })
+}
+
+/// The replicas of an explored key: old and new ones, the same while its partition stays put.
+pub(super) const SETTLED: [&[NodeId]; 2] = [&[NodeId(1), NodeId(2), NodeId(3)]; 2];
+/// One of two replicas gives way to another node.
+pub(super) const ONE_OF_TWO_MOVES: [&[NodeId]; 2] = [&[NodeId(1), NodeId(2)], &[NodeId(2), NodeId(3)]];
+/// The only replica gives way to another node.
+pub(super) const THE_ONLY_ONE_MOVES: [&[NodeId]; 2] = [&[NodeId(1)], &[NodeId(2)]];
+
+/// The preference list of an explored key.
+pub(super) fn preference_of(sets: [&[NodeId]; 2]) -> PreferenceList {
+    if sets == SETTLED { preference(3, 2) } else { joint_preference(sets) }
+}
+
+/// How many nodes of a set count, in the set where there are fewer.
+pub(super) fn least(sets: [&[NodeId]; 2], counts: impl Fn(NodeId) -> bool) -> usize {
+    sets.map(|set| set.iter().filter(|&&node| counts(node)).count()).into_iter().min().unwrap()
 }
 
 pub(super) fn options(required: u8, preferred: u8, sloppy: bool) -> QuorumOptions {

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use model::{Generation, Moment, NodeId, PreferenceList};
+use model::routing::{replicas, writers};
+use model::{Generation, Moment, NodeId, Partition, PreferenceList, Reads, Store};
 use smallvec::SmallVec;
+
+use super::counts::{Tallies, answers_required};
 
 /// Most fallbacks that one request turns to. Together with three replicas they fit a machine without allocation,
 /// and a cluster that is merely slow is not flooded with stand-ins. Suspected fallbacks do not use up the limit
@@ -47,9 +50,13 @@ impl QuorumOptions {
         now.after(self.hedge_after.saturating_mul(1 << waves.min(DOUBLINGS_MAX)))
     }
 
-    /// The options with `required` and `preferred` brought into their bounds for `replicas`.
-    pub(super) fn bounded(mut self, replicas: usize) -> Self {
-        let replicas = saturated(replicas);
+    /// The options with `required` and `preferred` brought into their bounds for the replicas, of which the smaller
+    /// set counts while there are two.
+    pub(super) fn bounded(mut self, preference: &PreferenceList) -> Self {
+        let replicas = match preference.is_joint() {
+            false => saturated(preference.replicas().len()),
+            true => Tallies::of(preference.sets().map(|(_, sets)| sets)).least(),
+        };
         self.required = self.required.max(1);
         self.preferred = self.preferred.min(replicas).max(self.required);
         self.held = self.held.min(replicas);
@@ -98,7 +105,7 @@ impl Candidates<'_> {
         let mut fallbacks: SmallVec<[NodeId; FALLBACKS_MAX]> = SmallVec::new();
         let own = own.filter(|own| all.contains(own));
         fallbacks.extend(own);
-        let missing = self.preference.replicas().iter().copied().find(|&node| self.is_suspected(node));
+        let missing = self.preference.writers().iter().copied().find(|&node| self.is_suspected(node));
         let is_near = |node| missing.is_some_and(|missing| self.preference.is_near(node, missing));
         for (suspected, near) in [(false, true), (false, false), (true, true), (true, false)] {
             if near && missing.is_none() {
@@ -117,16 +124,18 @@ impl Candidates<'_> {
     }
 }
 
-/// Whether the own node's record alone answers a get: it is a replica, and one answer is enough. A machine started
-/// for such a get would ask the own node and nobody else.
-pub fn own_record_suffices(own: NodeId, replicas: &[NodeId], required: u8) -> bool {
-    required <= 1 && replicas.contains(&own)
+/// Whether the own node's record alone answers a get of the store's keys in this partition: it is a replica, and one
+/// answer, or holder, is enough. A machine started for such a get would ask the own node and nobody else.
+pub fn own_record_suffices(own: NodeId, definition: &Store, partition: &Partition) -> bool {
+    // What a monotonic get shows must be held by replicas of both sets.
+    let held = definition.reads == Reads::Monotonic && partition.also_written().is_some();
+    answers_required(definition) <= 1 && !held && replicas(definition, partition).contains(&own)
 }
 
-/// Whether the own node's acknowledgement alone completes a write: it is the key's only replica. A machine started
-/// for such a write would send nothing.
-pub fn own_write_suffices(own: NodeId, replicas: &[NodeId]) -> bool {
-    replicas == [own]
+/// Whether the own node's acknowledgement alone completes a write to the store's keys in this partition: nobody else
+/// takes writes of them. A machine started for such a write would send nothing.
+pub fn own_write_suffices(own: NodeId, definition: &Store, partition: &Partition) -> bool {
+    writers(definition, partition).eq([own])
 }
 
 #[cfg(test)]

@@ -55,6 +55,16 @@ pub(super) enum Bug {
     AsksForMore,
     /// The question takes all of the request's time.
     AsksForever,
+    /// While a partition moves, W of the old replicas complete a write.
+    OldSetSuffices,
+    /// While a partition moves, W of the old and new replicas together are enough.
+    SetsCountTogether,
+    /// While a partition moves, no hints are kept for replicas that enter.
+    NoHintsForNew,
+    /// While a partition moves, replicas that only take writes are asked by gets.
+    AsksWhoOnlyWrites,
+    /// While a partition moves, only replicas that were asked are repaired.
+    RepairsReadersOnly,
 }
 
 crate::planted::plantable!(Bug);

@@ -29,10 +29,19 @@ pub(crate) const GENERATION: Generation = Generation(7);
 
 /// Nodes 1.. as replicas, the following ones as fallbacks.
 pub(crate) fn preference(replicas: u8, fallbacks: u8) -> PreferenceList {
-    let consistency = Consistency { replicas, reads_required: 1, writes_required: 1 };
-    let store = Store::new(StoreName::new("scripted").unwrap(), consistency).unwrap();
+    PreferenceList::of(&definition(replicas, 1), &partition(replicas, fallbacks))
+}
+
+/// A store with so many replicas, of which gets must have so many answers.
+pub(crate) fn definition(replicas: u8, reads_required: u8) -> Store {
+    let consistency = Consistency { replicas, reads_required, writes_required: 1 };
+    Store::new(StoreName::new("scripted").unwrap(), consistency).unwrap()
+}
+
+/// The partition of [`preference`].
+pub(crate) fn partition(replicas: u8, fallbacks: u8) -> Partition {
     let nodes = (1..=u32::from(replicas + fallbacks)).map(NodeId).collect();
-    PreferenceList::of(&store, &Partition::settled(PartitionId(0), 0, nodes))
+    Partition::settled(PartitionId(0), 0, nodes)
 }
 
 /// The set that a word like `a:2` names: actor a has written twice, the second time seeing the first.

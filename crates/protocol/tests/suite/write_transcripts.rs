@@ -9,7 +9,7 @@ use protocol::quorum::{
     own_record_suffices, own_write_suffices,
 };
 
-use crate::script::{GENERATION, preference, run};
+use crate::script::{GENERATION, definition, partition, preference, run};
 
 fn check(script: &str, expected: Expect) {
     expected.assert_eq(&run(script));
@@ -428,7 +428,7 @@ fn what_needs_nobody_else_is_what_a_machine_would_ask_nobody_else_for() {
         Get::start(candidates, Some(own), options(required), Moment::default(), &mut gets);
         let alone = gets[..] == [GetAction::Fetch { node: own }];
         assert_eq!(
-            own_record_suffices(own, preference.replicas(), required),
+            own_record_suffices(own, &definition(replicas, required), &partition(replicas, 2)),
             alone,
             "get on {own} of {replicas}"
         );
@@ -436,7 +436,7 @@ fn what_needs_nobody_else_is_what_a_machine_would_ask_nobody_else_for() {
         let origin = Origin { own, local, possible: false };
         Write::start(candidates, origin, options(required), Moment::default(), &mut writes);
         assert_eq!(
-            own_write_suffices(own, preference.replicas()),
+            own_write_suffices(own, &definition(replicas, required), &partition(replicas, 2)),
             writes.is_empty(),
             "write on {own} of {replicas}"
         );

@@ -12,6 +12,9 @@
 //!
 //! A get may also have to leave what it answers with so many replicas that no later get misses it: see [`settle`].
 //!
+//! **While the partition moves** those that read are asked, as ever; replicas that only take writes are repaired with
+//! the others, and are written back to.
+//!
 //! A get changes nothing that was not written, so it is never indeterminate.
 
 #[cfg(test)]
@@ -19,7 +22,7 @@ mod explore;
 mod interface;
 mod settle;
 
-use model::{Generation, Moment, NodeId, VersionSet};
+use model::{Generation, Moment, NodeId, Sets, VersionSet};
 use smallvec::SmallVec;
 
 use settle::WrittenBack;
@@ -33,8 +36,10 @@ use super::replica_error::{Errors, ReplicaError};
 /// The quorum of one get.
 #[derive(Clone, Debug)]
 pub struct Get {
-    /// In the order in which they are asked; replicas first.
+    /// In the order in which they are asked; replicas first. Those that only take writes come last and are never asked.
     members: SmallVec<[Member; 8]>,
+    /// Members before this position may be asked.
+    askable: usize,
     /// Members before this position have been asked, the others not.
     next: usize,
     options: QuorumOptions,
@@ -68,6 +73,7 @@ enum Phase {
 #[derive(Clone, Copy, Debug)]
 struct Member {
     node: NodeId,
+    sets: Sets,
     fallback: bool,
     suspected: bool,
     reply: Reply,
@@ -110,9 +116,11 @@ impl Get {
         now: Moment,
         actions: &mut GetActions,
     ) -> Self {
-        let options = options.bounded(candidates.preference.replicas().len()).hoping_for_holders();
+        let options = options.bounded(candidates.preference).hoping_for_holders();
+        let (members, askable) = members(candidates, own, options.sloppy && options.held == 0);
         let mut get = Get {
-            members: members(candidates, own, options.sloppy && options.held == 0),
+            members,
+            askable,
             next: 0,
             options,
             phase: Phase::Collecting,
@@ -166,7 +174,7 @@ impl Get {
         if self.answered() >= self.options.required {
             return Some(end.min(self.patience));
         }
-        if self.next == self.members.len() {
+        if self.next == self.askable {
             return Some(end);
         }
         let fresh = self.members.iter().filter(|member| member.is_fresh(self.now));
@@ -248,7 +256,10 @@ impl Get {
 
     /// What holds between its fields after every step.
     fn check(&self) {
-        assert!(self.next <= self.members.len(), "members are asked in their order");
+        assert!(
+            self.next <= self.askable && self.askable <= self.members.len(),
+            "members are asked in their order"
+        );
         let (asked, unasked) = self.members.split_at(self.next);
         assert!(asked.iter().all(|member| member.reply != Reply::Unasked), "those before were asked");
         assert!(unasked.iter().all(|member| member.reply == Reply::Unasked), "those behind were not");
@@ -258,7 +269,7 @@ impl Get {
         let earlier = self.phase == Phase::Collecting && self.round > 0;
         assert!(!earlier, "rounds are counted only once something is written back");
         let first_fallback = self.members.iter().position(|member| member.fallback);
-        let replicas_last = self.members.iter().rposition(|member| !member.fallback);
+        let replicas_last = self.members[..self.askable].iter().rposition(|member| !member.fallback);
         assert!(first_fallback.is_none_or(|first| replicas_last.is_none_or(|last| last < first)));
     }
 
@@ -267,14 +278,14 @@ impl Get {
         let Get { options, now, .. } = *self;
         let target = if now < self.patience { options.preferred } else { options.required };
         let mut expected = tally.answered + tally.fresh;
-        let hopeless = self.members.len() < usize::from(options.required);
+        let hopeless = self.askable < usize::from(options.required);
         if expected >= usize::from(target) || now >= options.deadline || hopeless {
             return;
         }
         let late = self.members[..self.next].iter().any(|member| member.is_late(self.waved_at, now));
         let wave = self.waves + u32::from(late);
         let late_at = options.late_at(now, wave);
-        while expected < usize::from(target) && self.next < self.members.len() {
+        while expected < usize::from(target) && self.next < self.askable {
             let member = &mut self.members[self.next];
             self.next += 1;
             (self.waves, self.waved_at) = (wave, now);
@@ -290,7 +301,7 @@ impl Get {
     fn answer(&mut self, tally: Tally, actions: &mut GetActions) {
         let QuorumOptions { required, preferred, deadline, .. } = self.options;
         let (answered, awaited) = (saturated(tally.answered), tally.awaited);
-        let unasked = self.members.len() - self.next;
+        let unasked = self.askable - self.next;
         let patient = self.now < self.patience && self.now < deadline && awaited > 0;
         if answered >= preferred || (answered >= required && !patient) {
             if self.options.held > 0 {
@@ -327,7 +338,15 @@ impl Get {
     fn repair(&mut self, actions: &mut GetActions) {
         assert!(self.phase == Phase::Repairing, "only a get that was answered repairs");
         self.phase = Phase::Finished;
+        let asked = actions.len();
         actions.extend(self.stale().map(|node| GetAction::Repair { node, set: self.merged.clone() }));
+        // Those that only take writes said nothing; when replicas disagree, they are likely to lack something, too.
+        if actions.len() > asked {
+            let silent = self.members[self.askable..].iter().filter(|member| !member.is_written_back());
+            actions.extend(
+                silent.map(|member| GetAction::Repair { node: member.node, set: self.merged.clone() }),
+            );
+        }
     }
 
     /// Replicas whose answer lacked part of the merged set, or whose copy is damaged while others hold something.
@@ -371,9 +390,14 @@ impl Get {
 }
 
 impl Member {
-    fn new(node: NodeId, fallback: bool, suspected: bool) -> Self {
+    fn new(node: NodeId, sets: Sets, fallback: bool, suspected: bool) -> Self {
         let (reply, written_back) = (Reply::Unasked, WrittenBack::No);
-        Member { node, fallback, suspected, reply, written_back, late_at: Moment::default() }
+        Member { node, sets, fallback, suspected, reply, written_back, late_at: Moment::default() }
+    }
+
+    /// Whether the merged set was sent to it in this round.
+    fn is_written_back(&self) -> bool {
+        self.written_back != WrittenBack::No
     }
 
     fn is_awaited(&self) -> bool {
@@ -395,24 +419,29 @@ impl Member {
     }
 }
 
-/// Everybody whom a get may ask, best first.
-fn members(candidates: Candidates<'_>, own: Option<NodeId>, sloppy: bool) -> SmallVec<[Member; 8]> {
-    let replicas = candidates.preference.replicas();
+/// Everybody whom a get may ask, best first, and how many these are; behind them the replicas that only take writes.
+fn members(candidates: Candidates<'_>, own: Option<NodeId>, sloppy: bool) -> (SmallVec<[Member; 8]>, usize) {
+    let Candidates { preference, .. } = candidates;
+    let readers = preference.replicas().len();
+    let replicas = || preference.sets().take(readers);
     let mut members = SmallVec::new();
     // The own node is there, whatever others believe of it.
     let is_suspected = |node| Some(node) != own && candidates.is_suspected(node);
-    let own_replica = own.filter(|own| replicas.contains(own));
     // Best first. When nobody lags, which is nearly always, two of these find nobody.
     for class in [(false, false), (false, true), (true, false), (true, true)] {
-        let others = replicas.iter().copied().filter(|&node| Some(node) != own);
-        let of_class = |&node: &NodeId| (is_suspected(node), candidates.lags(node)) == class;
-        let first = own_replica.into_iter().chain(others).filter(of_class);
-        members.extend(first.map(|node| Member::new(node, false, class.0)));
+        let own_first = replicas().filter(|&(node, _)| Some(node) == own);
+        let others = replicas().filter(|&(node, _)| Some(node) != own);
+        let of_class = |&(node, _): &(NodeId, Sets)| (is_suspected(node), candidates.lags(node)) == class;
+        let first = own_first.chain(others).filter(of_class);
+        members.extend(first.map(|(node, sets)| Member::new(node, sets, false, class.0)));
     }
     if sloppy {
         for &node in &candidates.fallbacks(own) {
-            members.push(Member::new(node, true, candidates.is_suspected(node)));
+            members.push(Member::new(node, Sets::Both, true, candidates.is_suspected(node)));
         }
     }
-    members
+    let askable = members.len();
+    let silent = preference.sets().skip(readers);
+    members.extend(silent.map(|(node, sets)| Member::new(node, sets, false, is_suspected(node))));
+    (members, askable)
 }

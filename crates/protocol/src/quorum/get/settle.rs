@@ -9,14 +9,17 @@
 //! A replica holds the merged set when it has answered with all of it, or has acknowledged it in this round. Rounds
 //! tell acknowledgements of the merged set apart from those of what it was before; there is at most one per answer.
 //!
+//! While the partition moves, so many replicas of the old set and so many of the new one must hold it: a later get may
+//! ask either.
+//!
 //! Source of the idea: the second phase of reads in H. Attiya, A. Bar-Noy and D. Dolev, "Sharing memory robustly in
 //! message-passing systems" (1995).
 
-use model::{Generation, Moment, NodeId};
+use model::{Generation, Moment, NodeId, Sets};
 
 use super::interface::{GetAction, GetActions, GetFailure, GetOutcome};
 use super::{Get, Member, Phase, Reply};
-use crate::quorum::options::saturated;
+use crate::quorum::counts::Tallies;
 use crate::quorum::replica_error::ReplicaError;
 
 /// How far a member has come with what was written back to it in this round.
@@ -65,7 +68,12 @@ impl Get {
 
     /// How many replicas hold the merged set.
     pub(super) fn holders(&self) -> u8 {
-        saturated(self.members.iter().filter(|member| member.holds()).count())
+        self.tallies(Member::holds).least()
+    }
+
+    /// How many replicas of each set count in this sense.
+    fn tallies(&self, counts: impl Fn(&Member) -> bool) -> Tallies {
+        Tallies::of(self.members.iter().filter(|member| counts(member)).map(|member| member.sets))
     }
 
     /// Answers when enough replicas hold the merged set; until then sends it to as many as are missing.
@@ -74,46 +82,50 @@ impl Get {
         if holders >= held {
             return self.answer_done(actions);
         }
-        let possible = self.members.iter().filter(|member| member.may_hold()).count();
-        if saturated(possible) < held || self.now >= self.options.deadline {
+        let possible = self.tallies(Member::may_hold).least();
+        if possible < held || self.now >= self.options.deadline {
             self.phase = Phase::Finished;
             let reason = GetFailure::NotHeld { holders, required: held };
             let errors = self.errors();
             return actions.push(GetAction::Answer(GetOutcome::Failed { reason, errors }));
         }
-        self.send_back(usize::from(held - holders), actions);
+        self.send_back(actions);
     }
 
-    /// Sends the merged set until so many can be expected to acknowledge it.
-    fn send_back(&mut self, missing: usize, actions: &mut GetActions) {
+    /// Sends the merged set until as many as are missing can be expected to acknowledge it.
+    fn send_back(&mut self, actions: &mut GetActions) {
         let (now, waved_at) = (self.now, self.waved_at);
         let late = |member: &Member| waved_at < member.late_at && member.late_at <= now;
         let awaited = |member: &&Member| member.written_back == WrittenBack::Awaited;
-        let fresh = self.members.iter().filter(awaited).filter(|member| member.late_at > now);
-        let mut expected = fresh.count();
+        let is_fresh = |member: &Member| awaited(&member) && member.late_at > now;
+        let lacking = self.tallies(Member::holds).lacking(self.options.held);
+        let mut missing = lacking.without(self.tallies(is_fresh));
         let wave = self.waves + u32::from(self.members.iter().filter(awaited).any(late));
         let late_at = self.options.late_at(now, wave);
-        while expected < missing {
-            let Some(position) = self.next_to_write_back() else { return };
+        while !missing.is_zero() {
+            let Some(position) = self.next_to_write_back(|sets| missing.wants(sets)) else { return };
             (self.waves, self.waved_at) = (wave, now);
             let member = &mut self.members[position];
             member.written_back = WrittenBack::Awaited;
             member.late_at = if member.suspected { now } else { late_at };
-            expected += usize::from(!member.suspected);
+            if !member.suspected {
+                missing.take(member.sets);
+            }
             let (node, round, set) = (member.node, self.round, self.merged.clone());
             actions.push(GetAction::WriteBack { node, round, set });
         }
     }
 
     /// Whom to write back to next: who is known to lack something, then who was not heard of, then who failed.
-    fn next_to_write_back(&self) -> Option<usize> {
+    fn next_to_write_back(&self, helps: impl Fn(Sets) -> bool) -> Option<usize> {
         let rank = |member: &Member| match member.reply {
             Reply::Answered { .. } => 0,
             Reply::Unasked if !member.suspected => 1,
             Reply::Unasked | Reply::Awaited => 2,
             Reply::Failed(_) => 3,
         };
-        let open = |member: &Member| !member.holds() && member.written_back == WrittenBack::No;
+        let open =
+            |member: &Member| !member.holds() && member.written_back == WrittenBack::No && helps(member.sets);
         let open = self.members.iter().enumerate().filter(|(_, member)| open(member));
         open.min_by_key(|(_, member)| rank(member)).map(|(position, _)| position)
     }
@@ -121,7 +133,7 @@ impl Get {
     /// When a settling machine must be woken.
     pub(super) fn settling_deadline(&self) -> Moment {
         let end = self.options.deadline;
-        if self.next_to_write_back().is_none() {
+        if self.next_to_write_back(|_| true).is_none() {
             return end;
         }
         let fresh =

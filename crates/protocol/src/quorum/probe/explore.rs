@@ -9,7 +9,7 @@ use model::store::Consistency;
 use model::{Partition, PartitionId, Store, StoreName};
 
 use super::*;
-use crate::quorum::fixtures::{DEADLINE, Happening, Packed, at, ensure, preference};
+use crate::quorum::fixtures::{DEADLINE, Happening, Packed, at, ensure, joint_preference, preference};
 use crate::quorum::planted::{Bug, is_found};
 use plants::PlantedProbe;
 
@@ -279,4 +279,32 @@ fn a_node_that_reaches_nobody_drives_no_write_that_needs_others() {
     assert!(!driven(one, 2, false, &[outsider]), "only replicas count");
     assert!(driven(one, 2, true, &[outsider]) && driven(outsider, 1, true, &[]), "fallbacks count too");
     assert!(!driven(outsider, 1, false, &[]) && driven(outsider, 1, false, &[other]));
+}
+
+#[test]
+fn while_the_partition_moves_enough_of_both_sets_must_be_there() {
+    let preference = joint_preference([&[NodeId(1), NodeId(2)], &[NodeId(2), NodeId(3)]]);
+    let reach = Reach { own: NodeId(1), required: 2, sloppy: false };
+    let suspects = |nodes: &'static [u32]| move |node: NodeId| nodes.contains(&node.0);
+    assert!(can_be_driven(&reach, &preference, suspects(&[4, 5])));
+    for suspected in [&[2][..], &[3], &[2, 3]] {
+        assert!(!can_be_driven(&reach, &preference, suspects(suspected)), "{suspected:?}");
+        let mut actions = Vec::new();
+        let keys = [&preference, &preference];
+        let mut probe = Probe::start(reach, keys, suspects(suspected), at(0), at(DEADLINE), &mut actions);
+        let asked: Vec<_> = suspected.iter().map(|&id| ProbeAction::Ask { node: NodeId(id) }).collect();
+        assert_eq!(actions, asked);
+        let mut silent = probe.clone();
+        actions.clear();
+        silent.step(ProbeEvent::Elapsed, at(PATIENCE), &mut actions);
+        let refused = vec![KeyIndex::at(0), KeyIndex::at(1)];
+        assert_eq!(actions, [ProbeAction::Answer { refused }], "each key once");
+        actions.clear();
+        for &id in suspected {
+            probe.step(ProbeEvent::Answered { node: NodeId(id) }, at(1), &mut actions);
+        }
+        assert_eq!(actions, [ProbeAction::Answer { refused: Vec::new() }]);
+    }
+    let sloppy = Reach { sloppy: true, ..reach };
+    assert!(can_be_driven(&sloppy, &preference, suspects(&[2])), "a fallback stands in");
 }

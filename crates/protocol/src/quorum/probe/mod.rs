@@ -20,7 +20,7 @@ mod explore;
 
 use std::collections::BTreeMap;
 
-use model::{Moment, NodeId, PreferenceList};
+use model::{Moment, NodeId, PreferenceList, Sets};
 
 use super::machine::machine;
 use super::multi::KeyIndex;
@@ -46,25 +46,36 @@ pub fn can_be_driven(
     preference: &PreferenceList,
     is_suspected: impl Fn(NodeId) -> bool,
 ) -> bool {
-    reach.missing(preference, is_suspected) == 0
+    sets(preference).iter().all(|&counts| reach.missing(preference, counts, &is_suspected) == 0)
+}
+
+/// The sets of replicas that writes need: two while the partition moves.
+fn sets(preference: &PreferenceList) -> &'static [fn(Sets) -> bool] {
+    if preference.is_joint() { &[Sets::has_old, Sets::has_new] } else { &[Sets::has_old] }
 }
 
 impl Reach {
-    /// The nodes whose acknowledgements count.
-    fn takers(self, preference: &PreferenceList) -> impl Iterator<Item = NodeId> {
+    /// The nodes whose acknowledgements count in one set of replicas.
+    fn takers(self, preference: &PreferenceList, counts: fn(Sets) -> bool) -> impl Iterator<Item = NodeId> {
         let fallbacks = if self.sloppy { preference.fallbacks() } else { &[] };
-        preference.replicas().iter().chain(fallbacks).copied()
+        let replicas = preference.sets().filter(move |(_, sets)| counts(*sets)).map(|(node, _)| node);
+        replicas.chain(fallbacks.iter().copied())
     }
 
     /// The takers that are not there, as far as the write's node knows.
     pub fn unheard(self, preference: &PreferenceList, is_suspected: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
-        self.takers(preference).filter(|&node| node != self.own && is_suspected(node)).collect()
+        self.takers(preference, |_| true).filter(|&node| node != self.own && is_suspected(node)).collect()
     }
 
-    /// How many takers are missing when those are not there that are suspected.
-    fn missing(self, preference: &PreferenceList, is_suspected: impl Fn(NodeId) -> bool) -> usize {
+    /// How many takers are missing in one set when those are not there that are suspected.
+    fn missing(
+        self,
+        preference: &PreferenceList,
+        counts: fn(Sets) -> bool,
+        is_suspected: impl Fn(NodeId) -> bool,
+    ) -> usize {
         let required = usize::from(self.required);
-        let there = self.takers(preference).filter(|&node| node == self.own || !is_suspected(node));
+        let there = self.takers(preference, counts).filter(|&node| node == self.own || !is_suspected(node));
         required - there.take(required).count()
     }
 }
@@ -104,14 +115,14 @@ pub enum ProbeAction {
 /// One question for all keys of a write.
 #[derive(Clone, Debug)]
 pub struct Probe {
-    /// The keys that lack takers, ascending.
+    /// The keys that lack takers, ascending; one that lacks them in two sets comes twice.
     short: Vec<Short>,
     asked: BTreeMap<NodeId, Asked>,
     /// Until when answers are waited for; `None` once the question is settled.
     deadline: Option<Moment>,
 }
 
-/// A key that is short of takers.
+/// A key that is short of takers in one set of replicas.
 #[derive(Clone, Copy, Debug)]
 struct Short {
     key: KeyIndex,
@@ -157,11 +168,13 @@ impl Probe {
     ) -> Self {
         let mut probe = Probe { short: Vec::new(), asked: BTreeMap::new(), deadline: None };
         for (position, preference) in preferences.into_iter().enumerate() {
-            let missing = reach.missing(preference, &is_suspected);
-            if missing > 0 {
-                let absent = |node: &NodeId| *node != reach.own && is_suspected(*node);
-                let absent = reach.takers(preference).filter(absent).collect();
-                probe.add(KeyIndex::at(position), missing, absent);
+            for &counts in sets(preference) {
+                let missing = reach.missing(preference, counts, &is_suspected);
+                if missing > 0 {
+                    let absent = |node: &NodeId| *node != reach.own && is_suspected(*node);
+                    let absent = reach.takers(preference, counts).filter(absent).collect();
+                    probe.add(KeyIndex::at(position), missing, absent);
+                }
             }
         }
         let patience = deadline.nanos.saturating_sub(now.nanos) / PATIENCE_PART;
@@ -192,7 +205,7 @@ impl Probe {
             return;
         }
         let keys = self.short.iter().map(|short| short.key);
-        assert!(keys.is_sorted_by(|one, next| one < next), "each key is short once");
+        assert!(keys.is_sorted(), "keys come in their order");
         for (position, short) in self.short.iter().enumerate() {
             let awaits = |asked: &&Asked| asked.reply == Reply::Awaited && asked.short.contains(&position);
             assert_eq!(short.awaited, self.asked.values().filter(awaits).count(), "takers that are awaited");
@@ -244,7 +257,9 @@ impl Probe {
             return;
         }
         self.deadline = None;
-        let refused = self.short.iter().filter(|short| short.missing > 0).map(|short| short.key).collect();
+        let short = self.short.iter().filter(|short| short.missing > 0);
+        let mut refused: Vec<KeyIndex> = short.map(|short| short.key).collect();
+        refused.dedup();
         actions.push(ProbeAction::Answer { refused });
     }
 }

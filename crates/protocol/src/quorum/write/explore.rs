@@ -1,4 +1,5 @@
-//! Every interleaving of acknowledgements, refusals, lost replies and time, for three replicas and two fallbacks.
+//! Every interleaving of acknowledgements, refusals, lost replies and time, for three replicas and two fallbacks; also
+//! while one replica gives way to another node.
 //!
 //! An observer that knows only what was sent and what was replied judges each action, each rest and each end. It
 //! shares no counting code with the machine. Planted bugs prove that it can see.
@@ -14,6 +15,8 @@ mod plants;
 
 #[derive(Clone, Debug)]
 struct Scope {
+    /// The old replicas and the new ones.
+    sets: [&'static [NodeId]; 2],
     required: u8,
     preferred: u8,
     sloppy: bool,
@@ -65,6 +68,12 @@ const REPLICAS: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
 const FALLBACKS: [NodeId; 2] = [NodeId(4), NodeId(5)];
 const OUTSIDER: NodeId = NodeId(9);
 
+impl Scope {
+    fn is_replica(&self, node: NodeId) -> bool {
+        self.sets.iter().any(|set| set.contains(&node))
+    }
+}
+
 impl Observer {
     fn fate(&self, node: NodeId) -> Option<Fate> {
         self.asked[position(node)].map(|(_, fate)| fate)
@@ -87,15 +96,15 @@ impl Observer {
         self.asked.contains(&Some((Some(target), fate)))
     }
 
-    fn replicas_acknowledged(&self) -> usize {
-        REPLICAS.iter().filter(|&&node| self.has_acknowledged(node)).count()
+    fn replicas_acknowledged(&self, scope: &Scope) -> usize {
+        least(scope.sets, |node| self.has_acknowledged(node))
     }
 
     fn counted(&self, scope: &Scope) -> usize {
         let counts = |node: NodeId| {
             self.has_acknowledged(node) || (scope.sloppy && self.holder_of(node, Fate::Acknowledged))
         };
-        REPLICAS.iter().filter(|&&node| counts(node)).count()
+        least(scope.sets, counts)
     }
 
     fn is_any(&self, fates: &[Fate]) -> bool {
@@ -122,7 +131,7 @@ impl Observer {
     fn see(&mut self, action: &WriteAction, scope: &Scope) -> Result<(), String> {
         match action {
             WriteAction::Merge { node } => {
-                ensure(REPLICAS.contains(node), "merge at a node that is no replica")?;
+                ensure(scope.is_replica(*node), "merge at a node that is no replica")?;
                 ensure(self.ask(*node, None), "merge sent twice")
             }
             WriteAction::SendHint { holder, target } => {
@@ -131,7 +140,7 @@ impl Observer {
                     "a hint makes a refused strict write possible",
                 )?;
                 ensure(
-                    FALLBACKS.contains(holder) && REPLICAS.contains(target),
+                    FALLBACKS.contains(holder) && scope.is_replica(*target),
                     "hint to or for the wrong node",
                 )?;
                 ensure(!self.has_acknowledged(*target), "hint for a replica that has acknowledged")?;
@@ -139,7 +148,7 @@ impl Observer {
             }
             WriteAction::ParkHint { target } => {
                 ensure(
-                    REPLICAS.contains(target) && *target != scope.origin.own,
+                    scope.is_replica(*target) && *target != scope.origin.own,
                     "parked for the wrong node",
                 )?;
                 ensure(self.is_possible(scope), "parking makes a refused write possible")?;
@@ -171,7 +180,10 @@ impl Observer {
                 self.end = End::Done;
                 ensure(counted >= required, "done with too few acknowledgements")?;
                 ensure(usize::from(*acks) == counted, "done with a wrong count")?;
-                ensure(*sloppy == (self.replicas_acknowledged() < required), "done with a wrong sloppiness")
+                ensure(
+                    *sloppy == (self.replicas_acknowledged(scope) < required),
+                    "done with a wrong sloppiness",
+                )
             }
             WriteOutcome::Failed { .. } => {
                 self.end = End::Failed;
@@ -206,7 +218,7 @@ impl Observer {
             let held = self.has_acknowledged(**node) || self.holder_of(**node, Fate::Acknowledged);
             !held && !self.is_parked(**node) && **node != scope.origin.own
         };
-        let homeless = REPLICAS.iter().filter(homeless).count();
+        let homeless = REPLICAS.iter().filter(|node| scope.is_replica(**node)).filter(homeless).count();
         let done = matches!(self.end, End::Done | End::Indeterminate) && deadline.is_none();
         ensure(!done || homeless == 0, "ended with a replica that has neither write nor hint")
     }
@@ -221,11 +233,12 @@ impl Observer {
         )?;
         let late = self.now >= at(HEDGE_AFTER);
         ensure(counted < required || !late, "has enough and has lost its patience, and waits")?;
-        let uncovered =
-            |node: &&NodeId| !self.has_acknowledged(**node) && !self.holder_of(**node, Fate::Acknowledged);
-        let hedged = REPLICAS.iter().filter(uncovered).filter(|node| self.holder_of(**node, Fate::Awaited));
+        let expected = |node: NodeId| {
+            let held = |fate| self.holder_of(node, fate);
+            self.has_acknowledged(node) || held(Fate::Acknowledged) || held(Fate::Awaited)
+        };
         let hedges = !scope.sloppy || !late || self.unused_fallbacks() == 0;
-        ensure(hedges || counted + hedged.count() >= required, "late replicas got no stand-in")
+        ensure(hedges || least(scope.sets, expected) >= required, "late replicas got no stand-in")
     }
 
     /// Judges whether each replica that is down has a stand-in, and is parked for when none is left.
@@ -233,7 +246,7 @@ impl Observer {
         if !scope.sloppy && !self.is_possible(scope) {
             return Ok(());
         }
-        for node in REPLICAS {
+        for node in REPLICAS.into_iter().filter(|&node| scope.is_replica(node)) {
             let failed = matches!(self.fate(node), Some(Fate::Refused | Fate::Lost));
             let down = failed || scope.suspected.contains(&node);
             let held = self.has_acknowledged(node)
@@ -254,7 +267,7 @@ impl Observer {
 
 impl World {
     fn start(scope: &Scope) -> Result<World, String> {
-        let preference = preference(3, 2);
+        let preference = preference_of(scope.sets);
         let candidates = Candidates { preference: &preference, suspected: &scope.suspected, lagging: &[] };
         let options = options(scope.required, scope.preferred, scope.sloppy);
         let mut actions = WriteActions::new();
@@ -446,7 +459,17 @@ fn explore(scope: &Scope) -> Result<usize, String> {
 
 fn replica(required: u8, preferred: u8, sloppy: bool) -> Scope {
     let origin = Origin { own: NodeId(1), local: Local::Applied, possible: false };
-    Scope { required, preferred, sloppy, origin, suspected: Vec::new(), ahead: false, contradictions: false }
+    let suspected = Vec::new();
+    Scope {
+        sets: SETTLED,
+        required,
+        preferred,
+        sloppy,
+        origin,
+        suspected,
+        ahead: false,
+        contradictions: false,
+    }
 }
 
 fn outsider(required: u8, sloppy: bool) -> Scope {
@@ -475,6 +498,25 @@ fn scopes() -> Vec<Scope> {
     scopes
 }
 
+/// Writes while the partition moves.
+fn joint_scopes() -> Vec<Scope> {
+    let of = |node| Origin { own: NodeId(node), local: Local::Applied, possible: false };
+    let mut scopes = Vec::new();
+    for sloppy in [false, true] {
+        for own in 1..=3 {
+            scopes.push(Scope { sets: ONE_OF_TWO_MOVES, origin: of(own), ..replica(2, 2, sloppy) });
+        }
+        scopes.push(Scope { sets: ONE_OF_TWO_MOVES, ..replica(1, 1, sloppy) });
+        scopes.push(Scope { sets: ONE_OF_TWO_MOVES, ..replica(1, 2, sloppy) });
+        scopes.push(Scope { sets: ONE_OF_TWO_MOVES, suspected: vec![NodeId(3)], ..replica(1, 1, sloppy) });
+        scopes.push(Scope { sets: ONE_OF_TWO_MOVES, contradictions: true, ..outsider(2, sloppy) });
+        scopes.push(Scope { sets: ONE_OF_TWO_MOVES, ahead: true, ..replica(1, 1, sloppy) });
+        scopes.push(Scope { sets: THE_ONLY_ONE_MOVES, ..replica(1, 1, sloppy) });
+        scopes.push(Scope { sets: THE_ONLY_ONE_MOVES, contradictions: true, ..outsider(1, sloppy) });
+    }
+    scopes
+}
+
 fn explore_all() -> Result<(), String> {
     scopes().iter().try_for_each(|scope| explore(scope).map(|_| ()))
 }
@@ -484,6 +526,21 @@ fn every_interleaving_of_a_write_keeps_the_rules() {
     let explore = |scope| explore(&scope).unwrap_or_else(|violation| panic!("{violation}"));
     let states: usize = scopes().into_iter().map(explore).sum();
     assert!(states > 100_000, "the exploration has shrunk to {states} states");
+}
+
+#[test]
+fn every_interleaving_of_a_write_to_a_partition_that_moves_keeps_the_rules() {
+    let explore = |scope| explore(&scope).unwrap_or_else(|violation| panic!("{violation}"));
+    let states: usize = joint_scopes().into_iter().map(explore).sum();
+    assert!(states > 20_000, "the exploration has shrunk to {states} states");
+}
+
+#[test]
+fn a_planted_bug_in_a_write_to_a_partition_that_moves_is_found() {
+    let explore_all = || joint_scopes().iter().try_for_each(|scope| explore(scope).map(|_| ()));
+    for bug in [Bug::OldSetSuffices, Bug::SetsCountTogether, Bug::NoHintsForNew, Bug::OneAnswerTooFew] {
+        assert!(is_found(bug, explore_all), "{bug:?} goes unnoticed");
+    }
 }
 
 #[test]

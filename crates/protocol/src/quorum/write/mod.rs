@@ -14,6 +14,9 @@
 //! hint for that same replica are one copy soon after, so they count as one. W covered slots are W copies on W nodes
 //! now, and still are after every hint has been delivered.
 //!
+//! **While the partition moves** the slots are those of the old and of the new replicas, each node once, and W of both
+//! sets must be covered: wherever this module counts, it counts in the set where there are fewer.
+//!
 //! **Why parking may wait.** A parked hint will be delivered, so a write that has been parked has not failed. As
 //! long as nobody can have applied the write nothing is parked: when every node refuses it, the caller hears
 //! *failed*, and that is the truth. A strict quorum holds back its hints for fallbacks in the same way, for there
@@ -26,13 +29,14 @@
 mod explore;
 mod interface;
 
-use model::{Generation, Moment, NodeId};
+use model::{Generation, Moment, NodeId, Sets};
 use smallvec::SmallVec;
 
 pub use interface::{Local, Origin, WriteAction, WriteActions, WriteEvent, WriteOutcome};
 
+use super::counts::Tallies;
 use super::machine::machine;
-use super::options::{Candidates, FALLBACKS_MAX, QuorumOptions, saturated};
+use super::options::{Candidates, FALLBACKS_MAX, QuorumOptions};
 use super::replica_error::{Errors, ReplicaError};
 
 /// The quorum of one put or delete.
@@ -73,6 +77,7 @@ enum Phase {
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     node: NodeId,
+    sets: Sets,
     suspected: bool,
     reply: Reply,
     late_at: Moment,
@@ -112,8 +117,7 @@ impl Write {
         now: Moment,
         actions: &mut WriteActions,
     ) -> Self {
-        let replicas = candidates.preference.replicas();
-        let options = options.bounded(replicas.len());
+        let options = options.bounded(candidates.preference);
         let late_at = options.late_at(now, 0);
         let mut write = Write {
             slots: SmallVec::new(),
@@ -128,7 +132,7 @@ impl Write {
             waves: 0,
             superseded: false,
         };
-        for &node in replicas {
+        for (node, sets) in candidates.preference.sets() {
             let reply = match origin.local {
                 Local::Applied if node == origin.own => Reply::Awaited,
                 Local::Refused(error) if node == origin.own => Reply::Failed(error),
@@ -140,7 +144,7 @@ impl Write {
             };
             let suspected = node != origin.own && candidates.is_suspected(node);
             let late_at = if suspected { now } else { late_at };
-            write.slots.push(Slot { node, suspected, reply, late_at, hinted: false, parked: false });
+            write.slots.push(Slot { node, sets, suspected, reply, late_at, hinted: false, parked: false });
         }
         write.settle(actions);
         write
@@ -316,16 +320,16 @@ impl Write {
         if self.covered() >= required {
             return;
         }
-        let uncovered = |write: &Self, position: usize| !write.is_covered(&write.slots[position]);
-        let positions = 0..self.slots.len();
-        let fresh = positions.clone().filter(|&at| uncovered(self, at) && self.late_at(at).is_some()).count();
-        let mut missing = usize::from(required - self.covered()).saturating_sub(fresh);
+        let covered = |write: &Self, position: usize| write.is_covered(&write.slots[position]);
+        let expected = |position: usize| covered(self, position) || self.late_at(position).is_some();
+        let mut missing = self.tallies(|position, _| expected(position)).lacking(required);
         let late_at = self.options.late_at(self.now, self.waves + 1);
         let next = self.next;
-        for position in positions {
-            if missing > 0 && uncovered(self, position) && self.late_at(position).is_none() {
+        for position in 0..self.slots.len() {
+            let sets = self.slots[position].sets;
+            if missing.wants(sets) && !covered(self, position) && self.late_at(position).is_none() {
                 self.send_hint(position, late_at, actions);
-                missing -= 1;
+                missing.take(sets);
             }
         }
         self.waves += u32::from(self.next > next);
@@ -346,10 +350,10 @@ impl Write {
         let patient = self.now < self.patience && reachable > covered;
         if covered >= preferred || (covered >= required && !patient) {
             self.phase = Phase::Placing;
-            let acknowledged = self.slots.iter().filter(|slot| slot.reply == Reply::Acknowledged).count();
+            let acknowledged = self.tallies(|_, slot| slot.reply == Reply::Acknowledged).least();
             actions.push(WriteAction::Answer(WriteOutcome::Done {
                 acks: covered,
-                sloppy: saturated(acknowledged) < required,
+                sloppy: acknowledged < required,
                 superseded: self.superseded,
             }));
         } else if reachable < required && self.is_possible() && !self.is_own_awaited() {
@@ -394,17 +398,22 @@ impl Write {
 
     /// How many slots count.
     fn covered(&self) -> u8 {
-        saturated(self.slots.iter().filter(|slot| self.is_covered(slot)).count())
+        self.tallies(|_, slot| self.is_covered(slot)).least()
     }
 
     /// How many slots count or may yet count. Whenever a fallback is left, each failed slot has a hint under way.
     fn reachable(&self) -> u8 {
-        let may_count = |position: &usize| {
-            let slot = &self.slots[*position];
-            let hint = self.options.sloppy && self.is_hint_awaited(*position);
+        let may_count = |position: usize, slot: &Slot| {
+            let hint = self.options.sloppy && self.is_hint_awaited(position);
             self.is_covered(slot) || slot.reply == Reply::Awaited || hint
         };
-        saturated((0..self.slots.len()).filter(may_count).count())
+        self.tallies(may_count).least()
+    }
+
+    /// How many slots of each set count in this sense.
+    fn tallies(&self, counts: impl Fn(usize, &Slot) -> bool) -> Tallies {
+        let counting = self.slots.iter().enumerate().filter(|&(position, slot)| counts(position, slot));
+        Tallies::of(counting.map(|(_, slot)| slot.sets))
     }
 
     /// Whether the write may be applied anywhere, now or later. Replies still awaited are not judged.

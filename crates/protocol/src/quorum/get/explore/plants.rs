@@ -34,12 +34,22 @@ impl PlantedGet {
             if planted(Bug::NeverHedges) { Duration::from_secs(1) } else { options.hedge_after };
         let options = QuorumOptions {
             required: options.required - u8::from(planted(Bug::OneAnswerTooFew)),
-            held: options.held - u8::from(planted(Bug::OneHolderTooFew)),
+            held: options.held.saturating_sub(u8::from(planted(Bug::OneHolderTooFew))),
             sloppy: options.sloppy || planted(Bug::StrictCountsHints),
             hedge_after,
             ..options
         };
-        let get = Get::start(candidates, own, options, now, actions);
+        let mut get = Get::start(candidates, own, options, now, actions);
+        if planted(Bug::AsksWhoOnlyWrites) {
+            get.askable = get.members.len();
+        }
+        for member in &mut get.members {
+            member.sets = match member.sets {
+                Sets::Old if planted(Bug::OldSetSuffices) => Sets::Both,
+                _ if planted(Bug::SetsCountTogether) => Sets::Both,
+                sets => sets,
+            };
+        }
         let mut planted_get = PlantedGet { get, kept_back: None };
         planted_get.distort(actions);
         planted_get
@@ -103,6 +113,12 @@ impl PlantedGet {
                 *sloppy &= !planted(Bug::HidesSloppiness);
             }
         }
+        let silent: Vec<NodeId> =
+            self.get.members[self.get.askable..].iter().map(|member| member.node).collect();
+        actions.retain(|action| match action {
+            GetAction::Repair { node, .. } if planted(Bug::RepairsReadersOnly) => !silent.contains(node),
+            _ => true,
+        });
         let answer = actions.iter().position(|action| matches!(action, GetAction::Answer(_)));
         if let Some(position) = answer.filter(|_| planted(Bug::AnswersTwice)) {
             actions.push(actions[position].clone());

@@ -4,6 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use super::*;
+use crate::quorum::options::saturated;
 use crate::quorum::planted::{Bug, planted};
 
 /// A [`Write`], or what a planted bug makes of it.
@@ -53,6 +54,13 @@ impl PlantedWrite {
         let possible = origin.possible || planted(Bug::ParksTooEarly);
         let write = Write::start(candidates, Origin { possible, ..origin }, options, now, actions);
         let mut planted_write = PlantedWrite { write, kept_back: None, own: origin.own };
+        for slot in &mut planted_write.write.slots {
+            slot.sets = match slot.sets {
+                Sets::Old if planted(Bug::OldSetSuffices) => Sets::Both,
+                _ if planted(Bug::SetsCountTogether) => Sets::Both,
+                sets => sets,
+            };
+        }
         if planted(Bug::ForgetsOwnCopy) {
             planted_write.write.origin.own = OUTSIDER;
         }
@@ -111,6 +119,7 @@ impl PlantedWrite {
         let own = self.own;
         actions.retain(|action| match action {
             WriteAction::ParkHint { target } if planted(Bug::ForgetsOwnCopy) => *target != own,
+            WriteAction::ParkHint { target } if planted(Bug::NoHintsForNew) => *target != NodeId(3),
             WriteAction::ParkHint { .. } => !planted(Bug::ForgetsStragglers),
             _ => true,
         });

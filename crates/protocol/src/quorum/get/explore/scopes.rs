@@ -1,0 +1,96 @@
+//! Which gets are explored.
+
+use model::versions::Stamp;
+use model::{Actor, Timestamp, Value};
+
+use super::*;
+
+fn stamp(node: u32) -> Stamp {
+    let actor = Actor { node: NodeId(node), incarnation: 1, birth: 1 };
+    Stamp { actor, timestamp: Timestamp(u64::from(node)), expires: None, value: Value::Tombstone }
+}
+
+/// n1 holds an old version, n2 what replaced it, n3 nothing; n4 holds a hint that nobody else knows.
+fn diverged() -> [VersionSet; 5] {
+    let (mut old, mut hint) = (VersionSet::default(), VersionSet::default());
+    old.put(stamp(1), None);
+    let mut new = old.clone();
+    new.put(stamp(2), None);
+    hint.put(stamp(3), None);
+    [old, new, VersionSet::default(), hint, VersionSet::default()]
+}
+
+pub(super) fn scopes() -> Vec<Scope> {
+    let [old, ..] = diverged();
+    let mut scopes = Vec::new();
+    for sloppy in [false, true] {
+        for (required, preferred) in [(1, 1), (2, 2), (3, 3), (1, 3), (2, 3)] {
+            let own = Some(NodeId(2));
+            let (suspected, lagging, sets) = (Vec::new(), Vec::new(), diverged());
+            let (held, ahead, replicas) = (0, false, SETTLED);
+            let scope =
+                Scope { replicas, required, preferred, sloppy, held, own, suspected, lagging, ahead, sets };
+            if preferred == 2 {
+                scopes.push(Scope { suspected: vec![NodeId(1)], ..scope.clone() });
+                scopes.push(Scope { suspected: vec![NodeId(1), NodeId(3)], own: None, ..scope.clone() });
+                scopes.push(Scope { lagging: vec![NodeId(1), NodeId(2)], ..scope.clone() });
+                scopes.push(Scope { own: Some(NodeId(5)), ahead: true, ..scope.clone() });
+                scopes.push(Scope { sets: std::array::from_fn(|_| old.clone()), ..scope.clone() });
+            }
+            scopes.push(scope);
+        }
+    }
+    scopes
+}
+
+/// Gets whose answers must be held by some replicas. `n3` being asked last, the second sets grow late.
+pub(super) fn settling_scopes() -> Vec<Scope> {
+    let [old, new, empty, ..] = diverged();
+    let late = [old, empty.clone(), new, empty.clone(), empty];
+    let scope = |(required, preferred, held), sets, ahead| {
+        let (own, suspected, lagging) = (Some(NodeId(2)), Vec::new(), Vec::new());
+        let (replicas, sloppy) = (SETTLED, true);
+        Scope { replicas, required, preferred, sloppy, held, own, suspected, lagging, ahead, sets }
+    };
+    vec![
+        scope((2, 2, 2), diverged(), false),
+        scope((2, 2, 2), diverged(), true),
+        Scope { suspected: vec![NodeId(1)], ..scope((2, 2, 2), diverged(), false) },
+        Scope { lagging: vec![NodeId(2)], ..scope((2, 2, 2), diverged(), false) },
+        scope((1, 1, 3), diverged(), false),
+        scope((2, 3, 2), late, false),
+    ]
+}
+
+/// Gets while the partition moves.
+pub(super) fn joint_scopes() -> Vec<Scope> {
+    let mut scopes = Vec::new();
+    for replicas in [ONE_OF_TWO_MOVES, THE_ONLY_ONE_MOVES] {
+        let of = |(required, held), own: Option<u32>, ahead| {
+            let (own, suspected, lagging) = (own.map(NodeId), Vec::new(), Vec::new());
+            let (sloppy, sets) = (true, diverged());
+            Scope {
+                replicas,
+                required,
+                preferred: required,
+                sloppy,
+                held,
+                own,
+                suspected,
+                lagging,
+                ahead,
+                sets,
+            }
+        };
+        scopes.push(of((1, 0), Some(1), false));
+        scopes.push(of((1, 1), Some(3), true));
+        if replicas == ONE_OF_TWO_MOVES {
+            scopes.push(of((2, 0), Some(3), true));
+            scopes.push(of((2, 1), Some(1), false));
+            scopes.push(of((1, 2), None, true));
+            scopes.push(of((2, 2), Some(2), true));
+            scopes.push(Scope { suspected: vec![NodeId(3)], ..of((2, 2), Some(2), false) });
+        }
+    }
+    scopes
+}
