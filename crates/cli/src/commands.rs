@@ -20,10 +20,11 @@ use crate::load::LoadArguments;
 use crate::logging::{self, NodeLog};
 use crate::node_command::NodeArguments;
 use crate::repair::RepairCommand;
+use crate::serve::ServeArguments;
 use crate::shared::{Shared, block_on};
 use crate::{
     cluster_command, completions, coordination, dev, doctor, events, export, key_list, keys, load,
-    node_command, repair, status,
+    node_command, repair, serve, status,
 };
 
 /// A key-value store that looks after itself.
@@ -70,6 +71,7 @@ impl CommandLine for Arguments {
         const DEADLINE_SCENARIO: Useless = ("deadline", "it measures with a fixed deadline");
         match path {
             "cluster create"
+            | "cluster admit"
             | "coordination show"
             | "coordination watch"
             | "coordination export"
@@ -78,7 +80,7 @@ impl CommandLine for Arguments {
                 ("store", "it is about documents"),
                 ("deadline", "it asks the coordination service, which has limits of its own"),
             ],
-            "dev" | "node" => &[CONNECT_NODE, STORE_NODE, DEADLINE_NODE],
+            "dev" | "node" | "serve" => &[CONNECT_NODE, STORE_NODE, DEADLINE_NODE],
             "completions" => &[
                 ("connect", "it does not contact a cluster"),
                 ("store", "it does not contact a cluster"),
@@ -104,6 +106,8 @@ impl CommandLine for Arguments {
 pub enum Command {
     /// Run a whole cluster on this machine until Ctrl-C.
     Dev(DevArguments),
+    /// Run this machine's node of a cluster until Ctrl-C. It takes its id by itself.
+    Serve(Box<ServeArguments>),
     /// Run one node of a cluster until Ctrl-C, or list the nodes.
     Node(Box<NodeArguments>),
     /// Create a cluster.
@@ -161,6 +165,9 @@ impl Command {
             Command::Node(node) if node.verb.is_none() => {
                 Some(NodeLog { settings: node.settings.log, file: node.log_file.clone() })
             }
+            Command::Serve(serve) => {
+                Some(NodeLog { settings: serve.settings.log, file: serve.log_file.clone() })
+            }
             _ => None,
         }
     }
@@ -172,6 +179,7 @@ pub(crate) fn carry_out(arguments: Arguments) -> Result<ExitCode, CliError> {
     match arguments.command {
         Command::Dev(arguments) => dev::run(&shared, arguments),
         Command::Node(command) => node_command::node(shared, *command),
+        Command::Serve(arguments) => serve::run(&shared, *arguments),
         Command::Cluster(command) => block_on(cluster_command::run(shared, *command)),
         Command::Coordination(command) => block_on(coordination::run(shared, *command)),
         Command::Events(arguments) => block_on(events::events(shared, arguments)),

@@ -39,7 +39,12 @@ pub(crate) fn run(shared: &Shared, arguments: DevArguments) -> Result<ExitCode, 
             creation::check(&arguments.shape)?;
         }
         let _held = crate::holder::hold(&arguments.data_dir)?;
-        let cluster = creation::create_or_find(&arguments, &coordination_dir).await?;
+        let (mut cluster, own) = creation::create_or_find(&arguments, &coordination_dir).await?;
+        let (mine, added) = cluster.nodes.drain(..).partition(|node| own.is_none_or(|own| node.id <= own));
+        cluster.nodes = mine;
+        for node in &added {
+            say!("{}", added_line(node, &coordination_dir));
+        }
         let specs: Vec<NodeSpec> =
             cluster.nodes.iter().map(|node| spec(&arguments, node, &cluster, &coordination_dir)).collect();
         if arguments.separate_processes {
@@ -236,6 +241,21 @@ fn spec(arguments: &DevArguments, node: &Node, cluster: &Cluster, coordination_d
         limits: settings.limits,
         hedge_after: settings.hedge_after,
         repair_period: settings.repair_period,
+        addresses: None,
+        insecure: false,
+    }
+}
+
+/// A node that somebody added, and that is not started here.
+fn added_line(node: &Node, coordination_dir: &Path) -> String {
+    match crate::holder::noted_launch(coordination_dir, node.id) {
+        Some(launch) => format!(
+            "{} was added with `tontine serve`, which runs it; if it has ended, start it in the folder {} with\n  {}",
+            node.id,
+            launch.directory,
+            crate::holder::with_password(&launch.command, launch.needs_password)
+        ),
+        None => format!("{} was added with `tontine serve`, which runs it", node.id),
     }
 }
 
@@ -301,6 +321,15 @@ fn greet(arguments: &DevArguments, format: Format, cluster: &Cluster, processes:
         arguments.settings.password.is_some(),
     );
     answer!("  {redis_cli}");
+    let last = cluster.nodes.last().map_or(0, |node| node.id.0);
+    let words = |verb: &str| {
+        let service = format!("dir:{}", arguments.data_dir.join("coordination").display());
+        format!("{program} {verb} --coordination {}", crate::holder::shell(&[service]))
+    };
+    let data_dir = arguments.data_dir.join(format!("node-{}", last + 1)).display().to_string();
+    answer!("\nto add a node, start it in another terminal and then admit it:");
+    answer!("  {} --data-dir {}", words("serve"), crate::holder::shell(&[data_dir]));
+    answer!("  {}", words("cluster admit"));
     let again = if arguments.settings.engine == EngineKind::Memory { "empty" } else { "with its data" };
     answer!("\nCtrl-C stops the cluster cleanly; the same command starts it again {again}.\n");
 }

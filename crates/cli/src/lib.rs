@@ -3,8 +3,8 @@
 //! Answers go to stdout, everything else to stderr. Exit status: 0 done, 1 no (not found, unhealthy), 2 failed,
 //! 3 unknown (a write that may have happened). With `-o json` errors are JSON as well.
 //!
-//! **Architecture Invariant:** commands use the client library and the control plane like anybody else; only `node`
-//! and `dev` run storage nodes.
+//! **Architecture Invariant:** commands use the client library and the control plane like anybody else; only `serve`,
+//! `node` and `dev` run storage nodes.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -24,6 +24,7 @@ mod events;
 mod export;
 mod failure;
 mod file_format;
+mod file_system;
 mod holder;
 mod key_list;
 mod keys;
@@ -40,6 +41,7 @@ mod port_holder;
 mod progress;
 mod ready;
 mod repair;
+mod serve;
 mod server;
 mod shared;
 mod status;

@@ -58,6 +58,10 @@ pub struct NodeArguments {
     /// Log to this file instead of standard error. The file is rotated at 16 MiB, and four older ones are kept.
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
+    /// Listen on other addresses than loopback although neither clients nor nodes are authenticated and nothing is
+    /// encrypted.
+    #[arg(long)]
+    pub insecure: bool,
     /// Stop when the standard input ends, as for a child whose parent is gone.
     #[arg(long, hide = true)]
     pub stop_with_stdin: bool,
@@ -117,6 +121,8 @@ pub(crate) fn run(shared: &Shared, arguments: NodeArguments) -> Result<ExitCode,
             limits: settings.limits,
             hedge_after: settings.hedge_after,
             repair_period: settings.repair_period,
+            addresses: None,
+            insecure: arguments.insecure,
         };
         let mut signals = StopSignals::listen()?;
         let running = RunningNode::start(&spec, &cluster, session).await?;
@@ -134,6 +140,6 @@ pub(crate) fn run(shared: &Shared, arguments: NodeArguments) -> Result<ExitCode,
 }
 
 /// The copy of the cluster document in a node's data directory; nothing is made where there is none.
-fn own_copy(data_dir: &Path) -> Option<Cluster> {
+pub(crate) fn own_copy(data_dir: &Path) -> Option<Cluster> {
     data_dir.is_dir().then(|| OsDisk::open(data_dir).ok()).flatten().and_then(|disk| node::own_copy(&disk))
 }

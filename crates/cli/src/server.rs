@@ -11,7 +11,7 @@ use node::disk_watch::DiskWatch;
 use node::doors::resp::{CpuTime, RespOptions};
 use node::engines::{Engines, LogEngines, MemoryEngines};
 use node::events::Event;
-use node::{IdentityError, Installation, Node, NodeConfig, StartError, Worker};
+use node::{Advertised, IdentityError, Installation, Node, NodeConfig, StartError, Worker};
 use parking_lot::Mutex;
 use runtime::disk::os::OsDisk;
 use runtime::network::bytes::{self, ByteListener};
@@ -22,6 +22,7 @@ use storage::{Durability, LogOptions};
 
 use crate::failure::CliError;
 use crate::limits::LimitSettings;
+use crate::serve::Addresses;
 
 /// Events of a start that are looked at: how a node comes back is among the first.
 const EVENTS_AT_START: usize = 1_000;
@@ -52,6 +53,21 @@ pub(crate) struct NodeSpec {
     pub(crate) limits: LimitSettings,
     pub(crate) hedge_after: Duration,
     pub(crate) repair_period: Duration,
+    /// Where the node is, if the cluster document need not know it yet.
+    pub(crate) addresses: Option<Addresses>,
+    /// Whether it may listen where other machines reach it.
+    pub(crate) insecure: bool,
+}
+
+impl NodeSpec {
+    /// Where a node that the cluster document knows as `entry` is.
+    fn addresses(&self, entry: &model::Node) -> Addresses {
+        self.addresses.clone().unwrap_or_else(|| Addresses {
+            native: entry.native.clone(),
+            resp: entry.resp.clone(),
+            advertised: Advertised { native: entry.native.clone(), resp: entry.resp.clone() },
+        })
+    }
 }
 
 /// A node that serves.
@@ -79,13 +95,16 @@ impl RunningNode {
             )
             .into());
         };
+        let addresses = spec.addresses(me);
+        let is_loopback = crate::serve::refuse_open(spec.insecure, &addresses)?;
         let network = Arc::new(TcpNetwork::new());
         let mut ports = Ports::os().map_err(CliError::io("cannot start the background thread"))?;
         ports.network = network.clone();
-        let port = me.resp.as_deref().and_then(|resp| resp.rsplit_once(':')?.1.parse().ok()).unwrap_or(0);
+        let port =
+            addresses.resp.as_deref().and_then(|resp| resp.rsplit_once(':')?.1.parse().ok()).unwrap_or(0);
         // The directory before the addresses: that a node runs already says more than that its port is taken.
         let node = open(spec, &ports, port, session).await?;
-        let listeners = match listen(&network, me, spec.workers) {
+        let listeners = match listen(&network, &addresses, spec.workers) {
             Ok(listeners) => Arc::new(Mutex::new(listeners)),
             Err(error) => {
                 // What matters is why it did not start.
@@ -94,7 +113,15 @@ impl RunningNode {
             }
         };
         crate::holder::note_process(&spec.data_dir);
-        log_start(spec, me);
+        log_start(spec, me, &addresses);
+        if !is_loopback {
+            say!(
+                "warning: everybody who reaches {} can read and change all data of {}, because nothing is authenticated or \
+                 encrypted; keep this network closed to others",
+                addresses.native,
+                spec.id
+            );
+        }
         let events: Vec<Event> =
             node.events().after(0, EVENTS_AT_START).into_iter().map(|recorded| recorded.event).collect();
         if let Some(line) = crate::losses::line(spec.id, &spec.data_dir, cluster, &events) {
@@ -140,15 +167,16 @@ pub(crate) fn show_durability(durability: Durability) -> String {
 }
 
 /// Says in the log what starts, and with which settings.
-fn log_start(spec: &NodeSpec, me: &model::Node) {
+fn log_start(spec: &NodeSpec, me: &model::Node, addresses: &Addresses) {
     tracing::info!(
         node = %spec.id,
         version = env!("CARGO_PKG_VERSION"),
         process = std::process::id(),
         cluster = spec.cluster,
         zone = %me.zone,
-        native = me.native,
-        redis = me.resp.as_deref(),
+        native = addresses.native,
+        redis = addresses.resp.as_deref(),
+        advertised = addresses.advertised.native,
         data_directory = %spec.data_dir.display(),
         engine = match spec.engine {
             EngineKind::Log => "log",
@@ -161,8 +189,7 @@ fn log_start(spec: &NodeSpec, me: &model::Node) {
     );
 }
 
-/// Says why a node of a cluster that exists cannot take its addresses. They stand in the cluster's document, so there
-/// is nothing to choose.
+/// Says why a node of a cluster that exists cannot take its addresses.
 fn not_listening(node: NodeId, error: NetworkError) -> CliError {
     let NetworkError::AddressInUse { address } = error else {
         return CliError::Other(format!("node {}: {error}", node.0));
@@ -178,11 +205,11 @@ fn not_listening(node: NodeId, error: NetworkError) -> CliError {
 /// Takes the node's addresses, for each of its workers.
 fn listen(
     network: &TcpNetwork,
-    me: &model::Node,
+    addresses: &Addresses,
     workers: usize,
 ) -> Result<Vec<Option<Listeners>>, NetworkError> {
-    let native = network.listen_shared(&me.native, workers)?;
-    let resp: Vec<Option<ByteListener>> = match &me.resp {
+    let native = network.listen_shared(&addresses.native, workers)?;
+    let resp: Vec<Option<ByteListener>> = match &addresses.resp {
         Some(address) => bytes::listen(address, workers)?.into_iter().map(Some).collect(),
         None => (0..workers).map(|_| None).collect(),
     };
@@ -197,6 +224,7 @@ async fn open(
 ) -> Result<Arc<Node>, CliError> {
     let refused = |error: &dyn std::fmt::Display| CliError::Other(format!("node {}: {error}", spec.id.0));
     crate::holder::refuse_file(&spec.data_dir)?;
+    crate::file_system::refuse_network("--data-dir", &spec.data_dir)?;
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::open(&spec.data_dir).map_err(|error| refused(&error))?);
     let watched = DiskWatch::new(disk, spec.id, ports.clock.clone());
     let disk: Arc<dyn Disk> = watched.clone();
@@ -217,6 +245,7 @@ async fn open(
         cpu: Some(cpu_time),
         ..RespOptions::default()
     };
+    config.advertised = spec.addresses.as_ref().map(|addresses| addresses.advertised.clone());
     config.may_stop_requiring_password = spec.no_password;
     config.coordinator.hedge_after = spec.hedge_after;
     config.antientropy.period = spec.repair_period;

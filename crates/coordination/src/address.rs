@@ -83,6 +83,12 @@ pub enum OpenError {
     /// The directory refuses.
     #[error(transparent)]
     Directory(#[from] embedded::OpenError),
+    /// The ensemble answers, and refuses: the chroot is not there, or may not be used.
+    #[error("{reason}")]
+    Refused {
+        /// What it refuses, and what to do.
+        reason: String,
+    },
     /// The operating system refuses a thread.
     #[error("cannot start the thread of a coordination session: {0}")]
     Thread(#[from] io::Error),
@@ -104,7 +110,7 @@ impl Place {
     /// an ensemble for `patience` at most: after that, calls say why there is no session yet.
     ///
     /// # Errors
-    /// See [`OpenError`]. An ensemble that is away is none.
+    /// See [`OpenError`]. An ensemble that is away is none, one that refuses is.
     pub async fn open(
         &self,
         create_chroot: bool,
@@ -118,6 +124,9 @@ impl Place {
         let options = ZooKeeperOptions { address, session_timeout, credentials, create_chroot };
         let session = ZooKeeperSession::open(options)?;
         if let Err(CoordinationError::Unavailable { reason }) = session.connected(patience).await {
+            if let Some(reason) = session.refused() {
+                return Err(OpenError::Refused { reason });
+            }
             tracing::warn!(reason, "coordination session not opened in time");
         }
         Ok(Arc::new(session))

@@ -5,11 +5,15 @@
 //! /config/cluster   persistent  the cluster document; its generation only grows
 //! /members/<node>   persistent  that a node existed: the last incarnation it took, the last clean stop it came back from
 //! /config/epochs    persistent  collection epochs given out and completed; both only grow
+//! /config/ids       persistent  the greatest id that was given to a node; it only grows
 //! /headmaster/...   ephemeral, sequential  candidates for the manager's office
 //! ```
 //!
 //! Documents are JSON, so that an operator can read them with any tool; unknown fields are ignored, so that a newer
 //! program may add some.
+
+mod ids;
+mod membership;
 
 use std::sync::Arc;
 
@@ -20,6 +24,9 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::{CoordinationError, CoordinationService, CreateMode, DocumentPath, Expected, Watch};
+
+pub use self::ids::{Ids, ids_path, prepare_ids, read_ids, take_id};
+pub use self::membership::{AddressTaken, MembershipError, admit, check_addresses, readdress};
 
 /// Where active nodes register.
 pub fn active_path() -> DocumentPath {
@@ -60,7 +67,8 @@ fn known(path: &str) -> DocumentPath {
 pub struct ActiveNode {
     /// Who it is and where it can be reached.
     pub node: Node,
-    /// How often its data directory was begun anew; greater ones are later.
+    /// How often its data directory was begun anew; greater ones are later. Of a node that waits to be named, when its
+    /// directory was given its id.
     pub incarnation: u64,
 }
 

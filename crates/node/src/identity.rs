@@ -49,6 +49,8 @@
 //! node that was ended; only what it acknowledged since is gone.
 
 pub(crate) mod bring_back;
+mod file;
+pub(crate) mod given;
 mod occupied;
 
 use std::collections::BTreeMap;
@@ -60,12 +62,12 @@ use runtime::{Disk, DiskError};
 use storage::Remains;
 use thiserror::Error;
 
+use self::file::{lock, read, replace};
+
 /// The file's name below the data directory.
 const FILE: &str = "identity";
 /// Newest format that this program reads and writes.
 const FORMAT: u32 = 1;
-/// Longest file that is read: what names a hundred thousand engines.
-const BYTES_MAX: u64 = 16 << 20;
 
 /// Why a data directory cannot be this node's.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -224,11 +226,8 @@ impl Standing {
 impl Identity {
     /// Locks the directory and reads whose it is. Nothing is written before [`Identity::begin`].
     pub(crate) fn open(disk: Arc<dyn Disk>, cluster: &str, node: NodeId) -> Result<Self, IdentityError> {
-        occupied::refuse(&*disk, cluster, node)?;
-        let lock = disk.lock("lock").map_err(|error| match error {
-            DiskError::Locked { .. } => IdentityError::InUse,
-            other => IdentityError::Disk(other),
-        })?;
+        occupied::refuse(&*disk, Some((cluster, node)))?;
+        let lock = lock(&*disk)?;
         let remembered = read(&*disk, FILE)?;
         if let Some(found) = &remembered
             && (found.node != node || found.cluster != cluster)
@@ -402,17 +401,7 @@ impl Identity {
         if let Some((births, stop)) = stopped {
             text.push_str(&format!("births {births}\nstop {stop}\n"));
         }
-        text.push_str(&format!("checksum {:016x}\n", model::Token::of(text.as_bytes()).0));
-        let temporary = format!("{FILE}.new");
-        match self.disk.remove(&temporary) {
-            Ok(()) | Err(DiskError::NotFound { .. }) => {}
-            Err(error) => return Err(error),
-        }
-        let file = self.disk.create(&temporary)?;
-        file.append(text.as_bytes())?;
-        file.sync().await?;
-        self.disk.rename(&temporary, FILE)?;
-        self.disk.sync_directory("").await
+        replace(&*self.disk, FILE, text).await
     }
 }
 
@@ -439,68 +428,6 @@ fn standing(remembered: Option<&Remembered>, known: Known) -> Standing {
         // A stop that cannot be redeemed now might have been redeemed before.
         (Some(_), Known::Nothing | Known::Unavailable) => Standing::Ended,
     }
-}
-
-fn read(disk: &dyn Disk, path: &str) -> Result<Option<Remembered>, IdentityError> {
-    let file = match disk.open(path) {
-        Ok(file) => file,
-        Err(DiskError::NotFound { .. }) => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    let length = file.length();
-    if length > BYTES_MAX {
-        return Err(damaged(&format!("it has {length} bytes, over the limit of {BYTES_MAX}")));
-    }
-    let mut bytes = vec![0; length as usize];
-    let read = file.read_at(0, &mut bytes)?;
-    bytes.truncate(read);
-    let text = String::from_utf8(bytes).map_err(|_| damaged("it is not text"))?;
-    parse(&text).map(Some)
-}
-
-fn parse(text: &str) -> Result<Remembered, IdentityError> {
-    let first = text.lines().next().unwrap_or_default();
-    let format = first
-        .strip_prefix("tontine-identity ")
-        .and_then(|format| format.parse::<u32>().ok())
-        .ok_or_else(|| damaged("its first line is not that of an identity file"))?;
-    if format > FORMAT {
-        return Err(IdentityError::Newer { found: format });
-    }
-    let body_end = text.rfind("checksum ").ok_or_else(|| damaged("its checksum is missing"))?;
-    let checksum = format!("{:016x}", model::Token::of(&text.as_bytes()[..body_end]).0);
-    if text[body_end..].trim_end() != format!("checksum {checksum}") {
-        return Err(damaged("its checksum does not match"));
-    }
-    let field = |name: &str| {
-        text[..body_end]
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
-            .map(str::to_owned)
-    };
-    let number = |name: &str| field(name).and_then(|value| value.parse::<u64>().ok());
-    Ok(Remembered {
-        cluster: field("cluster").ok_or_else(|| damaged("it names no cluster"))?,
-        node: number("node")
-            .and_then(|id| u32::try_from(id).ok())
-            .map(NodeId)
-            .ok_or_else(|| damaged("it names no node"))?,
-        incarnation: number("incarnation").ok_or_else(|| damaged("it names no incarnation"))?,
-        contents: field("contents").unwrap_or_default(),
-        password_required: field("password").is_some(),
-        holds: text[..body_end].lines().filter_map(held).collect(),
-        births: number("births"),
-        stop: number("stop"),
-    })
-}
-
-fn held(line: &str) -> Option<(String, u64)> {
-    let (number, name) = line.strip_prefix("holds ")?.split_once(' ')?;
-    Some((name.to_owned(), u64::from_str_radix(number, 16).ok()?))
-}
-
-fn damaged(reason: &str) -> IdentityError {
-    IdentityError::Damaged { reason: reason.to_owned() }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A storage node: it keeps records, answers for them, and carries the requests of thin clients to their quorums.
 //!
-//! In reading order: [`Node`] starts and stops; [`view`] is what it believes about the cluster; [`stores`] is what a
+//! In reading order: [`Node`] starts and stops, and [`waiting`] comes before that where its cluster does not name it yet; [`view`] is what it believes about the cluster; [`stores`] is what a
 //! get, a put and a merge do to one record; [`replica`] answers for this node alone; [`front`] takes requests for any
 //! key; [`doors`] are the ways in; [`events`] and [`metrics`] tell what it did.
 //!
@@ -26,7 +26,9 @@ pub mod pulse;
 pub mod replica;
 pub mod stores;
 pub mod view;
+pub mod waiting;
 
 pub use identity::IdentityError;
+pub use identity::given::{Directory, Given, Owner};
 pub use local_copy::read as own_copy;
-pub use node::{Installation, Node, NodeConfig, StartError, Worker};
+pub use node::{Advertised, Installation, Node, NodeConfig, StartError, Worker};

@@ -58,6 +58,7 @@ use crate::stores::{LocalStore, Stamper};
 use crate::transport::WorkerTransport;
 use crate::view::View;
 
+pub(crate) use self::joining::{is_passing, register};
 use self::offers::Offers;
 pub use self::refusal::StartError;
 
@@ -71,6 +72,9 @@ pub struct NodeConfig {
     pub id: NodeId,
     /// The cluster that it belongs to.
     pub cluster: String,
+    /// Where others reach it, where that may be elsewhere than the cluster document says: the node then changes its entry
+    /// there. Default: it stays as it is.
+    pub advertised: Option<Advertised>,
     /// Bytes of hints that it holds at most. Default: 1 GiB.
     pub hint_bytes_max: u64,
     /// How it brings hints to their targets.
@@ -94,6 +98,15 @@ pub struct NodeConfig {
     pub installation: Installation,
 }
 
+/// Where others reach a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Advertised {
+    /// `host:port` of the native protocol.
+    pub native: String,
+    /// `host:port` of the Redis door, if it has one.
+    pub resp: Option<String>,
+}
+
 /// Where a node runs, for the people who look after it. A node that is not a process of its own has none.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Installation {
@@ -111,6 +124,7 @@ impl NodeConfig {
         NodeConfig {
             id,
             cluster: cluster.to_owned(),
+            advertised: None,
             hint_bytes_max: HINT_BYTES_MAX,
             handoff: HandoffOptions::default(),
             antientropy: AntiEntropyOptions::default(),
@@ -121,6 +135,16 @@ impl NodeConfig {
             resp: resp::RespOptions::default(),
             may_stop_requiring_password: false,
             installation: Installation::default(),
+        }
+    }
+}
+
+impl NodeConfig {
+    /// The node's entry in the cluster document as it should be.
+    fn placed(&self, entry: &model::Node) -> model::Node {
+        match self.advertised.clone() {
+            Some(Advertised { native, resp }) => model::Node { native, resp, ..entry.clone() },
+            None => entry.clone(),
         }
     }
 }

@@ -55,7 +55,7 @@ pub struct ShapeArguments {
 
 impl ShapeArguments {
     /// Nodes of a new cluster.
-    pub(super) fn nodes_wanted(&self) -> u32 {
+    pub(crate) fn nodes_wanted(&self) -> u32 {
         self.nodes.unwrap_or(3)
     }
 

@@ -14,6 +14,7 @@ use coordination::embedded::EmbeddedSession;
 use model::{Cluster, Consistency, Node, NodeId, Zone};
 
 use super::arguments::{DevArguments, ShapeArguments};
+use crate::cluster_command::create::prepare;
 use crate::failure::CliError;
 use crate::output::count;
 
@@ -42,11 +43,12 @@ pub(crate) fn check(arguments: &ShapeArguments) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The cluster of a coordination directory; a new one when there is none yet.
+/// The cluster of a coordination directory; a new one when there is none yet. Says also up to which id its nodes are this
+/// command's own: later ones were added with `tontine serve`.
 pub(super) async fn create_or_find(
     arguments: &DevArguments,
     coordination_dir: &Path,
-) -> Result<Cluster, CliError> {
+) -> Result<(Cluster, Option<NodeId>), CliError> {
     let refused = |error: &dyn std::fmt::Display| CliError::Other(error.to_string());
     let session = EmbeddedSession::open(coordination_dir).await.map_err(|error| refused(&error))?;
     let found = coordination::documents::read_cluster(&session).await.map_err(|error| refused(&error))?;
@@ -66,11 +68,15 @@ pub(super) async fn create_or_find(
         None => {
             check(&arguments.shape)?;
             let blueprint = blueprint("dev", &arguments.shape)?;
+            prepare(&session, arguments.shape.nodes_wanted()).await?;
             bootstrap::create(&session, &blueprint).await.map_err(|error| refused(&error))?
         }
     };
+    let ids = coordination::documents::read_ids(&session).await.map_err(|error| refused(&error))?;
     session.close().await.map_err(|error| refused(&error))?;
-    Ok(cluster)
+    // An earlier version kept no such document, and named all nodes itself.
+    let own = ids.map(|ids| ids.named).filter(|&named| named > 0).map(NodeId);
+    Ok((cluster, own))
 }
 
 /// A cluster of this machine, on ports that are free now.
@@ -112,7 +118,7 @@ fn kept(arguments: &ShapeArguments, cluster: &Cluster) -> Vec<String> {
     kept
 }
 
-fn consistency(arguments: &ShapeArguments) -> Result<Consistency, CliError> {
+pub(crate) fn consistency(arguments: &ShapeArguments) -> Result<Consistency, CliError> {
     if let Some(consistency) = arguments.consistency {
         if u32::from(consistency.replicas) > arguments.nodes_wanted() {
             return Err(too_few(consistency.replicas, arguments.nodes_wanted()));

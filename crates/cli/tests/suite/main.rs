@@ -23,6 +23,7 @@ mod refusals;
 mod repair;
 mod resp;
 mod rust_guide;
+mod serve;
 mod traffic;
 mod typed;
 mod vocabulary;

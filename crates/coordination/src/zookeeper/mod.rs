@@ -106,6 +106,14 @@ impl ZooKeeperSession {
         self.connection().map(drop)
     }
 
+    /// Why the ensemble refuses the session, as long as it does: somebody has to mend something.
+    pub fn refused(&self) -> Option<String> {
+        match &*self.state.borrow() {
+            State::Connecting { reason, refused: true } => Some(reason.clone()),
+            _ => None,
+        }
+    }
+
     /// The client, while it has a connection, and what tells when that breaks.
     fn connection(&self) -> Result<Connection, CoordinationError> {
         match &*self.state.borrow() {

@@ -100,7 +100,7 @@ async fn connect(shared: &Shared, state: &watch::Sender<State>) -> Client {
                 while !client.state().is_terminated() {
                     match enter(shared, client.clone()).await {
                         Ok(client) => return client,
-                        Err(reason) => note(state, reason, true),
+                        Err((reason, refused)) => note(state, reason, refused),
                     }
                     tokio::time::sleep(PAUSE_MAX).await;
                 }
@@ -139,8 +139,8 @@ async fn attempt(shared: &Shared) -> Result<Client, (String, bool)> {
     })
 }
 
-/// Takes the chroot for the root.
-async fn enter(shared: &Shared, client: Client) -> Result<Client, String> {
+/// Takes the chroot for the root. Failing, says why, and whether somebody has to mend something.
+async fn enter(shared: &Shared, client: Client) -> Result<Client, (String, bool)> {
     let address = &shared.options.address;
     if address.chroot.is_root() {
         return Ok(client);
@@ -151,19 +151,26 @@ async fn enter(shared: &Shared, client: Client) -> Result<Client, String> {
         let persistent = CreateMode::Persistent.with_acls(shared.acls());
         let made = tokio::time::timeout(limit, client.mkdir(chroot, &persistent)).await;
         if let Err(error) = made.unwrap_or(Err(Error::Timeout)) {
-            return Err(format!("cannot create the chroot of {address}: {error}"));
+            return Err((format!("cannot create the chroot of {address}: {error}"), is_denied(&error)));
         }
     } else {
         let found = tokio::time::timeout(limit, client.check_stat(chroot)).await;
-        let failed = |error: Error| format!("cannot look at the chroot of {address}: {error}");
+        let failed =
+            |error: Error| (format!("cannot look at the chroot of {address}: {error}"), is_denied(&error));
         if found.unwrap_or(Err(Error::Timeout)).map_err(failed)?.is_none() {
-            return Err(format!(
+            let reason = format!(
                 "the chroot of {address} does not exist; correct the address, or create the cluster there with \
                  `tontine cluster create`"
-            ));
+            );
+            return Err((reason, true));
         }
     }
-    client.chroot(chroot).map_err(|_| format!("the client refuses the chroot of {address}"))
+    client.chroot(chroot).map_err(|_| (format!("the client refuses the chroot of {address}"), true))
+}
+
+/// Whether trying again does not help.
+fn is_denied(error: &Error) -> bool {
+    matches!(error, Error::NoAuth | Error::AuthFailed)
 }
 
 /// Waits for the end of an open session.

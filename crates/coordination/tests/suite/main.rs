@@ -5,6 +5,7 @@
 mod counted;
 mod documents;
 mod embedded;
+mod ids;
 mod memory;
 mod processes;
 mod registrations;

@@ -7,11 +7,21 @@
 use model::NodeId;
 use runtime::Disk;
 
+use super::given::GIVEN;
 use super::{FILE, IdentityError, read};
 
 /// The files that a node writes into its directory, each perhaps with `.new` behind it.
-const FILES: [&str; 8] =
-    [FILE, "process", "cluster.json", "epoch", "refill", "trees", "repair-stopped", "repair-stopped-parts"];
+const FILES: [&str; 9] = [
+    FILE,
+    GIVEN,
+    "process",
+    "cluster.json",
+    "epoch",
+    "refill",
+    "trees",
+    "repair-stopped",
+    "repair-stopped-parts",
+];
 /// Its directories.
 const DIRECTORIES: [&str; 3] = ["stores", "hints", super::bring_back::DIRECTORY];
 /// How the names of the other ones begin: what was set aside, and what an earlier version began anew.
@@ -23,8 +33,9 @@ const SHOWN_MAX: usize = 3;
 /// Names below which nodes are looked for at most.
 const LOOKED_AT_MAX: usize = 256;
 
-/// Refuses a directory that is not empty and holds nothing of a node. It leaves no trace there.
-pub(super) fn refuse(disk: &dyn Disk, cluster: &str, node: NodeId) -> Result<(), IdentityError> {
+/// Refuses a directory that is not empty and holds nothing of a node. It leaves no trace there. `owner`: cluster and node
+/// that it should belong to, if somebody says.
+pub(super) fn refuse(disk: &dyn Disk, owner: Option<(&str, NodeId)>) -> Result<(), IdentityError> {
     let mut names = disk.list("")?;
     names.retain(|name| !NEUTRAL.contains(&&**name));
     if names.is_empty() || names.iter().any(|name| is_of_a_node(name)) {
@@ -32,12 +43,12 @@ pub(super) fn refuse(disk: &dyn Disk, cluster: &str, node: NodeId) -> Result<(),
     }
     let nodes: Vec<_> = names.iter().take(LOOKED_AT_MAX).filter_map(|name| node_below(disk, name)).collect();
     let found = list(names.iter().map(|name| format!("{name:?}")).collect());
-    let own = nodes.iter().find(|below| (&*below.cluster, below.node) == (cluster, node));
+    let own = nodes.iter().find(|below| owner == Some((&*below.cluster, below.node)));
     let advice = match own {
         Some(below) => {
             format!(
-                "{:?} in it is the data directory of {node}: start the node with that directory",
-                below.name
+                "{:?} in it is the data directory of {}: start the node with that directory",
+                below.name, below.node
             )
         }
         None if nodes.is_empty() => NEXT.to_owned(),

@@ -12,8 +12,8 @@ use coordination::documents::{self, ActiveNode, ReadError};
 use futures_util::future::{Either, select};
 use model::Cluster;
 
-use super::Node;
 use super::offers::Listening;
+use super::{Node, joining};
 
 /// Pause before the coordination service is asked again after it could not be reached.
 const COORDINATION_RETRY: Duration = Duration::from_secs(1);
@@ -47,14 +47,18 @@ impl Node {
     /// Registers the node under its session as it is now. False when that was not possible.
     async fn register(&self) -> bool {
         let session = self.coordination.lock().clone();
-        let Some(node) = self.replica.view().get().cluster().node(self.config.id).cloned() else {
+        let view = self.replica.view().get();
+        let Some(entry) = view.cluster().node(self.config.id) else {
             return true;
         };
-        let active = ActiveNode { node, incarnation: self.stamper.incarnation() };
+        let active = ActiveNode { node: self.config.placed(entry), incarnation: self.stamper.incarnation() };
         match documents::register(&*session, &active).await {
             Ok(()) => {
                 tracing::info!(session = %session.session(), "node registered");
-                true
+                joining::readdress(&*session, entry, &active.node).await.unwrap_or_else(|error| {
+                    tracing::error!(%error, "new address not written to the cluster document");
+                    false
+                })
             }
             Err(error) => {
                 // What stands in the way may be the session before, whose end takes its time.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use coordination::documents::{self, ActiveNode, RegisterError};
 use coordination::{CoordinationError, CoordinationService};
-use model::{Cluster, NodeId, PartitionId, Store};
+use model::{Cluster, Node, NodeId, PartitionId, Store};
 use protocol::antientropy::merkle::Tree;
 use protocol::collection::{Remembered, Start, judge_start};
 use runtime::{Disk, Ports};
@@ -110,9 +110,7 @@ pub(super) async fn join(
     let contents_before = identity.contents().to_owned();
     let known = known_of(coordination, config.id, identity.incarnation_before().is_none()).await?;
     let standing = identity.settle(known, ports.clock.wall(), &replaced);
-    let me = cluster.node(config.id).expect("membership was checked").clone();
-    let active = ActiveNode { node: me, incarnation: identity.incarnation() };
-    let registered = register(ports, coordination, &active, identity.incarnation_before()).await?;
+    let registered = introduce(config, ports, coordination, &cluster, &identity).await?;
     // First what is lost, then who the node is, then that it was: whatever ends in between, nothing passes for whole.
     let refill = missing(disk, engines, (config.id, &cluster), standing, &gone).await?;
     // Before its epoch, which must not be that of contents that are no part of it.
@@ -161,6 +159,22 @@ pub(super) async fn join(
     let joined =
         Joined { identity, stamper, contents, replica, refill, standing, gone, back, aside, only_copies };
     Ok((joined, registered))
+}
+
+/// Registers the node under the incarnation that it takes, and makes the cluster document say where it is.
+async fn introduce(
+    config: &NodeConfig,
+    ports: &Ports,
+    coordination: &dyn CoordinationService,
+    cluster: &Cluster,
+    identity: &Identity,
+) -> Result<bool, StartError> {
+    let entry = cluster.node(config.id).expect("membership was checked");
+    let me = config.placed(entry);
+    documents::check_addresses(&me, &cluster.nodes)?;
+    let active = ActiveNode { node: me, incarnation: identity.incarnation() };
+    Ok(register(ports, coordination, &active, identity.incarnation_before()).await?
+        && readdress(coordination, entry, &active.node).await?)
 }
 
 /// The stores of one replica of which something lies below a directory, set aside: nobody has another copy of that.
@@ -320,12 +334,50 @@ pub(super) async fn find_cluster(
     Ok(cluster)
 }
 
+/// Makes the cluster document say where the node is, which must be registered: then it is the only one with its id. False
+/// when the service could not be asked: it is done later.
+pub(super) async fn readdress(
+    coordination: &dyn CoordinationService,
+    entry: &Node,
+    me: &Node,
+) -> Result<bool, StartError> {
+    if entry == me {
+        return Ok(true);
+    }
+    match documents::readdress(coordination, me).await {
+        Ok(cluster) => {
+            tracing::info!(
+                node = %me.id,
+                native = me.native,
+                generation = cluster.generation.0,
+                "new address written to the cluster document"
+            );
+            Ok(true)
+        }
+        Err(error) if error.coordination().is_some_and(is_passing) => {
+            tracing::warn!(%error, "new address not written to the cluster document");
+            Ok(false)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether the service may answer otherwise after a while.
+pub(crate) fn is_passing(error: &CoordinationError) -> bool {
+    matches!(
+        error,
+        CoordinationError::Unavailable { .. }
+            | CoordinationError::Indeterminate { .. }
+            | CoordinationError::SessionLost
+    )
+}
+
 /// Registers the node. It waits for the process before it, whose session may not have ended yet: that is known by the
 /// incarnation that this directory remembers, `before`. Anybody else who has the id keeps it: if the wait ended when
 /// such a one stops, whoever restarts it would find its id taken, by a directory that knows nothing of its records.
 ///
 /// False when the service could not be asked: the node is registered later.
-pub(super) async fn register(
+pub(crate) async fn register(
     ports: &Ports,
     coordination: &dyn CoordinationService,
     active: &ActiveNode,
@@ -340,9 +392,7 @@ pub(super) async fn register(
         match documents::register(coordination, active).await {
             Ok(()) => return Ok(true),
             Err(RegisterError::AlreadyActive { other: Some(other), .. })
-                if other.node == active.node
-                    && Some(other.incarnation) == before
-                    && ports.clock.now() < give_up =>
+                if Some(other.incarnation) == before && ports.clock.now() < give_up =>
             {
                 if !told {
                     tracing::warn!(
@@ -355,13 +405,9 @@ pub(super) async fn register(
                 }
                 ports.clock.sleep(Duration::from_millis(100)).await;
             }
-            Err(RegisterError::Coordination(
-                error @ (CoordinationError::Unavailable { .. }
-                | CoordinationError::Indeterminate { .. }
-                | CoordinationError::SessionLost),
-            )) => {
+            Err(RegisterError::Coordination(error)) if is_passing(&error) => {
                 // The data path does not need the service; whoever watches the list sees the node later.
-                tracing::warn!(%error, "coordination service unavailable, starting from the local copy");
+                tracing::warn!(%error, "coordination service unavailable, the node is registered later");
                 return Ok(false);
             }
             Err(error) => return Err(error.into()),

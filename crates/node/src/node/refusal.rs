@@ -2,7 +2,7 @@
 //!
 //! Must never: leave the reader without what to do next.
 
-use coordination::documents::RegisterError;
+use coordination::documents::{AddressTaken, MembershipError, RegisterError};
 use model::{Epoch, NodeId};
 use storage::StorageError;
 use thiserror::Error;
@@ -27,6 +27,12 @@ pub enum StartError {
     /// Another living node has this id.
     #[error(transparent)]
     Register(#[from] RegisterError),
+    /// Another node has the address that this one claims.
+    #[error(transparent)]
+    AddressTaken(#[from] AddressTaken),
+    /// The node's new address could not be written to the cluster document.
+    #[error("cannot write this node's new address to the cluster document: {0}")]
+    Readdress(#[from] MembershipError),
     /// There is no cluster document, neither in the coordination service nor as a local copy.
     #[error(
         "cannot find the cluster document: the coordination service has none ({detail}), and neither has the data \

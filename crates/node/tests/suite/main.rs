@@ -24,3 +24,4 @@ mod stamping;
 mod stores;
 mod support;
 mod transactions;
+mod waiting;

@@ -1,0 +1,195 @@
+//! `tontine cluster create`: a new cluster of the nodes that register, or of nodes on this machine that it names itself.
+//!
+//! **Architecture Invariant:** until the first document is written, nothing but the chroot and the document of ids is, so
+//! a command that was ended can be given again.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use control::bootstrap::{self, Blueprint};
+use coordination::CoordinationService;
+use coordination::documents::{self, ActiveNode, PublishError};
+use model::{Cluster, Node};
+use runtime::Ports;
+use serde_json::json;
+
+use super::{is_passing, registered, shown, unread};
+use crate::coordination::CoordinationArguments;
+use crate::dev::{ShapeArguments, creation};
+use crate::failure::CliError;
+use crate::output::{count, print, program};
+use crate::shared::Shared;
+
+/// Longest name of a cluster: it is a part of messages and of notes on disk.
+const NAME_BYTES_MAX: usize = 100;
+/// Pause after a question that the service did not answer.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What the cluster shall be, and where its documents are.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Example: three machines, with the documents in ZooKeeper
+  tontine cluster create --coordination zookeeper://zk1:2181/shop --name shop     (on one of them; it waits)
+  tontine serve --coordination zookeeper://zk1:2181/shop --data-dir DIR --listen HOST:7401 --insecure   (on each)
+
+With --port-base it waits for nobody: it names nodes on this machine, which `tontine node` runs.")]
+pub struct CreateArguments {
+    /// The cluster's name.
+    #[arg(long, value_name = "NAME")]
+    pub name: String,
+    /// Its nodes and numbers.
+    #[command(flatten)]
+    pub shape: ShapeArguments,
+    /// Where its documents are to be. A chroot or directory that does not exist is created.
+    #[command(flatten)]
+    pub service: CoordinationArguments,
+}
+
+/// Carries it out.
+pub(super) async fn run(shared: Shared, arguments: CreateArguments) -> Result<ExitCode, CliError> {
+    let is_here = arguments.shape.port_base.is_some();
+    creation::check(&arguments.shape)?;
+    if arguments.name.is_empty() || arguments.name.len() > NAME_BYTES_MAX {
+        return Err(CliError::Usage(format!("--name takes 1 to {NAME_BYTES_MAX} bytes")));
+    }
+    if !is_here && arguments.shape.zones.is_some() {
+        return Err(CliError::Usage(
+            "each node says in which zone it is (tontine serve --zone); leave out --zones, or name nodes on this machine \
+             with --port-base"
+                .to_owned(),
+        ));
+    }
+    let place = arguments.service.place()?;
+    let mut service = crate::coordination::open(&place, true).await?;
+    if let Some(found) = documents::read_cluster(&*service).await.map_err(unread)? {
+        return Err(taken(&place.address, &found.name));
+    }
+    let blueprint = if is_here {
+        let waiting = registered(&*service).await?.0;
+        if let Some(first) = waiting.first() {
+            return Err(CliError::Other(format!(
+                "{} is registered at {} and waits for a cluster; leave out --port-base to name the nodes that are \
+                 registered",
+                shown(first),
+                place.address
+            )));
+        }
+        creation::blueprint(&arguments.name, &arguments.shape)?
+    } else {
+        prepare(&*service, 0).await?;
+        let nodes = gather(&mut service, arguments.shape.nodes_wanted() as usize, &place).await?;
+        let consistency = creation::consistency(&arguments.shape)?;
+        Blueprint::new(&arguments.name, nodes, consistency)
+            .map_err(|error| CliError::Other(error.to_string()))?
+    };
+    if is_here {
+        prepare(&*service, blueprint.nodes.iter().map(|node| node.id.0).max().unwrap_or(0)).await?;
+    }
+    let cluster = bootstrap::create(&*service, &blueprint).await.map_err(|error| match error {
+        PublishError::Read(error) => unread(error),
+        error => CliError::Other(error.to_string()),
+    })?;
+    if cluster != blueprint.cluster() {
+        // Somebody was faster.
+        return Err(taken(&place.address, &cluster.name));
+    }
+    // The document stands, however the session ends.
+    let _ = service.close().await;
+    tell(&shared, &cluster, &place, is_here);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prepares the service for nodes that take ids; up to `named`, whoever creates the cluster gives them.
+pub(crate) async fn prepare(service: &dyn CoordinationService, named: u32) -> Result<(), CliError> {
+    let ports = Ports::os().map_err(CliError::io("cannot start the background thread"))?;
+    documents::prepare_ids(service, named, ports.entropy.next_u64()).await.map_err(unread)?;
+    Ok(())
+}
+
+/// Waits until so many nodes are registered, and takes those with the lowest ids.
+async fn gather(
+    service: &mut Arc<dyn CoordinationService>,
+    wanted: usize,
+    place: &coordination::address::Place,
+) -> Result<Vec<Node>, CliError> {
+    let mut told: Option<Vec<String>> = None;
+    loop {
+        let (found, watch) = match registered(&**service).await {
+            Ok(found) => found,
+            Err(error) if is_passing(&error) => {
+                tokio::time::sleep(RETRY).await;
+                if let Ok(opened) = service.reopen().await {
+                    *service = opened;
+                }
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let names: Vec<String> = found.iter().map(shown).collect();
+        if told.as_ref() != Some(&names) {
+            say!("{}", progress(&found, wanted, place));
+            told = Some(names);
+        }
+        if found.len() >= wanted {
+            let nodes: Vec<Node> = found.into_iter().take(wanted).map(|active| active.node).collect();
+            for node in &nodes {
+                documents::check_addresses(node, &nodes)
+                    .map_err(|error| CliError::Other(error.to_string()))?;
+            }
+            return Ok(nodes);
+        }
+        // Whatever ends the wait, the list is read again.
+        let _ = watch.fired().await;
+    }
+}
+
+fn progress(found: &[ActiveNode], wanted: usize, place: &coordination::address::Place) -> String {
+    let mut text = format!("{} of {wanted} nodes are registered", found.len().min(wanted));
+    for active in found.iter().take(wanted) {
+        text.push_str(&format!("\n  {}", shown(active)));
+    }
+    if found.len() < wanted {
+        text.push_str(&format!(
+            "\nstart {} more, each with a data directory of its own:\n  {} serve --coordination {} --data-dir DIR",
+            wanted - found.len(),
+            program(),
+            crate::holder::shell(&[place.address.to_string()])
+        ));
+    }
+    text
+}
+
+fn tell(shared: &Shared, cluster: &Cluster, place: &coordination::address::Place, is_here: bool) {
+    let document = json!({
+        "cluster": cluster.name,
+        "generation": cluster.generation.0,
+        "coordination": place.address.to_string(),
+        "nodes": cluster.nodes,
+    });
+    print(shared.format(), &document, || {
+        let nodes = count(cluster.nodes.len() as u64, "node");
+        let mut text = format!("created cluster {} of {nodes}", cluster.name);
+        let address = crate::holder::shell(&[place.address.to_string()]);
+        if !is_here {
+            let native: Vec<&str> = cluster.nodes.iter().map(|node| node.native.as_str()).collect();
+            text.push_str(&format!("; look at it:\n  {} status --connect {}", program(), native.join(",")));
+            return text;
+        }
+        text.push_str("; start each of them, with a data directory of its own:");
+        for node in &cluster.nodes {
+            let (program, name) = (program(), crate::holder::shell(std::slice::from_ref(&cluster.name)));
+            text.push_str(&format!(
+                "\n  {program} node --id {} --cluster {name} --data-dir data-{} --coordination {address}",
+                node.id.0, node.id.0
+            ));
+        }
+        text
+    });
+}
+
+fn taken(address: &coordination::address::Address, name: &str) -> CliError {
+    CliError::Other(format!(
+        "{address} holds cluster {name:?} already; choose another chroot or directory for a new cluster"
+    ))
+}

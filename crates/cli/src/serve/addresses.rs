@@ -1,0 +1,377 @@
+//! Where a node listens, and where others reach it.
+//!
+//! | option | without it |
+//! |---|---|
+//! | `--listen` | where the cluster document says that the node is; for a new node a free port of 127.0.0.1 |
+//! | `--resp` | the host of `--listen`, and its port and a hundred |
+//! | `--advertise` | the address of `--listen` |
+//!
+//! Must never: let a node into the cluster that the others cannot reach, as far as that can be told here.
+
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+
+use model::{Node, NodeId};
+use node::Advertised;
+
+use crate::failure::CliError;
+
+/// First native port of a node that is told no address.
+const NATIVE_PORT_FIRST: u16 = 7401;
+/// Ports that it tries.
+const PORTS_TRIED: u16 = 99;
+/// From a node's native port to its Redis port.
+const RESP_PORT_OFFSET: u16 = 100;
+
+/// Where a node is.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Addresses")]
+pub struct AddressArguments {
+    /// Where to listen for the native protocol. The default is a free port of 127.0.0.1 for a new node, and the node's
+    /// last address after that.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<String>,
+    /// Address that other nodes and clients connect to, if it is not the one of --listen: a host name, or one address of
+    /// a machine that listens on all of them (--listen 0.0.0.0:7401).
+    #[arg(long, value_name = "HOST:PORT")]
+    pub advertise: Option<String>,
+    /// Where to listen for Redis clients, or `off`. The default is the host of --listen, with its port plus 100.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub resp: Option<String>,
+    /// The address of --advertise belongs to another machine that forwards to this one, such as a NAT gateway or the host
+    /// of a container. Without this option, such an address is refused.
+    #[arg(long, requires = "advertise")]
+    pub forwarded: bool,
+    /// Listen on other addresses than loopback although neither clients nor nodes are authenticated and nothing is
+    /// encrypted: everybody who reaches the ports can read and change all data.
+    #[arg(long)]
+    pub insecure: bool,
+}
+
+/// Where a node listens, and where others reach it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Addresses {
+    /// Where it listens for the native protocol.
+    pub(crate) native: String,
+    /// Where it listens for Redis clients.
+    pub(crate) resp: Option<String>,
+    /// Where others reach both.
+    pub(crate) advertised: Advertised,
+}
+
+/// `HOST:PORT`, with an IPv6 address in brackets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct HostPort {
+    host: String,
+    port: u16,
+}
+
+impl HostPort {
+    fn parse(option: &str, text: &str) -> Result<HostPort, CliError> {
+        let refused = |why: &str| {
+            CliError::Usage(format!(
+                "{option} takes HOST:PORT, such as 10.0.0.1:7401 or [::1]:7401; {text:?} {why}"
+            ))
+        };
+        let (host, port) = text.rsplit_once(':').ok_or_else(|| refused("has no port"))?;
+        let port: u16 = port.parse().map_err(|_| refused("has no port from 1 to 65535"))?;
+        if port == 0 {
+            return Err(refused("has port 0, and the others could not know the port that is taken then"));
+        }
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let is_good = match bare {
+            Some(bare) => bare.parse::<std::net::Ipv6Addr>().is_ok(),
+            None => {
+                let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
+                (1..=HOST_BYTES_MAX).contains(&host.len()) && host.chars().all(is_letter)
+            }
+        };
+        match is_good {
+            true => Ok(HostPort { host: host.to_owned(), port }),
+            false => Err(refused("names no host")),
+        }
+    }
+
+    fn text(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+
+    fn resolve(&self, option: &str) -> Result<Vec<IpAddr>, CliError> {
+        let text = self.text();
+        let found: Vec<SocketAddr> = text
+            .to_socket_addrs()
+            .map_err(CliError::io(format!("cannot resolve {option} {text}")))?
+            .collect();
+        Ok(found.iter().map(SocketAddr::ip).collect())
+    }
+}
+
+/// Longest name of a host: that of the domain name system.
+const HOST_BYTES_MAX: usize = 253;
+
+impl AddressArguments {
+    /// What the options mean for a node that the cluster document knows as `known`, or not yet, beside `others`.
+    ///
+    /// # Errors
+    /// What cannot be, and what to say instead.
+    pub(crate) fn settle(&self, known: Option<&Node>, others: &[Node]) -> Result<Addresses, CliError> {
+        let asked = |option, text: &Option<String>| {
+            text.as_deref().map(|text| HostPort::parse(option, text)).transpose()
+        };
+        let advertise = asked("--advertise", &self.advertise)?;
+        let listen = match (asked("--listen", &self.listen)?, &advertise, known) {
+            (Some(listen), _, _) => listen,
+            (None, Some(advertise), _) => advertise.clone(),
+            (None, None, Some(known)) => HostPort::parse("the cluster document", &known.native)?,
+            (None, None, None) => free(others)?,
+        };
+        let resp = match (self.resp.as_deref(), known) {
+            (Some("off"), _) => None,
+            (Some(text), _) => Some(HostPort::parse("--resp", text)?),
+            (None, Some(Node { resp, .. })) if self.listen.is_none() && advertise.is_none() => {
+                resp.as_deref().map(|text| HostPort::parse("the cluster document", text)).transpose()?
+            }
+            (None, _) => Some(HostPort { host: listen.host.clone(), port: resp_port(listen.port)? }),
+        };
+        let advertised = self.advertised(&listen, resp.as_ref(), advertise)?;
+        let addresses =
+            Addresses { native: listen.text(), resp: resp.as_ref().map(HostPort::text), advertised };
+        refuse_taken(&addresses.advertised, known.map(|node| node.id), others)?;
+        let is_loopback = refuse_open(self.insecure, &addresses)?;
+        if !self.forwarded {
+            refuse_mixed(is_loopback, &addresses.advertised.native, others)?;
+        }
+        Ok(addresses)
+    }
+
+    /// Where others reach what listens there.
+    fn advertised(
+        &self,
+        listen: &HostPort,
+        resp: Option<&HostPort>,
+        advertise: Option<HostPort>,
+    ) -> Result<Advertised, CliError> {
+        let is_given = advertise.is_some();
+        let native = advertise.unwrap_or_else(|| listen.clone());
+        let option = if is_given { "--advertise" } else { "--listen" };
+        if !self.forwarded {
+            let found = native.resolve(option)?;
+            if found.iter().any(IpAddr::is_unspecified) {
+                return Err(CliError::Usage(format!(
+                    "nobody can connect to {}; name the address of this machine that the others shall use with \
+                     --advertise HOST:PORT",
+                    native.text()
+                )));
+            }
+            if !found.iter().any(|ip| is_ours(*ip)) {
+                return Err(CliError::Usage(format!(
+                    "{option} {} is not an address of this machine; correct it, or add --forwarded if another machine \
+                     forwards it to this one",
+                    native.text()
+                )));
+            }
+        }
+        let resp = match resp {
+            Some(resp) if resp.host == listen.host || is_everywhere(&resp.host) => {
+                Some(HostPort { host: native.host.clone(), port: resp.port })
+            }
+            other => other.cloned(),
+        };
+        Ok(Advertised { native: native.text(), resp: resp.as_ref().map(HostPort::text) })
+    }
+}
+
+fn resp_port(native: u16) -> Result<u16, CliError> {
+    native.checked_add(RESP_PORT_OFFSET).ok_or_else(|| {
+        CliError::Usage(format!(
+            "there is no port {native} + {RESP_PORT_OFFSET}; choose the port of Redis clients with --resp"
+        ))
+    })
+}
+
+fn is_everywhere(host: &str) -> bool {
+    bare(host).parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified())
+}
+
+fn bare(host: &str) -> &str {
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
+/// Whether an interface of this machine has the address: only then the system lets us use it.
+fn is_ours(ip: IpAddr) -> bool {
+    UdpSocket::bind((ip, 0)).is_ok()
+}
+
+/// An address of this machine alone, whose ports are free and promised to nobody.
+fn free(others: &[Node]) -> Result<HostPort, CliError> {
+    let is_free = |port: u16| {
+        let address = format!("127.0.0.1:{port}");
+        let is_promised =
+            |node: &Node| node.native == address || node.resp.as_deref() == Some(address.as_str());
+        TcpListener::bind(&address).is_ok() && !others.iter().any(is_promised)
+    };
+    let mut ports = NATIVE_PORT_FIRST..NATIVE_PORT_FIRST + PORTS_TRIED;
+    let port = ports.find(|&port| is_free(port) && is_free(port + RESP_PORT_OFFSET)).ok_or_else(|| {
+        CliError::Other(format!(
+            "no port of 127.0.0.1 from {NATIVE_PORT_FIRST} to {} is free; choose one with --listen",
+            NATIVE_PORT_FIRST + PORTS_TRIED - 1
+        ))
+    })?;
+    Ok(HostPort { host: "127.0.0.1".to_owned(), port })
+}
+
+/// Refuses an address that another node has.
+fn refuse_taken(own: &Advertised, id: Option<NodeId>, others: &[Node]) -> Result<(), CliError> {
+    let own = [Some(own.native.as_str()), own.resp.as_deref()];
+    for other in others.iter().filter(|other| Some(other.id) != id) {
+        let theirs = [Some(other.native.as_str()), other.resp.as_deref()];
+        if let Some(address) = own.into_iter().flatten().find(|address| theirs.contains(&Some(*address))) {
+            return Err(CliError::Other(format!(
+                "{} already has the address {address}; give this node another one with --listen, --resp or --advertise",
+                other.id
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses to listen where other machines reach us, unless somebody said that this is meant. Says whether only this
+/// machine reaches us.
+pub(crate) fn refuse_open(insecure: bool, addresses: &Addresses) -> Result<bool, CliError> {
+    let mut is_loopback = true;
+    for (option, text) in [("--listen", Some(&addresses.native)), ("--resp", addresses.resp.as_ref())] {
+        let Some(text) = text else { continue };
+        let address = HostPort::parse(option, text)?;
+        if address.resolve(option)?.iter().all(IpAddr::is_loopback) {
+            continue;
+        }
+        is_loopback &= option != "--listen";
+        if !insecure {
+            return Err(CliError::Usage(format!(
+                "{text} can be reached from other machines, and this version neither encrypts nor authenticates: \
+                 everybody who reaches it could read and change all data; listen on a loopback address, or keep the \
+                 network closed to others and add --insecure"
+            )));
+        }
+    }
+    Ok(is_loopback)
+}
+
+/// Refuses a node that the machines of the others cannot reach, and one whose machine cannot reach the others.
+fn refuse_mixed(is_loopback: bool, own: &str, others: &[Node]) -> Result<(), CliError> {
+    let is_local = |node: &&Node| {
+        let host = bare(node.native.rsplit_once(':').map_or("", |(host, _)| host));
+        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    };
+    let Some(other) = others.iter().find(|node| is_local(node) != is_loopback) else { return Ok(()) };
+    Err(CliError::Usage(match is_loopback {
+        true => format!(
+            "{own} can be reached from this machine only, and {} is at {}; name an address that the other machines reach \
+             with --listen HOST:PORT",
+            other.id, other.native
+        ),
+        false => format!(
+            "{} is at {}, which can be reached from its own machine only; start it again with an address that other \
+             machines reach (--listen HOST:PORT), or this node with a loopback address",
+            other.id, other.native
+        ),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use model::Zone;
+
+    use super::*;
+
+    fn node(id: u32, native: &str) -> Node {
+        Node::new(NodeId(id), Zone("a".to_owned()), native, None)
+    }
+
+    fn arguments(words: &str) -> AddressArguments {
+        #[derive(clap::Parser)]
+        struct Serve {
+            #[command(flatten)]
+            addresses: AddressArguments,
+        }
+        clap::Parser::try_parse_from(format!("serve {words}").split_whitespace())
+            .map(|Serve { addresses }| addresses)
+            .unwrap()
+    }
+
+    fn settled(
+        words: &str,
+        known: Option<&Node>,
+        others: &[Node],
+    ) -> (String, Option<String>, String, Option<String>) {
+        let Addresses { native, resp, advertised } = arguments(words).settle(known, others).unwrap();
+        (native, resp, advertised.native, advertised.resp)
+    }
+
+    fn refusal(words: &str, others: &[Node]) -> String {
+        arguments(words).settle(None, others).unwrap_err().to_string()
+    }
+
+    fn own(text: &str) -> String {
+        text.to_owned()
+    }
+
+    #[test]
+    fn listening_and_advertising_follow_from_what_is_said() {
+        let all = |native: &str, resp: &str| (own(native), Some(own(resp)), own(native), Some(own(resp)));
+        assert_eq!(settled("--listen 127.0.0.1:6000", None, &[]), all("127.0.0.1:6000", "127.0.0.1:6100"));
+        assert_eq!(settled("--listen [::1]:6000", None, &[]), all("[::1]:6000", "[::1]:6100"));
+        assert_eq!(settled("--advertise localhost:6000", None, &[]), all("localhost:6000", "localhost:6100"));
+        let (native, resp, advertised, advertised_resp) = settled(
+            "--listen 0.0.0.0:6000 --resp 0.0.0.0:6379 --advertise 127.0.0.2:7000 --insecure",
+            None,
+            &[],
+        );
+        assert_eq!((native, resp), (own("0.0.0.0:6000"), Some(own("0.0.0.0:6379"))));
+        assert_eq!((advertised, advertised_resp), (own("127.0.0.2:7000"), Some(own("127.0.0.2:6379"))));
+        assert_eq!(settled("--listen 127.0.0.1:6000 --resp off", None, &[]).3, None);
+        let known = Node { resp: Some(own("127.0.0.1:1")), ..node(1, "127.0.0.1:6001") };
+        assert_eq!(
+            settled("", Some(&known), std::slice::from_ref(&known)),
+            all("127.0.0.1:6001", "127.0.0.1:1")
+        );
+        let elsewhere = settled("--listen 127.0.0.1:6002", Some(&known), std::slice::from_ref(&known));
+        assert_eq!(elsewhere, all("127.0.0.1:6002", "127.0.0.1:6102"));
+        let forwarded = "--listen 127.0.0.1:6000 --advertise shop.example:7401 --forwarded";
+        assert_eq!(settled(forwarded, None, &[node(1, "10.0.0.1:7401")]).2, "shop.example:7401");
+        let first = settled("", None, &[]).0;
+        let second = settled("", None, &[node(1, &first)]).0;
+        assert!(first.starts_with("127.0.0.1:74") && second.starts_with("127.0.0.1:74"), "{first} {second}");
+        assert_ne!(first, second, "an address that somebody has is not free");
+    }
+
+    #[test]
+    fn addresses_that_cannot_be_are_refused() {
+        let other = [node(2, "127.0.0.1:6000"), node(3, "127.0.0.1:6100")];
+        let cases = [
+            ("--listen 127.0.0.1", "has no port"),
+            ("--listen 127.0.0.1:x", "has no port from 1"),
+            ("--listen 127.0.0.1:0", "has port 0"),
+            ("--listen ::1:6000", "names no host"),
+            ("--listen :6000", "names no host"),
+            ("--listen 0.0.0.0:6000", "name the address of this machine that the others shall use"),
+            ("--listen 127.0.0.1:6000 --advertise 0.0.0.0:6000", "nobody can connect to 0.0.0.0:6000"),
+            ("--listen 0.0.0.0:6000 --advertise 127.0.0.1:6009", "and add --insecure"),
+            ("--listen 127.0.0.1:6009 --resp 0.0.0.0:1", "0.0.0.0:1 can be reached from other machines"),
+            ("--listen 127.0.0.1:6009 --advertise 192.0.2.1:6009", "is not an address of this machine"),
+            ("--listen 127.0.0.1:6009 --advertise no-such-host.invalid:1", "cannot resolve --advertise"),
+            ("--listen 127.0.0.1:65500", "there is no port 65500 + 100"),
+            ("--listen 127.0.0.1:6000", "n2 already has the address 127.0.0.1:6000"),
+            ("--listen 127.0.0.1:6009 --resp 127.0.0.1:6100", "n3 already has the address 127.0.0.1:6100"),
+        ];
+        for (words, expected) in cases {
+            let refused = refusal(words, &other);
+            assert!(refused.contains(expected), "{words}: {refused}");
+        }
+        let remote = [node(2, "10.0.0.2:7401")];
+        let refused = refusal("--listen 127.0.0.1:6000", &remote);
+        assert!(
+            refused.contains("127.0.0.1:6000 can be reached from this machine only, and n2"),
+            "{refused}"
+        );
+    }
+}

@@ -1,0 +1,412 @@
+//! `tontine serve`: a node that takes an id of its own, and waits until its cluster names it.
+//!
+//! ```text
+//! data directory      the node
+//! empty               takes an id, keeps it, registers, waits to be named, serves
+//! with an id          registers, waits to be named, serves
+//! of a node           serves, as `tontine node` does, also at another address
+//! ```
+//!
+//! Must never: take an id, or make a directory, before everything that can be checked was found in order.
+
+mod addresses;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ::coordination::address::{Address, Place};
+use ::coordination::documents::{self, ActiveNode, ReadError};
+use ::coordination::{CoordinationError, CoordinationService};
+use model::{Cluster, Node, NodeId, Zone};
+use node::waiting::{self, Waits};
+use node::{Directory, Given, Owner};
+use parking_lot::Mutex;
+use runtime::disk::os::OsDisk;
+use runtime::{Disk, Ports};
+
+use crate::coordination::CoordinationArguments;
+use crate::failure::CliError;
+use crate::node_settings::NodeSettings;
+use crate::output::{print, program};
+use crate::server::{NodeSpec, RunningNode};
+use crate::shared::{Shared, block_on};
+use crate::stop_signals::StopSignals;
+
+pub(crate) use self::addresses::{AddressArguments, Addresses, refuse_open};
+
+/// Longest name of a zone: it is a part of many documents.
+const ZONE_BYTES_MAX: usize = 64;
+/// The zone of a node that is told none.
+const ZONE_DEFAULT: &str = "zone-1";
+/// How often a node says again for what it waits.
+const REMINDER: Duration = Duration::from_secs(600);
+
+/// Runs this machine's node of a cluster until it is told to stop.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tontine serve --coordination zookeeper://zk1:2181,zk2:2181/shop --data-dir /var/lib/tontine \\
+      --listen 10.0.0.1:7401 --zone rack-1 --insecure
+  tontine serve --coordination dir:tontine-data/coordination --data-dir tontine-data/node-4
+
+The first nodes of a cluster are named by `tontine cluster create`, later ones by `tontine cluster admit`.
+Started again with the same directory, it is the same node, also at another address.")]
+pub struct ServeArguments {
+    /// Which coordination service.
+    #[command(flatten)]
+    pub service: CoordinationArguments,
+    /// Where the node keeps its data, and who it is. It is created if it does not exist.
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: PathBuf,
+    /// Where the node is.
+    #[command(flatten)]
+    pub addresses: AddressArguments,
+    /// Failure domain of a new node: nodes of one zone may fail together, so replicas are spread over zones. `zone-1` by
+    /// default. A node stays in its zone.
+    #[arg(long, value_name = "NAME")]
+    pub zone: Option<String>,
+    /// Log to this file instead of standard error. The file is rotated at 16 MiB, and four older ones are kept.
+    #[arg(long, value_name = "FILE")]
+    pub log_file: Option<PathBuf>,
+    /// How the node runs.
+    #[command(flatten)]
+    pub settings: NodeSettings,
+}
+
+/// Runs the node until it is told to stop.
+pub(crate) fn run(shared: &Shared, arguments: ServeArguments) -> Result<ExitCode, CliError> {
+    check_zone(arguments.zone.as_deref())?;
+    crate::holder::refuse_file(&arguments.data_dir)?;
+    crate::file_system::refuse_network("--data-dir", &arguments.data_dir)?;
+    let password = arguments.settings.checked_password()?;
+    block_on(async move {
+        let place = arguments.service.place()?;
+        let mut signals = StopSignals::listen()?;
+        let service = Service::look(&place, &arguments.data_dir).await?;
+        let named = tokio::select! {
+            biased;
+            () = signals.requested(false) => Ok(None),
+            named = named(&arguments, &service) => named.map(Some),
+        };
+        if !matches!(named, Ok(Some(_))) {
+            // Its registration would stay as long as a session lives.
+            let _ = service.session.close().await;
+        }
+        let Some(named) = named? else { return Ok(ExitCode::SUCCESS) };
+        let settings = &arguments.settings;
+        let spec = NodeSpec {
+            id: named.node.id,
+            cluster: named.cluster.name.clone(),
+            data_dir: arguments.data_dir.clone(),
+            coordination: place,
+            engine: settings.engine,
+            durability: settings.durability,
+            workers: settings.workers_each(1),
+            password,
+            no_password: settings.no_password,
+            limits: settings.limits,
+            hedge_after: settings.hedge_after,
+            repair_period: settings.repair_period,
+            addresses: Some(named.addresses),
+            insecure: arguments.addresses.insecure,
+        };
+        let running = RunningNode::start(&spec, &named.cluster, named.session).await?;
+        if let Address::Directory(directory) = &spec.coordination.address {
+            crate::holder::note_launch(directory, spec.id, spec.password.is_some());
+        }
+        print(shared.format(), &crate::ready::node_json(&named.node, Some(std::process::id())), || {
+            crate::ready::ready_line(&named.node)
+        });
+        signals.requested(false).await;
+        running.stop().await?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn check_zone(zone: Option<&str>) -> Result<(), CliError> {
+    let Some(zone) = zone else { return Ok(()) };
+    let is_letter = |letter: char| !letter.is_control() && !letter.is_whitespace();
+    match (1..=ZONE_BYTES_MAX).contains(&zone.len()) && zone.chars().all(is_letter) {
+        true => Ok(()),
+        false => Err(CliError::Usage(format!(
+            "--zone takes a name of 1 to {ZONE_BYTES_MAX} bytes without spaces, and this one has {} bytes",
+            zone.len()
+        ))),
+    }
+}
+
+/// What the coordination service holds, and this machine's copy of it.
+struct Service {
+    session: Arc<dyn CoordinationService>,
+    place: Place,
+    /// The cluster document, or the directory's copy while the service is away.
+    cluster: Option<Cluster>,
+    /// Nodes that are registered; nobody while the service is away.
+    active: Vec<ActiveNode>,
+    /// By which cluster ids are given there.
+    origin: Option<String>,
+}
+
+impl Service {
+    /// Reads what a start depends on. Changes nothing.
+    async fn look(place: &Place, data_dir: &Path) -> Result<Service, CliError> {
+        let no_cluster = || {
+            CliError::Other(format!(
+                "{} holds no cluster, and none is being created there; run `tontine cluster create` first, or correct the \
+                 address",
+                place.address
+            ))
+        };
+        if let Address::Directory(directory) = &place.address
+            && !directory.is_dir()
+        {
+            // Opening would make one.
+            return Err(no_cluster());
+        }
+        let session = crate::coordination::open(place, false).await?;
+        let cluster = match documents::read_cluster(&*session).await {
+            Ok(cluster) => cluster,
+            Err(ReadError::Coordination(CoordinationError::Unavailable { reason })) => {
+                // The node's own copy says who it is. Everything else is for the node to settle.
+                let copy = crate::node_command::own_copy(data_dir).ok_or_else(|| {
+                    CliError::Other(format!(
+                        "cannot find the cluster document: {reason}; and {} holds no copy of it; start the node again when \
+                         the coordination service answers",
+                        data_dir.display()
+                    ))
+                })?;
+                let (cluster, place) = (Some(copy), place.clone());
+                return Ok(Service { session, place, cluster, active: Vec::new(), origin: None });
+            }
+            Err(error) => return Err(unread(error)),
+        };
+        let ids = documents::read_ids(&*session).await.map_err(unread)?;
+        if cluster.is_none() && ids.is_none() {
+            return Err(no_cluster());
+        }
+        let active = documents::active_nodes(&*session).await.map_err(unread)?.0;
+        let origin = ids.map(|ids| ids.origin);
+        Ok(Service { session, place: place.clone(), cluster, active, origin })
+    }
+
+    /// Everybody who has, or is about to have, an address in this cluster.
+    fn others(&self) -> Vec<Node> {
+        let named = self.cluster.iter().flat_map(|cluster| &cluster.nodes);
+        // A registration is newer than the document.
+        let is_registered = |node: &&Node| self.active.iter().any(|active| active.node.id == node.id);
+        let rest = named.filter(|node| !is_registered(node)).cloned();
+        self.active.iter().map(|active| active.node.clone()).chain(rest).collect()
+    }
+}
+
+fn unread(error: ReadError) -> CliError {
+    match error {
+        ReadError::Coordination(error) => error.into(),
+        error => CliError::Other(error.to_string()),
+    }
+}
+
+/// A node that its cluster document names.
+struct Named {
+    node: Node,
+    cluster: Cluster,
+    session: Arc<dyn CoordinationService>,
+    addresses: Addresses,
+}
+
+/// Finds out who the node is, and waits until its cluster names it.
+async fn named(arguments: &ServeArguments, service: &Service) -> Result<Named, CliError> {
+    let owner = owner(&arguments.data_dir)?;
+    let known = match &owner {
+        Owner::Node { cluster: name, node } => Some(known(service, arguments, name, *node)?),
+        Owner::Given(_) | Owner::Nobody => None,
+    };
+    if let (Owner::Given(given), Some(origin)) = (&owner, &service.origin)
+        && given.origin != *origin
+    {
+        return Err(CliError::Other(format!(
+            "the data directory {} was given the id {} by another cluster than the one of {}; correct the address of the \
+             coordination service, or choose an empty directory",
+            arguments.data_dir.display(),
+            given.node,
+            service.place.address
+        )));
+    }
+    let mut others = service.others();
+    if let Owner::Given(given) = &owner {
+        others.retain(|other| other.id != given.node);
+    }
+    let addresses = arguments.addresses.settle(known, &others)?;
+    probe(&addresses)?;
+    if let Some(entry) = known {
+        let node = placed(entry.id, entry.zone.clone(), &addresses);
+        let cluster = service.cluster.clone().expect("it names the node");
+        return Ok(Named { node, cluster, session: service.session.clone(), addresses });
+    }
+    wait_to_be_named(arguments, service, addresses).await
+}
+
+/// Whose the directory is. What is not there is not made.
+fn owner(data_dir: &Path) -> Result<Owner, CliError> {
+    match data_dir.is_dir() {
+        true => open(data_dir)?.owner().map_err(|error| refused(data_dir, &error)),
+        false => Ok(Owner::Nobody),
+    }
+}
+
+fn open(data_dir: &Path) -> Result<Directory, CliError> {
+    let disk: Arc<dyn Disk> = Arc::new(OsDisk::open(data_dir).map_err(|error| refused(data_dir, &error))?);
+    Directory::open(disk).map_err(|error| match error {
+        node::IdentityError::InUse => CliError::Other(format!(
+            "the data directory {} is in use by another process{}; stop that process, or choose another directory",
+            data_dir.display(),
+            crate::holder::noted_process(data_dir)
+        )),
+        error => refused(data_dir, &error),
+    })
+}
+
+fn refused(data_dir: &Path, error: &dyn std::fmt::Display) -> CliError {
+    CliError::Other(format!("{error} (the data directory is {})", data_dir.display()))
+}
+
+/// The entry of the node whose directory this is.
+fn known<'a>(
+    service: &'a Service,
+    arguments: &ServeArguments,
+    name: &str,
+    id: NodeId,
+) -> Result<&'a Node, CliError> {
+    let shown = arguments.data_dir.display();
+    let address = &service.place.address;
+    let Some(cluster) = &service.cluster else {
+        return Err(CliError::Other(format!(
+            "the data directory {shown} belongs to {id} of cluster {name:?}, and {address} holds no cluster; correct the \
+             address, or bring the documents back with `tontine coordination import`"
+        )));
+    };
+    if cluster.name != *name {
+        return Err(CliError::Other(format!(
+            "the data directory {shown} belongs to {id} of cluster {name:?}, and {address} holds cluster {:?}; correct the \
+             address, or choose another directory",
+            cluster.name
+        )));
+    }
+    let entry = cluster.node(id).ok_or_else(|| {
+        CliError::Other(format!(
+            "{id}, whose data directory {shown} is, is no member of cluster {name:?} any more; choose an empty directory \
+             for a new node"
+        ))
+    })?;
+    match &arguments.zone {
+        Some(zone) if *zone != entry.zone.0 => Err(CliError::Usage(format!(
+            "{id} is in zone {}, and its replicas are placed by that; start it without --zone, or a new node in zone {zone} \
+             with an empty directory",
+            entry.zone
+        ))),
+        _ => Ok(entry),
+    }
+}
+
+fn placed(id: NodeId, zone: Zone, addresses: &Addresses) -> Node {
+    let node::Advertised { native, resp } = addresses.advertised.clone();
+    Node::new(id, zone, native, resp)
+}
+
+/// Whether the node could listen there. It listens when it serves: before that, whoever connects is refused at once.
+fn probe(addresses: &Addresses) -> Result<(), CliError> {
+    for address in [Some(&addresses.native), addresses.resp.as_ref()].into_iter().flatten() {
+        std::net::TcpListener::bind(address).map_err(|error| match error.kind() {
+            std::io::ErrorKind::AddrInUse => CliError::Other(format!(
+                "address {address} is in use{}; stop that process, or choose another address with --listen or --resp",
+                address
+                    .rsplit_once(':')
+                    .and_then(|(_, port)| port.parse().ok())
+                    .map_or_else(String::new, crate::port_holder::shown)
+            )),
+            _ => CliError::io(format!("cannot listen at {address}"))(error),
+        })?;
+    }
+    Ok(())
+}
+
+/// Registers a node that the cluster does not name yet, and waits until it does.
+async fn wait_to_be_named(
+    arguments: &ServeArguments,
+    service: &Service,
+    addresses: Addresses,
+) -> Result<Named, CliError> {
+    let ports = Ports::os().map_err(CliError::io("cannot start the background thread"))?;
+    // Held while it waits, so that no other process takes an id for the same directory.
+    let directory = open(&arguments.data_dir)?;
+    let given = match directory.owner().map_err(|error| refused(&arguments.data_dir, &error))? {
+        Owner::Given(given) => given,
+        Owner::Nobody => take_id(&ports, service, &directory, &arguments.data_dir).await?,
+        Owner::Node { .. } => {
+            return Err(CliError::Other(
+                "another process began with the data directory meanwhile".to_owned(),
+            ));
+        }
+    };
+    let zone = Zone(arguments.zone.clone().unwrap_or_else(|| ZONE_DEFAULT.to_owned()));
+    let node = placed(given.node, zone, &addresses);
+    let active = ActiveNode { node: node.clone(), incarnation: given.since };
+    crate::holder::note_process(&arguments.data_dir);
+    let (begun, said) = (Instant::now(), Mutex::new(String::new()));
+    let mut tell = |waits: &Waits| {
+        let line = line(given.node, &service.place.address, waits);
+        say!("{line}");
+        tracing::info!(node = %given.node, waits = line, "node waits to be named");
+        *said.lock() = line;
+    };
+    let waited = waiting::until_named(&ports, service.session.clone(), &active, &mut tell);
+    let mut waited = std::pin::pin!(waited);
+    let (cluster, session) = loop {
+        tokio::select! {
+            biased;
+            named = &mut waited => break named.map_err(|error| CliError::Other(error.to_string()))?,
+            () = tokio::time::sleep(REMINDER) => {
+                say!("{} (for {} now)", said.lock(), crate::durations::rough(begun.elapsed()));
+            }
+        }
+    };
+    drop(directory);
+    let zone = cluster.node(given.node).map_or(node.zone, |entry| entry.zone.clone());
+    Ok(Named { node: placed(given.node, zone, &addresses), cluster, session, addresses })
+}
+
+/// Takes an id that was never given, and keeps it before it is used.
+async fn take_id(
+    ports: &Ports,
+    service: &Service,
+    directory: &Directory,
+    data_dir: &Path,
+) -> Result<Given, CliError> {
+    let taken = documents::take_id(&*service.session, ports.entropy.next_u64()).await;
+    let (node, origin) = taken.map_err(unread)?;
+    let given = Given { node, since: ports.clock.wall().0, origin };
+    directory.keep(&given).await.map_err(|error| refused(data_dir, &error))?;
+    tracing::info!(node = %given.node, "id taken");
+    Ok(given)
+}
+
+/// For what a node waits, and who can end that.
+fn line(node: NodeId, address: &Address, waits: &Waits) -> String {
+    let (program, service) = (program(), crate::holder::shell(&[address.to_string()]));
+    match waits {
+        Waits::ForCluster => format!(
+            "{node} is registered and waits until its cluster is created: {program} cluster create --name NAME \
+             --coordination {service}"
+        ),
+        Waits::ToBeNamed { cluster } => format!(
+            "{node} is registered and waits until cluster {cluster} admits it: {program} cluster admit {} --coordination \
+             {service}",
+            node.0
+        ),
+        Waits::ForService { reason } => {
+            format!("{node} waits for the coordination service {address}: {reason}")
+        }
+    }
+}

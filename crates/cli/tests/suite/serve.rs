@@ -1,0 +1,231 @@
+//! Nodes that take their ids by themselves, and wait until their cluster names them.
+
+use std::path::Path;
+
+use rustix::process::Signal;
+use serde_json::Value as Json;
+use tempfile::TempDir;
+
+use crate::cluster::{Answer, Cluster, Process, command, free_port_base, tontine};
+
+/// A place with documents, directories of nodes, and ports of its own.
+pub(crate) struct Place {
+    pub(crate) folder: TempDir,
+    base: u16,
+    address: String,
+}
+
+impl Place {
+    /// With the documents in a directory.
+    pub(crate) fn new() -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        let address = format!("dir:{}", folder.path().join("coordination").display());
+        Place { folder, base: free_port_base(), address }
+    }
+
+    pub(crate) fn native(&self, port: u16) -> String {
+        format!("127.0.0.1:{}", self.base + port)
+    }
+
+    fn words(&self, directory: &str, further: &[&str]) -> Vec<String> {
+        let data = self.folder.path().join(directory);
+        let fixed = ["serve", "--coordination", &self.address, "--data-dir", data.to_str().unwrap()];
+        fixed.iter().chain(further).map(|&word| word.to_owned()).collect()
+    }
+
+    /// Starts a node in a directory; it serves, or waits.
+    pub(crate) fn start(&self, directory: &str, further: &[&str]) -> Process {
+        let words = self.words(directory, further);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        Process::start(&mut command(&words), self.folder.path().join(format!("{directory}.stderr")))
+    }
+
+    /// Starts a node at one of the place's ports.
+    pub(crate) fn start_at(&self, directory: &str, port: u16, further: &[&str]) -> Process {
+        self.start(directory, &[&["--listen", &self.native(port)], further].concat())
+    }
+
+    /// Runs a node that must be refused.
+    fn refused(&self, directory: &str, further: &[&str]) -> Answer {
+        let words = self.words(directory, further);
+        tontine(&words.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// A command about the documents.
+    pub(crate) fn run(&self, words: &[&str]) -> Answer {
+        tontine(&[words, &["--coordination", &self.address]].concat())
+    }
+
+    /// The content of a document, if there is one.
+    pub(crate) fn document(&self, path: &str) -> Option<Json> {
+        let shown = self.run(&["coordination", "show", path, "--json"]);
+        let text = || shown.json()["documents"][0]["data"].as_str().unwrap().to_owned();
+        (shown.code == 0).then(|| serde_json::from_str(&text()).unwrap())
+    }
+
+    /// Waits until a node has said something.
+    fn await_said(process: &Process, words: &str) {
+        let begun = std::time::Instant::now();
+        while !process.stderr().contains(words) {
+            assert!(begun.elapsed() < crate::cluster::PATIENCE, "no {words:?} in {}", process.stderr());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+
+    /// Starts so many nodes and creates their cluster.
+    fn cluster(&self, nodes: u16) -> Vec<Process> {
+        let mut creating = self.create(nodes);
+        let started = (1..=nodes).map(|id| {
+            let node = self.start_at(&format!("d{id}"), id, &[]);
+            Self::await_said(&node, "is registered and waits");
+            node
+        });
+        let started: Vec<Process> = started.collect();
+        assert_eq!(creating.wait(), Some(0), "{}", creating.stderr());
+        for (id, node) in (1..=nodes).zip(&started) {
+            node.await_line(&format!("node {id}  "));
+        }
+        started
+    }
+
+    fn create(&self, nodes: u16) -> Process {
+        let nodes = format!("--nodes={nodes}");
+        let words = ["cluster", "create", "--name=shop", &nodes, "--coordination", &self.address];
+        let creating = Process::start(&mut command(&words), self.folder.path().join("create.stderr"));
+        Self::await_said(&creating, "nodes are registered");
+        creating
+    }
+}
+
+fn exists(folder: &Path, name: &str) -> bool {
+    folder.join(name).exists()
+}
+
+#[test]
+fn nodes_take_ids_wait_to_be_named_and_come_back_as_themselves_elsewhere() {
+    let place = Place::new();
+    place.refused("d1", &[]).fails_with("run `tontine cluster create` first");
+    assert!(!exists(place.folder.path(), "d1") && !exists(place.folder.path(), "coordination"));
+    let mut nodes = place.cluster(3);
+    let connect = ["--connect", &place.native(1)];
+    tontine(&[&["put", "a", "1"][..], &connect].concat()).exits(0);
+
+    // A fourth one waits through its own end, and is the same one.
+    let mut fourth = place.start_at("d4", 4, &["--zone=b"]);
+    Place::await_said(&fourth, "n4 is registered and waits until cluster shop admits it");
+    place.refused("d4", &[]).fails_with("is in use by another process (process ");
+    place.run(&["cluster", "admit", "7"]).fails_with("n7 is not registered; waiting: n4 at");
+    fourth.stop(Signal::KILL);
+    let mut fourth = place.start_at("d4", 4, &["--zone=b"]);
+    Place::await_said(&fourth, "n4 is registered and waits");
+    let admitted = place.run(&["cluster", "admit", "4", "--json"]).exits(0).json();
+    assert_eq!((&admitted["generation"], &admitted["nodes"][0]["node"]), (&Json::from(2), &Json::from(4)));
+    fourth.await_line("node 4  zone b");
+    assert_eq!(place.run(&["cluster", "admit"]).exits(1).text(), "no node is waiting\n");
+    let at_fourth = ["--connect", &place.native(4)];
+    assert_eq!(tontine(&[&["get", "a"][..], &at_fourth].concat()).exits(0).text(), "1\n");
+    let cluster = place.document("/config/cluster").unwrap();
+    assert!(
+        cluster["ring"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|part| !part["nodes"].as_array().unwrap().contains(&4.into())),
+        "it holds no partition"
+    );
+
+    // Killed, and back at another address: the others reach it there.
+    fourth.stop(Signal::KILL);
+    let moved = ["--zone=b", "--resp=off"];
+    let mut fourth = place.start_at("d4", 5, &moved);
+    fourth.await_line("node 4  zone b");
+    let third = ["--connect", &place.native(3)];
+    let native = || {
+        let status = tontine(&[&["status", "--json"][..], &third].concat()).json();
+        let node = &status["nodes"][3];
+        (node["native"].as_str().unwrap().to_owned(), node["answers"].as_bool().unwrap())
+    };
+    while native() != (place.native(5), true) {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(fourth.stop(Signal::TERM), Some(0), "{}", fourth.stderr());
+    // Without options it is where it was.
+    let mut fourth = place.start("d4", &[]);
+    fourth.await_line(&format!("node 4  zone b  native {}", place.native(5)));
+    assert_eq!(fourth.stop(Signal::INT), Some(0), "{}", fourth.stderr());
+
+    // An id whose taker ended before it could keep it is never given again.
+    let ids = place.document("/config/ids").unwrap();
+    assert_eq!((&ids["last"], &ids["named"]), (&Json::from(4), &Json::from(0)));
+    for node in &mut nodes {
+        assert_eq!(node.stop(Signal::TERM), Some(0), "{}", node.stderr());
+    }
+}
+
+#[test]
+fn a_node_that_cannot_be_is_refused_at_once_and_changes_nothing() {
+    let place = Place::new();
+    let _nodes = place.cluster(1);
+    let before = place.run(&["coordination", "show", "--json"]).text();
+    let taken = format!("--listen={}", place.native(1));
+    let long = format!("--zone={}", "z".repeat(300));
+    let cases: [(&[&str], &str); 6] = [
+        (&[&taken], "n1 already has the address"),
+        (&[&long], "--zone takes a name of 1 to 64 bytes without spaces, and this one has 300 bytes"),
+        (&["--zone=a b"], "--zone takes a name"),
+        (&["--listen=0.0.0.0:9", "--advertise=127.0.0.1:9"], "add --insecure"),
+        (&["--listen=127.0.0.1:9", "--advertise=192.0.2.1:9"], "is not an address of this machine"),
+        (&["--forwarded"], "--advertise"),
+    ];
+    for (words, expected) in cases {
+        place.refused("other", words).fails_with(expected);
+    }
+    let file = place.folder.path().join("file");
+    std::fs::write(&file, "x").unwrap();
+    place.refused("file", &[]).fails_with("is a file");
+    // Another process has a port that nobody in the cluster has.
+    let holder = std::net::TcpListener::bind(place.native(9)).unwrap();
+    place.refused("other", &["--listen", &place.native(9)]).fails_with("is in use");
+    drop(holder);
+    assert!(!exists(place.folder.path(), "other"));
+    assert_eq!(place.run(&["coordination", "show", "--json"]).text(), before);
+
+    // Directories that belong elsewhere.
+    let elsewhere = Place::new();
+    let _other = elsewhere.create(2);
+    let mut waits = elsewhere.start_at("d1", 1, &[]);
+    Place::await_said(&waits, "n1 is registered and waits until its cluster is created");
+    waits.stop(Signal::KILL);
+    let given = elsewhere.folder.path().join("d1").display().to_string();
+    let words =
+        |data: &str, address: &str| tontine(&["serve", "--coordination", address, "--data-dir", data]);
+    words(&given, &place.address).fails_with("was given the id n1 by another cluster than the one of");
+    let own = place.folder.path().join("d1").display().to_string();
+    words(&own, &elsewhere.address).fails_with("is in use by another process");
+    drop(_nodes);
+    words(&own, &elsewhere.address).fails_with("holds no cluster; correct the address");
+    let mut other = elsewhere.start_at("d2", 2, &[]);
+    Place::await_said(&other, "waits until its cluster is created");
+    other.stop(Signal::INT);
+    place.refused("d1", &["--zone=elsewhere"]).fails_with("n1 is in zone zone-1");
+    std::fs::write(place.folder.path().join("d1/identity"), "tontine-identity 9\n").unwrap();
+    place.refused("d1", &[]).fails_with("has format 9, and this program reads formats up to");
+}
+
+#[test]
+fn dev_says_how_to_add_a_node_and_leaves_that_one_to_whoever_runs_it() {
+    let mut cluster = Cluster::start();
+    let coordination = format!("dir:{}", cluster.data().join("coordination").display());
+    let data = cluster.data().join("node-4").display().to_string();
+    let listen = format!("127.0.0.1:{}", cluster.base + 4);
+    let words = ["serve", "--coordination", &coordination, "--data-dir", &data, "--listen", &listen];
+    let mut added = Process::start(&mut command(&words), cluster.folder.path().join("added.stderr"));
+    Place::await_said(&added, "n4 is registered and waits until cluster dev admits it");
+    tontine(&["cluster", "admit", "--coordination", &coordination]).exits(0);
+    added.await_line("node 4  ");
+    cluster.restart();
+    assert!(cluster.dev.stderr().contains("n4 was added with `tontine serve`"), "{}", cluster.dev.stderr());
+    cluster.run(&["put", "k", "v", "--connect", &listen]).exits(0);
+    assert_eq!(cluster.json(&["status"])["nodes"].as_array().unwrap().len(), 4);
+    assert_eq!(added.stop(Signal::TERM), Some(0), "{}", added.stderr());
+}
