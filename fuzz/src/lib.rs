@@ -8,11 +8,13 @@
 //! | [`cluster`] | a cluster document | what is read can be routed by, and is read again as the same |
 //! | [`segment`] | a segment of the log engine | it opens; what it serves was written |
 //! | [`snapshot`] | the log engine's index | it opens, and serves what the segments hold |
+//! | [`artifact`] | a chunk of an artifact | it opens or is refused; what it serves was built |
 //! | [`coordination`] | the coordination service's log | it opens or is refused; what is opened can be written to |
 //!
 //! Checksums would keep almost every mutation at the door, so the targets on files also put the checksums right and
 //! try again.
 
+pub mod artifact;
 pub mod cluster;
 pub mod coordination;
 pub mod frame;
@@ -40,5 +42,6 @@ pub const TARGETS: &[Target] = &[
     Target { name: "cluster", check: cluster::check, input_bytes_max: 4096 },
     Target { name: "segment", check: segment::check, input_bytes_max: 4096 },
     Target { name: "snapshot", check: snapshot::check, input_bytes_max: 4096 },
+    Target { name: "artifact", check: artifact::check, input_bytes_max: 16384 },
     Target { name: "coordination", check: coordination::check, input_bytes_max: 4096 },
 ];

@@ -26,6 +26,7 @@ mod failure;
 mod file_format;
 mod file_system;
 mod holder;
+mod input;
 mod key_list;
 mod keys;
 mod limits;

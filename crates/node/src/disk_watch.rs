@@ -159,6 +159,10 @@ impl File for WatchedFile {
     fn length(&self) -> u64 {
         self.inner.length()
     }
+
+    fn map(&self) -> Result<Arc<dyn runtime::Mapping>, DiskError> {
+        self.inner.map()
+    }
 }
 
 #[cfg(test)]

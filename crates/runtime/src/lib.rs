@@ -14,6 +14,7 @@ pub mod tasks;
 pub mod workers;
 
 pub use clock::{Clock, Moment};
+pub use disk::mapping::{Mapping, View};
 pub use disk::{Disk, DiskError, File, FileStat};
 pub use entropy::Entropy;
 pub use network::{Link, LinkReceiver, LinkSender, Listener, Network, NetworkError};

@@ -123,4 +123,8 @@ impl File for TracedFile {
     fn length(&self) -> u64 {
         self.inner.length()
     }
+
+    fn map(&self) -> Result<Arc<dyn runtime::Mapping>, DiskError> {
+        self.inner.map()
+    }
 }

@@ -12,6 +12,7 @@ mod hash;
 mod log;
 mod memory;
 mod partitions;
+pub mod readonly;
 mod walk;
 
 pub use engine::{

@@ -10,7 +10,7 @@ use super::arguments::ExportArguments;
 use super::sink::Sink;
 use crate::failure::CliError;
 use crate::file_format::{EXPIRES, FileFormat};
-use crate::load::unfit_stanza;
+use crate::input::unfit_stanza;
 use crate::output::{bytes_json, shown};
 
 /// How records are written.

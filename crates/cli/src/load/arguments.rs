@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::durations;
-use crate::file_format::FileFormat;
+use crate::input::ReadArguments;
 
 /// A file of records, and how it is read.
 #[derive(Clone, Debug, clap::Args)]
@@ -22,15 +22,9 @@ A load can run while nodes fail: it retries every write that is not acknowledged
 pub struct LoadArguments {
     /// The file to load; `-` reads standard input.
     pub file: String,
-    /// Format of the file; guessed from its extension by default.
-    #[arg(long, value_enum)]
-    pub format: Option<FileFormat>,
-    /// Column or field that holds the key: a name or, in tsv and csv, a number counted from 1.
-    #[arg(long, value_name = "COLUMN")]
-    pub key: String,
-    /// Column or field that holds the value. By default, jsonl and deb822 store the whole record.
-    #[arg(long, value_name = "COLUMN")]
-    pub value: Option<String>,
+    /// How it is read.
+    #[command(flatten)]
+    pub read: ReadArguments,
     /// Column or field that holds the expiry time, in milliseconds since 1970; a value without one never expires. With
     /// `--key key --value value`, as for an export, the default is `expires_ms`.
     #[arg(long, value_name = "COLUMN", conflicts_with = "no_expires")]
@@ -38,18 +32,6 @@ pub struct LoadArguments {
     /// Ignore expiry times: no loaded value expires.
     #[arg(long)]
     pub no_expires: bool,
-    /// The first line of a tsv or csv file names the columns (the default if a column is given by name).
-    #[arg(long, conflicts_with = "no_header")]
-    pub header: bool,
-    /// The first line of a tsv or csv file is a record (the default if all columns are given by number).
-    #[arg(long)]
-    pub no_header: bool,
-    /// Character that separates the columns of a tsv or csv file, for example `;`, `|` or `\t`.
-    #[arg(long, value_name = "CHARACTER", value_parser = parse_delimiter)]
-    pub delimiter: Option<u8>,
-    /// In tsv, replace `\t`, `\n`, `\r` and `\\` with the characters that they stand for.
-    #[arg(long)]
-    pub escapes: bool,
     /// How many batches to send at the same time, 1 to 256.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256), value_name = "COUNT")]
     pub parallel: u16,
@@ -68,15 +50,4 @@ pub struct LoadArguments {
     /// Where to record the progress for `--resume`; next to the input file by default.
     #[arg(long, value_name = "FILE")]
     pub checkpoint: Option<std::path::PathBuf>,
-}
-
-fn parse_delimiter(text: &str) -> Result<u8, String> {
-    match (text, text.as_bytes()) {
-        ("\\t", _) => Ok(b'\t'),
-        (_, [b'"' | b'\n' | b'\r' | b'\\']) => {
-            Err(format!("{text:?} has another meaning in these files; choose another character"))
-        }
-        (_, [byte]) if byte.is_ascii() => Ok(*byte),
-        _ => Err("use one ASCII character, or \\t for a tab".to_owned()),
-    }
 }

@@ -8,7 +8,7 @@ use model::{Token, WallMillis};
 use runtime::Clock;
 use tokio::sync::mpsc;
 
-use super::reader::{BadRecord, Position, ReadError, Record, RecordReader};
+use crate::input::{BadRecord, Position, ReadError, Record, RecordReader};
 
 /// Bytes of keys and values after which a batch ends.
 const BATCH_BYTES: usize = 1024 * 1024;
@@ -195,11 +195,11 @@ impl Distinct {
 
 #[cfg(test)]
 mod tests {
-    use super::super::reader::{self, Source};
+    use crate::input::{self, Source};
     use runtime::Ports;
 
-    use super::super::settings::{Column, Expires, LoadSettings, Wanted};
     use super::*;
+    use crate::input::settings::{Column, Expires, ReadSettings, Wanted};
 
     fn batches(text: &str, keys_max: usize, skip_bad: bool) -> Vec<Result<Batch, InputFailure>> {
         limited(text, BatchLimits { keys_max, skip_bad, resumed: false })
@@ -208,7 +208,7 @@ mod tests {
     fn limited(text: &str, limits: BatchLimits) -> Vec<Result<Batch, InputFailure>> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        let settings = LoadSettings::Delimited {
+        let settings = ReadSettings::Delimited {
             csv: false,
             columns: Wanted {
                 key: Column::Number(0),
@@ -224,7 +224,7 @@ mod tests {
             delimiter: b'\t',
         };
         let source = Source::File(file.path().to_owned());
-        let reader = reader::open(&source, &settings, Position::default(), 8).unwrap();
+        let reader = input::open(&source, &settings, Position::default(), 8).unwrap();
         let distinct = Distinct::default();
         let clock = Ports::os().unwrap().clock;
         Batcher { reader, limits, clock, distinct, failure: None, ended: false }.collect()

@@ -12,8 +12,8 @@ use model::Token;
 use serde::{Deserialize, Serialize};
 
 use super::arguments::LoadArguments;
-use super::reader::{Position, Source};
 use crate::failure::CliError;
+use crate::input::{Position, Source};
 
 /// Bytes at the beginning of the input that are hashed.
 const PREFIX_BYTES: u64 = 64 * 1024;

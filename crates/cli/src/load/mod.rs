@@ -16,9 +16,7 @@ mod arguments;
 mod batch;
 mod checkpoint;
 mod pipeline;
-mod reader;
 mod report;
-mod settings;
 mod window;
 
 use std::process::ExitCode;
@@ -26,6 +24,7 @@ use std::process::ExitCode;
 use runtime::Ports;
 
 use crate::failure::CliError;
+use crate::input::{self, Expires, Position, ReadSettings, Source, expires_of_export};
 use crate::output::print;
 use crate::progress::Progress;
 use crate::shared::Shared;
@@ -33,9 +32,6 @@ pub(crate) use arguments::LoadArguments;
 use batch::BatchLimits;
 use checkpoint::Checkpoint;
 use pipeline::Pipeline;
-pub(crate) use reader::unfit_stanza;
-use reader::{Position, Source};
-use settings::LoadSettings;
 
 /// Carries out the load.
 pub(crate) async fn run(shared: Shared, arguments: LoadArguments) -> Result<ExitCode, CliError> {
@@ -50,7 +46,18 @@ pub(crate) async fn run(shared: Shared, arguments: LoadArguments) -> Result<Exit
             )));
         }
     }
-    let settings = LoadSettings::new(&arguments)?;
+    if arguments.file == "-" && (arguments.resume || arguments.checkpoint.is_some()) {
+        return Err(CliError::Usage(
+            "a load of standard input cannot be resumed, because it cannot be read twice; load a file instead"
+                .to_owned(),
+        ));
+    }
+    let expires = match &arguments.expires {
+        _ if arguments.no_expires => Expires::Never,
+        Some(column) => Expires::There(column.clone()),
+        None => expires_of_export(&arguments.read),
+    };
+    let settings = ReadSettings::new(&arguments.file, &arguments.read, expires)?;
     let client = shared.client().await?;
     let store = client.store(&shared.store)?;
     let cluster = client.cluster();
@@ -62,7 +69,7 @@ pub(crate) async fn run(shared: Shared, arguments: LoadArguments) -> Result<Exit
         Some(checkpoint) if arguments.resume => checkpoint.start(),
         _ => Position::default(),
     };
-    let reader = reader::open(&source, &settings, start, definition.value_bytes_max)?;
+    let reader = input::open(&source, &settings, start, definition.value_bytes_max)?;
     // A file that cannot even be opened leaves nothing beside it.
     checkpoint.as_ref().map_or(Ok(()), Checkpoint::begin)?;
     let clock = Ports::os().map_err(CliError::io("cannot start the background thread"))?.clock;

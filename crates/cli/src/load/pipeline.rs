@@ -13,9 +13,9 @@ use wire::messages::RequestOptions;
 
 use super::batch::{Batch, Batches, InputFailure};
 use super::checkpoint::Checkpoint;
-use super::reader::{Position, ReadError};
 use super::report::Report;
 use super::window::Window;
+use crate::input::{Position, ReadError};
 use crate::output::count;
 use crate::progress::Progress;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 
 use super::batch::{BAD_SHOWN_MAX, Batch};
-use super::reader::{BadRecord, Position};
+use crate::input::{BadRecord, Position};
 use crate::output::{count, size};
 
 /// What a load did.

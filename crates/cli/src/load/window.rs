@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::batch::Batch;
-use super::reader::Position;
+use crate::input::Position;
 
 /// The batches under way.
 #[derive(Debug, Default)]

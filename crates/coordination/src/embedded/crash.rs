@@ -169,6 +169,10 @@ impl File for ProcessFile {
     fn length(&self) -> u64 {
         self.file.length()
     }
+
+    fn map(&self) -> Result<Arc<dyn runtime::Mapping>, DiskError> {
+        self.file.map()
+    }
 }
 
 /// The sessions whose processes live. Turns come one after another, so nobody ever waits for the lock.

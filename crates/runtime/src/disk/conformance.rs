@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::mapping::Mapping;
 use super::os::OsDisk;
 use super::simulated::{Fault, Operation, SimulatedDisk};
 use super::waiting::without_waiting;
@@ -387,4 +388,100 @@ fn is_refused_once(file: &dyn File, evict: impl FnOnce()) {
     assert!(tried.refused);
     assert_eq!(tried.answer, (Err(DiskError::WouldWait), Err(DiskError::WouldWait)));
     assert_eq!(file.read_at(0, &mut [0; 5]), Ok(5), "who waits gets it");
+}
+
+#[test]
+fn a_mapping_shows_the_bytes_of_the_file_and_refuses_what_lies_beyond() {
+    on_each(|disk| {
+        let file = disk.create("one").unwrap();
+        let bytes: Vec<u8> = (0..20_000_u32).map(|at| (at % 251) as u8).collect();
+        file.append(&bytes).unwrap();
+        let mapping = file.map().unwrap();
+        assert_eq!(mapping.length(), 20_000);
+        for range in [0..1, 4095..4097, 0..20_000, 19_999..20_000, 5..5] {
+            let view = mapping.view(range.clone()).unwrap();
+            assert_eq!(*view, bytes[range.start as usize..range.end as usize]);
+        }
+        mapping.prefetch(7);
+        mapping.fetch_ahead(0..20_000);
+        mapping.refresh();
+        assert_eq!(*mapping.view(8192..8200).unwrap(), bytes[8192..8200]);
+        assert!(matches!(mapping.view(19_999..20_001).err(), Some(DiskError::Failed { .. })));
+        assert!(mapping.is_sound());
+        let empty = disk.create("empty").unwrap().map().unwrap();
+        assert!(empty.view(0..0).unwrap().is_empty() && empty.view(0..1).is_err());
+    });
+}
+
+#[test]
+fn a_mapped_file_that_was_removed_is_read_on() {
+    on_each(|disk| {
+        let file = disk.create("one").unwrap();
+        file.append(b"hello").unwrap();
+        let mapping = file.map().unwrap();
+        drop(file);
+        disk.remove("one").unwrap();
+        assert_eq!(*mapping.view(0..5).unwrap(), *b"hello");
+    });
+}
+
+/// A file that is cut under a running node: an error, whether the page was seen before or not, and no signal that ends
+/// the process.
+#[test]
+fn a_mapped_file_that_is_cut_is_an_error_and_no_end_of_the_process() {
+    on_each(|disk| {
+        let file = disk.create("one").unwrap();
+        file.append(&[7; 16_384]).unwrap();
+        let mapping = file.map().unwrap();
+        assert_eq!(*mapping.view(8192..8193).unwrap(), [7]);
+        file.truncate(4096).unwrap();
+        assert!(matches!(mapping.view(12_288..12_289).err(), Some(DiskError::Failed { .. })), "never seen");
+        // Seen before: what is shown may be zeros, but then the mapping says so.
+        let shown = mapping.view(8192..8193).map(|view| view[0]);
+        assert!(shown.is_err() || (shown == Ok(0) && !mapping.is_sound()), "{shown:?}");
+        assert!(mapping.view(8192..8193).is_err(), "from then on it is refused");
+        assert!(disk.open("one").unwrap().map().unwrap().is_sound(), "a new mapping is sound");
+    });
+}
+
+/// As for reads: what is not in memory is refused to whoever would not wait.
+#[test]
+fn a_page_that_is_not_in_memory_is_brought_in_by_who_may_wait() {
+    let simulated = SimulatedDisk::new(1);
+    let file = simulated.create("a").unwrap();
+    file.append(b"hello").unwrap();
+    let mapping = file.map().unwrap();
+    simulated.set_cold(Some(1));
+    let tried = without_waiting(|| mapping.view(0..5).err());
+    assert!(tried.refused && tried.answer == Some(DiskError::WouldWait));
+    assert_eq!(*mapping.view(0..5).unwrap(), *b"hello");
+
+    let directory = Scratch::in_target();
+    let real = OsDisk::open(&directory.0).unwrap();
+    let file = real.create("mapped").unwrap();
+    file.append(&[7; 1 << 20]).unwrap();
+    now(file.sync()).unwrap();
+    let evict = || {
+        let file = std::fs::File::open(directory.0.join("mapped")).unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    };
+    evict();
+    let mapping = file.map().unwrap();
+    let shown = |mapping: &dyn Mapping| without_waiting(|| mapping.view(40_000..40_010).err());
+    assert_eq!(shown(&*mapping).answer, Some(DiskError::WouldWait));
+    assert_eq!(*mapping.view(40_000..40_010).unwrap(), [7; 10]);
+    assert_eq!(shown(&*mapping).answer, None, "it is in memory now");
+    mapping.refresh();
+    assert_eq!(shown(&*mapping).answer, None, "and it still is");
+}
+
+#[test]
+fn a_read_error_below_a_mapping_is_an_error() {
+    let disk = SimulatedDisk::new(1);
+    let file = disk.create("a").unwrap();
+    file.append(b"hello").unwrap();
+    let mapping = file.map().unwrap();
+    disk.inject(Fault::next(Operation::Read, 1));
+    assert!(matches!(mapping.view(0..5).err(), Some(DiskError::Failed { .. })));
+    assert_eq!(*mapping.view(0..5).unwrap(), *b"hello");
 }

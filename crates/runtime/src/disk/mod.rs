@@ -9,6 +9,7 @@
 
 #[cfg(test)]
 mod conformance;
+pub mod mapping;
 pub mod os;
 pub mod simulated;
 pub mod waiting;
@@ -16,6 +17,7 @@ pub mod waiting;
 use std::fmt;
 use std::sync::Arc;
 
+use self::mapping::Mapping;
 use crate::BoxFuture;
 
 /// Why the disk refused.
@@ -97,6 +99,12 @@ pub trait File: Send + Sync {
 
     /// Its length in bytes, as far as it is known here: what another process appended since it was opened does not count.
     fn length(&self) -> u64;
+
+    /// Maps the whole file, which nobody changes any more.
+    ///
+    /// # Errors
+    /// [`DiskError::Failed`] when the system refuses, or too many files are mapped.
+    fn map(&self) -> Result<Arc<dyn Mapping>, DiskError>;
 }
 
 /// A directory tree. One process at a time changes a file: who shares a tree takes a lock, and opens a file anew after

@@ -49,8 +49,8 @@ pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Tried<T> {
     Tried { answer, refused }
 }
 
-/// For implementations of [`File`](super::File): whether a read may wait.
-pub(super) fn may_wait() -> bool {
+/// Whether a read of the calling thread may wait.
+pub fn may_wait() -> bool {
     STANDING.get() == Standing::Willing
 }
 

@@ -11,6 +11,7 @@ mod damage;
 mod full;
 mod ledger;
 mod planted;
+mod readonly;
 mod reopen;
 mod setup;
 mod watched;

@@ -141,6 +141,9 @@ impl File for LyingFile {
     fn length(&self) -> u64 {
         self.file.length()
     }
+    fn map(&self) -> Result<Arc<dyn runtime::Mapping>, DiskError> {
+        self.file.map()
+    }
 }
 
 fn found(harness: Harness) -> String {

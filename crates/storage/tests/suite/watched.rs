@@ -120,4 +120,7 @@ impl File for WatchedFile {
     fn length(&self) -> u64 {
         self.file.length()
     }
+    fn map(&self) -> Result<Arc<dyn runtime::Mapping>, DiskError> {
+        self.file.map()
+    }
 }

@@ -9,6 +9,8 @@
 //!
 //! Must never: follow a path out of its root, or report a sync that the system refused.
 
+mod guard;
+mod mapping;
 mod syncer;
 
 use std::fs::{self, OpenOptions};
@@ -22,7 +24,9 @@ use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
+use self::mapping::OsMapping;
 use self::syncer::Syncer;
+use super::mapping::Mapping;
 use super::{Disk, DiskError, File, FileStat, waiting};
 use crate::BoxFuture;
 
@@ -237,6 +241,10 @@ impl File for OsFile {
 
     fn length(&self) -> u64 {
         self.length.load(Ordering::Acquire)
+    }
+
+    fn map(&self) -> Result<Arc<dyn Mapping>, DiskError> {
+        Ok(Arc::new(OsMapping::new(self.path.clone(), self.file.clone())?))
     }
 }
 

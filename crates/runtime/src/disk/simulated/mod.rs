@@ -9,6 +9,7 @@
 
 mod faults;
 mod imagined;
+mod mapped;
 mod platter;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use parking_lot::Mutex;
 pub use self::faults::{Fault, Operation};
 use self::faults::{Faults, Verdict};
 use self::platter::{Inode, Platter};
+use super::mapping::Mapping;
 use super::{Disk, DiskError, File, FileStat, waiting};
 use crate::{BoxFuture, Clock};
 
@@ -267,6 +269,18 @@ impl State {
         }
     }
 
+    /// Refuses a read that would wait, if the caller would not and the dice say that the bytes are not in memory.
+    fn warm(&mut self) -> Result<(), DiskError> {
+        if let Some(one_in) = self.cold_one_in
+            && !waiting::may_wait()
+            && (waiting::is_refused() || self.dice.below(one_in) == 0)
+        {
+            self.refused_reads += 1;
+            return Err(waiting::refuse());
+        }
+        Ok(())
+    }
+
     /// Counts an operation that changes something and asks the faults about it.
     fn judge(&mut self, operation: Operation, path: &str) -> Verdict {
         self.faults.judge(operation, path)
@@ -413,13 +427,7 @@ impl File for SimulatedFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
         let mut state = self.disk.state.lock();
         state.alive(self.life, &self.path)?;
-        if let Some(one_in) = state.cold_one_in
-            && !waiting::may_wait()
-            && (waiting::is_refused() || state.dice.below(one_in) == 0)
-        {
-            state.refused_reads += 1;
-            return Err(waiting::refuse());
-        }
+        state.warm()?;
         state.judge(Operation::Read, &self.path).pass()?;
         let data = &state.inode(self.inode, &self.path)?.data;
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(data.len());
@@ -464,5 +472,9 @@ impl File for SimulatedFile {
 
     fn length(&self) -> u64 {
         self.disk.state.lock().platter.inode(self.inode).map_or(0, |inode| inode.data.len() as u64)
+    }
+
+    fn map(&self) -> Result<Arc<dyn Mapping>, DiskError> {
+        self.mapped()
     }
 }

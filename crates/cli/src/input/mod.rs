@@ -1,13 +1,15 @@
-//! Reading records from a file, one after the other, with the position after each.
+//! Reading records from a file, one after the other, with the position after each: for `load` and `artifact build`.
 //!
 //! Every reader holds at most one record in memory, and no record is longer than [`RECORD_BYTES_MAX`].
 
+mod arguments;
 mod compressed;
 mod deb822;
 mod delimited;
 mod jsonl;
 mod lines;
 mod record;
+pub(crate) mod settings;
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -15,29 +17,30 @@ use std::path::PathBuf;
 
 use model::Key;
 
-use super::settings::LoadSettings;
 use crate::failure::CliError;
+pub(crate) use arguments::ReadArguments;
 pub(crate) use deb822::unfit_stanza;
-pub(super) use record::{BadRecord, Position, ReadError, Record, RecordReader};
+pub(crate) use record::{BadRecord, Position, ReadError, Record, RecordReader};
 use record::{Found, Input};
+pub(crate) use settings::{Expires, ReadSettings, expires_of_export};
 
 /// Bytes read from the file at a time.
 const READ_BYTES: usize = 256 * 1024;
 
 /// The input.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(crate) enum Source {
     File(PathBuf),
     Stdin,
 }
 
 impl Source {
-    pub(super) fn new(name: &str) -> Source {
+    pub(crate) fn new(name: &str) -> Source {
         if name == "-" { Source::Stdin } else { Source::File(name.into()) }
     }
 
     /// The bytes that a reader will find in it, if that is known: nobody knows of a compressed file.
-    pub(super) fn size(&self) -> Option<u64> {
+    pub(crate) fn size(&self) -> Option<u64> {
         match self {
             Source::File(path) if compressed::is_compressed(path) => None,
             Source::File(path) => {
@@ -70,20 +73,20 @@ impl Source {
 }
 
 /// A reader of the source from a place on, with the limits that every record must keep.
-pub(super) fn open(
+pub(crate) fn open(
     source: &Source,
-    settings: &LoadSettings,
+    settings: &ReadSettings,
     start: Position,
     value_bytes_max: usize,
 ) -> Result<Box<dyn RecordReader>, CliError> {
     let inner: Box<dyn RecordReader> = match settings {
-        LoadSettings::Jsonl(fields) => {
+        ReadSettings::Jsonl(fields) => {
             Box::new(jsonl::JsonlReader::new(source.open(start.byte)?, start, fields.clone()))
         }
-        LoadSettings::Deb822(fields) => {
+        ReadSettings::Deb822(fields) => {
             Box::new(deb822::Deb822Reader::new(source.open(start.byte)?, start, fields.clone()))
         }
-        LoadSettings::Delimited { csv, columns, header, escapes, delimiter } => {
+        ReadSettings::Delimited { csv, columns, header, escapes, delimiter } => {
             let rows = |at: Position| -> Result<Box<dyn delimited::Rows>, CliError> {
                 let input = source.open(at.byte)?;
                 Ok(if *csv {

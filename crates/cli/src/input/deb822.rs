@@ -6,7 +6,7 @@ use super::lines::{Line, Lines, too_long};
 use super::record::{
     BadRecord, Found, Input, Position, RECORD_BYTES_MAX, ReadError, Record, RecordReader, moment,
 };
-use crate::load::settings::Fields as Wanted;
+use super::settings::Fields as Wanted;
 
 /// Reads stanzas.
 pub(super) struct Deb822Reader {
@@ -147,7 +147,7 @@ mod tests {
     use model::WallMillis;
 
     use super::*;
-    use crate::load::settings::Expires;
+    use crate::input::settings::Expires;
 
     fn read(text: &'static str, value: Option<&str>) -> Vec<Found> {
         let expires = Expires::There("Expires".to_owned());

@@ -1,6 +1,6 @@
 //! How a file is read: its format and its columns, checked before anything is opened.
 
-use super::arguments::LoadArguments;
+use super::arguments::ReadArguments;
 use crate::failure::CliError;
 use crate::file_format::{EXPIRES, FileFormat};
 
@@ -34,7 +34,7 @@ impl Column {
 
 /// How a file is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum LoadSettings {
+pub(crate) enum ReadSettings {
     /// tsv and csv.
     Delimited {
         /// Commas and quotes, or tabs.
@@ -97,29 +97,23 @@ impl<Part> Expires<Part> {
     }
 }
 
-/// What the arguments say of expiry. Only what is named as an export names it is taken for an export: a column that
-/// happens to have the name must not make other data vanish.
-fn expires(arguments: &LoadArguments) -> Expires<String> {
-    match &arguments.expires {
-        _ if arguments.no_expires => Expires::Never,
-        Some(column) => Expires::There(column.clone()),
-        None if arguments.key == "key" && arguments.value.as_deref() == Some("value") => {
-            Expires::IfThere(EXPIRES.to_owned())
-        }
-        None => Expires::Never,
+/// Where expiry is unless the command says so. Only what is named as an export names it is taken for an export: a
+/// column that happens to have the name must not make other data vanish.
+pub(crate) fn expires_of_export(arguments: &ReadArguments) -> Expires<String> {
+    if arguments.key == "key" && arguments.value.as_deref() == Some("value") {
+        return Expires::IfThere(EXPIRES.to_owned());
     }
+    Expires::Never
 }
 
-impl LoadSettings {
-    /// Checks the arguments.
-    pub(crate) fn new(arguments: &LoadArguments) -> Result<LoadSettings, CliError> {
-        if arguments.file == "-" && (arguments.resume || arguments.checkpoint.is_some()) {
-            return Err(CliError::Usage(
-                "a load of standard input cannot be resumed, because it cannot be read twice; load a file instead"
-                    .to_owned(),
-            ));
-        }
-        let format = FileFormat::given_or_guessed(arguments.format, &arguments.file)?;
+impl ReadSettings {
+    /// Checks the arguments for a file of this name.
+    pub(crate) fn new(
+        file: &str,
+        arguments: &ReadArguments,
+        expires: Expires<String>,
+    ) -> Result<ReadSettings, CliError> {
+        let format = FileFormat::given_or_guessed(arguments.format, file)?;
         let delimited = matches!(format, FileFormat::Tsv | FileFormat::Csv);
         if !delimited && (arguments.header || arguments.no_header) {
             return Err(CliError::Usage("--header and --no-header apply only to tsv and csv".to_owned()));
@@ -133,18 +127,20 @@ impl LoadSettings {
             ));
         }
         let (key, value) = (arguments.key.clone(), arguments.value.clone());
-        let fields = Wanted { key, value, expires: expires(arguments) };
+        let fields = Wanted { key, value, expires: expires.clone() };
         match format {
-            FileFormat::Jsonl => Ok(LoadSettings::Jsonl(fields)),
-            FileFormat::Deb822 => Ok(LoadSettings::Deb822(fields)),
-            FileFormat::Tsv | FileFormat::Csv => delimited_settings(arguments, format == FileFormat::Csv),
+            FileFormat::Jsonl => Ok(ReadSettings::Jsonl(fields)),
+            FileFormat::Deb822 => Ok(ReadSettings::Deb822(fields)),
+            FileFormat::Tsv | FileFormat::Csv => {
+                delimited_settings(arguments, expires, format == FileFormat::Csv)
+            }
         }
     }
 
     /// What must stay the same between a load and its resumption.
     pub(crate) fn describe(&self, cluster: &str, store: &str) -> String {
         let read = match self {
-            LoadSettings::Delimited { csv, columns, header, escapes, delimiter } => {
+            ReadSettings::Delimited { csv, columns, header, escapes, delimiter } => {
                 let usual = if *csv { b',' } else { b'\t' };
                 let between = match delimiter {
                     byte if *byte == usual => String::new(),
@@ -159,8 +155,8 @@ impl LoadSettings {
                     parts(&columns.key, &value, &columns.expires)
                 )
             }
-            LoadSettings::Jsonl(fields) => format!("jsonl, {}", fields.describe()),
-            LoadSettings::Deb822(fields) => format!("deb822, {}", fields.describe()),
+            ReadSettings::Jsonl(fields) => format!("jsonl, {}", fields.describe()),
+            ReadSettings::Deb822(fields) => format!("deb822, {}", fields.describe()),
         };
         format!("{read}, into store {store:?} of cluster {cluster:?}")
     }
@@ -184,14 +180,18 @@ fn parts<Part: std::fmt::Display>(key: &Part, value: &str, expires: &Expires<Par
     format!("keys from {key}, values from {value}{expires}")
 }
 
-fn delimited_settings(arguments: &LoadArguments, csv: bool) -> Result<LoadSettings, CliError> {
+fn delimited_settings(
+    arguments: &ReadArguments,
+    expires: Expires<String>,
+    csv: bool,
+) -> Result<ReadSettings, CliError> {
     let Some(value) = &arguments.value else {
         return Err(CliError::Usage(
             "tsv and csv need the column that holds the value: add --value COLUMN".to_owned(),
         ));
     };
     let (key, value) = (Column::parse(&arguments.key), Column::parse(value));
-    let expires = expires(arguments).map(|column| Column::parse(&column));
+    let expires = expires.map(|column| Column::parse(&column));
     let named = [Some(&key), Some(&value), expires.part()].into_iter().find_map(|column| match column {
         Some(Column::Name(name)) => Some(name),
         _ => None,
@@ -205,7 +205,7 @@ fn delimited_settings(arguments: &LoadArguments, csv: bool) -> Result<LoadSettin
     let header = arguments.header || named.is_some();
     let columns = Wanted { key, value, expires };
     let delimiter = arguments.delimiter.unwrap_or(if csv { b',' } else { b'\t' });
-    Ok(LoadSettings::Delimited { csv, columns, header, escapes: arguments.escapes, delimiter })
+    Ok(ReadSettings::Delimited { csv, columns, header, escapes: arguments.escapes, delimiter })
 }
 
 #[cfg(test)]

@@ -8,24 +8,24 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Longest record in a file, in bytes: the largest value in base 16 with room for its quotes and its key.
-pub(in crate::load) const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub(crate) const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// A place in a file, always between two records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(in crate::load) struct Position {
+pub(crate) struct Position {
     /// Bytes before it.
-    pub(in crate::load) byte: u64,
+    pub(crate) byte: u64,
     /// Lines before it.
-    pub(in crate::load) line: u64,
+    pub(crate) line: u64,
 }
 
 /// One record of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::load) struct Record {
-    pub(in crate::load) key: Bytes,
-    pub(in crate::load) value: Bytes,
+pub(crate) struct Record {
+    pub(crate) key: Bytes,
+    pub(crate) value: Bytes,
     /// When the value expires; `None` lives for ever.
-    pub(in crate::load) expires: Option<WallMillis>,
+    pub(crate) expires: Option<WallMillis>,
 }
 
 /// The moment that a number stands for: milliseconds since 1970 in base 10, as an export writes them.
@@ -38,16 +38,16 @@ pub(super) fn moment(text: &str) -> Result<WallMillis, String> {
 
 /// A record that cannot be stored, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(in crate::load) struct BadRecord {
+pub(crate) struct BadRecord {
     /// Its first line, counted from 1.
-    pub(in crate::load) line: u64,
+    pub(crate) line: u64,
     /// What is wrong with it.
-    pub(in crate::load) reason: String,
+    pub(crate) reason: String,
 }
 
 /// Why no further record can be found in the file.
 #[derive(Debug, Error)]
-pub(in crate::load) enum ReadError {
+pub(crate) enum ReadError {
     /// The system refused.
     #[error("cannot read the file after line {line}: {error}")]
     Io { line: u64, error: std::io::Error },
@@ -65,10 +65,10 @@ pub(in crate::load) enum ReadError {
 }
 
 /// What a reader finds next.
-pub(in crate::load) type Found = Result<Record, BadRecord>;
+pub(crate) type Found = Result<Record, BadRecord>;
 
 /// Reads records in the file's order.
-pub(in crate::load) trait RecordReader: Send {
+pub(crate) trait RecordReader: Send {
     /// The next record, or what is wrong with it; `None` at the end.
     fn next(&mut self) -> Result<Option<Found>, ReadError>;
 

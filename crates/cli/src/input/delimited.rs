@@ -11,8 +11,8 @@ use super::lines::{Line, Lines, too_long};
 use super::record::{
     BadRecord, Found, Input, Position, RECORD_BYTES_MAX, ReadError, Record, RecordReader, moment,
 };
+use super::settings::{Column, Expires, Wanted};
 use crate::failure::CliError;
-use crate::load::settings::{Column, Expires, Wanted};
 use crate::output::{count, shown};
 
 /// Stands after the last row, so that a quote that is still open there is noticed: it swallows this row.

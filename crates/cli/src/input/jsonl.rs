@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::lines::{Line, Lines, too_long};
 use super::record::{BadRecord, Found, Input, Position, ReadError, Record, RecordReader, moment};
-use crate::load::settings::Fields;
+use super::settings::Fields;
 use crate::output::unhex;
 
 /// Reads objects.
@@ -106,7 +106,7 @@ mod tests {
     use model::WallMillis;
 
     use super::*;
-    use crate::load::settings::Expires;
+    use crate::input::settings::Expires;
 
     fn one(line: &'static [u8], value: Option<&str>) -> Found {
         let expires = Expires::IfThere("expires_ms".to_owned());

@@ -1,0 +1,269 @@
+//! Reads an artifact: from a key to its chunk, one key or many, or all in the order of tokens.
+
+use std::ops::ControlFlow;
+use std::ops::Range;
+
+use bytes::Bytes;
+use model::Token;
+use runtime::{Disk, DiskError, disk::waiting};
+
+use super::chunk::{Aim, Chunk, Visited};
+use super::coding::Opener;
+use super::error::{OpenError, ReadError};
+use super::manifest::Manifest;
+
+/// Keys of a multi-get that are fetched ahead together: enough to hide memory, few enough for its caches.
+const TOGETHER: usize = 32;
+/// Largest value after decompression, whatever a record says.
+const VALUE_BYTES_MAX: usize = 64 << 20;
+/// Where a builder puts the manifest, and whoever fetches finds it.
+pub const MANIFEST_PATH: &str = "manifest";
+
+/// Where the file of a chunk lies, below the artifact's directory.
+pub fn chunk_path(digest: super::Digest) -> String {
+    format!("chunks/{digest}")
+}
+
+/// An artifact that is open: its chunks are mapped, as far as they are here.
+pub struct Artifact {
+    manifest: Manifest,
+    opener: Opener,
+    chunks: Vec<Option<Chunk>>,
+    /// First token of each chunk.
+    firsts: Vec<u64>,
+    /// For the highest bits of a token, the last chunk that begins not after all the rest being zero.
+    directory: Vec<u32>,
+    directory_shift: u32,
+}
+
+/// Where a walk goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WalkCursor {
+    chunk: usize,
+    place: u64,
+}
+
+/// How much of a walk is wanted at once.
+#[derive(Clone, Copy, Debug)]
+pub struct WalkLimit {
+    /// Records at most; at least one is handed out.
+    pub records_max: usize,
+    /// Bytes of keys and values after which the page ends.
+    pub bytes_max: usize,
+}
+
+/// Some records of a walk, in the order of token and key.
+#[derive(Debug, Default)]
+pub struct WalkPage {
+    /// Keys and values.
+    pub records: Vec<(Bytes, Bytes)>,
+    /// Where the next page begins; `None` at the end.
+    pub next: Option<WalkCursor>,
+}
+
+impl Artifact {
+    /// Opens an artifact below a directory of a disk. Chunks of which `wanted` says no are left out; others must be
+    /// there and be what the manifest says. Reads manifest and indexes, but no data.
+    ///
+    /// # Errors
+    /// When the manifest or a wanted chunk is missing, damaged, or lies.
+    pub fn open(
+        disk: &dyn Disk,
+        directory: &str,
+        wanted: &dyn Fn(&super::ChunkEntry) -> bool,
+    ) -> Result<Artifact, OpenError> {
+        let path =
+            |name: &str| if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") };
+        let of_manifest = |error| OpenError::Disk { chunk: None, error };
+        let file = disk.open(&path(MANIFEST_PATH)).map_err(of_manifest)?;
+        let mut bytes = vec![0; file.length() as usize];
+        let count = file.read_at(0, &mut bytes).map_err(of_manifest)?;
+        let manifest = Manifest::decode(&bytes[..count])?;
+        let chunks = manifest.chunks.iter().map(|entry| match wanted(entry) {
+            false => Ok(None),
+            true => {
+                let file = disk
+                    .open(&path(&chunk_path(entry.digest)))
+                    .map_err(|error| OpenError::Disk { chunk: Some(entry.digest), error })?;
+                Chunk::open(&*file, entry).map(Some)
+            }
+        });
+        let chunks = chunks.collect::<Result<_, _>>()?;
+        Ok(Artifact::new(manifest, chunks))
+    }
+
+    fn new(manifest: Manifest, chunks: Vec<Option<Chunk>>) -> Artifact {
+        let firsts: Vec<u64> = manifest.chunks.iter().map(|entry| entry.slice.first.0).collect();
+        let bits = (2 * firsts.len() as u64).next_power_of_two().trailing_zeros().clamp(1, 22);
+        let directory_shift = 64 - bits;
+        let last_before =
+            |start: u64| firsts.partition_point(|first| *first <= start).saturating_sub(1) as u32;
+        let directory = (0..1_u64 << bits).map(|high| last_before(high << directory_shift)).collect();
+        let opener = Opener::new(&manifest.dictionary);
+        Artifact { manifest, opener, chunks, firsts, directory, directory_shift }
+    }
+
+    /// What it is.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Bytes that it keeps in memory, beside what the system keeps of its files.
+    pub fn resident_bytes(&self) -> usize {
+        let chunks = self.chunks.iter().flatten().map(|chunk| chunk.resident_bytes() + size_of::<Chunk>());
+        chunks.sum::<usize>() + self.firsts.len() * 8 + self.directory.len() * 4
+    }
+
+    /// Looks again which pages of its files are in memory. To be done once a second, away from requests.
+    pub fn refresh(&self) {
+        self.chunks.iter().flatten().for_each(Chunk::refresh);
+    }
+
+    #[inline]
+    fn position(&self, token: Token) -> usize {
+        let mut position = self.directory[(token.0 >> self.directory_shift) as usize] as usize;
+        while self.firsts.get(position + 1).is_some_and(|first| *first <= token.0) {
+            position += 1;
+        }
+        position
+    }
+
+    #[inline]
+    fn chunk(&self, token: Token) -> Result<&Chunk, ReadError> {
+        let position = self.position(token);
+        self.chunks[position]
+            .as_ref()
+            .ok_or_else(|| ReadError::NotHere { chunk: self.manifest.chunks[position].digest })
+    }
+
+    /// The value of a key; `None` when the artifact has no such key.
+    ///
+    /// # Errors
+    /// See [`ReadError`]. None of them says anything about whether the key is there.
+    pub fn get(&self, token: Token, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        let mut value = Vec::new();
+        Ok(self.get_into(token, key, &mut value)?.then(|| value.into()))
+    }
+
+    /// As [`Artifact::get`], into a buffer: the value is appended to `out`. False when there is no such key.
+    ///
+    /// # Errors
+    /// As [`Artifact::get`]; `out` is as it was.
+    #[inline]
+    pub fn get_into(&self, token: Token, key: &[u8], out: &mut Vec<u8>) -> Result<bool, ReadError> {
+        let chunk = self.chunk(token)?;
+        let start = out.len();
+        chunk.get(chunk.aim(token, key), token, key, &self.opener, out).map_err(|refused| {
+            out.truncate(start);
+            chunk.error(refused)
+        })
+    }
+
+    /// The values of many keys, whose memory they share.
+    pub fn get_many(&self, keys: &[(Token, &[u8])]) -> Vec<Result<Option<Bytes>, ReadError>> {
+        let mut values = Vec::new();
+        let mut found = Vec::with_capacity(keys.len());
+        self.get_many_into(keys, &mut values, &mut |place| found.push(place));
+        let values = Bytes::from(values);
+        found.into_iter().map(|place| place.map(|place| place.map(|place| values.slice(place)))).collect()
+    }
+
+    /// As [`Artifact::get_many`], into a buffer: `found` is told for each key in turn where its value lies in `out`.
+    /// What is not in memory is asked of the device for all keys at once.
+    pub fn get_many_into(
+        &self,
+        keys: &[(Token, &[u8])],
+        out: &mut Vec<u8>,
+        found: &mut dyn FnMut(Result<Option<Range<usize>>, ReadError>),
+    ) {
+        let may_wait = waiting::may_wait();
+        for keys in keys.chunks(TOGETHER) {
+            let mut aims: [Option<(&Chunk, Aim)>; TOGETHER] = [None; TOGETHER];
+            for (aimed, (token, key)) in aims.iter_mut().zip(keys) {
+                if let Ok(chunk) = self.chunk(*token) {
+                    let aim = chunk.aim(*token, key);
+                    chunk.prefetch(aim, may_wait);
+                    *aimed = Some((chunk, aim));
+                }
+            }
+            for (aimed, (token, _)) in aims.iter().zip(keys) {
+                if let Some((chunk, aim)) = aimed {
+                    chunk.prefetch_record(*aim, *token, may_wait);
+                }
+            }
+            for (aimed, (token, key)) in aims.iter().zip(keys) {
+                let start = out.len();
+                let answer = match aimed {
+                    None => self.chunk(*token).map(|_| false),
+                    Some((chunk, aim)) => chunk
+                        .get(*aim, *token, key, &self.opener, out)
+                        .map_err(|refused| chunk.error(refused)),
+                };
+                found(match answer {
+                    Ok(there) => Ok(there.then_some(start..out.len())),
+                    Err(error) => {
+                        out.truncate(start);
+                        Err(error)
+                    }
+                });
+            }
+        }
+    }
+
+    /// Where a walk over the slice that begins at `token` begins: at the chunk that holds it.
+    pub fn walk_from(&self, token: Token) -> WalkCursor {
+        WalkCursor { chunk: self.position(token), place: 0 }
+    }
+
+    /// The next records in the order of token and key, up to and with the token `last`.
+    ///
+    /// # Errors
+    /// As [`Artifact::get`].
+    pub fn walk(&self, from: WalkCursor, last: Token, limit: WalkLimit) -> Result<WalkPage, ReadError> {
+        let mut page = WalkPage::default();
+        let mut bytes = 0;
+        let WalkCursor { mut chunk, mut place } = from;
+        while chunk < self.firsts.len() && self.firsts[chunk] <= last.0 {
+            let open = self.chunks[chunk]
+                .as_ref()
+                .ok_or_else(|| ReadError::NotHere { chunk: self.manifest.chunks[chunk].digest })?;
+            let mut damaged = false;
+            let mut visit = |visited: Visited<'_>| {
+                if self.manifest.hash.token(visited.key) > last {
+                    chunk = self.firsts.len();
+                    return ControlFlow::Break(());
+                }
+                let Some(value) = self.opener.open(visited.coding, visited.stored, VALUE_BYTES_MAX) else {
+                    damaged = true;
+                    return ControlFlow::Break(());
+                };
+                bytes += visited.key.len() + value.len();
+                page.records.push((Bytes::copy_from_slice(visited.key), value.into()));
+                match page.records.len() >= limit.records_max || bytes >= limit.bytes_max {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                }
+            };
+            let stopped = open.walk(place, &mut visit).map_err(|refused| open.error(refused))?;
+            if damaged {
+                return Err(ReadError::Corrupt { chunk: open.entry().digest });
+            }
+            match stopped {
+                Some(_) if chunk == self.firsts.len() => return Ok(page),
+                Some(next) => {
+                    page.next = Some(WalkCursor { chunk, place: next });
+                    return Ok(page);
+                }
+                None => (chunk, place) = (chunk + 1, 0),
+            }
+        }
+        Ok(page)
+    }
+}
+
+/// For a caller that would rather have the disk's error.
+impl From<DiskError> for ReadError {
+    fn from(error: DiskError) -> ReadError {
+        ReadError::Disk(error)
+    }
+}

@@ -1,0 +1,314 @@
+//! Builds an artifact from sorted records: decides what the lowest tokens suggest, tells equal keys, cuts, and makes
+//! each chunk. Who owns threads and progress (`tontine artifact build`) does the same steps beside each other.
+
+use std::sync::Arc;
+
+use model::{StoreName, Token};
+use runtime::{Disk, DiskError};
+use thiserror::Error;
+
+use super::artifact::{MANIFEST_PATH, chunk_path};
+use super::chunk_writer::{ChunkWriter, Finished, WriteError};
+use super::coding::{Compression, Sealer, train};
+use super::cut::{Cut, Cutter};
+use super::format::{Layout, Slice};
+use super::manifest::{Manifest, TokenHash};
+use super::sort::{BuildRecord, Merged, Place, Records};
+
+/// Keys and values of the lowest tokens by which layout and dictionary are chosen.
+const SAMPLE_BYTES: usize = 4 << 20;
+/// Mean bytes of key and value above which records lie in slots: measured, see `docs/benchmarks/readonly.md`.
+pub const PAGES_RECORD_BYTES_MAX: usize = 600;
+
+/// What is to be done with records of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Duplicates {
+    /// The build fails and names both places.
+    Refuse,
+    /// The last one counts, in the order of inputs and lines.
+    Last,
+}
+
+/// What an artifact is to be.
+#[derive(Clone, Debug)]
+pub struct BuildOptions {
+    /// For which store.
+    pub store: StoreName,
+    /// Its number.
+    pub number: u64,
+    /// What makes tokens of keys.
+    pub hash: TokenHash,
+    /// How values are compressed.
+    pub compression: Compression,
+    /// How records lie; `None` leaves it to their size.
+    pub layout: Option<Layout>,
+    /// What is done with records of one key.
+    pub duplicates: Duplicates,
+}
+
+/// Why an artifact cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A chunk cannot be written.
+    #[error("{0}")]
+    Write(#[from] WriteError),
+    /// The disk refused.
+    #[error("{0}")]
+    Disk(#[from] DiskError),
+    /// Two records have the same key.
+    #[error("two records have the key {key:?}")]
+    Duplicate {
+        /// The key, escaped.
+        key: String,
+        /// Where the first one was read.
+        first: Place,
+        /// Where the second one was read.
+        second: Place,
+    },
+    /// There is nothing to build.
+    #[error("there are no records")]
+    Empty,
+}
+
+/// What is decided before the first chunk.
+#[derive(Clone, Debug)]
+pub struct Settled {
+    /// How records lie, unless one does not fit.
+    pub layout: Layout,
+    /// How values are compressed.
+    pub compression: Compression,
+    /// zstd's dictionary.
+    pub dictionary: Vec<u8>,
+}
+
+impl Settled {
+    fn of(options: &BuildOptions, sample: &Records) -> Settled {
+        let mean = sample.payload_bytes() / sample.len().max(1);
+        let by_size = if mean > PAGES_RECORD_BYTES_MAX { Layout::Slots } else { Layout::Pages };
+        let dictionary = match options.compression {
+            Compression::Zstd => train(&sample.iter().map(|record| record.value).collect::<Vec<_>>()),
+            _ => Vec::new(),
+        };
+        Settled { layout: options.layout.unwrap_or(by_size), compression: options.compression, dictionary }
+    }
+}
+
+/// What building hands out, in this order: what is settled, then each chunk from its beginning to its end.
+pub enum Step {
+    /// What holds for all chunks.
+    Settled(Settled),
+    /// Of the next chunk.
+    Cut(Cut),
+}
+
+/// Hands out the steps of a build.
+///
+/// # Errors
+/// When two records have one key, there is none at all, or `step` fails.
+pub fn steps<E: From<BuildError>>(
+    mut merged: Merged,
+    options: &BuildOptions,
+    mut cutter: Cutter,
+    step: &mut dyn FnMut(Step) -> Result<(), E>,
+) -> Result<(), E> {
+    let failed = |error: DiskError| BuildError::from(error);
+    let mut sample = Some(Records::default());
+    let mut cuts = Vec::new();
+    let mut held = Held::default();
+    loop {
+        let next = merged.current();
+        let again = next.is_some_and(|next| held.is_key_of(&next));
+        if let (true, Some(next)) = (again && options.duplicates == Duplicates::Refuse, next) {
+            let key = next.key.escape_ascii().to_string();
+            return Err(BuildError::Duplicate { key, first: held.place, second: next.place }.into());
+        }
+        if let Some(record) = held.record().filter(|_| !again) {
+            let full = match &mut sample {
+                Some(records) => {
+                    records.push(record);
+                    records.payload_bytes() >= SAMPLE_BYTES
+                }
+                None => {
+                    cutter.push(record, &mut cuts);
+                    false
+                }
+            };
+            if full || (next.is_none() && sample.is_some()) {
+                let records = sample.take().expect("it is there until it is full");
+                step(Step::Settled(Settled::of(options, &records)))?;
+                for record in records.iter() {
+                    cutter.push(record, &mut cuts);
+                    cuts.drain(..).try_for_each(|cut| step(Step::Cut(cut)))?;
+                }
+            }
+            cuts.drain(..).try_for_each(|cut| step(Step::Cut(cut)))?;
+        }
+        match next {
+            Some(next) => held.take(next),
+            None if held.there => break,
+            None => return Err(BuildError::Empty.into()),
+        }
+        merged.advance().map_err(failed)?;
+    }
+    cutter.finish(&mut cuts);
+    cuts.drain(..).try_for_each(|cut| step(Step::Cut(cut)))
+}
+
+/// The record that goes on when the next one has another key.
+#[derive(Default)]
+struct Held {
+    there: bool,
+    token: u64,
+    bytes: Vec<u8>,
+    key_bytes: usize,
+    place: Place,
+}
+
+impl Held {
+    fn take(&mut self, record: BuildRecord<'_>) {
+        self.there = true;
+        self.token = record.token.0;
+        self.place = record.place;
+        self.key_bytes = record.key.len();
+        self.bytes.clear();
+        self.bytes.extend_from_slice(record.key);
+        self.bytes.extend_from_slice(record.value);
+    }
+
+    fn is_key_of(&self, record: &BuildRecord<'_>) -> bool {
+        self.there && self.token == record.token.0 && self.bytes[..self.key_bytes] == *record.key
+    }
+
+    fn record(&self) -> Option<BuildRecord<'_>> {
+        self.there.then(|| {
+            let (key, value) = self.bytes.split_at(self.key_bytes);
+            BuildRecord { token: Token(self.token), key, value, place: self.place }
+        })
+    }
+}
+
+/// Makes chunks, for one thread.
+pub struct ChunkMaker {
+    disk: Arc<dyn Disk>,
+    hash: TokenHash,
+    layout: Layout,
+    sealer: Sealer,
+}
+
+impl ChunkMaker {
+    /// For chunks of an artifact whose output is this disk.
+    pub fn new(disk: Arc<dyn Disk>, hash: TokenHash, settled: &Settled) -> ChunkMaker {
+        let sealer = Sealer::new(settled.compression, &settled.dictionary);
+        ChunkMaker { disk, hash, layout: settled.layout, sealer }
+    }
+
+    /// Makes a chunk at a path that is free, of what came after its beginning.
+    ///
+    /// # Errors
+    /// When the disk refuses, or a token is not that of its key.
+    pub fn make(
+        &mut self,
+        path: &str,
+        outer: Slice,
+        cuts: &mut dyn Iterator<Item = Cut>,
+    ) -> Result<Finished, WriteError> {
+        let mut writer = ChunkWriter::create(self.disk.clone(), path, outer, self.layout)?;
+        for cut in cuts {
+            match cut {
+                Cut::Records(records) => {
+                    for record in records.iter() {
+                        // Whoever sorted them may have used another hash.
+                        if self.hash.token(record.key) != record.token {
+                            return Err(WriteError::Order);
+                        }
+                        writer.add(record.token, record.key, record.value, &mut self.sealer)?;
+                    }
+                }
+                Cut::End(last) => return writer.finish(last),
+                Cut::Begin(_) => break,
+            }
+        }
+        unreachable!("a chunk that began ends")
+    }
+
+    /// Gives a chunk that is durable its name; what has the name already is the same.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn keep(&self, finished: &Finished) -> Result<(), DiskError> {
+        let path = chunk_path(finished.entry.digest);
+        match self.disk.stat(&path) {
+            Ok(there) if there.length == finished.entry.file_bytes => self.disk.remove(&finished.path),
+            _ => self.disk.rename(&finished.path, &path),
+        }
+    }
+}
+
+/// Writes the manifest, after all else: with it the artifact is whole.
+///
+/// # Errors
+/// When the disk refuses.
+pub async fn publish(disk: &dyn Disk, manifest: &Manifest) -> Result<(), DiskError> {
+    disk.sync_directory("chunks").await?;
+    let path = format!("{MANIFEST_PATH}.tmp");
+    match disk.remove(&path) {
+        Ok(()) | Err(DiskError::NotFound { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    let file = disk.create(&path)?;
+    file.append(&manifest.encode())?;
+    file.sync().await?;
+    disk.rename(&path, MANIFEST_PATH)?;
+    disk.sync_directory("").await
+}
+
+/// Builds an artifact in one thread, from records that are sorted or runs of them.
+///
+/// # Errors
+/// As [`steps`].
+pub async fn build(
+    disk: Arc<dyn Disk>,
+    merged: Merged,
+    options: &BuildOptions,
+    cutter: Cutter,
+) -> Result<Manifest, BuildError> {
+    let mut settled = None;
+    let mut maker = None;
+    let mut finished = Vec::new();
+    let mut chunk = None;
+    steps(merged, options, cutter, &mut |step| {
+        match step {
+            Step::Settled(decided) => {
+                maker = Some(ChunkMaker::new(disk.clone(), options.hash, &decided));
+                settled = Some(decided);
+            }
+            Step::Cut(Cut::Begin(outer)) => chunk = Some((outer, Vec::new())),
+            Step::Cut(cut) => {
+                let ends = matches!(cut, Cut::End(_));
+                let (outer, cuts) = chunk.as_mut().expect("a chunk begins before its records");
+                cuts.push(cut);
+                if let (true, Some(maker)) = (ends, &mut maker) {
+                    let path = format!("chunks/{:06}.tmp", finished.len());
+                    finished.push(maker.make(&path, *outer, &mut cuts.drain(..))?);
+                }
+            }
+        }
+        Ok::<(), BuildError>(())
+    })?;
+    let maker = maker.expect("there are records, so all was settled");
+    for chunk in &finished {
+        chunk.file.sync().await?;
+        maker.keep(chunk)?;
+    }
+    let manifest = Manifest {
+        store: options.store.clone(),
+        number: options.number,
+        hash: options.hash,
+        compression: options.compression,
+        dictionary: settled.map(|settled| settled.dictionary).unwrap_or_default(),
+        chunks: finished.into_iter().map(|finished| finished.entry).collect(),
+    };
+    publish(&*disk, &manifest).await?;
+    Ok(manifest)
+}

@@ -1,0 +1,45 @@
+//! Artifacts: what read-only stores serve. They are built once, never changed, and read where they are mapped.
+//!
+//! It is no [`StorageEngine`](crate::StorageEngine): an artifact has no versions, tombstones or hints, and nothing of
+//! it is merged or repaired in place.
+//!
+//! ```text
+//! records ─▶ runs (sorted, in memory or on disk) ─▶ merged ─▶ cut along the ring ─▶ chunks ─▶ manifest
+//!                                                                                      │
+//!                                          key ─▶ directory ─▶ chunk ─▶ fence or slot ─▶ page or record
+//! ```
+//!
+//! `docs/reference/artifact.md` describes each byte, `docs/design/readonly.md` why it is so.
+//!
+//! **Architecture Invariant:** a get answers a value that was built, *absent*, or an error; whatever happens to a
+//! file, never a value that was not built, nor *absent* for a key that is there.
+
+mod artifact;
+mod build;
+mod chunk;
+mod chunk_writer;
+mod coding;
+mod cut;
+mod error;
+mod format;
+mod lanes;
+mod manifest;
+mod page;
+mod proof;
+mod record;
+mod sort;
+mod table;
+
+pub use artifact::{Artifact, MANIFEST_PATH, WalkCursor, WalkLimit, WalkPage, chunk_path};
+pub use build::{
+    BuildError, BuildOptions, ChunkMaker, Duplicates, PAGES_RECORD_BYTES_MAX, Settled, Step, build, publish,
+    steps,
+};
+pub use chunk_writer::{ChunkWriter, DATA_BYTES_MAX, Finished, WriteError};
+pub use coding::{Compression, DICTIONARY_BYTES_MAX, Sealer, train};
+pub use cut::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Cut, Cutter};
+pub use error::{OpenError, ReadError};
+pub use format::{BLOCK_BYTES, Digest, FORMAT, Layout, Slice};
+pub use manifest::{CHUNKS_MAX, ChunkEntry, Manifest, ManifestError, TokenHash};
+pub use proof::prove;
+pub use sort::{BuildRecord, Merged, Place, Records, Run};
