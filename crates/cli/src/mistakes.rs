@@ -20,7 +20,7 @@ const ELSEWHERE: &[(&[&str], &str, &str)] = &[
     (&["check", "health", "ping"], "check the cluster", "doctor"),
     (&["log", "logs", "monitor", "watch"], "see what happens", "events --follow"),
     (&["stats"], "see the numbers of a node", "metrics"),
-    (&["start", "up", "run", "server", "serve"], "start a cluster on this machine", "dev"),
+    (&["start", "up", "run", "server"], "start a cluster on this machine", "dev"),
     (&["where", "locate", "getendpoints"], "see which nodes store a key", "route KEY"),
     (&["heal", "scrub"], "repair replicas", "repair start"),
     (&["benchmark"], "measure a cluster", "bench"),
@@ -93,7 +93,7 @@ mod tests {
             "`tontine repair` needs a command: status, start, stop; `tontine repair --help` explains them";
         assert_eq!(said("tontine repair").as_deref(), Some(repair));
         assert_eq!(said("tontine repair --json").as_deref(), Some(repair));
-        assert!(said("tontine").unwrap().starts_with("`tontine` needs a command: dev, node, "));
+        assert!(said("tontine").unwrap().starts_with("`tontine` needs a command: dev, serve, "));
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod architecture;
 mod calls;
 mod dependencies;
 mod docs;
+mod documents;
 mod glossary;
 mod links;
 mod logs;
@@ -78,6 +79,7 @@ pub const RULES: &[Rule] = &[
     (links::RULE, links::check),
     (sentences::RULE, sentences::check),
     (metrics::RULE, metrics::check),
+    (documents::RULE, documents::check),
     (text::PATHS, text::check_paths),
     (text::PROMISES, text::check_promises),
 ];

@@ -355,7 +355,7 @@ mod tests {
             ("--listen :6000", "names no host"),
             ("--listen 0.0.0.0:6000", "name the address of this machine that the others shall use"),
             ("--listen 127.0.0.1:6000 --advertise 0.0.0.0:6000", "nobody can connect to 0.0.0.0:6000"),
-            ("--listen 0.0.0.0:6000 --advertise 127.0.0.1:6009", "and add --insecure"),
+            ("--listen 0.0.0.0:6009 --advertise 127.0.0.1:6009", "and add --insecure"),
             ("--listen 127.0.0.1:6009 --resp 0.0.0.0:1", "0.0.0.0:1 can be reached from other machines"),
             ("--listen 127.0.0.1:6009 --advertise 192.0.2.1:6009", "is not an address of this machine"),
             ("--listen 127.0.0.1:6009 --advertise no-such-host.invalid:1", "cannot resolve --advertise"),

@@ -204,6 +204,10 @@ impl Service {
 fn unread(error: ReadError) -> CliError {
     match error {
         ReadError::Coordination(error) => error.into(),
+        ReadError::Malformed { ref path, .. } => CliError::Other(format!(
+            "{error}; correct it in the coordination service, or put the last good one there; to see it, run `tontine \
+             coordination show {path}`"
+        )),
         error => CliError::Other(error.to_string()),
     }
 }

@@ -126,6 +126,11 @@ fn pid(id: u32) -> Pid {
     Pid::from_raw(i32::try_from(id).unwrap()).unwrap()
 }
 
+/// Sends a signal to a process of ours.
+pub(crate) fn signal(process: u32, signal: Signal) {
+    kill_process(pid(process), signal).expect("the process lives, and is ours");
+}
+
 /// A cluster in a folder of its own.
 pub(crate) struct Cluster {
     /// Nodes that were started again by hand, by id. Before `dev`, so that they end first.

@@ -1,8 +1,11 @@
 //! Nodes whose documents are in a ZooKeeper ensemble.
 
+pub(crate) mod fleet;
+mod refused;
 #[path = "../../../coordination/tests/suite/zookeeper/servers.rs"]
 #[allow(dead_code, reason = "the tests of the crate use more of it")]
-mod servers;
+pub(crate) mod servers;
+mod stopped;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -43,7 +46,7 @@ fn create(address: &str, base: u16) -> Vec<String> {
 }
 
 /// The documents below a path, by their paths.
-fn documents(address: &str, path: &str) -> Vec<Json> {
+pub(crate) fn documents(address: &str, path: &str) -> Vec<Json> {
     let shown = tontine(&["coordination", "show", path, "--coordination", address, "--json"]);
     match shown.code {
         0 => shown.json()["documents"].as_array().unwrap().clone(),
@@ -52,7 +55,7 @@ fn documents(address: &str, path: &str) -> Vec<Json> {
 }
 
 /// Who is registered, each with the session that did it.
-fn registered(address: &str) -> Vec<(String, String)> {
+pub(crate) fn registered(address: &str) -> Vec<(String, String)> {
     let text = |json: &Json| json.as_str().map(str::to_owned);
     let owned = |document: &Json| Some((text(&document["path"])?, text(&document["owner"])?));
     documents(address, "/active").iter().filter_map(owned).collect()

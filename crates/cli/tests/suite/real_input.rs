@@ -4,6 +4,8 @@
 //! fetches the lists where it may, or with `--ignored`. Without enough records it fails: a load of nothing proves
 //! nothing.
 
+mod machines;
+
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -103,8 +105,9 @@ fn the_package_index_survives_two_killed_nodes_and_is_read_back_byte_for_byte() 
     assert_eq!(report["complete"], true);
     let distinct = report["records"].as_u64().unwrap() - report["duplicates"].as_u64().unwrap();
     assert_eq!(distinct, expected.len() as u64);
-    check_through_resp(&cluster, &expected);
-    check_through_native(&cluster, &expected);
+    let doors: Vec<String> = (1..=3).map(|node| cluster.resp(node)).collect();
+    check_through_resp(&doors, &expected);
+    check_through_native(&cluster.native(3), &expected);
 }
 
 /// Waits until the checkpoint says that this share of the file is acknowledged.
@@ -126,13 +129,16 @@ fn await_acknowledged(file: &str, share: f64, loading: &mut std::process::Child)
     }
 }
 
-fn check_through_resp(cluster: &Cluster, expected: &BTreeMap<&[u8], &[u8]>) {
+fn check_through_resp(doors: &[String], expected: &BTreeMap<&[u8], &[u8]>) {
     let records: Vec<_> = expected.iter().collect();
-    let mut doors: Vec<Redis> = (1..=3).map(|node| Redis::connect(&cluster.resp(node))).collect();
+    let mut doors: Vec<Redis> = doors.iter().map(|door| Redis::connect(door)).collect();
+    let count = doors.len();
     for (number, batch) in records.chunks(READ_BATCH).enumerate() {
         let words: Vec<&[u8]> =
             std::iter::once(&b"MGET"[..]).chain(batch.iter().map(|(key, _)| **key)).collect();
-        let Reply::List(values) = doors[number % 3].call(&words) else { panic!("MGET answers with a list") };
+        let Reply::List(values) = doors[number % count].call(&words) else {
+            panic!("MGET answers with a list")
+        };
         assert_eq!(values.len(), batch.len());
         for ((key, stanza), value) in batch.iter().zip(values) {
             assert!(value == Reply::Bulk(Some(stanza.to_vec())), "{}: {value:?}", key.escape_ascii());
@@ -140,13 +146,13 @@ fn check_through_resp(cluster: &Cluster, expected: &BTreeMap<&[u8], &[u8]>) {
     }
 }
 
-fn check_through_native(cluster: &Cluster, expected: &BTreeMap<&[u8], &[u8]>) {
+fn check_through_native(address: &str, expected: &BTreeMap<&[u8], &[u8]>) {
     let records: Vec<_> = expected.iter().collect();
     let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     executor.block_on(async {
         let ports = runtime::Ports::os().unwrap();
         let options = ClientOptions { deadline: Duration::from_secs(60), ..ClientOptions::default() };
-        let client = Client::connect(&[cluster.native(3)], ports, options).await.unwrap();
+        let client = Client::connect(&[address.to_owned()], ports, options).await.unwrap();
         let store = client.store("default").unwrap();
         for batch in records.chunks(READ_BATCH) {
             let keys: Vec<Vec<u8>> = batch.iter().map(|(key, _)| key.to_vec()).collect();

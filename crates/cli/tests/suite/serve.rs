@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use coordination::embedded::EmbeddedSession;
+use coordination::{CoordinationService, DocumentPath, Expected};
 use rustix::process::Signal;
 use serde_json::Value as Json;
 use tempfile::TempDir;
@@ -210,6 +212,47 @@ fn a_node_that_cannot_be_is_refused_at_once_and_changes_nothing() {
     place.refused("d1", &["--zone=elsewhere"]).fails_with("n1 is in zone zone-1");
     std::fs::write(place.folder.path().join("d1/identity"), "tontine-identity 9\n").unwrap();
     place.refused("d1", &[]).fails_with("has format 9, and this program reads formats up to");
+}
+
+/// Puts something in the place of a document, as no command does.
+fn overwrite(place: &Place, path: &str, content: &str) {
+    let directory = place.folder.path().join("coordination");
+    let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    executor.block_on(async {
+        let session = EmbeddedSession::open(&directory).await.unwrap();
+        let path = DocumentPath::new(path).unwrap();
+        session.set(&path, content.to_owned().into(), Expected::Any).await.unwrap();
+        session.close().await.unwrap();
+    });
+}
+
+#[test]
+fn documents_that_cannot_be_read_start_no_node_and_stay_as_they_are() {
+    let place = Place::new();
+    drop(place.cluster(1));
+    let cluster = place.document("/config/cluster").unwrap();
+    let mut hole = cluster.clone();
+    hole["ring"][0]["start"] = 1.into();
+    let cases =
+        [("{\"name\":", "EOF while parsing"), (&hole.to_string(), "does not start after its neighbour")];
+    for (content, why) in cases {
+        overwrite(&place, "/config/cluster", content);
+        for directory in ["d1", "new"] {
+            let answer = place.refused(directory, &[]);
+            answer.fails_with("document /config/cluster is malformed");
+            answer.fails_with(why);
+            answer.fails_with("tontine coordination show /config/cluster");
+        }
+        place.run(&["cluster", "admit"]).fails_with("document /config/cluster is malformed");
+        place.run(&["cluster", "create", "--name=b"]).fails_with("document /config/cluster is malformed");
+        let shown = place.run(&["coordination", "show", "/config/cluster", "--json"]).json();
+        assert_eq!(shown["documents"][0]["data"], content, "what cannot be read is not written over");
+    }
+    assert!(!exists(place.folder.path(), "new"));
+    overwrite(&place, "/config/cluster", &cluster.to_string());
+    let mut node = place.start("d1", &[]);
+    node.await_line("node 1  ");
+    assert_eq!(node.stop(Signal::TERM), Some(0), "{}", node.stderr());
 }
 
 #[test]

@@ -6,9 +6,7 @@
 //!
 //! Must never: give an id that a cluster document, a registration or a member's document names.
 
-use std::collections::BTreeMap;
-
-use model::NodeId;
+use model::{NodeId, Unknown};
 use serde::{Deserialize, Serialize};
 
 use super::{ReadError, active_path, create_parents, decode, encode, known, member_path, read_cluster};
@@ -30,9 +28,9 @@ pub struct Ids {
     /// Ids up to this one were named by the command that created the cluster. No data directory took one by itself.
     #[serde(default)]
     pub named: u32,
-    /// What a later version adds.
+    /// Fields of a later program.
     #[serde(flatten)]
-    pub further: BTreeMap<String, serde_json::Value>,
+    pub unknown: Unknown,
 }
 
 /// The ids that were given; `None` when nobody has prepared a cluster here.
@@ -104,7 +102,7 @@ async fn change_ids(
             Err(error) => return Err(error.into()),
         };
         let version = found.as_ref().map(|(_, version)| *version);
-        let new = || Ids { origin: format!("{dice:016x}"), last: 0, named: 0, further: BTreeMap::new() };
+        let new = || Ids { origin: format!("{dice:016x}"), last: 0, named: 0, unknown: Unknown::new() };
         let mut ids = found.map_or_else(new, |(ids, _)| ids);
         ids.last = ids.last.max(used);
         let changed = change(&mut ids);
