@@ -22,9 +22,10 @@ use crate::node_command::NodeArguments;
 use crate::repair::RepairCommand;
 use crate::serve::ServeArguments;
 use crate::shared::{Shared, block_on};
+use crate::store_command::StoreCommand;
 use crate::{
     cluster_command, completions, coordination, dev, doctor, events, export, key_list, keys, load,
-    node_command, repair, serve, status,
+    node_command, repair, serve, status, store_command,
 };
 
 /// A key-value store that looks after itself.
@@ -90,6 +91,8 @@ impl CommandLine for Arguments {
             ],
             "metrics" | "events" | "node list" => &[STORE_ALL],
             "status" | "doctor" => &[STORE_ALL],
+            "store list" => &[STORE_ALL],
+            "store create" => &[("store", "give the name of the new store as its argument")],
             "bench load" | "bench run" => &[DEADLINE_BENCH],
             "bench compare" => &[("connect", "name the systems with --a and --b"), DEADLINE_BENCH],
             "bench resp" | "bench pipeline" => {
@@ -140,6 +143,9 @@ pub enum Command {
     Status,
     /// Diagnose the cluster and suggest fixes. Exits with 1 if it finds a problem.
     Doctor,
+    /// List the stores, or create one.
+    #[command(subcommand)]
+    Store(Box<StoreCommand>),
     /// Show, start or stop replica repair.
     #[command(subcommand)]
     Repair(RepairCommand),
@@ -195,6 +201,7 @@ pub(crate) fn carry_out(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Route(arguments) => block_on(keys::route(shared, arguments)),
         Command::Status => block_on(status::status(shared)),
         Command::Doctor => block_on(doctor::doctor(shared)),
+        Command::Store(command) => block_on(store_command::run(shared, *command)),
         Command::Repair(command) => block_on(repair::run(shared, command)),
         Command::Load(arguments) => block_on(load::run(shared, arguments)),
         Command::Completions(arguments) => {

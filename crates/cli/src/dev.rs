@@ -21,7 +21,7 @@ use crate::ready::{node_json, ready_line, stores_json};
 use crate::server::{EngineKind, NodeSpec, RunningNode};
 use crate::shared::{Shared, block_on};
 use crate::stop_signals::{STOP_WITH_STDIN, StopSignals};
-pub(crate) use arguments::{DevArguments, ShapeArguments};
+pub(crate) use arguments::{DevArguments, ShapeArguments, parse_consistency};
 
 /// Longest wait for a child to serve.
 const CHILD_START_TIME_MAX: Duration = Duration::from_secs(60);

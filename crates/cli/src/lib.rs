@@ -47,6 +47,7 @@ mod server;
 mod shared;
 mod status;
 mod stop_signals;
+mod store_command;
 
 use std::process::ExitCode;
 

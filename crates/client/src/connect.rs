@@ -13,6 +13,7 @@ use protocol::quorum::can_be_met;
 use runtime::Ports;
 use wire::messages::{
     AntiEntropyControl, AntiEntropyGet, ClusterGet, Peer, Request, RequestOptions, Response, StatusGet,
+    StoreCreate,
 };
 
 use crate::coordinator::{Coordinator, CoordinatorOptions, Replicas, Scope};
@@ -160,6 +161,29 @@ impl Client {
         control: AntiEntropyControl,
     ) -> Result<Bytes, ClientError> {
         self.repair(node, Request::AntiEntropyControl(control)).await
+    }
+
+    /// Creates a store, through the first node that can be reached, and goes by the document that has it. The nodes open
+    /// it within moments; until they have, they do not know it.
+    ///
+    /// # Errors
+    /// `store-refused` when there can be no such store; `coordination-unavailable` when documents cannot be changed now.
+    pub async fn create_store(&self, store: &model::Store) -> Result<Arc<Cluster>, ClientError> {
+        let json = Bytes::from(serde_json::to_vec(store).expect("a definition is plain data"));
+        let mut reasons = Vec::new();
+        for node in &self.cluster().nodes {
+            let request = Request::StoreCreate(StoreCreate { json: json.clone() });
+            match self.inner.call(node.id, request).await {
+                Ok(Response::ClusterDocument(document)) => return Ok(self.inner.nodes.adopt(&document.json)),
+                Ok(other) => {
+                    let detail = format!("{}: unexpected answer {}", node.native, other.name());
+                    return Err(ClientError::Indeterminate { detail });
+                }
+                Err(CallError::Unreachable { reason }) => reasons.push(reason),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(ClientError::nobody(&reasons))
     }
 
     async fn repair(&self, node: NodeId, request: Request) -> Result<Bytes, ClientError> {

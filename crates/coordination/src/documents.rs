@@ -14,6 +14,7 @@
 
 mod ids;
 mod membership;
+mod stores;
 
 use std::sync::Arc;
 
@@ -27,6 +28,7 @@ use crate::{CoordinationError, CoordinationService, CreateMode, DocumentPath, Ex
 
 pub use self::ids::{Ids, ids_path, prepare_ids, read_ids, take_id};
 pub use self::membership::{AddressTaken, MembershipError, admit, check_addresses, readdress};
+pub use self::stores::{NoStoreError, create_store};
 
 /// Where active nodes register.
 pub fn active_path() -> DocumentPath {

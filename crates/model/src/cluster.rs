@@ -2,6 +2,7 @@
 
 mod check;
 mod document;
+mod stores;
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,7 @@ use crate::routing::{PreferenceList, replicas_to_come};
 use crate::store::{FallbackOrder, Store, StoreName};
 
 pub use check::ClusterError;
+pub use stores::CreateStoreError;
 
 /// Number of an agreed document: it only grows, and the older one always loses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

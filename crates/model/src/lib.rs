@@ -16,7 +16,7 @@ pub mod store;
 pub mod timestamp;
 pub mod versions;
 
-pub use cluster::{Cluster, ClusterError, Generation};
+pub use cluster::{Cluster, ClusterError, CreateStoreError, Generation};
 pub use epoch::Epoch;
 pub use key::{Key, KeyError, Token};
 pub use node::{Node, NodeId, Role, Weight, WeightError, Zone};

@@ -20,6 +20,9 @@ pub const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// least one key. Far below a frame, so that many such messages do not hold up a link.
 pub const MESSAGE_BYTES_MAX: usize = FRAME_BYTES_MAX / 4;
 
+/// Most stores of a cluster: each costs every node an engine with its files, and a share of each round of repair.
+pub const STORES_MAX: usize = 256;
+
 /// Longest store name in bytes.
 pub const STORE_NAME_BYTES_MAX: usize = 64;
 

@@ -10,6 +10,7 @@
 //! Workers share records, but neither links nor tasks.
 
 mod collecting;
+mod defining;
 #[cfg(test)]
 mod driven;
 mod following;
@@ -298,7 +299,7 @@ impl Node {
         let (options, repairs) = (self.config.coordinator, self.repairs.clone());
         let coordinator = Coordinator::sharing(Arc::new(replicas), ports.clone(), options, repairs);
         let front = Arc::new(Front::new(self.replica.clone(), peers, coordinator, adopt));
-        let weak = Arc::downgrade(self);
+        let (weak, definer) = (Arc::downgrade(self), Arc::downgrade(self));
         let numbers =
             |door| DoorNumbers::new(door, &self.metrics, self.refusals.clone(), ports.clock.clone());
         let (native, redis) = (numbers("native"), numbers("redis"));
@@ -306,6 +307,7 @@ impl Node {
             front: front.clone(),
             collection: self.collection.get().expect("a started node collects").clone(),
             ports,
+            create_store: Arc::new(move |order| Box::pin(defining::create_store(definer.clone(), order))),
             status: Arc::new(move || weak.upgrade().map_or_else(Bytes::new, |node| node.status().into())),
             admission: self.admission.clone(),
             telling: Telling {

@@ -86,6 +86,9 @@ error_codes! {
     RecordTooLong = 105 "record-too-long" Failed false
         "The key's record, with all its concurrent versions, is longer than the node's storage can hold."
         "Store a smaller value, split over several keys; if the key has siblings, get, merge and put them first.";
+    StoreRefused = 106 "store-refused" Failed false
+        "The cluster cannot have such a store."
+        "Read the reason; `tontine store list` shows the stores that there are.";
     TooManySiblings = 200 "too-many-siblings" Failed false
         "The key already has as many concurrent versions as the store allows."
         "Get the key, merge its siblings and put the result with the context that the get returned.";
@@ -113,6 +116,12 @@ error_codes! {
     Isolated = 305 "isolated" Failed true
         "The node cannot reach enough nodes for the write, and has not started it."
         "Send the request to another node; if all refuse it, find the nodes that are down with `tontine node list`.";
+    CoordinationUnavailable = 306 "coordination-unavailable" Failed true
+        "The coordination service cannot be reached, so the cluster's documents cannot be changed now; data is served."
+        "Retry later; find out what the service is doing with `tontine coordination show`.";
+    CoordinationUnconfirmed = 307 "coordination-unconfirmed" Indeterminate true
+        "The coordination service did not confirm a change of the cluster's documents, which may have happened."
+        "Look at the document with `tontine coordination show /config/cluster`, then repeat the command if need be.";
     DiskFull = 400 "disk-full" Failed true
         "The node refuses writes because its disk is full; it still answers gets."
         "Free space on the disk of the node's data directory.";

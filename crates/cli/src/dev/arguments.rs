@@ -66,7 +66,7 @@ impl ShapeArguments {
 }
 
 /// Reads `N,R,W`.
-fn parse_consistency(text: &str) -> Result<Consistency, String> {
+pub(crate) fn parse_consistency(text: &str) -> Result<Consistency, String> {
     let numbers: Vec<u8> = text.split(',').map_while(|part| part.trim().parse().ok()).collect();
     let [replicas, reads_required, writes_required] = numbers[..] else {
         return Err("expected N,R,W, for example 3,2,2".to_owned());

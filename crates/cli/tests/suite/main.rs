@@ -24,6 +24,7 @@ mod repair;
 mod resp;
 mod rust_guide;
 mod serve;
+mod store_creation;
 mod traffic;
 mod typed;
 mod vocabulary;

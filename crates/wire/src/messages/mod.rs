@@ -38,7 +38,7 @@ pub use gossip::{Gossip, Gossiped};
 pub use request::{
     ClusterGet, Condition, Delete, DeleteEntry, EventsGet, Get, Hello, MetricsGet, MultiDelete, MultiGet,
     MultiPut, NodesGet, Peer, Ping, Put, PutEntry, ReplicaGet, ReplicaMerge, Request, RequestOptions, Scan,
-    ScanAfter, StatusGet,
+    ScanAfter, StatusGet, StoreCreate,
 };
 pub use response::{
     ClusterDocument, EventsDocument, Failure, Got, Merged, MetricsText, MultiGot, MultiWritten,

@@ -26,6 +26,7 @@ messages! {
         0x07 MetricsGet "metrics-get",
         0x08 AntiEntropyGet "repair-get",
         0x09 AntiEntropyControl "repair-control",
+        0x0a StoreCreate "store-create",
         0x10 Get "get",
         0x11 Put "put",
         0x12 Delete "delete",
@@ -118,6 +119,14 @@ fields! {
 fields! {
     /// Asks for the newest cluster document that the node knows.
     pub struct ClusterGet {}
+}
+
+fields! {
+    /// Creates a store, by a new cluster document that the node publishes. Answered with that document.
+    pub struct StoreCreate {
+        /// `model::Store` as JSON.
+        pub json: Bytes,
+    }
 }
 
 fields! {

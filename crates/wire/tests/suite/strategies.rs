@@ -192,6 +192,7 @@ pub fn request() -> impl Strategy<Value = Request> {
             Request::Ping(Ping {}),
             ClusterGet {}.into(),
             StatusGet {}.into(),
+            StoreCreate { json: "{}".into() }.into(),
             NodesGet {}.into(),
             MetricsGet {}.into(),
         ]),

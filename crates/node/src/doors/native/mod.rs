@@ -21,11 +21,11 @@ use futures_util::future::{Either, select};
 use model::limits::{FRAME_BYTES_MAX, KEY_BYTES_MAX};
 use model::{Key, Moment, Value};
 use protocol::admission::{self, Admission, Connection, Permit};
-use runtime::{Link, LinkReceiver, LinkSender, NetworkError, Ports};
+use runtime::{BoxFuture, Link, LinkReceiver, LinkSender, NetworkError, Ports};
 use wire::error::ErrorCode;
 use wire::messages::{
     ClusterDocument, Delete, DeleteEntry, Failure, Hello, MultiGot, MultiWritten, Peer, Pong, Put, Request,
-    Response, StatusDocument, Welcome, decode_request, encode_response, negotiate, request_id,
+    Response, StatusDocument, StoreCreate, Welcome, decode_request, encode_response, negotiate, request_id,
 };
 
 use crate::antientropy::AntiEntropy;
@@ -51,6 +51,10 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(1);
 /// Makes a node's account of itself, as JSON.
 pub type Status = Arc<dyn Fn() -> Bytes + Send + Sync>;
 
+/// Creates a store, in a new cluster document.
+pub type CreateStore =
+    Arc<dyn Fn(StoreCreate) -> BoxFuture<'static, Result<Response, Failure>> + Send + Sync>;
+
 /// What all links of one worker share.
 #[derive(Clone)]
 pub struct Service {
@@ -60,6 +64,8 @@ pub struct Service {
     pub ports: Ports,
     /// The node's account of itself.
     pub status: Status,
+    /// What it does for an operator who wants another store.
+    pub create_store: CreateStore,
     /// Compares with other nodes and looks after the records.
     pub antientropy: Arc<AntiEntropy>,
     /// How much the node may take in, over all workers and doors.
@@ -290,14 +296,8 @@ impl Served {
                     }
                 }
             }
-            Request::Ping(_) => self.answer(id, Ok(Response::Pong(Pong {}))),
-            Request::ClusterGet(_) => {
-                let json = self.service.front.replica().view().get().document().clone();
-                self.answer(id, Ok(Response::ClusterDocument(ClusterDocument { json })));
-            }
-            Request::StatusGet(_) => {
-                let json = (self.service.status)();
-                self.answer(id, Ok(Response::StatusDocument(StatusDocument { json })));
+            Request::Ping(_) | Request::ClusterGet(_) | Request::StatusGet(_) => {
+                self.answer(id, self.tell(&request))
             }
             Request::TreeSums(_)
             | Request::TreeNodes(_)
@@ -308,6 +308,10 @@ impl Served {
             | Request::AntiEntropyControl(_) => {
                 let Some(permit) = self.permit(id, bytes) else { return true };
                 self.run(id, permit, None, self.service.antientropy.clone().answer(request));
+            }
+            Request::StoreCreate(order) => {
+                let Some(permit) = self.permit(id, bytes) else { return true };
+                self.run(id, permit, None, (self.service.create_store)(order));
             }
             Request::Hello(_) => {
                 let detail = "hello is allowed once, as the first request on a connection";
@@ -331,6 +335,20 @@ impl Served {
             }
         }
         true
+    }
+
+    /// Answers what costs nothing to say.
+    fn tell(&self, request: &Request) -> Result<Response, Failure> {
+        Ok(match request {
+            Request::ClusterGet(_) => {
+                let json = self.service.front.replica().view().get().document().clone();
+                Response::ClusterDocument(ClusterDocument { json })
+            }
+            Request::StatusGet(_) => {
+                Response::StatusDocument(StatusDocument { json: (self.service.status)() })
+            }
+            _ => Response::Pong(Pong {}),
+        })
     }
 
     /// Refuses a request that there was no room to read.

@@ -1,0 +1,227 @@
+//! `tontine store`: the stores of a cluster, and one more while it runs.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use client::Client;
+use model::{Consistency, FallbackOrder, Node, Reads, Resolver, Store, StoreName};
+use serde_json::{Value as Json, json};
+
+use crate::dev::parse_consistency;
+use crate::failure::CliError;
+use crate::output::{count, print, program, size, table};
+use crate::ready::stores_json;
+use crate::shared::Shared;
+
+/// How long a new store may take until all nodes that answer have opened it.
+const OPENED_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Pause between two looks at the nodes.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// What can be done with stores.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum StoreCommand {
+    /// List the stores and their settings.
+    List,
+    /// Create a store while the cluster runs. A store cannot be changed or removed later.
+    Create(CreateStoreArguments),
+}
+
+/// The name and settings of a new store.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Example: carts, whose concurrent versions the application merges
+  tontine store create carts --resolver siblings
+  tontine put cart:7 milk -s carts")]
+pub struct CreateStoreArguments {
+    /// Its name: 1 to 64 of a-z 0-9 _ -, starting with a letter.
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// N, R and W, for example `3,2,2`: the replicas of each key, how many must answer a get, and how many must
+    /// acknowledge a put. By default as in the store `default`.
+    #[arg(long, value_parser = parse_consistency, value_name = "N,R,W")]
+    pub consistency: Option<Consistency>,
+    /// What becomes of concurrent versions of a key: the last write wins, or all are kept for the application to merge.
+    #[arg(long, value_enum, default_value = "last-write-wins", value_name = "RESOLVER")]
+    pub resolver: ResolverArgument,
+    /// Whether a get repairs differing replicas after its answer (fast) or before it (monotonic).
+    #[arg(long, value_enum, default_value = "fast", value_name = "READS")]
+    pub reads: ReadsArgument,
+    /// Refuse a write that needs a fallback in place of a replica that is down, so that no get misses it.
+    #[arg(long)]
+    pub strict: bool,
+    /// Which nodes stand in for replicas that are down: the next ones on the ring, any nodes, or those in the same zone.
+    #[arg(long, value_enum, default_value = "consistent", value_name = "ORDER")]
+    pub fallbacks: FallbacksArgument,
+    /// Largest value in bytes, at most 16777216.
+    #[arg(long, default_value_t = model::limits::VALUE_BYTES_MAX, value_name = "BYTES")]
+    pub value_bytes_max: usize,
+    /// Most concurrent versions of one key, at most 64.
+    #[arg(long, default_value_t = model::limits::SIBLINGS_MAX, value_name = "COUNT")]
+    pub siblings_max: usize,
+}
+
+/// [`Resolver`] on the command line.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum ResolverArgument {
+    /// The greatest timestamp wins.
+    LastWriteWins,
+    /// All are kept.
+    Siblings,
+}
+
+/// [`Reads`] on the command line.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum ReadsArgument {
+    /// Repair after the answer.
+    Fast,
+    /// Repair before the answer: reads never go backwards.
+    Monotonic,
+}
+
+/// [`FallbackOrder`] on the command line.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum FallbacksArgument {
+    /// The next nodes on the ring.
+    Consistent,
+    /// All other nodes, in a different order for each key.
+    Any,
+    /// Nodes in the lost replica's zone first.
+    Proximity,
+}
+
+/// Carries out a command.
+pub(crate) async fn run(shared: Shared, command: StoreCommand) -> Result<ExitCode, CliError> {
+    let client = shared.client().await?;
+    match command {
+        StoreCommand::List => {
+            let cluster = client.cluster();
+            let document =
+                json!({ "generation": cluster.generation.0, "stores": stores_json(&cluster.stores) });
+            print(shared.format(), &document, || listed(&cluster.stores));
+            Ok(ExitCode::SUCCESS)
+        }
+        StoreCommand::Create(arguments) => create(&shared, &client, &arguments).await,
+    }
+}
+
+/// The store as the arguments ask for it.
+fn wanted(client: &Client, arguments: &CreateStoreArguments) -> Result<Store, CliError> {
+    let name = StoreName::new(arguments.name.as_str()).map_err(|error| CliError::Usage(error.to_string()))?;
+    let cluster = client.cluster();
+    let as_others = cluster.store("default").or(cluster.stores.first()).map(|store| store.consistency);
+    let consistency = arguments.consistency.or(as_others).ok_or_else(|| {
+        CliError::Usage("the cluster has no store to take N, R and W from; give --consistency".to_owned())
+    })?;
+    let store = Store::new(name, consistency).map_err(|error| CliError::Usage(error.to_string()))?;
+    Ok(Store {
+        resolver: match arguments.resolver {
+            ResolverArgument::LastWriteWins => Resolver::LastWriteWins,
+            ResolverArgument::Siblings => Resolver::Siblings,
+        },
+        reads: match arguments.reads {
+            ReadsArgument::Fast => Reads::Fast,
+            ReadsArgument::Monotonic => Reads::Monotonic,
+        },
+        sloppy: !arguments.strict,
+        fallbacks: match arguments.fallbacks {
+            FallbacksArgument::Consistent => FallbackOrder::Consistent,
+            FallbacksArgument::Any => FallbackOrder::Any,
+            FallbacksArgument::Proximity => FallbackOrder::Proximity,
+        },
+        value_bytes_max: arguments.value_bytes_max,
+        siblings_max: arguments.siblings_max,
+        ..store
+    })
+}
+
+async fn create(
+    shared: &Shared,
+    client: &Client,
+    arguments: &CreateStoreArguments,
+) -> Result<ExitCode, CliError> {
+    let store = wanted(client, arguments)?;
+    let cluster = client.create_store(&store).await?;
+    let behind = opened(client, &cluster.nodes, &store.name).await;
+    let document = json!({
+        "store": store.name,
+        "generation": cluster.generation.0,
+        "stores": stores_json(std::slice::from_ref(&store)),
+        "nodes": cluster.nodes.iter().map(|node| {
+            json!({ "node": node.id, "complete": !behind.contains(&node) })
+        }).collect::<Json>(),
+    });
+    print(shared.format(), &document, || {
+        let name = store.name.as_str();
+        let mut text = format!("created store {name}: {}\n", settings(&store));
+        if !behind.is_empty() {
+            let names: Vec<String> = behind.iter().map(|node| node.id.to_string()).collect();
+            let (verb, pronoun) = if behind.len() == 1 { ("has", "it") } else { ("have", "they") };
+            text.push_str(&format!(
+                "{} {verb} not opened it yet; {pronoun} will when {pronoun} can be reached again\n",
+                names.join(", ")
+            ));
+        }
+        text.push_str(&format!("write to it with `{} put KEY VALUE -s {name}`", program()));
+        text
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until the nodes have opened a store, and returns those that have not within [`OPENED_TIME_MAX`].
+async fn opened<'a>(client: &Client, nodes: &'a [Node], store: &StoreName) -> Vec<&'a Node> {
+    let deadline = Instant::now() + OPENED_TIME_MAX;
+    let mut behind: Vec<&Node> = nodes.iter().collect();
+    loop {
+        let looks = behind.iter().map(|node| has_opened(client, node, store));
+        let found = futures_util::future::join_all(looks).await;
+        let reached = found.iter().any(Option::is_some);
+        let mut found = found.into_iter();
+        behind.retain(|_| found.next().flatten() != Some(true));
+        // Nodes that do not answer are not waited for.
+        if behind.is_empty() || !reached || Instant::now() > deadline {
+            return behind;
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// Whether a node has opened a store; `None` when it does not answer.
+async fn has_opened(client: &Client, node: &Node, store: &StoreName) -> Option<bool> {
+    let status: Json = serde_json::from_slice(&client.status(node.id).await.ok()?).ok()?;
+    Some(status["stores"].as_array()?.iter().any(|open| open["store"] == store.as_str()))
+}
+
+fn settings(store: &Store) -> String {
+    let Consistency { replicas, reads_required, writes_required } = store.consistency;
+    let resolver = match store.resolver {
+        Resolver::LastWriteWins => "the last write wins",
+        Resolver::Siblings => "concurrent versions are kept",
+    };
+    format!("N={replicas} R={reads_required} W={writes_required}, {resolver}")
+}
+
+fn word(value: &impl serde::Serialize) -> String {
+    serde_json::to_value(value).ok().and_then(|json| json.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+fn listed(stores: &[Store]) -> String {
+    let heading = ["store", "N,R,W", "resolver", "reads", "sloppy", "fallbacks", "largest value", "siblings"];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    for store in stores {
+        let Consistency { replicas, reads_required, writes_required } = store.consistency;
+        rows.push(vec![
+            store.name.to_string(),
+            format!("{replicas},{reads_required},{writes_required}"),
+            word(&store.resolver),
+            word(&store.reads),
+            if store.sloppy { "yes" } else { "no" }.to_owned(),
+            word(&store.fallbacks),
+            size(store.value_bytes_max as u64),
+            store.siblings_max.to_string(),
+        ]);
+    }
+    let all = count(stores.len() as u64, "store");
+    format!("{}{all}; create another one with `{} store create NAME`", table(&rows), program())
+}

@@ -1,0 +1,84 @@
+//! A store that a running cluster gets: what it may look like, and the document that has it.
+
+use thiserror::Error;
+
+use super::{Cluster, Generation};
+use crate::limits::{SIBLINGS_MAX, STORES_MAX, VALUE_BYTES_MAX};
+use crate::store::{Store, StoreError, StoreName};
+
+/// Why a store cannot be created.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CreateStoreError {
+    /// There is one of this name.
+    #[error("store {} exists already", .store.as_str())]
+    Exists {
+        /// The name.
+        store: StoreName,
+    },
+    /// The cluster has [`STORES_MAX`] stores.
+    #[error(
+        "the cluster has {STORES_MAX} stores, and no cluster has more; use prefixes of keys in one store instead"
+    )]
+    TooMany,
+    /// Some partition lists fewer nodes than the store wants replicas.
+    #[error(
+        "the store wants {replicas} replicas of each key, and a partition of the ring lists {listed} nodes"
+    )]
+    Replicas {
+        /// N.
+        replicas: u8,
+        /// Nodes of the shortest list.
+        listed: usize,
+    },
+    /// The largest value is 0, or above what any store allows.
+    #[error("the largest value is 1 to {VALUE_BYTES_MAX} bytes, got {bytes}")]
+    Value {
+        /// As given.
+        bytes: usize,
+    },
+    /// No sibling is allowed, or more than any store allows.
+    #[error("the most concurrent versions of a key are 1 to {SIBLINGS_MAX}, got {versions}")]
+    Siblings {
+        /// As given.
+        versions: usize,
+    },
+    /// Its N, R and W do not fit each other.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Cluster {
+    /// The next document: the cluster with one store more. No partition changes, so requests that were formed under
+    /// older documents are accepted as before.
+    ///
+    /// # Errors
+    /// With the first reason why there can be no such store.
+    pub fn with_store(&self, store: Store) -> Result<Cluster, CreateStoreError> {
+        store.consistency.validate()?;
+        if self.store(store.name.as_str()).is_some() {
+            return Err(CreateStoreError::Exists { store: store.name });
+        }
+        if self.stores.len() >= STORES_MAX {
+            return Err(CreateStoreError::TooMany);
+        }
+        if !(1..=VALUE_BYTES_MAX).contains(&store.value_bytes_max) {
+            return Err(CreateStoreError::Value { bytes: store.value_bytes_max });
+        }
+        if !(1..=SIBLINGS_MAX).contains(&store.siblings_max) {
+            return Err(CreateStoreError::Siblings { versions: store.siblings_max });
+        }
+        let replicas = store.consistency.replicas;
+        let lists = self.ring.partitions().iter().flat_map(|partition| {
+            let coming = partition.coming.as_ref().map(|coming| coming.nodes.len());
+            [Some(partition.nodes.len()), coming]
+        });
+        let listed = lists.flatten().min().unwrap_or(0);
+        if usize::from(replicas) > listed {
+            return Err(CreateStoreError::Replicas { replicas, listed });
+        }
+        let mut cluster = Cluster { generation: Generation(self.generation.0 + 1), ..self.clone() };
+        cluster.stores.push(store);
+        cluster.stores.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(cluster)
+    }
+}
