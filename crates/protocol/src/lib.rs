@@ -23,3 +23,4 @@ pub mod pipeline;
 #[cfg(test)]
 mod planted;
 pub mod quorum;
+pub mod rebalance;

@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::{Cluster, Generation};
 use crate::limits::NODES_MAX;
 use crate::node::NodeId;
-use crate::ring::{Partition, PartitionId};
+use crate::ring::{Partition, PartitionId, Step};
 use crate::store::{StoreError, StoreName};
 
 /// Why a cluster document makes no sense.
@@ -120,7 +120,8 @@ impl Cluster {
         if let Some(&node) = partition.nodes.iter().chain(coming).find(|node| !nodes.contains(node)) {
             return Err(ClusterError::NodeUnknown { partition: id, node });
         }
-        if coming.is_empty() {
+        // One that goes back to fewer nodes than it has been given is on its way already.
+        if coming.is_empty() || partition.step() == Some(Step::ReadingNew) {
             return Ok(());
         }
         for store in &self.stores {

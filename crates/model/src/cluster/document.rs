@@ -69,6 +69,13 @@ struct Read {
     unknown: Unknown,
 }
 
+impl Cluster {
+    /// How many bytes the document has.
+    pub fn document_bytes(&self) -> usize {
+        serde_json::to_vec(self).expect("a cluster is plain data").len()
+    }
+}
+
 impl Serialize for Cluster {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Cluster {

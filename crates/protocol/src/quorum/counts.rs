@@ -82,6 +82,12 @@ pub fn hold_every_write(others: usize, replicas: usize, writes_required: usize) 
     others > replicas.saturating_sub(writes_required)
 }
 
+/// So many of a partition's replicas that each quorum of `required` of them has one of these: when as many refuse a
+/// request, it cannot succeed.
+pub fn meet_every_quorum(replicas: usize, required: u8) -> usize {
+    (replicas + 1).saturating_sub(usize::from(required)).max(1)
+}
+
 /// The replicas that must hold what a hint holds before its holder may drop it undelivered.
 ///
 /// When the write was acknowledged W replicas were promised. The hint may be one of these copies, so W others than
@@ -245,6 +251,15 @@ mod tests {
                 let enough = hold_every_write(others, replicas, writes);
                 assert_eq!(enough, meets(others), "{others} others, N={replicas}, W={writes}");
             }
+        }
+    }
+
+    #[test]
+    fn so_many_that_refuse_stop_every_quorum_and_one_fewer_does_not() {
+        for (replicas, required) in (1..=7_u8).flat_map(|n| (1..=n).map(move |quorum| (n, quorum))) {
+            let refusing = meet_every_quorum(replicas.into(), required);
+            let left = usize::from(replicas) - refusing;
+            assert!(left < usize::from(required) && left + 1 >= usize::from(required));
         }
     }
 

@@ -9,5 +9,6 @@ mod get_transcripts;
 mod gossip;
 mod merkle;
 mod multi;
+mod planner;
 mod script;
 mod write_transcripts;

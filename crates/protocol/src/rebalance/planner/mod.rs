@@ -1,0 +1,257 @@
+//! What should move, computed from the document alone.
+//!
+//! A [`Wish`] is what an operator, or later the cluster itself, wants; [`plan`] answers with the moves that fulfil it,
+//! or says by number why it cannot be. The same document and the same wish give the same plan, at whichever node.
+//!
+//! ```text
+//!   wish ──▶ who may hold data ──▶ quotas by weight ──▶ assignment with few moves ──▶ lists with fallbacks
+//! ```
+//!
+//! The plan keeps what is there as far as it may: how few moves suffice is a question of flows, and the answer is
+//! compared with the optimum in tests. Partitions count as equal, whatever their width: one that was split is two.
+//!
+//! **Architecture Invariant:** a plan changes nothing. What begins a move is a document, see [`steps`](super::steps).
+
+mod assignment;
+mod lists;
+mod quotas;
+mod refusal;
+mod reshape;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{Cluster, Node, NodeId, PartitionId, Role};
+
+use assignment::{Assignment, Index};
+
+pub use refusal::Refusal;
+pub use reshape::{CUT_TOKENS, double, merge, split};
+
+/// What shall become of the ring.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Each serving node holds its share, by weight.
+    Spread,
+    /// These nodes hold nothing any more.
+    Drain {
+        /// Which.
+        nodes: Vec<NodeId>,
+    },
+    /// A node takes the places of another one.
+    Replace {
+        /// The one that gives up its places.
+        node: NodeId,
+        /// The one that takes them.
+        by: NodeId,
+    },
+    /// A node takes the place of another one in some partitions.
+    Move {
+        /// Which partitions.
+        partitions: Vec<PartitionId>,
+        /// The one that gives up its place.
+        from: NodeId,
+        /// The one that takes it.
+        to: NodeId,
+    },
+}
+
+/// What a plan may do without being asked again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Consent {
+    /// The replicas of a partition may lie in fewer zones than they could before.
+    pub fewer_zones: bool,
+}
+
+/// A partition gets another list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Which.
+    pub partition: PartitionId,
+    /// Its list at present.
+    pub from: Vec<NodeId>,
+    /// Its list to come.
+    pub to: Vec<NodeId>,
+    /// Nodes that must bring it in; none when only the order or the fallbacks change.
+    pub entering: Vec<NodeId>,
+}
+
+/// What fulfils a wish.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The document that it was computed from.
+    pub generation: model::Generation,
+    /// In the order of the ring.
+    pub moves: Vec<Move>,
+    /// Places of each node as a replica of the store with most replicas: at present, and then.
+    pub places: BTreeMap<NodeId, (usize, usize)>,
+}
+
+impl Plan {
+    /// How many copies of partitions are brought in somewhere.
+    pub fn copies(&self) -> usize {
+        self.moves.iter().map(|one| one.entering.len()).sum()
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.moves.is_empty()
+    }
+
+    /// The plan as arguments of [`begin`](super::steps::begin).
+    pub fn lists(&self) -> Vec<(PartitionId, Vec<NodeId>)> {
+        self.moves.iter().map(|one| (one.partition, one.to.clone())).collect()
+    }
+}
+
+/// The moves that fulfil a wish, as few as can be.
+///
+/// # Errors
+/// When the wish cannot be fulfilled, or names what is not there.
+pub fn plan(cluster: &Cluster, wish: &Wish, consent: Consent) -> Result<Plan, Refusal> {
+    for id in named(wish) {
+        cluster.node(id).ok_or(Refusal::NodeUnknown { node: id })?;
+    }
+    if let Some(partition) = cluster.ring.partitions().iter().find(|partition| partition.coming.is_some()) {
+        return Err(Refusal::Moves { partition: partition.id });
+    }
+    let assignment = match wish {
+        Wish::Spread => shared_out(cluster, &[], consent, true)?,
+        Wish::Drain { nodes } => shared_out(cluster, nodes, consent, false)?,
+        Wish::Replace { node, by } => {
+            let held = |partition: &&model::Partition| replicas(cluster, &partition.nodes).contains(node);
+            let held = cluster.ring.partitions().iter().filter(held).map(|partition| partition.id).collect();
+            replaced(cluster, &held, *node, *by, consent)?
+        }
+        Wish::Move { partitions, from, to } => {
+            for &partition in partitions {
+                let known = cluster.ring.get(partition).ok_or(Refusal::PartitionUnknown { partition })?;
+                if !replicas(cluster, &known.nodes).contains(from) {
+                    return Err(Refusal::NotHeld { partition, node: *from });
+                }
+            }
+            replaced(cluster, &partitions.iter().copied().collect(), *from, *to, consent)?
+        }
+    };
+    Ok(as_plan(cluster, &assignment, wish))
+}
+
+fn named(wish: &Wish) -> Vec<NodeId> {
+    match wish {
+        Wish::Spread => Vec::new(),
+        Wish::Drain { nodes } => nodes.clone(),
+        Wish::Replace { node, by } => vec![*node, *by],
+        Wish::Move { from, to, .. } => vec![*from, *to],
+    }
+}
+
+/// The part of a list that holds data for some store.
+fn replicas<'a>(cluster: &Cluster, list: &'a [NodeId]) -> &'a [NodeId] {
+    &list[..cluster.replicas_max().min(list.len())]
+}
+
+/// Nodes that may hold data when these have left.
+fn eligible<'a>(cluster: &'a Cluster, leaving: &'a [NodeId]) -> impl Iterator<Item = &'a Node> {
+    cluster.nodes.iter().filter(|node| node.role == Role::Serving && !leaving.contains(&node.id))
+}
+
+/// Data on all nodes that may hold some. With `evenly`, nodes that hold more than their share give off; otherwise only
+/// what lies where it may not stay moves.
+fn shared_out(
+    cluster: &Cluster,
+    leaving: &[NodeId],
+    consent: Consent,
+    evenly: bool,
+) -> Result<Assignment, Refusal> {
+    let nodes: Vec<&Node> = eligible(cluster, leaving).collect();
+    let wanted = cluster.replicas_max();
+    let held = cluster.ring.partitions().iter().map(|partition| replicas(cluster, &partition.nodes).len());
+    let fewest = held.min().unwrap_or(0);
+    // A cluster that never had N nodes keeps what it has; it is not made smaller.
+    let replicas = wanted.min(nodes.len());
+    if replicas < wanted && (replicas < fewest || nodes.is_empty()) {
+        let needed = wanted.min(fewest.max(1));
+        return Err(Refusal::TooFewNodes { left: nodes.len(), needed });
+    }
+    let zones = |nodes: &mut dyn Iterator<Item = &Node>| {
+        nodes.map(|node| node.zone.clone()).collect::<BTreeSet<_>>().len()
+    };
+    let before = zones(&mut eligible(cluster, &[]).chain(holders(cluster))).min(wanted);
+    let after = zones(&mut nodes.iter().copied()).min(wanted);
+    if after < before && !consent.fewer_zones {
+        return Err(Refusal::TooFewZones { left: after, before });
+    }
+    let mut assignment = Assignment::of(cluster, &nodes, replicas);
+    let quotas = quotas::quotas(&assignment);
+    assignment.thin_out(&quotas);
+    assignment.fill(&quotas, !evenly)?;
+    if evenly {
+        assignment.level(&quotas);
+    }
+    assignment.improve();
+    Ok(assignment)
+}
+
+/// Nodes that hold data at present.
+fn holders(cluster: &Cluster) -> impl Iterator<Item = &Node> {
+    let index = Index::of(cluster.nodes.iter().map(|node| node.id));
+    let mut holds = vec![false; cluster.nodes.len()];
+    for partition in cluster.ring.partitions() {
+        let held = replicas(cluster, &partition.nodes).iter().filter_map(|&node| index.get(node));
+        held.for_each(|at| holds[at] = true);
+    }
+    cluster.nodes.iter().zip(holds).filter(|(_, holds)| *holds).map(|(node, _)| node)
+}
+
+/// One node in the places of another.
+fn replaced(
+    cluster: &Cluster,
+    partitions: &BTreeSet<PartitionId>,
+    from: NodeId,
+    to: NodeId,
+    consent: Consent,
+) -> Result<Assignment, Refusal> {
+    let role = cluster.node(to).map(|node| node.role).unwrap_or_default();
+    if role == Role::Leaving {
+        return Err(Refusal::TakesNothing { node: to });
+    }
+    let nodes: Vec<&Node> = cluster.nodes.iter().collect();
+    let mut assignment = Assignment::of(cluster, &nodes, cluster.replicas_max());
+    for (position, partition) in cluster.ring.partitions().iter().enumerate() {
+        if !partitions.contains(&partition.id) {
+            continue;
+        }
+        if replicas(cluster, &partition.nodes).contains(&to) {
+            return Err(Refusal::HeldAlready { partition: partition.id, node: to });
+        }
+        let zones = assignment.zones_of(position);
+        assignment.substitute(position, from, to);
+        if assignment.zones_of(position) < zones && !consent.fewer_zones {
+            return Err(Refusal::TooFewZones { left: assignment.zones_of(position), before: zones });
+        }
+    }
+    Ok(assignment)
+}
+
+/// What differs between the ring and the assignment.
+fn as_plan(cluster: &Cluster, assignment: &Assignment, wish: &Wish) -> Plan {
+    let leaving = if let Wish::Drain { nodes } = wish { &nodes[..] } else { &[] };
+    let lists = lists::Lists::of(cluster, leaving);
+    let index = Index::of(cluster.nodes.iter().map(|node| node.id));
+    let mut places = vec![(0, 0); cluster.nodes.len()];
+    let mut moves = Vec::new();
+    for (position, partition) in cluster.ring.partitions().iter().enumerate() {
+        let before = replicas(cluster, &partition.nodes);
+        let after = assignment.replicas(position);
+        before.iter().filter_map(|&node| index.get(node)).for_each(|at| places[at].0 += 1);
+        after.iter().filter_map(|&node| index.get(node)).for_each(|at| places[at].1 += 1);
+        let to = lists.list(position, &after, &partition.nodes);
+        if to != partition.nodes {
+            let entering = after.iter().copied().filter(|node| !before.contains(node)).collect();
+            let from = partition.nodes.clone();
+            moves.push(Move { partition: partition.id, from, to, entering });
+        }
+    }
+    let places = cluster.nodes.iter().map(|node| node.id).zip(places);
+    let places = places.filter(|(_, counts)| *counts != (0, 0)).collect();
+    Plan { generation: cluster.generation, moves, places }
+}

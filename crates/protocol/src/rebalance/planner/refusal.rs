@@ -1,0 +1,155 @@
+//! Why a wish cannot be fulfilled.
+
+use std::fmt;
+
+use model::{NodeId, PartitionId};
+
+use super::CUT_TOKENS;
+
+/// Why a wish cannot be fulfilled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The cluster has no such node.
+    NodeUnknown {
+        /// The node.
+        node: NodeId,
+    },
+    /// The ring has no such partition.
+    PartitionUnknown {
+        /// The partition.
+        partition: PartitionId,
+    },
+    /// A partition moves already: one plan at a time.
+    Moves {
+        /// The partition.
+        partition: PartitionId,
+    },
+    /// A node that shall give up its place has none.
+    NotHeld {
+        /// The partition.
+        partition: PartitionId,
+        /// The node.
+        node: NodeId,
+    },
+    /// A node that shall take a place has one already.
+    HeldAlready {
+        /// The partition.
+        partition: PartitionId,
+        /// The node.
+        node: NodeId,
+    },
+    /// A node that gives away what it holds takes nothing new.
+    TakesNothing {
+        /// The node.
+        node: NodeId,
+    },
+    /// Fewer nodes would be left than replicas are needed.
+    TooFewNodes {
+        /// Nodes that are left.
+        left: usize,
+        /// Replicas that are needed.
+        needed: usize,
+    },
+    /// Replicas would lie in fewer zones than they can at present.
+    TooFewZones {
+        /// Zones then.
+        left: usize,
+        /// Zones at present.
+        before: usize,
+    },
+    /// The document would be too large.
+    TooLarge {
+        /// Partitions that it would have.
+        partitions: usize,
+        /// Bytes that it would have, as far as it would be written.
+        bytes: usize,
+        /// Bytes that it may have.
+        bytes_max: usize,
+    },
+    /// The ring would have too many partitions.
+    TooMany {
+        /// Partitions that it would have.
+        partitions: usize,
+        /// Partitions that it may have.
+        partitions_max: usize,
+    },
+    /// A partition cannot be cut there.
+    Cut {
+        /// The partition.
+        partition: PartitionId,
+        /// Where.
+        at: u64,
+        /// The first and the last token at which it can be cut.
+        between: Option<(u64, u64)>,
+    },
+    /// Two partitions cannot become one: they are no neighbours.
+    NoNeighbours {
+        /// The first.
+        partition: PartitionId,
+        /// The second.
+        other: PartitionId,
+    },
+    /// Two partitions cannot become one before they lie on the same nodes.
+    OtherLists {
+        /// The first.
+        partition: PartitionId,
+        /// The second.
+        other: PartitionId,
+    },
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::NodeUnknown { node } => write!(f, "the cluster has no node {node}"),
+            Refusal::PartitionUnknown { partition } => write!(f, "the ring has no partition {partition}"),
+            Refusal::Moves { partition } => {
+                write!(
+                    f,
+                    "partition {partition} is still moving: wait until it has settled, or abort its plan"
+                )
+            }
+            Refusal::NotHeld { partition, node } => {
+                write!(f, "{node} is no replica of partition {partition}")
+            }
+            Refusal::HeldAlready { partition, node } => {
+                write!(f, "{node} is a replica of partition {partition} already")
+            }
+            Refusal::TakesNothing { node } => write!(f, "{node} is leaving: it takes no new data"),
+            Refusal::TooFewNodes { left, needed } => {
+                write!(f, "{left} nodes would be left to hold data, and {needed} replicas are needed")
+            }
+            Refusal::TooFewZones { left, before } => write!(
+                f,
+                "replicas would lie in {left} zones, and they can lie in {before} at present: accept fewer zones to go \
+                 on"
+            ),
+            Refusal::TooLarge { partitions, bytes, bytes_max } => write!(
+                f,
+                "a cluster document with {partitions} partitions has {bytes} bytes, over the limit of {bytes_max}"
+            ),
+            Refusal::TooMany { partitions, partitions_max } => {
+                write!(f, "the ring would have {partitions} partitions, over the limit of {partitions_max}")
+            }
+            Refusal::Cut { partition, at, between: Some((first, last)) } => write!(
+                f,
+                "partition {partition} cannot be cut at token {at}: cuts lie from {first} to {last}, at multiples of \
+                 {CUT_TOKENS}"
+            ),
+            Refusal::Cut { partition, between: None, .. } => {
+                write!(f, "partition {partition} is as narrow as partitions can be")
+            }
+            Refusal::NoNeighbours { partition, other } => {
+                write!(f, "partition {other} does not begin where partition {partition} ends")
+            }
+            Refusal::OtherLists { partition, other } => {
+                write!(
+                    f,
+                    "partitions {partition} and {other} lie on different nodes: move one to the other's first"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}

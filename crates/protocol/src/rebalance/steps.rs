@@ -1,0 +1,335 @@
+//! When a partition that moves may take its next step.
+//!
+//! ```text
+//!   settled ── begin ──▶ copying ── all who enter are whole ──▶ joint
+//!      ▲                    │                                     │ all who enter have merged, since then, with the
+//!      │ back               │ back                                ▼ one whose place they take, or with N-W+1 others
+//!      └────────────────────┴──────────── back ───── joint     reading-new ── N-R+1 old ones refuse joint ──▶ settled
+//!                                                                 │ back: the same, in the other direction
+//!                                                                 ▼
+//!                                                              reading-new
+//! ```
+//!
+//! N, W and R are those of each store; a step must be ready for all of them. A source of a merge counts only if it had
+//! refused requests of the step before by then: what it acknowledges afterwards, a merge cannot have brought.
+//!
+//! Why these rules suffice, and each of them is needed: `docs/design/rebalance.md`. `explore` plays them all.
+
+use model::routing::{replicas_before, replicas_to_come};
+use model::{
+    Cluster, Coming, Generation, NodeId, Partition, PartitionId, Ring, Step, Store, StoreName, Unknown,
+};
+
+use super::facts::Facts;
+use crate::quorum::meet_every_quorum;
+
+#[cfg(test)]
+mod explore;
+
+/// Whom a step waits for. A partition that waits names each store and each node that holds it up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// A node that enters has yet to bring the partition in.
+    Copy {
+        /// The node.
+        node: NodeId,
+    },
+    /// A node that enters has yet to compare with old replicas that refuse what is older than the present step.
+    Compare {
+        /// The store.
+        store: StoreName,
+        /// The node that enters.
+        node: NodeId,
+        /// The old replica whose place it takes: that one is enough.
+        with: Option<NodeId>,
+        /// Otherwise: old replicas that it has not merged with, and how many of them it must.
+        others: Vec<NodeId>,
+        /// How many of the others.
+        missing: usize,
+    },
+    /// Old replicas have yet to adopt the document of the present step: those left could still answer older gets.
+    Adopt {
+        /// The store.
+        store: StoreName,
+        /// Old replicas that have not adopted it.
+        nodes: Vec<NodeId>,
+        /// How many of them must.
+        missing: usize,
+        /// The generation that they must adopt.
+        generation: Generation,
+    },
+}
+
+/// What may follow a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The next document, if any partition may take a step: all that may take it together.
+    pub next: Option<Cluster>,
+    /// Partitions that wait, and for whom.
+    pub waiting: Vec<(PartitionId, Vec<Waiting>)>,
+}
+
+/// Why a move cannot begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BeginError {
+    /// The ring has no such partition.
+    Unknown {
+        /// The partition.
+        partition: PartitionId,
+    },
+    /// The partition moves already.
+    Moves {
+        /// The partition.
+        partition: PartitionId,
+        /// How far it has come.
+        step: Step,
+    },
+    /// For a store, fewer nodes would be replicas than are at present.
+    Fewer {
+        /// The partition.
+        partition: PartitionId,
+        /// The store.
+        store: StoreName,
+        /// Its replicas at present, and then.
+        replicas: (usize, usize),
+    },
+}
+
+/// The document that may follow `cluster`, by what is known of its nodes.
+pub fn next(cluster: &Cluster, facts: &Facts) -> Outcome {
+    let generation = Generation(cluster.generation.0 + 1);
+    let mut outcome = Outcome { next: None, waiting: Vec::new() };
+    let mut partitions: Option<Vec<Partition>> = None;
+    for (position, partition) in cluster.ring.partitions().iter().enumerate() {
+        let Some(coming) = &partition.coming else { continue };
+        let waiting = waiting(cluster, partition, coming, facts);
+        if waiting.is_empty() {
+            let partitions = partitions.get_or_insert_with(|| cluster.ring.partitions().to_vec());
+            partitions[position] = stepped(partition, coming, generation);
+        } else {
+            outcome.waiting.push((partition.id, waiting));
+        }
+    }
+    outcome.next = partitions.map(|partitions| republished(cluster, generation, partitions));
+    outcome
+}
+
+/// The document by which these partitions begin to move to these lists. A list with the present replicas of every store
+/// takes the place of the present one at once: only its order or its fallbacks change.
+///
+/// # Errors
+/// When one of them cannot begin; then none does.
+pub fn begin(cluster: &Cluster, moves: &[(PartitionId, Vec<NodeId>)]) -> Result<Cluster, BeginError> {
+    let generation = Generation(cluster.generation.0 + 1);
+    let mut partitions = cluster.ring.partitions().to_vec();
+    let positions: std::collections::BTreeMap<PartitionId, usize> =
+        partitions.iter().enumerate().map(|(position, partition)| (partition.id, position)).collect();
+    for (id, nodes) in moves {
+        let Some(&position) = positions.get(id) else { return Err(BeginError::Unknown { partition: *id }) };
+        let partition = &mut partitions[position];
+        if let Some(step) = partition.step() {
+            return Err(BeginError::Moves { partition: *id, step });
+        }
+        let coming = Coming { step: Step::Copying, nodes: nodes.clone(), unknown: Unknown::new() };
+        partition.coming = Some(coming);
+        let mut moves_data = false;
+        for store in &cluster.stores {
+            let Places { old, new } = Places::of(store, partition);
+            if new.len() < old.len() {
+                let (partition, store) = (*id, store.name.clone());
+                return Err(BeginError::Fewer { partition, store, replicas: (old.len(), new.len()) });
+            }
+            moves_data |= new.iter().any(|node| !old.contains(node));
+        }
+        if !moves_data {
+            partition.coming = None;
+            partition.nodes.clone_from(nodes);
+        }
+    }
+    Ok(republished(cluster, generation, partitions))
+}
+
+/// The document by which these partitions go back to where they came from; those that do not move are passed over.
+///
+/// From *copying* and *joint* the old replicas have all that was acknowledged, and nobody reads elsewhere: the list to
+/// come is dropped. From *reading-new* the partition goes on, in the other direction: gets ask the old replicas again,
+/// and the new ones are left as the old ones would have been.
+pub fn back(cluster: &Cluster, ids: &[PartitionId]) -> Option<Cluster> {
+    let generation = Generation(cluster.generation.0 + 1);
+    let mut partitions = cluster.ring.partitions().to_vec();
+    let mut changed = false;
+    for partition in partitions.iter_mut().filter(|partition| ids.contains(&partition.id)) {
+        let Some(coming) = partition.coming.take() else { continue };
+        changed = true;
+        match coming.step {
+            Step::Copying => {}
+            Step::Joint => partition.since = generation,
+            Step::ReadingNew => {
+                let Coming { nodes, unknown, .. } = coming;
+                let nodes = std::mem::replace(&mut partition.nodes, nodes);
+                partition.coming = Some(Coming { step: Step::ReadingNew, nodes, unknown });
+                partition.since = generation;
+            }
+        }
+    }
+    changed.then(|| republished(cluster, generation, partitions))
+}
+
+/// The steps of a move to `nodes` that cannot be taken while these nodes are away, each with whom it waits for: what a
+/// plan says before it is applied.
+pub fn blocked_by(
+    cluster: &Cluster,
+    partition: &Partition,
+    nodes: &[NodeId],
+    away: &[NodeId],
+) -> Vec<(Step, Waiting)> {
+    let mut blocked = Vec::new();
+    let generation = Generation(cluster.generation.0 + 1);
+    let mut moving = Partition { since: generation, ..partition.clone() };
+    for step in [Step::Copying, Step::Joint, Step::ReadingNew] {
+        let coming = Coming { step, nodes: nodes.to_vec(), unknown: Unknown::new() };
+        moving.coming = Some(coming.clone());
+        let facts = everybody_but(cluster, &moving, away);
+        blocked.extend(waiting(cluster, &moving, &coming, &facts).into_iter().map(|waiting| (step, waiting)));
+    }
+    blocked
+}
+
+/// What would be known if all nodes that are not away had done their part.
+fn everybody_but(cluster: &Cluster, partition: &Partition, away: &[NodeId]) -> Facts {
+    let generation = partition.since;
+    let mut facts = Facts::default();
+    let listed = partition.coming.iter().flat_map(|coming| &coming.nodes).chain(&partition.nodes);
+    for &node in listed.filter(|node| !away.contains(node)) {
+        let there = |store: &Store| {
+            let old = replicas_before(store, partition).iter().copied();
+            (store.name.clone(), old.filter(|node| !away.contains(node)).collect())
+        };
+        let merged = cluster.stores.iter().map(there).collect();
+        let entered = super::Entered { incarnation: 0, generation, whole: true, merged };
+        let known = facts.nodes.entry(node).or_default();
+        known.adopted = Some((0, generation));
+        known.entered.insert(partition.id, entered);
+    }
+    facts
+}
+
+/// The old and new replicas of a store in a partition that moves.
+struct Places<'a> {
+    old: &'a [NodeId],
+    new: &'a [NodeId],
+}
+
+impl<'a> Places<'a> {
+    fn of(store: &Store, partition: &'a Partition) -> Self {
+        let (old, new) =
+            (replicas_before(store, partition), replicas_to_come(store, partition).unwrap_or_default());
+        Places { old, new }
+    }
+
+    fn entering(&self) -> impl Iterator<Item = NodeId> {
+        self.new.iter().copied().filter(|node| !self.old.contains(node))
+    }
+
+    /// The nodes that enter, each with the one whose place it takes: that node's acknowledgements are what the new
+    /// replicas would lack.
+    fn successions(&self) -> impl Iterator<Item = (NodeId, Option<NodeId>)> {
+        let leaving = self.old.iter().copied().filter(|node| !self.new.contains(node));
+        self.entering().zip(leaving.map(Some).chain(std::iter::repeat(None)))
+    }
+}
+
+/// Whom the next step waits for; nobody when it may be taken.
+fn waiting(cluster: &Cluster, partition: &Partition, coming: &Coming, facts: &Facts) -> Vec<Waiting> {
+    let mut waiting = Vec::new();
+    for store in &cluster.stores {
+        let places = Places::of(store, partition);
+        match coming.step {
+            Step::Copying => {
+                let since = partition.since;
+                let is_whole =
+                    |node| facts.entered(node, partition.id, since).is_some_and(|entered| entered.whole);
+                let copies = places.entering().filter(|&node| !is_whole(node));
+                waiting.extend(copies.map(|node| Waiting::Copy { node }));
+            }
+            Step::Joint => {
+                let compare = places.successions().filter_map(|(node, leaving)| {
+                    waiting_for_merge(store, &places, partition, (node, leaving), facts)
+                });
+                waiting.extend(compare);
+            }
+            Step::ReadingNew => waiting.extend(waiting_for_adoption(store, &places, partition, facts)),
+        }
+    }
+    waiting.sort_by_key(|waiting| match waiting {
+        Waiting::Copy { node } => Some(*node),
+        _ => None,
+    });
+    waiting.dedup();
+    waiting
+}
+
+/// Whether a node that enters has everything that old replicas will ever have acknowledged alone.
+fn waiting_for_merge(
+    store: &Store,
+    places: &Places<'_>,
+    partition: &Partition,
+    (node, leaving): (NodeId, Option<NodeId>),
+    facts: &Facts,
+) -> Option<Waiting> {
+    let entered = facts.entered(node, partition.id, partition.since);
+    let merged = |source: &NodeId| {
+        let of_store = entered.and_then(|entered| entered.merged.get(&store.name));
+        of_store.is_some_and(|sources| sources.contains(source))
+    };
+    if leaving.as_ref().is_some_and(merged) {
+        return None;
+    }
+    let there = places.old.iter().filter(|&&node| !facts.is_gone(node));
+    // When more are gone than a write may lose, what is left is all there is.
+    let enough = meet_every_quorum(places.old.len(), store.consistency.writes_required);
+    let enough = enough.min(there.clone().count());
+    let (done, others): (Vec<NodeId>, Vec<NodeId>) = there.copied().partition(merged);
+    let missing = enough.saturating_sub(done.len());
+    let with = leaving.filter(|&leaving| !facts.is_gone(leaving));
+    // Even where nobody is left to merge with, it says that it stands at this step.
+    let silent = entered.is_none();
+    (missing > 0 || silent).then(|| Waiting::Compare {
+        store: store.name.clone(),
+        node,
+        with,
+        others,
+        missing,
+    })
+}
+
+/// Whether so few old replicas are left that answer older gets that these cannot succeed any more.
+fn waiting_for_adoption(
+    store: &Store,
+    places: &Places<'_>,
+    partition: &Partition,
+    facts: &Facts,
+) -> Option<Waiting> {
+    let generation = partition.since;
+    let (done, nodes): (Vec<NodeId>, Vec<NodeId>) =
+        places.old.iter().copied().partition(|&node| facts.refuses_before(node, generation));
+    let enough = meet_every_quorum(places.old.len(), store.consistency.reads_required);
+    let missing = enough.saturating_sub(done.len());
+    (missing > 0).then(|| Waiting::Adopt { store: store.name.clone(), nodes, missing, generation })
+}
+
+/// The partition at its next step.
+fn stepped(partition: &Partition, coming: &Coming, generation: Generation) -> Partition {
+    let at = |step| Some(Coming { step, ..coming.clone() });
+    let moved = Partition { since: generation, ..partition.clone() };
+    match coming.step {
+        Step::Copying => Partition { coming: at(Step::Joint), ..moved },
+        Step::Joint => Partition { coming: at(Step::ReadingNew), ..moved },
+        Step::ReadingNew => Partition { coming: None, nodes: coming.nodes.clone(), ..moved },
+    }
+}
+
+fn republished(cluster: &Cluster, generation: Generation, partitions: Vec<Partition>) -> Cluster {
+    let ring = Ring::new(partitions).expect("lists and bounds are those of a ring");
+    Cluster { generation, ring, ..cluster.clone() }
+}

@@ -1,0 +1,383 @@
+//! Plans: what moves, how little of it, and what cannot be.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use expect_test::{Expect, expect};
+use model::{
+    Cluster, Consistency, Generation, Node, NodeId, PartitionId, Ring, Role, Step, Store, StoreName, Weight,
+    Zone,
+};
+use proptest::prelude::*;
+use protocol::rebalance::planner::{self, CUT_TOKENS, Consent, Plan, Refusal, Wish, plan};
+use protocol::rebalance::steps;
+
+/// A cluster of nodes 1.. in these zones, whose ring was made for the first `members` of them.
+fn cluster(partitions: usize, zones: &[&str], members: usize, replicas: u8) -> Cluster {
+    let nodes: Vec<Node> = zones
+        .iter()
+        .enumerate()
+        .map(|(at, zone)| Node::new(NodeId(at as u32 + 1), Zone((*zone).to_owned()), "h:1", None))
+        .collect();
+    let zoned: Vec<_> = nodes[..members].iter().map(|node| (node.id, node.zone.clone())).collect();
+    let listed = usize::from(replicas) + model::limits::FALLBACKS_LISTED;
+    let ring = Ring::equal_slices_listing(partitions, &zoned, listed);
+    let consistency = Consistency { replicas, reads_required: 1, writes_required: 1 };
+    let store = Store::new(StoreName::new("s").unwrap(), consistency).unwrap();
+    Cluster::new("planned", nodes, ring, vec![store])
+}
+
+fn spread(cluster: &Cluster) -> Plan {
+    plan(cluster, &Wish::Spread, Consent::default()).unwrap()
+}
+
+/// The ring when a plan has been carried out.
+fn carried_out(cluster: &Cluster, plan: &Plan) -> Cluster {
+    let mut cluster = steps::begin(cluster, &plan.lists()).unwrap();
+    let mut partitions = cluster.ring.partitions().to_vec();
+    for partition in &mut partitions {
+        if let Some(coming) = partition.coming.take() {
+            partition.nodes = coming.nodes;
+        }
+    }
+    cluster.ring = Ring::new(partitions).unwrap();
+    cluster
+}
+
+fn names(nodes: &[NodeId]) -> String {
+    nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(" ")
+}
+
+fn told(plan: &Plan) -> String {
+    let mut told = String::new();
+    for one in &plan.moves {
+        let (from, to, entering) = (names(&one.from), names(&one.to), names(&one.entering));
+        let brings = if entering.is_empty() { "nothing".to_owned() } else { entering };
+        writeln!(told, "{}: {from} -> {to}, copied to {brings}", one.partition).unwrap();
+    }
+    let places: Vec<_> =
+        plan.places.iter().map(|(node, (before, after))| format!("{node} {before}->{after}")).collect();
+    writeln!(told, "places {}", places.join(", ")).unwrap();
+    told
+}
+
+fn check(cluster: &Cluster, wish: Wish, expected: Expect) {
+    let answer = match plan(cluster, &wish, Consent::default()) {
+        Ok(plan) => told(&plan),
+        Err(refusal) => refusal.to_string(),
+    };
+    expected.assert_eq(&answer);
+}
+
+#[test]
+fn a_fourth_node_takes_its_share_and_nothing_else_moves() {
+    let cluster = cluster(8, &["a"; 4], 3, 2);
+    check(
+        &cluster,
+        Wish::Spread,
+        expect![[r#"
+        p0: n1 n2 n3 -> n4 n2 n3 n1, copied to n4
+        p1: n2 n3 n1 -> n4 n3 n1 n2, copied to n4
+        p2: n3 n1 n2 -> n4 n1 n2 n3, copied to n4
+        p3: n1 n3 n2 -> n1 n3 n2 n4, copied to nothing
+        p4: n2 n1 n3 -> n4 n1 n3 n2, copied to n4
+        p5: n3 n2 n1 -> n3 n2 n1 n4, copied to nothing
+        p6: n1 n2 n3 -> n1 n2 n3 n4, copied to nothing
+        p7: n2 n3 n1 -> n2 n3 n1 n4, copied to nothing
+        places n1 5->4, n2 6->4, n3 5->4, n4 0->4
+    "#]],
+    );
+}
+
+#[test]
+fn a_node_that_is_drained_gives_everything_to_those_that_have_least() {
+    let cluster = cluster(4, &["a"; 4], 4, 2);
+    check(
+        &cluster,
+        Wish::Drain { nodes: vec![NodeId(2)] },
+        expect![[r#"
+        p0: n1 n2 n3 n4 -> n1 n3 n4, copied to n3
+        p1: n2 n3 n4 n1 -> n1 n3 n4, copied to n1
+        p2: n3 n4 n1 n2 -> n3 n4 n1, copied to nothing
+        p3: n4 n1 n2 n3 -> n4 n1 n3, copied to nothing
+        places n1 2->3, n2 2->0, n3 2->3, n4 2->2
+    "#]],
+    );
+}
+
+#[test]
+fn a_node_takes_the_places_of_another_one() {
+    let cluster = cluster(4, &["a"; 4], 3, 2);
+    check(
+        &cluster,
+        Wish::Replace { node: NodeId(1), by: NodeId(4) },
+        expect![[r#"
+        p0: n1 n2 n3 -> n4 n2 n3 n1, copied to n4
+        p1: n2 n3 n1 -> n2 n3 n1 n4, copied to nothing
+        p2: n3 n1 n2 -> n3 n4 n2 n1, copied to n4
+        p3: n1 n3 n2 -> n4 n3 n2 n1, copied to n4
+        places n1 3->0, n2 2->2, n3 3->3, n4 0->3
+    "#]],
+    );
+    let partitions = vec![PartitionId(0)];
+    let (from, to) = (NodeId(2), NodeId(4));
+    check(
+        &cluster,
+        Wish::Move { partitions, from, to },
+        expect![[r#"
+        p0: n1 n2 n3 -> n1 n4 n3 n2, copied to n4
+        p1: n2 n3 n1 -> n2 n3 n1 n4, copied to nothing
+        p2: n3 n1 n2 -> n3 n1 n2 n4, copied to nothing
+        p3: n1 n3 n2 -> n1 n3 n2 n4, copied to nothing
+        places n1 3->3, n2 2->1, n3 3->3, n4 0->1
+    "#]],
+    );
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_numbers() {
+    let three = cluster(4, &["a", "b", "c"], 3, 3);
+    check(
+        &three,
+        Wish::Drain { nodes: vec![NodeId(2)] },
+        expect!["2 nodes would be left to hold data, and 3 replicas are needed"],
+    );
+    check(&three, Wish::Drain { nodes: vec![NodeId(9)] }, expect!["the cluster has no node n9"]);
+    check(
+        &three,
+        Wish::Replace { node: NodeId(1), by: NodeId(2) },
+        expect!["n2 is a replica of partition p0 already"],
+    );
+    let four = cluster(4, &["a", "b", "c", "c"], 4, 3);
+    check(
+        &four,
+        Wish::Drain { nodes: vec![NodeId(2)] },
+        expect![
+            "replicas would lie in 2 zones, and they can lie in 3 at present: accept fewer zones to go on"
+        ],
+    );
+    let consent = Consent { fewer_zones: true };
+    let drained = plan(&four, &Wish::Drain { nodes: vec![NodeId(2)] }, consent).unwrap();
+    assert_eq!(drained.places[&NodeId(2)].1, 0);
+    let partitions = vec![PartitionId(9)];
+    check(
+        &four,
+        Wish::Move { partitions, from: NodeId(1), to: NodeId(2) },
+        expect!["the ring has no partition p9"],
+    );
+    let moving = steps::begin(&four, &[(PartitionId(1), [4, 1, 2].map(NodeId).to_vec())]).unwrap();
+    check(
+        &moving,
+        Wish::Spread,
+        expect!["partition p1 is still moving: wait until it has settled, or abort its plan"],
+    );
+}
+
+#[test]
+fn a_node_of_twice_the_weight_carries_twice_as_much() {
+    let mut cluster = cluster(1024, &["a"; 4], 4, 2);
+    cluster.nodes[3].weight = Weight::new(200).unwrap();
+    let plan = spread(&cluster);
+    let after = |node: u32| plan.places[&NodeId(node)].1;
+    // 2,048 places, 500 parts.
+    assert!((1..=3).all(|node| (409..=410).contains(&after(node))), "{:?}", plan.places);
+    assert!((819..=820).contains(&after(4)), "{:?}", plan.places);
+    // However heavy it is: a partition has one place at a node.
+    cluster.nodes[3].weight = Weight::MAX;
+    assert_eq!(spread(&cluster).places[&NodeId(4)].1, 1024);
+}
+
+#[test]
+fn nodes_on_standby_and_leaving_hold_nothing() {
+    let mut cluster = cluster(64, &["a"; 5], 4, 2);
+    cluster.nodes[4].role = Role::Standby;
+    assert_eq!(spread(&cluster).copies(), 0, "{}", told(&spread(&cluster)));
+    cluster.nodes[0].role = Role::Leaving;
+    let plan = spread(&cluster);
+    assert_eq!(plan.places[&NodeId(1)].1, 0);
+    assert!(!plan.places.contains_key(&NodeId(5)));
+    assert!(plan.moves.iter().all(|one| !one.to.contains(&NodeId(1))), "it is no fallback either");
+}
+
+#[test]
+fn a_split_touches_no_list_and_a_merge_wants_one() {
+    let four = cluster(4, &["a"; 4], 4, 2);
+    let split = planner::split(&four, PartitionId(1), None, usize::MAX).unwrap();
+    assert_eq!(split.generation, Generation(2));
+    let ids: Vec<_> = split.ring.partitions().iter().map(|partition| partition.id.0).collect();
+    assert_eq!(ids, [0, 1, 4, 2, 3]);
+    assert_eq!(split.ring.get(PartitionId(4)).unwrap().start, 3 << 61);
+    assert_eq!(split.ring.get(PartitionId(4)).unwrap().nodes, split.ring.get(PartitionId(1)).unwrap().nodes);
+    let merged = planner::merge(&split, PartitionId(1), PartitionId(4)).unwrap();
+    assert_eq!(merged.ring, four.ring);
+    let apart = planner::merge(&four, PartitionId(0), PartitionId(1));
+    assert_eq!(apart, Err(Refusal::OtherLists { partition: PartitionId(0), other: PartitionId(1) }));
+    let apart = planner::merge(&split, PartitionId(1), PartitionId(2));
+    assert_eq!(apart, Err(Refusal::NoNeighbours { partition: PartitionId(1), other: PartitionId(2) }));
+    let doubled = planner::double(&split, usize::MAX).unwrap();
+    assert_eq!(doubled.ring.partitions().len(), 10);
+}
+
+#[test]
+fn a_cut_outside_or_off_the_grid_is_refused() {
+    let four = cluster(4, &["a"; 4], 4, 2);
+    let first = PartitionId(0);
+    for at in [0, 1 << 62, (1 << 61) + 1, u64::MAX] {
+        let refused = planner::split(&four, first, Some(at), usize::MAX);
+        assert!(matches!(refused, Err(Refusal::Cut { .. })), "{at}");
+    }
+    assert!(planner::split(&four, first, Some(CUT_TOKENS), usize::MAX).is_ok());
+    let narrow = planner::split(&four, first, Some(CUT_TOKENS), usize::MAX).unwrap();
+    let refused = planner::split(&narrow, first, None, usize::MAX);
+    assert!(matches!(refused, Err(Refusal::Cut { between: None, .. })), "{refused:?}");
+    let small = four.document_bytes();
+    let refused = planner::double(&four, small);
+    assert!(matches!(refused, Err(Refusal::TooLarge { partitions: 8, .. })), "{refused:?}");
+}
+
+#[test]
+fn a_partition_that_moves_can_be_split_and_both_parts_go_on() {
+    let four = cluster(4, &["a"; 4], 4, 2);
+    let moving = steps::begin(&four, &[(PartitionId(0), [4, 3, 1].map(NodeId).to_vec())]).unwrap();
+    let split = planner::split(&moving, PartitionId(0), None, usize::MAX).unwrap();
+    let steps: Vec<_> = split.ring.partitions().iter().map(model::Partition::step).collect();
+    assert_eq!(steps, [Some(Step::Copying), Some(Step::Copying), None, None, None]);
+}
+
+/// The most places that can stay, when each node has so many in the end: a flow of least cost, found slowly.
+fn kept_at_most(
+    cluster: &Cluster,
+    replicas: usize,
+    zone_places: usize,
+    after: &BTreeMap<NodeId, usize>,
+) -> usize {
+    let partitions = cluster.ring.partitions();
+    let zones: Vec<&Zone> =
+        cluster.nodes.iter().map(|node| &node.zone).collect::<BTreeSet<_>>().into_iter().collect();
+    let zone_of =
+        |node: NodeId| zones.iter().position(|zone| **zone == cluster.node(node).unwrap().zone).unwrap();
+    let (count, width) = (partitions.len(), zones.len());
+    let node_at = |at: usize| 1 + count + count * width + at;
+    let sink = node_at(cluster.nodes.len());
+    let mut arcs: Vec<(usize, usize, i64, i64)> = Vec::new();
+    let mut leaving: Vec<Vec<usize>> = vec![Vec::new(); sink + 1];
+    let mut add = |from: usize, to: usize, room: usize, cost: i64| {
+        for (from, to, room, cost) in [(from, to, room as i64, cost), (to, from, 0, -cost)] {
+            leaving[from].push(arcs.len());
+            arcs.push((from, to, room, cost));
+        }
+    };
+    for (position, partition) in partitions.iter().enumerate() {
+        add(0, 1 + position, replicas, 0);
+        for zone in 0..width {
+            add(1 + position, 1 + count + position * width + zone, zone_places, 0);
+        }
+        for (at, node) in cluster.nodes.iter().enumerate() {
+            let held = partition.nodes[..replicas.min(partition.nodes.len())].contains(&node.id);
+            add(1 + count + position * width + zone_of(node.id), node_at(at), 1, i64::from(!held));
+        }
+    }
+    for (at, node) in cluster.nodes.iter().enumerate() {
+        add(node_at(at), sink, after.get(&node.id).copied().unwrap_or(0), 0);
+    }
+    let (mut flow, mut cost) = (0, 0);
+    loop {
+        let mut best = vec![i64::MAX; sink + 1];
+        let mut by = vec![usize::MAX; sink + 1];
+        best[0] = 0;
+        let mut waiting = std::collections::VecDeque::from([0]);
+        while let Some(from) = waiting.pop_front() {
+            for &arc in &leaving[from] {
+                let (_, to, room, price) = arcs[arc];
+                if room > 0 && best[from] + price < best[to] {
+                    (best[to], by[to]) = (best[from] + price, arc);
+                    waiting.push_back(to);
+                }
+            }
+        }
+        if best[sink] == i64::MAX {
+            break;
+        }
+        let mut at = sink;
+        while at != 0 {
+            let arc = by[at];
+            arcs[arc].2 -= 1;
+            arcs[arc ^ 1].2 += 1;
+            at = arcs[arc].0;
+        }
+        flow += 1;
+        cost += best[sink];
+    }
+    assert_eq!(flow, count * replicas, "the places can be had");
+    flow - cost as usize
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+
+    #[test]
+    fn a_spread_ring_keeps_its_promises_and_moves_as_little_as_a_flow(
+        zones in prop::collection::vec(0..4_u8, 3..8),
+        weights in prop::collection::vec(1..4_u32, 8),
+        members in 1..8_usize,
+        replicas in 1..4_u8,
+        bits in 0..6_u32,
+    ) {
+        let names: Vec<String> = zones.iter().map(|zone| format!("z{zone}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut cluster = cluster(1 << bits, &names, members.min(zones.len()), replicas);
+        for (node, weight) in cluster.nodes.iter_mut().zip(&weights) {
+            node.weight = Weight::new(weight * 100).unwrap();
+        }
+        let plan = spread(&cluster);
+        let done = carried_out(&cluster, &plan);
+        prop_assert!(done.check().is_ok(), "{:?}", done.check());
+        let sizes: Vec<usize> = (0..4).map(|zone| zones.iter().filter(|&&z| z == zone).count()).collect();
+        let replicas = usize::from(replicas).min(zones.len());
+        let zone_places = (1..).find(|&most| sizes.iter().map(|&size| size.min(most)).sum::<usize>() >= replicas).unwrap();
+        for partition in done.ring.partitions() {
+            let held = &partition.nodes[..replicas];
+            for zone in 0..4 {
+                let there = held.iter().filter(|node| zones[node.0 as usize - 1] == zone).count();
+                prop_assert!(there <= zone_places, "{held:?} in {zones:?}");
+            }
+        }
+        let after: BTreeMap<NodeId, usize> = plan.places.iter().map(|(&node, &(_, after))| (node, after)).collect();
+        let kept = plan.places.values().map(|(_, after)| after).sum::<usize>() - plan.copies();
+        prop_assert_eq!(kept, kept_at_most(&cluster, replicas, zone_places, &after), "{}", told(&plan));
+        prop_assert!(spread(&done).is_empty(), "what is spread stays: {}", told(&spread(&done)));
+    }
+
+    #[test]
+    fn draining_moves_what_the_node_held_and_nothing_else(
+        count in 4..9_usize, replicas in 1..4_u8, drained in 1..5_u32, bits in 2..8_u32,
+    ) {
+        let cluster = cluster(1 << bits, &vec!["a"; count], count, replicas);
+        let wish = Wish::Drain { nodes: vec![NodeId(drained)] };
+        let plan = plan(&cluster, &wish, Consent::default()).unwrap();
+        let (held, left) = plan.places[&NodeId(drained)];
+        prop_assert_eq!((plan.copies(), left), (held, 0));
+        let loads: Vec<usize> = plan.places.iter().filter(|(node, _)| node.0 != drained).map(|(_, p)| p.1).collect();
+        let before: Vec<usize> = plan.places.iter().filter(|(node, _)| node.0 != drained).map(|(_, p)| p.0).collect();
+        let spread = |loads: &[usize]| loads.iter().max().unwrap() - loads.iter().min().unwrap();
+        prop_assert!(spread(&loads) <= spread(&before).max(1) + 1, "{:?}", plan.places);
+    }
+}
+
+/// What nodes hold beyond their share must move, and nothing else does: no plan moves less.
+#[test]
+fn a_node_more_or_less_moves_as_little_as_can_be_on_a_large_ring() {
+    let zones: Vec<String> = (0..101).map(|at| format!("z{}", at % 10)).collect();
+    let zones: Vec<&str> = zones.iter().map(String::as_str).collect();
+    let fresh = cluster(4096, &zones, 100, 3);
+    let even = carried_out(&fresh, &spread(&cluster(4096, &zones[..100], 100, 3)));
+    let least = |plan: &Plan| -> usize {
+        plan.places.values().map(|(before, after)| before.saturating_sub(*after)).sum()
+    };
+    let joined = spread(&even);
+    assert_eq!(joined.copies(), least(&joined));
+    assert!((120..=123).contains(&joined.copies()), "{}", joined.copies());
+    let wish = Wish::Drain { nodes: vec![NodeId(7)] };
+    let drained = plan(&even, &wish, Consent::default()).unwrap();
+    assert_eq!(drained.copies(), drained.places[&NodeId(7)].0);
+}
