@@ -156,7 +156,7 @@ async fn a_store_is_created_once_although_the_service_confirms_nothing() {
         match answer {
             Ok(answered) => {
                 created += 1;
-                assert_eq!(answered.stores, [store.clone()], "seed {seed}");
+                assert_eq!(answered.stores, std::slice::from_ref(&store), "seed {seed}");
                 assert_eq!(stored, answered, "seed {seed}: nothing else was changed");
                 assert_eq!(stored.generation, Generation(2), "seed {seed}");
             }
