@@ -18,13 +18,14 @@ use crate::keys::{
 };
 use crate::load::LoadArguments;
 use crate::logging::{self, NodeLog};
+use crate::manual::ManualArguments;
 use crate::node_command::NodeArguments;
 use crate::repair::RepairCommand;
 use crate::serve::ServeArguments;
 use crate::shared::{Shared, block_on};
 use crate::store_command::StoreCommand;
 use crate::{
-    cluster_command, completions, coordination, dev, doctor, events, export, key_list, keys, load,
+    cluster_command, completions, coordination, dev, doctor, events, export, key_list, keys, load, manual,
     node_command, repair, serve, status, store_command,
 };
 
@@ -76,7 +77,8 @@ impl CommandLine for Arguments {
             | "coordination show"
             | "coordination watch"
             | "coordination export"
-            | "coordination import" => &[
+            | "coordination import"
+            | "coordination migrate" => &[
                 ("connect", "it asks the coordination service, and no node"),
                 ("store", "it is about documents"),
                 ("deadline", "it asks the coordination service, which has limits of its own"),
@@ -88,6 +90,11 @@ impl CommandLine for Arguments {
                 ("deadline", "it does not contact a cluster"),
                 ("output", "it prints a script"),
                 ("json", "it prints a script"),
+            ],
+            "manual" => &[
+                ("connect", "it does not contact a cluster"),
+                ("store", "it does not contact a cluster"),
+                ("deadline", "it does not contact a cluster"),
             ],
             "metrics" | "events" | "node list" => &[STORE_ALL],
             "status" | "doctor" => &[STORE_ALL],
@@ -155,6 +162,9 @@ pub enum Command {
     Export(ExportArguments),
     /// Print a completion script for a shell.
     Completions(CompletionsArguments),
+    /// Write the manual pages of all commands.
+    #[command(hide = true)]
+    Manual(ManualArguments),
     /// Benchmark a running cluster or a Redis server, or compare them.
     #[command(subcommand)]
     Bench(Box<bench::cli::BenchCommand>),
@@ -207,6 +217,7 @@ pub(crate) fn carry_out(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Completions(arguments) => {
             Ok(completions::completions(command_line::command::<Arguments>(), arguments))
         }
+        Command::Manual(arguments) => manual::write(command_line::command::<Arguments>(), arguments),
         Command::Export(arguments) => block_on(export::run(shared, arguments)),
     }
 }

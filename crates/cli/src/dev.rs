@@ -47,11 +47,11 @@ pub(crate) fn run(shared: &Shared, arguments: DevArguments) -> Result<ExitCode, 
         }
         let specs: Vec<NodeSpec> =
             cluster.nodes.iter().map(|node| spec(&arguments, node, &cluster, &coordination_dir)).collect();
-        if arguments.separate_processes {
-            run_children(&arguments, format, &cluster, &specs).await
-        } else {
-            run_here(&arguments, format, &cluster, &specs).await
-        }
+        let ran = match arguments.separate_processes {
+            true => run_children(&arguments, format, &cluster, &specs).await,
+            false => run_here(&arguments, format, &cluster, &specs).await,
+        };
+        ran.map_err(CliError::once)
     })
 }
 

@@ -20,6 +20,9 @@ use crate::output::Format;
 const EXIT_FAILED: u8 = 2;
 /// Exit status of a command whose reader has gone away, as a shell shows it of one that SIGPIPE has ended.
 const EXIT_UNREAD: u8 = 141;
+/// Exit status of a node that could not start now, and may later: the one that a supervisor should answer by starting it
+/// again (`EX_TEMPFAIL`).
+const EXIT_LATER: u8 = 75;
 /// Exit status of a write that may or may not have happened.
 const EXIT_UNKNOWN: u8 = 3;
 
@@ -59,6 +62,9 @@ pub(crate) enum CliError {
     /// The command line asks for something that cannot be.
     #[error("{0}")]
     Usage(String),
+    /// A node could not start, and the same start may succeed later.
+    #[error("{0}")]
+    Later(Box<CliError>),
     /// Something else, said in full.
     #[error("{0}")]
     Other(String),
@@ -71,8 +77,39 @@ impl CliError {
         move |error| CliError::Io { what, error }
     }
 
-    /// 3 when a write may have happened, otherwise 2: 1 is an answer, not a failure.
+    /// This failure of a start, which may be over at the next one.
+    pub(crate) fn later(self) -> CliError {
+        CliError::Later(Box::new(self))
+    }
+
+    /// A failure to start a node, by whether the next start may succeed: it may when a service or the system refused.
+    pub(crate) fn of_a_start(self) -> CliError {
+        let passes = match &self {
+            CliError::Coordination(error) => matches!(
+                error,
+                CoordinationError::Unavailable { .. }
+                    | CoordinationError::Indeterminate { .. }
+                    | CoordinationError::SessionLost
+            ),
+            CliError::Io { .. } => true,
+            _ => false,
+        };
+        if passes { self.later() } else { self }
+    }
+
+    /// The failure of a start by hand, which nobody repeats.
+    pub(crate) fn once(self) -> CliError {
+        match self {
+            CliError::Later(error) => *error,
+            other => other,
+        }
+    }
+
+    /// 3 when a write may have happened, otherwise 2: 1 is an answer, not a failure. 75 when a node may start later.
     pub(crate) fn exit_code(&self) -> u8 {
+        if let CliError::Later(_) = self {
+            return EXIT_LATER;
+        }
         if self.is_unread() {
             return EXIT_UNREAD;
         }
@@ -96,6 +133,7 @@ impl CliError {
             "message": self.to_string(),
             "outcome": if unknown { "unknown" } else { "failed" },
             "retryable": match self {
+                CliError::Later(_) => true,
                 CliError::Coordination(error) => matches!(error, CoordinationError::Unavailable { .. }),
                 error => error.client().is_some_and(can_be_sent_again),
             },
@@ -108,7 +146,11 @@ impl CliError {
             CliError::Client(error) | CliError::NoAnswer { error, .. } | CliError::OfKey { error, .. } => {
                 Some(error)
             }
-            CliError::Coordination(_) | CliError::Io { .. } | CliError::Usage(_) | CliError::Other(_) => None,
+            CliError::Coordination(_)
+            | CliError::Io { .. }
+            | CliError::Usage(_)
+            | CliError::Later(_)
+            | CliError::Other(_) => None,
         }
     }
 
@@ -121,6 +163,7 @@ impl CliError {
             CliError::Coordination(_) => return "coordination",
             CliError::Io { .. } => return "io",
             CliError::Usage(_) => return "usage",
+            CliError::Later(error) => return error.kind(),
             CliError::Other(_) => return "failed",
         };
         match error {
@@ -223,6 +266,12 @@ mod tests {
 
         let lost = CliError::from(CoordinationError::Indeterminate { reason: "cut".to_owned() });
         assert_eq!((lost.exit_code(), &lost.json()["error"]["outcome"]), (3, &json!("unknown")));
+
+        let away = CliError::from(CoordinationError::Unavailable { reason: "down".to_owned() }).of_a_start();
+        assert_eq!((away.exit_code(), &away.json()["error"]["kind"]), (75, &json!("coordination")));
+        assert_eq!(&away.json()["error"]["retryable"], &json!(true));
+        assert_eq!(away.once().exit_code(), 2);
+        assert_eq!(CliError::Usage("no".to_owned()).of_a_start().exit_code(), 2, "it stays as it is");
 
         let usage = CliError::Usage("no".to_owned()).json();
         assert_eq!((&usage["error"]["kind"], &usage["error"]["next"]), (&json!("usage"), &Json::Null));

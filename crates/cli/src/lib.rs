@@ -34,6 +34,7 @@ mod load;
 mod log_file;
 mod logging;
 mod losses;
+mod manual;
 mod mistakes;
 mod node_command;
 mod node_list;

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use coordination::CoordinationError;
 use coordination::address::Address;
-use coordination::documents::{self, ReadError};
+use coordination::documents::ReadError;
 use model::{Cluster, NodeId};
 use runtime::disk::os::OsDisk;
 
-use crate::coordination::CoordinationArguments;
+use crate::coordination::{CoordinationArguments, Found};
 use crate::failure::CliError;
 use crate::node_list::NodeListArguments;
 use crate::node_settings::NodeSettings;
@@ -77,66 +77,70 @@ pub(crate) fn run(shared: &Shared, arguments: NodeArguments) -> Result<ExitCode,
             "give --id, --data-dir and --coordination to run a node; to list the nodes, run `tontine node list`".to_owned(),
         ));
     };
-    block_on(async move {
-        let coordination = arguments.service.place()?;
-        let no_cluster = || {
-            CliError::Other(format!(
-                "{} holds no cluster; create one with `tontine cluster create` first, or with `tontine dev` and use the \
-                 directory `coordination` in its data directory",
-                coordination.address
-            ))
-        };
-        if let Address::Directory(directory) = &coordination.address
-            && !directory.is_dir()
-        {
-            // Opening would make one: what cannot be shall leave no trace.
-            return Err(no_cluster());
+    block_on(async move { start(shared, arguments, id, data_dir).await.map_err(CliError::of_a_start) })
+}
+
+async fn start(
+    shared: &Shared,
+    arguments: NodeArguments,
+    id: u32,
+    data_dir: PathBuf,
+) -> Result<ExitCode, CliError> {
+    let named = arguments.service.place()?;
+    let no_cluster = |address: &Address| {
+        CliError::Other(format!(
+            "{address} holds no cluster; create one with `tontine cluster create` first, or with `tontine dev` and use the \
+                 directory `coordination` in its data directory"
+        ))
+    };
+    let address = named.address.clone();
+    let found = crate::coordination::find_documents(named, &data_dir).await?;
+    let Found { place: coordination, session, cluster } = found.ok_or_else(|| no_cluster(&address))?;
+    let cluster = match cluster {
+        Ok(Some(cluster)) => cluster,
+        Ok(None) => return Err(no_cluster(&coordination.address)),
+        Err(ReadError::Coordination(CoordinationError::Unavailable { reason })) => {
+            // The node's own copy says where to listen. Everything else is for the node to settle.
+            own_copy(&data_dir).ok_or_else(|| {
+                CliError::Other(format!(
+                    "cannot find the cluster document: {reason}; and {} holds no copy of it",
+                    data_dir.display()
+                ))
+                .later()
+            })?
         }
-        let session = crate::coordination::open(&coordination, false).await?;
-        let cluster = match documents::read_cluster(&*session).await {
-            Ok(Some(cluster)) => cluster,
-            Ok(None) => return Err(no_cluster()),
-            Err(ReadError::Coordination(CoordinationError::Unavailable { reason })) => {
-                // The node's own copy says where to listen. Everything else is for the node to settle.
-                own_copy(&data_dir).ok_or_else(|| {
-                    CliError::Other(format!(
-                        "cannot find the cluster document: {reason}; and {} holds no copy of it",
-                        data_dir.display()
-                    ))
-                })?
-            }
-            Err(error) => return Err(CliError::Other(error.to_string())),
-        };
-        let settings = &arguments.settings;
-        let spec = NodeSpec {
-            id: NodeId(id),
-            cluster: arguments.cluster.clone(),
-            data_dir,
-            coordination,
-            engine: settings.engine,
-            durability: settings.durability,
-            workers: settings.workers_each(1),
-            password: settings.checked_password()?,
-            no_password: settings.no_password,
-            limits: settings.limits,
-            hedge_after: settings.hedge_after,
-            repair_period: settings.repair_period,
-            addresses: None,
-            insecure: arguments.insecure,
-        };
-        let mut signals = StopSignals::listen()?;
-        let running = RunningNode::start(&spec, &cluster, session).await?;
-        let me = cluster.node(spec.id).expect("a node that started is a member");
-        if let Address::Directory(directory) = &spec.coordination.address {
-            crate::holder::note_launch(directory, spec.id, spec.password.is_some());
-        }
-        print(shared.format(), &crate::ready::node_json(me, Some(std::process::id())), || {
-            crate::ready::ready_line(me)
-        });
-        signals.requested(arguments.stop_with_stdin).await;
-        running.stop().await?;
-        Ok(ExitCode::SUCCESS)
-    })
+        Err(ReadError::Coordination(error)) => return Err(error.into()),
+        Err(error) => return Err(CliError::Other(error.to_string())),
+    };
+    let settings = &arguments.settings;
+    let spec = NodeSpec {
+        id: NodeId(id),
+        cluster: arguments.cluster.clone(),
+        data_dir,
+        coordination,
+        engine: settings.engine,
+        durability: settings.durability,
+        workers: settings.workers_each(1),
+        password: settings.checked_password()?,
+        no_password: settings.no_password,
+        limits: settings.limits,
+        hedge_after: settings.hedge_after,
+        repair_period: settings.repair_period,
+        addresses: None,
+        insecure: arguments.insecure,
+    };
+    let mut signals = StopSignals::listen()?;
+    let running = RunningNode::start(&spec, &cluster, session).await?;
+    let me = cluster.node(spec.id).expect("a node that started is a member");
+    if let Address::Directory(directory) = &spec.coordination.address {
+        crate::holder::note_launch(directory, spec.id, spec.password.is_some());
+    }
+    print(shared.format(), &crate::ready::node_json(me, Some(std::process::id())), || {
+        crate::ready::ready_line(me)
+    });
+    signals.requested(arguments.stop_with_stdin).await;
+    running.stop().await?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The copy of the cluster document in a node's data directory; nothing is made where there is none.

@@ -192,7 +192,7 @@ fn log_start(spec: &NodeSpec, me: &model::Node, addresses: &Addresses) {
 /// Says why a node of a cluster that exists cannot take its addresses.
 fn not_listening(node: NodeId, error: NetworkError) -> CliError {
     let NetworkError::AddressInUse { address } = error else {
-        return CliError::Other(format!("node {}: {error}", node.0));
+        return CliError::Other(format!("node {}: {error}", node.0)).later();
     };
     let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
     CliError::Other(format!(
@@ -200,6 +200,7 @@ fn not_listening(node: NodeId, error: NetworkError) -> CliError {
         node.0,
         port.map_or_else(String::new, crate::port_holder::shown)
     ))
+    .later()
 }
 
 /// Takes the node's addresses, for each of its workers.
@@ -225,7 +226,8 @@ async fn open(
     let refused = |error: &dyn std::fmt::Display| CliError::Other(format!("node {}: {error}", spec.id.0));
     crate::holder::refuse_file(&spec.data_dir)?;
     crate::file_system::refuse_network("--data-dir", &spec.data_dir)?;
-    let disk: Arc<dyn Disk> = Arc::new(OsDisk::open(&spec.data_dir).map_err(|error| refused(&error))?);
+    let disk: Arc<dyn Disk> =
+        Arc::new(OsDisk::open(&spec.data_dir).map_err(|error| refused(&error).later())?);
     let watched = DiskWatch::new(disk, spec.id, ports.clock.clone());
     let disk: Arc<dyn Disk> = watched.clone();
     let engines: Arc<dyn Engines> = match spec.engine {
@@ -249,6 +251,7 @@ async fn open(
     config.may_stop_requiring_password = spec.no_password;
     config.coordinator.hedge_after = spec.hedge_after;
     config.antientropy.period = spec.repair_period;
+    config.places = Some(Arc::new(spec.coordination.clone()));
     config.installation = Installation {
         process_id: std::process::id(),
         data_directory: absolute(&spec.data_dir),
@@ -264,11 +267,13 @@ async fn open(
             spec.id.0,
             spec.data_dir.display(),
             crate::holder::noted_process(&spec.data_dir)
-        )),
-        StartError::Identity(error @ IdentityError::Disk(_)) => refused(&error),
+        ))
+        .later(),
+        StartError::Identity(error @ IdentityError::Disk(_)) => refused(&error).later(),
         StartError::Identity(error) => {
             refused(&format!("{error} (the directory is {})", spec.data_dir.display()))
         }
+        other if other.is_passing() => refused(&other).later(),
         other => refused(&other),
     })?;
     watched.register(node.metrics());

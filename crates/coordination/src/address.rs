@@ -13,6 +13,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use thiserror::Error;
 
 use crate::embedded::{self, EmbeddedSession};
@@ -130,6 +131,64 @@ impl Place {
             tracing::warn!(reason, "coordination session not opened in time");
         }
         Ok(Arc::new(session))
+    }
+}
+
+/// Opens sessions with services by their addresses, for those whose documents have moved.
+#[async_trait]
+pub trait Places: fmt::Debug + Send + Sync {
+    /// Opens a session with a service that is there already.
+    ///
+    /// # Errors
+    /// Why there is none, for people.
+    async fn open_at(&self, address: &str) -> Result<Arc<dyn CoordinationService>, String>;
+
+    /// As which user of an ensemble; empty for nobody in particular.
+    fn user(&self) -> String;
+}
+
+/// How long a session with the new place may take; whoever waits tries again.
+const OPEN_TIME_MAX: Duration = Duration::from_secs(5);
+
+#[async_trait]
+impl Places for Place {
+    async fn open_at(&self, address: &str) -> Result<Arc<dyn CoordinationService>, String> {
+        let place = self.at(address).map_err(|error| error.to_string())?;
+        if let Address::Directory(directory) = &place.address
+            && !directory.is_dir()
+        {
+            // Opening would make one.
+            return Err(format!(
+                "there is no coordination directory {} on this machine",
+                directory.display()
+            ));
+        }
+        place.open(false, OPEN_TIME_MAX).await.map_err(|error| error.to_string())
+    }
+
+    fn user(&self) -> String {
+        self.credentials.as_ref().map_or_else(String::new, |credentials| credentials.user().to_owned())
+    }
+}
+
+impl Place {
+    /// Another service, as the same user.
+    ///
+    /// # Errors
+    /// When the text names no service.
+    pub fn at(&self, address: &str) -> Result<Place, ParseError> {
+        Ok(Place { address: address.parse()?, ..self.clone() })
+    }
+
+    /// The address as every process of this machine may write it: the path of a directory is absolute.
+    pub fn portable(&self) -> String {
+        match &self.address {
+            Address::Directory(path) => {
+                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                format!("{DIRECTORY}{}", path.display())
+            }
+            Address::ZooKeeper(address) => address.to_string(),
+        }
     }
 }
 

@@ -14,6 +14,7 @@
 
 mod ids;
 mod membership;
+pub(crate) mod moves;
 mod stores;
 
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use crate::{CoordinationError, CoordinationService, CreateMode, DocumentPath, Ex
 
 pub use self::ids::{Ids, ids_path, prepare_ids, read_ids, take_id};
 pub use self::membership::{AddressTaken, MembershipError, admit, check_addresses, readdress};
+pub use self::moves::{Move, arrive};
 pub use self::stores::{NoStoreError, create_store};
 
 /// Where active nodes register.
@@ -72,6 +74,17 @@ pub struct ActiveNode {
     /// How often its data directory was begun anew; greater ones are later. Of a node that waits to be named, when its
     /// directory was given its id.
     pub incarnation: u64,
+    /// The user of ZooKeeper as whom it would go along if the documents moved there, empty for none; `None` when it
+    /// would not go along: it is of an older version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follows_as: Option<String>,
+}
+
+impl ActiveNode {
+    /// A node that does not go along with its documents.
+    pub fn new(node: Node, incarnation: u64) -> Self {
+        ActiveNode { node, incarnation, follows_as: None }
+    }
 }
 
 /// That a node existed, as it says itself at each start. What its disk knows less than this, the disk has lost.
@@ -97,6 +110,23 @@ pub enum ReadError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The documents are in another service.
+    #[error("the documents of cluster {:?} have moved to {}; name that address", .0.name, .0.to)]
+    Moved(Box<Move>),
+    /// The documents are being moved to another service, and nobody may change them meanwhile.
+    #[error(
+        "the documents of cluster {:?} are being moved to {}; wait until that is done, or if it has ended half way, run \
+         `tontine coordination migrate` with the same addresses again",
+        .0.name, .0.to
+    )]
+    Moving(Box<Move>),
+    /// The documents are being moved to this service, and are not in force here yet.
+    #[error(
+        "the documents of cluster {:?} are being moved here from {}, which is still in force; wait until that is done, or \
+         if it has ended half way, run `tontine coordination migrate` with the same addresses again",
+        .0.name, .0.from
+    )]
+    Arriving(Box<Move>),
     /// The service refused.
     #[error(transparent)]
     Coordination(#[from] CoordinationError),
@@ -231,9 +261,28 @@ pub async fn active_nodes(service: &dyn CoordinationService) -> Result<(Vec<Acti
         }
         other => other?,
     };
+    Ok((read_active(service, names).await?, watch))
+}
+
+/// The nodes that are active now, sorted by id. Changes nothing.
+///
+/// # Errors
+/// When a registration is malformed or the service refuses.
+pub async fn active_nodes_now(service: &dyn CoordinationService) -> Result<Vec<ActiveNode>, ReadError> {
+    let names = match service.children(&active_path()).await {
+        Err(CoordinationError::NoNode { .. }) => return Ok(Vec::new()),
+        other => other?,
+    };
+    read_active(service, names).await
+}
+
+async fn read_active(
+    service: &dyn CoordinationService,
+    names: Vec<String>,
+) -> Result<Vec<ActiveNode>, ReadError> {
     let mut nodes: Vec<ActiveNode> = Vec::with_capacity(names.len());
     for name in names {
-        let Ok(path) = path.child(&name) else { continue };
+        let Ok(path) = active_path().child(&name) else { continue };
         match service.get(&path).await {
             Ok(document) => nodes.push(decode(&path, &document.data)?),
             // It left while we were reading; the watch has fired.
@@ -242,7 +291,7 @@ pub async fn active_nodes(service: &dyn CoordinationService) -> Result<(Vec<Acti
         }
     }
     nodes.sort_by_key(|active| active.node.id);
-    Ok((nodes, watch))
+    Ok(nodes)
 }
 
 /// What is remembered of a node; `None` when it never was.
@@ -274,10 +323,11 @@ pub async fn write_member(
     create_parents(service, &path).await?;
     match service.create(&path, encode(member), CreateMode::Persistent).await {
         Err(CoordinationError::NodeExists { .. }) => {
-            service.set(&path, encode(member), Expected::Any).await.map(|_| ())
+            service.set(&path, encode(member), Expected::Any).await.map(|_| ())?;
         }
-        created => created.map(|_| ()),
+        created => created.map(|_| ())?,
     }
+    moves::counts(service).await
 }
 
 /// The stored cluster document, if there is one.
@@ -285,12 +335,8 @@ pub async fn write_member(
 /// # Errors
 /// When it is malformed or the service refuses.
 pub async fn read_cluster(service: &dyn CoordinationService) -> Result<Option<Cluster>, ReadError> {
-    let path = cluster_path();
-    match service.get(&path).await {
-        Ok(document) => decode(&path, &document.data).map(Some),
-        Err(CoordinationError::NoNode { .. }) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+    let found = moves::look(service).await?;
+    found.map(|(standing, ..)| moves::for_readers(standing)).transpose()
 }
 
 /// Stores a cluster document if its generation is greater than that of the stored one; of several at the same time
@@ -307,17 +353,12 @@ pub async fn publish_cluster(
     let path = cluster_path();
     create_parents(service, &path).await?;
     loop {
-        let written = match service.get(&path).await {
-            Ok(document) => {
-                let stored: Cluster = decode(&path, &document.data)?;
-                check_newer(&stored, cluster)?;
-                let expected = Expected::Version(document.stat.version);
-                service.set(&path, encode(cluster), expected).await.map(|_| ())
+        let written = match moves::look(service).await? {
+            Some((standing, _, version)) => {
+                check_newer(&moves::for_writers(standing)?, cluster)?;
+                service.set(&path, encode(cluster), Expected::Version(version)).await.map(|_| ())
             }
-            Err(CoordinationError::NoNode { .. }) => {
-                service.create(&path, encode(cluster), CreateMode::Persistent).await.map(|_| ())
-            }
-            Err(error) => return Err(error.into()),
+            None => service.create(&path, encode(cluster), CreateMode::Persistent).await.map(|_| ()),
         };
         match written {
             Ok(()) => return Ok(()),
@@ -405,7 +446,7 @@ async fn change_epochs(
             Err(error) => return Err(error.into()),
         };
         match written {
-            Ok(()) => return Ok(epochs),
+            Ok(()) => return moves::counts(service).await.map(|()| epochs).map_err(ReadError::from),
             // Somebody was faster: change what they stored.
             Err(
                 CoordinationError::BadVersion { .. }
@@ -435,7 +476,8 @@ impl ClusterWatch {
     /// The next newer document; those in between may be skipped. Cancel safe.
     ///
     /// # Errors
-    /// After [`ReadError::Malformed`] the next call waits for another document; after
+    /// After [`ReadError::Malformed`], [`ReadError::Moved`] and [`ReadError::Arriving`] the next call waits for another
+    /// document; after
     /// [`CoordinationError::Unavailable`] it reads again (pause before calling it);
     /// [`CoordinationError::SessionLost`] is final.
     pub async fn next(&mut self) -> Result<Cluster, ReadError> {
@@ -447,7 +489,7 @@ impl ClusterWatch {
             let (document, watch) = self.service.get_and_watch(&path).await?;
             self.watch = Some(watch);
             let Some(document) = document else { continue };
-            let cluster: Cluster = decode(&path, &document.data)?;
+            let cluster = moves::for_readers(moves::read_standing(&document.data)?)?;
             match self.generation {
                 Some(known) if cluster.generation <= known => {
                     if cluster.generation < known {

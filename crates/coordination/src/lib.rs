@@ -11,7 +11,8 @@
 //!
 //! [`memory`] serves simulation and tests; [`embedded`] serves the processes of one machine from a directory;
 //! [`zookeeper`] serves those of many machines from a ZooKeeper ensemble. [`address`] opens the one that is meant.
-//! [`conformance`] is the suite that every implementation must pass; [`documents`] knows what Tontine keeps where.
+//! [`conformance`] is the suite that every implementation must pass; [`documents`] knows what Tontine keeps where;
+//! [`migrate`] moves all of it to another service.
 //!
 //! **Architecture Invariant:** nothing here knows requests, quorums or storage. Only `embedded` touches files, only
 //! `zookeeper` the network.
@@ -22,6 +23,7 @@ pub mod documents;
 pub mod embedded;
 mod error;
 pub mod memory;
+pub mod migrate;
 mod path;
 pub mod registrations;
 mod tree;

@@ -22,6 +22,7 @@ pub mod front;
 pub mod gossip;
 pub mod handoff;
 pub mod metrics;
+pub mod moved;
 pub mod pulse;
 pub mod replica;
 pub mod stores;

@@ -16,6 +16,7 @@ mod driven;
 mod following;
 mod joining;
 mod liveness;
+mod moving;
 mod numbers;
 mod offers;
 mod refusal;
@@ -30,6 +31,8 @@ use bytes::Bytes;
 use client::coordinator::{Coordinator, CoordinatorOptions, Repairs};
 use client::peers::Peers;
 use coordination::CoordinationService;
+use coordination::address::Places;
+use coordination::documents::ActiveNode;
 use model::{Cluster, NodeId};
 use parking_lot::Mutex;
 use protocol::admission::{Admission, AdmissionLimits};
@@ -97,6 +100,8 @@ pub struct NodeConfig {
     pub may_stop_requiring_password: bool,
     /// Where it runs; its status says so.
     pub installation: Installation,
+    /// How it goes along when the documents move to another service. Default: it does not.
+    pub places: Option<Arc<dyn Places>>,
 }
 
 /// Where others reach a node.
@@ -115,7 +120,8 @@ pub struct Installation {
     pub process_id: u32,
     /// Absolute path of its data.
     pub data_directory: String,
-    /// Absolute path of the embedded coordination service's directory, or the address of the ensemble.
+    /// Absolute path of the embedded coordination service's directory, or the address of the ensemble, when the node
+    /// started.
     pub coordination_directory: String,
 }
 
@@ -136,11 +142,18 @@ impl NodeConfig {
             resp: resp::RespOptions::default(),
             may_stop_requiring_password: false,
             installation: Installation::default(),
+            places: None,
         }
     }
 }
 
 impl NodeConfig {
+    /// How the node registers.
+    fn registration(&self, entry: &model::Node, incarnation: u64) -> ActiveNode {
+        let follows_as = self.places.as_ref().map(|places| places.user());
+        ActiveNode { follows_as, ..ActiveNode::new(self.placed(entry), incarnation) }
+    }
+
     /// The node's entry in the cluster document as it should be.
     fn placed(&self, entry: &model::Node) -> model::Node {
         match self.advertised.clone() {
@@ -158,6 +171,8 @@ pub struct Node {
     engines: Arc<dyn Engines>,
     /// The session now; when it ends, [`following`] puts another in its place.
     coordination: Mutex<Arc<dyn CoordinationService>>,
+    /// Where the documents have gone since the node started.
+    coordination_address: Mutex<Option<String>>,
     identity: tokio::sync::Mutex<Option<Identity>>,
     stamper: Arc<Stamper>,
     replica: Arc<Replica>,
@@ -255,6 +270,7 @@ impl Node {
             disk,
             engines,
             coordination: Mutex::new(coordination),
+            coordination_address: Mutex::default(),
             stamper,
             offered,
             events,
@@ -382,6 +398,16 @@ impl Node {
     /// Links of the native protocol now.
     fn links(&self) -> usize {
         self.admission.connections().saturating_sub(self.resp.connections())
+    }
+
+    /// Where it runs. Its documents may have moved since it started.
+    pub fn installation(&self) -> Installation {
+        let mut installation = self.config.installation.clone();
+        if let Some(address) = &*self.coordination_address.lock() {
+            let directory = address.strip_prefix("dir:").unwrap_or(address);
+            directory.clone_into(&mut installation.coordination_directory);
+        }
+        installation
     }
 
     /// Who the node is.

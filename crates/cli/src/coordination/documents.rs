@@ -1,6 +1,6 @@
 //! `tontine coordination`: the documents as they are, out of the service and into one.
 //!
-//! Must never: change a document that is there.
+//! Must never: change a document that is there, but by a move.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use super::CoordinationArguments;
+use super::migrate::MigrateArguments;
 use crate::failure::CliError;
 use crate::output::{bytes_json, count, print, shown};
 use crate::shared::Shared;
@@ -32,6 +33,8 @@ pub enum CoordinationCommand {
     Export(FileArguments),
     /// Create the documents of an exported file in a service that has none.
     Import(FileArguments),
+    /// Move all documents to another service, while the nodes run or not.
+    Migrate(MigrateArguments),
 }
 
 /// What to show.
@@ -78,6 +81,7 @@ pub(crate) async fn run(shared: Shared, command: CoordinationCommand) -> Result<
         CoordinationCommand::Watch(arguments) => watch(&shared, arguments).await,
         CoordinationCommand::Export(arguments) => export(arguments).await,
         CoordinationCommand::Import(arguments) => import(arguments).await,
+        CoordinationCommand::Migrate(arguments) => super::migrate::run(&shared, arguments).await,
     }
 }
 

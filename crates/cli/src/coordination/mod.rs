@@ -1,6 +1,8 @@
 //! Which coordination service a command is about, and how it is opened.
 
 mod documents;
+mod found;
+mod migrate;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use crate::failure::CliError;
 
 pub(crate) use self::documents::CoordinationCommand;
 pub(crate) use self::documents::run;
+pub(crate) use self::found::{Found, find_documents};
 
 /// How long a command waits for an ensemble. A node waits as long, and then starts from its own copy of the documents.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
@@ -27,6 +30,7 @@ pub struct CoordinationArguments {
     #[arg(long, required = true, env = "TONTINE_COORDINATION", value_name = "ADDRESS")]
     pub coordination: Option<Address>,
     /// File with `USER:PASSWORD` for ZooKeeper. The documents that are created then can be changed by this user only.
+    /// A directory has no users; a node keeps them for the time when the documents move to ZooKeeper.
     #[arg(long, env = "TONTINE_COORDINATION_CREDENTIALS", value_name = "FILE")]
     pub coordination_credentials: Option<PathBuf>,
     /// How long ZooKeeper keeps a session that it does not hear, 1s to 10min: a node that was killed counts as active
@@ -49,14 +53,7 @@ impl CoordinationArguments {
         let Some(address) = self.coordination.clone() else {
             return Err(CliError::Usage("name the coordination service with --coordination".to_owned()));
         };
-        let credentials = match (&address, &self.coordination_credentials) {
-            (Address::Directory(_), Some(_)) => {
-                return Err(CliError::Usage(
-                    "--coordination-credentials has no effect on a directory; leave it out".to_owned(),
-                ));
-            }
-            (_, file) => file.as_deref().map(read_credentials).transpose()?,
-        };
+        let credentials = self.coordination_credentials.as_deref().map(read_credentials).transpose()?;
         Ok(Place { address, session_timeout: self.session_timeout, credentials })
     }
 

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::coordination::address::{Address, Place};
+use ::coordination::address::{Address, Place, Places};
 use ::coordination::documents::{self, ActiveNode, ReadError};
 use ::coordination::{CoordinationError, CoordinationService};
 use model::{Cluster, Node, NodeId, Zone};
@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use runtime::disk::os::OsDisk;
 use runtime::{Disk, Ports};
 
-use crate::coordination::CoordinationArguments;
+use crate::coordination::{CoordinationArguments, Found};
 use crate::failure::CliError;
 use crate::node_settings::NodeSettings;
 use crate::output::{print, program};
@@ -81,48 +81,54 @@ pub(crate) fn run(shared: &Shared, arguments: ServeArguments) -> Result<ExitCode
     crate::holder::refuse_file(&arguments.data_dir)?;
     crate::file_system::refuse_network("--data-dir", &arguments.data_dir)?;
     let password = arguments.settings.checked_password()?;
-    block_on(async move {
-        let place = arguments.service.place()?;
-        let mut signals = StopSignals::listen()?;
-        let service = Service::look(&place, &arguments.data_dir).await?;
-        let named = tokio::select! {
-            biased;
-            () = signals.requested(false) => Ok(None),
-            named = named(&arguments, &service) => named.map(Some),
-        };
-        if !matches!(named, Ok(Some(_))) {
-            // Its registration would stay as long as a session lives.
-            let _ = service.session.close().await;
-        }
-        let Some(named) = named? else { return Ok(ExitCode::SUCCESS) };
-        let settings = &arguments.settings;
-        let spec = NodeSpec {
-            id: named.node.id,
-            cluster: named.cluster.name.clone(),
-            data_dir: arguments.data_dir.clone(),
-            coordination: place,
-            engine: settings.engine,
-            durability: settings.durability,
-            workers: settings.workers_each(1),
-            password,
-            no_password: settings.no_password,
-            limits: settings.limits,
-            hedge_after: settings.hedge_after,
-            repair_period: settings.repair_period,
-            addresses: Some(named.addresses),
-            insecure: arguments.addresses.insecure,
-        };
-        let running = RunningNode::start(&spec, &named.cluster, named.session).await?;
-        if let Address::Directory(directory) = &spec.coordination.address {
-            crate::holder::note_launch(directory, spec.id, spec.password.is_some());
-        }
-        print(shared.format(), &crate::ready::node_json(&named.node, Some(std::process::id())), || {
-            crate::ready::ready_line(&named.node)
-        });
-        signals.requested(false).await;
-        running.stop().await?;
-        Ok(ExitCode::SUCCESS)
-    })
+    block_on(async move { start(shared, arguments, password).await.map_err(CliError::of_a_start) })
+}
+
+async fn start(
+    shared: &Shared,
+    arguments: ServeArguments,
+    password: Option<String>,
+) -> Result<ExitCode, CliError> {
+    let place = arguments.service.place()?;
+    let mut signals = StopSignals::listen()?;
+    let service = Service::look(place, &arguments.data_dir).await?;
+    let named = tokio::select! {
+        biased;
+        () = signals.requested(false) => Ok(None),
+        named = named(&arguments, &service) => named.map(Some),
+    };
+    if !matches!(named, Ok(Some(_))) {
+        // Its registration would stay as long as a session lives.
+        let _ = service.session.close().await;
+    }
+    let Some(named) = named? else { return Ok(ExitCode::SUCCESS) };
+    let settings = &arguments.settings;
+    let spec = NodeSpec {
+        id: named.node.id,
+        cluster: named.cluster.name.clone(),
+        data_dir: arguments.data_dir.clone(),
+        coordination: service.place,
+        engine: settings.engine,
+        durability: settings.durability,
+        workers: settings.workers_each(1),
+        password,
+        no_password: settings.no_password,
+        limits: settings.limits,
+        hedge_after: settings.hedge_after,
+        repair_period: settings.repair_period,
+        addresses: Some(named.addresses),
+        insecure: arguments.addresses.insecure,
+    };
+    let running = RunningNode::start(&spec, &named.cluster, named.session).await?;
+    if let Address::Directory(directory) = &spec.coordination.address {
+        crate::holder::note_launch(directory, spec.id, spec.password.is_some());
+    }
+    print(shared.format(), &crate::ready::node_json(&named.node, Some(std::process::id())), || {
+        crate::ready::ready_line(&named.node)
+    });
+    signals.requested(false).await;
+    running.stop().await?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn check_zone(zone: Option<&str>) -> Result<(), CliError> {
@@ -151,22 +157,17 @@ struct Service {
 
 impl Service {
     /// Reads what a start depends on. Changes nothing.
-    async fn look(place: &Place, data_dir: &Path) -> Result<Service, CliError> {
-        let no_cluster = || {
+    async fn look(named: Place, data_dir: &Path) -> Result<Service, CliError> {
+        let no_cluster = |place: &Place| {
             CliError::Other(format!(
                 "{} holds no cluster, and none is being created there; run `tontine cluster create` first, or correct the \
                  address",
                 place.address
             ))
         };
-        if let Address::Directory(directory) = &place.address
-            && !directory.is_dir()
-        {
-            // Opening would make one.
-            return Err(no_cluster());
-        }
-        let session = crate::coordination::open(place, false).await?;
-        let cluster = match documents::read_cluster(&*session).await {
+        let found = crate::coordination::find_documents(named.clone(), data_dir).await?;
+        let Found { place, session, cluster } = found.ok_or_else(|| no_cluster(&named))?;
+        let cluster = match cluster {
             Ok(cluster) => cluster,
             Err(ReadError::Coordination(CoordinationError::Unavailable { reason })) => {
                 // The node's own copy says who it is. Everything else is for the node to settle.
@@ -176,19 +177,20 @@ impl Service {
                          the coordination service answers",
                         data_dir.display()
                     ))
+                    .later()
                 })?;
-                let (cluster, place) = (Some(copy), place.clone());
+                let cluster = Some(copy);
                 return Ok(Service { session, place, cluster, active: Vec::new(), origin: None });
             }
             Err(error) => return Err(unread(error)),
         };
         let ids = documents::read_ids(&*session).await.map_err(unread)?;
         if cluster.is_none() && ids.is_none() {
-            return Err(no_cluster());
+            return Err(no_cluster(&place));
         }
         let active = documents::active_nodes(&*session).await.map_err(unread)?.0;
         let origin = ids.map(|ids| ids.origin);
-        Ok(Service { session, place: place.clone(), cluster, active, origin })
+        Ok(Service { session, place, cluster, active, origin })
     }
 
     /// Everybody who has, or is about to have, an address in this cluster.
@@ -267,7 +269,8 @@ fn open(data_dir: &Path) -> Result<Directory, CliError> {
             "the data directory {} is in use by another process{}; stop that process, or choose another directory",
             data_dir.display(),
             crate::holder::noted_process(data_dir)
-        )),
+        ))
+        .later(),
         error => refused(data_dir, &error),
     })
 }
@@ -329,7 +332,8 @@ fn probe(addresses: &Addresses) -> Result<(), CliError> {
                     .rsplit_once(':')
                     .and_then(|(_, port)| port.parse().ok())
                     .map_or_else(String::new, crate::port_holder::shown)
-            )),
+            ))
+            .later(),
             _ => CliError::io(format!("cannot listen at {address}"))(error),
         })?;
     }
@@ -356,7 +360,8 @@ async fn wait_to_be_named(
     };
     let zone = Zone(arguments.zone.clone().unwrap_or_else(|| ZONE_DEFAULT.to_owned()));
     let node = placed(given.node, zone, &addresses);
-    let active = ActiveNode { node: node.clone(), incarnation: given.since };
+    let follows_as = Some(service.place.user());
+    let active = ActiveNode { follows_as, ..ActiveNode::new(node.clone(), given.since) };
     crate::holder::note_process(&arguments.data_dir);
     let (begun, said) = (Instant::now(), Mutex::new(String::new()));
     let mut tell = |waits: &Waits| {

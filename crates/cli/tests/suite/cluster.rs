@@ -190,6 +190,13 @@ impl Answer {
         document["error"].clone()
     }
 
+    /// Checks that a node did not start, with these words, and may later.
+    #[track_caller]
+    pub(crate) fn fails_until_later_with(&self, words: &str) {
+        assert_eq!(self.code, 75, "stdout: {}\nstderr: {}", self.text(), self.stderr);
+        assert!(self.stderr.contains(words), "{words:?} is not in: {}", self.stderr);
+    }
+
     /// Checks that it failed with these words.
     #[track_caller]
     pub(crate) fn fails_with(&self, words: &str) {

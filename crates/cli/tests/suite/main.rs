@@ -15,6 +15,7 @@ mod lifecycle;
 mod load;
 mod logs;
 mod machines;
+mod migrate;
 mod observe;
 mod passwords;
 mod protocols;

@@ -88,7 +88,8 @@ fn a_data_directory_serves_one_process() {
     let data = running.data().join("node-1").display().to_string();
     let coordination = other.data().join("coordination").display().to_string();
     let refused = tontine(&["node", "--id=1", "--data-dir", &data, "--coordination", &coordination]);
-    refused.fails_with(&format!("the data directory {data} is in use by another process (process "));
+    refused
+        .fails_until_later_with(&format!("the data directory {data} is in use by another process (process "));
     running.run(&["put", "k", "v"]).exits(0);
 }
 

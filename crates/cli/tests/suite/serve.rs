@@ -115,7 +115,7 @@ fn nodes_take_ids_wait_to_be_named_and_come_back_as_themselves_elsewhere() {
     // A fourth one waits through its own end, and is the same one.
     let mut fourth = place.start_at("d4", 4, &["--zone=b"]);
     Place::await_said(&fourth, "n4 is registered and waits until cluster shop admits it");
-    place.refused("d4", &[]).fails_with("is in use by another process (process ");
+    place.refused("d4", &[]).fails_until_later_with("is in use by another process (process ");
     place.run(&["cluster", "admit", "7"]).fails_with("n7 is not registered; waiting: n4 at");
     fourth.stop(Signal::KILL);
     let mut fourth = place.start_at("d4", 4, &["--zone=b"]);
@@ -187,7 +187,7 @@ fn a_node_that_cannot_be_is_refused_at_once_and_changes_nothing() {
     place.refused("file", &[]).fails_with("is a file");
     // Another process has a port that nobody in the cluster has.
     let holder = std::net::TcpListener::bind(place.native(9)).unwrap();
-    place.refused("other", &["--listen", &place.native(9)]).fails_with("is in use");
+    place.refused("other", &["--listen", &place.native(9)]).fails_until_later_with("is in use");
     drop(holder);
     assert!(!exists(place.folder.path(), "other"));
     assert_eq!(place.run(&["coordination", "show", "--json"]).text(), before);
@@ -203,7 +203,7 @@ fn a_node_that_cannot_be_is_refused_at_once_and_changes_nothing() {
         |data: &str, address: &str| tontine(&["serve", "--coordination", address, "--data-dir", data]);
     words(&given, &place.address).fails_with("was given the id n1 by another cluster than the one of");
     let own = place.folder.path().join("d1").display().to_string();
-    words(&own, &elsewhere.address).fails_with("is in use by another process");
+    words(&own, &elsewhere.address).fails_until_later_with("is in use by another process");
     drop(_nodes);
     words(&own, &elsewhere.address).fails_with("holds no cluster; correct the address");
     let mut other = elsewhere.start_at("d2", 2, &[]);

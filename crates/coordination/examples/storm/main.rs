@@ -38,7 +38,7 @@ fn node(id: u32, port: u32) -> Node {
 }
 
 fn active(id: u32, port: u32) -> ActiveNode {
-    ActiveNode { node: node(id, port), incarnation: 1 }
+    ActiveNode::new(node(id, port), 1)
 }
 
 fn cluster(generation: u64, nodes: u32) -> Cluster {

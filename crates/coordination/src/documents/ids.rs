@@ -9,6 +9,7 @@
 use model::{NodeId, Unknown};
 use serde::{Deserialize, Serialize};
 
+use super::moves::counts;
 use super::{ReadError, active_path, create_parents, decode, encode, known, member_path, read_cluster};
 use crate::{CoordinationError, CoordinationService, CreateMode, DocumentPath, Expected};
 
@@ -115,7 +116,7 @@ async fn change_ids(
             None => service.create(&path, encode(&ids), CreateMode::Persistent).await.map(|_| ()),
         };
         match written {
-            Ok(()) => return Ok(ids),
+            Ok(()) => return counts(service).await.map(|()| ids).map_err(ReadError::from),
             // Somebody was faster: change what they stored.
             Err(
                 CoordinationError::BadVersion { .. }

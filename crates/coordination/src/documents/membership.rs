@@ -41,6 +41,12 @@ impl From<ReadError> for MembershipError {
 }
 
 impl MembershipError {
+    /// Whether it cannot be done now because the documents are being moved.
+    pub fn is_moving(&self) -> bool {
+        let MembershipError::Publish(PublishError::Read(error)) = self else { return false };
+        matches!(error, ReadError::Moving(_) | ReadError::Moved(_) | ReadError::Arriving(_))
+    }
+
     /// What the service refused, if it is that.
     pub fn coordination(&self) -> Option<&CoordinationError> {
         match self {

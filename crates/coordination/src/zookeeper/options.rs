@@ -142,6 +142,11 @@ impl Credentials {
         fits.then(|| Credentials { user_and_password: user_and_password.to_owned() })
     }
 
+    /// The user.
+    pub fn user(&self) -> &str {
+        self.user_and_password.split_once(':').map_or("", |(user, _)| user)
+    }
+
     pub(super) fn as_bytes(&self) -> &[u8] {
         self.user_and_password.as_bytes()
     }

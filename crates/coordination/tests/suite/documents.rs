@@ -17,7 +17,7 @@ fn node(id: u32, port: u16) -> Node {
 }
 
 fn active(id: u32, port: u16, incarnation: u64) -> ActiveNode {
-    ActiveNode { node: node(id, port), incarnation }
+    ActiveNode::new(node(id, port), incarnation)
 }
 
 fn cluster(generation: u64) -> Cluster {

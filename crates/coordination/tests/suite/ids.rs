@@ -58,7 +58,7 @@ async fn ids_that_are_named_registered_or_remembered_are_not_given() {
     let session = service.open();
     publish_cluster(&session, &cluster(&[1, 2, 5])).await.unwrap();
     assert_eq!(take_id(&session, 1).await.unwrap().0, NodeId(6));
-    let active = ActiveNode { node: node(9, "h9:1"), incarnation: 1 };
+    let active = ActiveNode::new(node(9, "h9:1"), 1);
     register(&session, &active).await.unwrap();
     assert_eq!(take_id(&session, 1).await.unwrap().0, NodeId(10));
     write_member(&session, NodeId(20), &Member::default()).await.unwrap();
@@ -80,7 +80,7 @@ async fn nodes_are_admitted_and_readdressed_beside_one_another() {
     let service = MemoryService::new();
     let session = service.open();
     let waiting: Vec<ActiveNode> =
-        (3..=10).map(|id| ActiveNode { node: node(id, &format!("h{id}:1")), incarnation: 1 }).collect();
+        (3..=10).map(|id| ActiveNode::new(node(id, &format!("h{id}:1")), 1)).collect();
     let refused = admit(&session, &waiting).await;
     assert_eq!(refused, Err(MembershipError::NoCluster));
     publish_cluster(&session, &cluster(&[1, 2])).await.unwrap();
@@ -111,7 +111,7 @@ async fn nodes_are_admitted_and_readdressed_beside_one_another() {
     let taken = AddressTaken { node: NodeId(2), address: "h3:1".into(), other: NodeId(3) };
     let refused = readdress(&session, &node(2, "h3:1")).await;
     assert_eq!(refused, Err(MembershipError::AddressTaken(taken)));
-    let twin = ActiveNode { node: node(11, "h3:1"), incarnation: 1 };
+    let twin = ActiveNode::new(node(11, "h3:1"), 1);
     assert!(matches!(admit(&session, &[twin]).await, Err(MembershipError::AddressTaken(_))));
     assert!(matches!(readdress(&session, &node(12, "x:1")).await, Err(MembershipError::NotMember { .. })));
     assert_eq!(read_cluster(&session).await.unwrap().unwrap(), now, "what is refused changes nothing");

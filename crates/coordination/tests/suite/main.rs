@@ -7,6 +7,7 @@ mod documents;
 mod embedded;
 mod ids;
 mod memory;
+mod migrate;
 mod processes;
 mod registrations;
 mod zookeeper;

@@ -13,7 +13,7 @@ use crate::counted::{Counted, CountedSession, Counts};
 
 fn active(id: u32, port: u16) -> ActiveNode {
     let native = format!("127.0.0.1:{port}");
-    ActiveNode { node: Node::new(NodeId(id), Zone("a".into()), native, None), incarnation: 1 }
+    ActiveNode::new(Node::new(NodeId(id), Zone("a".into()), native, None), 1)
 }
 
 /// What a follower can say without waiting.

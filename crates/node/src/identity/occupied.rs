@@ -11,11 +11,12 @@ use super::given::GIVEN;
 use super::{FILE, IdentityError, read};
 
 /// The files that a node writes into its directory, each perhaps with `.new` behind it.
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
     FILE,
     GIVEN,
     "process",
     "cluster.json",
+    "moved.json",
     "epoch",
     "refill",
     "trees",

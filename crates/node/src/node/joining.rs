@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coordination::documents::{self, ActiveNode, RegisterError};
+use coordination::documents::{self, ActiveNode, ReadError, RegisterError};
 use coordination::{CoordinationError, CoordinationService};
 use model::{Cluster, Node, NodeId, PartitionId, Store};
 use protocol::antientropy::merkle::Tree;
@@ -120,6 +120,7 @@ pub(super) async fn join(
         None => Vec::new(),
     };
     let epochs = settle_epochs(disk, coordination, standing).await?;
+    refuse_elsewhere(coordination).await?;
     identity.begin().await?;
     for store in &back {
         let engine = store_engine(identity.contents(), store);
@@ -170,9 +171,8 @@ async fn introduce(
     identity: &Identity,
 ) -> Result<bool, StartError> {
     let entry = cluster.node(config.id).expect("membership was checked");
-    let me = config.placed(entry);
-    documents::check_addresses(&me, &cluster.nodes)?;
-    let active = ActiveNode { node: me, incarnation: identity.incarnation() };
+    let active = config.registration(entry, identity.incarnation());
+    documents::check_addresses(&active.node, &cluster.nodes)?;
     Ok(register(ports, coordination, &active, identity.incarnation_before()).await?
         && readdress(coordination, entry, &active.node).await?)
 }
@@ -322,6 +322,9 @@ pub(super) async fn find_cluster(
     let (served, detail) = match documents::read_cluster(coordination).await {
         Ok(Some(cluster)) => (Some(cluster), String::new()),
         Ok(None) => (None, "there is none".to_owned()),
+        Err(error @ (ReadError::Moved(_) | ReadError::Arriving(_))) => {
+            return Err(StartError::Elsewhere(error));
+        }
         Err(error) => (None, error.to_string()),
     };
     let cluster = served.or_else(|| local_copy::read(disk)).ok_or(StartError::NoCluster { detail })?;
@@ -354,7 +357,7 @@ pub(super) async fn readdress(
             );
             Ok(true)
         }
-        Err(error) if error.coordination().is_some_and(is_passing) => {
+        Err(error) if error.is_moving() || error.coordination().is_some_and(is_passing) => {
             tracing::warn!(%error, "new address not written to the cluster document");
             Ok(false)
         }
@@ -370,6 +373,15 @@ pub(crate) fn is_passing(error: &CoordinationError) -> bool {
             | CoordinationError::Indeterminate { .. }
             | CoordinationError::SessionLost
     )
+}
+
+/// Refuses to go by what was read from a service that the documents have left meanwhile: it may have held nothing any
+/// more.
+async fn refuse_elsewhere(coordination: &dyn CoordinationService) -> Result<(), StartError> {
+    match documents::read_cluster(coordination).await {
+        Err(error @ (ReadError::Moved(_) | ReadError::Arriving(_))) => Err(StartError::Elsewhere(error)),
+        _ => Ok(()),
+    }
 }
 
 /// Registers the node. It waits for the process before it, whose session may not have ended yet: that is known by the

@@ -2,12 +2,29 @@
 //!
 //! Must never: leave the reader without what to do next.
 
-use coordination::documents::{AddressTaken, MembershipError, RegisterError};
+use coordination::documents::{AddressTaken, MembershipError, ReadError, RegisterError};
 use model::{Epoch, NodeId};
 use storage::StorageError;
 use thiserror::Error;
 
+use super::joining::is_passing;
 use crate::identity::IdentityError;
+
+impl StartError {
+    /// Whether the same start may succeed later, without anybody's doing but that of the coordination service or the
+    /// disk.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            StartError::Identity(error) => matches!(error, IdentityError::InUse | IdentityError::Disk(_)),
+            StartError::Register(RegisterError::Coordination(error)) => is_passing(error),
+            StartError::Storage { .. }
+            | StartError::Elsewhere(_)
+            | StartError::PastUnknown { .. }
+            | StartError::EpochUnknown { .. } => true,
+            _ => false,
+        }
+    }
+}
 
 /// Why a node did not start.
 #[derive(Debug, Error)]
@@ -53,6 +70,9 @@ pub enum StartError {
         /// The name here.
         wanted: String,
     },
+    /// The documents are in another service.
+    #[error(transparent)]
+    Elsewhere(ReadError),
     /// The data directory holds nothing yet, and nobody says whether the node has lost its disk or never was before.
     #[error(
         "cannot tell whether {node} is new or has lost its disk: its data directory is empty, and the coordination \

@@ -24,7 +24,7 @@ impl Node {
             "version": env!("CARGO_PKG_VERSION"),
             "engine": self.engines.kind(),
             "uptime_s": uptime.as_secs(),
-            "place": self.config.installation,
+            "place": self.installation(),
             "native_connections": self.links(),
             "resp_connections": self.resp.connections(),
             "password_required": self.config.resp.password.is_some(),

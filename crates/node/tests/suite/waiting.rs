@@ -35,9 +35,9 @@ async fn owner_other_than(observer: &MemorySession, ended: Option<SessionId>) ->
 async fn a_node_that_waits_stays_registered_through_lost_sessions_until_it_is_named() {
     let service = MemoryService::new();
     let (observer, predecessor) = (service.open(), service.open());
-    let active = ActiveNode { node: member(4, "h4:1"), incarnation: 17 };
+    let active = ActiveNode::new(member(4, "h4:1"), 17);
     // The process before it was killed at another address.
-    let before = ActiveNode { node: member(4, "h0:1"), incarnation: 17 };
+    let before = ActiveNode::new(member(4, "h0:1"), 17);
     documents::register(&predecessor, &before).await.unwrap();
     let told = Arc::new(Mutex::new(Vec::new()));
     let (session, heard, applicant) = (service.open(), told.clone(), active.clone());
@@ -71,8 +71,8 @@ async fn a_node_that_waits_stays_registered_through_lost_sessions_until_it_is_na
 async fn an_id_that_another_directory_has_is_refused_at_once() {
     let service = MemoryService::new();
     let other = service.open();
-    documents::register(&other, &ActiveNode { node: member(4, "h4:1"), incarnation: 16 }).await.unwrap();
-    let active = ActiveNode { node: member(4, "h4:1"), incarnation: 17 };
+    documents::register(&other, &ActiveNode::new(member(4, "h4:1"), 16)).await.unwrap();
+    let active = ActiveNode::new(member(4, "h4:1"), 17);
     let refused = until_named(&Ports::os().unwrap(), Arc::new(service.open()), &active, &mut |_| ()).await;
     assert!(matches!(refused, Err(StartError::Register(_))), "another directory has the id");
 }

@@ -1,0 +1,79 @@
+//! Where a node's documents are: in the service that its command line names, or in the one to which they have moved
+//! since.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ::coordination::CoordinationService;
+use ::coordination::address::{Address, Place};
+use ::coordination::documents::{self, Move, ReadError};
+use model::Cluster;
+use runtime::Disk;
+use runtime::disk::os::OsDisk;
+
+use crate::failure::CliError;
+
+/// Moves that are followed at most: more than anybody makes while a node is stopped.
+const MOVES_MAX: usize = 16;
+
+/// The documents, where they are.
+pub(crate) struct Found {
+    /// The service.
+    pub(crate) place: Place,
+    /// A session with it.
+    pub(crate) session: Arc<dyn CoordinationService>,
+    /// What it says of the cluster.
+    pub(crate) cluster: Result<Option<Cluster>, ReadError>,
+}
+
+/// Opens the service in which the documents are, and says so where that is another one than the command line names.
+/// `None` when it is a directory that does not exist, and opening would make it.
+pub(crate) async fn find_documents(named: Place, data_dir: &Path) -> Result<Option<Found>, CliError> {
+    // Nothing is made where nothing is.
+    let disk = data_dir.is_dir().then(|| OsDisk::open(data_dir).ok()).flatten();
+    let disk: Option<Arc<dyn Disk>> = disk.map(|disk| Arc::new(disk) as Arc<dyn Disk>);
+    let recalled = disk.as_ref().and_then(|disk| node::moved::recall(&**disk, &named.portable()));
+    let mut place = match &recalled {
+        Some(to) => named.at(to).map_err(|error| CliError::Other(error.to_string()))?,
+        None => named.clone(),
+    };
+    let mut came: Option<Move> = None;
+    for _ in 0..MOVES_MAX {
+        if let Address::Directory(directory) = &place.address
+            && !directory.is_dir()
+        {
+            return Ok(None);
+        }
+        let session = super::open(&place, false).await?;
+        let arrived = match &came {
+            Some(this) => documents::arrive(&*session, this).await,
+            None => Ok(()),
+        };
+        let cluster = match arrived {
+            Ok(()) => documents::read_cluster(&*session).await,
+            Err(error) => Err(error),
+        };
+        let Err(ReadError::Moved(this)) = cluster else {
+            if place.address != named.address {
+                say!(
+                    "the documents have moved from {} to {}; give that address with --coordination from now on",
+                    named.address,
+                    place.address
+                );
+            }
+            return Ok(Some(Found { place, session, cluster }));
+        };
+        let _ = session.close().await;
+        if let Some(disk) = &disk
+            && let Err(error) = node::moved::remember(disk.clone(), &this).await
+        {
+            tracing::warn!(%error, "new place of the documents not remembered");
+        }
+        place = named.at(&this.to).map_err(|error| CliError::Other(error.to_string()))?;
+        came = Some(*this);
+    }
+    Err(CliError::Other(format!(
+        "the documents of {} have moved more than {MOVES_MAX} times; name the service that holds them with --coordination",
+        named.address
+    )))
+}
