@@ -15,6 +15,8 @@
 //!
 //! Why these rules suffice, and each of them is needed: `docs/design/rebalance.md`. `explore` plays them all.
 
+use std::fmt;
+
 use model::routing::{replicas_before, replicas_to_come};
 use model::{
     Cluster, Coming, Generation, NodeId, Partition, PartitionId, Ring, Step, Store, StoreName, Unknown,
@@ -60,6 +62,34 @@ pub enum Waiting {
     },
 }
 
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Waiting::Copy { node } => write!(f, "{node} is still copying the partition"),
+            Waiting::Compare { store, node, with: Some(with), others, missing } => write!(
+                f,
+                "{node} must compare store {} with {with}, or with {missing} of {}",
+                store.as_str(),
+                names(others)
+            ),
+            Waiting::Compare { store, node, with: None, others, missing } => {
+                write!(f, "{node} must compare store {} with {missing} of {}", store.as_str(), names(others))
+            }
+            Waiting::Adopt { store, nodes, missing, generation } => write!(
+                f,
+                "{missing} of {} must adopt generation {} before older gets of store {} end",
+                names(nodes),
+                generation.0,
+                store.as_str()
+            ),
+        }
+    }
+}
+
+fn names(nodes: &[NodeId]) -> String {
+    nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(", ")
+}
+
 /// What may follow a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
@@ -94,6 +124,24 @@ pub enum BeginError {
         replicas: (usize, usize),
     },
 }
+
+impl fmt::Display for BeginError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BeginError::Unknown { partition } => write!(f, "the ring has no partition {partition}"),
+            BeginError::Moves { partition, step } => {
+                write!(f, "partition {partition} is moving already (step {step})")
+            }
+            BeginError::Fewer { partition, store, replicas: (before, after) } => write!(
+                f,
+                "partition {partition} would have {after} replicas of store {}, and has {before}",
+                store.as_str()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for BeginError {}
 
 /// The document that may follow `cluster`, by what is known of its nodes.
 pub fn next(cluster: &Cluster, facts: &Facts) -> Outcome {
@@ -147,6 +195,33 @@ pub fn begin(cluster: &Cluster, moves: &[(PartitionId, Vec<NodeId>)]) -> Result<
         }
     }
     Ok(republished(cluster, generation, partitions))
+}
+
+/// As [`begin`], with as many of the moves, from the first, as a document of at most `bytes_max` bytes has room for; and
+/// how many these are.
+///
+/// # Errors
+/// As [`begin`].
+pub fn begin_fitting(
+    cluster: &Cluster,
+    moves: &[(PartitionId, Vec<NodeId>)],
+    bytes_max: usize,
+) -> Result<(Cluster, usize), BeginError> {
+    let all = begin(cluster, moves)?;
+    if all.document_bytes() <= bytes_max {
+        return Ok((all, moves.len()));
+    }
+    let (mut fitting, mut count, mut too_many) = (cluster.clone(), 0, moves.len());
+    while count + 1 < too_many {
+        let middle = count + (too_many - count) / 2;
+        let some = begin(cluster, &moves[..middle])?;
+        if some.document_bytes() <= bytes_max {
+            (fitting, count) = (some, middle);
+        } else {
+            too_many = middle;
+        }
+    }
+    Ok((fitting, count))
 }
 
 /// The document by which these partitions go back to where they came from; those that do not move are passed over.

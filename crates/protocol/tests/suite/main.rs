@@ -11,4 +11,5 @@ mod merkle;
 mod multi;
 mod planner;
 mod script;
+mod steps;
 mod write_transcripts;

@@ -1,0 +1,184 @@
+//! Steps of partitions that move, as stories. Every order of events is explored beside the code.
+
+use std::collections::BTreeMap;
+
+use model::{
+    Cluster, Consistency, Generation, Node, NodeId, PartitionId, Ring, Step, Store, StoreName, Zone,
+};
+use protocol::rebalance::steps::{self, BeginError, Outcome, Waiting};
+use protocol::rebalance::{Entered, Facts};
+
+const MOVED: PartitionId = PartitionId(0);
+
+fn ids<const COUNT: usize>(ids: [u32; COUNT]) -> Vec<NodeId> {
+    ids.map(NodeId).to_vec()
+}
+
+/// Four nodes, two partitions on the first three, and a store.
+fn cluster(replicas: u8, reads_required: u8, writes_required: u8) -> Cluster {
+    let nodes = (1..=4).map(|id| Node::new(NodeId(id), Zone("z".to_owned()), "h:1", None)).collect();
+    let zoned: Vec<_> = (1..=3).map(|id| (NodeId(id), Zone("z".to_owned()))).collect();
+    let consistency = Consistency { replicas, reads_required, writes_required };
+    let store = Store::new(StoreName::new("s").unwrap(), consistency).unwrap();
+    Cluster::new("stepped", nodes, Ring::equal_slices(2, &zoned), vec![store])
+}
+
+fn step(cluster: &Cluster) -> Option<Step> {
+    cluster.ring.get(MOVED).unwrap().step()
+}
+
+/// What these nodes have adopted.
+fn adopted(nodes: &[u32], generation: Generation) -> Facts {
+    let mut facts = Facts::default();
+    for &node in nodes {
+        let known = facts.nodes.entry(NodeId(node)).or_default();
+        known.incarnation = Some(1);
+        known.adopted = Some((1, generation));
+    }
+    facts
+}
+
+/// That the node is whole, and has merged with these.
+fn merged(facts: &mut Facts, node: u32, generation: Generation, sources: &[u32]) {
+    let sources = sources.iter().copied().map(NodeId).collect();
+    let merged = BTreeMap::from([(StoreName::new("s").unwrap(), sources)]);
+    let entered = Entered { incarnation: 1, generation, whole: true, merged };
+    let known = facts.nodes.entry(NodeId(node)).or_default();
+    known.incarnation = Some(1);
+    known.entered.insert(MOVED, entered);
+}
+
+fn waits(outcome: &Outcome) -> Vec<String> {
+    assert_eq!(outcome.next, None);
+    outcome.waiting.iter().flat_map(|(_, waiting)| waiting.iter().map(Waiting::to_string)).collect()
+}
+
+#[test]
+fn a_move_takes_its_steps_and_says_whom_each_waits_for() {
+    let settled = cluster(3, 2, 2);
+    let copying = steps::begin(&settled, &[(MOVED, ids([1, 2, 4]))]).unwrap();
+    assert_eq!((copying.generation, step(&copying)), (Generation(2), Some(Step::Copying)));
+    assert_eq!(copying.ring.get(MOVED).unwrap().since, Generation(0), "nobody is refused");
+    let mut facts = adopted(&[1, 2, 3, 4], Generation(2));
+    assert_eq!(waits(&steps::next(&copying, &facts)), ["n4 is still copying the partition"]);
+    merged(&mut facts, 4, Generation(2), &[]);
+    let joint = steps::next(&copying, &facts).next.unwrap();
+    assert_eq!((step(&joint), joint.ring.get(MOVED).unwrap().since), (Some(Step::Joint), Generation(3)));
+    merged(&mut facts, 4, Generation(2), &[1, 2, 3]);
+    let expected = "n4 must compare store s with n3, or with 2 of n1, n2, n3";
+    assert_eq!(waits(&steps::next(&joint, &facts)), [expected], "what was merged before does not count");
+    merged(&mut facts, 4, Generation(3), &[1]);
+    let expected = "n4 must compare store s with n3, or with 1 of n2, n3";
+    assert_eq!(waits(&steps::next(&joint, &facts)), [expected]);
+    for sources in [&[3][..], &[1, 2]] {
+        merged(&mut facts, 4, Generation(3), sources);
+        assert_eq!(step(&steps::next(&joint, &facts).next.unwrap()), Some(Step::ReadingNew));
+    }
+    let reading = steps::next(&joint, &facts).next.unwrap();
+    let expected = "2 of n1, n2, n3 must adopt generation 4 before older gets of store s end";
+    assert_eq!(waits(&steps::next(&reading, &facts)), [expected]);
+    let settled = steps::next(&reading, &adopted(&[1, 3], Generation(4))).next.unwrap();
+    assert_eq!(settled.ring.get(MOVED).unwrap().nodes, ids([1, 2, 4]));
+    assert!(settled.ring.is_settled() && settled.check().is_ok());
+    let outcome = steps::next(&settled, &Facts::default());
+    assert_eq!((outcome.next, outcome.waiting.len()), (None, 0));
+}
+
+#[test]
+fn what_a_node_said_before_it_lost_its_disk_is_void() {
+    let copying = steps::begin(&cluster(3, 2, 2), &[(MOVED, ids([1, 2, 4]))]).unwrap();
+    let mut facts = adopted(&[1, 2, 3, 4], Generation(2));
+    merged(&mut facts, 4, Generation(2), &[3]);
+    assert!(steps::next(&copying, &facts).next.is_some());
+    facts.nodes.get_mut(&NodeId(4)).unwrap().incarnation = Some(2);
+    assert_eq!(waits(&steps::next(&copying, &facts)), ["n4 is still copying the partition"]);
+}
+
+#[test]
+fn a_dead_node_is_replaced_with_what_the_others_hold() {
+    let copying = steps::begin(&cluster(3, 2, 2), &[(MOVED, ids([1, 2, 4]))]).unwrap();
+    let mut facts = adopted(&[1, 2, 4], Generation(3));
+    facts.nodes.entry(NodeId(3)).or_default().gone = true;
+    merged(&mut facts, 4, Generation(2), &[]);
+    let joint = steps::next(&copying, &facts).next.unwrap();
+    merged(&mut facts, 4, Generation(3), &[1]);
+    let expected = "n4 must compare store s with 1 of n2";
+    assert_eq!(waits(&steps::next(&joint, &facts)), [expected]);
+    merged(&mut facts, 4, Generation(3), &[1, 2]);
+    let reading = steps::next(&joint, &facts).next.unwrap();
+    let mut facts = adopted(&[1], Generation(4));
+    facts.nodes.entry(NodeId(3)).or_default().gone = true;
+    assert!(steps::next(&reading, &facts).next.unwrap().ring.is_settled(), "the dead one answers nobody");
+}
+
+#[test]
+fn a_plan_says_beforehand_which_steps_wait_for_a_node_that_is_away() {
+    let blocked = |cluster: &Cluster, away: u32| {
+        let partition = cluster.ring.get(MOVED).unwrap();
+        let blocked = steps::blocked_by(cluster, partition, &ids([1, 2, 4]), &[NodeId(away)]);
+        blocked.into_iter().map(|(step, waiting)| format!("{step}: {waiting}")).collect::<Vec<_>>()
+    };
+    for away in 1..=3 {
+        assert_eq!(blocked(&cluster(3, 2, 2), away), [""; 0], "one of three may be away");
+    }
+    let expected = "reading-new: 1 of n1 must adopt generation 2 before older gets of store s end";
+    assert_eq!(blocked(&cluster(3, 1, 3), 1), [expected]);
+    let expected = "joint: n4 must compare store s with n3, or with 1 of n3";
+    assert_eq!(blocked(&cluster(3, 3, 1), 3), [expected]);
+    assert_eq!(blocked(&cluster(3, 3, 1), 1), [""; 0], "what n3 acknowledged comes from n3");
+    let copies = "copying: n4 is still copying the partition";
+    assert_eq!(blocked(&cluster(3, 2, 2), 4)[0], copies);
+}
+
+#[test]
+fn a_move_is_broken_off_at_each_step() {
+    let settled = cluster(3, 2, 2);
+    let copying = steps::begin(&settled, &[(MOVED, ids([1, 2, 4]))]).unwrap();
+    let mut facts = adopted(&[1, 2, 3, 4], Generation(9));
+    merged(&mut facts, 4, Generation(9), &[3]);
+    let joint = steps::next(&copying, &facts).next.unwrap();
+    for moving in [&copying, &joint] {
+        let back = steps::back(moving, &[MOVED]).unwrap();
+        assert!(back.ring.is_settled());
+        assert_eq!(back.ring.get(MOVED).unwrap().nodes, settled.ring.get(MOVED).unwrap().nodes);
+    }
+    let reading = steps::next(&joint, &facts).next.unwrap();
+    let back = steps::back(&reading, &[MOVED]).unwrap();
+    let partition = back.ring.get(MOVED).unwrap();
+    assert_eq!(partition.reading(), settled.ring.get(MOVED).unwrap().nodes, "gets ask the old ones again");
+    assert_eq!(partition.also_written().unwrap(), ids([1, 2, 4]), "writes still need both");
+    let few = adopted(&[1], back.generation);
+    assert_eq!(waits(&steps::next(&back, &few)).len(), 1, "and the new ones are left as the old would be");
+    let done = steps::next(&back, &facts).next.unwrap();
+    assert_eq!(done.ring.get(MOVED).unwrap().nodes, settled.ring.get(MOVED).unwrap().nodes);
+    assert_eq!(steps::back(&done, &[MOVED]), None, "there is nothing to break off");
+}
+
+#[test]
+fn a_move_that_cannot_begin_changes_nothing() {
+    let settled = cluster(3, 2, 2);
+    let unknown = PartitionId(9);
+    let refused = steps::begin(&settled, &[(MOVED, ids([1, 2, 4])), (unknown, ids([1, 2, 4]))]);
+    assert_eq!(refused, Err(BeginError::Unknown { partition: unknown }));
+    let moving = steps::begin(&settled, &[(MOVED, ids([1, 2, 4]))]).unwrap();
+    let refused = steps::begin(&moving, &[(MOVED, ids([4, 2, 3]))]).unwrap_err();
+    assert_eq!(refused.to_string(), "partition p0 is moving already (step copying)");
+    let refused = steps::begin(&settled, &[(MOVED, ids([1, 2]))]).unwrap_err();
+    assert_eq!(refused.to_string(), "partition p0 would have 2 replicas of store s, and has 3");
+    let reordered = steps::begin(&settled, &[(MOVED, ids([3, 1, 2, 4]))]).unwrap();
+    assert!(reordered.ring.is_settled(), "another order, or another fallback, moves no data");
+    assert_eq!(reordered.ring.get(MOVED).unwrap().nodes, ids([3, 1, 2, 4]));
+}
+
+#[test]
+fn as_many_moves_begin_as_the_document_has_room_for() {
+    let settled = cluster(3, 2, 2);
+    let moves = [(MOVED, ids([1, 2, 4])), (PartitionId(1), ids([4, 2, 3]))];
+    let all = steps::begin(&settled, &moves).unwrap();
+    let bytes = all.document_bytes();
+    assert_eq!(steps::begin_fitting(&settled, &moves, bytes), Ok((all, 2)));
+    let (one, count) = steps::begin_fitting(&settled, &moves, bytes - 1).unwrap();
+    assert_eq!((count, one), (1, steps::begin(&settled, &moves[..1]).unwrap()));
+    let (none, count) = steps::begin_fitting(&settled, &moves, settled.document_bytes()).unwrap();
+    assert_eq!((count, none), (0, settled));
+}
