@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::artifact::ArtifactCommand;
 use crate::cluster_command::ClusterCommand;
 use crate::command_line::{self, CommandLine, Useless};
 use crate::completions::CompletionsArguments;
@@ -25,8 +26,8 @@ use crate::serve::ServeArguments;
 use crate::shared::{Shared, block_on};
 use crate::store_command::StoreCommand;
 use crate::{
-    cluster_command, completions, coordination, dev, doctor, events, export, key_list, keys, load, manual,
-    node_command, repair, serve, status, store_command,
+    artifact, cluster_command, completions, coordination, dev, doctor, events, export, key_list, keys, load,
+    manual, node_command, repair, serve, status, store_command,
 };
 
 /// A key-value store that looks after itself.
@@ -96,6 +97,12 @@ impl CommandLine for Arguments {
                 ("store", "it does not contact a cluster"),
                 ("deadline", "it does not contact a cluster"),
             ],
+            "artifact build" => &[("deadline", "it sends no requests")],
+            "artifact check" | "artifact show" | "artifact diff" => &[
+                ("connect", "it reads files, and asks no node"),
+                ("store", "an artifact says for which store it was built"),
+                ("deadline", "it sends no requests"),
+            ],
             "metrics" | "events" | "node list" => &[STORE_ALL],
             "status" | "doctor" => &[STORE_ALL],
             "store list" => &[STORE_ALL],
@@ -160,6 +167,9 @@ pub enum Command {
     Load(LoadArguments),
     /// Export all records of a store to a file.
     Export(ExportArguments),
+    /// Build an artifact, the table of a read-only store, or check, show or compare artifacts.
+    #[command(subcommand)]
+    Artifact(Box<ArtifactCommand>),
     /// Print a completion script for a shell.
     Completions(CompletionsArguments),
     /// Write the manual pages of all commands.
@@ -219,6 +229,7 @@ pub(crate) fn carry_out(arguments: Arguments) -> Result<ExitCode, CliError> {
         }
         Command::Manual(arguments) => manual::write(command_line::command::<Arguments>(), arguments),
         Command::Export(arguments) => block_on(export::run(shared, arguments)),
+        Command::Artifact(command) => block_on(artifact::run(shared, *command)),
     }
 }
 

@@ -11,6 +11,7 @@
 #[macro_use]
 mod output;
 
+mod artifact;
 mod cluster_command;
 mod command_line;
 mod commands;

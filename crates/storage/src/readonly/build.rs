@@ -229,7 +229,7 @@ impl ChunkMaker {
                 Cut::Begin(_) => break,
             }
         }
-        unreachable!("a chunk that began ends")
+        Err(WriteError::BrokenOff)
     }
 
     /// Gives a chunk that is durable its name; what has the name already is the same.

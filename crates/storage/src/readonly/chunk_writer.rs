@@ -44,6 +44,9 @@ pub enum WriteError {
     /// Nobody meets this by chance.
     #[error("more than 20 keys of one chunk share a 64-bit hash, which the layout \"slots\" does not hold")]
     TooManyAlike,
+    /// Its records stopped coming before its end.
+    #[error("the build was broken off")]
+    BrokenOff,
     /// The slice has more than a chunk holds.
     #[error("a chunk would be longer than {DATA_BYTES_MAX} bytes")]
     TooLong,

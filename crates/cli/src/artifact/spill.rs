@@ -1,0 +1,148 @@
+//! The first half of a build: records are read, and sorted in pieces that threads write to disk.
+//!
+//! ```text
+//! inputs → reader (this thread) → pieces → sorters → runs on disk
+//!                                   └ the last ones stay in memory if nothing was written
+//! ```
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use bytes::Bytes;
+use model::limits::VALUE_BYTES_MAX;
+use parking_lot::Mutex;
+use runtime::{Disk, DiskError};
+use storage::readonly::{BuildRecord, Merged, Place, Records, Run, TokenHash};
+
+use super::arguments::BuildArguments;
+use crate::failure::CliError;
+use crate::input::{self, Expires, Position, ReadSettings, Source};
+use crate::output::count;
+use crate::progress::Progress;
+
+/// What was read.
+#[derive(Default)]
+pub(super) struct Read {
+    pub(super) records: u64,
+    /// Bytes of keys and values.
+    pub(super) bytes: u64,
+    pub(super) runs: usize,
+}
+
+/// Reads all inputs, and hands back their records in order.
+pub(super) fn sorted(
+    disk: &Arc<dyn Disk>,
+    arguments: &BuildArguments,
+    jobs: usize,
+) -> Result<(Merged, Read), CliError> {
+    // One piece for each thread, and the one that is filled.
+    let piece_bytes = arguments.memory / (jobs + 1);
+    let (pieces, waiting) = sync_channel::<(usize, Records)>(0);
+    let waiting = Arc::new(Mutex::new(waiting));
+    let outcome = std::thread::scope(|scope| {
+        let sorters: Vec<_> = (0..jobs)
+            .map(|_| {
+                let (waiting, disk) = (Arc::clone(&waiting), Arc::clone(disk));
+                scope.spawn(move || sort(&waiting, &*disk))
+            })
+            .collect();
+        // Whoever is told that no sorter is left hears from the sorters why.
+        drop(waiting);
+        let mut filled = Filled { piece: Records::default(), read: Read::default(), piece_bytes, pieces };
+        let read = read_all(arguments, &mut filled);
+        let Filled { piece, read: facts, pieces, .. } = filled;
+        drop(pieces);
+        let mut runs = Vec::new();
+        for sorter in sorters {
+            runs.extend(sorter.join().map_err(|_| "a sorting thread panicked".to_owned())??);
+        }
+        read?;
+        Ok::<_, CliError>((runs, piece, facts))
+    });
+    let (mut runs, mut last, mut read) = outcome?;
+    runs.sort_by_key(|(number, _)| *number);
+    read.runs = runs.len();
+    let runs: Vec<Run> = runs.into_iter().map(|(_, run)| run).collect();
+    let runs_max = Merged::runs_max(arguments.memory);
+    if runs.len() > runs_max {
+        return Err(CliError::Other(format!(
+            "the records fill {}, and {runs_max} can be merged in this memory; give more with --memory",
+            count(runs.len() as u64, "run")
+        )));
+    }
+    last.sort();
+    let merged = Merged::new(runs, vec![last], arguments.memory / 2).map_err(refused)?;
+    Ok((merged, read))
+}
+
+fn refused(error: DiskError) -> CliError {
+    match error {
+        DiskError::Full => CliError::Other(
+            "the disk of --to is full. The build needs room for the records while it sorts them, and for the \
+             artifact; free space, or name another directory"
+                .to_owned(),
+        ),
+        error => CliError::Other(error.to_string()),
+    }
+}
+
+/// Sorts pieces and writes them, until none comes.
+fn sort(waiting: &Mutex<Receiver<(usize, Records)>>, disk: &dyn Disk) -> Result<Vec<(usize, Run)>, CliError> {
+    let mut runs = Vec::new();
+    loop {
+        let next = waiting.lock().recv();
+        let Ok((number, mut records)) = next else { return Ok(runs) };
+        records.sort();
+        let run = records.write_run(disk, &format!("building/run-{number:05}")).map_err(refused)?;
+        runs.push((number, run));
+    }
+}
+
+struct Filled {
+    piece: Records,
+    read: Read,
+    piece_bytes: usize,
+    pieces: std::sync::mpsc::SyncSender<(usize, Records)>,
+}
+
+impl Filled {
+    fn take(&mut self, key: &Bytes, value: &Bytes, place: Place) -> Result<(), CliError> {
+        if self.piece.is_empty() {
+            self.piece = Records::with_capacity(self.piece_bytes);
+        }
+        let record = BuildRecord { token: TokenHash::Xxh3.token(key), key, value, place };
+        self.read.records += 1;
+        self.read.bytes += record.payload_bytes() as u64;
+        self.piece.push(record);
+        if self.piece.memory_bytes() >= self.piece_bytes {
+            let piece = std::mem::take(&mut self.piece);
+            let number = self.read.runs;
+            self.read.runs += 1;
+            // Only when every sorter has failed; they say why.
+            self.pieces.send((number, piece)).map_err(|_| "the sort failed".to_owned())?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads all inputs, one after the other.
+fn read_all(arguments: &BuildArguments, filled: &mut Filled) -> Result<(), CliError> {
+    let sources: Vec<Source> = arguments.inputs.iter().map(|input| Source::new(input)).collect();
+    let total = sources.iter().map(Source::size).sum::<Option<u64>>();
+    let mut progress = Progress::new(total, 0);
+    let mut before = 0;
+    for (number, (source, name)) in sources.iter().zip(&arguments.inputs).enumerate() {
+        let settings = ReadSettings::new(name, &arguments.read, Expires::Never)?;
+        let mut reader = input::open(source, &settings, Position::default(), VALUE_BYTES_MAX)?;
+        while let Some(found) = reader.next().map_err(|error| format!("{name}: {error}"))? {
+            let record = found.map_err(|bad| format!("{name} line {}: {}", bad.line, bad.reason))?;
+            filled.take(&record.key, &record.value, Place::new(number as u16, reader.line()))?;
+            if filled.read.records.is_multiple_of(4096) {
+                progress.show(before + reader.position().byte, filled.read.records);
+            }
+        }
+        before += reader.position().byte;
+    }
+    progress.end();
+    Ok(())
+}

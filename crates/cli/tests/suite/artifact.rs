@@ -1,0 +1,182 @@
+//! `tontine artifact`: built from files, proved, compared, and refused where something is wrong.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use crate::cluster::{Answer, tontine};
+
+/// A folder with files of records, and the commands on artifacts in it.
+struct Workshop(tempfile::TempDir);
+
+impl Workshop {
+    fn new() -> Workshop {
+        Workshop(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        std::fs::write(self.path(name), text).unwrap();
+        self.path(name)
+    }
+
+    fn build(&self, inputs: &[&str], output: &str, more: &[&str]) -> Answer {
+        let output = self.path(output);
+        let words = ["artifact", "build", "--key", "1", "--value", "2", "-s", "words", "--to", &output];
+        tontine(&[&words[..], inputs, more].concat())
+    }
+
+    fn built(&self, inputs: &[&str], output: &str, more: &[&str]) -> Json {
+        let answer = self.build(inputs, output, &[more, &["--json"]].concat());
+        assert_eq!(answer.code, 0, "{}", answer.stderr);
+        serde_json::from_str(&answer.text()).unwrap()
+    }
+
+    fn chunks(&self, output: &str) -> Vec<String> {
+        let mut names: Vec<String> = std::fs::read_dir(Path::new(&self.path(output)).join("chunks"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+/// Words and their counts, in some order.
+fn counts(order: impl Iterator<Item = u64>) -> String {
+    order.fold(String::new(), |mut text, number| {
+        let noise = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        writeln!(text, "word{number:07}\t{noise:016x}{:0>180}", noise % 1000).unwrap();
+        text
+    })
+}
+
+const RECORDS: u64 = 30_000;
+
+#[test]
+fn the_same_records_make_the_same_chunks_in_any_order_with_any_memory_and_jobs() {
+    let workshop = Workshop::new();
+    let up = workshop.write("up.tsv", &counts(0..RECORDS));
+    let first = workshop.write("first.tsv", &counts((0..RECORDS / 2).rev()));
+    let second = workshop.write("second.tsv", &counts((RECORDS / 2..RECORDS).rev()));
+    for compression in ["none", "lz4", "zstd"] {
+        let more = ["--number", "7", "--compression", compression];
+        let (one, two) = (format!("one-{compression}"), format!("two-{compression}"));
+        let built = workshop.built(&[&up], &one, &[&more[..], &["--jobs", "1"]].concat());
+        let again = workshop.built(
+            &[&second, &first],
+            &two,
+            &[&more[..], &["--jobs", "3", "--memory", "64MiB"]].concat(),
+        );
+        assert_eq!((&built["manifest"], &built["records"]), (&again["manifest"], &Json::from(RECORDS)));
+        assert_eq!(workshop.chunks(&one), workshop.chunks(&two));
+        assert!(!Path::new(&workshop.path(&one)).join("building").exists());
+        let checked = tontine(&["artifact", "check", &workshop.path(&two), "--json"]);
+        assert_eq!(checked.code, 0, "{}", checked.stderr);
+        let checked: Json = serde_json::from_str(&checked.text()).unwrap();
+        assert_eq!((&checked["sound"], &checked["number"]), (&Json::from(true), &Json::from(7)));
+        let same =
+            tontine(&["artifact", "diff", &workshop.path(&one), &format!("file://{}", workshop.path(&two))]);
+        assert_eq!(
+            (same.code, same.text()),
+            (0, format!("0 records added, 0 removed, 0 changed, {RECORDS} equal\n"))
+        );
+    }
+    let shown = tontine(&["artifact", "show", &workshop.path("one-zstd"), "--json"]);
+    let shown: Json = serde_json::from_str(&shown.text()).unwrap();
+    assert_eq!((&shown["store"], &shown["compression"]), (&Json::from("words"), &Json::from("zstd")));
+    assert_eq!(shown["chunks"].as_array().unwrap().len(), workshop.chunks("one-zstd").len());
+}
+
+#[test]
+fn a_comparison_names_what_differs() {
+    let workshop = Workshop::new();
+    let old = workshop.write("old.tsv", "one\t1\ntwo\t2\nthree\t3\n");
+    let new = workshop.write("new.tsv", "one\t1\ntwo\t22\nfour\t4\n");
+    workshop.built(&[&old], "old", &[]);
+    workshop.built(&[&new], "new", &[]);
+    let answer = tontine(&["artifact", "diff", &workshop.path("old"), &workshop.path("new"), "--json"]);
+    let found: Json = serde_json::from_str(&answer.text()).unwrap();
+    let numbers = ["added", "removed", "changed", "equal"].map(|word| found[word].as_u64().unwrap());
+    assert_eq!((answer.code, numbers), (1, [1, 1, 1, 1]));
+    assert_eq!(found["first"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn what_cannot_be_built_is_refused_and_leaves_no_artifact() {
+    let workshop = Workshop::new();
+    let input = workshop.write("words.tsv", "one\t1\ntwo\t2\none\t3\n");
+    let empty = workshop.write("empty.tsv", "");
+    let bad = workshop.write("bad.tsv", "one\t1\ntwo\n");
+    let no_key = workshop.write("no-key.tsv", "\t1\n");
+    let long = workshop.write("long.tsv", &format!("{}\t1\n", "k".repeat(4097)));
+    let refused = |inputs: &[&str], more: &[&str], expected: &[&str]| {
+        let answer = workshop.build(inputs, "out", more);
+        assert_eq!(answer.code, 2, "{}", answer.stderr);
+        for part in expected {
+            assert!(answer.stderr.contains(part), "no {part:?} in {}", answer.stderr);
+        }
+        assert!(!Path::new(&workshop.path("out")).join("manifest").exists());
+    };
+    refused(
+        &[&input],
+        &[],
+        &["the key \"one\"", "words.tsv line 1", "words.tsv line 3", "--duplicates last"],
+    );
+    refused(&[&empty], &[], &["no records"]);
+    refused(&[&bad], &[], &["bad.tsv line 2"]);
+    refused(&[&no_key], &[], &["key is empty"]);
+    refused(&[&long], &[], &["over the limit"]);
+    refused(&["nowhere.tsv"], &[], &["nowhere.tsv"]);
+    refused(&[&input], &["--memory", "1MiB"], &["64MiB to 64GiB"]);
+    let answer =
+        tontine(&["artifact", "build", &input, "--key", "1", "--value", "2", "--to", "s3://bucket/words"]);
+    assert!(answer.code == 2 && answer.stderr.contains("s3:// is not known"), "{}", answer.stderr);
+    // An empty value is a value; the last record of a key counts if that is wanted.
+    let nothing = workshop.write("nothing.tsv", "empty\t\n");
+    let built = workshop.built(&[&input, &nothing], "out", &["--duplicates", "last"]);
+    assert_eq!(built["records"], 3);
+    let again = workshop.build(&[&input], "out", &["--duplicates", "last"]);
+    assert!(again.code == 2 && again.stderr.contains("holds an artifact already"), "{}", again.stderr);
+}
+
+#[test]
+fn a_damaged_artifact_is_told_from_a_sound_one_and_from_none() {
+    let workshop = Workshop::new();
+    let input = workshop.write("words.tsv", &counts(0..3000));
+    workshop.built(&[&input], "out", &[]);
+    let out = workshop.path("out");
+    let chunk = Path::new(&out).join("chunks").join(&workshop.chunks("out")[0]);
+    let whole = std::fs::read(&chunk).unwrap();
+    for change in ["flipped", "cut", "longer", "missing"] {
+        let mut bytes = whole.clone();
+        match change {
+            "flipped" => bytes[5000] ^= 4,
+            "cut" => bytes.truncate(whole.len() - 1),
+            "longer" => bytes.push(0),
+            _ => {}
+        }
+        match change {
+            "missing" => std::fs::remove_file(&chunk).unwrap(),
+            _ => std::fs::write(&chunk, bytes).unwrap(),
+        }
+        let answer = tontine(&["artifact", "check", &out, "--json"]);
+        let found: Json = serde_json::from_str(&answer.text()).unwrap();
+        assert_eq!((answer.code, found["sound"].as_bool()), (1, Some(false)), "{change}");
+        assert_eq!(found["damages"].as_array().unwrap().len(), 1);
+    }
+    std::fs::write(&chunk, &whole).unwrap();
+    assert_eq!(tontine(&["artifact", "check", &out]).code, 0);
+    let manifest = Path::new(&out).join("manifest");
+    let bytes = std::fs::read(&manifest).unwrap();
+    std::fs::write(&manifest, &bytes[..bytes.len() - 1]).unwrap();
+    let answer = tontine(&["artifact", "show", &out]);
+    assert!(answer.code == 2 && answer.stderr.contains("checksum does not match"), "{}", answer.stderr);
+    std::fs::remove_file(&manifest).unwrap();
+    let answer = tontine(&["artifact", "show", &out]);
+    assert!(answer.code == 2 && answer.stderr.contains("holds no artifact"), "{}", answer.stderr);
+}
