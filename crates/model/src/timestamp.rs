@@ -20,14 +20,23 @@ pub struct Timestamp(pub u64);
 
 /// Bits of the logical counter.
 const COUNTER_BITS: u32 = 16;
+/// Timestamps between two writes: room for what changes only the expiry of the first, and must not win against the
+/// second where that did not see it.
+const ROOM: u64 = 1 << 4;
 
 impl Timestamp {
-    /// The smallest timestamp after both `self` and everything the wall clock has seen.
+    /// The timestamp of a write after both `self` and everything the wall clock has seen.
     ///
-    /// The counter overflows into the milliseconds: at 65,536 events in one millisecond the timestamp runs ahead
+    /// The counter overflows into the milliseconds: at 4,096 writes in one millisecond the timestamp runs ahead
     /// of the wall clock, which is harmless, and it still only grows.
     pub fn next(self, wall: WallMillis) -> Timestamp {
-        Timestamp(self.0.saturating_add(1).max(wall.0 << COUNTER_BITS))
+        Timestamp((self.0 | (ROOM - 1)).saturating_add(1).max(wall.0 << COUNTER_BITS))
+    }
+
+    /// The timestamp right after `self`, whatever the clock says. Any [`Timestamp::next`] of what `self` is the next of
+    /// is later, also where clocks are slow; but for the sixteenth in a row without one between them.
+    pub fn right_after(self) -> Timestamp {
+        Timestamp(self.0.saturating_add(1))
     }
 
     /// The milliseconds part.

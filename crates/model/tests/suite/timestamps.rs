@@ -12,7 +12,17 @@ proptest! {
         let next = Timestamp(last).next(WallMillis(wall));
         prop_assert!(next > Timestamp(last));
         prop_assert!(next.wall() >= WallMillis(wall));
-        prop_assert!(next == Timestamp(last + 1) || next == Timestamp(wall << 16), "and no later than it must be");
+        let stepped = next.0 % 16 == 0 && next.0 - last <= 16;
+        prop_assert!(stepped || next == Timestamp(wall << 16), "and no later than it must be");
+    }
+
+    /// A write that saw `last`, by a clock however slow, and what changed its expiry so often.
+    #[test]
+    fn a_write_is_later_than_what_changed_the_expiry_of_what_it_saw(last in 0..1_u64 << 60, times in 1..16) {
+        let last = Timestamp(last).next(WallMillis(0));
+        let touched = (0..times).fold(last, |touched, _| touched.right_after());
+        prop_assert!(last < touched && touched < last.next(WallMillis(0)));
+        prop_assert!(touched.next(WallMillis(0)) > touched);
     }
 
     #[test]
@@ -34,7 +44,7 @@ proptest! {
 
 #[test]
 fn a_full_counter_runs_into_the_next_millisecond() {
-    let last = Timestamp((7 << 16) + 0xffff);
+    let last = Timestamp((7 << 16) + 0xfff0);
     assert_eq!(last.next(WallMillis(7)), Timestamp(8 << 16));
     assert_eq!(last.next(WallMillis(7)).wall(), WallMillis(8));
 }
@@ -42,5 +52,5 @@ fn a_full_counter_runs_into_the_next_millisecond() {
 #[test]
 fn a_clock_that_jumps_back_does_not_take_timestamps_with_it() {
     let last = Timestamp::default().next(WallMillis(1_000));
-    assert_eq!(last.next(WallMillis(10)), Timestamp((1_000 << 16) + 1));
+    assert_eq!(last.next(WallMillis(10)), Timestamp((1_000 << 16) + 16));
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use model::{Actor, Context, NodeId, Timestamp, WallMillis};
+use model::{Actor, Context, NodeId, Timestamp};
 use runtime::Clock;
 use wire::ErrorCode;
 use wire::messages::Failure;
@@ -106,7 +106,7 @@ impl Stamper {
 
     /// The first timestamp after `seen`, whatever the clock says.
     pub(crate) fn timestamp_right_after(&self, seen: Timestamp) -> Timestamp {
-        let stamped = seen.next(WallMillis(0));
+        let stamped = seen.right_after();
         assert!(outdoes(stamped, seen), "a stamp outdoes what it replaces: {stamped:?}, {seen:?}");
         stamped
     }

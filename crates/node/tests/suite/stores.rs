@@ -1,7 +1,11 @@
 //! Puts, merges and limits on one record.
 
-use model::{Context, Resolver, Value, WallMillis};
+use model::{
+    Actor, Context, Dot, NodeId, Resolver, Timestamp, Value, Vector, Version, VersionSet, WallMillis,
+};
 use node::stores::{LocalStore, WriteOrder};
+use runtime::Clock;
+use runtime::clock::os::OsClock;
 use wire::ErrorCode;
 use wire::messages::{Condition, Merged};
 use wire::versions::{Record, decode_record};
@@ -210,6 +214,31 @@ fn a_touch_loses_to_a_put_that_it_did_not_see() {
         assert_eq!(values(&store.get(place(KEY), KEY).unwrap()), ["new"]);
     }
     assert_eq!(here.stamp(place(KEY), KEY, touch).unwrap_err().code, ErrorCode::Obsolete);
+}
+
+/// Where the clock of the put's node was slow, both were stamped right after what they had seen: one timestamp, and
+/// the EXPIRE won if its node's number was greater. The simulator found it (seed 3012).
+#[test]
+fn a_touch_loses_to_a_put_that_it_did_not_see_by_a_slow_clock() {
+    for (toucher, putter) in [(1, 2), (2, 1)] {
+        let stores = [toucher, putter].map(|node| store(node, Resolver::LastWriteWins));
+        let [here, there] = &stores;
+        let ahead = WallMillis(OsClock::new().wall().0 + 20 * 60 * 1000);
+        let dot = Dot { actor: Actor { node: NodeId(3), incarnation: 1, birth: 1 }, count: 1 };
+        let timestamp = Timestamp(0).next(ahead);
+        let version = Version { dot, timestamp, expires: None, value: Value::Present("old".into()) };
+        let vector = Vector::from_entries([(dot.actor, dot.count)]);
+        let old = VersionSet::from_parts(vector, [version].into_iter().collect()).unwrap();
+        stores.iter().for_each(|store| drop(store.merge(place(KEY), KEY, &old).unwrap()));
+        let new = there.stamp(place(KEY), KEY, order("new", None)).unwrap();
+        let touch = WriteOrder { condition: Condition::Touch, ..order("old", Some(&old.context())) };
+        let touched = here.stamp(place(KEY), KEY, touch).unwrap();
+        there.merge(place(KEY), KEY, &touched.set).unwrap();
+        here.merge(place(KEY), KEY, &new.set).unwrap();
+        for store in &stores {
+            assert_eq!(values(&store.get(place(KEY), KEY).unwrap()), ["new"], "touched by n{toucher}");
+        }
+    }
 }
 
 /// Siblings near the value limit once outgrew the frame in which replicas exchange them: every later put of the key
