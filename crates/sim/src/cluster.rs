@@ -303,12 +303,13 @@ impl World {
         config.antientropy.scrub_period = SCRUB_PERIOD;
         config.antientropy.patience = Duration::from_secs(1);
         (config.expiry.margin, config.expiry.interval) = (self.setup.expiry_margin, EXPIRY_INTERVAL);
-        match self.setup.without {
-            Some(SafetyNet::AntiEntropy) => config.antientropy.period = NEVER,
-            Some(SafetyNet::Hints) => config.hint_bytes_max = 0,
-            Some(SafetyNet::ReadRepair) => config.coordinator.repairs_max = 0,
-            Some(SafetyNet::Scrub) => config.antientropy.scrub_period = NEVER,
-            None => {}
+        for net in &self.setup.without {
+            match net {
+                SafetyNet::AntiEntropy => config.antientropy.period = NEVER,
+                SafetyNet::Hints => config.hint_bytes_max = 0,
+                SafetyNet::ReadRepair => config.coordinator.repairs_max = 0,
+                SafetyNet::Scrub => config.antientropy.scrub_period = NEVER,
+            }
         }
         match self.setup.plant {
             Some(Plant::HastyReaping) => config.expiry.margin = Duration::ZERO,
@@ -319,7 +320,7 @@ impl World {
             Some(Plant::OverlookedLeaves) => config.hint_bytes_max = 0,
             _ => {}
         }
-        if self.setup.plant == Some(Plant::RewoundIdentity) {
+        if matches!(self.setup.plant, Some(Plant::RewoundIdentity | Plant::ForgottenMembers)) {
             // What would give it away.
             let _ = self.service.open().delete(&documents::member_path(machine.id), Expected::Any).await;
         }

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 
-use bytes::Bytes;
-use model::{PartitionId, Token};
+use bytes::{Bytes, BytesMut};
+use model::{PartitionId, Token, Version, VersionSet};
 use node::engines::Engines;
 use parking_lot::Mutex;
 use runtime::BoxFuture;
@@ -15,6 +15,8 @@ use storage::{
     Change, Commit, Durable, MemoryEngine, Met, Remains, RepairableEngine, ScanCursor, ScanLimit, ScanPage,
     StorageEngine, StorageError,
 };
+
+use wire::versions::Record;
 
 use crate::dice::Dice;
 use crate::plant::Plant;
@@ -156,6 +158,9 @@ impl StorageEngine for PlantedEngine {
                     Change::Put(record.cloned().expect("there is one"))
                 }
                 Change::Remove if self.hoards => Change::Keep,
+                Change::Put(new) if self.plant == Plant::PersistIgnored && !self.hints => {
+                    Change::Put(record.and_then(|old| still_ends(old, &new)).unwrap_or(new))
+                }
                 Change::Put(new) => {
                     deleted = self.collects.is_some_and(|from| is_deleted(&new.slice(from..)));
                     if matches!(self.plant, Plant::UncheckedReads | Plant::CrossedKeys) {
@@ -247,6 +252,21 @@ fn damaged(record: &Bytes) -> Bytes {
         record[place] ^= 1;
     }
     record.into()
+}
+
+/// The record with the expiry of the one before it, if it is the same value that shall live for ever from now on.
+fn still_ends(old: &Bytes, new: &Bytes) -> Option<Bytes> {
+    let old = wire::versions::decode_record(old).ok()?.set;
+    let Record { own, set } = wire::versions::decode_record(new).ok()?;
+    let ([before], [after]) = (old.versions(), set.versions()) else { return None };
+    if before.value != after.value || after.expires.is_some() || before.expires.is_none() {
+        return None;
+    }
+    let version = Version { expires: before.expires, ..after.clone() };
+    let set = VersionSet::from_parts(set.vector().clone(), [version].into_iter().collect())?;
+    let mut bytes = BytesMut::new();
+    wire::versions::encode_record(own, &set, &mut bytes);
+    Some(bytes.freeze())
 }
 
 /// Whether a record says nothing but that its key was deleted.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use model::{Context, Dot, Moment, NodeId, VersionSet};
+use model::{Context, Dot, Moment, NodeId, Timestamp, VersionSet};
 use parking_lot::Mutex;
 use wire::messages::Condition;
 
@@ -23,6 +23,11 @@ pub enum Action {
     Put(Bytes),
     /// Delete the key.
     Delete,
+    /// Let its value expire, or live for ever.
+    Touch {
+        /// Whether it expires since.
+        ends: bool,
+    },
 }
 
 /// What a write's context came from.
@@ -79,6 +84,11 @@ pub struct Operation {
     pub basis: Basis,
     /// For writes: what had to hold where it was stamped.
     pub condition: Condition,
+    /// R of a get, W of a write: answers that it had to have, by the store or by the request itself.
+    pub required: u8,
+    /// Whether replicas alone may answer, or did so as far as its client knows. A write's acknowledgement may know
+    /// better: [`Operation::is_strict`].
+    pub strict: bool,
     /// For gets: whether it is the merged pages of a walk, which writes nothing back.
     pub walked: bool,
     /// For puts: from when on the value may read as absent, if ever.
@@ -97,14 +107,24 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// Whether it is a put or a delete.
+    /// The event of an acknowledged EXPIRE or PERSIST: the only one of its kind that was first stored while it was under
+    /// way. `None` where there are several, or none.
+    pub fn touched(&self, seen: &Events) -> Option<(Dot, Timestamp)> {
+        let Action::Touch { ends } = self.action else { return None };
+        seen.only_touch((self.store, &self.key), ends, self.invoked..=self.returned?)
+    }
+
+    /// Whether it changes anything: a put, a delete, a touch.
     pub fn is_write(&self) -> bool {
         self.action != Action::Get
     }
 
-    /// Whether it may have taken its key away by `at`: a deletion, or a put of what has expired by then.
-    pub fn may_take_away(&self, at: Moment) -> bool {
-        self.action == Action::Delete || self.expires.is_some_and(|expires| expires <= at)
+    /// Whether no fallback stood in for a replica.
+    pub fn is_strict(&self) -> bool {
+        match self.outcome {
+            Outcome::Written { sloppy, .. } => self.strict || !sloppy,
+            _ => self.strict,
+        }
     }
 }
 
@@ -116,7 +136,7 @@ pub struct History {
     /// When the cluster's collection epochs were written, in order. A round writes them twice before any node forgets:
     /// as it opens its epoch, and as it completes it.
     pub epochs: Vec<Moment>,
-    /// Which events the values are that any replica has stored.
+    /// What the replicas were seen to store.
     pub witnessed: Events,
 }
 
@@ -126,11 +146,11 @@ impl History {
         &self.operations[id.0]
     }
 
-    /// Whether a whole collection round may lie between the two moments: only then can what was gone at `from` be
-    /// forgotten by `to`.
-    pub fn may_be_collected(&self, from: Moment, to: Moment) -> bool {
+    /// The first moment at which a whole collection round may have ended that began at `from` or later: not before can
+    /// be forgotten what was gone at `from`.
+    pub fn collected_after(&self, from: Moment) -> Option<Moment> {
         let first = self.epochs.partition_point(|&moment| moment < from);
-        self.epochs.get(first + 1).is_some_and(|&completed| completed <= to)
+        self.epochs.get(first + 1).copied()
     }
 
     /// The operations on each key of each store, in the order in which they were asked.
@@ -181,12 +201,22 @@ impl Recorder {
 
     /// Records that a get is part of a walk.
     pub fn walks(&self, id: OperationId) {
-        self.history.lock().operations[id.0].walked = true;
+        let get = &mut self.history.lock().operations[id.0];
+        (get.walked, get.strict) = (true, true);
     }
 
-    /// Records what a get's answer shows, before its end.
-    pub fn show(&self, id: OperationId, shown: Vec<Bytes>) {
-        self.history.lock().operations[id.0].shown = shown;
+    /// Records what a get's answer shows, and whether replicas alone gave it, before its end.
+    pub fn show(&self, id: OperationId, shown: Vec<Bytes>, strict: bool) {
+        let get = &mut self.history.lock().operations[id.0];
+        (get.shown, get.strict) = (shown, get.strict || strict);
+    }
+
+    /// Records what an operation itself asks for, in place of its store: so many answers, and whether fallbacks may
+    /// give them.
+    pub fn require(&self, id: OperationId, required: Option<u8>, sloppy: Option<bool>) {
+        let operation = &mut self.history.lock().operations[id.0];
+        operation.required = required.unwrap_or(operation.required);
+        operation.strict = sloppy.map_or(operation.strict, |sloppy| !sloppy);
     }
 
     /// Records what became of it.

@@ -1,7 +1,7 @@
 //! A whole cluster in one thread: network, time, disks, faults, checkers.
 //!
 //! In reading order: [`dice`], [`executor`], [`network`] and [`disk`] are the world; [`cluster`] puts real nodes and
-//! real clients into it; [`witness`] sees what engines store; [`nemesis`] and [`storm`] do them harm; [`workload`] and
+//! real clients into it; [`witness`] sees what engines store; [`nemesis`], [`storm`] and [`scenario`] do them harm; [`workload`] and
 //! [`redis`] keep the clients busy and write the
 //! [`history`];
 //! [`check`] judges it, and [`promises`] judges on the way, with what [`witness`] saw and what [`copies`] would be left.
@@ -24,6 +24,7 @@ pub mod plant;
 pub mod promises;
 pub mod redis;
 pub mod run;
+pub mod scenario;
 pub mod storm;
 pub mod swarm;
 pub mod tampering;

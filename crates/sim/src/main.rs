@@ -122,7 +122,7 @@ fn tell(report: &Report) {
 
 fn summary(report: &Report, seconds: f64) -> String {
     let (done, failed, unknown) = report.outcomes();
-    let away = report.setup.without.map_or_else(String::new, |net| format!(", without {net:?}"));
+    let away: String = report.setup.without.iter().map(|net| format!(", without {net:?}")).collect();
     let storms =
         if report.setup.storms > 0 { format!(", {} storms", report.setup.storms) } else { String::new() };
     format!(

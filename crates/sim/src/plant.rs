@@ -79,11 +79,33 @@ pub enum Plant {
     ForgedAnswers,
     /// A network that puts an older value into a newer version of a key.
     OldValues,
+    /// A network that takes the keys out of what nodes are asked to confirm before a deletion is forgotten.
+    HeedlessConfirms,
+    /// A network that gives what arrives the newest collection epoch, whenever it was read.
+    LateTags,
+    /// A network that says of a key which a node is refilling that there is nothing.
+    EmptyForRefilling,
+    /// A network that says that hash trees are equal.
+    EqualSums,
+    /// A disk that forgets the file of the collection epoch.
+    ForgottenEpoch,
+    /// A disk that forgets the list of what is refilled.
+    ForgottenRefill,
+    /// A disk that says the output of compactions is synced and does nothing.
+    LyingCompaction,
+    /// A coordination service that forgets with which disks nodes came back.
+    ForgottenMembers,
+    /// Engines that keep a value's expiry when it is told to live for ever.
+    PersistIgnored,
+    /// A client that says a write has a condition, and sends none.
+    ConditionsIgnored,
+    /// A client that says how many replicas must answer, and leaves it to the store.
+    OwnQuorumIgnored,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 37] = [
+    pub const ALL: [Plant; 48] = [
         Plant::LyingDisk,
         Plant::ForgetfulEngine,
         Plant::StaleEngine,
@@ -121,6 +143,17 @@ impl Plant {
         Plant::HintsRedirected,
         Plant::ForgedAnswers,
         Plant::OldValues,
+        Plant::HeedlessConfirms,
+        Plant::LateTags,
+        Plant::EmptyForRefilling,
+        Plant::EqualSums,
+        Plant::ForgottenEpoch,
+        Plant::ForgottenRefill,
+        Plant::LyingCompaction,
+        Plant::ForgottenMembers,
+        Plant::PersistIgnored,
+        Plant::ConditionsIgnored,
+        Plant::OwnQuorumIgnored,
     ];
 
     /// What it breaks: the invariant whose judge must convict it, the layer at whose seam it lives, and the promise.
@@ -163,6 +196,19 @@ impl Plant {
             Plant::HintsRedirected => (1, "network", "a hint goes to the replica that missed the write"),
             Plant::ForgedAnswers => (1, "network", "a refusal is no acknowledgement"),
             Plant::OldValues => (5, "network", "a version keeps its value"),
+            Plant::HeedlessConfirms => {
+                (3, "network", "every node is made clean before a deletion is forgotten")
+            }
+            Plant::LateTags => (3, "network", "what was read before a round is not stored after it"),
+            Plant::EmptyForRefilling => (7, "network", "a node that refills answers no gets"),
+            Plant::EqualSums => (2, "network", "comparing finds every difference"),
+            Plant::ForgottenEpoch => (0, "disk", "the epoch is durable before a fence is answered"),
+            Plant::ForgottenRefill => (7, "disk", "what was lost is remembered until it is refilled"),
+            Plant::LyingCompaction => (1, "disk", "copies are synced before their sources go"),
+            Plant::ForgottenMembers => (5, "coordination", "an older copy of a disk is known as one"),
+            Plant::PersistIgnored => (5, "engine", "a value that was told to live for ever does"),
+            Plant::ConditionsIgnored => (4, "client", "a condition holds where the write is stamped"),
+            Plant::OwnQuorumIgnored => (1, "client", "a write has the copies that its request asked for"),
         }
     }
 
@@ -176,13 +222,16 @@ impl Plant {
         self.facts().1 == "engine" || self == Plant::RewoundIdentity
     }
 
-    /// Which syncs a disk says are done without doing them: of files whose path has this part, or of directories.
+    /// What a disk says is done without doing it.
     pub fn lie(self) -> Option<Lie> {
         match self {
             Plant::LyingDisk => Some(Lie::Files("")),
             Plant::LyingDirectories => Some(Lie::Directories),
             Plant::LyingHints => Some(Lie::Files("hints/")),
             Plant::LyingIdentity => Some(Lie::Files("identity")),
+            Plant::ForgottenEpoch => Some(Lie::Renames("epoch")),
+            Plant::ForgottenRefill => Some(Lie::Renames("refill")),
+            Plant::LyingCompaction => Some(Lie::Files(".tmp")),
             _ => None,
         }
     }
@@ -193,11 +242,13 @@ impl Plant {
     }
 }
 
-/// What a planted disk lies about.
+/// What a planted disk says is done, and does not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
     /// Syncs of files whose paths have this part.
     Files(&'static str),
     /// Syncs of the names in directories.
     Directories,
+    /// Renames to this path.
+    Renames(&'static str),
 }

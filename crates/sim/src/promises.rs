@@ -140,8 +140,12 @@ impl Promises {
     fn verdict(&self, history: &History, id: OperationId, held: &Remains) -> Option<String> {
         let (write, now) = (history.operation(id), self.world.executor.now());
         let struck = self.world.struck_since(write.invoked);
-        let required = usize::from(self.world.setup.writes).saturating_sub(struck.len());
+        let required = usize::from(write.required).saturating_sub(struck.len());
         let event = self.event(write);
+        if event.is_none() && matches!(write.action, Action::Touch { .. }) {
+            // One of several; the others are judged.
+            return None;
+        }
         let copies = event.map(|event| durable::copies(held, event)).unwrap_or_default();
         if copies.len() >= required {
             return None;
@@ -158,7 +162,7 @@ impl Promises {
         let (epochs, witnessed) = (self.world.epochs(), self.world.witness.events());
         let history = History { epochs, witnessed, ..history.clone() };
         let known = Attribution::new(&history, &[]);
-        Forgetting::new(&history, &known, self.world.setup.rules().reaped_after).taker(id, now).is_some()
+        Forgetting::new(&history, &known, self.world.setup.rules().reaped_after).is_taken(id, now)
     }
 
     /// The event of a write, as the client was told it, or else as the nodes that stored its value named it.
@@ -167,6 +171,7 @@ impl Promises {
         let dot = match (&write.outcome, &write.action) {
             (Outcome::Written { dot, .. }, _) => *dot,
             (_, Action::Put(value)) => witness.event(write.store, &write.key, value)?,
+            (_, Action::Touch { .. }) => witness.look(|seen| write.touched(seen))?.0,
             _ => return None,
         };
         Some(Event { dot, timestamp: witness.timestamp(write.store, &write.key, dot)? })
@@ -225,7 +230,7 @@ impl Promises {
 fn is_promise(write: &Operation) -> bool {
     match write.outcome {
         Outcome::Written { .. } => true,
-        Outcome::Acknowledged => matches!(write.action, Action::Put(_)),
+        Outcome::Acknowledged => matches!(write.action, Action::Put(_) | Action::Touch { .. }),
         _ => false,
     }
 }

@@ -54,8 +54,20 @@ enum Asked {
     Hello,
     Choose,
     Get(OperationId),
-    Set { set: Set, put: OperationId, read: Option<OperationId> },
+    Set {
+        set: Set,
+        put: OperationId,
+        read: Option<OperationId>,
+    },
     Delete(OperationId),
+    Touch(OperationId),
+    /// GETEX: what it showed, and the change of the expiry. One that may find it as it should be does not say whether it
+    /// wrote.
+    GetTouch {
+        read: OperationId,
+        touch: OperationId,
+        may_be_so: bool,
+    },
     DeleteMany(Vec<OperationId>),
     GetMany(Vec<OperationId>),
     SetMany(Vec<OperationId>),
@@ -68,6 +80,8 @@ pub struct RedisClient {
     number: u32,
     ports: Ports,
     dice: Dice,
+    /// For what changes when a value expires.
+    touches: Dice,
     written: u64,
     /// The store of the connection.
     store: &'static str,
@@ -79,7 +93,8 @@ impl RedisClient {
         let number = NUMBER_FIRST + number;
         let ports = world.ports(Host(100 + number), process, Arc::new(WallClock::default()));
         let dice = Dice::apart(world.setup.seed, 100 + u64::from(number));
-        RedisClient { world, recorder, number, ports, dice, written: 0, store: LAST_WRITE }
+        let touches = Dice::apart(world.setup.seed, 5000 + u64::from(number));
+        RedisClient { world, recorder, number, ports, dice, touches, written: 0, store: LAST_WRITE }
     }
 
     /// Works until `end`, over one connection after the other.
@@ -183,6 +198,9 @@ impl RedisClient {
         let at = key(self.dice.below(u64::from(keys)) as u32);
         let draw = self.dice.below(1000);
         let (puts, deletes) = (self.world.setup.puts, self.world.setup.deletes);
+        if self.touches.chance(self.world.setup.touches) {
+            return self.touch(bytes, at);
+        }
         let many = keys > 1 && self.dice.chance(150);
         if many {
             let keys: Vec<Bytes> = (0..keys.min(MANY_MAX as u32)).map(key).collect();
@@ -235,6 +253,34 @@ impl RedisClient {
             self.recorder.may_expire(put);
         }
         Asked::Set { set, put, read }
+    }
+
+    /// Changes when a value expires.
+    fn touch(&mut self, bytes: &mut BytesMut, at: Bytes) -> Asked {
+        let (ends, reads) = (self.touches.chance(500), self.touches.chance(300));
+        let millis = self.touches.pick(&TTLS_MS).to_string();
+        let words: &[&[u8]] = match (reads, ends) {
+            (true, true) => &[b"GETEX", &at, b"PX", millis.as_bytes()],
+            (true, false) => &[b"GETEX", &at, b"PERSIST"],
+            // What is over already is deleted.
+            (false, true) if self.touches.chance(100) => {
+                command(bytes, &[b"EXPIRE", &at, b"-1"]);
+                return Asked::Delete(self.begin(at, Action::Delete));
+            }
+            (false, true) if self.touches.chance(500) => &[b"EXPIRE", &at, b"2"],
+            (false, true) => &[b"PEXPIRE", &at, millis.as_bytes()],
+            (false, false) => &[b"PERSIST", &at],
+        };
+        command(bytes, words);
+        let read = reads.then(|| self.begin(at.clone(), Action::Get));
+        let touch = self.begin(at, Action::Touch { ends });
+        if ends {
+            self.recorder.may_expire(touch);
+        }
+        match read {
+            Some(read) => Asked::GetTouch { read, touch, may_be_so: !ends },
+            None => Asked::Touch(touch),
+        }
     }
 
     fn get_many(&self, bytes: &mut BytesMut, keys: Vec<Bytes>) -> Asked {
@@ -290,6 +336,26 @@ impl RedisClient {
                     other => refused(other),
                 },
             ),
+            Asked::Touch(touch) => self.end(
+                *touch,
+                match reply {
+                    Reply::Integer(1) => Outcome::Acknowledged,
+                    Reply::Integer(0) => Outcome::Failed("there was nothing to change".to_owned()),
+                    other => refused(other),
+                },
+            ),
+            Asked::GetTouch { read, touch, may_be_so } => {
+                let outcome = match reply {
+                    Reply::Bulk(_) if *may_be_so => {
+                        Outcome::Indeterminate("it may have been so before".to_owned())
+                    }
+                    Reply::Bulk(_) => Outcome::Acknowledged,
+                    Reply::Null => Outcome::Failed("there was nothing to change".to_owned()),
+                    other => refused(other),
+                };
+                self.end(*touch, outcome);
+                self.end(*read, shown(reply));
+            }
             Asked::DeleteMany(deletes) => {
                 let outcome = match reply {
                     Reply::Integer(count) if *count == deletes.len() as i64 => Outcome::Acknowledged,
@@ -335,7 +401,8 @@ impl RedisClient {
         let end = |id: &OperationId| self.end(*id, Outcome::Indeterminate("no reply".to_owned()));
         match asked {
             Asked::Hello | Asked::Choose => {}
-            Asked::Get(id) | Asked::Delete(id) => end(id),
+            Asked::Get(id) | Asked::Delete(id) | Asked::Touch(id) => end(id),
+            Asked::GetTouch { read, touch, .. } => [read, touch].into_iter().for_each(end),
             Asked::Set { put, read, .. } => std::iter::once(put).chain(read).for_each(end),
             Asked::GetMany(ids) | Asked::SetMany(ids) | Asked::DeleteMany(ids) => ids.iter().for_each(end),
         }
@@ -346,9 +413,12 @@ impl RedisClient {
             client: self.number,
             store: self.store,
             key,
+            required: if action == Action::Get { self.world.setup.reads } else { self.world.setup.writes },
             action,
             basis: Basis::Overwrite,
             condition: Condition::None,
+            // Its answers do not say whether fallbacks stood in.
+            strict: !self.world.setup.sloppy,
             walked: false,
             expires: None,
             shown_until: None,

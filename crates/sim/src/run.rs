@@ -17,6 +17,7 @@ use crate::history::{History, Outcome, Recorder, Remains};
 use crate::nemesis;
 use crate::promises::Promises;
 use crate::redis::RedisClient;
+use crate::scenario;
 use crate::storm;
 use crate::swarm::{Fault, Setup};
 use crate::tampering;
@@ -102,7 +103,10 @@ pub fn play(setup: Setup) -> Report {
             if world.setup.storms > 0 {
                 world.executor.spawn(process, Box::pin(storm::storms(world.clone(), process)));
             }
-            Box::pin(nemesis::harm(world, process))
+            match world.setup.scenario {
+                Some(scenario) => Box::pin(scenario::tell(scenario, world)),
+                None => Box::pin(nemesis::harm(world, process)),
+            }
         }),
     )
 }
@@ -117,6 +121,7 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
     let operator = world.executor.process();
     if let Some(plant) = setup.plant {
         world.wires.tamper(tampering::tamper(plant, Dice::apart(setup.seed, 7)));
+        world.wires.tamper_late(tampering::tamper_late(plant));
     }
     let conductor = conduct(world.clone(), recorder.clone(), found.clone(), (operator, story), done.clone());
     world.executor.spawn(operator, Box::pin(conductor));

@@ -4,6 +4,8 @@
 //! where all others are off. The faults of a run stay within what its promises bear (the *fault budget*): see
 //! [`Losses`].
 
+mod planted;
+
 use std::time::Duration;
 
 use client::coordinator::REPAIRS_MAX;
@@ -15,6 +17,7 @@ use crate::check::Rules;
 use crate::dice::Dice;
 use crate::network::Conditions;
 use crate::plant::Plant;
+use crate::scenario::Scenario;
 
 /// How long nodes keep what has expired: clocks differ by ten seconds, and drift a little, where none of them jumps.
 pub const EXPIRY_MARGIN: Duration = Duration::from_secs(12);
@@ -180,12 +183,16 @@ pub struct Setup {
     pub blind: u64,
     /// Writes in a thousand of native clients that have a condition.
     pub conditional: u64,
+    /// Requests in a thousand of native clients that say themselves how many replicas must answer.
+    pub own_quorums: u64,
     /// Operations in a thousand of native clients that walk a partition.
     pub walks: u64,
     /// Puts in a thousand whose value is longer than what hints and refilling move at once.
     pub long_values: u64,
     /// Requests under way that a node admits, if it admits few.
     pub crowded: Option<usize>,
+    /// Commands in a thousand of Redis clients that change when a value expires.
+    pub touches: u64,
     /// Puts in a thousand whose value expires.
     pub expiring: u64,
     /// How long nodes keep what has expired.
@@ -195,9 +202,11 @@ pub struct Setup {
     /// How often harm is done.
     pub harms: u64,
     /// What is switched off.
-    pub without: Option<SafetyNet>,
+    pub without: Vec<SafetyNet>,
     /// Times that the power of many nodes goes at once, right after acknowledgements.
     pub storms: u64,
+    /// What happens in place of harm that was drawn.
+    pub scenario: Option<Scenario>,
     /// Planted bug.
     pub plant: Option<Plant>,
 }
@@ -250,15 +259,18 @@ impl Setup {
             deletes: *dice.pick(&[0, 30, 100]),
             blind: *dice.pick(&[0, 100, 400]),
             conditional: 0,
+            own_quorums: 0,
             walks: 0,
             long_values: 0,
             crowded: None,
+            touches: 0,
             expiring: 0,
             expiry_margin: EXPIRY_MARGIN,
             faults: Vec::new(),
             harms: 0,
-            without: None,
+            without: Vec::new(),
             storms: 0,
+            scenario: None,
             plant: None,
         };
         setup.draw_faults(&mut dice);
@@ -270,6 +282,7 @@ impl Setup {
         setup.draw_users(&mut Dice::apart(seed, 15));
         setup.draw_nets(&mut Dice::apart(seed, 17));
         setup.draw_storms(&mut Dice::apart(seed, 18));
+        setup.draw_requests(&mut Dice::apart(seed, 19));
         setup
     }
 
@@ -285,6 +298,14 @@ impl Setup {
             self.crowded = Some(dice.between(2, 6) as usize);
             self.clients += dice.between(5, 15) as u32;
         }
+    }
+
+    /// Quorums of each request's own in a quarter of the runs, and in some of those with Redis clients values whose
+    /// expiry changes.
+    fn draw_requests(&mut self, dice: &mut Dice) {
+        self.own_quorums = if dice.chance(250) { *dice.pick(&[100, 500]) } else { 0 };
+        let touches = self.redis_clients > 0 && dice.chance(400);
+        self.touches = if touches { *dice.pick(&[50, 250]) } else { 0 };
     }
 
     /// Faults of machines in half of the runs. A disk that is gone, or older than it was, is a lost copy of all that it
@@ -336,7 +357,7 @@ impl Setup {
 
     /// Whether what has expired must be gone at the end.
     pub fn reaps(&self) -> bool {
-        self.expiring > 0 && self.expiry_margin <= EXPIRY_MARGIN
+        (self.expiring > 0 || self.touches > 0) && self.expiry_margin <= EXPIRY_MARGIN
     }
 
     /// Redis clients in half of the runs, several workers in a third.
@@ -358,16 +379,21 @@ impl Setup {
 
     /// Read repairs that a client may have under way.
     pub fn repairs_max(&self) -> usize {
-        if self.without == Some(SafetyNet::ReadRepair) { 0 } else { REPAIRS_MAX }
+        if self.without.contains(&SafetyNet::ReadRepair) { 0 } else { REPAIRS_MAX }
     }
 
-    /// One safety net is away in a third of the runs; not comparing where bits flip, which nothing else repairs.
+    /// One safety net is away in a third of the runs, in a quarter of these another, too; not comparing where bits flip, which nothing else repairs.
     fn draw_nets(&mut self, dice: &mut Dice) {
         const NETS: [SafetyNet; 4] =
             [SafetyNet::AntiEntropy, SafetyNet::Hints, SafetyNet::ReadRepair, SafetyNet::Scrub];
         let away = dice.chance(333).then(|| *dice.pick(&NETS));
         let flips = self.faults.contains(&Fault::FlippedBits);
-        self.without = away.filter(|&net| net != SafetyNet::AntiEntropy || !flips);
+        self.without.extend(away);
+        if away.is_some() && dice.chance(250) {
+            self.without.push(*dice.pick(&NETS));
+        }
+        self.without.dedup();
+        self.without.retain(|&net| net != SafetyNet::AntiEntropy || !flips);
     }
 
     /// Storms in a third of the runs in which every write is synced, but for those that judge reads by what was shown.
@@ -382,78 +408,6 @@ impl Setup {
     fn takes_unacknowledged(fault: Fault) -> bool {
         let ends = matches!(fault, Fault::Kill | Fault::PowerCut | Fault::FailingSync);
         ends || GONE.contains(&fault) || FAILING.contains(&fault)
-    }
-
-    /// A run in which a planted bug has its chance: the faults that bring it out, and nothing that excuses it.
-    pub fn planted(seed: u64, plant: Plant) -> Setup {
-        let mut setup = Setup::of_seed(seed);
-        (setup.nodes, setup.replicas, setup.reads, setup.writes, setup.sloppy) = (3, 3, 2, 2, false);
-        (setup.monotonic, setup.expiring) = (false, 0);
-        (setup.without, setup.storms) = (None, 0);
-        (setup.redis_clients, setup.workers) = (0, 1);
-        (setup.conditional, setup.walks, setup.long_values, setup.crowded) = (0, 0, 0, None);
-        (setup.engine, setup.losses) = (EngineKind::Log(Durability::Always), Losses::None);
-        setup.conditions = Conditions::calm();
-        (setup.clients, setup.keys, setup.span) = (4, 3, Duration::from_secs(8));
-        (setup.think, setup.deadline) = (Duration::from_millis(30), Duration::from_secs(1));
-        (setup.puts, setup.deletes, setup.blind) = (500, 0, 100);
-        (setup.faults, setup.harms) = match plant {
-            Plant::LyingDisk => (vec![Fault::PowerCut], 25),
-            Plant::RewoundIdentity => {
-                (setup.engine, setup.losses) = (EngineKind::Memory, Losses::Nodes(1));
-                (vec![Fault::Kill], 3)
-            }
-            Plant::HoardedHints | Plant::IdleRepair | Plant::OverlookedLeaves => (vec![Fault::Kill], 8),
-            Plant::UncheckedReads => {
-                setup.losses = Losses::Nodes(1);
-                (vec![Fault::FlippedBits], 30)
-            }
-            Plant::HastyCollection => {
-                (setup.puts, setup.deletes, setup.blind) = (400, 200, 0);
-                (vec![Fault::Kill], 8)
-            }
-            Plant::HastyReaping => {
-                (setup.expiring, setup.expiry_margin) = (900, EXPIRY_MARGIN);
-                (Vec::new(), 0)
-            }
-            Plant::HastyReads => {
-                (setup.reads, setup.writes, setup.monotonic) = (1, 3, true);
-                setup.deadline = Duration::from_millis(300);
-                (vec![Fault::Isolate, Fault::OneWay], 20)
-            }
-            Plant::LyingDirectories | Plant::LyingIdentity => (vec![Fault::PowerCut], 25),
-            Plant::LyingHints
-            | Plant::HintsDropped
-            | Plant::HintsInMemory
-            | Plant::HintsMisaddressed
-            | Plant::HintsAsRecords
-            | Plant::HintsRedirected => {
-                (setup.nodes, setup.sloppy) = (5, true);
-                (vec![Fault::Kill], 15)
-            }
-            Plant::OverlookedExpiry => {
-                (setup.expiring, setup.expiry_margin) = (900, EXPIRY_MARGIN);
-                (Vec::new(), 0)
-            }
-            Plant::UnrepairableEngine => {
-                setup.losses = Losses::Nodes(1);
-                (vec![Fault::FlippedBits], 30)
-            }
-            Plant::TooFewReads | Plant::SecretlySloppy => {
-                setup.nodes = 5;
-                setup.deadline = Duration::from_millis(300);
-                (vec![Fault::Isolate, Fault::OneWay], 20)
-            }
-            Plant::ForgedAnswers => (vec![Fault::FullDisk], 15),
-            Plant::AcksEarly | Plant::AcksOneBehind => (vec![Fault::SlowDisk], 5),
-            Plant::HintsAckedEarly => {
-                (setup.nodes, setup.sloppy) = (5, true);
-                (vec![Fault::Kill, Fault::SlowDisk], 15)
-            }
-            _ => (Vec::new(), 0),
-        };
-        setup.plant = Some(plant);
-        setup
     }
 
     fn draw_faults(&mut self, dice: &mut Dice) {
@@ -522,7 +476,7 @@ impl Setup {
     /// behind everybody's back.
     pub fn equal_at_the_end(&self) -> bool {
         // Comparing is what promises it; hints and repairs are only faster.
-        self.without != Some(SafetyNet::AntiEntropy)
+        !self.without.contains(&SafetyNet::AntiEntropy)
             && !matches!(
                 self.plant,
                 Some(
@@ -547,9 +501,12 @@ impl Setup {
         let unnoticed =
             self.faults.iter().any(|&fault| self.forgets_on(fault) && !self.is_refilled_after(fault));
         Rules {
+            replicas: usize::from(self.replicas),
+            reads_required: usize::from(self.reads),
             writes_required: usize::from(self.writes),
+            sloppy: self.sloppy,
             copies_kept: !unnoticed,
-            quorums_meet: !unnoticed && !self.sloppy && self.reads + self.writes > self.replicas,
+            refilled: losses,
             reads_monotonic: self.monotonic
                 && !losses
                 && self.storms == 0

@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 
 use bytes::{Bytes, BytesMut};
-use model::{NodeId, Value, Version, VersionSet};
+use model::{Epoch, NodeId, Value, Version, VersionSet};
+use wire::ErrorCode;
 use wire::messages::{
     Merged, Request, Response, decode_request, decode_response, encode_request, encode_response,
 };
@@ -30,6 +31,10 @@ pub fn tamper(plant: Plant, mut dice: Dice) -> Option<Tamper> {
             }
         }),
         Plant::ForgedAnswers => Box::new(forge_answer),
+        Plant::EmptyForRefilling | Plant::EqualSums => {
+            Box::new(move |frame: &mut Vec<u8>| change_answer(plant, frame))
+        }
+        Plant::HeedlessConfirms => Box::new(empty_confirm),
         Plant::HintsAsRecords | Plant::HintsRedirected | Plant::OldValues => {
             Box::new(move |frame: &mut Vec<u8>| change_merge(plant, &mut dice, &mut values, frame))
         }
@@ -48,6 +53,51 @@ fn forge_answer(frame: &mut Vec<u8>) {
         .for_each(|outcome| *outcome = Ok(Merged::Changed));
     let mut bytes = BytesMut::new();
     encode_response(id, &Response::ReplicaMerged(merged), &mut bytes);
+    *frame = bytes.to_vec();
+}
+
+/// What a planted bug does to frames as they arrive.
+pub fn tamper_late(plant: Plant) -> Option<Tamper> {
+    let mut newest = Epoch(0);
+    (plant == Plant::LateTags).then(|| {
+        Box::new(move |frame: &mut Vec<u8>| {
+            let Ok((id, Request::ReplicaMerge(mut merge))) = decode_request(Bytes::copy_from_slice(frame))
+            else {
+                return;
+            };
+            newest = newest.max(merge.epoch);
+            merge.epoch = newest;
+            replace_request(frame, id, &Request::ReplicaMerge(merge));
+        }) as Tamper
+    })
+}
+
+fn change_answer(plant: Plant, frame: &mut Vec<u8>) {
+    let Ok((id, mut response)) = decode_response(Bytes::copy_from_slice(frame)) else { return };
+    match (plant, &mut response) {
+        (Plant::EmptyForRefilling, Response::ReplicaGot(got)) => {
+            let refused = |set: &&mut Result<VersionSet, ErrorCode>| **set == Err(ErrorCode::Refilling);
+            got.sets.iter_mut().filter(refused).for_each(|set| *set = Ok(VersionSet::default()));
+        }
+        (Plant::EqualSums, Response::TreeSummed(summed)) => summed.differing.clear(),
+        _ => return,
+    }
+    let mut bytes = BytesMut::new();
+    encode_response(id, &response, &mut bytes);
+    *frame = bytes.to_vec();
+}
+
+fn empty_confirm(frame: &mut Vec<u8>) {
+    let Ok((id, Request::CollectConfirm(mut confirm))) = decode_request(Bytes::copy_from_slice(frame)) else {
+        return;
+    };
+    confirm.keys.clear();
+    replace_request(frame, id, &Request::CollectConfirm(confirm));
+}
+
+fn replace_request(frame: &mut Vec<u8>, id: u64, request: &Request) {
+    let mut bytes = BytesMut::new();
+    encode_request(id, request, &mut bytes);
     *frame = bytes.to_vec();
 }
 
@@ -77,7 +127,5 @@ fn change_merge(plant: Plant, dice: &mut Dice, values: &mut Values, frame: &mut 
             }
         }
     }
-    let mut bytes = BytesMut::new();
-    encode_request(id, &Request::ReplicaMerge(merge), &mut bytes);
-    *frame = bytes.to_vec();
+    replace_request(frame, id, &Request::ReplicaMerge(merge));
 }

@@ -6,10 +6,11 @@
 //! Must never: change what an engine does.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use model::{Dot, Moment, NodeId, PartitionId, Timestamp, Token, Value, VersionSet};
+use model::{Dot, Moment, NodeId, PartitionId, Timestamp, Token, Value, Version, VersionSet};
 use node::engines::Engines;
 use parking_lot::Mutex;
 use runtime::BoxFuture;
@@ -18,8 +19,33 @@ use storage::{Change, Commit, Remains, StorageEngine, StorageError};
 use crate::copies::{self, HINTS};
 use crate::executor::Executor;
 
-/// The event that each value is, and its timestamp. Each value of a run is written once.
-pub type Events = BTreeMap<Bytes, (Dot, Timestamp)>;
+/// Events that no client was told of.
+#[derive(Clone, Debug, Default)]
+pub struct Events {
+    /// The event that each value is, and its timestamp. Each value of a run is written once.
+    pub values: BTreeMap<Bytes, (Dot, Timestamp)>,
+    /// Later events of values whose expiry was changed, in the order in which they were first stored.
+    pub touches: Vec<Touch>,
+}
+
+/// A value that was written again, by the same key's EXPIRE, PERSIST or their kin: only its expiry is another.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Touch {
+    /// The store.
+    pub store: String,
+    /// The key.
+    pub key: Bytes,
+    /// The value, as it was.
+    pub value: Bytes,
+    /// The event.
+    pub dot: Dot,
+    /// When it was stamped, by the clocks of nodes.
+    pub timestamp: Timestamp,
+    /// Whether the value expires since.
+    pub ends: bool,
+    /// When it was first stored.
+    pub at: Moment,
+}
 
 /// A key of a store.
 type Place = (String, Bytes);
@@ -66,7 +92,7 @@ impl Witness {
         })
     }
 
-    /// Which events the values are that any replica has stored so far.
+    /// What any replica has stored so far that clients were not told of.
     pub fn events(&self) -> Events {
         self.events.lock().clone()
     }
@@ -84,6 +110,11 @@ impl Witness {
     /// The event that wrote a value, if any node ever stored it.
     pub fn event(&self, store: &str, key: &Bytes, value: &Bytes) -> Option<Dot> {
         self.of_key(store, key, |known| known.values.get(value).copied())?
+    }
+
+    /// Shows what was seen so far to `look`.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&Events) -> T) -> T {
+        look(&self.events.lock())
     }
 
     /// Whether a node forgot its record of the key at `since` or later.
@@ -121,20 +152,52 @@ impl Witness {
 
     fn saw(&self, place: Place, node: NodeId, hint_for: Option<NodeId>, set: Option<VersionSet>) {
         let mut keys = self.keys.lock();
-        let known = keys.entry(place).or_default();
+        let known = keys.entry(place.clone()).or_default();
         let versions = set.iter().flat_map(|set| set.versions());
         let dots = versions.clone().map(|version| version.dot).collect();
         for version in versions {
             known.events.insert(version.dot, version.timestamp);
-            if let Value::Present(value) = &version.value {
-                known.values.entry(value.clone()).or_insert(version.dot);
-                if hint_for.is_none() {
-                    let event = (version.dot, version.timestamp);
-                    self.events.lock().entry(value.clone()).or_insert(event);
-                }
+            let Value::Present(value) = &version.value else { continue };
+            let first = *known.values.entry(value.clone()).or_insert(version.dot);
+            let mut events = self.events.lock();
+            if first != version.dot {
+                events.touched(&place, value, version, self.executor.now());
+            } else if hint_for.is_none() {
+                events.values.entry(value.clone()).or_insert((version.dot, version.timestamp));
             }
         }
         known.deeds.push(Deed { at: self.executor.now(), node, hint_for, dots });
+    }
+}
+
+impl Events {
+    /// The only event that changed this key's expiry so and was first stored within this time.
+    pub fn only_touch(
+        &self,
+        (store, key): (&str, &Bytes),
+        ends: bool,
+        within: RangeInclusive<Moment>,
+    ) -> Option<(Dot, Timestamp)> {
+        let mut found = self.touches.iter().filter(|touch| {
+            (touch.store.as_str(), &touch.key, touch.ends) == (store, key, ends) && within.contains(&touch.at)
+        });
+        let only = found.next().filter(|_| found.next().is_none())?;
+        Some((only.dot, only.timestamp))
+    }
+
+    fn touched(&mut self, (store, key): &Place, value: &Bytes, version: &Version, at: Moment) {
+        if self.touches.iter().any(|known| known.dot == version.dot) {
+            return;
+        }
+        self.touches.push(Touch {
+            store: store.clone(),
+            key: key.clone(),
+            value: value.clone(),
+            dot: version.dot,
+            timestamp: version.timestamp,
+            ends: version.expires.is_some(),
+            at,
+        });
     }
 }
 

@@ -42,6 +42,8 @@ pub struct Worker {
     dice: Dice,
     /// For what only some runs have, so that it does not move the rest.
     extras: Dice,
+    /// For the quorums of each request's own.
+    quorums: Dice,
     written: u64,
     /// The last context that it was handed for each key.
     contexts: BTreeMap<(&'static str, Bytes), (OperationId, Context)>,
@@ -53,7 +55,9 @@ impl Worker {
         let ports = world.ports(Host(100 + number), process, Arc::new(WallClock::default()));
         let dice = Dice::apart(world.setup.seed, 100 + u64::from(number));
         let extras = Dice::apart(world.setup.seed, 4000 + u64::from(number));
-        Worker { world, recorder, number, ports, dice, extras, written: 0, contexts: BTreeMap::new() }
+        let quorums = Dice::apart(world.setup.seed, 5000 + u64::from(number));
+        let contexts = BTreeMap::new();
+        Worker { world, recorder, number, ports, dice, extras, quorums, written: 0, contexts }
     }
 
     /// Works until `end`.
@@ -181,8 +185,10 @@ impl Worker {
     }
 
     async fn get(&mut self, handle: &StoreHandle, store: &'static str, key: Bytes) -> bool {
+        let request = self.request();
         let id = self.begin(store, &key, Action::Get, Basis::Overwrite, None);
-        let (outcome, context) = match handle.get(key.clone()).await {
+        self.require(id, &request);
+        let (outcome, context) = match handle.get_with(key.clone(), &self.sent(request)).await {
             Ok(found) => self.got(id, &found),
             Err(error) => (refused(&error), None),
         };
@@ -193,10 +199,11 @@ impl Worker {
 
     /// Reads all keys in one request.
     async fn multi_get(&mut self, handle: &StoreHandle, store: &'static str) {
-        let keys = self.some_keys();
+        let (keys, request) = (self.some_keys(), self.request());
         let begin = |key: &Bytes| self.begin(store, key, Action::Get, Basis::Overwrite, None);
         let ids: Vec<OperationId> = keys.iter().map(begin).collect();
-        let answers = handle.multi_get(keys.clone(), &RequestOptions::default()).await;
+        ids.iter().for_each(|&id| self.require(id, &request));
+        let answers = handle.multi_get(keys.clone(), &self.sent(request)).await;
         let answers = each(answers, keys.len());
         for ((id, key), answer) in ids.into_iter().zip(keys).zip(answers) {
             let (outcome, context) = match answer {
@@ -219,7 +226,9 @@ impl Worker {
             self.begin(store, key, Action::Put(value.clone()), Basis::Overwrite, None)
         };
         let ids: Vec<OperationId> = entries.iter().map(begin).collect();
-        let answers = handle.multi_put(entries.clone(), &RequestOptions::default()).await;
+        let request = self.request();
+        ids.iter().for_each(|&id| self.require(id, &request));
+        let answers = handle.multi_put(entries.clone(), &self.sent(request)).await;
         let answers = each(answers, entries.len());
         for ((id, (key, _)), answer) in ids.into_iter().zip(entries).zip(answers) {
             let (outcome, context) = written(answer);
@@ -231,18 +240,18 @@ impl Worker {
         let (basis, context) = self.basis(store, &key);
         let ttl = if action == Action::Delete { None } else { self.ttl() };
         let condition = self.condition(basis);
+        let ignored = self.world.setup.plant == Some(Plant::ConditionsIgnored);
         let id = self.begin(store, &key, action.clone(), basis, ttl);
         self.recorder.condition(id, condition);
+        let request = self.request();
+        self.require(id, &request);
+        let condition = if ignored { Condition::None } else { condition };
+        let request = self.sent(request);
         let answer = match action {
             Action::Put(value) => {
-                let options = PutOptions { context, ttl, condition, ..PutOptions::default() };
-                handle.put(key.clone(), value, options).await
+                handle.put(key.clone(), value, PutOptions { context, ttl, condition, request }).await
             }
-            _ => {
-                handle
-                    .delete(key.clone(), DeleteOptions { context, condition, ..DeleteOptions::default() })
-                    .await
-            }
+            _ => handle.delete(key.clone(), DeleteOptions { context, condition, request }).await,
         };
         let (outcome, context) = written(answer);
         self.end(id, store, key, outcome, context);
@@ -260,8 +269,30 @@ impl Worker {
 
     /// What a get's answer says, and the context for the next write.
     fn got(&self, id: OperationId, found: &Found) -> (Outcome, Option<Context>) {
-        self.recorder.show(id, found.values().cloned().collect());
+        self.recorder.show(id, found.values().cloned().collect(), !found.is_sloppy());
         (Outcome::Got(found.set().clone()), Some(found.context()))
+    }
+
+    /// What the next request asks for, in place of what its store says.
+    fn request(&mut self) -> RequestOptions {
+        let mut request = RequestOptions::default();
+        if self.quorums.chance(self.world.setup.own_quorums) {
+            request.required = Some(self.quorums.between(1, u64::from(self.world.setup.replicas)) as u8);
+            request.sloppy = self.quorums.chance(300).then(|| self.quorums.chance(500));
+        }
+        request
+    }
+
+    /// What is really sent of it.
+    fn sent(&self, request: RequestOptions) -> RequestOptions {
+        match self.world.setup.plant {
+            Some(Plant::OwnQuorumIgnored) => RequestOptions::default(),
+            _ => request,
+        }
+    }
+
+    fn require(&self, id: OperationId, request: &RequestOptions) {
+        self.recorder.require(id, request.required, request.sloppy);
     }
 
     /// How long the next value lives, in runs where some expire.
@@ -293,14 +324,16 @@ impl Worker {
         basis: Basis,
         ttl: Option<Duration>,
     ) -> OperationId {
-        let now = self.ports.clock.now();
+        let (now, setup) = (self.ports.clock.now(), &self.world.setup);
         self.recorder.begin(Operation {
             client: self.number,
             store,
             key: key.clone(),
+            required: if action == Action::Get { setup.reads } else { setup.writes },
             action,
             basis,
             condition: Condition::None,
+            strict: !setup.sloppy,
             walked: false,
             expires: ttl.map(|ttl| now.after(ttl)),
             shown_until: ttl.map(|ttl| now.after(ttl)),

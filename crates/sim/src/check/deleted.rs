@@ -18,10 +18,10 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violat
     for (place, operations) in history.by_key() {
         for &id in &operations {
             let delete = history.operation(id);
-            let Some(gone) = Gone::by(history, delete, rules) else { continue };
+            let Some(gone) = Gone::by(history, delete) else { continue };
             let mut convict = |value: &Bytes, seen: &str| {
                 let Some(put) = known.of_value(&place, value) else { return };
-                if put != id && gone.includes(history, &known, put) {
+                if put != id && gone.includes(history, &known, put, rules) {
                     let detail =
                         format!("{}: {put:?} was deleted by {id:?}, and is back {seen}", name(&place));
                     violations.push(Violation { invariant: 3, detail });
@@ -30,12 +30,8 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violat
             for held in remains.iter().filter(|held| is_of(held, &place)) {
                 values(held.merged().versions()).for_each(|value| convict(value, "at the end"));
             }
-            if !rules.quorums_meet || matches!(delete.outcome, Outcome::Written { sloppy: true, .. }) {
-                continue;
-            }
-            for &get in
-                operations.iter().filter(|&&get| delete.returned < Some(history.operation(get).invoked))
-            {
+            let sees = |get: &Operation| delete.returned < Some(get.invoked) && rules.meet(get, delete);
+            for &get in operations.iter().filter(|&&get| sees(history.operation(get))) {
                 let seen = format!("in {get:?}");
                 match &history.operation(get).outcome {
                     Outcome::Got(set) => values(set.versions()).for_each(|value| convict(value, &seen)),
@@ -57,24 +53,26 @@ enum Gone {
 }
 
 impl Gone {
-    fn by(history: &History, delete: &Operation, rules: Rules) -> Option<Gone> {
+    fn by(history: &History, delete: &Operation) -> Option<Gone> {
         match (&delete.action, &delete.outcome) {
             (Action::Delete, Outcome::Written { .. }) => replaced_by(history, delete).map(Gone::Covered),
-            (Action::Delete, Outcome::Acknowledged) if rules.quorums_meet => {
-                Some(Gone::Before(Some(delete.invoked)))
-            }
+            (Action::Delete, Outcome::Acknowledged) => Some(Gone::Before(Some(delete.invoked))),
             _ => None,
         }
     }
 
-    fn includes(&self, history: &History, known: &Attribution, put: OperationId) -> bool {
+    fn includes(&self, history: &History, known: &Attribution, put: OperationId, rules: Rules) -> bool {
         match self {
-            Gone::Covered(vector) => known.event(put).is_some_and(|(dot, _)| vector.covers(dot)),
+            Gone::Covered(vector) => known.event(put).is_some_and(|(dot, _)| {
+                let place = (history.operation(put).store, history.operation(put).key.clone());
+                let Action::Put(value) = &history.operation(put).action else { return vector.covers(dot) };
+                known.events_of(&place, value).iter().all(|&(dot, _)| vector.covers(dot))
+            }),
             Gone::Before(asked) => {
                 let put = history.operation(put);
-                let acknowledged =
-                    matches!(put.outcome, Outcome::Acknowledged | Outcome::Written { sloppy: false, .. });
-                acknowledged && put.returned < *asked
+                let acknowledged = matches!(put.outcome, Outcome::Acknowledged | Outcome::Written { .. });
+                let seen = rules.meets(rules.reads_required, !rules.sloppy, put);
+                acknowledged && seen && put.returned < *asked
             }
         }
     }
@@ -169,7 +167,7 @@ mod tests {
             let get = story.get();
             story.shown(get, Some("a"));
             assert_eq!(check(&story.history, &[], rules()).len(), count, "put before: {before}");
-            let apart = Rules { quorums_meet: false, ..rules() };
+            let apart = Rules { replicas: 4, ..rules() };
             assert_eq!(check(&story.history, &[], apart), []);
         }
     }

@@ -13,9 +13,12 @@ use crate::history::{Action, Basis, History, Operation, OperationId, Outcome, Re
 /// N=3, R=2, W=2, no losses.
 pub(crate) fn rules() -> Rules {
     Rules {
+        replicas: 3,
+        reads_required: 2,
         writes_required: 2,
+        sloppy: false,
         copies_kept: true,
-        quorums_meet: true,
+        refilled: false,
         reads_monotonic: false,
         reaped_after: Duration::ZERO,
     }
@@ -50,6 +53,10 @@ impl Story {
 
     pub(crate) fn delete(&mut self, basis: Basis) -> OperationId {
         self.begin(Action::Delete, basis)
+    }
+
+    pub(crate) fn touch(&mut self, ends: bool) -> OperationId {
+        self.begin(Action::Touch { ends }, Basis::Overwrite)
     }
 
     pub(crate) fn get(&mut self) -> OperationId {
@@ -155,6 +162,8 @@ impl Story {
             action,
             basis,
             condition: Condition::None,
+            required: 2,
+            strict: true,
             walked: false,
             expires: None,
             shown_until: None,

@@ -8,7 +8,7 @@
 use model::{Moment, Value, VersionSet};
 
 use super::{Attribution, StoreKey, Violation, name, sets};
-use crate::history::{History, Outcome, Remains};
+use crate::history::{Action, History, Outcome, Remains};
 
 /// Checks what was shown, and what became of values that expire.
 pub fn check(history: &History, remains: &[Remains]) -> Vec<Violation> {
@@ -16,7 +16,9 @@ pub fn check(history: &History, remains: &[Remains]) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (id, get) in history.all() {
         let place = (get.store, get.key.clone());
-        for put in get.shown.iter().filter_map(|value| known.of_value(&place, value)) {
+        // Whose expiry was changed since is judged by `touched`.
+        let untouched = get.shown.iter().filter(|value| known.events_of(&place, value).len() < 2);
+        for put in untouched.filter_map(|value| known.of_value(&place, value)) {
             if history.operation(put).shown_until.is_some_and(|end| end <= get.invoked) {
                 violations.push(format!("{}: {id:?} shows {put:?}, which had expired", name(&place)));
             }
@@ -43,7 +45,8 @@ fn taken_early(
     let puts = gone.filter_map(|version| known.of_dot(place, version.dot));
     let early = puts.filter(|&put| {
         let put = history.operation(put);
-        matches!(put.action, crate::history::Action::Put(_)) && put.expires.is_none_or(|expires| at < expires)
+        matches!(put.action, Action::Put(_) | Action::Touch { .. })
+            && put.expires.is_none_or(|expires| at < expires)
     });
     early.map(|put| format!("{}: the value of {put:?} was taken away before its time", name(place))).collect()
 }

@@ -10,85 +10,136 @@
 //!   it takes along what has no later timestamp: each set that was merged keeps only the latest of all that it met.
 //!
 //! A value that expires, and a deletion, may take itself along.
+//!
+//! What lets a value expire later (EXPIRE) takes along as a value that expires, from when a node first stored it. Of
+//! such events everything was seen at the engines, so one that was not stored takes nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use model::{Moment, Vector};
+use model::{Dot, Moment, Timestamp, Vector};
 
 use super::{Attribution, StoreKey, siblings};
 use crate::history::{Action, Basis, History, Operation, OperationId, Outcome};
+use crate::witness::Touch;
 
 /// What deletions and expired values may have taken along.
 pub(crate) struct Forgetting<'a> {
     history: &'a History,
     known: &'a Attribution,
-    /// Deletions and puts that expire, of each key.
-    takers: BTreeMap<StoreKey, Vec<OperationId>>,
-    reaped_after: Duration,
+    /// What may take something along, for each key.
+    keys: Vec<Vec<Taker>>,
+    /// Which key each operation is of.
+    places: Vec<usize>,
+}
+
+/// A deletion, or a value that expires.
+struct Taker {
+    /// The write, if it is one of the history: it may take itself along.
+    write: Option<OperationId>,
+    /// From when it may hide what it covers.
+    hides: Moment,
+    /// When a whole round may have forgotten it first.
+    forgotten: Option<Moment>,
+    /// What it may have replaced.
+    covers: Cover,
+}
+
+enum Cover {
+    All,
+    Seen(Vector),
+    Until(Timestamp),
+}
+
+impl Cover {
+    fn may_cover(&self, event: Option<(Dot, Timestamp)>) -> bool {
+        let Some((dot, timestamp)) = event else { return true };
+        match self {
+            Cover::All => true,
+            Cover::Seen(vector) => vector.covers(dot),
+            Cover::Until(latest) => *latest >= timestamp,
+        }
+    }
 }
 
 impl<'a> Forgetting<'a> {
     /// Of this history; no node reaps a value sooner than `reaped_after` from when it may read as absent.
     pub(crate) fn new(history: &'a History, known: &'a Attribution, reaped_after: Duration) -> Self {
-        let mut takers: BTreeMap<StoreKey, Vec<OperationId>> = BTreeMap::new();
+        let mut forgetting = Forgetting { history, known, keys: Vec::new(), places: Vec::new() };
+        let mut numbers: BTreeMap<StoreKey, usize> = BTreeMap::new();
         for (id, operation) in history.all() {
-            let takes = operation.action == Action::Delete || operation.expires.is_some();
+            let place = (operation.store, operation.key.clone());
+            let number = *numbers.entry(place).or_insert_with_key(|place| {
+                let touches = known.touches(place).iter().filter(|touch| touch.ends);
+                let enders = touches.map(|touch| forgetting.ender(touch, reaped_after)).collect();
+                forgetting.keys.push(enders);
+                forgetting.keys.len() - 1
+            });
+            forgetting.places.push(number);
+            let takes = match operation.action {
+                Action::Put(_) => operation.expires.is_some(),
+                Action::Delete => true,
+                Action::Get | Action::Touch { .. } => false,
+            };
             if takes && !matches!(operation.outcome, Outcome::Failed(_)) {
-                takers.entry((operation.store, operation.key.clone())).or_default().push(id);
+                let taker = forgetting.taker(id, operation, reaped_after);
+                forgetting.keys[number].push(taker);
             }
         }
-        Forgetting { history, known, takers, reaped_after }
+        forgetting
     }
 
-    /// The deletion or expired value with which the write may have been forgotten by `at`.
-    pub(crate) fn taker(&self, write: OperationId, at: Moment) -> Option<OperationId> {
-        let mut takers = self.takers(self.history.operation(write));
-        takers.find(|&taker| self.may_be_forgotten(taker, at) && self.may_cover(taker, write))
+    fn ender(&self, touch: &Touch, reaped_after: Duration) -> Taker {
+        Taker {
+            write: None,
+            hides: touch.at,
+            forgotten: self.history.collected_after(touch.at.after(reaped_after)),
+            covers: Cover::Until(touch.timestamp),
+        }
+    }
+
+    fn taker(&self, id: OperationId, write: &Operation, reaped_after: Duration) -> Taker {
+        let from = match (&write.action, write.expires) {
+            (Action::Put(_), Some(expires)) => expires.after(reaped_after),
+            _ => write.invoked,
+        };
+        let covers = match write.store {
+            siblings::STORE => replaced_by(self.history, write).map_or(Cover::All, Cover::Seen),
+            _ => self.known.event(id).map_or(Cover::All, |(_, timestamp)| Cover::Until(timestamp)),
+        };
+        let forgotten = self.history.collected_after(from);
+        Taker { write: Some(id), hides: write.invoked, forgotten, covers }
+    }
+
+    /// Whether the write may have been forgotten by `at`, with a deletion or an expired value.
+    pub(crate) fn is_taken(&self, write: OperationId, at: Moment) -> bool {
+        let event = self.known.event(write);
+        self.takers(write).iter().any(|taker| taker.is_forgotten(at) && taker.may_take(write, event))
     }
 
     /// Whether anything of the operation's key may have been forgotten by `at`.
-    pub(crate) fn is_touched(&self, operation: &Operation, at: Moment) -> bool {
-        self.takers(operation).any(|taker| self.may_be_forgotten(taker, at))
+    pub(crate) fn is_touched(&self, operation: OperationId, at: Moment) -> bool {
+        self.takers(operation).iter().any(|taker| taker.is_forgotten(at))
     }
 
-    /// The deletion or expiring value that may hide the write from whoever asks before `at`, forgotten or not.
-    pub(crate) fn hider(&self, write: OperationId, at: Moment) -> Option<OperationId> {
-        let mut takers = self.takers(self.history.operation(write));
-        takers.find(|&taker| self.history.operation(taker).invoked < at && self.may_cover(taker, write))
+    /// Whether a deletion or expiring value may hide the write from whoever asks before `at`, forgotten or not.
+    pub(crate) fn may_be_hidden(&self, write: OperationId, at: Moment) -> bool {
+        let event = self.known.event(write);
+        self.takers(write).iter().any(|taker| taker.hides < at && taker.may_take(write, event))
     }
 
-    fn takers(&self, operation: &Operation) -> impl Iterator<Item = OperationId> {
-        let place = (operation.store, operation.key.clone());
-        self.takers.get(&place).into_iter().flatten().copied()
+    fn takers(&self, operation: OperationId) -> &[Taker] {
+        &self.keys[self.places[operation.0]]
+    }
+}
+
+impl Taker {
+    fn is_forgotten(&self, at: Moment) -> bool {
+        self.forgotten.is_some_and(|forgotten| forgotten <= at)
     }
 
-    /// Whether a whole round fits between the moment from which the taker may be collected and `at`.
-    fn may_be_forgotten(&self, taker: OperationId, at: Moment) -> bool {
-        let taker = self.history.operation(taker);
-        let from = match (&taker.action, taker.expires) {
-            (Action::Put(_), Some(expires)) => expires.after(self.reaped_after),
-            _ => taker.invoked,
-        };
-        self.history.may_be_collected(from, at)
-    }
-
-    /// Whether the write may have been replaced by the taker, or by something that the taker replaced.
-    fn may_cover(&self, taker: OperationId, write: OperationId) -> bool {
-        if taker == write {
-            return true;
-        }
-        let (by, of) = (self.known.event(taker), self.known.event(write));
-        if self.history.operation(taker).store == siblings::STORE {
-            return match (replaced_by(self.history, self.history.operation(taker)), of) {
-                (Some(vector), Some((dot, _))) => vector.covers(dot),
-                _ => true,
-            };
-        }
-        match (by, of) {
-            (Some((_, later)), Some((_, earlier))) => later >= earlier,
-            _ => true,
-        }
+    fn may_take(&self, write: OperationId, event: Option<(Dot, Timestamp)>) -> bool {
+        self.write == Some(write) || self.covers.may_cover(event)
     }
 }
 

@@ -20,7 +20,7 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violat
     let mut violations = Vec::new();
     for (id, operation) in history.all() {
         let Outcome::Written { dot, .. } = operation.outcome else { continue };
-        if forgetting.taker(id, THE_END).is_some() {
+        if forgetting.is_taken(id, THE_END) {
             continue;
         }
         let Some(held) =
@@ -30,14 +30,14 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violat
         };
         let place = (operation.store, operation.key.clone());
         let copies = held.replicas.iter().filter(|(node, _)| holds(&held.of_replica(*node), dot)).count();
-        let required = if rules.copies_kept { rules.writes_required } else { 1 };
+        let required = rules.copies_required(operation);
         if copies < required {
             let detail = format!(
                 "{}: {id:?} ({dot}) was acknowledged, but {copies} replicas hold it, {required} must",
                 name(&place)
             );
             violations.push(Violation { invariant: 1, detail });
-        } else if !holds(&held.merged(), dot) {
+        } else if required > 0 && !holds(&held.merged(), dot) {
             let detail = format!("{}: {id:?} ({dot}) is lost as soon as the replicas merge", name(&place));
             violations.push(Violation { invariant: 1, detail });
         }

@@ -1,6 +1,6 @@
 //! The judges: pure functions from what happened to what must not have happened.
 //!
-//! [`conditions`] is 4 for writes that have one, [`durable`] (while the run goes on) and [`lost`] (at its end) are invariant 1, [`drained`] is 2 as far as hints go, [`deleted`] and [`expired`] are 3, [`siblings`] is 4, [`values`] is 5, [`reads`] is 7, and
+//! [`conditions`] is 4 for writes that have one, [`durable`] (while the run goes on) and [`lost`] (at its end) are invariant 1, [`drained`] is 2 as far as hints go, [`deleted`] and [`expired`] are 3, [`touched`] is 3 and 7 for what changes when a value expires, [`siblings`] is 4, [`values`] is 5, [`reads`] is 7, and
 //! [`plain`] is 1 and 7 for what clients hear that see no versions.
 //! Each knows only the history, what the nodes hold at the end, and the promises that this run's settings and faults
 //! leave standing ([`Rules`]).
@@ -17,6 +17,7 @@ pub mod lost;
 pub mod plain;
 pub mod reads;
 pub mod siblings;
+pub mod touched;
 pub mod values;
 
 use std::collections::BTreeMap;
@@ -26,7 +27,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use model::{Dot, Timestamp, Value, VersionSet};
 
-use crate::history::{Action, History, OperationId, Outcome, Remains};
+use crate::history::{Action, History, Operation, OperationId, Outcome, Remains};
+use crate::witness::Touch;
 
 /// A broken promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,16 +48,49 @@ impl fmt::Display for Violation {
 /// What the settings and faults of a run leave standing.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// W: copies that an acknowledged write has.
+    /// N.
+    pub replicas: usize,
+    /// The stores' R.
+    pub reads_required: usize,
+    /// The stores' W.
     pub writes_required: usize,
-    /// Whether no fault took copies away: then all W are there at the end, otherwise one must be.
+    /// Whether the stores let fallbacks stand in, unless a request says otherwise.
+    pub sloppy: bool,
+    /// Whether no fault took copies away for good: then all W are there at the end, otherwise one must be.
     pub copies_kept: bool,
-    /// Whether read and write quorums meet, none is sloppy, and no copy was taken away.
-    pub quorums_meet: bool,
+    /// Whether faults took copies that nodes noticed and brought in again, from as many replicas as one of W is among.
+    pub refilled: bool,
     /// Whether the stores promise reads that never go backwards, and no fault took away what was shown.
     pub reads_monotonic: bool,
     /// No node reaps a value sooner than so long after it may read as absent: what it waits, less what clocks differ.
     pub reaped_after: Duration,
+}
+
+impl Rules {
+    /// Whether the get's answer owes anything to the write's acknowledgement: their quorums meet.
+    pub fn meet(&self, get: &Operation, write: &Operation) -> bool {
+        self.meets(usize::from(get.required), get.is_strict(), write)
+    }
+
+    /// Whether whoever asks so many replicas meets one of those that acknowledged the write.
+    pub fn meets(&self, asked: usize, strict: bool, write: &Operation) -> bool {
+        let written = usize::from(write.required);
+        let brought_back = !self.refilled || written >= self.writes_required;
+        self.copies_kept && brought_back && strict && write.is_strict() && asked + written > self.replicas
+    }
+
+    /// Copies that an acknowledged write must have at the end. Faults are drawn for the stores' W: a request that asks
+    /// for fewer may lose them all.
+    pub fn copies_required(&self, write: &Operation) -> usize {
+        let written = usize::from(write.required);
+        let spared = written >= self.writes_required;
+        match (self.copies_kept, self.refilled) {
+            (true, false) => written,
+            (true, true) if spared => written,
+            (false, _) if spared => 1,
+            _ => 0,
+        }
+    }
 }
 
 /// All invariants; and how many reads were judged.
@@ -65,6 +100,7 @@ pub fn all(history: &History, remains: &[Remains], rules: Rules) -> (Vec<Violati
     violations.extend(conditions::check(history));
     violations.extend(deleted::check(history, remains, rules));
     violations.extend(expired::check(history, remains));
+    violations.extend(touched::check(history, remains));
     violations.extend(siblings::check(history, remains));
     let (missed, pairs) = reads::check(history, remains, rules);
     violations.extend(missed);
@@ -80,20 +116,33 @@ pub(crate) type StoreKey = (&'static str, Bytes);
 pub(crate) struct Attribution {
     values: BTreeMap<StoreKey, BTreeMap<Bytes, OperationId>>,
     dots: BTreeMap<StoreKey, BTreeMap<Dot, OperationId>>,
-    events: BTreeMap<OperationId, (Dot, Timestamp)>,
+    /// By the number of the write.
+    events: Vec<Option<(Dot, Timestamp)>>,
+    touches: BTreeMap<StoreKey, Vec<Touch>>,
 }
 
 impl Attribution {
     /// From everything that was written, acknowledged or seen.
     pub(crate) fn new(history: &History, remains: &[Remains]) -> Attribution {
-        let mut known = Attribution::default();
+        let events = vec![None; history.operations.len()];
+        let mut known = Attribution { events, ..Attribution::default() };
         for (id, operation) in history.all() {
             let place = (operation.store, operation.key.clone());
+            if matches!(operation.action, Action::Touch { .. }) && !known.touches.contains_key(&place) {
+                let here = |touch: &&Touch| (touch.store.as_str(), &touch.key) == (place.0, &place.1);
+                let touches = history.witnessed.touches.iter().filter(here).cloned().collect();
+                known.touches.insert(place.clone(), touches);
+            }
             if let Action::Put(value) = &operation.action {
                 known.values.entry(place.clone()).or_default().insert(value.clone(), id);
-                if let Some(&(dot, timestamp)) = history.witnessed.get(value) {
+                if let Some(&(dot, timestamp)) = history.witnessed.values.get(value) {
                     known.learn(&place, dot, timestamp, id);
                 }
+            }
+            if let (Outcome::Acknowledged, Some((dot, timestamp))) =
+                (&operation.outcome, operation.touched(&history.witnessed))
+            {
+                known.learn(&place, dot, timestamp, id);
             }
             if let Outcome::Written { dot, context, .. } = &operation.outcome {
                 known.learn(&place, *dot, context.timestamp, id);
@@ -102,6 +151,9 @@ impl Attribution {
         for (place, set) in sets(history, remains) {
             for version in set.versions() {
                 let Value::Present(value) = &version.value else { continue };
+                if known.is_touch(&place, version.dot) {
+                    continue;
+                }
                 if let Some(id) = known.of_value(&place, value) {
                     known.learn(&place, version.dot, version.timestamp, id);
                 }
@@ -112,12 +164,29 @@ impl Attribution {
 
     fn learn(&mut self, place: &StoreKey, dot: Dot, timestamp: Timestamp, write: OperationId) {
         self.dots.entry(place.clone()).or_default().entry(dot).or_insert(write);
-        self.events.entry(write).or_insert((dot, timestamp));
+        self.events[write.0].get_or_insert((dot, timestamp));
     }
 
     /// The put that wrote this value.
     pub(crate) fn of_value(&self, place: &StoreKey, value: &Bytes) -> Option<OperationId> {
         self.values.get(place)?.get(value).copied()
+    }
+
+    /// What changed the expiry of values of this key.
+    pub(crate) fn touches(&self, place: &StoreKey) -> &[Touch] {
+        self.touches.get(place).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether the event changed the expiry of a value.
+    pub(crate) fn is_touch(&self, place: &StoreKey, dot: Dot) -> bool {
+        self.touches(place).iter().any(|touch| touch.dot == dot)
+    }
+
+    /// All events that a value is: that of its put, and of what changed its expiry.
+    pub(crate) fn events_of(&self, place: &StoreKey, value: &Bytes) -> Vec<(Dot, Timestamp)> {
+        let put = self.of_value(place, value).and_then(|put| self.event(put));
+        let touched = self.touches(place).iter().filter(|touch| touch.value == *value);
+        put.into_iter().chain(touched.map(|touch| (touch.dot, touch.timestamp))).collect()
     }
 
     /// The write that this event is, if it is known.
@@ -128,7 +197,7 @@ impl Attribution {
     /// The event that this write is, if it is known, with its timestamp. Where siblings are kept, the timestamp may be
     /// that of what the write has seen.
     pub(crate) fn event(&self, write: OperationId) -> Option<(Dot, Timestamp)> {
-        self.events.get(&write).copied()
+        self.events[write.0]
     }
 
     /// All known events of one key.
@@ -161,3 +230,58 @@ pub(crate) fn name(place: &StoreKey) -> String {
 
 #[cfg(test)]
 pub(crate) mod examples;
+
+#[cfg(test)]
+mod tests {
+    use super::examples::{Story, rules};
+    use super::*;
+
+    /// What a get that asked so many owes to a write that asked so many, of N=3 and the stores' R=2, W=2.
+    fn meet(rules: Rules, (asked, strict): (u8, bool), (written, sloppy): (u8, bool)) -> bool {
+        let mut story = Story::default();
+        let put = story.put_blind("a");
+        story.written(put, 1, 1);
+        let get = story.get();
+        let operations = &mut story.history.operations;
+        (operations[get.0].required, operations[get.0].strict) = (asked, strict);
+        (operations[put.0].required, operations[put.0].strict) = (written, false);
+        if let Outcome::Written { sloppy: told, .. } = &mut operations[put.0].outcome {
+            *told = sloppy;
+        }
+        rules.meet(&operations[get.0], &operations[put.0])
+    }
+
+    #[test]
+    fn a_get_owes_to_a_write_what_the_numbers_of_both_promise() {
+        for (asked, written) in [(1, 3), (2, 2), (3, 1), (3, 3)] {
+            assert!(meet(rules(), (asked, true), (written, false)), "{asked} {written}");
+            assert!(!meet(rules(), (asked, false), (written, false)), "fallbacks answered");
+            assert!(!meet(rules(), (asked, true), (written, true)), "fallbacks acknowledged");
+            let lost = Rules { copies_kept: false, ..rules() };
+            assert!(!meet(lost, (asked, true), (written, false)));
+        }
+        for (asked, written) in [(1, 1), (1, 2), (2, 1)] {
+            assert!(!meet(rules(), (asked, true), (written, false)), "{asked} {written}");
+        }
+    }
+
+    #[test]
+    fn what_asked_for_fewer_copies_than_its_store_may_be_missing_where_disks_were_lost() {
+        let refilled = Rules { refilled: true, ..rules() };
+        assert!(meet(refilled, (2, true), (2, false)));
+        assert!(!meet(refilled, (3, true), (1, false)));
+        let mut story = Story::default();
+        let put = story.put_blind("a");
+        for (written, rules, copies) in [
+            (1, rules(), 1),
+            (3, rules(), 3),
+            (1, refilled, 0),
+            (3, refilled, 3),
+            (3, Rules { copies_kept: false, ..rules() }, 1),
+            (1, Rules { copies_kept: false, ..rules() }, 0),
+        ] {
+            story.history.operations[put.0].required = written;
+            assert_eq!(rules.copies_required(story.history.operation(put)), copies, "{written} {rules:?}");
+        }
+    }
+}

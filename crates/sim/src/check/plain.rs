@@ -32,11 +32,10 @@ fn kept(
 ) {
     let place: StoreKey = (held.store, held.key.clone());
     let merged = held.merged();
-    let copies_required = if rules.copies_kept { rules.writes_required } else { 1 };
     for (id, put) in
         history.all().filter(|(_, put)| is_at(put, &place) && put.outcome == Outcome::Acknowledged)
     {
-        if put.action == Action::Delete || forgetting.taker(id, THE_END).is_some() {
+        if put.action == Action::Delete || forgetting.is_taken(id, THE_END) {
             continue;
         }
         // Without a name for its event, all that is known is that the key cannot be empty.
@@ -45,6 +44,7 @@ fn kept(
             None => !set.versions().is_empty(),
         };
         let copies = held.replicas.iter().filter(|(node, _)| holds(&held.of_replica(*node))).count();
+        let copies_required = rules.copies_required(put);
         if copies < copies_required || !holds(&merged) {
             let detail = format!(
                 "{}: {id:?} was acknowledged, but {copies} replicas hold it or what replaced it, {copies_required} must",

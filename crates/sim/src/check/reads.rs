@@ -81,20 +81,24 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> (Vec<Viola
     let forgetting = Forgetting::new(history, &known, rules.reaped_after);
     let (mut violations, mut pairs) = (Vec::new(), Pairs::default());
     if rules.reads_monotonic {
-        monotonic(history, &forgetting, &mut violations);
+        monotonic(history, &forgetting, rules, &mut violations);
     }
     let judge = Judge { history, known: &known, forgetting };
     for (place, operations) in history.by_key() {
         let gets = operations
             .iter()
             .filter(|&&id| matches!(history.operation(id).outcome, Outcome::Got(_) | Outcome::Shown(_)));
-        if !rules.quorums_meet {
+        if !rules.copies_kept {
             pairs.unpromised += judge.acknowledged_before_any(&operations, gets);
             continue;
         }
         for &get in gets {
             let writes = operations.iter().filter(|&&write| judge.is_acknowledged_before(write, get));
             for &write in writes {
+                if !rules.meet(history.operation(get), history.operation(write)) {
+                    pairs.unpromised += 1;
+                    continue;
+                }
                 pairs.all += 1;
                 match judge.demand(&place, get, write) {
                     Err(Excuse::Deleted) => pairs.deleted += 1,
@@ -120,16 +124,14 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// Acknowledged by a quorum that every later read meets.
+    /// Acknowledged before the get was asked.
     fn is_acknowledged_before(&self, write: OperationId, get: OperationId) -> bool {
         let (write, get) = (self.history.operation(write), self.history.operation(get));
         self.is_acknowledged(write) && write.returned < Some(get.invoked)
     }
 
     fn is_acknowledged(&self, write: &Operation) -> bool {
-        let acknowledged =
-            matches!(write.outcome, Outcome::Acknowledged | Outcome::Written { sloppy: false, .. });
-        write.is_write() && acknowledged
+        write.is_write() && matches!(write.outcome, Outcome::Acknowledged | Outcome::Written { .. })
     }
 
     /// How many pairs there are, without a look at any.
@@ -154,7 +156,7 @@ impl Judge<'_> {
         let (asked, written) = (self.history.operation(get), self.history.operation(write));
         let at = asked.returned.expect("it was answered");
         let event = self.known.event(write);
-        let is_forgotten = || self.forgetting.taker(write, at).is_some();
+        let is_forgotten = || self.forgetting.is_taken(write, at);
         let deletes = written.action == Action::Delete;
         let undoes = || deletes && (event.is_none() || replaces(self.history, written).is_some());
         match (&asked.outcome, event) {
@@ -164,7 +166,7 @@ impl Judge<'_> {
             (Outcome::Got(_), Some(_)) => Err(Excuse::Deleted),
             (Outcome::Got(_), None) if is_forgotten() => Err(Excuse::Deleted),
             (Outcome::Got(_), None) => Ok(Demand::Something),
-            (Outcome::Shown(None), _) if self.forgetting.hider(write, at).is_some() => Err(Excuse::Deleted),
+            (Outcome::Shown(None), _) if self.forgetting.may_be_hidden(write, at) => Err(Excuse::Deleted),
             (Outcome::Shown(None), _) => Ok(Demand::Something),
             (Outcome::Shown(Some(value)), _) => {
                 let shown = self.known.of_value(place, value).ok_or(Excuse::Nameless)?;
@@ -205,9 +207,13 @@ impl Judge<'_> {
     /// Whether the value had been replaced by the write, or loses against it where the last write wins.
     fn older(&self, place: &StoreKey, value: &Bytes, write: OperationId, by: Dot) -> Option<String> {
         let shown = self.known.of_value(place, value)?;
-        let ((dot, timestamp), (_, later)) = (self.known.event(shown)?, self.known.event(write)?);
+        let (_, later) = self.known.event(write)?;
+        let events = self.known.events_of(place, value);
+        let &(dot, timestamp) = events.iter().max_by_key(|(dot, timestamp)| (timestamp, dot))?;
         let replaced = match &self.history.operation(write).outcome {
-            Outcome::Written { context, .. } => by != dot && context.vector.covers(dot),
+            Outcome::Written { context, .. } => {
+                events.iter().all(|&(dot, _)| by != dot && context.vector.covers(dot))
+            }
             _ => false,
         };
         if replaced {
@@ -227,17 +233,18 @@ fn replaces(history: &History, delete: &Operation) -> Option<Vector> {
 }
 
 /// Checks every get against all gets answered before it, whoever asked.
-fn monotonic(history: &History, forgetting: &Forgetting<'_>, violations: &mut Vec<Violation>) {
+fn monotonic(history: &History, forgetting: &Forgetting<'_>, rules: Rules, violations: &mut Vec<Violation>) {
     let mut gets: BTreeMap<StoreKey, Vec<(OperationId, &Operation, &VersionSet)>> = BTreeMap::new();
     for (id, get) in history.all() {
-        // A walk writes nothing back, so it gives the promise up for itself.
-        if let (Outcome::Got(set), false) = (&get.outcome, get.walked) {
+        // A walk writes nothing back, so it gives the promise up for itself; so does who asks for fewer than R.
+        let given_up = get.walked || usize::from(get.required) < rules.reads_required;
+        if let (Outcome::Got(set), false) = (&get.outcome, given_up) {
             gets.entry((get.store, get.key.clone())).or_default().push((id, get, set));
         }
     }
     for (place, gets) in &gets {
         for (id, get, set) in gets {
-            if get.returned.is_some_and(|at| forgetting.is_touched(get, at)) {
+            if get.returned.is_some_and(|at| forgetting.is_touched(*id, at)) {
                 continue;
             }
             let before = |(_, earlier, known): &&(OperationId, &Operation, &VersionSet)| {
@@ -372,7 +379,7 @@ mod tests {
         let late = story.get();
         story.shown(late, None);
         assert!(wrong(&story, rules())[0].detail.contains("was shown nothing"));
-        let apart = Rules { quorums_meet: false, ..rules() };
+        let apart = Rules { replicas: 4, ..rules() };
         assert_eq!(wrong(&story, apart), []);
     }
 

@@ -94,8 +94,10 @@ impl Seen<'_> {
                 self.event(place, version.dot, delete);
                 continue;
             };
-            if let Some(put) = self.written(place, value) {
-                self.event(place, version.dot, Some(put));
+            let put = self.written(place, value);
+            // What only changed its expiry is an event of its own: see `touched`.
+            if put.is_some() && !self.known.is_touch(place, version.dot) {
+                self.event(place, version.dot, put);
             }
         }
     }

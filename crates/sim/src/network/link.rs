@@ -155,6 +155,15 @@ impl Wires {
         let waker = {
             let mut state = self.state.lock();
             state.frames += 1;
+            let item = match (item, &mut state.late) {
+                (Item::Frame(frame), Some(tamper)) => {
+                    let mut bytes = frame.to_vec();
+                    tamper(&mut bytes);
+                    assert_eq!(bytes.len(), frame.len(), "what waits is counted");
+                    Item::Frame(bytes.into())
+                }
+                (item, _) => item,
+            };
             let Some(link) = state.links.get_mut(&to.link) else { return };
             let end = &mut link.ends[to.end];
             if end.status == Status::Closed {

@@ -93,6 +93,8 @@ struct State {
     cutting: BTreeMap<Host, u64>,
     cuts: Dice,
     tamper: Option<Tamper>,
+    /// The same for what arrives.
+    late: Option<Tamper>,
     frames: u64,
 }
 
@@ -119,6 +121,7 @@ impl Wires {
             blocked: BTreeSet::new(),
             slow: BTreeMap::new(),
             tamper: None,
+            late: None,
             frames: 0,
         };
         Wires { executor, state: Arc::new(Mutex::new(state)) }
@@ -193,6 +196,11 @@ impl Wires {
         };
         self.end_links(&|_, processes| ends(processes), silence);
         drop(dropped);
+    }
+
+    /// Lets `tamper` at every frame as it arrives, without making it longer or shorter: a planted bug.
+    pub fn tamper_late(&self, tamper: Option<Tamper>) {
+        self.state.lock().late = tamper;
     }
 
     /// Lets `tamper` at every frame that is sent: a planted bug.

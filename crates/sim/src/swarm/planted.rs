@@ -1,0 +1,146 @@
+//! Runs in which a planted bug has its chance.
+
+use std::time::Duration;
+
+use storage::Durability;
+
+use super::{EXPIRY_MARGIN, EngineKind, Fault, Losses, SafetyNet, Setup};
+use crate::network::Conditions;
+use crate::plant::Plant;
+use crate::scenario::Scenario;
+
+impl Setup {
+    /// A run in which a planted bug has its chance: the faults that bring it out, and nothing that excuses it.
+    pub fn planted(seed: u64, plant: Plant) -> Setup {
+        let mut setup = Setup::of_seed(seed);
+        (setup.nodes, setup.replicas, setup.reads, setup.writes, setup.sloppy) = (3, 3, 2, 2, false);
+        (setup.monotonic, setup.expiring) = (false, 0);
+        (setup.without, setup.storms) = (Vec::new(), 0);
+        (setup.redis_clients, setup.workers) = (0, 1);
+        (setup.conditional, setup.walks, setup.long_values, setup.crowded) = (0, 0, 0, None);
+        (setup.own_quorums, setup.touches) = (0, 0);
+        (setup.engine, setup.losses) = (EngineKind::Log(Durability::Always), Losses::None);
+        setup.conditions = Conditions::calm();
+        (setup.clients, setup.keys, setup.span) = (4, 3, Duration::from_secs(8));
+        (setup.think, setup.deadline) = (Duration::from_millis(30), Duration::from_secs(1));
+        (setup.puts, setup.deletes, setup.blind) = (500, 0, 100);
+        (setup.faults, setup.harms) = setup.bring_out(plant);
+        setup.plant = Some(plant);
+        setup
+    }
+
+    /// What brings a bug out: faults, and how often they strike.
+    fn bring_out(&mut self, plant: Plant) -> (Vec<Fault>, u64) {
+        match plant {
+            Plant::LyingDisk => (vec![Fault::PowerCut], 25),
+            Plant::RewoundIdentity => {
+                (self.engine, self.losses) = (EngineKind::Memory, Losses::Nodes(1));
+                (vec![Fault::Kill], 3)
+            }
+            Plant::HoardedHints | Plant::IdleRepair | Plant::OverlookedLeaves => (vec![Fault::Kill], 8),
+            Plant::UncheckedReads => {
+                self.losses = Losses::Nodes(1);
+                (vec![Fault::FlippedBits], 30)
+            }
+            Plant::HastyCollection => {
+                (self.puts, self.deletes, self.blind) = (400, 200, 0);
+                (vec![Fault::Kill], 8)
+            }
+            Plant::HastyReaping => {
+                (self.expiring, self.expiry_margin) = (900, EXPIRY_MARGIN);
+                (Vec::new(), 0)
+            }
+            Plant::HastyReads => {
+                (self.reads, self.writes, self.monotonic) = (1, 3, true);
+                self.deadline = Duration::from_millis(300);
+                (vec![Fault::Isolate, Fault::OneWay], 20)
+            }
+            Plant::LyingDirectories | Plant::LyingIdentity => (vec![Fault::PowerCut], 25),
+            Plant::LyingHints
+            | Plant::HintsDropped
+            | Plant::HintsInMemory
+            | Plant::HintsMisaddressed
+            | Plant::HintsAsRecords
+            | Plant::HintsRedirected => {
+                (self.nodes, self.sloppy) = (5, true);
+                (vec![Fault::Kill], 15)
+            }
+            Plant::OverlookedExpiry => {
+                (self.expiring, self.expiry_margin) = (900, EXPIRY_MARGIN);
+                (Vec::new(), 0)
+            }
+            Plant::UnrepairableEngine => {
+                self.losses = Losses::Nodes(1);
+                (vec![Fault::FlippedBits], 30)
+            }
+            Plant::TooFewReads | Plant::SecretlySloppy => {
+                self.nodes = 5;
+                self.deadline = Duration::from_millis(300);
+                (vec![Fault::Isolate, Fault::OneWay], 20)
+            }
+            Plant::ForgedAnswers => (vec![Fault::FullDisk], 15),
+            Plant::AcksEarly | Plant::AcksOneBehind => (vec![Fault::SlowDisk], 5),
+            Plant::HintsAckedEarly => {
+                (self.nodes, self.sloppy) = (5, true);
+                (vec![Fault::Kill, Fault::SlowDisk], 15)
+            }
+            _ => self.bring_out_rare(plant),
+        }
+    }
+
+    /// The same for bugs that keys under constant use hide, or that only a story brings out.
+    fn bring_out_rare(&mut self, plant: Plant) -> (Vec<Fault>, u64) {
+        match plant {
+            Plant::HeedlessConfirms => {
+                self.rarely_touch_keys();
+                (vec![Fault::Isolate, Fault::Kill], 5)
+            }
+            Plant::LateTags => {
+                self.rarely_touch_keys();
+                self.scenario = Some(Scenario::HeldMerges);
+                (vec![Fault::OneWay], 0)
+            }
+            Plant::EmptyForRefilling | Plant::ForgottenRefill => {
+                (self.losses, self.hint_bytes_max, self.keys) = (Losses::Nodes(1), 0, 8);
+                let cuts = plant == Plant::ForgottenRefill;
+                self.scenario =
+                    Some(if cuts { Scenario::PowerCutInRefill } else { Scenario::LostDiskBehindCut });
+                (vec![Fault::LostDisk, Fault::Kill, Fault::PowerCut], 0)
+            }
+            Plant::EqualSums => {
+                self.hint_bytes_max = 0;
+                (vec![Fault::Kill], 8)
+            }
+            Plant::ForgottenEpoch => {
+                self.rarely_touch_keys();
+                (vec![Fault::Kill], 4)
+            }
+            Plant::LyingCompaction => (vec![Fault::PowerCut], 25),
+            Plant::ForgottenMembers => {
+                self.rarely_touch_keys();
+                self.losses = Losses::Nodes(1);
+                (vec![Fault::OlderDisk], 10)
+            }
+            Plant::PersistIgnored => {
+                (self.redis_clients, self.touches, self.expiring) = (3, 400, 900);
+                (Vec::new(), 0)
+            }
+            Plant::ConditionsIgnored => {
+                self.conditional = 500;
+                (Vec::new(), 0)
+            }
+            Plant::OwnQuorumIgnored => {
+                (self.reads, self.writes, self.own_quorums) = (1, 1, 500);
+                (Vec::new(), 0)
+            }
+            _ => (Vec::new(), 0),
+        }
+    }
+
+    /// Many keys and few requests, so that a key is left alone for a round or longer; and nothing mends what was missed.
+    fn rarely_touch_keys(&mut self) {
+        (self.puts, self.deletes, self.blind, self.keys) = (400, 200, 0, 60);
+        (self.span, self.think) = (Duration::from_secs(13), Duration::from_millis(300));
+        self.without = vec![SafetyNet::AntiEntropy, SafetyNet::Hints, SafetyNet::ReadRepair];
+    }
+}
