@@ -12,9 +12,10 @@ use crate::node::Node;
 use crate::ring::Ring;
 use crate::store::Store;
 
-/// The greatest form that this program understands, and the one that it writes. Form 1 had no steps: a program that
-/// knows no other takes a partition that moves for one that stays.
+/// The greatest form that this program understands. Form 1 had no steps: a program that knows no other takes a partition
+/// that moves for one that stays. It is written as long as nothing has moved, for those that know no other.
 const FORM: u32 = 2;
+const FORM_PLAIN: u32 = 1;
 
 /// A form that this program understands.
 struct Form;
@@ -82,7 +83,7 @@ impl Serialize for Cluster {
             generation, generation_accepted_min, nodes_changed, nodes, ring, stores, unknown, ..
         } = self;
         Written {
-            form: FORM,
+            form: if ring.is_plain() { FORM_PLAIN } else { FORM },
             name: &self.name,
             generation: *generation,
             generation_accepted_min: *generation_accepted_min,
