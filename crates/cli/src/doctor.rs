@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use model::Node;
+use coordination::zookeeper::SCHEME;
+use model::{Node, NodeId};
 use serde_json::{Value as Json, json};
 
 use crate::failure::CliError;
@@ -59,6 +60,7 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     for status in &nodes {
         examine(status, cluster.generation.0, &nodes, &mut findings);
     }
+    findings.extend(wrong_clocks(&nodes));
     findings.extend(open_to_everybody(&nodes));
     findings.extend(stopped_repair(&nodes));
     findings.extend(hints::waiting(&nodes, &hints::heard(&client, &nodes).await));
@@ -85,6 +87,22 @@ fn describe(findings: &[Finding], nodes: usize) -> String {
         text.push_str(&format!("{mark}  {}\n      next: {}\n", finding.what, finding.next));
     }
     text
+}
+
+/// Nodes whose clocks are far from those of most.
+fn wrong_clocks(nodes: &[NodeStatus]) -> Vec<Finding> {
+    let ahead: Vec<_> = nodes.iter().filter_map(|status| Some((status.node.id, status.ahead_ms?))).collect();
+    let finding = |(id, difference): (NodeId, i64)| Finding {
+        code: Code::ClockOff,
+        node: Some(id.0.into()),
+        store: None,
+        what: format!(
+            "the clock of {id} is {} those of the other nodes, and the newest write of a key is the one with the latest time",
+            crate::clocks::shown(difference)
+        ),
+        next: format!("set the clock on the machine of {id}, for example with NTP"),
+    };
+    crate::clocks::off(&ahead).into_iter().map(finding).collect()
 }
 
 /// Where somebody has stopped comparing, and left it so: one finding for each node.
@@ -223,9 +241,25 @@ fn again(launch: &Launch) -> String {
 const START_UNLESS_IT_RUNS: &str = "check whether its process still runs; if it does, it hangs or is unreachable and locks its data directory, so kill it \
      first (kill -KILL); then ";
 
+/// How to start a node of a cluster that may be on many machines; `None` where all run on this one.
+fn elsewhere<'a>(dead: &Node, mut places: impl Iterator<Item = &'a Json>) -> Option<String> {
+    let address = places.find_map(|place| {
+        place["coordination_directory"].as_str().filter(|address| address.starts_with(SCHEME))
+    })?;
+    let host = dead.native.rsplit_once(':').map_or(&*dead.native, |(host, _)| host);
+    Some(format!(
+        "on its machine, {host}, {START_UNLESS_IT_RUNS}start it as it was started, with its own data directory, and read its \
+         output:\n        tontine serve --coordination={} --data-dir=DIR",
+        crate::holder::shell(&[address.to_owned()])
+    ))
+}
+
 /// How to start a node again: as it was started, or as its neighbours' directories suggest.
 fn start_again(dead: &Node, nodes: &[NodeStatus]) -> String {
     let places = nodes.iter().filter_map(|status| Some(&status.answer.as_ref().ok()?["place"]));
+    if let Some(text) = elsewhere(dead, places.clone()) {
+        return text;
+    }
     let text =
         |place: &Json, field: &str| place[field].as_str().filter(|text| !text.is_empty()).map(PathBuf::from);
     let mut guess = None;
@@ -306,4 +340,33 @@ fn examine(status: &NodeStatus, generation: u64, nodes: &[NodeStatus], findings:
     findings.extend(not_compared(status, answer));
     findings.extend(stopped_parts(status, answer));
     findings.extend(disks::damage(status, answer));
+}
+
+#[cfg(test)]
+mod tests {
+    use model::Zone;
+
+    use super::*;
+
+    fn status(id: u32, place: &Json, ahead_ms: i64) -> NodeStatus {
+        let node = Node::new(NodeId(id), Zone("a".to_owned()), format!("10.0.0.{id}:7401"), None);
+        NodeStatus { node, answer: Ok(json!({ "place": place })), ahead_ms: Some(ahead_ms) }
+    }
+
+    #[test]
+    fn a_node_of_many_machines_is_started_on_its_own_and_a_wrong_clock_is_named() {
+        let place = json!({ "coordination_directory": "zookeeper://zk1:2181/shop", "data_directory": "/var/lib/tontine" });
+        let nodes = [status(1, &place, 0), status(2, &place, 90_000), status(3, &place, -5)];
+        let advice = start_again(&nodes[1].node, &nodes);
+        assert!(advice.starts_with("on its machine, 10.0.0.2, check whether"), "{advice}");
+        assert!(
+            advice.ends_with("tontine serve --coordination=zookeeper://zk1:2181/shop --data-dir=DIR"),
+            "{advice}"
+        );
+        let found = wrong_clocks(&nodes);
+        let said: Vec<_> = found.iter().map(|finding| (finding.node, finding.what.as_str())).collect();
+        let expected = "the clock of n2 is 1m30s ahead of those of the other nodes, and the newest write of a key is the \
+                        one with the latest time";
+        assert_eq!(said, [(Some(2), expected)]);
+    }
 }

@@ -74,6 +74,8 @@ impl NodeSpec {
 pub(crate) struct RunningNode {
     node: Arc<Node>,
     workers: Workers<()>,
+    /// Compares clocks as long as the node runs.
+    clocks: tokio::task::JoinHandle<()>,
 }
 
 /// The listeners of one worker.
@@ -133,13 +135,15 @@ impl RunningNode {
             serve(serving.clone(), worker, mine)
         })
         .map_err(CliError::io("cannot start the worker threads"))?;
-        Ok(RunningNode { node, workers })
+        let clocks = tokio::spawn(crate::clocks::watch(node.clone()));
+        Ok(RunningNode { node, workers, clocks })
     }
 
     /// Ends serving, makes everything durable and leaves.
     pub(crate) async fn stop(self) -> Result<(), CliError> {
         let node = self.node.id();
         tracing::info!(%node, "node stops");
+        self.clocks.abort();
         self.node.leave().await;
         self.node.settle().await;
         self.workers.stop();

@@ -7,6 +7,7 @@ use client::{Client, ClientError};
 use model::Node;
 use serde_json::{Value as Json, json};
 
+use crate::clocks;
 use crate::durations;
 use crate::failure::CliError;
 use crate::output::{count, print, size, table};
@@ -17,6 +18,8 @@ use crate::shared::Shared;
 pub(crate) struct NodeStatus {
     pub(crate) node: Node,
     pub(crate) answer: Result<Json, ClientError>,
+    /// By how many milliseconds its clock is ahead of this machine's, if it says.
+    pub(crate) ahead_ms: Option<i64>,
 }
 
 impl NodeStatus {
@@ -30,9 +33,12 @@ impl NodeStatus {
 pub(crate) async fn ask_all(client: &Client) -> Vec<NodeStatus> {
     let cluster = client.cluster();
     let asks = cluster.nodes.iter().map(|node| async move {
+        let asked = clocks::now_ms();
         let answer = client.status(node.id).await;
+        let answered = clocks::now_ms();
         let answer = answer.map(|bytes| serde_json::from_slice(&bytes).unwrap_or(Json::Null));
-        NodeStatus { node: node.clone(), answer }
+        let ahead_ms = answer.as_ref().ok().and_then(|status| clocks::ahead_ms(status, asked, answered));
+        NodeStatus { node: node.clone(), answer, ahead_ms }
     });
     futures_util::future::join_all(asks).await
 }
@@ -149,7 +155,7 @@ fn hints(answer: &Json) -> String {
 }
 
 fn node_row(status: &NodeStatus, state: &str) -> Vec<String> {
-    let NodeStatus { node, answer } = status;
+    let NodeStatus { node, answer, .. } = status;
     let dash = || "-".to_owned();
     let resp = node.resp.clone().unwrap_or_else(dash);
     let start = vec![node.id.to_string(), node.zone.to_string()];

@@ -192,7 +192,7 @@ mod tests {
             "id": 3, "zone": "a", "native": "127.0.0.1:1", "resp": "127.0.0.1:2",
         }))
         .unwrap();
-        NodeStatus { node, answer: Ok(Json::Null) }
+        NodeStatus { node, answer: Ok(Json::Null), ahead_ms: None }
     }
 
     fn found(answer: &Json) -> Vec<(String, Json, String)> {

@@ -55,6 +55,8 @@ codes! {
         "The store requires more replicas than the cluster has nodes.";
     NodeDown "node-down" Bad
         "The node does not answer.";
+    ClockOff "clock-off" Bad
+        "The node's clock differs by more than a minute from those of most nodes.";
     PasswordMissing "password-missing" Bad
         "The node serves Redis clients without a password, while other nodes require one.";
     StorageStopped "storage-stopped" Bad

@@ -145,7 +145,7 @@ mod tests {
         }))
         .unwrap();
         let error = client::ClientError::Unreachable { detail: "no process listens there".to_owned() };
-        NodeStatus { node, answer: hints.map(|hints| json!({ "hints": hints })).ok_or(error) }
+        NodeStatus { node, answer: hints.map(|hints| json!({ "hints": hints })).ok_or(error), ahead_ms: None }
     }
 
     fn hint(hints: u64, state: &str, rate: u64) -> Option<Json> {

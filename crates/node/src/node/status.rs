@@ -24,6 +24,7 @@ impl Node {
             "version": env!("CARGO_PKG_VERSION"),
             "engine": self.engines.kind(),
             "uptime_s": uptime.as_secs(),
+            "clock_ms": self.ports.clock.wall(),
             "place": self.installation(),
             "native_connections": self.links(),
             "resp_connections": self.resp.connections(),
