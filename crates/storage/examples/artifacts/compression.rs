@@ -12,6 +12,9 @@ const RECORDS: u64 = 100_000;
 /// Gets that are timed.
 const GETS: u64 = 300_000;
 
+/// Makes the value of a number.
+type Make = fn(&mut Dice, u64) -> Vec<u8>;
+
 /// A profile in JSON, as an application writes it.
 fn profile(dice: &mut Dice, number: u64) -> Vec<u8> {
     const TOWNS: [&str; 8] = ["Lisboa", "Praha", "Kyoto", "Quito", "Oslo", "Nairobi", "Austin", "Perth"];
@@ -54,8 +57,7 @@ pub(crate) fn table(directory: &Path) {
     println!(
         "| values | mean | compression | layout | on disk | build | get |\n|---|---|---|---|---|---|---|"
     );
-    let kinds: [(&str, fn(&mut Dice, u64) -> Vec<u8>); 2] =
-        [("profiles in JSON", profile), ("lists of ids", ids)];
+    let kinds: [(&str, Make); 2] = [("profiles in JSON", profile), ("lists of ids", ids)];
     for (name, make) in kinds {
         let mut dice = Dice(5);
         let values: Vec<Vec<u8>> = (0..RECORDS).map(|number| make(&mut dice, number)).collect();

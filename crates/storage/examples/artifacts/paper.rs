@@ -130,7 +130,7 @@ impl Lookups for Interpolation<'_> {
         let mut at = ((u128::from(wanted) * entries as u128) >> 64) as usize;
         // One more step by what the first one missed, then along.
         let found = u64::from_be_bytes(entry(at)[..8].try_into().unwrap());
-        let missed = (i128::from(wanted) - i128::from(found)) * entries as i128 >> 64;
+        let missed = ((i128::from(wanted) - i128::from(found)) * entries as i128) >> 64;
         at = (at as i128 + missed).clamp(0, entries as i128 - 1) as usize;
         while at > 0 && entry(at)[..16] > md5[..] {
             at -= 1;
