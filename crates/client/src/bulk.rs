@@ -132,7 +132,9 @@ impl StoreHandle {
     ) -> Result<ScanPage, ClientError> {
         let inner = &self.client.inner;
         let scope = inner.scope(&self.name)?;
+        let since = scope.cluster.ring.get(partition).map(|found| scope.cluster.accepted_since(found));
         let request = Request::Scan(Scan {
+            since: since.unwrap_or_default().into(),
             store: scope.store.clone(),
             generation: scope.cluster.generation,
             partition,

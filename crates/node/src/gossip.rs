@@ -14,7 +14,7 @@
 //! **Architecture Invariant:** asking for a state takes no lock while all nodes are alive.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -74,6 +74,8 @@ pub struct Gossip {
     /// As many; so that asking costs a load while all is well.
     troubled_count: AtomicUsize,
     listeners: RwLock<Vec<Listener>>,
+    /// The newest generation whose nodes are known.
+    named: AtomicU64,
     /// The links of the rounds, once a worker plays them.
     links: OnceLock<Weak<Peers>>,
     counts: Counts,
@@ -117,11 +119,13 @@ impl Gossip {
             troubled: RwLock::default(),
             troubled_count: AtomicUsize::new(0),
             listeners: RwLock::default(),
+            named: AtomicU64::new(0),
             links: OnceLock::new(),
             counts: Counts::register(metrics),
         });
         let cluster = gossip.view.get().cluster().clone();
         gossip.learn(&cluster);
+        gossip.adopted();
         for state in [State::Alive, State::Suspected, State::Down, State::Left] {
             let weak = Arc::downgrade(&gossip);
             let count = move || weak.upgrade().map_or(0, |gossip| gossip.count(state)) as f64;
@@ -143,6 +147,11 @@ impl Gossip {
     /// Whether requests are better sent elsewhere: everybody who is not alive.
     pub fn is_avoided(&self, node: NodeId) -> bool {
         self.troubled_count.load(Ordering::Acquire) > 0 && self.troubled.read().contains_key(&node)
+    }
+
+    /// Tells the others the generation that this node has adopted.
+    pub(crate) fn adopted(&self) {
+        self.step(Happened::GenerationAdopted { generation: self.view.adopted() });
     }
 
     /// All other nodes and what is believed about them, by id.
@@ -260,8 +269,12 @@ impl Witness for Gossip {
     }
 
     fn learn(&self, cluster: &Cluster) {
+        // Every set of links of this node learns it.
+        if self.named.fetch_max(cluster.generation.0, Ordering::AcqRel) > cluster.generation.0 {
+            return;
+        }
         let nodes = cluster.nodes.iter().map(|node| node.id).collect();
-        self.step(Happened::MembersNamed { nodes, generation: cluster.generation });
+        self.step(Happened::MembersNamed { nodes });
         let mut troubled = self.troubled.write();
         troubled.retain(|node, _| cluster.node(*node).is_some());
         self.troubled_count.store(troubled.len(), Ordering::Release);

@@ -33,7 +33,7 @@ use client::peers::Peers;
 use coordination::CoordinationService;
 use coordination::address::Places;
 use coordination::documents::ActiveNode;
-use model::{Cluster, NodeId};
+use model::{Cluster, Generation, NodeId};
 use parking_lot::Mutex;
 use protocol::admission::{Admission, AdmissionLimits};
 use protocol::handoff::HandoffOptions;
@@ -420,27 +420,26 @@ impl Node {
         self.stamper.incarnation()
     }
 
-    /// Takes in a document that a peer handed over: at once when its stores are open, soon otherwise.
+    /// Takes in a document that a peer handed over: where its nodes are reached at once, all else when the document is
+    /// durable here and its stores are open.
     fn offer(&self, cluster: Cluster) {
-        let current = self.replica.view().get();
-        if cluster.name != self.config.cluster || cluster.generation <= current.cluster().generation {
-            return;
-        }
-        let all_open = cluster.stores.iter().all(|store| current.store(store.name.as_str()).is_some());
-        if all_open {
-            let stores = joining::reuse(&current, &cluster);
-            self.take(cluster, stores.into_iter().flatten().collect());
-        } else {
+        if self.is_newer(&cluster) {
+            self.acquaint(&cluster);
             self.offered.offer(cluster);
         }
     }
 
-    /// Opens what a newer document needs and takes it in.
-    async fn learn(&self, cluster: Cluster) {
-        let current = self.replica.view().get();
-        if cluster.name != self.config.cluster || cluster.generation <= current.cluster().generation {
-            return;
+    fn is_newer(&self, cluster: &Cluster) -> bool {
+        cluster.name == self.config.cluster && cluster.generation > self.replica.view().generation()
+    }
+
+    /// Opens what a newer document needs, makes it durable, and goes by it from then on. False when it cannot be made
+    /// durable now: this node stays with its copy.
+    async fn learn(&self, cluster: Cluster) -> bool {
+        if !self.is_newer(&cluster) {
+            return true;
         }
+        let current = self.replica.view().get();
         let mut stores = Vec::new();
         for (definition, known) in cluster.stores.iter().zip(joining::reuse(&current, &cluster)) {
             match known {
@@ -463,9 +462,26 @@ impl Node {
             }
         }
         if let Err(error) = local_copy::write(self.disk.clone(), &cluster).await {
-            tracing::warn!(%error, "local copy of the cluster document not written");
+            tracing::error!(
+                generation = cluster.generation.0,
+                %error,
+                "cluster document not adopted: the local copy cannot be written"
+            );
+            return false;
         }
         self.take(cluster, stores);
+        true
+    }
+
+    /// Writes the copy of the document by which this node has begun, which could not be written then.
+    async fn learn_own(&self) {
+        let view = self.replica.view().get();
+        if self.replica.view().adopted() < view.cluster().generation {
+            match local_copy::write(self.disk.clone(), view.cluster()).await {
+                Ok(()) => self.adopted(view.cluster().generation),
+                Err(error) => tracing::warn!(%error, "local copy of the cluster document not written"),
+            }
+        }
     }
 
     /// Names the engine of a store that was opened while the node runs.
@@ -481,16 +497,30 @@ impl Node {
         }
     }
 
+    /// Goes by a document whose copy is durable here. First the links, so that whoever goes by it reaches its nodes; then
+    /// the view, when nothing is under way that was admitted under the older one; then the others are told.
     fn take(&self, cluster: Cluster, stores: Vec<Arc<LocalStore>>) {
-        self.events.record(Event::GenerationAdopted { generation: cluster.generation.0 });
+        let generation = cluster.generation;
+        self.acquaint(&cluster);
+        self.replica.view().replace(View::new(Arc::new(cluster), stores));
+        self.events.record(Event::GenerationAdopted { generation: generation.0 });
+        self.adopted(generation);
+    }
+
+    fn adopted(&self, durable: Generation) {
+        self.replica.view().settle(durable);
+        self.gossip.adopted();
+    }
+
+    /// Tells all links where the nodes of a document are reached.
+    fn acquaint(&self, cluster: &Cluster) {
         self.peers.lock().retain(|peers| match peers.upgrade() {
             Some(peers) => {
-                peers.learn(&cluster);
+                peers.learn(cluster);
                 true
             }
             None => false,
         });
-        self.replica.view().replace(View::new(Arc::new(cluster), stores));
     }
 
     /// Leaves the cluster's list of active nodes, makes everything durable, and remembers a clean stop. Serving must

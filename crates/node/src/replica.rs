@@ -3,6 +3,8 @@
 //! The same code serves requests that came over a link and requests of the coordinator inside this process. A request
 //! that needs what is not in memory is carried out on a thread that may wait for the disk: the worker goes on with others.
 
+mod admitting;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,19 +14,22 @@ use model::{Epoch, Generation, NodeId, VersionSet};
 use protocol::collection::Refusal;
 use runtime::disk::waiting::{is_refused, without_waiting};
 use runtime::tasks::waited;
-use runtime::{BoxFuture, Tasks};
+use runtime::{BoxFuture, Clock, Tasks};
 use smallvec::{SmallVec, smallvec};
 use storage::{Commit, Durable, ScanCursor, ScanLimit, StorageEngine, StorageError};
 use wire::error::ErrorCode;
 use wire::messages::{
     Failure, Merged, ReplicaGet, ReplicaGot, ReplicaMerge, ReplicaMerged, Request, Response, Scan, Scanned,
-    StaleEpoch,
+    StaleEpoch, Terms,
 };
 
-use crate::collection::{Admitted, Epochs};
+use crate::collection::{Admitted as AdmittedContents, Epochs};
 use crate::handoff::hints::Hints;
 use crate::stores::LocalStore;
-use crate::view::{CurrentView, View};
+use crate::view::{Admitted, CurrentView, View};
+
+pub(crate) use admitting::Asked;
+use admitting::BEHIND_PATIENCE;
 
 /// Most records of one scan page, whatever the caller asks.
 const SCAN_RECORDS_MAX: usize = 10_000;
@@ -45,6 +50,7 @@ pub struct Replica {
     hints: Arc<Hints>,
     epochs: Arc<Epochs>,
     tasks: Arc<dyn Tasks>,
+    clock: Arc<dyn Clock>,
     /// Counts what waits for the disk: as many as share it, besides this one.
     waiting: Arc<()>,
 }
@@ -56,9 +62,9 @@ impl Replica {
         view: Arc<CurrentView>,
         hints: Arc<Hints>,
         epochs: Arc<Epochs>,
-        tasks: Arc<dyn Tasks>,
+        (tasks, clock): (Arc<dyn Tasks>, Arc<dyn Clock>),
     ) -> Self {
-        Replica { node, view, hints, epochs, tasks, waiting: Arc::default() }
+        Replica { node, view, hints, epochs, tasks, clock, waiting: Arc::default() }
     }
 
     /// The node that answers.
@@ -83,23 +89,32 @@ impl Replica {
 
     /// The generation that this node goes by, when its cluster document names it.
     pub fn standing(&self) -> Option<Generation> {
-        let view = self.view.get();
+        self.standing_by(&self.view.get())
+    }
+
+    fn standing_by(&self, view: &View) -> Option<Generation> {
         view.cluster().node(self.node).map(|_| view.cluster().generation)
     }
 
-    /// Leave to store contents that were read at `tag` and came in a message formed under `generation`.
+    /// Leave to store contents that were read at `tag` and came in a message formed under `generation`, under a view
+    /// that stays the current one meanwhile.
     ///
     /// # Errors
     /// What to answer: [`StaleEpoch`] with this node's epoch, or a failure with the newer cluster document.
-    pub fn admit_contents(&self, tag: Epoch, generation: Generation) -> Result<Admitted<'_>, Answered> {
-        self.epochs.guard_contents(tag, generation, || self.standing()).map_err(|refusal| {
+    pub(crate) fn admit_contents(
+        &self,
+        view: &Admitted<'_>,
+        tag: Epoch,
+        generation: Generation,
+    ) -> Result<AdmittedContents<'_>, Answered> {
+        self.epochs.guard_contents(tag, generation, || self.standing_by(view)).map_err(|refusal| {
             Box::new(match refusal {
                 Refusal::StaleEpoch(epoch) => Ok(Response::StaleEpoch(StaleEpoch { epoch })),
                 _ => Err(CallError::Refused(Failure {
                     code: ErrorCode::StaleGeneration,
                     detail: "the cluster has removed tombstones since the generation of the request"
                         .to_owned(),
-                    cluster: Some(self.view.get().document().clone()),
+                    cluster: Some(view.document().clone()),
                 })),
             })
         })
@@ -114,7 +129,9 @@ impl Replica {
         set: &VersionSet,
     ) -> Option<(Epoch, VersionSet)> {
         let epoch = self.epochs.tag();
-        let mut held = self.get_one(&self.view.get(), store, key).ok()?;
+        let view = self.view.get();
+        let terms = (view.cluster().generation, Asked::Either);
+        let mut held = self.get_one(&view, store, key, terms).ok()?.ok()?;
         if set.is_deleted() {
             // A deletion brings nothing back, whenever it was read.
             held.merge(set);
@@ -124,7 +141,24 @@ impl Replica {
 
     /// Answers a replica operation; other requests are not for it. Reading may have to wait for the disk: then, as for
     /// durability, the answer is pending.
+    ///
+    /// A request that is newer than this node waits for the document that it was formed under, for a moment.
     pub fn call(self: &Arc<Self>, request: Request) -> Call {
+        let needed = admitting::needed(&request);
+        if needed <= self.view.generation() {
+            return self.carry_out(request);
+        }
+        let replica = self.clone();
+        Call::Pending(Box::pin(async move {
+            replica.view.reached(needed, &*replica.clock, BEHIND_PATIENCE).await;
+            match replica.carry_out(request) {
+                Call::Ready(answer) => answer,
+                Call::Pending(answer) => answer.await,
+            }
+        }))
+    }
+
+    fn carry_out(self: &Arc<Self>, request: Request) -> Call {
         // A page of a scan reads so much that it would wait in any case.
         if !matches!(request, Request::Scan(_)) {
             let tried = without_waiting(|| self.answer(&request));
@@ -175,9 +209,10 @@ impl Replica {
         let Request::ReplicaMerge(ReplicaMerge { store, generation, hint_for, entries, .. }) = request else {
             return;
         };
-        let Ok((view, store)) = self.resolve(store, *generation) else { return };
+        let view = self.view.get();
+        let Ok(store) = self.store_of(&view, store, *generation) else { return };
         for (key, _) in entries {
-            self.read_key_ahead(&view, &store, key, *hint_for);
+            self.read_key_ahead(&view, store, key, *hint_for);
         }
     }
 
@@ -191,7 +226,7 @@ impl Replica {
     ) {
         // Merging finds again, and says, what is wrong with it.
         let _ = match hint_for {
-            None => store.content(view.route(store, key).place, key),
+            None => store.content(view.partition(key).0, key),
             Some(target) => {
                 let definition = store.definition();
                 self.hints.get(&[target], &definition.name, definition.resolver, key)
@@ -219,43 +254,43 @@ impl Replica {
         }
     }
 
-    /// The view and store of a request formed under `generation`.
+    /// The view now, and a store by its name.
     ///
     /// # Errors
-    /// `StaleGeneration` with the newer document, or `UnknownStore`.
-    pub fn resolve(
-        &self,
-        store: &str,
-        generation: Generation,
-    ) -> Result<(Arc<View>, Arc<LocalStore>), Failure> {
+    /// `UnknownStore`.
+    pub fn current(&self, store: &str) -> Result<(Arc<View>, Arc<LocalStore>), Failure> {
         let view = self.view.get();
-        if generation < view.cluster().generation_accepted_min {
-            return Err(Failure {
-                code: ErrorCode::StaleGeneration,
-                detail: format!(
-                    "the request was formed under generation {}; the cluster is at generation {} and accepts none before {}",
-                    generation.0,
-                    view.cluster().generation.0,
-                    view.cluster().generation_accepted_min.0
-                ),
-                cluster: Some(view.document().clone()),
-            });
-        }
-        let Some(found) = view.store(store).cloned() else {
-            let known: Vec<&str> = view.cluster().store_names().map(|name| name.as_str()).collect();
-            return Err(Failure::new(
-                ErrorCode::UnknownStore,
-                format!("store {store:?} does not exist; the stores are: {}", known.join(", ")),
-            ));
-        };
+        let found = self.store_of(&view, store, Generation(u64::MAX))?.clone();
         Ok((view, found))
     }
 
     fn get(&self, request: &ReplicaGet) -> Result<ReplicaGot, Failure> {
-        let (view, store) = self.resolve(&request.store, request.generation)?;
-        let (epoch, generation) = (self.epochs.tag(), view.cluster().generation.into());
+        let mut view = self.view.get();
+        loop {
+            let got = self.get_under(&view, request)?;
+            // A newer view may have come before the records were read: then they are no more of this one.
+            if self.view.generation() == view.cluster().generation {
+                return Ok(got);
+            }
+            view = self.view.get();
+        }
+    }
+
+    fn get_under(&self, view: &View, request: &ReplicaGet) -> Result<ReplicaGot, Failure> {
+        let own = view.cluster().generation;
+        let (since, asked) = match request.terms.0 {
+            Some(Terms { since, role }) => (since, Asked::from(role)),
+            None => (Generation::default(), Asked::Either),
+        };
+        if own < since {
+            return Err(self.behind(view, since));
+        }
+        let store = self.store_of(view, &request.store, request.generation)?;
+        let terms = (request.generation, asked);
+        let (epoch, generation) = (self.epochs.tag(), own.into());
         if let [key] = &request.keys[..] {
-            return Ok(ReplicaGot { generation, epoch, sets: smallvec![self.get_one(&view, &store, key)] });
+            let sets = smallvec![self.get_one(view, store, key, terms)?];
+            return Ok(ReplicaGot { generation, epoch, sets });
         }
         // As many as fit a message; the caller asks again for the rest.
         let (mut sets, mut bytes) = (SmallVec::new(), 0);
@@ -263,7 +298,7 @@ impl Replica {
             if is_refused() {
                 break;
             }
-            let found = self.get_one(&view, &store, key);
+            let found = self.get_one(view, store, key, terms)?;
             bytes += found.as_ref().map_or(0, |set| wire::versions::record_bytes(None, set));
             if bytes > MESSAGE_BYTES_MAX && !sets.is_empty() {
                 break;
@@ -273,23 +308,55 @@ impl Replica {
         Ok(ReplicaGot { generation, epoch, sets })
     }
 
-    fn get_one(&self, view: &View, store: &LocalStore, key: &Bytes) -> Result<VersionSet, ErrorCode> {
-        let route = view.route(store, key);
-        let found = if route.preference.is_replica(self.node) {
-            store.get(route.place, key)
+    /// What this node holds of a key.
+    ///
+    /// # Errors
+    /// As a whole when this node is not to be asked for it.
+    fn get_one(
+        &self,
+        view: &View,
+        store: &LocalStore,
+        key: &Bytes,
+        (generation, asked): (Generation, Asked),
+    ) -> Result<Result<VersionSet, ErrorCode>, Failure> {
+        let (place, partition) = view.partition(key);
+        self.check(view, store, partition, (generation, asked))?;
+        let definition = store.definition();
+        let replicas = model::routing::replicas(definition, partition);
+        let found = if replicas.contains(&self.node) {
+            store.get(place, key)
         } else {
-            let definition = store.definition();
-            self.hints.get(route.preference.replicas(), &definition.name, definition.resolver, key)
+            let writers: SmallVec<[NodeId; 8]> = model::routing::writers(definition, partition).collect();
+            self.hints.get(&writers, &definition.name, definition.resolver, key)
         };
-        found.map_err(|failure| failure.code)
+        Ok(found.map_err(|failure| failure.code))
+    }
+
+    /// Whether this node may merge what a message brings.
+    fn check_merge(&self, view: &View, store: &LocalStore, request: &ReplicaMerge) -> Result<(), Failure> {
+        let generation = request.generation;
+        for (key, _) in &request.entries {
+            let (_, partition) = view.partition(key);
+            match request.hint_for {
+                Some(target) => self.check_target(view, store, partition, (target, generation))?,
+                None => self.check(view, store, partition, (generation, Asked::Writer))?,
+            }
+        }
+        Ok(())
     }
 
     /// Merges what a message brings. What it stored is made durable at once, not key by key: one append to the file.
     fn merge(&self, request: &ReplicaMerge) -> Result<(ReplicaMerged, Option<Waiting>), Answered> {
         let refused = |failure| Box::new(Err(CallError::Refused(failure)));
-        let (view, store) = self.resolve(&request.store, request.generation).map_err(refused)?;
-        let admitted = self.admit_contents(request.epoch, request.generation)?;
-        let generation = view.cluster().generation.into();
+        let view = self.view.admit();
+        let own = view.cluster().generation;
+        if let Some(since) = request.since.0.filter(|since| own < *since) {
+            return Err(refused(self.behind(&view, since)));
+        }
+        let store = self.store_of(&view, &request.store, request.generation).map_err(refused)?;
+        self.check_merge(&view, store, request).map_err(refused)?;
+        let admitted = self.admit_contents(&view, request.epoch, request.generation)?;
+        let generation = own.into();
         let mut outcomes = Outcomes::new();
         let mut commits: SmallVec<[(usize, Commit); 1]> = SmallVec::new();
         for (key, set) in &request.entries {
@@ -299,8 +366,8 @@ impl Replica {
             }
             let set = &*admitted.clean(&store.definition().name, key, set);
             let stored = match request.hint_for {
-                Some(target) => self.store_hint(target, &store, key, set),
-                None => self.store_merged(&view, &store, key, set),
+                Some(target) => self.store_hint(target, store, key, set),
+                None => self.store_merged(&view, store, key, set),
             };
             outcomes.push(stored.map(|(merged, commit)| {
                 commits.push((outcomes.len(), commit));
@@ -343,7 +410,7 @@ impl Replica {
         set: &VersionSet,
     ) -> Result<(Merged, Commit), ErrorCode> {
         let (merged, commit) =
-            store.merge(view.route(store, key).place, key, set).map_err(|failure| failure.code)?;
+            store.merge(view.partition(key).0, key, set).map_err(|failure| failure.code)?;
         // What was found in place may not be durable yet: whoever stored it may still wait for that.
         Ok((merged, commit.unwrap_or_else(|| store.engine().position())))
     }
@@ -375,7 +442,25 @@ impl Replica {
     }
 
     fn scan(&self, request: &Scan) -> Result<Scanned, Failure> {
-        let (_, store) = self.resolve(&request.store, request.generation)?;
+        let mut view = self.view.get();
+        loop {
+            let page = self.scan_under(&view, request)?;
+            if self.view.generation() == view.cluster().generation {
+                return Ok(page);
+            }
+            view = self.view.get();
+        }
+    }
+
+    fn scan_under(&self, view: &View, request: &Scan) -> Result<Scanned, Failure> {
+        if let Some(since) = request.since.0.filter(|since| view.cluster().generation < *since) {
+            return Err(self.behind(view, since));
+        }
+        let store = self.store_of(view, &request.store, request.generation)?;
+        let Some(partition) = view.cluster().ring.get(request.partition) else {
+            return Err(self.misplaced(view, request.partition, request.generation));
+        };
+        self.check(view, store, partition, (request.generation, Asked::Reader))?;
         let after = request.after.clone().map(|(token, key)| ScanCursor { token, key });
         let limit = ScanLimit {
             records_max: (request.records_max as usize).clamp(1, SCAN_RECORDS_MAX),

@@ -59,9 +59,7 @@ impl Replicas for WorkerTransport {
     fn park(&self, scope: &Scope, target: NodeId, key: &Bytes, set: &VersionSet) {
         let replica = &self.reach.replica;
         let generation = scope.cluster.generation;
-        let Ok((_, store)) = replica.resolve(scope.store.as_str(), generation) else {
-            return;
-        };
+        let Ok((_, store)) = replica.current(scope.store.as_str()) else { return };
         // Read again when a round has come in between; what cannot be is left to anti-entropy.
         let (epoch, set) = match replica.epochs().tag() > scope.epoch {
             false => (scope.epoch, Cow::Borrowed(set)),
@@ -70,10 +68,13 @@ impl Replicas for WorkerTransport {
                 None => return,
             },
         };
-        let Ok(admitted) = replica.admit_contents(epoch, generation) else { return };
+        // Where the key has moved meanwhile, the hint is addressed anew when it is looked at.
+        let view = replica.view().admit();
+        let Ok(admitted) = replica.admit_contents(&view, epoch, generation) else { return };
         let set = admitted.clean(&store.definition().name, key, &set);
         let (outcome, durable) = replica.park(target, &store, key, &set);
         drop(admitted);
+        drop(view);
         if let Err(error) = outcome {
             // The write is done or indeterminate without it; anti-entropy finds the target's gap.
             tracing::warn!(%target, %error, "hint refused");
@@ -87,10 +88,14 @@ impl Replicas for WorkerTransport {
     }
 
     fn adopt(&self, document: &[u8]) -> Arc<Cluster> {
-        if let Ok(cluster) = serde_json::from_slice::<Cluster>(document) {
-            (self.adopt)(cluster);
+        let known = self.reach.replica.view().get().cluster().clone();
+        let Ok(cluster) = serde_json::from_slice::<Cluster>(document) else { return known };
+        if cluster.name != known.name || cluster.generation <= known.generation {
+            return known;
         }
-        self.reach.replica.view().get().cluster().clone()
+        // What drives requests goes by it at once; as a replica this node does when it is durable.
+        (self.adopt)(cluster.clone());
+        Arc::new(cluster)
     }
 }
 
@@ -148,7 +153,7 @@ impl Reach {
 
     /// The same contents, read again.
     fn renew(&self, merge: &ReplicaMerge) -> Option<ReplicaMerge> {
-        let (_, store) = self.replica.resolve(merge.store.as_str(), merge.generation).ok()?;
+        let (_, store) = self.replica.current(merge.store.as_str()).ok()?;
         let mut epoch = Epoch(u64::MAX);
         let mut entries = SmallVec::with_capacity(merge.entries.len());
         for (key, set) in &merge.entries {

@@ -5,10 +5,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::select;
+use model::routing::{replicas_before, replicas_to_come, writers};
 use model::{Cluster, Generation, NodeId, Partition, PartitionId, PreferenceList, Token};
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockReadGuard};
+use runtime::Clock;
+use tokio::sync::watch;
 
 use crate::stores::{KeyPlace, LocalStore};
 
@@ -74,18 +79,33 @@ impl View {
         (KeyPlace { partition: partition.id, token }, partition)
     }
 
+    /// Whether `node` holds records of a store in this partition, or brings them in, whatever the partition's step.
+    pub fn holds(&self, node: NodeId, store: &LocalStore, partition: &Partition) -> bool {
+        let definition = store.definition();
+        replicas_before(definition, partition).contains(&node)
+            || replicas_to_come(definition, partition).is_some_and(|nodes| nodes.contains(&node))
+    }
+
+    /// Whether `node` takes writes of a store in this partition as a replica.
+    pub fn writes(&self, node: NodeId, store: &LocalStore, partition: &Partition) -> bool {
+        writers(store.definition(), partition).any(|writer| writer == node)
+    }
+
+    /// Requests for this partition that were formed under an older generation are refused; 0 for one that is unknown.
+    pub fn accepted_since(&self, partition: PartitionId) -> Generation {
+        let found = self.cluster.ring.get(partition);
+        found.map_or_else(Generation::default, |partition| self.cluster.accepted_since(partition))
+    }
+
     /// The partitions of a store of which `node` is a replica, each with its other replicas.
     pub fn replicated_by(&self, node: NodeId, store: &LocalStore) -> BTreeMap<PartitionId, Vec<NodeId>> {
-        let partitions = self.cluster.ring.partitions().iter();
-        let all = partitions.map(|p| (p.id, PreferenceList::of(store.definition(), p)));
-        let mine = all.filter(|(_, preference)| preference.is_replica(node));
-        mine.map(|(id, preference)| (id, others(&preference, node))).collect()
+        let mine = self.cluster.ring.partitions().iter().filter(|p| self.writes(node, store, p));
+        mine.map(|p| (p.id, others(store, p, node))).collect()
     }
 
     /// The replicas of a partition of a store but for `node`.
     pub fn replicas_of(&self, partition: PartitionId, store: &LocalStore, node: NodeId) -> Vec<NodeId> {
-        let found = self.cluster.ring.partitions().iter().find(|p| p.id == partition);
-        found.map_or_else(Vec::new, |p| others(&PreferenceList::of(store.definition(), p), node))
+        self.cluster.ring.get(partition).map_or_else(Vec::new, |p| others(store, p, node))
     }
 
     /// Which share of all tokens lies in the partitions that `counts` chooses.
@@ -106,22 +126,49 @@ impl View {
     }
 }
 
-fn others(preference: &PreferenceList, node: NodeId) -> Vec<NodeId> {
-    preference.replicas().iter().copied().filter(|&other| other != node).collect()
+/// The nodes that take writes of a partition as replicas, but for `node`.
+fn others(store: &LocalStore, partition: &Partition, node: NodeId) -> Vec<NodeId> {
+    writers(store.definition(), partition).filter(|&other| other != node).collect()
 }
 
 /// The current view; cheap to read, replaced when the cluster document changes.
+///
+/// What stores records for others holds the view as [`Admitted`] while it does: a view is replaced when nothing admitted
+/// under an older one is still being carried out. The generation that others are told of ([`CurrentView::adopted`]) is
+/// told after that, and after the document is durable here.
 pub struct CurrentView {
     view: RwLock<Arc<View>>,
     generation: AtomicU64,
+    adopted: AtomicU64,
+    /// The generation now, for those who wait for one.
+    changed: watch::Sender<Generation>,
+    /// The newest generation that a request has named.
+    wanted: watch::Sender<Generation>,
+}
+
+/// Leave to store records under the view as it is: while this is held, the view is not replaced. Whoever holds it must
+/// not ask for the current view again.
+pub struct Admitted<'a>(RwLockReadGuard<'a, Arc<View>>);
+
+impl std::ops::Deref for Admitted<'_> {
+    type Target = View;
+    fn deref(&self) -> &View {
+        &self.0
+    }
 }
 
 impl CurrentView {
-    /// Starts with this view.
+    /// Starts with this view, whose document is not durable here yet, as far as others are told.
     pub fn new(view: View) -> Self {
         view.shape();
-        let generation = AtomicU64::new(view.cluster().generation.0);
-        CurrentView { view: RwLock::new(Arc::new(view)), generation }
+        let generation = view.cluster().generation;
+        CurrentView {
+            view: RwLock::new(Arc::new(view)),
+            generation: AtomicU64::new(generation.0),
+            adopted: AtomicU64::new(0),
+            changed: watch::Sender::new(generation),
+            wanted: watch::Sender::new(generation),
+        }
     }
 
     /// The view now.
@@ -129,20 +176,54 @@ impl CurrentView {
         self.view.read().clone()
     }
 
+    /// The view now, which stays the current one while the guard is held.
+    pub fn admit(&self) -> Admitted<'_> {
+        Admitted(self.view.read())
+    }
+
     /// The generation now, without touching the view.
     pub fn generation(&self) -> Generation {
         Generation(self.generation.load(Ordering::Acquire))
     }
 
-    /// Takes a newer view; one that is not newer is dropped.
+    /// The generation that this node has adopted: its document is durable here, and nothing that was admitted under an
+    /// older one is still being carried out. 0 before the first.
+    pub fn adopted(&self) -> Generation {
+        Generation(self.adopted.load(Ordering::Acquire))
+    }
+
+    /// Takes a newer view; one that is not newer is dropped. Waits for what was admitted under the older one.
     pub fn replace(&self, view: View) {
         let mut current = self.view.write();
-        if view.cluster().generation > current.cluster().generation {
+        let generation = view.cluster().generation;
+        if generation > current.cluster().generation {
             // Under the lock, so that trees are never those of a view that came too late.
             view.shape();
-            self.generation.store(view.cluster().generation.0, Ordering::Release);
+            self.generation.store(generation.0, Ordering::Release);
             *current = Arc::new(view);
+            self.changed.send_replace(generation);
         }
+    }
+
+    /// The current view's document is durable here.
+    pub(crate) fn settle(&self, durable: Generation) {
+        self.adopted.fetch_max(durable.min(self.generation()).0, Ordering::AcqRel);
+    }
+
+    /// Waits until the view is of this generation or a later one, or for so long.
+    pub(crate) async fn reached(&self, generation: Generation, clock: &dyn Clock, patience: Duration) {
+        if self.generation() >= generation {
+            return;
+        }
+        self.wanted.send_modify(|wanted| *wanted = generation.max(*wanted));
+        let mut changed = self.changed.subscribe();
+        let reached = std::pin::pin!(changed.wait_for(|now| *now >= generation));
+        select(reached, clock.sleep_until(clock.now().after(patience))).await;
+    }
+
+    /// Hears of the newest generation that requests have named.
+    pub(crate) fn wanted(&self) -> watch::Receiver<Generation> {
+        self.wanted.subscribe()
     }
 }
 
@@ -166,6 +247,27 @@ mod tests {
         let cluster = Cluster::new("test", Vec::new(), ring, vec![definition(replicas)]);
         let cluster = Cluster { generation: Generation(generation), ..cluster };
         View::new(Arc::new(cluster), vec![Arc::new(store.redefined(definition(replicas)))])
+    }
+
+    #[test]
+    fn a_newer_view_waits_for_what_was_admitted_under_the_older_one() {
+        let stamper = Arc::new(Stamper::new(NodeId(1), 1, 0, Arc::new(OsClock::new())));
+        let store = LocalStore::new(definition(1), Arc::new(MemoryEngine::new()), stamper);
+        let current = CurrentView::new(view(1, &store, 1));
+        std::thread::scope(|threads| {
+            let admitted = current.admit();
+            threads.spawn(|| current.replace(view(2, &store, 1)));
+            // Nobody else is admitted once the newer one waits, so it is not put off for ever.
+            while current.view.try_read().is_some() {
+                std::thread::yield_now();
+            }
+            assert_eq!(admitted.cluster().generation, Generation(1));
+            assert_eq!(current.generation(), Generation(1));
+            current.settle(Generation(2));
+            assert_eq!(current.adopted(), Generation(1), "what is still carried out is not behind us");
+        });
+        current.settle(Generation(2));
+        assert_eq!((current.generation(), current.adopted()), (Generation(2), Generation(2)));
     }
 
     /// Making the view of a document that came too late once gave up the trees of a store that has a second replica by

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::{Duration, Instant};
 
-use model::{Generation, Moment, NodeId};
+use model::{Moment, NodeId};
 use protocol::gossip::{Action, EXCHANGE_PATIENCE, Event, Gossip, Row, State};
 
 /// What a node does or gets at a moment.
@@ -89,7 +89,7 @@ impl World {
             pauses: 0,
         };
         for node in 0..nodes {
-            let named = Event::MembersNamed { nodes: ids.clone(), generation: Generation(1) };
+            let named = Event::MembersNamed { nodes: ids.clone() };
             world.step(node, named, None);
             // Processes start within a second of each other.
             let start = Duration::from_micros(world.below(1_000_000));

@@ -10,8 +10,8 @@ use model::versions::Stamp;
 use model::{Actor, Generation, NodeId, StoreName, Timestamp, Value, VersionSet, WallMillis};
 use smallvec::smallvec;
 use wire::messages::{
-    Get, Got, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response, StoreRef, decode_request,
-    decode_response, encode_request, encode_response,
+    Get, Got, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response, Role, StoreRef, Terms,
+    decode_request, decode_response, encode_request, encode_response,
 };
 use wire::resp::{Command, CommandParser, Limits, Protocol, ReplyWriter};
 use wire::versions::{decode_record, encode_record, peek_winner};
@@ -74,10 +74,21 @@ fn messages(store: &StoreRef) {
     let generation = Generation(17);
     let options = RequestOptions { deadline_ms: 1000, ..RequestOptions::default() };
     let get = Get { store: store.clone(), generation, options, key: key.clone() };
-    let replica_get = ReplicaGet { store: store.clone(), generation, keys: smallvec![key.clone()] };
+    let replica_get = ReplicaGet {
+        terms: Terms { since: generation, role: Role::Replica }.into(),
+        store: store.clone(),
+        generation,
+        keys: smallvec![key.clone()],
+    };
     let entries = smallvec![(key, set(1, 1024))];
-    let merge =
-        ReplicaMerge { store: store.clone(), generation, epoch: model::Epoch(1), hint_for: None, entries };
+    let merge = ReplicaMerge {
+        since: generation.into(),
+        store: store.clone(),
+        generation,
+        epoch: model::Epoch(1),
+        hint_for: None,
+        entries,
+    };
     let got = Got { replicas_answered: 2, sloppy: false, set: set(1, 1024) };
     for request in [Request::from(get), replica_get.into(), merge.into()] {
         let mut out = BytesMut::with_capacity(64 * 1024);

@@ -122,6 +122,12 @@ error_codes! {
     CoordinationUnconfirmed = 307 "coordination-unconfirmed" Indeterminate true
         "The coordination service did not confirm a change of the cluster's documents, which may have happened."
         "Look at the document with `tontine coordination show /config/cluster`, then repeat the command if need be.";
+    Behind = 308 "behind" Failed true
+        "The node's cluster document is older than the request's, and it could not get the newer one in time."
+        "Retry: other replicas answer; if it recurs, see with `tontine node list` whether the node reaches the others.";
+    NotReplica = 309 "not-replica" Failed true
+        "The node was asked as one that holds the key, or that stands in for one, and is not."
+        "Retry with the newest cluster document; if it recurs, report this bug with the document's generation.";
     DiskFull = 400 "disk-full" Failed true
         "The node refuses writes because its disk is full; it still answers gets."
         "Free space on the disk of the node's data directory.";
@@ -164,6 +170,15 @@ error_codes! {
 }
 
 impl ErrorCode {
+    /// The code that a peer of this version of the protocol understands.
+    pub fn lower(self, version: u16) -> Self {
+        match self {
+            // As certain, and as worth another attempt at another node.
+            ErrorCode::Behind | ErrorCode::NotReplica if version < 2 => ErrorCode::Overloaded,
+            code => code,
+        }
+    }
+
     /// The stable number.
     pub fn number(self) -> u16 {
         self as u16

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::select;
-use model::{NodeId, VersionSet, WallMillis};
+use model::{Generation, NodeId, VersionSet, WallMillis};
 use protocol::quorum::{Behind, Machine, ReplicaError};
 use wire::error::ErrorCode;
 use wire::messages::{Failure, Request, Response};
@@ -67,6 +67,8 @@ pub(super) type Event<J> = <<J as Job>::Machine as Machine>::Event;
 pub(super) struct Desk<T> {
     pub(super) coordinator: Arc<Coordinator>,
     pub(super) scope: Scope,
+    /// Since which generation the request's keys lie where its ring says.
+    pub(super) since: Generation,
     calls: Calls<T>,
     /// Calls that were answered as they were made.
     answered: VecDeque<(T, Answer)>,
@@ -85,8 +87,8 @@ pub(super) struct Drive<J: Job> {
 
 impl<T: Unpin> Desk<T> {
     /// Nothing has left yet.
-    pub(super) fn new(coordinator: Arc<Coordinator>, scope: Scope) -> Self {
-        Desk { coordinator, scope, calls: Calls::new(), answered: VecDeque::new(), document: None }
+    pub(super) fn new(coordinator: Arc<Coordinator>, scope: Scope, since: Generation) -> Self {
+        Desk { coordinator, scope, since, calls: Calls::new(), answered: VecDeque::new(), document: None }
     }
 
     /// Sends a request to a node; its answer comes to [`Job::event`] with `asked`.
@@ -138,17 +140,17 @@ impl<T: Unpin> Desk<T> {
         answer.map_err(|error| {
             let newest = match document_of(&error) {
                 Some(document) => self.keep(document),
-                None => model::Generation(0),
+                None => Generation(0),
             };
             replica_error(&error, newest)
         })
     }
 
     /// Keeps a document and tells its generation.
-    fn keep(&mut self, document: Bytes) -> model::Generation {
+    fn keep(&mut self, document: Bytes) -> Generation {
         let cluster = serde_json::from_slice::<model::Cluster>(&document);
         self.document = Some(document);
-        cluster.map_or(model::Generation(0), |cluster| cluster.generation)
+        cluster.map_or(Generation(0), |cluster| cluster.generation)
     }
 }
 

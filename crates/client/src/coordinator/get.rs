@@ -9,7 +9,7 @@ use protocol::quorum::{
 };
 use smallvec::smallvec;
 use wire::error::ErrorCode;
-use wire::messages::{Failure, Got, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response};
+use wire::messages::{Failure, Got, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response, Terms};
 
 use super::drive::{Desk, Drive, End, Job};
 use super::write::{answered_under, merged};
@@ -52,20 +52,20 @@ impl Coordinator {
         options: &RequestOptions,
         deadline: Moment,
     ) -> Drive<GetJob> {
-        let preference = self.preference(&scope, &key);
+        let (preference, since) = self.route(&scope, &key);
         let suspected = self.suspected(&preference);
         let now = self.ports.clock.now();
         self.laggards.begin(1);
         let lagging = self.laggards.nodes(now);
         let candidates = Candidates { preference: &preference, suspected: &suspected, lagging: &lagging };
-        let quorum = self.quorum_options(&scope, options, Direction::Read, deadline);
+        let quorum = self.quorum_options(&scope, options, Direction::Read, (deadline, since));
         let mut actions = GetActions::new();
         let machine = Get::start(candidates, self.replicas.own(), quorum, now, &mut actions);
         Drive::start(
             GetJob { key, epoch: Epoch(u64::MAX), outdated: false, end: None },
             machine,
             actions,
-            Desk::new(self.clone(), scope),
+            Desk::new(self.clone(), scope, since),
         )
     }
 }
@@ -83,6 +83,7 @@ impl GetJob {
     fn merge(&self, mut set: VersionSet, desk: &Desk<Asked>) -> Request {
         set.resolve(desk.scope.definition.resolver);
         Request::ReplicaMerge(ReplicaMerge {
+            since: desk.since.into(),
             store: desk.scope.store.clone(),
             generation: desk.scope.cluster.generation,
             epoch: self.epoch,
@@ -99,7 +100,9 @@ impl Job for GetJob {
     fn act(&mut self, action: GetAction, desk: &mut Desk<Asked>) {
         match action {
             GetAction::Fetch { node } => {
+                let role = desk.scope.role(node, &self.key);
                 let request = Request::ReplicaGet(ReplicaGet {
+                    terms: Terms { since: desk.since, role }.into(),
                     store: desk.scope.store.clone(),
                     generation: desk.scope.cluster.generation,
                     keys: smallvec![self.key.clone()],

@@ -32,12 +32,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::{Cluster, Epoch, Moment, NodeId, PreferenceList, Store, Token, VersionSet};
+use model::{Cluster, Epoch, Generation, Moment, NodeId, PreferenceList, Store, Token, VersionSet};
 use protocol::quorum::{Errors, QuorumOptions, ReplicaError};
 use runtime::{BoxFuture, Ports};
 use smallvec::SmallVec;
 use wire::error::{ErrorCode, Outcome};
-use wire::messages::{Failure, Request, RequestOptions, StoreRef};
+use wire::messages::{Failure, Request, RequestOptions, Role, StoreRef};
 
 use crate::peers::{Call, CallError};
 use laggards::Laggards;
@@ -93,7 +93,22 @@ pub struct Scope {
 impl Scope {
     /// Who should hold the key.
     pub fn preference(&self, key: &[u8]) -> PreferenceList {
-        self.cluster.route(&self.definition, Token::of(key)).1
+        self.route(key).0
+    }
+
+    /// As what a node is asked for the key.
+    pub(crate) fn role(&self, node: NodeId, key: &[u8]) -> Role {
+        let partition = self.cluster.ring.partition(Token::of(key));
+        match model::routing::replicas(&self.definition, partition).contains(&node) {
+            true => Role::Replica,
+            false => Role::StandIn,
+        }
+    }
+
+    /// Who should hold the key, and the generation since which that is so.
+    pub(crate) fn route(&self, key: &[u8]) -> (PreferenceList, Generation) {
+        let (partition, preference) = self.cluster.route(&self.definition, Token::of(key));
+        (preference, self.cluster.accepted_since(partition))
     }
 }
 
@@ -161,10 +176,15 @@ impl Coordinator {
 
     /// Who should hold the key, in the order in which to ask.
     pub(crate) fn preference(&self, scope: &Scope, key: &[u8]) -> PreferenceList {
-        let preference = scope.preference(key);
+        self.route(scope, key).0
+    }
+
+    /// The same, and the generation since which that is so.
+    fn route(&self, scope: &Scope, key: &[u8]) -> (PreferenceList, Generation) {
+        let (preference, since) = scope.route(key);
         match self.options.spread {
-            true => preference.beginning_at(self.ports.entropy.next_u64() as u32 as usize),
-            false => preference,
+            true => (preference.beginning_at(self.ports.entropy.next_u64() as u32 as usize), since),
+            false => (preference, since),
         }
     }
 
@@ -207,7 +227,7 @@ impl Coordinator {
         scope: &Scope,
         options: &RequestOptions,
         direction: Direction,
-        deadline: Moment,
+        (deadline, since): (Moment, Generation),
     ) -> QuorumOptions {
         let (required, sloppy) = required(&scope.definition, options, direction);
         let held = if direction == Direction::Read { scope.definition.read_holders() } else { 0 };
@@ -219,7 +239,7 @@ impl Coordinator {
             hedge_after: self.options.hedge_after,
             deadline,
             generation: scope.cluster.generation,
-            since: scope.cluster.generation_accepted_min,
+            since,
         }
     }
 
@@ -273,6 +293,7 @@ fn code_error(code: ErrorCode, newest: model::Generation) -> ReplicaError {
         ErrorCode::StorageFailed => ReplicaError::StorageFailed,
         ErrorCode::Corrupt => ReplicaError::Corrupt,
         ErrorCode::StaleGeneration => ReplicaError::StaleGeneration { generation: newest },
+        ErrorCode::Behind => ReplicaError::Behind,
         ErrorCode::UnknownStore => ReplicaError::UnknownStore,
         ErrorCode::TooManySiblings => ReplicaError::TooManySiblings,
         ErrorCode::ValueTooLarge => ReplicaError::ValueTooLong,

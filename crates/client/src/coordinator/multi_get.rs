@@ -9,7 +9,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use model::{Epoch, Generation, Moment, NodeId, PreferenceList, VersionSet};
 use protocol::quorum::{GetOutcome, KeyIndex, MultiGet, MultiGetAction, MultiGetEvent, ReplicaError};
-use wire::messages::{Failure, Got, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response};
+use wire::messages::{
+    Failure, Got, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response, Role, Terms,
+};
 
 use super::drive::{Desk, Drive, Ends, Job, every};
 use super::get::{is_not_held, outcome_to_answer};
@@ -95,9 +97,11 @@ impl Coordinator {
         deadline: Moment,
         bytes_max: usize,
     ) -> Drive<MultiGetJob> {
-        let preferences: Vec<PreferenceList> = keys.iter().map(|key| self.preference(&scope, key)).collect();
+        let routes = keys.iter().map(|key| self.route(&scope, key));
+        let (preferences, since): (Vec<PreferenceList>, Vec<Generation>) = routes.unzip();
+        let since = since.into_iter().max().unwrap_or_default();
         let suspected = self.suspected_of_all(&scope);
-        let quorum = self.quorum_options(&scope, options, Direction::Read, deadline);
+        let quorum = self.quorum_options(&scope, options, Direction::Read, (deadline, since));
         let (own, now) = (self.replicas.own(), self.ports.clock.now());
         let mut actions = Vec::new();
         self.laggards.begin(keys.len());
@@ -112,7 +116,7 @@ impl Coordinator {
             key_bytes,
             bytes_left: bytes_max,
         };
-        Drive::start(job, machine, actions, Desk::new(self.clone(), scope))
+        Drive::start(job, machine, actions, Desk::new(self.clone(), scope, since))
     }
 }
 
@@ -208,7 +212,21 @@ impl MultiGetJob {
             let refused = Failure::new(wire::ErrorCode::FrameTooLong, "");
             return desk.expect(Asked::Fetch(node, keys), Call::Ready(Err(CallError::Refused(refused))));
         }
+        let mut parts: [Vec<KeyIndex>; 2] = Default::default();
+        for key in keys {
+            let role = desk.scope.role(node, &self.keys[key.position()]);
+            parts[usize::from(role == Role::StandIn)].push(key);
+        }
+        for (role, keys) in [Role::Replica, Role::StandIn].into_iter().zip(parts) {
+            if !keys.is_empty() {
+                self.fetch_as(node, role, keys, desk);
+            }
+        }
+    }
+
+    fn fetch_as(&self, node: NodeId, role: Role, keys: Vec<KeyIndex>, desk: &mut Desk<Asked>) {
         let request = Request::ReplicaGet(ReplicaGet {
+            terms: Terms { since: desk.since, role }.into(),
             store: desk.scope.store.clone(),
             generation: desk.scope.cluster.generation,
             keys: keys.iter().map(|key| self.keys[key.position()].clone()).collect(),
@@ -224,6 +242,7 @@ impl MultiGetJob {
             (self.keys[key.position()].clone(), set)
         });
         let merge = |entries: Vec<_>| ReplicaMerge {
+            since: desk.since.into(),
             store: desk.scope.store.clone(),
             generation: desk.scope.cluster.generation,
             epoch: self.epoch,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use model::{Moment, NodeId, PreferenceList, VersionSet};
+use model::{Generation, Moment, NodeId, PreferenceList, VersionSet};
 use protocol::quorum::{
     KeyIndex, Local, MultiWrite, MultiWriteAction, MultiWriteEvent, Origin, ReplicaError, WriteOutcome,
 };
@@ -60,8 +60,9 @@ impl Coordinator {
         deadline: Moment,
     ) -> Drive<MultiWriteJob> {
         let own = self.replicas.own().expect("only nodes drive writes");
-        let preferences: Vec<PreferenceList> =
-            entries.iter().map(|((key, _), _)| scope.preference(key)).collect();
+        let routes = entries.iter().map(|((key, _), _)| scope.route(key));
+        let (preferences, since): (Vec<PreferenceList>, Vec<Generation>) = routes.unzip();
+        let since = since.into_iter().max().unwrap_or_default();
         // After a refresh the own node's earlier copy stands, and merging it once more confirms it is durable.
         let applied = |preference: &PreferenceList| durable.is_some() && preference.is_writer(own);
         let origins = preferences.iter().zip(&entries).map(|(preference, (_, possible))| {
@@ -69,7 +70,7 @@ impl Coordinator {
             (preference, Origin { own, local, possible: *possible })
         });
         let suspected = self.suspected_of_all(&scope);
-        let quorum = self.quorum_options(&scope, options, Direction::Write, deadline);
+        let quorum = self.quorum_options(&scope, options, Direction::Write, (deadline, since));
         let generation = quorum.generation;
         let mut actions = Vec::new();
         let machine = MultiWrite::start(origins, &suspected, quorum, self.ports.clock.now(), &mut actions);
@@ -81,7 +82,7 @@ impl Coordinator {
             .collect();
         let entries = entries.into_iter().map(|(entry, _)| entry).collect();
         let job = MultiWriteJob { entries, ends: Ends::default() };
-        let mut drive = Drive::start(job, machine, actions, Desk::new(self.clone(), scope));
+        let mut drive = Drive::start(job, machine, actions, Desk::new(self.clone(), scope, since));
         if let Some(durable) = durable {
             let merge = own_merge(keys.len(), generation, durable);
             drive.expect((own, keys), merge);
@@ -169,6 +170,7 @@ impl MultiWriteJob {
         let entry = |key: &KeyIndex| &self.entries[key.position()];
         for keys in parcels(keys, |key| entry_bytes(&entry(key).0, &entry(key).1)) {
             let request = Request::ReplicaMerge(ReplicaMerge {
+                since: desk.since.into(),
                 store: desk.scope.store.clone(),
                 generation: desk.scope.cluster.generation,
                 epoch: desk.scope.epoch,

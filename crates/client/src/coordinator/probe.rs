@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use model::{NodeId, PreferenceList};
+use model::{Generation, NodeId, PreferenceList};
 use protocol::quorum::{Probe, ProbeAction, ProbeEvent, Reach, ReplicaError};
 use wire::messages::{Ping, Request, RequestOptions, Response};
 
@@ -42,7 +42,12 @@ impl Coordinator {
             let suspected = |node| self.replicas.is_suspected(node);
             let mut actions = Vec::new();
             let probe = Probe::start(reach, preferences, suspected, now, deadline, &mut actions);
-            Drive::start(ProbeJob::default(), probe, actions, Desk::new(self.clone(), scope))
+            Drive::start(
+                ProbeJob::default(),
+                probe,
+                actions,
+                Desk::new(self.clone(), scope, Generation::default()),
+            )
         };
         drive.run().await;
         drive.job.refused

@@ -77,6 +77,14 @@ pub trait Stampers: Sync {
     /// Takes in the cluster document that a refusal carried, and tells its generation if it can be read.
     fn adopt(&self, document: &Bytes) -> Option<Generation>;
 
+    /// The view now; where it takes a moment until a document that was taken in is gone by, after that moment.
+    fn view_of(
+        &self,
+        _told: Option<Generation>,
+    ) -> impl Future<Output = Result<Self::View, Self::Refusal>> + Send {
+        std::future::ready(self.view())
+    }
+
     /// Waits so long, with jitter.
     fn pause(&self, pause: Duration) -> impl Future<Output = ()> + Send;
 
@@ -244,7 +252,8 @@ impl<'a, S: Stampers> Desk<'a, S> {
         let mut barred: Vec<(KeyIndex, S::Refusal)> = Vec::new();
         let mut routes: SmallVec<[(KeyIndex, PreferenceList); 1]> = SmallVec::new();
         let view = if std::mem::replace(&mut self.routed, true) {
-            stampers.view().map(|view| self.view = view)
+            let told = self.document.as_ref().and_then(|(_, generation)| *generation);
+            stampers.view_of(told).await.map(|view| self.view = view)
         } else {
             Ok(())
         };

@@ -75,10 +75,10 @@ impl Coordinator {
         options: &RequestOptions,
         deadline: Moment,
     ) -> Drive<WriteJob> {
-        let preference = scope.preference(&job.key);
+        let (preference, since) = scope.route(&job.key);
         let suspected = self.suspected(&preference);
         let candidates = Candidates { preference: &preference, suspected: &suspected, lagging: &[] };
-        let quorum = self.quorum_options(&scope, options, Direction::Write, deadline);
+        let quorum = self.quorum_options(&scope, options, Direction::Write, (deadline, since));
         let own = self.replicas.own().expect("only nodes drive writes");
         // After a refresh the own node's earlier copy stands, and merging it once more confirms it is durable.
         let applied = matches!(own_write, Some(OwnWrite::Replica(_))) && preference.is_writer(own);
@@ -87,7 +87,7 @@ impl Coordinator {
         let origin = Origin { own, local, possible };
         let generation = quorum.generation;
         let machine = Write::start(candidates, origin, quorum, self.ports.clock.now(), &mut actions);
-        let mut drive = Drive::start(job, machine, actions, Desk::new(self.clone(), scope));
+        let mut drive = Drive::start(job, machine, actions, Desk::new(self.clone(), scope, since));
         if applied && let Some(OwnWrite::Replica(durable)) = own_write {
             drive.expect(own, own_merge(1, generation, durable));
         }
@@ -131,6 +131,7 @@ impl Job for WriteJob {
 impl WriteJob {
     fn send(&self, node: NodeId, hint_for: Option<NodeId>, desk: &mut Desk<NodeId>) {
         let request = Request::ReplicaMerge(ReplicaMerge {
+            since: desk.since.into(),
             store: desk.scope.store.clone(),
             generation: desk.scope.cluster.generation,
             epoch: desk.scope.epoch,

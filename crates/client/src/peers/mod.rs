@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use model::{Cluster, NodeId};
+use model::{Cluster, Generation, NodeId};
 use parking_lot::Mutex;
 use protocol::gossip::Experience;
 use runtime::{BoxFuture, Clock, Moment, Ports};
@@ -100,6 +100,8 @@ pub struct Peers {
 
 #[derive(Default)]
 struct State {
+    /// Of the document that the addresses come from.
+    generation: Generation,
     addresses: BTreeMap<NodeId, String>,
     slots: BTreeMap<NodeId, Slot>,
     standings: BTreeMap<NodeId, Arc<Standing>>,
@@ -147,6 +149,10 @@ impl Peers {
     /// Learns the nodes' addresses. Links to nodes that moved or left are closed.
     pub fn learn(&self, cluster: &Cluster) {
         let mut state = self.state.lock();
+        if cluster.generation < state.generation {
+            return;
+        }
+        state.generation = cluster.generation;
         let addresses: BTreeMap<NodeId, String> =
             cluster.nodes.iter().map(|node| (node.id, node.native.clone())).collect();
         let old = std::mem::replace(&mut state.addresses, addresses);

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use client::peers::CallError;
 use futures_util::future::{Either, select};
 use model::limits::MESSAGE_BYTES_MAX;
-use model::{Epoch, Moment, NodeId, PartitionId, Token, VersionSet};
+use model::{Epoch, Generation, Moment, NodeId, PartitionId, Token, VersionSet};
 use protocol::antientropy::merkle::Span;
 use protocol::antientropy::session::Listing;
 use protocol::antientropy::{Action, Event, Goal, Options, Outcome, Pace, RequestId, Session};
@@ -18,6 +18,7 @@ use wire::messages::{
 };
 
 use super::{AntiEntropy, breathe, respond};
+use crate::replica::Asked;
 use crate::stores::LocalStore;
 use crate::view::View;
 
@@ -42,6 +43,8 @@ pub(crate) struct Drive<'a> {
 struct Heard {
     /// Partitions that the peer itself has lost.
     incomplete: BTreeSet<PartitionId>,
+    /// The newest generation by which the partitions are still this session's.
+    generation: Generation,
     /// When what is left was counted last.
     counted_at: Option<Moment>,
 }
@@ -54,11 +57,13 @@ impl Drive<'_> {
         partitions: Vec<(PartitionId, Span)>,
         settle: &mut (dyn FnMut(PartitionId, bool) + Send),
     ) -> Outcome {
+        let concerned: BTreeSet<PartitionId> = partitions.iter().map(|(id, _)| *id).collect();
         let options = &self.antientropy.options;
         let pace = Pace::new(options.bytes_per_second);
         let mut session =
             Session::new(Options { goal: self.goal, patience: options.patience, pace }, partitions);
         let (mut actions, mut heard) = (Vec::new(), Heard::default());
+        heard.generation = self.view.cluster().generation;
         session.start(self.antientropy.ports.clock.now(), &mut actions);
         let mut waiting: VecDeque<Action> = actions.drain(..).collect();
         loop {
@@ -86,7 +91,7 @@ impl Drive<'_> {
                 }
                 (_, None) => unreachable!("a session that waits for nothing has ended"),
             }
-            if self.is_unwanted() {
+            if self.is_unwanted(&concerned, &mut heard) {
                 session.abort(&mut actions);
             }
             self.show(&session, &mut heard);
@@ -94,11 +99,19 @@ impl Drive<'_> {
         }
     }
 
-    /// Whether somebody has stopped comparing, or the cluster has another document by now.
-    fn is_unwanted(&self) -> bool {
+    /// Whether somebody has stopped comparing, or one of the partitions has other replicas by now.
+    fn is_unwanted(&self, concerned: &BTreeSet<PartitionId>, heard: &mut Heard) -> bool {
         let stopped = self.goal == Goal::Equal && self.antientropy.state.lock().abort;
-        let accepted = self.antientropy.replica.view().get().cluster().generation_accepted_min;
-        stopped || self.antientropy.is_stopping() || self.view.cluster().generation < accepted
+        if stopped || self.antientropy.is_stopping() {
+            return true;
+        }
+        let current = self.antientropy.replica.view();
+        if current.generation() == heard.generation {
+            return false;
+        }
+        let (view, begun) = (current.get(), self.view.cluster().generation);
+        heard.generation = view.cluster().generation;
+        concerned.iter().any(|id| begun < view.accepted_since(*id))
     }
 
     fn show(&self, session: &Session, heard: &mut Heard) {
@@ -224,7 +237,7 @@ impl Drive<'_> {
 
     /// Merges here, and says what is here now; `None` when it cannot be merged.
     fn merge(&self, epoch: Epoch, key: &Bytes, set: &VersionSet) -> Option<VersionSet> {
-        let place = self.view.route(&self.store, key).place;
+        let place = self.view.partition(key).0;
         if !set.is_empty() {
             self.take(epoch, key, set)?;
         }
@@ -233,10 +246,14 @@ impl Drive<'_> {
 
     /// Merges what a peer read at `epoch`, unless a collection round came in between; whether anything changed.
     fn take(&self, epoch: Epoch, key: &Bytes, set: &VersionSet) -> Option<bool> {
-        let place = self.view.route(&self.store, key).place;
+        let place = self.view.partition(key).0;
         // It may wait for the disk, and nobody shall wait for it behind a lock.
         let _ = self.store.content(place, key);
-        let admitted = self.antientropy.replica.admit_contents(epoch, self.view.cluster().generation).ok()?;
+        let (replica, generation) = (&self.antientropy.replica, self.view.cluster().generation);
+        let view = replica.view().admit();
+        let (_, partition) = view.partition(key);
+        replica.check(&view, &self.store, partition, (generation, Asked::Holder)).ok()?;
+        let admitted = replica.admit_contents(&view, epoch, generation).ok()?;
         let set = admitted.clean(&self.store.definition().name, key, set);
         self.store.merge(place, key, &set).ok().map(|(_, changed)| changed.is_some())
     }
@@ -246,7 +263,14 @@ impl Drive<'_> {
         let (store, generation) = self.address();
         let epoch = respond::collected(&self.antientropy.replica);
         let _ = self
-            .call(ReplicaMerge { store, generation, epoch, hint_for: None, entries: SmallVec::new() })
+            .call(ReplicaMerge {
+                since: Generation::default().into(),
+                store,
+                generation,
+                epoch,
+                hint_for: None,
+                entries: SmallVec::new(),
+            })
             .await;
     }
 
@@ -254,7 +278,7 @@ impl Drive<'_> {
         let epoch = respond::collected(&self.antientropy.replica);
         let (mut entries, mut bytes, mut done, mut failed) = (SmallVec::new(), 0, 0, 0);
         for key in keys {
-            let place = self.view.route(&self.store, &key).place;
+            let place = self.view.partition(&key).0;
             match self.store.content(place, &key) {
                 Ok(set) if set.is_empty() => {}
                 Ok(set) => {
@@ -270,7 +294,8 @@ impl Drive<'_> {
         }
         if !entries.is_empty() {
             let (store, generation) = self.address();
-            let merge = ReplicaMerge { store, generation, epoch, hint_for: None, entries };
+            let since = self.since(&entries).into();
+            let merge = ReplicaMerge { since, store, generation, epoch, hint_for: None, entries };
             let merged = match self.call(merge).await {
                 Ok(Response::ReplicaMerged(merged)) => merged,
                 Ok(Response::StaleEpoch(stale)) => {
@@ -313,7 +338,14 @@ impl Drive<'_> {
         Some(Event::Paged { next: paged.next, merged, failed, bytes })
     }
 
-    fn address(&self) -> (wire::messages::StoreRef, model::Generation) {
+    /// Since which generation the peer is a replica of these.
+    fn since(&self, entries: &[(Bytes, VersionSet)]) -> Generation {
+        let cluster = self.view.cluster();
+        let since = entries.iter().map(|(key, _)| cluster.accepted_since(self.view.partition(key).1));
+        since.max().unwrap_or_default()
+    }
+
+    fn address(&self) -> (wire::messages::StoreRef, Generation) {
         (self.store.reference().clone(), self.view.cluster().generation)
     }
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use model::limits::MESSAGE_BYTES_MAX;
-use model::{Epoch, PartitionId, Token};
+use model::{Epoch, Generation, PartitionId, Token};
 use wire::error::ErrorCode;
 use wire::messages::{
     Failure, KeyDigested, KeyDigests, RecordsGet, RecordsGot, RecordsPage, RecordsPaged, Request, Response,
@@ -13,7 +13,7 @@ use wire::messages::{
 };
 
 use super::breathe;
-use crate::replica::Replica;
+use crate::replica::{Asked, Replica};
 use crate::stores::LocalStore;
 use crate::view::View;
 
@@ -38,20 +38,48 @@ pub(super) async fn respond(replica: Arc<Replica>, request: Request) -> Result<R
     }
 }
 
-fn is_mine(replica: &Replica, view: &View, store: &LocalStore, partition: PartitionId) -> bool {
-    view.replicated_by(replica.node(), store).contains_key(&partition)
+/// The view and store of a question that a peer asked under `generation`, and which partitions of it are to be compared
+/// here: those that both hold, by the same document.
+struct Shared<'r> {
+    replica: &'r Replica,
+    view: Arc<View>,
+    store: Arc<LocalStore>,
+    generation: Generation,
+}
+
+impl<'r> Shared<'r> {
+    fn of(replica: &'r Replica, store: &str, generation: Generation) -> Result<Self, Failure> {
+        let view = replica.view().get();
+        let store = replica.store_of(&view, store, generation)?.clone();
+        Ok(Shared { replica, view, store, generation })
+    }
+
+    fn check(&self, partition: PartitionId) -> Result<(), Failure> {
+        let Some(found) = self.view.cluster().ring.get(partition) else {
+            return Err(self.replica.misplaced(&self.view, partition, self.generation));
+        };
+        self.replica.check(&self.view, &self.store, found, (self.generation, Asked::Holder))
+    }
 }
 
 fn tree_sums(replica: &Replica, request: &TreeSums) -> Result<TreeSummed, Failure> {
-    let (view, store) = replica.resolve(&request.store, request.generation)?;
+    let shared = Shared::of(replica, &request.store, request.generation)?;
+    let trees = shared.store.trees();
     let mut summed = TreeSummed { differing: Vec::new(), unready: Vec::new(), incomplete: Vec::new() };
-    let mine = view.replicated_by(replica.node(), &store);
     for &(partition, theirs) in &request.sums {
-        if store.trees().is_incomplete(partition) {
+        if let Err(refused) = shared.check(partition) {
+            // The news is worth more than the sums of the others.
+            if refused.cluster.is_some() {
+                return Err(refused);
+            }
+            summed.unready.push(partition);
+            continue;
+        }
+        if trees.is_incomplete(partition) {
             summed.incomplete.push(partition);
         }
-        let own = store.trees().look(partition, |tree| tree.sum().zip(tree.bits())).flatten();
-        match (theirs, own.filter(|_| mine.contains_key(&partition))) {
+        let own = trees.look(partition, |tree| tree.sum().zip(tree.bits())).flatten();
+        match (theirs, own) {
             (Some((theirs, _)), Some((own, _))) if theirs == own => {}
             (Some((_, theirs)), Some((_, own))) => summed.differing.push((partition, theirs.min(own))),
             _ => summed.unready.push(partition),
@@ -61,18 +89,21 @@ fn tree_sums(replica: &Replica, request: &TreeSums) -> Result<TreeSummed, Failur
 }
 
 fn tree_nodes(replica: &Replica, request: &TreeNodes) -> Result<TreeNoded, Failure> {
-    let (_, store) = replica.resolve(&request.store, request.generation)?;
-    let sums = request.spans.iter().map(|&(partition, (span, bits))| {
-        store.trees().look(partition, |tree| tree.sums(span, bits)).flatten()
-    });
-    Ok(TreeNoded { sums: sums.collect() })
+    let shared = Shared::of(replica, &request.store, request.generation)?;
+    let mut sums = Vec::with_capacity(request.spans.len());
+    for &(partition, (span, bits)) in &request.spans {
+        shared.check(partition)?;
+        sums.push(shared.store.trees().look(partition, |tree| tree.sums(span, bits)).flatten());
+    }
+    Ok(TreeNoded { sums })
 }
 
 async fn key_digests(replica: &Replica, request: &KeyDigests) -> Result<KeyDigested, Failure> {
-    let (_, store) = replica.resolve(&request.store, request.generation)?;
+    let shared = Shared::of(replica, &request.store, request.generation)?;
     let (mut keys, mut bytes) = (Vec::new(), 0);
     for &(partition, span) in &request.spans {
-        let found = store.keys(partition, span)?;
+        shared.check(partition)?;
+        let found = shared.store.keys(partition, span)?;
         bytes += found.iter().map(|(key, _)| key.len() + 18).sum::<usize>();
         if bytes > KEYS_BYTES_MAX && !keys.is_empty() {
             break;
@@ -84,12 +115,14 @@ async fn key_digests(replica: &Replica, request: &KeyDigests) -> Result<KeyDiges
 }
 
 async fn records_get(replica: &Replica, request: &RecordsGet) -> Result<RecordsGot, Failure> {
-    let (view, store) = replica.resolve(&request.store, request.generation)?;
+    let shared = Shared::of(replica, &request.store, request.generation)?;
     // Before the first is read: what is read later is at least as new.
     let epoch = collected(replica);
     let (mut sets, mut bytes) = (Vec::new(), 0);
     for (position, key) in request.keys.iter().enumerate() {
-        let set = store.content(view.route(&store, key).place, key).map_err(|failure| failure.code);
+        let place = shared.view.partition(key).0;
+        shared.check(place.partition)?;
+        let set = shared.store.content(place, key).map_err(|failure| failure.code);
         bytes += set.as_ref().map_or(0, |set| wire::versions::record_bytes(None, set));
         if bytes > RECORDS_BYTES_MAX && !sets.is_empty() {
             break;
@@ -103,18 +136,11 @@ async fn records_get(replica: &Replica, request: &RecordsGet) -> Result<RecordsG
 }
 
 fn records_page(replica: &Replica, request: &RecordsPage) -> Result<RecordsPaged, Failure> {
-    let (view, store) = replica.resolve(&request.store, request.generation)?;
-    if !is_mine(replica, &view, &store, request.partition) {
-        let detail = format!("{} is not a replica of partition {}", replica.node(), request.partition);
-        return Err(Failure {
-            code: ErrorCode::StaleGeneration,
-            detail,
-            cluster: Some(view.document().clone()),
-        });
-    }
+    let shared = Shared::of(replica, &request.store, request.generation)?;
+    shared.check(request.partition)?;
     let epoch = collected(replica);
     let from = Token(request.from.0);
-    let (records, next) = store.page(request.partition, from, RECORDS_BYTES_MAX)?;
+    let (records, next) = shared.store.page(request.partition, from, RECORDS_BYTES_MAX)?;
     Ok(RecordsPaged { epoch, records, next })
 }
 

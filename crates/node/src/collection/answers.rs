@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use model::{StoreName, Timestamp, Token, VersionSet, WallMillis};
 use protocol::collection::{Confirm, FenceStep, Refusal};
-use runtime::{Clock, Disk};
+use runtime::Clock;
 use storage::StorageError;
 use wire::error::ErrorCode;
 use wire::messages::{
@@ -17,7 +17,6 @@ use wire::messages::{
 };
 
 use crate::antientropy::breathe;
-use crate::local_copy;
 use crate::replica::Replica;
 use crate::stores::Stamper;
 use crate::view::View;
@@ -45,7 +44,6 @@ pub(super) fn is_ahead(timestamp: Timestamp, now: WallMillis) -> bool {
 pub(crate) struct Answers {
     pub(crate) replica: Arc<Replica>,
     pub(crate) stamper: Arc<Stamper>,
-    pub(crate) disk: Arc<dyn Disk>,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
@@ -149,8 +147,9 @@ impl Answers {
         }
         self.replica.hints().engine().sync().await.map_err(failed)?;
         // A node that starts without the service must not go by a document from before the round.
-        if let Err(error) = local_copy::write(self.disk.clone(), view.cluster()).await {
-            return Err(Failure::new(ErrorCode::StorageFailed, error.to_string()));
+        if self.replica.view().adopted() < own {
+            let detail = "the node could not write its copy of the cluster document";
+            return Err(Failure::new(ErrorCode::StorageFailed, detail));
         }
         Ok(CollectConfirmed { epoch, left_out })
     }

@@ -31,7 +31,10 @@ use wire::messages::{Failure, Got, RequestOptions, Written};
 
 use crate::replica::Replica;
 use crate::stores::{Census, KeyPlace, LocalStore, Stamped, WriteOrder};
-use crate::view::View;
+use crate::view::{Admitted, View};
+
+/// How long a request waits for this node to go by a document that another node has handed over.
+const ADOPT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Takes in a newer cluster document that a peer handed over.
 pub type Adopt = Arc<dyn Fn(Cluster) + Send + Sync>;
@@ -111,6 +114,8 @@ impl Front {
         match tried.answer {
             _ if tried.refused => None,
             Err(failure) if failure.code.outcome() == Outcome::Failed && failure.code.is_retryable() => None,
+            // Read too late for the view.
+            _ if self.replica.view().generation() != view.cluster().generation => None,
             answer => Some(answer),
         }
     }
@@ -129,7 +134,12 @@ impl Front {
         if !store.acknowledges_at_once() || !own_write_suffices(own, store.definition(), partition) {
             return None;
         }
+        let admitted = self.replica.view().admit();
+        if admitted.cluster().generation != view.cluster().generation {
+            return None;
+        }
         let tried = without_waiting(|| store.overwrite(place, key, value));
+        drop(admitted);
         // What a record's change needs is read before it, so what was refused was not done.
         (tried.answer.is_ok() || !tried.refused).then_some(tried.answer)
     }
@@ -205,11 +215,25 @@ impl Front {
         order: WriteOrder,
         options: &RequestOptions,
     ) -> (Result<Stamped, Failure>, bool) {
-        let tried = without_waiting(|| store.stamp(place, key, order.clone()));
+        let stamped = |admitted: &Admitted<'_>| {
+            without_waiting(|| {
+                let _under = admitted;
+                store.stamp(place, key, order.clone())
+            })
+        };
+        let tried = match self.replica.admit_as(view, store, [&key[..]]) {
+            Ok(admitted) => stamped(&admitted),
+            Err(moved) => return (Err(moved), false),
+        };
         match tried.answer {
             Err(_) if tried.refused => {
-                let (store, key) = (store.clone(), key.clone());
-                let work = move || store.stamp_after_reading(place, &key, order);
+                let (at, store, key, replica) =
+                    (view.clone(), store.clone(), key.clone(), self.replica.clone());
+                let work = move || {
+                    replica.read_key_ahead(&at, &store, &key, None);
+                    let _admitted = replica.admit_as(&at, &store, [&key[..]])?;
+                    store.stamp_after_reading(place, &key, order)
+                };
                 (self.waiting(view, options, work).await.and_then(|stamped| stamped), true)
             }
             answer => (answer, false),
@@ -246,7 +270,13 @@ impl Front {
     ) -> Result<Written, Failure> {
         let hints = self.replica.hints();
         let scope = self.scope(view, store);
-        let Stamped { set, dot, context, commit } = hints.stamp(target, store.definition(), key, order)?;
+        let Stamped { set, dot, context, commit } = {
+            let admitted = self.replica.view().admit();
+            if !admitted.writes(target, store, admitted.partition(key).1) {
+                return Err(self.not_here(&admitted));
+            }
+            hints.stamp(target, store.definition(), key, order)?
+        };
         let durable = into_future(hints.durable(commit));
         let own = OwnWrite::Hint(durable);
         let acked = self.coordinator.write(&scope, key.clone(), set, own, options).await?;
@@ -280,7 +310,7 @@ impl Front {
 
     /// The view and store by this name now.
     pub fn current(&self, store: &str) -> Result<(Arc<View>, Arc<LocalStore>), Failure> {
-        self.replica.resolve(store, model::Generation(u64::MAX))
+        self.replica.current(store)
     }
 
     /// What the coordinator needs to know for a request of `store` under `view`. Of a write it is taken before the

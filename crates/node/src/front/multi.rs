@@ -134,8 +134,16 @@ impl Front {
         let mut stamped = Vec::with_capacity(positions.len());
         for &position in positions {
             let (key, order) = &entries[position];
-            let place = view.route(store, key).place;
+            let place = view.partition(key).0;
+            let admitted = match self.replica.admit_as(view, store, [&key[..]]) {
+                Ok(admitted) => admitted,
+                Err(moved) => {
+                    stamped.push(Err(moved));
+                    continue;
+                }
+            };
             let tried = without_waiting(|| store.stamp(place, key, order.clone()));
+            drop(admitted);
             if tried.refused && tried.answer.is_err() {
                 break;
             }
@@ -146,10 +154,13 @@ impl Front {
         if rest.is_empty() {
             return (stamped, false);
         }
-        let (routes, store, count) = (view.clone(), store.clone(), rest.len());
+        let (at, store, count) = (view.clone(), store.clone(), rest.len());
+        let replica = self.replica().clone();
         let work = move || {
             let stamp = |(key, order): (Bytes, WriteOrder)| {
-                store.stamp_after_reading(routes.route(&store, &key).place, &key, order)
+                replica.read_key_ahead(&at, &store, &key, None);
+                let _admitted = replica.admit_as(&at, &store, [&key[..]])?;
+                store.stamp_after_reading(at.partition(&key).0, &key, order)
             };
             rest.into_iter().map(stamp).collect::<Vec<_>>()
         };

@@ -16,7 +16,7 @@ use wire::messages::{
     Delete, DeleteEntry, Failure, MultiDelete, MultiPut, Put, PutEntry, Request, RequestOptions, Response,
 };
 
-use super::Front;
+use super::{ADOPT_PATIENCE, Front};
 use crate::stores::{LocalStore, WriteOrder};
 use crate::view::View;
 
@@ -139,6 +139,14 @@ impl Stampers for Orders<'_> {
             (self.front.adopt)(cluster);
         }
         Some(told)
+    }
+
+    async fn view_of(&self, told: Option<Generation>) -> Result<At, Failure> {
+        if let Some(told) = told {
+            let current = self.front.replica.view();
+            current.reached(told, &**self.clock(), ADOPT_PATIENCE).await;
+        }
+        self.view()
     }
 
     async fn pause(&self, pause: Duration) {

@@ -21,7 +21,7 @@ use protocol::quorum::{Ask, TooFew, Walk, WalkPosition};
 use wire::error::ErrorCode;
 use wire::messages::{Failure, Request, RequestOptions, Response, Scan, Scanned};
 
-use super::Front;
+use super::{ADOPT_PATIENCE, Front};
 use crate::stores::LocalStore;
 use crate::view::View;
 
@@ -119,7 +119,9 @@ impl Front {
                 Err(failure) if refreshes_left > 0 => match newer(&failure, &view) {
                     Some(cluster) => {
                         refreshes_left -= 1;
+                        let told = cluster.generation;
                         (self.adopt)(cluster);
+                        self.replica.view().reached(told, &**self.clock(), ADOPT_PATIENCE).await;
                     }
                     None => return Err(failure),
                 },
@@ -228,6 +230,7 @@ impl Front {
         records_max: usize,
     ) -> Result<Scanned, Failure> {
         let request = Request::Scan(Scan {
+            since: view.cluster().accepted_since(partition).into(),
             store: store.reference().clone(),
             generation: view.cluster().generation,
             partition: partition.id,

@@ -100,7 +100,9 @@ async fn merge(handoffs: &Handoffs, node: NodeId, hints: &[&Hint]) -> Vec<Answer
             continue;
         };
         let entries: SmallVec<_> = group.iter().map(|hint| (hint.key.clone(), hint.set.clone())).collect();
+        let since = group.iter().map(|hint| view.cluster().accepted_since(view.partition(&hint.key).1));
         let request = Request::ReplicaMerge(ReplicaMerge {
+            since: since.max().unwrap_or_default().into(),
             store: store.reference().clone(),
             generation: view.cluster().generation,
             epoch: group.iter().map(|hint| hint.epoch).min().unwrap_or_default(),
@@ -195,18 +197,22 @@ async fn readdress(handoffs: &Handoffs, hints: Vec<Hint>) -> Settled {
 /// Puts a hint's content where the present replicas of its key will get it from.
 fn give(replica: &Replica, view: &View, hint: &Hint) -> Result<Vec<Durable>, ErrorCode> {
     let store = view.store(hint.store.as_str()).ok_or(ErrorCode::UnknownStore)?;
-    let route = view.route(store, &hint.key);
-    for &node in route.preference.writers() {
+    let writers = |view: &View| -> SmallVec<[NodeId; 8]> {
+        model::routing::writers(store.definition(), view.partition(&hint.key).1).collect()
+    };
+    for node in writers(view) {
         replica.read_key_ahead(view, store, &hint.key, (node != replica.node()).then_some(node));
     }
-    let admitted = replica.admit_contents(hint.epoch, view.cluster().generation);
+    // By the ring of the moment, which stays while this is stored.
+    let view = replica.view().admit();
+    let admitted = replica.admit_contents(&view, hint.epoch, view.cluster().generation);
     // Read before a collection round: the next walk reads it again.
     let admitted = admitted.map_err(|_| ErrorCode::StaleGeneration)?;
     let set = &*admitted.clean(&hint.store, &hint.key, &hint.set);
     let mut waits = Vec::new();
-    for &node in route.preference.writers() {
+    for node in writers(&view) {
         let (outcome, durable) = if node == replica.node() {
-            replica.merge_one(view, store, &hint.key, set)
+            replica.merge_one(&view, store, &hint.key, set)
         } else {
             replica.park(node, store, &hint.key, set)
         };

@@ -18,7 +18,6 @@ impl Node {
         let answers = Answers {
             replica: self.replica.clone(),
             stamper: self.stamper.clone(),
-            disk: self.disk.clone(),
             clock: self.ports.clock.clone(),
         };
         let weak = Arc::downgrade(self);

@@ -2,6 +2,7 @@
 //!
 //! Must never: hold up the data path, or end because the service is away.
 
+use std::cmp::Reverse;
 use std::future::pending;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -11,12 +12,19 @@ use coordination::documents::{self, Move, ReadError};
 use coordination::{CoordinationError, CoordinationService};
 use futures_util::future::{Either, select};
 use model::Cluster;
+use protocol::gossip::State;
+use wire::messages::{ClusterGet, Response};
 
 use super::offers::Listening;
 use super::{Node, joining};
 
 /// Pause before the coordination service is asked again after it could not be reached.
 const COORDINATION_RETRY: Duration = Duration::from_secs(1);
+/// How many nodes are asked for a document that a request has named, and how long each may take.
+const CATCH_UP_NODES_MAX: usize = 3;
+const CATCH_UP_PATIENCE: Duration = Duration::from_millis(200);
+/// Pause after nobody had it.
+const CATCH_UP_PAUSE: Duration = Duration::from_millis(100);
 
 impl Node {
     /// Waits for cluster documents newer than the one that the node goes by.
@@ -56,6 +64,47 @@ impl Node {
         }
     }
 
+    /// Adopts a document; one that cannot be made durable here is offered again after a pause.
+    async fn learn_for_sure(&self, cluster: Cluster) {
+        if !self.learn(cluster.clone()).await {
+            self.ports.clock.sleep(COORDINATION_RETRY).await;
+            self.offered.offer(cluster);
+        }
+        self.learn_own().await;
+    }
+
+    /// Gets the document of a generation that a request has named: from the service, or from nodes that go by it.
+    async fn catch_up(&self) {
+        let view = self.replica.view();
+        let wanted = *view.wanted().borrow();
+        if view.generation() >= wanted {
+            return;
+        }
+        let session = self.coordination.lock().clone();
+        if let Ok(Some(cluster)) = documents::read_cluster(&*session).await {
+            self.learn_for_sure(cluster).await;
+        }
+        let mut seen: Vec<_> =
+            self.gossip.seen().into_iter().filter(|seen| seen.state == State::Alive).collect();
+        seen.sort_by_key(|seen| Reverse(seen.row.map(|row| row.generation)));
+        for seen in seen.into_iter().take(CATCH_UP_NODES_MAX) {
+            if view.generation() >= wanted {
+                return;
+            }
+            let asked = self.antientropy.peers().call(seen.node, ClusterGet {}.into());
+            let answer = asked.within(&self.ports.clock, CATCH_UP_PATIENCE).await;
+            if let Ok(Response::ClusterDocument(document)) = answer
+                && let Ok(cluster) = serde_json::from_slice::<Cluster>(&document.json)
+            {
+                self.learn_for_sure(cluster).await;
+            }
+        }
+        if view.generation() < wanted {
+            // Whoever named it knows more than everybody who was asked.
+            self.ports.clock.sleep(CATCH_UP_PAUSE).await;
+        }
+    }
+
     /// Registers the node under its session as it is now. False when that was not possible.
     async fn register(&self) -> bool {
         let session = self.coordination.lock().clone();
@@ -92,6 +141,8 @@ enum Heard {
     Served(Result<Cluster, ReadError>),
     /// A peer has handed one over.
     Offered,
+    /// A request has named a generation that this node does not know.
+    Wanted,
     /// It is time to try again what did not succeed: to register, or to go along with the documents.
     Again,
 }
@@ -103,35 +154,41 @@ pub(super) async fn follow(node: Weak<Node>, mut offers: Listening, mut register
     let Some(started) = node.upgrade() else { return };
     let mut watch = started.watch_cluster();
     let clock = started.ports.clock.clone();
+    let mut wanted = started.replica.view().wanted();
+    started.learn_own().await;
     drop(started);
     loop {
         let heard = {
             let next = std::pin::pin!(watch.next());
             let offer = std::pin::pin!(offers.heard());
+            let want = std::pin::pin!(wanted.changed());
             let pause = std::pin::pin!(async {
                 match registered && going.is_none() {
                     true => pending().await,
                     false => clock.sleep(COORDINATION_RETRY).await,
                 }
             });
-            match select(select(next, offer), pause).await {
+            match select(select(next, offer), select(want, pause)).await {
                 Either::Left((Either::Left((served, _)), _)) => Heard::Served(served),
                 Either::Left((Either::Right((true, _)), _)) => Heard::Offered,
                 Either::Left((Either::Right((false, _)), _)) => return,
-                Either::Right(_) => Heard::Again,
+                Either::Right((Either::Left((Ok(()), _)), _)) => Heard::Wanted,
+                Either::Right((Either::Left((Err(_), _)), _)) => return,
+                Either::Right((Either::Right(_), _)) => Heard::Again,
             }
         };
         let Some(node) = node.upgrade() else { return };
         match heard {
             Heard::Served(Ok(cluster)) => {
                 going = None;
-                node.learn(cluster).await;
+                node.learn_for_sure(cluster).await;
             }
             Heard::Offered => {
                 if let Some(cluster) = node.offered.take() {
-                    node.learn(cluster).await;
+                    node.learn_for_sure(cluster).await;
                 }
             }
+            Heard::Wanted => node.catch_up().await,
             _ if node.stopping.load(Ordering::Relaxed) => return,
             Heard::Served(Err(ReadError::Moved(this))) => {
                 going = node.go_along(*this).await.err();

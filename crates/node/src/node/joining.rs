@@ -147,16 +147,14 @@ pub(super) async fn join(
     }
     let found = find_engines(engines, engine_names(&contents, &cluster))?;
     identity.hold(found).await.map_err(IdentityError::Disk)?;
-    if let Err(error) = local_copy::write(disk.clone(), &cluster).await {
-        tracing::warn!(%error, "local copy of the cluster document not written");
-    }
-    let view = Arc::new(CurrentView::new(View::new(Arc::new(cluster), stores)));
+    let view = begin(disk, cluster, stores).await;
     for store in view.get().stores() {
         for partition in refill.incomplete(store.definition().name.as_str()) {
             store.trees().set_incomplete(partition, true);
         }
     }
-    let replica = Arc::new(Replica::new(config.id, view, hints, epochs, ports.tasks.clone()));
+    let replica =
+        Arc::new(Replica::new(config.id, view, hints, epochs, (ports.tasks.clone(), ports.clock.clone())));
     let joined =
         Joined { identity, stamper, contents, replica, refill, standing, gone, back, aside, only_copies };
     Ok((joined, registered))
@@ -175,6 +173,18 @@ async fn introduce(
     documents::check_addresses(&active.node, &cluster.nodes)?;
     Ok(register(ports, coordination, &active, identity.incarnation_before()).await?
         && readdress(coordination, entry, &active.node).await?)
+}
+
+/// The view by which the node begins. It has adopted the document once the copy of it is durable.
+async fn begin(disk: &Arc<dyn Disk>, cluster: Cluster, stores: Vec<Arc<LocalStore>>) -> Arc<CurrentView> {
+    let copied = local_copy::write(disk.clone(), &cluster).await;
+    let generation = cluster.generation;
+    let view = Arc::new(CurrentView::new(View::new(Arc::new(cluster), stores)));
+    match copied {
+        Ok(()) => view.settle(generation),
+        Err(error) => tracing::warn!(%error, "local copy of the cluster document not written"),
+    }
+    view
 }
 
 /// The stores of one replica of which something lies below a directory, set aside: nobody has another copy of that.

@@ -7,7 +7,7 @@ use client::peers::Call;
 use client::{ClientOptions, DeleteOptions, PutOptions};
 use model::{Epoch, Generation, NodeId, VersionSet};
 use node::Node;
-use wire::messages::{Condition, ReplicaMerge, Request, Response};
+use wire::messages::{Condition, ReplicaMerge, Request, Response, Since2};
 
 use crate::cluster::{PATIENCE, RunningCluster, store};
 
@@ -39,7 +39,14 @@ fn record(node: &Node, key: &Bytes) -> VersionSet {
 fn arrives(node: &Node, key: &Bytes, set: &VersionSet, hint_for: Option<NodeId>) -> Response {
     let store = node.replica().view().get().stores()[0].reference().clone();
     let entries = [(key.clone(), set.clone())].into_iter().collect();
-    let merge = ReplicaMerge { store, generation: Generation(1), epoch: Epoch(0), hint_for, entries };
+    let merge = ReplicaMerge {
+        since: Since2(None),
+        store,
+        generation: Generation(1),
+        epoch: Epoch(0),
+        hint_for,
+        entries,
+    };
     match node.replica().call(Request::ReplicaMerge(merge)) {
         Call::Ready(answer) => answer.unwrap(),
         Call::Pending(_) => panic!("nothing of before is stored"),

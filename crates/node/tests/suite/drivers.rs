@@ -21,7 +21,7 @@ fn quoted(cell: &str) -> impl Iterator<Item = &str> {
 fn each_rule_names_a_driver_and_a_test_that_exist() {
     let page = read("docs/design/drivers.md");
     let folder = "crates/node/src/node/driven";
-    let tests = ["collecting", "comparing", "delivering", "fencing", "reading", "refilling"]
+    let tests = ["adopting", "collecting", "comparing", "delivering", "fencing", "reading", "refilling"]
         .map(|room| read(&format!("{folder}/{room}.rs")))
         .join("\n");
     let rows = rows(&page);

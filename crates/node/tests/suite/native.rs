@@ -63,6 +63,7 @@ async fn a_replica_tells_its_generation_to_those_that_understand_it() {
         assert!(matches!(&welcome, Response::Welcome(welcome) if welcome.version == version), "{welcome:?}");
         let store = view.stores()[0].reference().clone();
         let get = Request::ReplicaGet(ReplicaGet {
+            terms: Since2(None),
             store,
             generation,
             keys: [b"k"[..].into()].into_iter().collect(),

@@ -56,6 +56,9 @@ pub enum Event {
     MembersNamed {
         /// All of them.
         nodes: Vec<NodeId>,
+    },
+    /// This node has adopted a cluster document: the others are told.
+    GenerationAdopted {
         /// The document's generation.
         generation: Generation,
     },
@@ -156,7 +159,10 @@ impl Gossip {
     pub fn step(&mut self, event: Event, now: Moment, actions: &mut Vec<Action>) {
         match event {
             Event::Elapsed { roll } => self.round(roll, now, actions),
-            Event::MembersNamed { nodes, generation } => self.name_members(&nodes, generation, now),
+            Event::MembersNamed { nodes } => self.name_members(&nodes, now),
+            Event::GenerationAdopted { generation } => {
+                self.own.generation = self.own.generation.max(generation);
+            }
             Event::TableReceived { from, rows } => {
                 self.experience(from, Experience::Heard, now);
                 let better = self.known_better(&rows);
@@ -280,8 +286,7 @@ impl Gossip {
         std::iter::once(self.own).chain(self.members.values().filter_map(|member| member.row)).collect()
     }
 
-    fn name_members(&mut self, nodes: &[NodeId], generation: Generation, now: Moment) {
-        self.own.generation = self.own.generation.max(generation);
+    fn name_members(&mut self, nodes: &[NodeId], now: Moment) {
         self.members.retain(|node, _| nodes.contains(node));
         for &node in nodes.iter().filter(|&&node| node != self.own.node) {
             self.members.entry(node).or_insert_with(|| Member::new(now));

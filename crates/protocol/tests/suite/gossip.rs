@@ -60,7 +60,7 @@ impl Room {
             under_way: Vec::new(),
         };
         for node in nodes(count) {
-            room.tell(node, Event::MembersNamed { nodes: nodes(count), generation: Generation(1) });
+            room.tell(node, Event::MembersNamed { nodes: nodes(count) });
         }
         room
     }
@@ -270,7 +270,7 @@ fn whoever_slept_does_not_blame_the_others() {
 fn whoever_slept_does_not_take_a_refusal_of_long_ago_for_one_of_now() {
     let (mut now, mut actions) = (Moment::default().after(ms(1)), Vec::new());
     let mut gossip = Gossip::start(NodeId(1), 1, now);
-    gossip.step(Event::MembersNamed { nodes: nodes(2), generation: Generation(1) }, now, &mut actions);
+    gossip.step(Event::MembersNamed { nodes: nodes(2) }, now, &mut actions);
     let refused = || Event::Experienced { node: NodeId(2), experience: Experience::Refused };
     for _ in 0..3 {
         gossip.step(refused(), now, &mut actions);
@@ -355,7 +355,7 @@ fn a_node_that_stops_cleanly_has_left_and_comes_back_under_the_same_incarnation(
     assert!(!room.ever(4, State::Suspected) && !room.ever(4, State::Down), "nobody was alarmed");
     // Heartbeats begin at nothing again; the others remember fifty of the same incarnation.
     room.machines.insert(NodeId(4), Gossip::start(NodeId(4), 1, room.now));
-    room.tell(NodeId(4), Event::MembersNamed { nodes: nodes(5), generation: Generation(1) });
+    room.tell(NodeId(4), Event::MembersNamed { nodes: nodes(5) });
     room.silent.clear();
     room.refusing.clear();
     room.run(Duration::from_secs(4));
@@ -433,7 +433,8 @@ fn a_node_that_is_no_member_is_not_known_and_a_removed_one_is_forgotten() {
     let stranger = Row::new(NodeId(9), 1, Generation(1));
     room.tell(NodeId(1), Event::TableReceived { from: NodeId(9), rows: vec![stranger] });
     assert_eq!(room.machines[&NodeId(1)].state(NodeId(9)), None);
-    room.tell(NodeId(1), Event::MembersNamed { nodes: nodes(2), generation: Generation(2) });
+    room.tell(NodeId(1), Event::MembersNamed { nodes: nodes(2) });
+    room.tell(NodeId(1), Event::GenerationAdopted { generation: Generation(2) });
     assert_eq!(room.machines[&NodeId(1)].state(NodeId(3)), None);
     assert_eq!(room.machines[&NodeId(1)].own().generation, Generation(2));
 }
@@ -458,7 +459,7 @@ fn at_most_one_exchange_is_out_to_a_node() {
     let mut machine = Gossip::start(NodeId(1), 1, Moment::default());
     let mut now = Moment::default();
     let mut actions = Vec::new();
-    let named = Event::MembersNamed { nodes: nodes(2), generation: Generation(1) };
+    let named = Event::MembersNamed { nodes: nodes(2) };
     machine.step(named, now, &mut actions);
     let mut sent = Vec::new();
     for roll in 0..50 {

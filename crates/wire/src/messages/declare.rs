@@ -22,6 +22,7 @@ macro_rules! messages {
             /// Makes of it what a link of this version of the protocol carries: what is newer is left out.
             pub fn lower(&mut self, version: u16) {
                 if version < 2 {
+                    self.lower_codes(version);
                     match self { $($name::$variant(_message) => {
                         $(let _: u8 = $older; _message.lower();)?
                     })* }

@@ -37,8 +37,8 @@ pub use collection::{
 pub use gossip::{Gossip, Gossiped};
 pub use request::{
     ClusterGet, Condition, Delete, DeleteEntry, EventsGet, Get, Hello, MetricsGet, MultiDelete, MultiGet,
-    MultiPut, NodesGet, Peer, Ping, Put, PutEntry, ReplicaGet, ReplicaMerge, Request, RequestOptions, Scan,
-    ScanAfter, StatusGet, StoreCreate,
+    MultiPut, NodesGet, Peer, Ping, Put, PutEntry, ReplicaGet, ReplicaMerge, Request, RequestOptions, Role,
+    Scan, ScanAfter, StatusGet, StoreCreate, Terms,
 };
 pub use response::{
     ClusterDocument, EventsDocument, Failure, Got, Merged, MetricsText, MultiGot, MultiWritten,

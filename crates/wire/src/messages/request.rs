@@ -11,7 +11,7 @@ use super::collection::{Collect, CollectCandidates, CollectConfirm, CollectFence
 use super::declare::messages;
 use super::gossip::Gossip;
 use super::store_ref::StoreRef;
-use crate::codec::{Field, Reader, fields, tags};
+use crate::codec::{Field, Reader, Since2, added_in_version_2, fields, tags};
 use crate::decode_error::DecodeError;
 
 messages! {
@@ -33,9 +33,9 @@ messages! {
         0x13 MultiGet "multi-get",
         0x14 MultiPut "multi-put",
         0x15 MultiDelete "multi-delete",
-        0x20 ReplicaGet "replica-get",
-        0x21 ReplicaMerge "replica-merge",
-        0x22 Scan "scan",
+        0x23 | 0x20 ReplicaGet "replica-get",
+        0x24 | 0x21 ReplicaMerge "replica-merge",
+        0x25 | 0x22 Scan "scan",
         0x30 Gossip "gossip",
         0x31 TreeSums "tree-sums",
         0x32 TreeNodes "tree-nodes",
@@ -316,9 +316,32 @@ fields! {
     }
 }
 
+tags! {
+    /// As what a node is asked for a key.
+    pub enum Role: "a role" {
+        /// As one of those that hold it.
+        Replica = 0,
+        /// As one that may have parked hints for a replica.
+        StandIn = 1,
+    }
+}
+
+fields! {
+    /// Under which conditions a node may answer a get.
+    #[derive(Copy)]
+    pub struct Terms {
+        /// From which generation on its ring shows the keys' places as the caller's does.
+        pub since: Generation,
+        /// As what it is asked.
+        pub role: Role,
+    }
+}
+
 fields! {
     /// Asks one replica for what it holds.
     pub struct ReplicaGet {
+        /// Under which conditions.
+        pub terms: Since2<Terms>,
         /// Which store.
         pub store: StoreRef,
         /// The generation under which the quorum is formed.
@@ -331,6 +354,8 @@ fields! {
 fields! {
     /// Gives one replica, or a fallback that stands in for it, sets to merge into what it holds.
     pub struct ReplicaMerge {
+        /// From which generation on a node's ring shows the keys' places as the caller's does.
+        pub since: Since2<Generation>,
         /// Which store.
         pub store: StoreRef,
         /// The generation under which the quorum is formed.
@@ -344,12 +369,25 @@ fields! {
     }
 }
 
+impl Request {
+    /// No request names an error code.
+    fn lower_codes(&mut self, _version: u16) {}
+}
+
+added_in_version_2! {
+    ReplicaGet: terms,
+    ReplicaMerge: since,
+    Scan: since,
+}
+
 /// Where a scan goes on: strictly after this token and key.
 pub type ScanAfter = (Token, Bytes);
 
 fields! {
     /// Asks one replica for a page of a partition, in order of token and key.
     pub struct Scan {
+        /// From which generation on a node's ring shows the partition as the caller's does.
+        pub since: Since2<Generation>,
         /// Which store.
         pub store: StoreRef,
         /// The newest generation that the caller knows.

@@ -191,6 +191,36 @@ fields! {
     }
 }
 
+impl Response {
+    /// Error codes that came later are sent as what a peer of this version takes them for.
+    fn lower_codes(&mut self, version: u16) {
+        fn lower<'a>(codes: impl Iterator<Item = &'a mut ErrorCode>, version: u16) {
+            codes.for_each(|code| *code = code.lower(version));
+        }
+        match self {
+            Response::Failure(failure) => lower([&mut failure.code].into_iter(), version),
+            Response::ReplicaGot(got) => {
+                lower(got.sets.iter_mut().filter_map(|set| set.as_mut().err()), version)
+            }
+            Response::ReplicaMerged(merged) => {
+                lower(merged.outcomes.iter_mut().filter_map(|outcome| outcome.as_mut().err()), version);
+            }
+            Response::MultiGot(got) => {
+                let failures = got.results.iter_mut().filter_map(|result| result.as_mut().err());
+                lower(failures.map(|failure| &mut failure.code), version);
+            }
+            Response::MultiWritten(written) => {
+                let failures = written.results.iter_mut().filter_map(|result| result.as_mut().err());
+                lower(failures.map(|failure| &mut failure.code), version);
+            }
+            Response::RecordsGot(got) => {
+                lower(got.sets.iter_mut().filter_map(|set| set.as_mut().err()), version)
+            }
+            _ => {}
+        }
+    }
+}
+
 added_in_version_2! {
     ReplicaGot: generation,
     ReplicaMerged: generation,

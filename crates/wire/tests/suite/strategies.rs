@@ -156,8 +156,9 @@ fn hello() -> impl Strategy<Value = Hello> {
 }
 
 fn scan() -> impl Strategy<Value = Scan> {
-    (store(), generation(), any::<u32>(), after(), any::<u32>(), any::<u32>()).prop_map(
-        |(store, generation, partition, after, records_max, bytes_max)| Scan {
+    (since_2(), store(), generation(), any::<u32>(), after(), any::<u32>(), any::<u32>()).prop_map(
+        |(since, store, generation, partition, after, records_max, bytes_max)| Scan {
+            since,
             store,
             generation,
             partition: PartitionId(partition),
@@ -169,15 +170,22 @@ fn scan() -> impl Strategy<Value = Scan> {
 }
 
 pub fn request() -> impl Strategy<Value = Request> {
-    let replica_merge =
-        (store(), generation(), any::<u64>(), option::of(any::<u32>()), vec((bytes(), set()), 0..4))
-            .prop_map(|(store, generation, epoch, hint_for, entries)| ReplicaMerge {
-                store,
-                generation,
-                epoch: Epoch(epoch),
-                hint_for: hint_for.map(NodeId),
-                entries: entries.into(),
-            });
+    let replica_merge = (
+        since_2(),
+        store(),
+        generation(),
+        any::<u64>(),
+        option::of(any::<u32>()),
+        vec((bytes(), set()), 0..4),
+    )
+        .prop_map(|(since, store, generation, epoch, hint_for, entries)| ReplicaMerge {
+            since,
+            store,
+            generation,
+            epoch: Epoch(epoch),
+            hint_for: hint_for.map(NodeId),
+            entries: entries.into(),
+        });
     let put = (head(), put_entry()).prop_map(|((store, generation, options), entry)| {
         let PutEntry { key, context, expires, condition, value } = entry;
         Put { store, generation, options, key, context, expires, condition, value }
@@ -212,8 +220,8 @@ pub fn request() -> impl Strategy<Value = Request> {
             let delete = |PutEntry { key, context, condition, .. }| DeleteEntry { key, context, condition };
             MultiDelete { store, generation, options, entries: entries.map(delete).collect() }.into()
         }),
-        (store(), generation(), vec(bytes(), 0..4)).prop_map(|(store, generation, keys)| {
-            ReplicaGet { store, generation, keys: keys.into() }.into()
+        (terms(), store(), generation(), vec(bytes(), 0..4)).prop_map(|(terms, store, generation, keys)| {
+            ReplicaGet { terms, store, generation, keys: keys.into() }.into()
         }),
         replica_merge.prop_map(Request::from),
         scan().prop_map(Request::from),
@@ -255,6 +263,12 @@ fn welcome() -> impl Strategy<Value = Welcome> {
             frame_bytes_max,
         },
     )
+}
+
+fn terms() -> impl Strategy<Value = Since2<Terms>> {
+    let role = select(vec![Role::Replica, Role::StandIn]);
+    let terms = (any::<u64>(), role).prop_map(|(since, role)| Terms { since: Generation(since), role });
+    option::of(terms).prop_map(Since2)
 }
 
 /// What a message of either version of the protocol says of its generation.

@@ -13,7 +13,7 @@ use storage::ScanLimit;
 use wire::error::ErrorCode;
 use wire::messages::{
     Collect, CollectConfirm, CollectConfirmed, CollectFence, CollectFenced, CollectRelease, Collectable,
-    Collected, Condition, ReplicaGet, Request, Response, StoreRef,
+    Collected, Condition, ReplicaGet, Request, Response, Since2, StoreRef,
 };
 
 use super::home::{cluster, store};
@@ -88,7 +88,7 @@ fn what_a_node_confirmed_is_there_after_a_power_cut() {
         let node = home.start();
         store_both(&home, &node, &old());
         // Taken in without a copy on the disk, as from a peer.
-        node.offer(later());
+        home.adopt(&node, later());
         confirm_under(&home, &node, Generation(2), &deleted());
         home.cut(node, seed);
         let copy = local_copy::read(&home.disk).expect("a copy was written when the node joined");
@@ -225,7 +225,7 @@ fn what_a_node_fenced_is_remembered_after_a_power_cut() {
 fn contents_of_before_are_refused_by_every_way_in() {
     let home = Home::new();
     let node = home.start();
-    node.offer(later());
+    home.adopt(&node, later());
     confirm_under(&home, &node, Generation(2), &deleted());
     fence(&home, &node, 5, Timestamp(10)).unwrap();
     for hint_for in [None, Some(2)] {
@@ -256,11 +256,11 @@ fn an_epoch_is_taken_over_only_under_a_document_that_is_known_and_names_the_node
     assert_eq!(node.replica.epochs().tag(), Epoch(0), "it may have been removed, and not know it");
     let mut without = later();
     without.nodes.retain(|member| member.id != NodeId(1));
-    node.offer(without);
+    home.adopt(&node, without);
     home.call(&node, news.clone()).unwrap();
     assert_eq!(node.replica.epochs().tag(), Epoch(0), "it was removed");
     let again = Cluster { generation: Generation(3), ..cluster() };
-    node.offer(again);
+    home.adopt(&node, again);
     home.call(&node, news).unwrap();
     assert_eq!(node.replica.epochs().tag(), Epoch(9));
 }
@@ -421,6 +421,7 @@ fn a_node_behind_a_wire_answers_as_it_does_itself() {
     let clock: Arc<dyn runtime::Clock> = Arc::new(home.stage.clone());
     assert!(home.stage.run(call.within(&clock, Duration::from_secs(1))).is_ok());
     let asked = ReplicaGet {
+        terms: Since2(None),
         store: StoreRef::from(&StoreName::new("s").unwrap()),
         generation: Generation(1),
         keys: [KEY].into_iter().collect(),

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use runtime::disk::simulated::SimulatedDisk;
 use runtime::{Disk, Ports};
 use storage::{Durability, LogOptions};
-use wire::messages::{ReplicaMerge, Request, Response, StoreRef};
+use wire::messages::{ReplicaMerge, Request, Response, Since2, StoreRef};
 
 use super::stage::WALL_BEGIN;
 use super::{Answer, Stage, Wires};
@@ -159,6 +159,13 @@ impl Home {
         self.disk.crash(seed);
     }
 
+    /// Has the node adopt a newer document.
+    pub(crate) fn adopt(&self, node: &Node, cluster: Cluster) {
+        let generation = cluster.generation;
+        node.offer(cluster);
+        self.stage.until(|| node.replica.view().adopted() == generation);
+    }
+
     /// What a call to the node's own records answers.
     pub(crate) fn call(&self, node: &Node, request: impl Into<Request>) -> Result<Response, CallError> {
         match node.replica.call(request.into()) {
@@ -250,6 +257,7 @@ pub(crate) fn get(node: &Node, key: &Bytes) -> Result<VersionSet, wire::error::E
 /// A message that brings this content, read at `epoch`.
 pub(crate) fn merge(key: &Bytes, content: &VersionSet, epoch: u64, hint_for: Option<u32>) -> ReplicaMerge {
     ReplicaMerge {
+        since: Since2(None),
         store: StoreRef::from(&StoreName::new("s").unwrap()),
         generation: Generation(1),
         epoch: Epoch(epoch),

@@ -10,6 +10,7 @@
 //!
 //! Must never: sleep on a real clock, or call a decision of `protocol` in place of the driver that carries it out.
 
+mod adopting;
 mod collecting;
 mod comparing;
 mod delivering;

@@ -14,7 +14,7 @@ use runtime::BoxFuture;
 use storage::{MemoryEngine, Met, Remains, ScanCursor, ScanLimit, ScanPage, StorageEngine, StorageError};
 use wire::error::ErrorCode;
 use wire::messages::{
-    Merged, RecordsGet, RecordsPage, ReplicaGet, ReplicaMerged, Request, Response, StoreRef,
+    Merged, RecordsGet, RecordsPage, ReplicaGet, ReplicaMerged, Request, Response, Since2, StoreRef,
 };
 
 use super::{Home, KEY, failing, merge, old};
@@ -116,7 +116,7 @@ fn what_is_read_for_others_carries_the_epoch_of_before() {
 
     let (epoch, keys) = (before(), [KEY].into_iter().collect());
     let Ok(Response::ReplicaGot(got)) =
-        home.call(&node, ReplicaGet { store: store.clone(), generation, keys })
+        home.call(&node, ReplicaGet { terms: Since2(None), store: store.clone(), generation, keys })
     else {
         panic!()
     };

@@ -246,10 +246,10 @@ impl Stamp {
             StampReply::Lost | StampReply::Refused { certain: false, .. } => {
                 self.answer(key, StampOutcome::InDoubt { node }, actions);
             }
-            // The own node knows no ring that its driver does not. Each news leads to a newer ring or costs a
-            // candidate, so they end.
+            // Each news leads to a newer ring or costs a candidate, so they end. The own node has news, too: the key may
+            // have moved since its driver has looked at the ring.
             StampReply::Refused { ring: Some(ring), .. }
-                if self.options.own != Some(node) && self.keys[key.position()].generation < Some(ring) =>
+                if self.keys[key.position()].generation < Some(ring) =>
             {
                 self.route_again(key, wishes);
             }

@@ -300,7 +300,7 @@ impl World {
             (seen.place, seen.last) = (Whereabouts::Rests, Some(told));
             let news = matches!(told, Told::Outdated(newer) if seen.ring < Some(newer));
             let behind = seen.ring < Some(ring) && told.is_certain() && told != Told::Rejects;
-            seen.outdated = news && scope.own != Some(node) || behind && !late;
+            seen.outdated = news || behind && !late;
         }
         let reply = planted_reply(told.reply(), scope);
         let replies: Vec<_> = keys.iter().map(|&key| (key, reply)).collect();

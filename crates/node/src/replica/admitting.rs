@@ -1,0 +1,186 @@
+//! Whether this node may answer a request at all: by the generation that the request was formed under, by that of this
+//! node, and by what it is asked as.
+//!
+//! ```text
+//!   request's generation < since the partition is as it is, here      stale-generation, with the newer document
+//!   this node's generation < since it is so, by the caller            behind, unless the document comes in time
+//!   otherwise both mean the same nodes: is this node one of them?     not-replica if it is not
+//! ```
+//!
+//! Must never: let a node answer for records, or store them, that it does not hold by the document that it goes by.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::{Generation, NodeId, Partition, PartitionId};
+use wire::error::ErrorCode;
+use wire::messages::{Failure, Request, Role};
+
+use super::Replica;
+use crate::stores::LocalStore;
+use crate::view::{Admitted, View};
+
+/// How long a request that is newer than this node waits for the document that it was formed under.
+pub(super) const BEHIND_PATIENCE: Duration = Duration::from_millis(500);
+
+/// As what a node is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// To answer for what it holds.
+    Reader,
+    /// To store what a writer sends.
+    Writer,
+    /// As one that may have parked hints for a replica, or shall.
+    StandIn,
+    /// By a caller that does not say.
+    Either,
+    /// To compare what it holds, or is bringing in, or gives away.
+    Holder,
+}
+
+impl From<Role> for Asked {
+    fn from(role: Role) -> Self {
+        match role {
+            Role::Replica => Asked::Reader,
+            Role::StandIn => Asked::StandIn,
+        }
+    }
+}
+
+/// From which generation on a node can answer the request.
+pub(super) fn needed(request: &Request) -> Generation {
+    let since = match request {
+        Request::ReplicaGet(get) => get.terms.0.map(|terms| terms.since),
+        Request::ReplicaMerge(merge) => merge.since.0,
+        Request::Scan(scan) => scan.since.0,
+        _ => None,
+    };
+    since.unwrap_or_default()
+}
+
+impl Replica {
+    /// The store of a request by `view`.
+    ///
+    /// # Errors
+    /// `UnknownStore`, or `Behind` when the request is newer than the view.
+    pub(crate) fn store_of<'v>(
+        &self,
+        view: &'v View,
+        store: &str,
+        generation: Generation,
+    ) -> Result<&'v Arc<LocalStore>, Failure> {
+        view.store(store).ok_or_else(|| {
+            // Callers inside this process name the greatest number there is.
+            if generation > view.cluster().generation && generation != Generation(u64::MAX) {
+                return self.behind(view, generation);
+            }
+            let known: Vec<&str> = view.cluster().store_names().map(|name| name.as_str()).collect();
+            let detail = format!("store {store:?} does not exist; the stores are: {}", known.join(", "));
+            Failure::new(ErrorCode::UnknownStore, detail)
+        })
+    }
+
+    /// Whether a request formed under `generation` may be answered here for a partition of `store`.
+    ///
+    /// # Errors
+    /// `StaleGeneration` with the newer document, `Behind`, `NotReplica`.
+    pub(crate) fn check(
+        &self,
+        view: &View,
+        store: &LocalStore,
+        partition: &Partition,
+        (generation, asked): (Generation, Asked),
+    ) -> Result<(), Failure> {
+        let since = view.cluster().accepted_since(partition);
+        if generation < since {
+            return Err(stale(view, partition.id, generation));
+        }
+        let own = self.node();
+        let is_it = match asked {
+            Asked::Reader => model::routing::replicas(store.definition(), partition).contains(&own),
+            Asked::Writer => {
+                view.writes(own, store, partition)
+                    || (partition.coming.is_some() && view.holds(own, store, partition))
+            }
+            Asked::StandIn => !model::routing::replicas(store.definition(), partition).contains(&own),
+            Asked::Holder => view.holds(own, store, partition),
+            Asked::Either => true,
+        };
+        if is_it { Ok(()) } else { Err(self.misplaced(view, partition.id, generation)) }
+    }
+
+    /// Refuses a request that is newer than this node.
+    pub(super) fn behind(&self, view: &View, generation: Generation) -> Failure {
+        let detail = format!(
+            "{} goes by generation {} of the cluster, and the request needs {}",
+            self.node(),
+            view.cluster().generation.0,
+            generation.0
+        );
+        Failure::new(ErrorCode::Behind, detail)
+    }
+
+    /// Refuses what this node was not to be asked, with news if it has any.
+    pub(crate) fn misplaced(&self, view: &View, partition: PartitionId, generation: Generation) -> Failure {
+        let own = view.cluster().generation;
+        let detail = format!("{} is not what it was asked as for partition {partition}", self.node());
+        match generation.cmp(&own) {
+            std::cmp::Ordering::Less => {
+                Failure { code: ErrorCode::StaleGeneration, detail, cluster: Some(view.document().clone()) }
+            }
+            std::cmp::Ordering::Equal => Failure::new(ErrorCode::NotReplica, detail),
+            std::cmp::Ordering::Greater => self.behind(view, generation),
+        }
+    }
+
+    /// Leave to store what was routed by `at`: the view as it is now, if the keys lie there as they do by `at`.
+    ///
+    /// # Errors
+    /// `StaleGeneration` with the newer document when one of the keys has moved since.
+    pub(crate) fn admit_as<'k>(
+        &self,
+        at: &View,
+        store: &LocalStore,
+        keys: impl IntoIterator<Item = &'k [u8]>,
+    ) -> Result<Admitted<'_>, Failure> {
+        let admitted = self.view().admit();
+        let generation = at.cluster().generation;
+        if admitted.cluster().generation != generation {
+            for key in keys {
+                let (_, partition) = admitted.partition(key);
+                self.check(&admitted, store, partition, (generation, Asked::Writer))?;
+            }
+        }
+        Ok(admitted)
+    }
+
+    /// Whether `target` is a node for which a hint may be parked.
+    pub(super) fn check_target(
+        &self,
+        view: &View,
+        store: &LocalStore,
+        partition: &Partition,
+        (target, generation): (NodeId, Generation),
+    ) -> Result<(), Failure> {
+        if generation < view.cluster().accepted_since(partition) {
+            return Err(stale(view, partition.id, generation));
+        }
+        let is_it = view.writes(target, store, partition);
+        if is_it { Ok(()) } else { Err(self.misplaced(view, partition.id, generation)) }
+    }
+}
+
+/// Refuses a request that is too old for a partition, and tells what is newer.
+fn stale(view: &View, partition: PartitionId, generation: Generation) -> Failure {
+    let cluster = view.cluster();
+    let since = view.accepted_since(partition);
+    Failure {
+        code: ErrorCode::StaleGeneration,
+        detail: format!(
+            "the request was formed under generation {}; the cluster is at generation {} and accepts none before {} for \
+             partition {partition}",
+            generation.0, cluster.generation.0, since.0
+        ),
+        cluster: Some(view.document().clone()),
+    }
+}
