@@ -336,24 +336,9 @@ impl RedisClient {
                     other => refused(other),
                 },
             ),
-            Asked::Touch(touch) => self.end(
-                *touch,
-                match reply {
-                    Reply::Integer(1) => Outcome::Acknowledged,
-                    Reply::Integer(0) => Outcome::Failed("there was nothing to change".to_owned()),
-                    other => refused(other),
-                },
-            ),
+            Asked::Touch(touch) => self.end(*touch, changed(reply)),
             Asked::GetTouch { read, touch, may_be_so } => {
-                let outcome = match reply {
-                    Reply::Bulk(_) if *may_be_so => {
-                        Outcome::Indeterminate("it may have been so before".to_owned())
-                    }
-                    Reply::Bulk(_) => Outcome::Acknowledged,
-                    Reply::Null => Outcome::Failed("there was nothing to change".to_owned()),
-                    other => refused(other),
-                };
-                self.end(*touch, outcome);
+                self.end(*touch, got_and_changed(reply, *may_be_so));
                 self.end(*read, shown(reply));
             }
             Asked::DeleteMany(deletes) => {
@@ -467,6 +452,25 @@ fn stored(set: Set, reply: &Reply) -> Outcome {
         (Set::Absent | Set::Present | Set::PresentGet, Reply::Null) => refusal(),
         (Set::Get, Reply::Bulk(_) | Reply::Null) | (Set::PresentGet, Reply::Bulk(_)) => Outcome::Acknowledged,
         (_, other) => acknowledged(other),
+    }
+}
+
+/// What the reply to an EXPIRE or PERSIST says of the change.
+fn changed(reply: &Reply) -> Outcome {
+    match reply {
+        Reply::Integer(1) => Outcome::Acknowledged,
+        Reply::Integer(0) => Outcome::Failed("there was nothing to change".to_owned()),
+        other => refused(other),
+    }
+}
+
+/// What the reply to a GETEX says of the change.
+fn got_and_changed(reply: &Reply, may_be_so: bool) -> Outcome {
+    match reply {
+        Reply::Bulk(_) if may_be_so => Outcome::Indeterminate("it may have been so before".to_owned()),
+        Reply::Bulk(_) => Outcome::Acknowledged,
+        Reply::Null => Outcome::Failed("there was nothing to change".to_owned()),
+        other => refused(other),
     }
 }
 

@@ -12,7 +12,7 @@ proptest! {
         let next = Timestamp(last).next(WallMillis(wall));
         prop_assert!(next > Timestamp(last));
         prop_assert!(next.wall() >= WallMillis(wall));
-        let stepped = next.0 % 16 == 0 && next.0 - last <= 16;
+        let stepped = next.0.is_multiple_of(16) && next.0 - last <= 16;
         prop_assert!(stepped || next == Timestamp(wall << 16), "and no later than it must be");
     }
 
