@@ -229,7 +229,9 @@ fn a_touch_loses_to_a_put_that_it_did_not_see_by_a_slow_clock() {
         let version = Version { dot, timestamp, expires: None, value: Value::Present("old".into()) };
         let vector = Vector::from_entries([(dot.actor, dot.count)]);
         let old = VersionSet::from_parts(vector, [version].into_iter().collect()).unwrap();
-        stores.iter().for_each(|store| drop(store.merge(place(KEY), KEY, &old).unwrap()));
+        for store in &stores {
+            store.merge(place(KEY), KEY, &old).unwrap();
+        }
         let new = there.stamp(place(KEY), KEY, order("new", None)).unwrap();
         let touch = WriteOrder { condition: Condition::Touch, ..order("old", Some(&old.context())) };
         let touched = here.stamp(place(KEY), KEY, touch).unwrap();
