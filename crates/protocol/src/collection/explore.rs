@@ -24,7 +24,7 @@ mod scenarios;
 
 const NODES: usize = 3;
 /// The tombstone's timestamp: its coordinator's clock is far ahead of all others.
-const DELETED_AT: Timestamp = Timestamp(10);
+const DELETED_AT: Timestamp = Timestamp(10 << 4);
 const NOW: Moment = Moment { nanos: 1 };
 
 fn place() -> (StoreName, Bytes) {
