@@ -71,8 +71,6 @@ pub enum Plant {
     SecretlySloppy,
     /// A store of siblings that keeps the last write.
     WrongResolver,
-    /// A network that takes the target from a hint, so that its holder keeps a record of its own.
-    HintsAsRecords,
     /// A network that gives hints another target.
     HintsRedirected,
     /// A network that turns refusals of merges into acknowledgements.
@@ -105,7 +103,7 @@ pub enum Plant {
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 48] = [
+    pub const ALL: [Plant; 47] = [
         Plant::LyingDisk,
         Plant::ForgetfulEngine,
         Plant::StaleEngine,
@@ -139,7 +137,6 @@ impl Plant {
         Plant::TooFewReads,
         Plant::SecretlySloppy,
         Plant::WrongResolver,
-        Plant::HintsAsRecords,
         Plant::HintsRedirected,
         Plant::ForgedAnswers,
         Plant::OldValues,
@@ -192,7 +189,6 @@ impl Plant {
             Plant::TooFewReads => (7, "definition", "R replicas answer a get"),
             Plant::SecretlySloppy => (7, "definition", "strict quorums meet"),
             Plant::WrongResolver => (4, "definition", "concurrent writes become siblings"),
-            Plant::HintsAsRecords => (1, "network", "a node serves what it owns"),
             Plant::HintsRedirected => (1, "network", "a hint goes to the replica that missed the write"),
             Plant::ForgedAnswers => (1, "network", "a refusal is no acknowledgement"),
             Plant::OldValues => (5, "network", "a version keeps its value"),

@@ -35,7 +35,7 @@ pub fn tamper(plant: Plant, mut dice: Dice) -> Option<Tamper> {
             Box::new(move |frame: &mut Vec<u8>| change_answer(plant, frame))
         }
         Plant::HeedlessConfirms => Box::new(empty_confirm),
-        Plant::HintsAsRecords | Plant::HintsRedirected | Plant::OldValues => {
+        Plant::HintsRedirected | Plant::OldValues => {
             Box::new(move |frame: &mut Vec<u8>| change_merge(plant, &mut dice, &mut values, frame))
         }
         _ => return None,
@@ -109,7 +109,6 @@ fn change_merge(plant: Plant, dice: &mut Dice, values: &mut Values, frame: &mut 
         return;
     };
     match plant {
-        Plant::HintsAsRecords => merge.hint_for = None,
         Plant::HintsRedirected => merge.hint_for = merge.hint_for.map(|target| NodeId(target.0 % 3 + 1)),
         _ => {
             for (key, set) in &mut merge.entries {

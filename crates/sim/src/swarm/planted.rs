@@ -60,7 +60,6 @@ impl Setup {
             | Plant::HintsDropped
             | Plant::HintsInMemory
             | Plant::HintsMisaddressed
-            | Plant::HintsAsRecords
             | Plant::HintsRedirected => {
                 (self.nodes, self.sloppy) = (5, true);
                 (vec![Fault::Kill], 15)

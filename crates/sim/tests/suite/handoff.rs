@@ -32,6 +32,8 @@ fn setup(seed: u64) -> Setup {
     (setup.faults, setup.harms) = (Vec::new(), 0);
     // These stories count what clients are refused, and a condition that is not met is a refusal.
     (setup.redis_clients, setup.conditional) = (0, 0);
+    // Nor may a request want more replicas than the stories leave.
+    (setup.own_quorums, setup.touches) = (0, 0);
     (setup.walks, setup.long_values, setup.crowded) = (0, 0, None);
     setup
 }
