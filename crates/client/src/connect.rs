@@ -12,8 +12,8 @@ use parking_lot::RwLock;
 use protocol::quorum::can_be_met;
 use runtime::Ports;
 use wire::messages::{
-    AntiEntropyControl, AntiEntropyGet, ClusterGet, Peer, Request, RequestOptions, Response, StatusGet,
-    StoreCreate,
+    AntiEntropyControl, AntiEntropyGet, ClusterGet, MovesGet, MovesGot, Peer, Request, RequestOptions,
+    Response, StatusGet, StoreCreate,
 };
 
 use crate::coordinator::{Coordinator, CoordinatorOptions, Replicas, Scope};
@@ -161,6 +161,16 @@ impl Client {
         control: AntiEntropyControl,
     ) -> Result<Bytes, ClientError> {
         self.repair(node, Request::AntiEntropyControl(control)).await
+    }
+
+    /// How far a node is with partitions that move.
+    pub async fn moves(&self, node: NodeId) -> Result<MovesGot, ClientError> {
+        match self.inner.call(node, Request::MovesGet(MovesGet {})).await? {
+            Response::MovesGot(told) => Ok(told),
+            other => {
+                Err(ClientError::Indeterminate { detail: format!("unexpected answer {}", other.name()) })
+            }
+        }
     }
 
     /// Creates a store, through the first node that can be reached, and goes by the document that has it. The nodes open

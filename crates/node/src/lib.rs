@@ -24,6 +24,7 @@ pub mod handoff;
 pub mod metrics;
 pub mod moved;
 pub mod pulse;
+pub mod rebalance;
 pub mod replica;
 pub mod stores;
 pub mod view;

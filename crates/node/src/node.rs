@@ -230,9 +230,8 @@ impl Node {
         let generation = view.generation().0;
         events.record(Event::NodeStarted { incarnation: stamper.incarnation(), generation });
         come_back.into_iter().for_each(|event| events.record(event));
-        let metrics = Metrics::new();
+        let (metrics, incarnation) = (Metrics::new(), stamper.incarnation());
         let refusals = Refusals::new(config.id, &metrics);
-        let incarnation = stamper.incarnation();
         let (clock, seen) = (ports.clock.clone(), view.clone());
         let gossip = Gossip::new(config.id, incarnation, clock, seen, events.clone(), &metrics);
         let (offered, offers) = Offers::new();
@@ -252,6 +251,7 @@ impl Node {
             events: events.clone(),
             metrics: metrics.clone(),
             refill,
+            incarnation,
         });
         let node = Arc::new(Node {
             resp: resp::Shared::new(config.resp.clone(), admission.clone()),

@@ -155,6 +155,14 @@ impl PeerLink {
 
     /// Sends a request.
     pub(super) fn call(&self, mut request: Request) -> Call {
+        if request.version_min() > self.version {
+            let (name, needed) = (request.name(), request.version_min());
+            let reason = format!(
+                "the node speaks version {} of the protocol, and {name} needs version {needed}: upgrade the node",
+                self.version
+            );
+            return Call::Ready(Err(CallError::Unreachable { reason }));
+        }
         request.lower(self.version);
         let (waiter, answer) = tokio::sync::oneshot::channel();
         let id = {

@@ -86,11 +86,13 @@ pub(crate) struct Parts {
     pub(crate) events: Arc<Events>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) refill: Refill,
+    pub(crate) incarnation: u64,
 }
 
 /// Repair at one node.
 pub struct AntiEntropy {
     options: AntiEntropyOptions,
+    incarnation: u64,
     ports: Ports,
     disk: Arc<dyn Disk>,
     replica: Arc<Replica>,
@@ -202,7 +204,8 @@ struct Scrub {
 impl AntiEntropy {
     /// Begins. Tasks end when the result is dropped or closed.
     pub(crate) fn start(parts: Parts) -> Arc<AntiEntropy> {
-        let Parts { options, ports, disk, replica, peers, pulse, events, metrics, refill } = parts;
+        let Parts { options, ports, disk, replica, peers, pulse, events, metrics, refill, incarnation } =
+            parts;
         let mut schedule = Schedule::new(replica.node(), options.period);
         if standstill::is_remembered(&*disk) {
             tracing::warn!("comparing replicas is stopped since before this start");
@@ -223,6 +226,7 @@ impl AntiEntropy {
         let antientropy = Arc::new(AntiEntropy {
             numbers: Numbers::new(&metrics),
             options,
+            incarnation,
             disk,
             replica,
             peers,
@@ -255,6 +259,11 @@ impl AntiEntropy {
     /// Its links, for whoever tells them of newer documents.
     pub(crate) fn peers(&self) -> &Arc<Peers> {
         &self.peers
+    }
+
+    /// The incarnation of this node.
+    pub(crate) fn incarnation(&self) -> u64 {
+        self.incarnation
     }
 
     pub(crate) fn replica(&self) -> &Arc<Replica> {

@@ -9,7 +9,7 @@ use model::{Epoch, Generation, PartitionId, Token};
 use wire::error::ErrorCode;
 use wire::messages::{
     Failure, KeyDigested, KeyDigests, RecordsGet, RecordsGot, RecordsPage, RecordsPaged, Request, Response,
-    TreeNoded, TreeNodes, TreeSummed, TreeSums,
+    Standing, TreeNoded, TreeNodes, TreeSummed, TreeSums,
 };
 
 use super::breathe;
@@ -24,9 +24,13 @@ const KEYS_BYTES_MAX: usize = 1 << 20;
 const _: () = assert!(RECORDS_BYTES_MAX < MESSAGE_BYTES_MAX && KEYS_BYTES_MAX < MESSAGE_BYTES_MAX);
 
 /// Answers a question of a comparing peer; other requests are not for it.
-pub(super) async fn respond(replica: Arc<Replica>, request: Request) -> Result<Response, Failure> {
+pub(super) async fn respond(
+    replica: Arc<Replica>,
+    incarnation: u64,
+    request: Request,
+) -> Result<Response, Failure> {
     match request {
-        Request::TreeSums(sums) => Ok(tree_sums(&replica, &sums)?.into()),
+        Request::TreeSums(sums) => Ok(tree_sums(&replica, incarnation, &sums)?.into()),
         Request::TreeNodes(nodes) => Ok(tree_nodes(&replica, &nodes)?.into()),
         Request::KeyDigests(keys) => Ok(key_digests(&replica, &keys).await?.into()),
         Request::RecordsGet(get) => Ok(records_get(&replica, &get).await?.into()),
@@ -62,10 +66,17 @@ impl<'r> Shared<'r> {
     }
 }
 
-fn tree_sums(replica: &Replica, request: &TreeSums) -> Result<TreeSummed, Failure> {
+fn tree_sums(replica: &Replica, incarnation: u64, request: &TreeSums) -> Result<TreeSummed, Failure> {
+    // Before it looks at any record: what it acknowledged under an older generation is among them.
+    let standing = Standing { incarnation, adopted: replica.view().adopted() };
     let shared = Shared::of(replica, &request.store, request.generation)?;
     let trees = shared.store.trees();
-    let mut summed = TreeSummed { differing: Vec::new(), unready: Vec::new(), incomplete: Vec::new() };
+    let mut summed = TreeSummed {
+        standing: standing.into(),
+        differing: Vec::new(),
+        unready: Vec::new(),
+        incomplete: Vec::new(),
+    };
     for &(partition, theirs) in &request.sums {
         if let Err(refused) = shared.check(partition) {
             // The news is worth more than the sums of the others.

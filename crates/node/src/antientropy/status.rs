@@ -10,6 +10,7 @@ use wire::error::ErrorCode;
 use wire::messages::{AntiEntropyControl, AntiEntropyDocument, AntiEntropyOrder, Failure, Request, Response};
 
 use super::{AntiEntropy, Only, Running, Scrubbing, State, respond, standstill};
+use crate::rebalance;
 use crate::stores::LocalStore;
 
 impl AntiEntropy {
@@ -24,6 +25,7 @@ impl AntiEntropy {
                 }
                 Ok(self.document(&only))
             }
+            Request::MovesGet(_) => Ok(rebalance::told(&self).into()),
             other => self.respond_in_background(other).await,
         }
     }
@@ -31,10 +33,10 @@ impl AntiEntropy {
     /// Comparing reads many records: it must not hold a worker.
     async fn respond_in_background(self: Arc<Self>, request: Request) -> Result<Response, Failure> {
         let (answer, answered) = tokio::sync::oneshot::channel();
-        let replica = self.replica.clone();
+        let (replica, incarnation) = (self.replica.clone(), self.incarnation);
         self.ports.tasks.spawn_background(Box::pin(async move {
             // A peer that is gone is no longer interested.
-            let _ = answer.send(respond::respond(replica, request).await);
+            let _ = answer.send(respond::respond(replica, incarnation, request).await);
         }));
         answered.await.unwrap_or_else(|_| {
             let ended = CallError::Broken;

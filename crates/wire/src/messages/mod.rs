@@ -22,19 +22,21 @@ mod antientropy;
 mod collection;
 mod declare;
 mod gossip;
+mod moves;
 mod request;
 mod response;
 mod store_ref;
 
 pub use antientropy::{
     AntiEntropyControl, AntiEntropyDocument, AntiEntropyGet, AntiEntropyOrder, KeyDigested, KeyDigests,
-    RecordsGet, RecordsGot, RecordsPage, RecordsPaged, TreeNoded, TreeNodes, TreeSummed, TreeSums,
+    RecordsGet, RecordsGot, RecordsPage, RecordsPaged, Standing, TreeNoded, TreeNodes, TreeSummed, TreeSums,
 };
 pub use collection::{
     Collect, CollectCandidated, CollectCandidates, CollectConfirm, CollectConfirmed, CollectFence,
     CollectFenced, CollectPlace, CollectRelease, CollectReleased, Collectable, Collected, StaleEpoch,
 };
 pub use gossip::{Gossip, Gossiped};
+pub use moves::{Leftover, MovesGet, MovesGot, PartitionEntered};
 pub use request::{
     ClusterGet, Condition, Delete, DeleteEntry, EventsGet, Get, Hello, MetricsGet, MultiDelete, MultiGet,
     MultiPut, NodesGet, Peer, Ping, Put, PutEntry, ReplicaGet, ReplicaMerge, Request, RequestOptions, Role,

@@ -10,6 +10,7 @@ use super::antientropy::{
 use super::collection::{Collect, CollectCandidates, CollectConfirm, CollectFence, CollectRelease};
 use super::declare::messages;
 use super::gossip::Gossip;
+use super::moves::MovesGet;
 use super::store_ref::StoreRef;
 use crate::codec::{Field, Reader, Since2, added_in_version_2, fields, tags};
 use crate::decode_error::DecodeError;
@@ -27,6 +28,7 @@ messages! {
         0x08 AntiEntropyGet "repair-get",
         0x09 AntiEntropyControl "repair-control",
         0x0a StoreCreate "store-create",
+        0x0b MovesGet "moves-get",
         0x10 Get "get",
         0x11 Put "put",
         0x12 Delete "delete",
@@ -372,6 +374,14 @@ fields! {
 impl Request {
     /// No request names an error code.
     fn lower_codes(&mut self, _version: u16) {}
+
+    /// The oldest version of the protocol that knows it; it must not be sent to a node that speaks an older one.
+    pub fn version_min(&self) -> u16 {
+        match self {
+            Request::MovesGet(_) => 2,
+            _ => 1,
+        }
+    }
 }
 
 added_in_version_2! {

@@ -10,6 +10,7 @@ use super::collection::{
 };
 use super::declare::messages;
 use super::gossip::Gossiped;
+use super::moves::MovesGot;
 use super::request::ScanAfter;
 use crate::codec::{Field, Reader, Since2, added_in_version_2, fields, tags};
 use crate::decode_error::DecodeError;
@@ -26,6 +27,7 @@ messages! {
         0x86 EventsDocument "events-document",
         0x87 MetricsText "metrics-text",
         0x88 AntiEntropyDocument "repair-document",
+        0x89 MovesGot "moves-got",
         0x90 Got "got",
         0x91 Written "written",
         0x93 MultiGot "multi-got",
@@ -34,7 +36,7 @@ messages! {
         0xa4 | 0xa1 ReplicaMerged "replica-merged",
         0xa2 Scanned "scanned",
         0xb0 Gossiped "gossiped",
-        0xb1 TreeSummed "tree-summed",
+        0xb6 | 0xb1 TreeSummed "tree-summed",
         0xb2 TreeNoded "tree-noded",
         0xb3 KeyDigested "key-digested",
         0xb4 RecordsGot "records-got",

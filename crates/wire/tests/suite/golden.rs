@@ -44,6 +44,7 @@ fn requests_are_pinned() {
     kinds.extend(scan_requests());
     kinds.extend(super::antientropy::requests());
     kinds.extend(super::collection::requests());
+    kinds.extend(super::moves::requests());
     kinds.extend(account_requests());
     kinds.push(request(
         Gossip { from: NodeId(2), generation: Generation(7), rows: vec![row(), row()] },
@@ -372,6 +373,7 @@ fn responses_are_pinned() {
     kinds.extend(replica_responses());
     kinds.extend(super::antientropy::responses());
     kinds.extend(super::collection::responses());
+    kinds.extend(super::moves::responses());
     let json = Bytes::from_static(b"{}");
     kinds.extend([
         response(

@@ -8,6 +8,7 @@ mod collection;
 mod error_codes;
 mod golden;
 mod hostile;
+mod moves;
 mod records;
 mod resp_commands;
 mod resp_replies;

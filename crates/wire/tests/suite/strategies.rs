@@ -203,6 +203,7 @@ pub fn request() -> impl Strategy<Value = Request> {
             StoreCreate { json: "{}".into() }.into(),
             NodesGet {}.into(),
             MetricsGet {}.into(),
+            MovesGet {}.into(),
         ]),
         (head(), bytes()).prop_map(|((store, generation, options), key)| {
             Get { store, generation, options, key }.into()
@@ -367,15 +368,43 @@ fn repair_response() -> impl Strategy<Value = Response> {
     let epoch = any::<u64>().prop_map(Epoch);
     prop_oneof![
         bytes().prop_map(|json| AntiEntropyDocument { json }.into()),
-        (vec((partition(), any::<u8>()), 0..4), vec(partition(), 0..4), vec(partition(), 0..4)).prop_map(
-            |(differing, unready, incomplete)| TreeSummed { differing, unready, incomplete }.into()
-        ),
+        (
+            option::of((number(), generation())),
+            vec((partition(), any::<u8>()), 0..4),
+            vec(partition(), 0..4),
+            vec(partition(), 0..4)
+        )
+            .prop_map(|(standing, differing, unready, incomplete)| {
+                let standing = standing.map(|(incarnation, adopted)| Standing { incarnation, adopted });
+                TreeSummed { standing: Since2(standing), differing, unready, incomplete }.into()
+            }),
+        moves_got(),
         vec(option::of(vec(digest(), 0..4)), 0..4).prop_map(|sums| TreeNoded { sums }.into()),
         vec(vec((bytes(), digest()), 0..4), 0..4).prop_map(|keys| KeyDigested { keys }.into()),
         (epoch.clone(), vec(prop::result::maybe_err(set(), code()), 0..4))
             .prop_map(|(epoch, sets)| RecordsGot { epoch, sets }.into()),
-        (epoch, vec((bytes(), set()), 0..4), option::of(any::<u64>())).prop_map(
-            |(epoch, records, next)| RecordsPaged { epoch, records, next: next.map(Token) }.into()
-        ),
+        (epoch, vec((bytes(), set()), 0..4), option::of(any::<u64>()))
+            .prop_map(|(epoch, records, next)| RecordsPaged { epoch, records, next: next.map(Token) }.into()),
     ]
+}
+
+fn moves_got() -> impl Strategy<Value = Response> {
+    let merged = (store(), vec(number().prop_map(|id| NodeId(id as u32)), 0..3));
+    let entered = (partition(), generation(), any::<bool>(), vec(merged, 0..3), number(), number()).prop_map(
+        |(partition, generation, whole, merged, records, bytes)| PartitionEntered {
+            partition,
+            generation,
+            whole,
+            merged,
+            records,
+            bytes,
+        },
+    );
+    let leftover = (store(), partition(), number());
+    let leftover = leftover.prop_map(|(store, partition, records)| Leftover { store, partition, records });
+    (number(), generation(), vec(entered, 0..3), vec(leftover, 0..3), number()).prop_map(
+        |(incarnation, adopted, entered, leftovers, hints)| {
+            MovesGot { incarnation, adopted, entered, leftovers, hints }.into()
+        },
+    )
 }

@@ -305,7 +305,8 @@ impl Served {
             | Request::RecordsGet(_)
             | Request::RecordsPage(_)
             | Request::AntiEntropyGet(_)
-            | Request::AntiEntropyControl(_) => {
+            | Request::AntiEntropyControl(_)
+            | Request::MovesGet(_) => {
                 let Some(permit) = self.permit(id, bytes) else { return true };
                 self.run(id, permit, None, self.service.antientropy.clone().answer(request));
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use model::{PartitionId, VersionSet};
 use wire::error::ErrorCode;
-use wire::messages::{Request, TreeSummed};
+use wire::messages::{Request, Since2, TreeSummed};
 
 use super::home::cluster;
 use super::{Answer, Home, failing, get, merge, old};
@@ -202,7 +202,7 @@ fn a_peer_that_has_lost_its_records_itself_makes_nothing_whole() {
         Request::TreeSums(sums) => {
             let incomplete: Vec<PartitionId> = sums.sums.iter().map(|(id, _)| *id).collect();
             let (differing, unready) = (Vec::new(), Vec::new());
-            Some(TreeSummed { differing, unready, incomplete }.into())
+            Some(TreeSummed { standing: Since2(None), differing, unready, incomplete }.into())
         }
         _ => None,
     });
