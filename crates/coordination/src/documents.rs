@@ -7,6 +7,8 @@
 //! /config/epochs    persistent  collection epochs given out and completed; both only grow
 //! /config/ids       persistent  the greatest id that was given to a node; it only grows
 //! /headmaster/...   ephemeral, sequential  candidates for the manager's office
+//! /plans/<number>   persistent  what shall move, and below it how far that is
+//! /wishes/<number>  persistent  orders of operators, each with its answer
 //! ```
 //!
 //! Documents are JSON, so that an operator can read them with any tool; unknown fields are ignored, so that a newer
@@ -15,6 +17,7 @@
 mod ids;
 mod membership;
 pub(crate) mod moves;
+pub mod numbered;
 mod stores;
 
 use std::sync::Arc;

@@ -21,6 +21,7 @@ mod reshape;
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Cluster, Node, NodeId, PartitionId, Role};
+use serde::{Deserialize, Serialize};
 
 use assignment::{Assignment, Index};
 
@@ -28,7 +29,8 @@ pub use refusal::Refusal;
 pub use reshape::{CUT_TOKENS, double, merge, split};
 
 /// What shall become of the ring.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Wish {
     /// Each serving node holds its share, by weight.
     Spread,
@@ -56,14 +58,14 @@ pub enum Wish {
 }
 
 /// What a plan may do without being asked again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Consent {
     /// The replicas of a partition may lie in fewer zones than they could before.
     pub fewer_zones: bool,
 }
 
 /// A partition gets another list.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Move {
     /// Which.
     pub partition: PartitionId,

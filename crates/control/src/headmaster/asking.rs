@@ -1,0 +1,88 @@
+//! Asks nodes over the wire, as any client does.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use client::peers::Peers;
+use futures_util::future::join_all;
+use model::{Cluster, NodeId};
+use runtime::{BoxFuture, Clock, Ports};
+use serde_json::Value as Json;
+use wire::messages::{MovesGet, MovesGot, Peer, Request, Response, StatusGet};
+
+use super::reports::{Report, Reported, Reports};
+use crate::plans::Size;
+
+/// How long a node may take to answer: the others are not kept waiting for longer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A client that asks nodes.
+pub struct Asking {
+    peers: Arc<Peers>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Asking {
+    /// With links of its own.
+    pub fn new(ports: Ports) -> Asking {
+        let clock = ports.clock.clone();
+        Asking { peers: Peers::new(ports, Peer::Client { name: "headmaster".to_owned() }, None), clock }
+    }
+
+    async fn ask(&self, node: NodeId, request: Request) -> Result<Response, String> {
+        let answer = self.peers.call(node, request).within(&self.clock, PATIENCE).await;
+        answer.map_err(|error| error.to_string())
+    }
+
+    async fn moves_of(&self, node: NodeId) -> Result<Report, String> {
+        match self.ask(node, Request::MovesGet(MovesGet {})).await? {
+            Response::MovesGot(told) => Ok(report(&told)),
+            other => Err(format!("unexpected answer {}", other.name())),
+        }
+    }
+
+    async fn size_of(&self, node: NodeId) -> Option<Size> {
+        let Ok(Response::StatusDocument(document)) = self.ask(node, Request::StatusGet(StatusGet {})).await
+        else {
+            return None;
+        };
+        let status: Json = serde_json::from_slice(&document.json).ok()?;
+        let sum = |field: &str| {
+            let stores = status["stores"].as_array()?.iter();
+            Some(stores.filter_map(|store| store[field].as_u64()).sum())
+        };
+        Some(Size { records: sum("records")?, bytes: sum("live_bytes")? })
+    }
+}
+
+fn report(told: &MovesGot) -> Report {
+    let copied = told
+        .entered
+        .iter()
+        .map(|entered| (entered.partition, Size { records: entered.records, bytes: entered.bytes }));
+    Report {
+        facts: told.facts(),
+        copied: copied.collect(),
+        leftovers: told.leftovers.iter().map(|leftover| leftover.records.max(1)).sum(),
+        hints: told.hints,
+    }
+}
+
+impl Reports for Asking {
+    fn moves<'a>(&'a self, cluster: &'a Cluster, nodes: &'a [NodeId]) -> BoxFuture<'a, Reported> {
+        self.peers.learn(cluster);
+        let asks = nodes.iter().map(move |&node| async move { (node, self.moves_of(node).await) });
+        Box::pin(join_all(asks))
+    }
+
+    fn sizes<'a>(
+        &'a self,
+        cluster: &'a Cluster,
+        nodes: &'a [NodeId],
+    ) -> BoxFuture<'a, BTreeMap<NodeId, Size>> {
+        self.peers.learn(cluster);
+        let asks = nodes.iter().map(move |&node| async move { Some((node, self.size_of(node).await?)) });
+        Box::pin(async move { join_all(asks).await.into_iter().flatten().collect() })
+    }
+}

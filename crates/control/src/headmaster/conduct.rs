@@ -1,0 +1,194 @@
+//! Carrying out a plan: which document is due, by the plan, the ring and what nodes said.
+//!
+//! Must never: let a plan go on with a partition that another hand has moved.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use coordination::DOCUMENT_BYTES_MAX;
+use coordination::documents::numbered::{keep, plans_path};
+use model::{Cluster, NodeId, PartitionId};
+use protocol::rebalance::steps::{self, Outcome};
+use protocol::rebalance::{Facts, steps::Waiting};
+
+use super::office::{Office, Scene, TurnError};
+use crate::plans::{self, PLANS_KEPT, Phase, PlanState, Planned, Progress, Size, Stand};
+
+/// Room that moves leave in a document, for stores and nodes to come.
+const ROOM_LEFT: usize = 64 * 1024;
+/// Whom a plan waits for: so many lines are told.
+const WAITING_SHOWN: usize = 8;
+
+/// What is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// This document.
+    Publish(Box<Cluster>),
+    /// Nothing: the plan has ended so.
+    End(Phase),
+    /// The plan cannot go on, and what moves goes back.
+    GiveUp(String),
+    /// Nothing, until nodes have done their part.
+    Wait(Vec<String>),
+}
+
+/// What is due for a plan that is under way.
+pub(super) fn due(cluster: &Cluster, planned: &Planned, state: &PlanState, facts: &Facts) -> Due {
+    let moves = &planned.plan.moves;
+    let stands: Vec<Stand> = moves.iter().map(|one| Stand::of(cluster, one)).collect();
+    let at = |stand: fn(&Stand) -> bool| {
+        moves.iter().zip(&stands).filter(move |(_, at)| stand(at)).map(|(one, _)| one)
+    };
+    match state.phase {
+        Phase::Paused => Due::Wait(Vec::new()),
+        Phase::Applying => {
+            if let Some(one) = at(|stand| matches!(stand, Stand::Changed | Stand::Back)).next() {
+                return Due::GiveUp(format!(
+                    "partition {} was changed by something else than this plan",
+                    one.partition
+                ));
+            }
+            let lists: Vec<_> =
+                at(|stand| *stand == Stand::Waiting).map(|one| (one.partition, one.to.clone())).collect();
+            let under_way = stands.iter().any(|stand| matches!(stand, Stand::Under(_)));
+            if !lists.is_empty() {
+                match steps::begin_fitting(cluster, &lists, DOCUMENT_BYTES_MAX - ROOM_LEFT) {
+                    Ok((_, 0)) if under_way => {}
+                    Ok((_, 0)) => {
+                        return Due::GiveUp(
+                            "the cluster document has no room for another move; merge partitions, or remove stores"
+                                .to_owned(),
+                        );
+                    }
+                    Ok((next, _)) => return Due::Publish(Box::new(next)),
+                    Err(error) => return Due::GiveUp(error.to_string()),
+                }
+            }
+            if lists.is_empty() && !under_way {
+                return Due::End(Phase::Done);
+            }
+            stepped(cluster, facts)
+        }
+        Phase::Aborting => {
+            let ids: Vec<PartitionId> =
+                at(|stand| matches!(stand, Stand::Under(_))).map(|one| one.partition).collect();
+            match steps::back(cluster, &ids) {
+                Some(next) => Due::Publish(Box::new(next)),
+                None if stands.contains(&Stand::Back) => stepped(cluster, facts),
+                None if stands.iter().all(|stand| *stand == Stand::Settled) => Due::End(Phase::Done),
+                None if state.reason.is_some() => Due::End(Phase::Failed),
+                None => Due::End(Phase::Aborted),
+            }
+        }
+        Phase::Done | Phase::Aborted | Phase::Failed => Due::End(state.phase),
+    }
+}
+
+fn stepped(cluster: &Cluster, facts: &Facts) -> Due {
+    let Outcome { next, waiting } = steps::next(cluster, facts);
+    match next {
+        Some(next) => Due::Publish(Box::new(next)),
+        None => Due::Wait(told(&waiting)),
+    }
+}
+
+/// For whom partitions wait, for people: what most of them wait for first.
+fn told(waiting: &[(PartitionId, Vec<Waiting>)]) -> Vec<String> {
+    let mut lines: BTreeMap<String, usize> = BTreeMap::new();
+    for waiting in waiting.iter().flat_map(|(_, waiting)| waiting) {
+        *lines.entry(waiting.to_string()).or_default() += 1;
+    }
+    let mut lines: Vec<(String, usize)> = lines.into_iter().collect();
+    lines.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let line = |(line, count): (String, usize)| match count {
+        1 => line,
+        count => format!("{line} ({count} partitions)"),
+    };
+    lines.into_iter().take(WAITING_SHOWN).map(line).collect()
+}
+
+/// The nodes whose word counts while partitions move.
+fn involved(cluster: &Cluster) -> Vec<NodeId> {
+    let moving = cluster.ring.partitions().iter().filter(|partition| partition.coming.is_some());
+    let listed = moving.flat_map(|partition| {
+        let coming = partition.coming.iter().flat_map(|coming| &coming.nodes);
+        partition.nodes.iter().chain(coming).copied()
+    });
+    listed.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+impl Office {
+    /// The plan that is under way, if any is.
+    pub(super) async fn under_way(&mut self) -> Result<Option<Planned>, TurnError> {
+        for number in plans::all_numbers(&*self.service).await? {
+            if self.ended.contains(&number) {
+                continue;
+            }
+            match plans::read(&*self.service, number).await? {
+                Some(planned) if planned.is_under_way() => return Ok(Some(planned)),
+                Some(planned) if planned.state.is_some() => {
+                    self.ended.insert(number);
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Does what is due for the plan that is under way.
+    pub(super) async fn conduct(&mut self, scene: &Scene) -> Result<bool, TurnError> {
+        let Some(planned) = self.under_way().await? else { return Ok(false) };
+        let Some(state) = planned.state.clone() else { return Ok(false) };
+        let (facts, _) = self.ask(scene, &involved(&scene.cluster)).await?;
+        let mut next =
+            PlanState { progress: self.progress(&scene.cluster, &planned, &state), ..state.clone() };
+        let due = due(&scene.cluster, &planned, &state, &facts);
+        let waits = matches!(due, Due::Wait(_));
+        match due {
+            Due::Publish(cluster) => {
+                self.publish(&cluster).await?;
+                next.progress = self.progress(&cluster, &planned, &state);
+                next.waiting.clear();
+            }
+            Due::End(phase) => {
+                next.phase = phase;
+                next.ended_ms = Some(self.now_ms());
+                next.waiting.clear();
+                self.copied.clear();
+            }
+            Due::GiveUp(reason) => {
+                next.phase = Phase::Aborting;
+                next.reason = Some(reason);
+            }
+            Due::Wait(waiting) => next.waiting = waiting,
+        }
+        if next != state {
+            self.write_state(&planned, &next).await?;
+        }
+        if next.phase.has_ended() {
+            keep(&*self.service, &plans_path(), PLANS_KEPT, |number| number != planned.number).await?;
+        }
+        Ok(!waits)
+    }
+
+    /// How far a plan is, by the ring and by what nodes say.
+    fn progress(&mut self, cluster: &Cluster, planned: &Planned, before: &PlanState) -> Progress {
+        for one in &planned.plan.moves {
+            for &node in &one.entering {
+                let copied = self.report(node).and_then(|report| report.copied.get(&one.partition)).copied();
+                if let Some(copied) = copied {
+                    self.copied.insert((node, one.partition), copied);
+                }
+            }
+        }
+        let mut copied = Size::default();
+        for size in self.copied.values() {
+            copied.records += size.records;
+            copied.bytes += size.bytes;
+        }
+        // A successor has not seen what was brought in for partitions that have settled.
+        let earlier = before.progress.copied;
+        let copied =
+            Size { records: copied.records.max(earlier.records), bytes: copied.bytes.max(earlier.bytes) };
+        Progress { copied, ..Progress::of(cluster, &planned.plan.moves) }
+    }
+}

@@ -1,0 +1,405 @@
+//! Orders of operators, one after another, each with its answer.
+//!
+//! An order may be begun by one headmaster and answered by its successor: what was done already for the same order is
+//! found, and not done twice.
+
+use std::collections::BTreeMap;
+
+use coordination::documents::numbered::{create_next, keep, numbers, plans_path, wishes_path};
+use coordination::documents::{MembershipError, ReadError, admit};
+use model::{Cluster, Generation, Node, NodeId, Role};
+use protocol::rebalance::planner::{self, Consent, Wish};
+use protocol::rebalance::steps;
+
+use super::members::{holds, without};
+use super::office::{Office, Scene, TurnError};
+use crate::orders::{self, Answer, Given, ORDERS_KEPT, Order};
+use crate::plans::{self, PLANS_KEPT, Phase, PlanDocument, PlanState, Planned, Progress, Size, encode};
+
+/// Lines of a plan that say what blocks it.
+const BLOCKED_SHOWN: usize = 8;
+
+impl Office {
+    /// Answers the oldest order that has no answer.
+    pub(super) async fn answer_next(&mut self, scene: &Scene) -> Result<bool, TurnError> {
+        for number in numbers(&*self.service, &wishes_path()).await? {
+            if self.answered.contains(&number) {
+                continue;
+            }
+            match orders::read(&*self.service, number).await {
+                Ok(Some(given)) if given.document.answer.is_none() => {
+                    let answer = self.answer(scene, &given).await?;
+                    self.write_answer(&given, answer).await?;
+                    keep(&*self.service, &wishes_path(), ORDERS_KEPT, |_| true).await?;
+                    return Ok(true);
+                }
+                Ok(_) => {
+                    self.answered.insert(number);
+                }
+                Err(ReadError::Malformed { path, reason }) => {
+                    tracing::warn!(%path, reason, "order not understood");
+                    self.answered.insert(number);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(false)
+    }
+
+    async fn answer(&mut self, scene: &Scene, given: &Given) -> Result<Answer, TurnError> {
+        match given.document.order.clone() {
+            Order::Create { wish, consent } => self.create(scene, given, wish, consent).await,
+            Order::Apply { plan } => self.apply(scene, given, plan).await,
+            Order::Abort { plan } => self.abort(given, plan).await,
+            Order::Pause { plan } => self.turn_phase(given, plan, Phase::Applying, Phase::Paused).await,
+            Order::Resume { plan } => self.turn_phase(given, plan, Phase::Paused, Phase::Applying).await,
+            Order::Admit { node } => self.admit(scene, node).await,
+            Order::Drain { node, consent } => self.drain(scene, given, node, consent).await,
+            Order::Remove { node } => self.remove(scene, node).await,
+            Order::Weigh { node, weight } => {
+                let done = format!(
+                    "{node} has weight {} now; `tontine plan create spread` goes by it",
+                    weight.get()
+                );
+                self.change_node(scene, node, &done, |entry| entry.weight = weight).await
+            }
+            Order::Cast { node, role } => {
+                let word = match role {
+                    Role::Serving => "takes its share of the data again",
+                    Role::Leaving => "takes nothing new, and leaves when it holds nothing",
+                    Role::Standby => "is given no share of the data by plans to come",
+                };
+                let done = format!("{node} {word}");
+                self.change_node(scene, node, &done, |entry| entry.role = role).await
+            }
+        }
+    }
+
+    async fn create(
+        &mut self,
+        scene: &Scene,
+        given: &Given,
+        wish: Wish,
+        consent: Consent,
+    ) -> Result<Answer, TurnError> {
+        if let Some(number) = self.created_by(given.number).await? {
+            return Ok(Answer::done(format!("created plan {number}")).of_plan(number));
+        }
+        let plan = match planner::plan(&scene.cluster, &wish, consent) {
+            Ok(plan) if plan.is_empty() => {
+                return Ok(Answer::done("there is nothing to move: no plan was created"));
+            }
+            Ok(plan) => plan,
+            Err(refusal) => return Ok(Answer::refused(refusal.to_string())),
+        };
+        let mut document = PlanDocument::new(plan, wish, consent);
+        document.order = given.number;
+        document.by.clone_from(&given.document.by);
+        document.created_ms = self.now_ms();
+        document.estimate = self.estimate(scene, &document).await;
+        document.blocked = blocked(scene, &document);
+        let data = encode(&document);
+        if data.len() > coordination::DOCUMENT_BYTES_MAX {
+            return Ok(Answer::refused(format!(
+                "the plan has {} moves, more than a document holds; move fewer partitions with `tontine plan create move`",
+                document.moves.len()
+            )));
+        }
+        let number = create_next(&*self.service, &plans_path(), data).await?;
+        let under_way = self.under_way().await?.map(|planned| planned.number);
+        keep(&*self.service, &plans_path(), PLANS_KEPT, |number| Some(number) != under_way).await?;
+        Ok(Answer::done(format!("created plan {number}")).of_plan(number))
+    }
+
+    /// The plan that this order created. A successor looks for it.
+    async fn created_by(&self, order: u64) -> Result<Option<u64>, TurnError> {
+        let Some(&last) = plans::all_numbers(&*self.service).await?.last() else { return Ok(None) };
+        let last = plans::read(&*self.service, last).await?;
+        Ok(last.filter(|planned| planned.plan.order == order).map(|planned| planned.number))
+    }
+
+    /// About how much a plan brings in: of what leaves a node, as large a part as places of the node.
+    async fn estimate(&self, scene: &Scene, plan: &PlanDocument) -> Option<Size> {
+        let nodes: Vec<NodeId> = plan.places.keys().copied().collect();
+        let sizes = self.reports.sizes(&scene.cluster, &nodes).await;
+        let mean = |node: &NodeId| {
+            let (places, size) = (plan.places.get(node)?.0, sizes.get(node)?);
+            (places > 0).then(|| (size.records as f64 / places as f64, size.bytes as f64 / places as f64))
+        };
+        let (mut records, mut bytes) = (0.0, 0.0);
+        for one in &plan.moves {
+            let holders = one.from.iter().filter_map(mean);
+            let (count, sum) = holders
+                .fold((0, (0.0, 0.0)), |(count, sum), mean| (count + 1, (sum.0 + mean.0, sum.1 + mean.1)));
+            if count == 0 && !one.entering.is_empty() {
+                return None;
+            }
+            let copies = one.entering.len() as f64 / f64::from(count.max(1));
+            records += sum.0 * copies;
+            bytes += sum.1 * copies;
+        }
+        Some(Size { records: records as u64, bytes: bytes as u64 })
+    }
+
+    async fn apply(&mut self, scene: &Scene, given: &Given, number: u64) -> Result<Answer, TurnError> {
+        let planned = match self.known_plan(number).await? {
+            Ok(planned) => planned,
+            Err(refused) => return Ok(refused),
+        };
+        if let Some(state) = &planned.state {
+            return Ok(match state.order == given.number {
+                true => Answer::done(format!("plan {number} is being carried out")).of_plan(number),
+                false => Answer::refused(format!(
+                    "plan {number} cannot be applied: it is {} already; create another one with `tontine plan create`",
+                    planned.word()
+                )),
+            });
+        }
+        if let Some(other) = self.under_way().await? {
+            let other = other.number;
+            return Ok(Answer::refused(format!(
+                "plan {number} cannot be applied: plan {other} is being carried out, and one plan is at a time; wait for \
+                 it with `tontine plan show {other}`, or end it with `tontine plan abort {other}`"
+            )));
+        }
+        if let Err(reason) = self.fits(scene, &planned).await? {
+            return Ok(Answer::refused(reason));
+        }
+        self.begin(given, &planned).await?;
+        let moves = planned.plan.moves.len();
+        Ok(Answer::done(format!("plan {number} is being carried out: {moves} partitions move"))
+            .of_plan(number))
+    }
+
+    async fn begin(&mut self, given: &Given, planned: &Planned) -> Result<(), TurnError> {
+        let moves = planned.plan.moves.len();
+        let state = PlanState {
+            phase: Phase::Applying,
+            order: given.number,
+            reason: None,
+            begun_ms: self.now_ms(),
+            ended_ms: None,
+            progress: Progress { waiting: moves, ..Progress::default() },
+            waiting: Vec::new(),
+        };
+        self.copied.clear();
+        self.write_state(planned, &state).await
+    }
+
+    /// Whether the plan is still what the cluster needs, and its nodes can carry it out.
+    async fn fits(&mut self, scene: &Scene, planned: &Planned) -> Result<Result<(), String>, TurnError> {
+        let (number, plan) = (planned.number, &planned.plan);
+        let again = planner::plan(&scene.cluster, &plan.wish, plan.consent);
+        let reason = match again {
+            Ok(again) if again.moves == plan.moves => None,
+            Ok(_) => Some("other moves would do it now".to_owned()),
+            Err(refusal) => Some(refusal.to_string()),
+        };
+        if let Some(reason) = reason {
+            let (then, now) = (plan.generation.0, scene.cluster.generation.0);
+            return Ok(Err(format!(
+                "plan {number} cannot be applied: it was computed from generation {then}, and at generation {now} {reason}; \
+                 create a new one with `tontine plan create`"
+            )));
+        }
+        let nodes: Vec<NodeId> = scene.cluster.nodes.iter().map(|node| node.id).collect();
+        let (_, silent) = self.ask(scene, &nodes).await?;
+        let enters = |node: &NodeId| plan.moves.iter().any(|one| one.entering.contains(node));
+        let deaf = silent.iter().find(|(node, _)| scene.active(**node).is_some() || enters(node));
+        Ok(match deaf {
+            Some((node, reason)) => Err(format!(
+                "plan {number} cannot be applied: {node} does not say how far it is with moves: {reason}; look at it with \
+                 `tontine status`"
+            )),
+            None => Ok(()),
+        })
+    }
+
+    async fn known_plan(&self, number: u64) -> Result<Result<Planned, Answer>, TurnError> {
+        Ok(plans::read(&*self.service, number).await?.ok_or_else(|| {
+            Answer::refused(format!("there is no plan {number}; see them with `tontine plan history`"))
+        }))
+    }
+
+    async fn abort(&mut self, given: &Given, number: u64) -> Result<Answer, TurnError> {
+        let planned = match self.known_plan(number).await? {
+            Ok(planned) => planned,
+            Err(refused) => return Ok(refused),
+        };
+        let done = Answer::done(format!("plan {number} is being aborted: what has not settled goes back"));
+        let Some(state) = &planned.state else {
+            self.begin(given, &planned).await?;
+            return self.abort_begun(given, number).await;
+        };
+        if state.order == given.number && state.phase != Phase::Applying {
+            return Ok(done.of_plan(number));
+        }
+        if state.phase.has_ended() || state.phase == Phase::Aborting {
+            return Ok(Answer::refused(format!(
+                "plan {number} cannot be aborted: it is {} already",
+                planned.word()
+            )));
+        }
+        let state = PlanState { phase: Phase::Aborting, order: given.number, ..state.clone() };
+        self.write_state(&planned, &state).await?;
+        Ok(done.of_plan(number))
+    }
+
+    /// Ends a plan that was never applied.
+    async fn abort_begun(&mut self, given: &Given, number: u64) -> Result<Answer, TurnError> {
+        let Ok(planned) = self.known_plan(number).await? else { return Err(TurnError::Overtaken) };
+        let Some(state) = planned.state.clone() else { return Err(TurnError::Overtaken) };
+        let ended_ms = Some(self.now_ms());
+        let state = PlanState { phase: Phase::Aborted, order: given.number, ended_ms, ..state };
+        self.write_state(&planned, &state).await?;
+        Ok(Answer::done(format!("plan {number} is aborted: it had not begun")).of_plan(number))
+    }
+
+    async fn turn_phase(
+        &mut self,
+        given: &Given,
+        number: u64,
+        from: Phase,
+        to: Phase,
+    ) -> Result<Answer, TurnError> {
+        let planned = match self.known_plan(number).await? {
+            Ok(planned) => planned,
+            Err(refused) => return Ok(refused),
+        };
+        let done = Answer::done(format!("plan {number} is {}", to.word())).of_plan(number);
+        match &planned.state {
+            Some(state) if state.phase == to && state.order == given.number => Ok(done),
+            Some(state) if state.phase == from => {
+                let state = PlanState { phase: to, order: given.number, ..state.clone() };
+                self.write_state(&planned, &state).await?;
+                Ok(done)
+            }
+            _ => Ok(Answer::refused(format!(
+                "plan {number} is {}, not {}; see it with `tontine plan show {number}`",
+                planned.word(),
+                from.word()
+            ))),
+        }
+    }
+
+    async fn admit(&mut self, scene: &Scene, node: NodeId) -> Result<Answer, TurnError> {
+        if scene.cluster.node(node).is_some() {
+            return Ok(Answer::done(format!("{node} is a member of the cluster")));
+        }
+        let Some(active) = scene.active(node) else {
+            return Ok(Answer::refused(format!(
+                "{node} is not registered; start it with `tontine serve`, and see who is with `tontine node list`"
+            )));
+        };
+        self.pace().await;
+        match admit(&*self.service, std::slice::from_ref(active)).await {
+            Ok(_) => Ok(Answer::done(format!(
+                "{node} is a member now and holds no data; `tontine plan create spread` gives it its share"
+            ))),
+            Err(MembershipError::Publish(error)) => Err(error.into()),
+            Err(error) => Ok(Answer::refused(error.to_string())),
+        }
+    }
+
+    /// The node takes nothing new, and a plan takes from it what it has.
+    async fn drain(
+        &mut self,
+        scene: &Scene,
+        given: &Given,
+        node: NodeId,
+        consent: Consent,
+    ) -> Result<Answer, TurnError> {
+        let created = self.created_by(given.number).await?;
+        let role = scene.cluster.node(node).map(|entry| entry.role);
+        if created.is_none() {
+            if let Some(other) = self.under_way().await? {
+                let other = other.number;
+                return Ok(Answer::refused(format!(
+                    "{node} cannot be drained: plan {other} is being carried out; wait for it with `tontine plan show \
+                     {other}`"
+                )));
+            }
+            let answer = self.create(scene, given, Wish::Drain { nodes: vec![node] }, consent).await?;
+            if !answer.done || answer.plan.is_some() {
+                // The plan stands; another turn finds it, and goes on with the document that is there then.
+                return if answer.done { Err(TurnError::Overtaken) } else { Ok(answer) };
+            }
+        }
+        if role != Some(Role::Leaving) {
+            let cast = changed(&scene.cluster, node, |entry| entry.role = Role::Leaving);
+            let Some(cast) = cast else { return Ok(unknown(node)) };
+            self.publish(&cast).await?;
+            return if created.is_some() { Err(TurnError::Overtaken) } else { Ok(leaves(node)) };
+        }
+        let Some(number) = created else { return Ok(leaves(node)) };
+        self.apply(scene, given, number).await
+    }
+
+    async fn remove(&mut self, scene: &Scene, node: NodeId) -> Result<Answer, TurnError> {
+        let Some(entry) = scene.cluster.node(node) else { return Ok(unknown(node)) };
+        if scene.cluster.nodes.len() == 1 {
+            return Ok(Answer::refused(format!("{node} is the only node of the cluster")));
+        }
+        self.ask(scene, &[node]).await?;
+        if let Some(reason) = holds(&scene.cluster, node, self.report(node)) {
+            let next = match entry.role {
+                Role::Leaving => {
+                    "it leaves by itself when it holds nothing; see `tontine plan history`".to_owned()
+                }
+                _ => format!("take its data from it with `tontine node drain {}`", node.0),
+            };
+            return Ok(Answer::refused(format!("{node} cannot be removed: {reason}; {next}")));
+        }
+        self.publish(&without(&scene.cluster, node)).await?;
+        Ok(Answer::done(format!("{node} is no member any more; stop its process")))
+    }
+
+    async fn change_node(
+        &mut self,
+        scene: &Scene,
+        node: NodeId,
+        done: &str,
+        change: impl Fn(&mut Node),
+    ) -> Result<Answer, TurnError> {
+        let Some(next) = changed(&scene.cluster, node, change) else { return Ok(unknown(node)) };
+        if next.nodes != scene.cluster.nodes {
+            self.publish(&next).await?;
+        }
+        Ok(Answer::done(done))
+    }
+}
+
+fn unknown(node: NodeId) -> Answer {
+    Answer::refused(format!("the cluster has no node {node}; see its nodes with `tontine node list`"))
+}
+
+fn leaves(node: NodeId) -> Answer {
+    Answer::done(format!("{node} takes nothing new, and leaves when it holds nothing"))
+}
+
+/// The next document, with another entry for a node.
+fn changed(cluster: &Cluster, node: NodeId, change: impl Fn(&mut Node)) -> Option<Cluster> {
+    let nodes_changed = Some(cluster.nodes_since());
+    let generation = Generation(cluster.generation.0 + 1);
+    let mut next = Cluster { generation, nodes_changed, ..cluster.clone() };
+    change(next.nodes.iter_mut().find(|known| known.id == node)?);
+    Some(next)
+}
+
+/// Steps that cannot be taken while nodes are away that are away now.
+fn blocked(scene: &Scene, plan: &PlanDocument) -> Vec<String> {
+    let nodes = scene.cluster.nodes.iter().map(|node| node.id);
+    let away: Vec<NodeId> = nodes.filter(|&node| scene.active(node).is_none()).collect();
+    if away.is_empty() {
+        return Vec::new();
+    }
+    let mut lines: BTreeMap<String, usize> = BTreeMap::new();
+    for one in &plan.moves {
+        let Some(partition) = scene.cluster.ring.get(one.partition) else { continue };
+        for (step, waiting) in steps::blocked_by(&scene.cluster, partition, &one.to, &away) {
+            *lines.entry(format!("{step}: {waiting}")).or_default() += 1;
+        }
+    }
+    let line = |(line, count)| format!("{line} ({count} partitions)");
+    lines.into_iter().take(BLOCKED_SHOWN).map(line).collect()
+}

@@ -1,0 +1,243 @@
+//! What a process does while it holds the office: one turn after another.
+//!
+//! A turn reads the documents, does what is due, and publishes at most one cluster document. What it was computed from
+//! may have changed meanwhile: then it is refused, and the next turn looks again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use coordination::documents::numbered::{numbered_path, plan_state_path, replace, wishes_path};
+use coordination::documents::{
+    ActiveNode, PublishError, ReadError, active_nodes_now, publish_cluster, read_cluster, read_member,
+};
+use coordination::{CoordinationError, CoordinationService};
+use model::{Cluster, NodeId, PartitionId};
+use protocol::rebalance::Facts;
+use runtime::{Clock, Moment};
+use thiserror::Error;
+
+use super::reports::{Report, Reports};
+use crate::orders::{Answer, Given, OrderDocument};
+use crate::plans::{PlanState, Planned, Size, encode};
+
+/// Shortest time between two documents that one headmaster publishes: each costs every node and client something.
+const PUBLISH_INTERVAL: Duration = Duration::from_millis(500);
+/// How long a headmaster waits for something to do before it looks again.
+const IDLE: Duration = Duration::from_millis(500);
+/// How long it waits for a service that does not answer.
+const AWAY: Duration = Duration::from_secs(1);
+
+/// How a headmaster acts.
+#[derive(Clone, Copy, Debug)]
+pub struct OfficeOptions {
+    /// Whether it names nodes in the cluster document that are registered and never were members. Default: yes.
+    pub admits: bool,
+}
+
+impl Default for OfficeOptions {
+    fn default() -> Self {
+        OfficeOptions { admits: true }
+    }
+}
+
+/// Why a turn did not end well.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum TurnError {
+    /// Another process changed a document meanwhile; look again.
+    #[error("another process changed the documents meanwhile")]
+    Overtaken,
+    /// A document could not be read or written.
+    #[error(transparent)]
+    Documents(#[from] ReadError),
+}
+
+impl From<CoordinationError> for TurnError {
+    fn from(error: CoordinationError) -> TurnError {
+        match error {
+            CoordinationError::BadVersion { .. }
+            | CoordinationError::NodeExists { .. }
+            | CoordinationError::NoNode { .. } => TurnError::Overtaken,
+            error => TurnError::Documents(error.into()),
+        }
+    }
+}
+
+impl From<PublishError> for TurnError {
+    fn from(error: PublishError) -> TurnError {
+        match error {
+            PublishError::Read(error) => TurnError::Documents(error),
+            _ => TurnError::Overtaken,
+        }
+    }
+}
+
+/// The documents as a turn begins with them.
+pub(super) struct Scene {
+    pub(super) cluster: Cluster,
+    pub(super) active: Vec<ActiveNode>,
+}
+
+impl Scene {
+    /// The registration of a node.
+    pub(super) fn active(&self, node: NodeId) -> Option<&ActiveNode> {
+        self.active.iter().find(|active| active.node.id == node)
+    }
+}
+
+/// A process that holds the office.
+pub struct Office {
+    pub(super) service: Arc<dyn CoordinationService>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) reports: Arc<dyn Reports>,
+    pub(super) options: OfficeOptions,
+    /// What nodes said last. A node that is silent now has said it all the same.
+    known: BTreeMap<NodeId, Report>,
+    /// What was brought in for the plan that is carried out.
+    pub(super) copied: BTreeMap<(NodeId, PartitionId), Size>,
+    /// Orders with an answer: nobody changes these any more.
+    pub(super) answered: BTreeSet<u64>,
+    /// Plans that have ended, for the same reason.
+    pub(super) ended: BTreeSet<u64>,
+    published: Option<Moment>,
+}
+
+impl Office {
+    /// The office with a session that holds it.
+    pub fn new(
+        service: Arc<dyn CoordinationService>,
+        clock: Arc<dyn Clock>,
+        reports: Arc<dyn Reports>,
+        options: OfficeOptions,
+    ) -> Office {
+        Office {
+            service,
+            clock,
+            reports,
+            options,
+            known: BTreeMap::new(),
+            copied: BTreeMap::new(),
+            answered: BTreeSet::new(),
+            ended: BTreeSet::new(),
+            published: None,
+        }
+    }
+
+    /// Takes turns until the session is lost. Cancel safe: what a turn had begun, the next one finds.
+    pub async fn hold(&mut self) -> CoordinationError {
+        loop {
+            let pause = match self.turn().await {
+                Ok(true) => continue,
+                Ok(false) => IDLE,
+                Err(TurnError::Overtaken) => IDLE,
+                Err(TurnError::Documents(ReadError::Coordination(CoordinationError::SessionLost))) => {
+                    return CoordinationError::SessionLost;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "turn of the headmaster failed");
+                    AWAY
+                }
+            };
+            self.clock.sleep(pause).await;
+        }
+    }
+
+    /// Does what is due. True when it has changed something, so that more may be due.
+    ///
+    /// # Errors
+    /// See [`TurnError`]. The next turn goes on.
+    pub async fn turn(&mut self) -> Result<bool, TurnError> {
+        let Some(cluster) = read_cluster(&*self.service).await? else { return Ok(false) };
+        let active = active_nodes_now(&*self.service).await?;
+        let scene = Scene { cluster, active };
+        Ok(self.answer_next(&scene).await?
+            || self.admit_waiting(&scene).await?
+            || self.conduct(&scene).await?
+            || self.release_leaving(&scene).await?)
+    }
+
+    /// Publishes the cluster document that follows the scene's.
+    pub(super) async fn publish(&mut self, cluster: &Cluster) -> Result<(), TurnError> {
+        self.pace().await;
+        publish_cluster(&*self.service, cluster).await?;
+        tracing::info!(generation = cluster.generation.0, "cluster document published");
+        Ok(())
+    }
+
+    /// Waits until another document may be published.
+    pub(super) async fn pace(&mut self) {
+        if let Some(published) = self.published {
+            self.clock.sleep_until(published.after(PUBLISH_INTERVAL)).await;
+        }
+        self.published = Some(self.clock.now());
+    }
+
+    /// Writes how far a plan is, if nobody else has meanwhile.
+    pub(super) async fn write_state(
+        &mut self,
+        planned: &Planned,
+        state: &PlanState,
+    ) -> Result<(), TurnError> {
+        let path = plan_state_path(planned.number);
+        replace(&*self.service, &path, encode(state), planned.read.as_ref()).await?;
+        if planned.state.as_ref().map(|state| state.phase) != Some(state.phase) {
+            let plan = planned.number;
+            tracing::info!(plan, phase = state.phase.word(), reason = state.reason, "plan changed its phase");
+        }
+        if state.phase.has_ended() {
+            self.ended.insert(planned.number);
+        }
+        Ok(())
+    }
+
+    /// Writes the answer to an order.
+    pub(super) async fn write_answer(&mut self, given: &Given, answer: Answer) -> Result<(), TurnError> {
+        let path = numbered_path(&wishes_path(), given.number);
+        tracing::info!(order = given.number, done = answer.done, answer = answer.text, "order answered");
+        let document = OrderDocument { answer: Some(answer), ..given.document.clone() };
+        replace(&*self.service, &path, encode(&document), Some(&given.read)).await?;
+        self.answered.insert(given.number);
+        Ok(())
+    }
+
+    /// What is known of these nodes, once they were asked; and why some did not answer.
+    pub(super) async fn ask(
+        &mut self,
+        scene: &Scene,
+        nodes: &[NodeId],
+    ) -> Result<(Facts, BTreeMap<NodeId, String>), TurnError> {
+        let mut silent = BTreeMap::new();
+        for (node, report) in self.reports.moves(&scene.cluster, nodes).await {
+            match report {
+                Ok(report) => {
+                    self.known.insert(node, report);
+                }
+                Err(reason) => {
+                    silent.insert(node, reason);
+                }
+            }
+        }
+        let mut facts = Facts::default();
+        for &node in nodes {
+            let Some(known) = self.known.get(&node) else { continue };
+            let present = match scene.active(node) {
+                Some(active) => Some(active.incarnation),
+                None => read_member(&*self.service, node).await?.map(|member| member.incarnation),
+            };
+            let mut known = known.facts.clone();
+            known.incarnation = present.or(known.incarnation);
+            facts.nodes.insert(node, known);
+        }
+        Ok((facts, silent))
+    }
+
+    /// What a node said last.
+    pub(super) fn report(&self, node: NodeId) -> Option<&Report> {
+        self.known.get(&node)
+    }
+
+    /// What time it is, for people.
+    pub(super) fn now_ms(&self) -> u64 {
+        self.clock.wall().0
+    }
+}

@@ -1,0 +1,38 @@
+//! What a headmaster asks nodes, as a port: how far they are with what moves, and how much they hold.
+
+use std::collections::BTreeMap;
+
+use model::{Cluster, NodeId, PartitionId};
+use protocol::rebalance::NodeFacts;
+use runtime::BoxFuture;
+
+use crate::plans::Size;
+
+/// What one node says of moves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// What steps may depend on.
+    pub facts: NodeFacts,
+    /// By partition that it enters: what it has brought in since its process started.
+    pub copied: BTreeMap<PartitionId, Size>,
+    /// Records that it holds of partitions that are not its own.
+    pub leftovers: u64,
+    /// Hints that it holds.
+    pub hints: u64,
+}
+
+/// What nodes answered; the error says why one did not.
+pub type Reported = Vec<(NodeId, Result<Report, String>)>;
+
+/// Asks nodes.
+pub trait Reports: Send + Sync {
+    /// How far these nodes are with what moves. Asks all at once, and does not wait long for any of them.
+    fn moves<'a>(&'a self, cluster: &'a Cluster, nodes: &'a [NodeId]) -> BoxFuture<'a, Reported>;
+
+    /// How much each of these nodes holds; one that does not answer is left out.
+    fn sizes<'a>(
+        &'a self,
+        cluster: &'a Cluster,
+        nodes: &'a [NodeId],
+    ) -> BoxFuture<'a, BTreeMap<NodeId, Size>>;
+}

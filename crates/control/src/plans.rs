@@ -1,0 +1,270 @@
+//! Plans as documents: what shall move, and how far that is.
+//!
+//! A plan never changes once it is created. What changes stands beside it, in a document of its own that only a
+//! headmaster writes; a plan without one has only been created.
+//!
+//! **Architecture Invariant:** whether a partition has moved is said by the ring alone. The state tells people.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use coordination::documents::ReadError;
+use coordination::documents::numbered::{look, numbered_path, numbers, plan_state_path, plans_path};
+use coordination::{CoordinationError, CoordinationService, Document, DocumentPath};
+use model::{Cluster, Generation, NodeId, Step};
+use protocol::rebalance::planner::{Consent, Move, Plan, Wish};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Plans that are kept.
+pub const PLANS_KEPT: usize = 100;
+
+/// What shall move, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanDocument {
+    /// The order by which it was created.
+    pub order: u64,
+    /// Who gave that order.
+    pub by: String,
+    /// When it was created, in milliseconds since 1970.
+    pub created_ms: u64,
+    /// What is wished for.
+    pub wish: Wish,
+    /// What it may do without being asked again.
+    pub consent: Consent,
+    /// The document from which it was computed.
+    pub generation: Generation,
+    /// What moves, in the order of the ring.
+    pub moves: Vec<Move>,
+    /// Places of each node as a replica: at present, and then.
+    pub places: BTreeMap<NodeId, (usize, usize)>,
+    /// About how much is brought in, by what the nodes hold; `None` when they did not say.
+    pub estimate: Option<Size>,
+    /// Steps that cannot be taken while nodes that are away stay away.
+    pub blocked: Vec<String>,
+}
+
+/// An amount of data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Size {
+    /// Records.
+    pub records: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// What has become of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// It is carried out.
+    Applying,
+    /// No partition takes a step until it is resumed.
+    Paused,
+    /// It is carried out.
+    Done,
+    /// What moves goes back.
+    Aborting,
+    /// It was ended by an order: what had not settled is where it was.
+    Aborted,
+    /// As [`Phase::Aborted`], by no order: the ring was no longer what the plan was computed from.
+    Failed,
+}
+
+impl Phase {
+    /// Whether nothing follows.
+    pub fn has_ended(self) -> bool {
+        matches!(self, Phase::Done | Phase::Aborted | Phase::Failed)
+    }
+
+    /// As it is written.
+    pub fn word(self) -> &'static str {
+        match self {
+            Phase::Applying => "applying",
+            Phase::Paused => "paused",
+            Phase::Done => "done",
+            Phase::Aborting => "aborting",
+            Phase::Aborted => "aborted",
+            Phase::Failed => "failed",
+        }
+    }
+}
+
+/// How far a plan is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanState {
+    /// What has become of it.
+    pub phase: Phase,
+    /// The order that changed the phase last.
+    pub order: u64,
+    /// Why it failed.
+    pub reason: Option<String>,
+    /// When it was applied, in milliseconds since 1970.
+    pub begun_ms: u64,
+    /// When it ended.
+    pub ended_ms: Option<u64>,
+    /// How far its moves are.
+    pub progress: Progress,
+    /// For whom the first of its moves wait, each once.
+    pub waiting: Vec<String>,
+}
+
+/// How far the moves of a plan are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Moves that have not begun, or are back where they were.
+    pub waiting: usize,
+    /// Moves at the step *copying*.
+    pub copying: usize,
+    /// Moves at the step *joint*.
+    pub joint: usize,
+    /// Moves at the step *reading-new*.
+    pub reading_new: usize,
+    /// Moves at *reading-new*, on their way back.
+    pub back: usize,
+    /// Moves that have settled.
+    pub settled: usize,
+    /// What nodes that enter have brought in, since their processes started.
+    pub copied: Size,
+}
+
+/// A plan that is there.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// Its number.
+    pub number: u64,
+    /// The plan.
+    pub plan: PlanDocument,
+    /// How far it is; `None` when it was never applied.
+    pub state: Option<PlanState>,
+    /// The state as it was read.
+    pub(crate) read: Option<Document>,
+}
+
+impl Planned {
+    /// What has become of it, in a word.
+    pub fn word(&self) -> &'static str {
+        self.state.as_ref().map_or("created", |state| state.phase.word())
+    }
+
+    /// Whether it was applied, and has not ended.
+    pub fn is_under_way(&self) -> bool {
+        self.state.as_ref().is_some_and(|state| !state.phase.has_ended())
+    }
+}
+
+/// How a move of a plan stands in a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stand {
+    /// The partition is where it was.
+    Waiting,
+    /// It is on its way.
+    Under(Step),
+    /// It is on its way back.
+    Back,
+    /// It has arrived.
+    Settled,
+    /// The ring says something else: it was changed by another hand.
+    Changed,
+}
+
+impl Stand {
+    /// Of a move.
+    pub fn of(cluster: &Cluster, one: &Move) -> Stand {
+        let Some(partition) = cluster.ring.get(one.partition) else { return Stand::Changed };
+        match &partition.coming {
+            None if partition.nodes == one.to => Stand::Settled,
+            None if partition.nodes == one.from => Stand::Waiting,
+            Some(coming) if coming.nodes == one.to && partition.nodes == one.from => {
+                Stand::Under(coming.step)
+            }
+            Some(coming) if coming.nodes == one.from && partition.nodes == one.to => Stand::Back,
+            _ => Stand::Changed,
+        }
+    }
+}
+
+impl Progress {
+    /// By what the ring says.
+    pub fn of(cluster: &Cluster, moves: &[Move]) -> Progress {
+        let mut progress = Progress::default();
+        for one in moves {
+            match Stand::of(cluster, one) {
+                Stand::Waiting | Stand::Changed => progress.waiting += 1,
+                Stand::Under(Step::Copying) => progress.copying += 1,
+                Stand::Under(Step::Joint) => progress.joint += 1,
+                Stand::Under(Step::ReadingNew) => progress.reading_new += 1,
+                Stand::Back => progress.back += 1,
+                Stand::Settled => progress.settled += 1,
+            }
+        }
+        progress
+    }
+}
+
+impl PlanDocument {
+    /// What the planner says, as a document.
+    pub fn new(plan: Plan, wish: Wish, consent: Consent) -> PlanDocument {
+        let Plan { generation, moves, places } = plan;
+        PlanDocument {
+            order: 0,
+            by: String::new(),
+            created_ms: 0,
+            wish,
+            consent,
+            generation,
+            moves,
+            places,
+            estimate: None,
+            blocked: Vec::new(),
+        }
+    }
+
+    /// How many copies of partitions are brought in somewhere.
+    pub fn copies(&self) -> usize {
+        self.moves.iter().map(|one| one.entering.len()).sum()
+    }
+}
+
+pub(crate) fn encode(document: &impl Serialize) -> Bytes {
+    Bytes::from(serde_json::to_vec(document).expect("documents have text keys and finite numbers"))
+}
+
+pub(crate) fn decode<T: DeserializeOwned>(path: &DocumentPath, data: &[u8]) -> Result<T, ReadError> {
+    serde_json::from_slice(data)
+        .map_err(|error| ReadError::Malformed { path: path.clone(), reason: error.to_string() })
+}
+
+/// The plan of this number; `None` when there is none.
+///
+/// # Errors
+/// When it is malformed or the service refuses.
+pub async fn read(service: &dyn CoordinationService, number: u64) -> Result<Option<Planned>, ReadError> {
+    let path = numbered_path(&plans_path(), number);
+    let Some(found) = look(service, &path).await? else { return Ok(None) };
+    let plan = decode(&path, &found.data)?;
+    let path = plan_state_path(number);
+    let read = look(service, &path).await?;
+    let state = read.as_ref().map(|read| decode(&path, &read.data)).transpose()?;
+    Ok(Some(Planned { number, plan, state, read }))
+}
+
+/// All plans that are kept, the oldest first.
+///
+/// # Errors
+/// As [`read`].
+pub async fn read_all(service: &dyn CoordinationService) -> Result<Vec<Planned>, ReadError> {
+    let mut plans = Vec::new();
+    for number in numbers(service, &plans_path()).await? {
+        plans.extend(read(service, number).await?);
+    }
+    Ok(plans)
+}
+
+/// The numbers of all plans that are kept, ascending.
+///
+/// # Errors
+/// What the service refuses.
+pub async fn all_numbers(service: &dyn CoordinationService) -> Result<Vec<u64>, CoordinationError> {
+    numbers(service, &plans_path()).await
+}

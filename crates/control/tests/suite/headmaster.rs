@@ -1,0 +1,246 @@
+//! What a headmaster does with orders, plans and the ring, whoever ends meanwhile.
+
+use control::headmaster::office::Office;
+use control::orders::Order;
+use control::plans::Phase;
+use coordination::documents::{Member, write_member};
+use model::{Cluster, NodeId, Role, Step, Weight};
+use protocol::rebalance::planner::{Consent, Wish};
+
+use super::played::{PARTITIONS, World, publish, settle, turn};
+
+fn spread() -> Order {
+    Order::Create { wish: Wish::Spread, consent: Consent::default() }
+}
+
+fn places(cluster: &Cluster, id: u32) -> usize {
+    let partitions = cluster.ring.partitions().iter();
+    partitions.filter(|partition| partition.nodes[..3].contains(&NodeId(id))).count()
+}
+
+/// Three nodes, a fourth that has joined, and a plan that gives it its share.
+async fn four() -> (World, Office) {
+    let world = World::of(3).await;
+    world.register(4).await;
+    let mut office = world.office();
+    settle(&mut office).await;
+    // As every node does when it begins to serve.
+    write_member(&*world.session, NodeId(4), &Member { incarnation: 1, redeemed: None }).await.unwrap();
+    let answer = world.order(&mut office, spread()).await;
+    assert_eq!((answer.done, answer.plan), (true, Some(1)), "{}", answer.text);
+    (world, office)
+}
+
+#[tokio::test]
+async fn a_node_that_joins_gets_its_share_by_a_plan_and_gives_it_back_when_it_drains() {
+    let (world, mut office) = four().await;
+    let plan = world.plan(1).await.plan;
+    let share = PARTITIONS * 3 / 4;
+    assert_eq!(plan.places[&NodeId(4)], (0, share));
+    assert_eq!(plan.copies(), share);
+    assert_eq!(plan.estimate.unwrap().bytes, 1000 * share as u64);
+    assert!(world.order(&mut office, Order::Apply { plan: 1 }).await.done);
+    settle(&mut office).await;
+    let state = world.plan(1).await.state.unwrap();
+    assert_eq!((state.phase, state.progress.settled), (Phase::Done, plan.moves.len()));
+    assert_eq!(state.progress.copied.bytes, 1000 * share as u64);
+    assert_eq!(places(&world.cluster().await, 4), share);
+    // It holds a hint, and stays until that is delivered.
+    world.nodes.hints.lock().unwrap().insert(NodeId(4), 1);
+    let drain = Order::Drain { node: NodeId(4), consent: Consent::default() };
+    let answer = world.order(&mut office, drain).await;
+    assert_eq!((answer.done, answer.plan), (true, Some(2)), "{}", answer.text);
+    settle(&mut office).await;
+    let cluster = world.cluster().await;
+    assert_eq!(world.plan(2).await.state.unwrap().phase, Phase::Done);
+    assert_eq!((places(&cluster, 4), cluster.node(NodeId(4)).unwrap().role), (0, Role::Leaving));
+    let answer = world.order(&mut office, Order::Remove { node: NodeId(4) }).await;
+    assert!(answer.text.contains("n4 holds 1 hints"), "{}", answer.text);
+    world.nodes.hints.lock().unwrap().clear();
+    settle(&mut office).await;
+    assert_eq!(world.cluster().await.node(NodeId(4)), None);
+    // It is registered still, and stays out.
+    settle(&mut office).await;
+    assert_eq!(world.cluster().await.nodes.len(), 3);
+    world.judge();
+}
+
+#[tokio::test]
+async fn a_successor_goes_on_after_any_turn() {
+    let (world, _) = four().await;
+    world.give(Order::Apply { plan: 1 }).await;
+    let mut turns = 0;
+    // Each turn is the first of another process.
+    while turn(&mut world.office()).await {
+        turns += 1;
+        assert!(turns < 100);
+    }
+    assert_eq!(world.plan(1).await.state.unwrap().phase, Phase::Done);
+    assert_eq!(places(&world.cluster().await, 4), PARTITIONS * 3 / 4);
+    let drain = Order::Drain { node: NodeId(4), consent: Consent::default() };
+    world.give(drain).await;
+    while turn(&mut world.office()).await {}
+    assert_eq!(world.cluster().await.node(NodeId(4)), None);
+}
+
+#[tokio::test]
+async fn two_headmasters_at_once_do_no_harm() {
+    let (world, mut one) = four().await;
+    let mut other = world.office();
+    world.give(Order::Apply { plan: 1 }).await;
+    let mut turns = 0;
+    while turn(&mut one).await | turn(&mut other).await {
+        turns += 1;
+        assert!(turns < 100);
+    }
+    assert_eq!(world.plan(1).await.state.unwrap().phase, Phase::Done);
+    assert_eq!(places(&world.cluster().await, 4), PARTITIONS * 3 / 4);
+}
+
+#[tokio::test]
+async fn a_plan_that_is_aborted_at_any_step_leaves_each_partition_where_it_was_or_where_it_goes() {
+    let mut steps = std::collections::BTreeSet::new();
+    for turns in 0..12 {
+        let (world, mut office) = four().await;
+        let before = world.cluster().await;
+        assert!(world.order(&mut office, Order::Apply { plan: 1 }).await.done);
+        for _ in 0..turns {
+            turn(&mut office).await;
+        }
+        let plan = world.plan(1).await;
+        steps.extend(
+            world
+                .cluster()
+                .await
+                .ring
+                .partitions()
+                .iter()
+                .filter_map(|one| one.step())
+                .map(|step| step as u8),
+        );
+        let answer = world.order(&mut office, Order::Abort { plan: 1 }).await;
+        settle(&mut office).await;
+        let (state, cluster) = (world.plan(1).await.state.unwrap(), world.cluster().await);
+        match plan.state.unwrap().phase {
+            Phase::Done => assert!(!answer.done && answer.text.contains("done already"), "{}", answer.text),
+            _ => assert!(answer.done, "{}", answer.text),
+        }
+        for (old, new) in before.ring.partitions().iter().zip(cluster.ring.partitions()) {
+            let to = plan.plan.moves.iter().find(|one| one.partition == old.id).map(|one| &one.to);
+            assert!(new.coming.is_none() && (new.nodes == old.nodes || Some(&new.nodes) == to), "{new:?}");
+        }
+        let arrived = if state.phase == Phase::Aborted { 0 } else { PARTITIONS * 3 / 4 };
+        assert_eq!(places(&cluster, 4), arrived, "{:?}", state.phase);
+        world.judge();
+    }
+    let all = [Step::Copying, Step::Joint, Step::ReadingNew].map(|step| step as u8);
+    assert_eq!(steps.into_iter().collect::<Vec<_>>(), all, "each step was aborted once");
+}
+
+#[tokio::test]
+async fn orders_that_cannot_be_carried_out_are_refused_with_the_reason_and_change_nothing() {
+    let (world, mut office) = four().await;
+    assert_eq!(world.order(&mut office, spread()).await.plan, Some(2));
+    let paused = world.order(&mut office, Order::Pause { plan: 1 }).await;
+    assert_eq!(paused.text, "plan 1 is created, not applying; see it with `tontine plan show 1`");
+    // The fourth node keeps the plan from going on.
+    assert!(world.order(&mut office, Order::Apply { plan: 1 }).await.done);
+    turn(&mut office).await;
+    world.nodes.silent.lock().unwrap().insert(NodeId(4));
+    let mut refused = Vec::new();
+    for order in [
+        Order::Apply { plan: 1 },
+        Order::Apply { plan: 2 },
+        Order::Apply { plan: 9 },
+        Order::Resume { plan: 1 },
+        Order::Drain { node: NodeId(3), consent: Consent::default() },
+        Order::Admit { node: NodeId(7) },
+        Order::Remove { node: NodeId(1) },
+        Order::Weigh { node: NodeId(8), weight: Weight::default() },
+        spread(),
+    ] {
+        let answer = world.order(&mut office, order).await;
+        assert!(!answer.done, "{}", answer.text);
+        refused.push(answer.text);
+    }
+    let wanted = [
+        "it is applying already",
+        "plan 1 is being carried out",
+        "there is no plan 9",
+        "plan 1 is applying, not paused",
+        "n3 cannot be drained: plan 1 is being carried out",
+        "n7 is not registered",
+        "n1 is a replica of",
+        "the cluster has no node n8",
+        "is still moving",
+    ];
+    for (text, wanted) in refused.iter().zip(wanted) {
+        assert!(text.contains(wanted), "{text:?} should say {wanted:?}");
+    }
+    world.nodes.silent.lock().unwrap().clear();
+    settle(&mut office).await;
+    assert_eq!(world.plan(1).await.state.unwrap().phase, Phase::Done);
+    // What the second plan wished for is there now.
+    let answer = world.order(&mut office, Order::Apply { plan: 2 }).await;
+    assert!(answer.text.contains("other moves would do it now"), "{}", answer.text);
+    let few = Order::Drain { node: NodeId(4), consent: Consent::default() };
+    assert!(world.order(&mut office, few).await.done);
+    settle(&mut office).await;
+    let few = Order::Drain { node: NodeId(3), consent: Consent::default() };
+    let answer = world.order(&mut office, few).await;
+    assert!(answer.text.contains("2 nodes would be left to hold data"), "{}", answer.text);
+    assert!(world.cluster().await.nodes.iter().all(|node| node.role == Role::Serving));
+    world.judge();
+}
+
+#[tokio::test]
+async fn a_plan_waits_for_a_node_that_is_silent_and_says_so() {
+    let (world, mut office) = four().await;
+    assert!(world.order(&mut office, Order::Apply { plan: 1 }).await.done);
+    turn(&mut office).await;
+    world.nodes.silent.lock().unwrap().insert(NodeId(4));
+    // What it has said already counts.
+    settle(&mut office).await;
+    let state = world.plan(1).await.state.unwrap();
+    assert_eq!(state.phase, Phase::Applying);
+    assert!(state.waiting[0].starts_with("n4 "), "{:?}", state.waiting);
+    let before = world.cluster().await.generation;
+    assert!(world.order(&mut office, Order::Pause { plan: 1 }).await.done);
+    world.nodes.silent.lock().unwrap().clear();
+    settle(&mut office).await;
+    assert_eq!(world.cluster().await.generation, before, "it is paused");
+    assert!(world.order(&mut office, Order::Resume { plan: 1 }).await.done);
+    settle(&mut office).await;
+    assert_eq!(world.plan(1).await.state.unwrap().phase, Phase::Done);
+    world.judge();
+}
+
+#[tokio::test]
+async fn a_node_without_answer_keeps_a_plan_from_being_applied() {
+    let (world, mut office) = four().await;
+    world.nodes.silent.lock().unwrap().insert(NodeId(2));
+    let answer = world.order(&mut office, Order::Apply { plan: 1 }).await;
+    assert!(!answer.done && answer.text.contains("n2 does not say how far it is"), "{}", answer.text);
+    assert!(world.plan(1).await.state.is_none());
+}
+
+#[tokio::test]
+async fn a_plan_whose_partition_another_hand_moves_goes_back_and_fails() {
+    let (world, mut office) = four().await;
+    assert!(world.order(&mut office, Order::Apply { plan: 1 }).await.done);
+    turn(&mut office).await;
+    let moved = world.plan(1).await.plan.moves[0].partition;
+    publish(&world, |cluster| {
+        let mut partitions = cluster.ring.partitions().to_vec();
+        let one = partitions.iter_mut().find(|one| one.id == moved).unwrap();
+        one.coming = None;
+        one.nodes.rotate_left(1);
+        cluster.ring = model::Ring::new(partitions).unwrap();
+    })
+    .await;
+    settle(&mut office).await;
+    let state = world.plan(1).await.state.unwrap();
+    assert_eq!(state.phase, Phase::Failed);
+    assert!(state.reason.unwrap().contains("was changed by something else"));
+    assert!(world.cluster().await.ring.partitions().iter().all(|one| one.coming.is_none()));
+}

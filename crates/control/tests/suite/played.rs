@@ -1,0 +1,245 @@
+//! Nodes as a headmaster sees them, played: they adopt the document under which they are asked, and do their part.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use control::bootstrap::{Blueprint, create};
+use control::headmaster::office::{Office, OfficeOptions, TurnError};
+use control::headmaster::reports::{Report, Reported, Reports};
+use control::orders::{self, Answer, Order};
+use control::plans::{self, Planned, Size};
+use coordination::CoordinationService;
+use coordination::documents::{self, ActiveNode, cluster_path, read_cluster, register};
+use coordination::memory::{MemoryService, MemorySession};
+use model::routing::{replicas_before, replicas_to_come};
+use model::{Cluster, Consistency, Moment, Node, NodeId, Partition, Step, WallMillis, Zone};
+use protocol::rebalance::{Entered, NodeFacts};
+use runtime::{BoxFuture, Clock};
+use std::sync::Mutex;
+
+/// A clock that stands still until somebody waits for it.
+#[derive(Default)]
+pub(crate) struct Patient(AtomicU64);
+
+impl Clock for Patient {
+    fn now(&self) -> Moment {
+        Moment { nanos: self.0.load(Ordering::Relaxed) }
+    }
+
+    fn wall(&self) -> WallMillis {
+        WallMillis(self.now().nanos / 1_000_000)
+    }
+
+    fn sleep_until(&self, deadline: Moment) -> BoxFuture<'static, ()> {
+        self.0.fetch_max(deadline.nanos, Ordering::Relaxed);
+        Box::pin(async {})
+    }
+}
+
+/// What the played nodes do.
+#[derive(Default)]
+pub(crate) struct Nodes {
+    /// These do not answer.
+    pub(crate) silent: Mutex<BTreeSet<NodeId>>,
+    /// Hints that nodes hold.
+    pub(crate) hints: Mutex<BTreeMap<NodeId, u64>>,
+}
+
+/// Bytes and records of each partition at each node.
+const EACH: Size = Size { records: 10, bytes: 1000 };
+
+impl Nodes {
+    fn report(&self, cluster: &Cluster, node: NodeId) -> Report {
+        let mut facts = NodeFacts {
+            incarnation: Some(1),
+            adopted: Some((1, cluster.generation)),
+            ..NodeFacts::default()
+        };
+        let mut copied = BTreeMap::new();
+        for partition in cluster.ring.partitions().iter().filter(|partition| partition.coming.is_some()) {
+            let places = cluster.stores.iter().map(|store| {
+                let new = replicas_to_come(store, partition).unwrap_or_default();
+                (store, replicas_before(store, partition), new.contains(&node))
+            });
+            let enters = |old: &[NodeId], is_new: bool| is_new && !old.contains(&node);
+            let merged: BTreeMap<_, BTreeSet<NodeId>> = places
+                .filter(|(_, old, is_new)| enters(old, *is_new))
+                .map(|(store, old, _)| (store.name.clone(), old.iter().copied().collect()))
+                .collect();
+            if !merged.is_empty() {
+                let entered = Entered { incarnation: 1, generation: cluster.generation, whole: true, merged };
+                facts.entered.insert(partition.id, entered);
+                copied.insert(partition.id, EACH);
+            }
+        }
+        let hints = self.hints.lock().unwrap().get(&node).copied().unwrap_or(0);
+        Report { facts, copied, leftovers: 0, hints }
+    }
+}
+
+impl Reports for Nodes {
+    fn moves<'a>(&'a self, cluster: &'a Cluster, nodes: &'a [NodeId]) -> BoxFuture<'a, Reported> {
+        let silent = self.silent.lock().unwrap().clone();
+        let ask = |&node: &NodeId| match silent.contains(&node) {
+            true => (node, Err("it is silent".to_owned())),
+            false => (node, Ok(self.report(cluster, node))),
+        };
+        let reported = nodes.iter().map(ask).collect();
+        Box::pin(async move { reported })
+    }
+
+    fn sizes<'a>(
+        &'a self,
+        cluster: &'a Cluster,
+        nodes: &'a [NodeId],
+    ) -> BoxFuture<'a, BTreeMap<NodeId, Size>> {
+        let held = |node: NodeId| {
+            let replicas = cluster.replicas_max();
+            let partitions = cluster.ring.partitions().iter();
+            let held =
+                partitions.filter(|partition| partition.nodes[..replicas].contains(&node)).count() as u64;
+            (node, Size { records: held * EACH.records, bytes: held * EACH.bytes })
+        };
+        let sizes = nodes.iter().map(|&node| held(node)).collect();
+        Box::pin(async move { sizes })
+    }
+}
+
+/// A cluster of played nodes, and the sessions of a command and of the nodes.
+pub(crate) struct World {
+    pub(crate) service: MemoryService,
+    pub(crate) session: Arc<MemorySession>,
+    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) clock: Arc<Patient>,
+    /// Every cluster document that was published, with the time.
+    pub(crate) published: Arc<Mutex<Vec<(Moment, Cluster)>>>,
+}
+
+pub(crate) const PARTITIONS: usize = 32;
+
+pub(crate) fn node(id: u32) -> Node {
+    Node::new(NodeId(id), Zone("a".to_owned()), format!("127.0.0.1:{}", 7400 + id), None)
+}
+
+impl World {
+    /// Of `count` nodes, all of them members that are registered.
+    pub(crate) async fn of(count: u32) -> World {
+        let service = MemoryService::new();
+        let (clock, published) = (Arc::new(Patient::default()), Arc::new(Mutex::new(Vec::new())));
+        let (told, time) = (published.clone(), clock.clone());
+        service.observe(move |path, data| {
+            if *path == cluster_path() {
+                told.lock().unwrap().push((time.now(), serde_json::from_slice(data).unwrap()));
+            }
+        });
+        let session = Arc::new(service.open());
+        let members: Vec<Node> = (1..=count).map(node).collect();
+        let numbers = Consistency { replicas: 3, reads_required: 2, writes_required: 2 };
+        let blueprint =
+            Blueprint { partitions: PARTITIONS, ..Blueprint::new("shop", members, numbers).unwrap() };
+        create(&*session, &blueprint).await.unwrap();
+        let world = World { service, session, nodes: Arc::default(), clock, published };
+        for id in 1..=count {
+            world.register(id).await;
+        }
+        world
+    }
+
+    /// A node registers.
+    pub(crate) async fn register(&self, id: u32) {
+        register(&*self.session, &ActiveNode::new(node(id), 1)).await.unwrap();
+    }
+
+    /// A process that takes the office, with a session of its own.
+    pub(crate) fn office(&self) -> Office {
+        let service: Arc<dyn CoordinationService> = Arc::new(self.service.open());
+        Office::new(service, self.clock.clone(), self.nodes.clone(), OfficeOptions::default())
+    }
+
+    pub(crate) async fn cluster(&self) -> Cluster {
+        read_cluster(&*self.session).await.unwrap().unwrap()
+    }
+
+    pub(crate) async fn plan(&self, number: u64) -> Planned {
+        plans::read(&*self.session, number).await.unwrap().unwrap()
+    }
+
+    /// Gives an order without waiting for its answer.
+    pub(crate) async fn give(&self, order: Order) -> u64 {
+        orders::give(&*self.session, order, "test", 0).await.unwrap()
+    }
+
+    /// Gives an order, lets the headmaster take turns until it is answered, and no longer.
+    pub(crate) async fn order(&self, office: &mut Office, order: Order) -> Answer {
+        let number = self.give(order).await;
+        for _ in 0..20 {
+            turn(office).await;
+            let given = orders::read(&*self.session, number).await.unwrap().unwrap();
+            if let Some(answer) = given.document.answer {
+                return answer;
+            }
+        }
+        panic!("the order was not answered");
+    }
+
+    /// Checks all documents that were published: generations without a gap, not too fast, no step left out, and every
+    /// partition with its replicas.
+    pub(crate) fn judge(&self) {
+        let published = self.published.lock().unwrap();
+        for pair in published.windows(2) {
+            let ((earlier, before), (later, after)) = (&pair[0], &pair[1]);
+            assert_eq!(after.generation.0, before.generation.0 + 1);
+            if before.generation.0 > 1 {
+                let pause = later.since(*earlier);
+                assert!(pause >= Duration::from_millis(500), "{pause:?} before {:?}", after.generation);
+            }
+            for (old, new) in before.ring.partitions().iter().zip(after.ring.partitions()) {
+                assert!(new.reading().len() >= 3, "{new:?}");
+                assert!(follows(old, new), "{old:?} then {new:?}");
+            }
+        }
+    }
+}
+
+fn follows(old: &Partition, new: &Partition) -> bool {
+    let replicas = |nodes: &[NodeId]| nodes[..3].iter().copied().collect::<BTreeSet<_>>();
+    match (old.step(), new.step()) {
+        (before, after) if before == after && old.nodes == new.nodes && old.coming == new.coming => true,
+        (None, None) => replicas(&old.nodes) == replicas(&new.nodes),
+        (None, Some(Step::Copying)) | (Some(Step::Copying), Some(Step::Joint)) => old.nodes == new.nodes,
+        (Some(Step::Copying | Step::Joint), None) => old.nodes == new.nodes,
+        (Some(Step::Joint), Some(Step::ReadingNew)) => old.nodes == new.nodes,
+        (Some(Step::ReadingNew), Some(Step::ReadingNew)) => old.nodes == new.coming.as_ref().unwrap().nodes,
+        (Some(Step::ReadingNew), None) => new.nodes == old.coming.as_ref().unwrap().nodes,
+        _ => false,
+    }
+}
+
+/// A turn of a headmaster, which nobody else disturbs.
+pub(crate) async fn turn(office: &mut Office) -> bool {
+    match office.turn().await {
+        Ok(changed) => changed,
+        Err(TurnError::Overtaken) => true,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Turns until nothing is due.
+pub(crate) async fn settle(office: &mut Office) {
+    for _ in 0..200 {
+        if !turn(office).await {
+            return;
+        }
+    }
+    panic!("the headmaster does not come to rest");
+}
+
+/// Writes a cluster document past every headmaster.
+pub(crate) async fn publish(world: &World, change: impl Fn(&mut Cluster)) {
+    let mut cluster = world.cluster().await;
+    cluster.generation.0 += 1;
+    change(&mut cluster);
+    documents::publish_cluster(&*world.session, &cluster).await.unwrap();
+}
