@@ -13,7 +13,7 @@ use model::routing::{replicas_before, replicas_to_come, writers};
 use model::{Cluster, Generation, NodeId, Partition, PartitionId, PreferenceList, Token};
 use parking_lot::{RwLock, RwLockReadGuard};
 use runtime::Clock;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::stores::{KeyPlace, LocalStore};
 
@@ -140,8 +140,9 @@ pub struct CurrentView {
     view: RwLock<Arc<View>>,
     generation: AtomicU64,
     adopted: AtomicU64,
-    /// The generation now, for those who wait for one.
-    changed: watch::Sender<Generation>,
+    /// Wakes those who wait for a generation, in the order in which they came. (A `watch` wakes them in a random one, so
+    /// no run of the simulator could be repeated.)
+    changed: Notify,
     /// The newest generation that a request has named.
     wanted: watch::Sender<Generation>,
 }
@@ -166,7 +167,7 @@ impl CurrentView {
             view: RwLock::new(Arc::new(view)),
             generation: AtomicU64::new(generation.0),
             adopted: AtomicU64::new(0),
-            changed: watch::Sender::new(generation),
+            changed: Notify::new(),
             wanted: watch::Sender::new(generation),
         }
     }
@@ -201,7 +202,7 @@ impl CurrentView {
             view.shape();
             self.generation.store(generation.0, Ordering::Release);
             *current = Arc::new(view);
-            self.changed.send_replace(generation);
+            self.changed.notify_waiters();
         }
     }
 
@@ -216,8 +217,16 @@ impl CurrentView {
             return;
         }
         self.wanted.send_modify(|wanted| *wanted = generation.max(*wanted));
-        let mut changed = self.changed.subscribe();
-        let reached = std::pin::pin!(changed.wait_for(|now| *now >= generation));
+        let reached = std::pin::pin!(async {
+            loop {
+                let mut changed = std::pin::pin!(self.changed.notified());
+                changed.as_mut().enable();
+                if self.generation() >= generation {
+                    return;
+                }
+                changed.await;
+            }
+        });
         select(reached, clock.sleep_until(clock.now().after(patience))).await;
     }
 
@@ -268,6 +277,37 @@ mod tests {
         });
         current.settle(Generation(2));
         assert_eq!((current.generation(), current.adopted()), (Generation(2), Generation(2)));
+    }
+
+    /// Whoever waits for a generation and how often it was woken, one after another.
+    struct Order(usize, Arc<parking_lot::Mutex<Vec<usize>>>);
+
+    impl std::task::Wake for Order {
+        fn wake(self: Arc<Self>) {
+            self.1.lock().push(self.0);
+        }
+    }
+
+    #[test]
+    fn those_who_wait_for_a_generation_are_woken_in_the_order_in_which_they_came() {
+        let clock = OsClock::new();
+        let stamper = Arc::new(Stamper::new(NodeId(1), 1, 0, Arc::new(OsClock::new())));
+        let store = LocalStore::new(definition(1), Arc::new(MemoryEngine::new()), stamper);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let _inside = runtime.enter();
+        for _ in 0..20 {
+            let current = CurrentView::new(view(1, &store, 1));
+            let woken = Arc::default();
+            let mut waiting: Vec<_> = (0..8)
+                .map(|_| Box::pin(current.reached(Generation(2), &clock, Duration::from_secs(60))))
+                .collect();
+            for (number, waiting) in waiting.iter_mut().enumerate() {
+                let waker = Arc::new(Order(number, Arc::clone(&woken))).into();
+                assert!(waiting.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+            }
+            current.replace(view(2, &store, 1));
+            assert_eq!(*woken.lock(), [0, 1, 2, 3, 4, 5, 6, 7]);
+        }
     }
 
     /// Making the view of a document that came too late once gave up the trees of a store that has a second replica by

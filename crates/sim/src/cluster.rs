@@ -10,6 +10,7 @@
 mod damage;
 mod equal;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -80,6 +81,8 @@ pub struct World {
     machines: Vec<Machine>,
     /// When collection epochs were written.
     epochs: Arc<Mutex<Vec<Moment>>>,
+    /// Which incarnations the coordination service was told of.
+    members: Arc<Mutex<BTreeMap<NodeId, u64>>>,
     /// From which nodes faults took copies, and when.
     strikes: Mutex<Vec<(Moment, NodeId)>>,
     /// Writes that clients were told are done.
@@ -139,9 +142,17 @@ impl World {
         let machines = (1..=setup.nodes).map(|id| Machine::new(NodeId(id), &executor, &mut dice)).collect();
         let (service, epochs) = (MemoryService::new(), Arc::new(Mutex::new(Vec::new())));
         let (clock, written) = (executor.clone(), epochs.clone());
-        service.observe(move |path, _| {
+        let members: Arc<Mutex<BTreeMap<NodeId, u64>>> = Arc::default();
+        let (told, ids) = (members.clone(), (1..=setup.nodes).map(NodeId));
+        let nodes: Vec<_> = ids.map(|id| (documents::member_path(id), id)).collect();
+        service.observe(move |path, data| {
             if *path == documents::epochs_path() {
                 written.lock().push(clock.now());
+            }
+            if let Some((_, id)) = nodes.iter().find(|(member, _)| member == path)
+                && let Ok(member) = serde_json::from_slice::<documents::Member>(data)
+            {
+                told.lock().insert(*id, member.incarnation);
             }
         });
         let clock = Arc::new(ProcessClock::new(executor.clone(), Arc::new(WallClock::default())));
@@ -154,6 +165,7 @@ impl World {
             setup,
             machines,
             epochs,
+            members,
             strikes: Mutex::default(),
             acknowledgements: AtomicU64::new(0),
             log: Mutex::default(),
@@ -163,6 +175,12 @@ impl World {
     /// When the nodes wrote their collection epochs, so far.
     pub fn epochs(&self) -> Vec<Moment> {
         self.epochs.lock().clone()
+    }
+
+    /// Whether the coordination service was told of the process that runs there.
+    pub fn is_told_of(&self, position: usize) -> bool {
+        let told = self.members.lock().get(&self.machines[position].id).copied();
+        self.node(position).is_some_and(|node| told == Some(node.incarnation()))
     }
 
     /// All machines.

@@ -183,7 +183,8 @@ impl Harm {
         self.victims.iter().for_each(|&victim| self.world.start(victim));
     }
 
-    /// A copy is taken while no process uses the disk; it comes back when at least one further process has.
+    /// A copy is taken while no process uses the disk; it comes back when at least one further process has, of which the
+    /// coordination service was told: before that nobody can tell the copy from a directory whose process was ended.
     async fn bring_back_older_disk(&mut self) {
         let world = self.world.clone();
         if world.node(self.victim).is_none() {
@@ -196,7 +197,7 @@ impl Harm {
         let copy = world.copy(self.victim);
         world.start(self.victim);
         self.last(4000).await;
-        if world.node(self.victim).is_none() {
+        if !world.is_told_of(self.victim) {
             return;
         }
         world.kill(self.victim, Duration::ZERO, self.dice.millis(0, 500));

@@ -121,6 +121,11 @@ impl Node {
         match documents::register(session, &active).await {
             Ok(()) => {
                 tracing::info!(session = %session.session(), "node registered");
+                let incarnation = self.stamper.incarnation();
+                if let Err(error) = joining::remember_late(session, self.config.id, incarnation).await {
+                    tracing::warn!(%error, "coordination service not told of this start");
+                    return false;
+                }
                 joining::readdress(session, entry, &active.node).await.unwrap_or_else(|error| {
                     tracing::error!(%error, "new address not written to the cluster document");
                     false

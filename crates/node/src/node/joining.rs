@@ -126,7 +126,7 @@ pub(super) async fn join(
         let engine = store_engine(identity.contents(), store);
         bring_back::take(&**disk, store, &engine).await.map_err(IdentityError::Disk)?;
     }
-    remember_member(coordination, config.id, &identity, standing).await?;
+    let told = remember_member(coordination, config.id, &identity, standing).await?;
     let stamper =
         Stamper::new(config.id, identity.incarnation(), identity.births_used(), ports.clock.clone());
     let stamper = Arc::new(stamper);
@@ -157,7 +157,7 @@ pub(super) async fn join(
         Arc::new(Replica::new(config.id, view, hints, epochs, (ports.tasks.clone(), ports.clock.clone())));
     let joined =
         Joined { identity, stamper, contents, replica, refill, standing, gone, back, aside, only_copies };
-    Ok((joined, registered))
+    Ok((joined, registered && told))
 }
 
 /// Registers the node under the incarnation that it takes, and makes the cluster document say where it is.
@@ -275,24 +275,41 @@ pub(super) async fn known_of(
     }
 }
 
-/// Remembers in the coordination service that the node is.
+/// Remembers in the coordination service that the node is. False when that must be done later.
 pub(super) async fn remember_member(
     coordination: &dyn CoordinationService,
     id: NodeId,
     identity: &Identity,
     standing: Standing,
-) -> Result<(), StartError> {
+) -> Result<bool, StartError> {
     let redeemed = if let Standing::Stopped { stop } = standing { stop } else { None };
     let member = documents::Member { incarnation: identity.incarnation(), redeemed };
     match documents::write_member(coordination, id, &member).await {
-        Ok(()) => Ok(()),
-        // The service knows that the node was, with an earlier incarnation; this end is none that it must know of.
+        Ok(()) => Ok(true),
+        // The service knows that the node was, with an earlier incarnation. It is told of this one with the registration.
         Err(error) if standing == Standing::Ended => {
             tracing::warn!(%error, "coordination service not told of this start");
-            Ok(())
+            Ok(false)
         }
         Err(error) => Err(StartError::Register(error.into())),
     }
+}
+
+/// Remembers in the coordination service that the node is, where the service was away when it started: until then an
+/// older copy of its directory looks like one that was merely ended.
+///
+/// # Errors
+/// What the service refuses; call again.
+pub(super) async fn remember_late(
+    coordination: &dyn CoordinationService,
+    id: NodeId,
+    incarnation: u64,
+) -> Result<(), ReadError> {
+    if documents::read_member(coordination, id).await?.is_some_and(|known| known.incarnation >= incarnation) {
+        return Ok(());
+    }
+    let member = documents::Member { incarnation, redeemed: None };
+    Ok(documents::write_member(coordination, id, &member).await?)
 }
 
 /// The partitions whose records this node has lost, remembered durably.

@@ -63,3 +63,22 @@ async fn a_node_that_starts_while_the_service_is_away_registers_once_it_is_back(
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
+
+/// Otherwise an older copy of its directory would pass for one whose process was ended: nothing that this process
+/// acknowledged would be brought in again.
+#[tokio::test]
+async fn a_node_that_starts_while_the_service_is_away_is_remembered_under_its_incarnation_once_it_is_back() {
+    let mut cluster = RunningCluster::start((1, 1), store(1, 1, 1), |_| {}).await;
+    let observer = cluster.service.open();
+    owner_after(&observer, None).await;
+    cluster.stop(0).await;
+    cluster.service.set_available(false);
+    cluster.start_again(0).await;
+    let incarnation = cluster.nodes[0].incarnation();
+    cluster.service.set_available(true);
+    let told = || async { documents::read_member(&observer, NodeId(1)).await.unwrap().unwrap().incarnation };
+    assert_ne!(told().await, incarnation, "nothing has told it so far");
+    while told().await != incarnation {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

@@ -27,7 +27,9 @@ pub fn check(history: &History, remains: &[Remains], rules: Rules) -> Vec<Violat
                     violations.push(Violation { invariant: 3, detail });
                 }
             };
-            for held in remains.iter().filter(|held| is_of(held, &place)) {
+            // A delete that asked for fewer acknowledgements than its store may have lost all its copies.
+            let left = if rules.copies_required(delete) > 0 { remains } else { &[] };
+            for held in left.iter().filter(|held| is_of(held, &place)) {
                 values(held.merged().versions()).for_each(|value| convict(value, "at the end"));
             }
             let sees = |get: &Operation| delete.returned < Some(get.invoked) && rules.meet(get, delete);
@@ -129,6 +131,18 @@ mod tests {
         let get = story.get();
         story.got(get, &[(dot, "a")]);
         assert_eq!(check(&story.history, &[], rules()).len(), 1);
+    }
+
+    #[test]
+    fn a_delete_with_a_single_acknowledgement_may_be_lost_with_a_disk() {
+        let (mut story, dot) = deleted();
+        let remains = [Story::remains(&[(1, Default::default()), (2, Story::set(&[(dot, "a")], &[]))])];
+        let lost = Rules { refilled: true, ..rules() };
+        assert_eq!(check(&story.history, &remains, lost).len(), 1, "its W copies cannot all be lost");
+        let delete = story.history.operations.len() - 1;
+        story.history.operations[delete].required = 1;
+        assert_eq!(check(&story.history, &remains, lost), []);
+        assert_eq!(check(&story.history, &remains, rules()).len(), 1, "no disk was lost");
     }
 
     #[test]

@@ -47,6 +47,7 @@ const ROOM: usize = 16;
 /// An event that the touched value had not seen, and wins against all the same.
 fn outranked(known: &Attribution, place: &StoreKey, touch: &Touch) -> Option<Violation> {
     let rank = |(dot, timestamp): (Dot, Timestamp)| (timestamp, dot);
+    // Of two puts with one timestamp, what changes the loser's expiry may win for it: `next.md` says so.
     let own = (touch.timestamp, touch.dot);
     let of_value = known.events_of(place, &touch.value);
     if of_value.iter().filter(|(_, timestamp)| *timestamp <= touch.timestamp).count() > ROOM {
@@ -56,12 +57,16 @@ fn outranked(known: &Attribution, place: &StoreKey, touch: &Touch) -> Option<Vio
     let others = known.dots_of(place).filter_map(|(_, write)| Some((write, known.event(write)?)));
     let beaten = others
         .filter(|(_, event)| !of_value.contains(event))
-        .find(|&(_, event)| base < rank(event) && rank(event) < own)?;
-    let (write, (dot, _)) = beaten;
+        .find(|&(_, event)| base.0 < event.1 && rank(event) < own)?;
+    let (write, (dot, timestamp)) = beaten;
     let detail = format!(
-        "{}: {} changed only an expiry, and outranks {write:?} ({dot}), which it had not seen",
+        "{}: {} at {} changed only an expiry of {} at {}, and outranks {write:?} ({dot} at {}), which it had not seen",
         name(place),
-        touch.dot
+        touch.dot,
+        touch.timestamp.0,
+        base.1,
+        base.0.0,
+        timestamp.0,
     );
     Some(Violation { invariant: 7, detail })
 }
