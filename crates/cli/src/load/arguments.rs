@@ -1,5 +1,6 @@
 //! What a load is asked to do.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::durations;
@@ -38,6 +39,10 @@ pub struct LoadArguments {
     /// How many keys to put in a batch, 1 to 10000; a batch also ends at 1 MiB.
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..=10_000), value_name = "KEYS")]
     pub batch: u16,
+    /// How many records to send in a second at most, so that the cluster has time for others. Batches get smaller where
+    /// necessary. Without it, a load is as fast as the cluster allows.
+    #[arg(long, value_name = "RECORDS_PER_SECOND")]
+    pub rate: Option<NonZeroU32>,
     /// How long to retry a batch that makes no progress before the load fails.
     #[arg(long, default_value = "1m", value_parser = durations::parse, value_name = "DURATION")]
     pub patience: Duration,

@@ -15,6 +15,7 @@
 mod arguments;
 mod batch;
 mod checkpoint;
+mod pace;
 mod pipeline;
 mod report;
 mod window;
@@ -31,6 +32,7 @@ use crate::shared::Shared;
 pub(crate) use arguments::LoadArguments;
 use batch::BatchLimits;
 use checkpoint::Checkpoint;
+use pace::Pace;
 use pipeline::Pipeline;
 
 /// Carries out the load.
@@ -74,7 +76,7 @@ pub(crate) async fn run(shared: Shared, arguments: LoadArguments) -> Result<Exit
     checkpoint.as_ref().map_or(Ok(()), Checkpoint::begin)?;
     let clock = Ports::os().map_err(CliError::io("cannot start the background thread"))?.clock;
     let limits = BatchLimits {
-        keys_max: usize::from(arguments.batch),
+        keys_max: pace::batch_keys(arguments.batch, arguments.rate),
         skip_bad: arguments.skip_bad,
         resumed: start != Position::default(),
     };
@@ -84,6 +86,7 @@ pub(crate) async fn run(shared: Shared, arguments: LoadArguments) -> Result<Exit
         store,
         batches,
         parallel: usize::from(arguments.parallel),
+        pace: Pace::new(arguments.rate, tokio::time::Instant::now()),
         patience: arguments.patience,
         checkpoint,
         progress: Progress::new(source.size(), start.byte),

@@ -13,6 +13,7 @@ use wire::messages::RequestOptions;
 
 use super::batch::{Batch, Batches, InputFailure};
 use super::checkpoint::Checkpoint;
+use super::pace::Pace;
 use super::report::Report;
 use super::window::Window;
 use crate::input::{Position, ReadError};
@@ -31,6 +32,7 @@ pub(super) struct Pipeline {
     pub(super) store: StoreHandle,
     pub(super) batches: Batches,
     pub(super) parallel: usize,
+    pub(super) pace: Pace,
     pub(super) patience: Duration,
     pub(super) checkpoint: Option<Checkpoint>,
     pub(super) progress: Progress,
@@ -146,6 +148,7 @@ impl Pipeline {
             if flights.input_ended && flights.held.is_none() && flights.landing.is_empty() {
                 return stop;
             }
+            let waits_until = self.pace.waits_until(Instant::now()).filter(|_| flights.held.is_some());
             tokio::select! {
                 biased;
                 _ = &mut interrupted => return Some(Stop::of_cluster("interrupted".to_owned())),
@@ -155,6 +158,7 @@ impl Pipeline {
                     }
                 }
                 _ = tick.tick() => self.save(flights).await,
+                () = tokio::time::sleep_until(waits_until.unwrap_or_else(Instant::now)), if waits_until.is_some() => {}
                 next = self.batches.recv(), if wants => match next {
                     Some(Ok(batch)) => flights.held = Some(batch),
                     Some(Err(input)) => {
@@ -169,9 +173,14 @@ impl Pipeline {
         }
     }
 
-    /// Sends the batch that waits, if none of its keys is under way.
-    fn take_off(&self, flights: &mut Flights) {
+    /// Sends the batch that waits, if none of its keys is under way and the pace allows it.
+    fn take_off(&mut self, flights: &mut Flights) {
+        let now = Instant::now();
+        if self.pace.waits_until(now).is_some() {
+            return;
+        }
         let Some(batch) = flights.held.take_if(|batch| !flights.window.conflicts(batch)) else { return };
+        self.pace.take(batch.records + batch.expired_over_earlier, now);
         let number = flights.window.start(&batch);
         flights.landing.push(Box::pin(send(self.store.clone(), number, batch, self.patience)));
     }

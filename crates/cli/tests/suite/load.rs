@@ -162,6 +162,25 @@ fn a_load_that_was_killed_or_interrupted_goes_on_from_its_checkpoint() {
 }
 
 #[test]
+fn a_load_with_a_rate_is_no_faster_and_its_records_come_little_by_little() {
+    let cluster = Cluster::with(1, &[]);
+    let lines: String = (0..600).map(|n| format!("key-{n}\tvalue-{n}\n")).collect();
+    let file = cluster.write("slow.tsv", &lines);
+    let words = ["load", &file, "--key", "1", "--value", "2", "--rate", "200"];
+    let began = Instant::now();
+    let loading = cluster.command(&words).arg("--json").stdout(Stdio::piped()).spawn().unwrap();
+    // One batch of the usual size would be all of them at once.
+    let first = await_checkpoint(&file, 0);
+    assert!(first < 600, "all records came at once");
+    let output = loading.wait_with_output().unwrap();
+    assert!(began.elapsed() > Duration::from_millis(2_500), "{:?}", began.elapsed());
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["records"], &report["complete"]), (&json!(600), &json!(true)));
+    assert!(report["records_per_second"].as_f64().unwrap() < 240.0, "{report}");
+    cluster.run(&["load", &file, "--key", "1", "--value", "2", "--rate", "0"]).fails_with("--rate");
+}
+
+#[test]
 fn a_file_that_changed_is_not_resumed() {
     let cluster = Cluster::start();
     let file = cluster.write("some.tsv", "a\t1\nbad\n");

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::{BATCH_MAX, BATCHES_MIN};
 use super::{await_acknowledged, check_through_native, check_through_resp, expected, package_index, stanzas};
 use crate::cluster::command;
 use crate::machines::fleet::Fleet;
@@ -21,17 +20,20 @@ use crate::traffic::{CLIENTS, Traffic};
 
 /// How long the whole ensemble is away, unless somebody says otherwise: for longer than sessions live.
 const AWAY_SECONDS: u64 = 20;
+/// How long a load takes beside that: each half of the test sees shares of it in turn, and starts nodes and servers in
+/// between, some of which wait for sessions to end.
+const LOAD: Duration = Duration::from_secs(50);
 
 fn away() -> Duration {
     let asked = std::env::var("TONTINE_AWAY_SECONDS").ok();
     Duration::from_secs(asked.map_or(AWAY_SECONDS, |text| text.parse().expect("a number of seconds")))
 }
 
-/// Loads a file in a process of its own.
-fn load(fleet: &Fleet, file: &str, batch: &str) -> Child {
+/// Loads a file of so many records in a process of its own, for at least `time`.
+fn load(fleet: &Fleet, file: &str, records: usize, time: Duration) -> Child {
     let connect = fleet.addresses().join(",");
-    let words =
-        ["load", file, "--key=Package", "--batch", batch, "--parallel=1", "--json", "--connect", &connect];
+    let rate = (records as u64 / time.as_secs()).to_string();
+    let words = ["load", file, "--key=Package", "--rate", &rate, "--json", "--connect", &connect];
     let mut load = command(&words);
     load.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
     load.spawn().unwrap()
@@ -42,7 +44,7 @@ fn load(fleet: &Fleet, file: &str, batch: &str) -> Child {
 fn the_package_index_is_loaded_while_a_node_a_server_its_leader_and_the_whole_ensemble_die() {
     let (index, source) = package_index();
     let expected = expected(&index);
-    let batch = (stanzas(&index) / BATCHES_MIN).clamp(1, BATCH_MAX).to_string();
+    let records = stanzas(&index);
     eprintln!("input: {source}, {} packages, {} bytes", expected.len(), index.len());
     let mut fleet = Fleet::start(3);
     let write = |name: &str| {
@@ -53,7 +55,7 @@ fn the_package_index_is_loaded_while_a_node_a_server_its_leader_and_the_whole_en
     let (first, second) = (write("first.deb822"), write("second.deb822"));
     let traffic = Traffic::at(fleet.addresses());
 
-    let mut loading = load(&fleet, &first, &batch);
+    let mut loading = load(&fleet, &first, records, LOAD);
     await_acknowledged(&first, 0.1, &mut loading);
     fleet.restart(2, Signal::KILL);
     await_acknowledged(&first, 0.3, &mut loading);
@@ -69,7 +71,7 @@ fn the_package_index_is_loaded_while_a_node_a_server_its_leader_and_the_whole_en
     fleet.ensemble.wait_serving();
     assert!(loading.wait().unwrap().success());
 
-    let (killed, mut loading) = (Instant::now(), load(&fleet, &second, &batch));
+    let (killed, mut loading) = (Instant::now(), load(&fleet, &second, records, LOAD + away()));
     for server in &mut fleet.ensemble.servers {
         server.kill();
     }
