@@ -57,6 +57,7 @@ use crate::identity::Identity;
 use crate::local_copy;
 use crate::metrics::{Counter, Metrics};
 use crate::pulse::Pulse;
+use crate::rebalance;
 use crate::replica::Replica;
 use crate::stores::{LocalStore, Stamper};
 use crate::transport::WorkerTransport;
@@ -461,6 +462,14 @@ impl Node {
                 },
             }
         }
+        if let Err(error) = self.announce(&current, &cluster, &stores).await {
+            tracing::error!(
+                generation = cluster.generation.0,
+                %error,
+                "cluster document not adopted: what it brings to this node cannot be remembered"
+            );
+            return false;
+        }
         if let Err(error) = local_copy::write(self.disk.clone(), &cluster).await {
             tracing::error!(
                 generation = cluster.generation.0,
@@ -484,6 +493,25 @@ impl Node {
         }
     }
 
+    /// Remembers what a document brings to this node, before the node goes by it: what was not brought in yet must not
+    /// pass for all there is.
+    async fn announce(
+        &self,
+        current: &View,
+        cluster: &Cluster,
+        stores: &[Arc<LocalStore>],
+    ) -> Result<(), runtime::DiskError> {
+        let begun = rebalance::begun(self.config.id, Some(current.cluster()), cluster);
+        if begun.is_empty() {
+            return Ok(());
+        }
+        for (name, partition) in &begun {
+            let store = stores.iter().find(|store| store.definition().name.as_str() == name);
+            store.into_iter().for_each(|store| store.trees().set_incomplete(*partition, true));
+        }
+        antientropy::refill::announce(&self.antientropy, begun).await
+    }
+
     /// Names the engine of a store that was opened while the node runs.
     async fn hold(&self, store: &str) {
         let Some(identity) = &mut *self.identity.lock().await else { return };
@@ -503,6 +531,7 @@ impl Node {
         let generation = cluster.generation;
         self.acquaint(&cluster);
         self.replica.view().replace(View::new(Arc::new(cluster), stores));
+        self.antientropy.follow();
         self.events.record(Event::GenerationAdopted { generation: generation.0 });
         self.adopted(generation);
     }

@@ -116,6 +116,17 @@ impl LocalStore {
         });
     }
 
+    /// Removes all records of a partition.
+    pub(crate) fn drop_partition(&self, partition: PartitionId) -> Result<(), StorageError> {
+        let mut writing = self.trees().writing(partition);
+        let dropped = self.engine().drop_partition(partition);
+        match &dropped {
+            Ok(()) => writing.emptied(),
+            Err(_) => writing.doubt(),
+        }
+        dropped
+    }
+
     /// The keys of a span with their digests.
     pub(crate) fn keys(&self, partition: PartitionId, span: Span) -> Result<Vec<(Bytes, Digest)>, Failure> {
         let mut keys = Vec::new();

@@ -14,7 +14,7 @@ use protocol::antientropy::session::Listing;
 use protocol::antientropy::{Action, Event, Goal, Options, Outcome, Pace, RequestId, Session};
 use smallvec::SmallVec;
 use wire::messages::{
-    KeyDigests, Ping, RecordsGet, RecordsPage, ReplicaMerge, Request, Response, TreeNodes, TreeSums,
+    KeyDigests, Ping, RecordsGet, RecordsPage, ReplicaMerge, Request, Response, Standing, TreeNodes, TreeSums,
 };
 
 use super::{AntiEntropy, breathe, respond};
@@ -38,11 +38,24 @@ pub(crate) struct Drive<'a> {
     pub(crate) goal: Goal,
 }
 
+/// What a peer was when this node was merged with a partition of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Peered {
+    /// It has all that it acknowledged of the partition.
+    pub(crate) whole: bool,
+    /// The generation that it had adopted before it looked at its records; 0 when it did not say.
+    pub(crate) adopted: Generation,
+}
+
 /// What the driver learns on the way.
 #[derive(Default)]
 struct Heard {
     /// Partitions that the peer itself has lost.
     incomplete: BTreeSet<PartitionId>,
+    /// What the peer went by when it was asked first.
+    standing: Option<Standing>,
+    /// The peer is another than it was: what it told before is void.
+    is_another: bool,
     /// The newest generation by which the partitions are still this session's.
     generation: Generation,
     /// When what is left was counted last.
@@ -50,12 +63,12 @@ struct Heard {
 }
 
 impl Drive<'_> {
-    /// Runs the session to its end. `settle` hears of each partition that was merged with all the peer had, and
-    /// whether the peer is complete there.
+    /// Runs the session to its end. `settle` hears of each partition that was merged with all the peer had, and what the
+    /// peer was there.
     pub(crate) async fn run(
         &self,
         partitions: Vec<(PartitionId, Span)>,
-        settle: &mut (dyn FnMut(PartitionId, bool) + Send),
+        settle: &mut (dyn FnMut(PartitionId, Peered) + Send),
     ) -> Outcome {
         let concerned: BTreeSet<PartitionId> = partitions.iter().map(|(id, _)| *id).collect();
         let options = &self.antientropy.options;
@@ -70,7 +83,11 @@ impl Drive<'_> {
             let mut request = None;
             while let Some(action) = waiting.pop_front() {
                 match action {
-                    Action::Settle { partition } => settle(partition, !heard.incomplete.contains(&partition)),
+                    Action::Settle { partition } => {
+                        if let Some(peered) = Box::pin(self.confirm(partition, &mut heard)).await {
+                            settle(partition, peered);
+                        }
+                    }
                     Action::End(outcome) => return outcome,
                     other => request = Some(other),
                 }
@@ -99,6 +116,19 @@ impl Drive<'_> {
         }
     }
 
+    /// What the peer is, after it has given what it has: one that has lost its disk meanwhile gave nothing. `None` when
+    /// nobody knows.
+    async fn confirm(&self, partition: PartitionId, heard: &mut Heard) -> Option<Peered> {
+        if heard.standing.is_some() && self.goal != Goal::Equal {
+            let again = self.sums(Vec::new(), heard).await;
+            if again.is_none() || heard.is_another {
+                return None;
+            }
+        }
+        let whole = !heard.incomplete.contains(&partition);
+        Some(Peered { whole, adopted: heard.standing.map_or_else(Generation::default, |peer| peer.adopted) })
+    }
+
     /// Whether somebody has stopped comparing, or one of the partitions has other replicas by now.
     fn is_unwanted(&self, concerned: &BTreeSet<PartitionId>, heard: &mut Heard) -> bool {
         let stopped = self.goal == Goal::Equal && self.antientropy.state.lock().abort;
@@ -121,9 +151,11 @@ impl Drive<'_> {
         if left.is_some() {
             heard.counted_at = Some(now);
         }
-        if self.goal == Goal::Refill {
+        if matches!(self.goal, Goal::Refill | Goal::Again) {
             self.antientropy.refill.lock().show(&session.progress());
-        } else if let Some(running) = &mut self.antientropy.state.lock().running {
+        } else if self.goal == Goal::Equal
+            && let Some(running) = &mut self.antientropy.state.lock().running
+        {
             running.progress = session.progress();
             running.left = left.unwrap_or(running.left);
         }
@@ -168,6 +200,10 @@ impl Drive<'_> {
         let (store, generation) = self.address();
         match self.call(TreeSums { store, generation, sums }).await {
             Ok(Response::TreeSummed(summed)) => {
+                if let Some(standing) = summed.standing.0 {
+                    let first = *heard.standing.get_or_insert(standing);
+                    heard.is_another |= first.incarnation != standing.incarnation;
+                }
                 heard.incomplete.extend(summed.incomplete);
                 Some(Event::Summed { differing: summed.differing, unready: summed.unready })
             }
@@ -335,6 +371,7 @@ impl Drive<'_> {
                 breathe().await;
             }
         }
+        self.antientropy.refill.lock().entering_mut().came(partition, merged as u64, bytes);
         Some(Event::Paged { next: paged.next, merged, failed, bytes })
     }
 

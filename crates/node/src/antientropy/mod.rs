@@ -42,6 +42,7 @@ use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::pulse::Pulse;
 
+use crate::rebalance::leaving;
 use crate::replica::Replica;
 
 pub(crate) use drive::Drive;
@@ -103,6 +104,12 @@ pub struct AntiEntropy {
     refill: Mutex<Refill>,
     state: Mutex<State>,
     wake: Notify,
+    /// A newer document may have brought something to refill.
+    refill_wake: Notify,
+    /// A newer document may have made something here a leftover.
+    leave_wake: Notify,
+    /// One list of what is incomplete is written at a time.
+    noting: tokio::sync::Mutex<()>,
     stopping: AtomicBool,
     /// One order is written down at a time, so that the last one stands.
     remembering: tokio::sync::Mutex<()>,
@@ -235,16 +242,21 @@ impl AntiEntropy {
             refill: Mutex::new(refill),
             state: Mutex::new(state),
             wake: Notify::new(),
+            refill_wake: Notify::new(),
+            leave_wake: Notify::new(),
+            noting: tokio::sync::Mutex::default(),
             stopping: AtomicBool::new(false),
             remembering: tokio::sync::Mutex::default(),
             ports,
         });
         numbers::watch(&antientropy, &metrics);
+        antientropy.follow();
         let tasks = antientropy.ports.tasks.clone();
         tasks.spawn_background(Box::pin(sessions::run(Arc::downgrade(&antientropy))));
         tasks.spawn_background(Box::pin(keeper::count(Arc::downgrade(&antientropy))));
         tasks.spawn_background(Box::pin(keeper::scrub(Arc::downgrade(&antientropy))));
         tasks.spawn_background(Box::pin(refill::run(Arc::downgrade(&antientropy))));
+        tasks.spawn_background(Box::pin(leaving::run(Arc::downgrade(&antientropy))));
         antientropy
     }
 
@@ -253,6 +265,8 @@ impl AntiEntropy {
         self.stopping.store(true, Ordering::Relaxed);
         self.state.lock().abort = true;
         self.wake.notify_waiters();
+        self.refill_wake.notify_waiters();
+        self.leave_wake.notify_waiters();
         self.peers.close();
     }
 
@@ -280,6 +294,30 @@ impl AntiEntropy {
 
     pub(crate) fn events(&self) -> &Arc<Events> {
         &self.events
+    }
+
+    /// The node goes by another document: what it announced is in force.
+    pub(crate) fn follow(&self) {
+        let view = self.replica.view().get();
+        let mut refill = self.refill.lock();
+        refill.announced();
+        let own = (self.replica.node(), self.incarnation);
+        refill.entering_mut().follow(view.cluster(), own);
+        drop(refill);
+        self.refill_wake.notify_one();
+        self.leave_wake.notify_one();
+    }
+
+    pub(crate) fn leave_wake(&self) -> &Notify {
+        &self.leave_wake
+    }
+
+    pub(crate) fn refill_wake(&self) -> &Notify {
+        &self.refill_wake
+    }
+
+    pub(crate) fn noting(&self) -> &tokio::sync::Mutex<()> {
+        &self.noting
     }
 
     /// What is being refilled.

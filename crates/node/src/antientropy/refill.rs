@@ -7,42 +7,38 @@
 //! Partitions are brought back a few at a time, each few from all their replicas in turn: so some are whole soon, how
 //! many tells how far it is, and no peer gives everything.
 //!
-//! ```text
-//! tontine-refill 2
-//! default of 512          store, and how many of its partitions were lost
-//! default 17              store and partition that is not whole yet, one a line
-//! checksum 5f2c...        (XXH3-64 of all lines before)
-//! ```
-//!
 //! Must never: call a partition whole that was not merged with enough other replicas.
+
+mod list;
+mod settling;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use model::{Cluster, Moment, NodeId, PartitionId, PreferenceList};
-use protocol::antientropy::ledger::Required;
+use futures_util::future::{Either, select};
+use model::{Cluster, Moment, NodeId, PartitionId};
 use protocol::antientropy::merkle::Span;
 use protocol::antientropy::{Goal, Ledger, Outcome};
-use runtime::{Disk, DiskError};
+use protocol::rebalance::entering::Part;
+use runtime::DiskError;
 use serde_json::{Value as Json, json};
 
+use self::settling::{Source, note, settle, settle_alone};
 use super::trees::bounds;
 use crate::antientropy::{AntiEntropy, Drive, living};
 use crate::events::Event;
+use crate::rebalance::Entering;
 use crate::stores::LocalStore;
 use crate::view::View;
 
-/// The file below the data directory.
-const FILE: &str = "refill";
-const HEAD: &str = "tontine-refill 2\n";
-/// Between a store and the number of its partitions that were lost.
-const OF: &str = "of ";
 /// Pause after a round in which nothing became whole; doubles up to the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Partitions that are brought back together.
 const TOGETHER: usize = 8;
+/// How often it is looked without being woken whether there is something to bring in.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// How often it is written down what is whole by now.
 const REMEMBER_INTERVAL: Duration = Duration::from_secs(1);
 /// How often an event tells how far it is.
@@ -56,6 +52,10 @@ pub(crate) struct Refill {
     came: Came,
     /// What has come in the session that runs.
     coming: Came,
+    /// What a document that is about to be adopted makes this node bring in: nothing here is settled before it is.
+    announced: BTreeSet<(String, PartitionId)>,
+    /// How far it is with partitions that it enters.
+    entered: Entering,
     /// When it began after this start, and how many partitions were incomplete then.
     began: Option<(Moment, usize)>,
     ended: Option<Moment>,
@@ -91,10 +91,37 @@ impl Refill {
                 .ring
                 .partitions()
                 .iter()
-                .filter(|partition| PreferenceList::of(store, partition).is_replica(node));
+                .filter(|partition| Part::of(store, partition, node) != Part::Nothing);
             (store.name.to_string(), Ledger::new(mine.map(|partition| partition.id)))
         });
         Refill { stores: stores.collect(), ..Refill::default() }
+    }
+
+    /// These partitions must be brought in, too, by a document that is about to be adopted.
+    pub(crate) fn announce(&mut self, begun: Vec<(String, PartitionId)>) {
+        for (store, partition) in &begun {
+            self.stores.entry(store.clone()).or_default().begin(*partition);
+        }
+        self.announced.extend(begun);
+    }
+
+    /// What was announced is in force, or will not be now.
+    pub(crate) fn announced(&mut self) {
+        self.announced.clear();
+    }
+
+    fn is_announced(&self, store: &str, partition: PartitionId) -> bool {
+        self.announced.iter().any(|(name, id)| name == store && *id == partition)
+    }
+
+    /// How far it is with partitions that it enters.
+    pub(crate) fn entering(&self) -> &Entering {
+        &self.entered
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn entering_mut(&mut self) -> &mut Entering {
+        &mut self.entered
     }
 
     /// Both; of a store that is in both what `more` says.
@@ -112,6 +139,18 @@ impl Refill {
     /// Incomplete partitions of a store.
     pub(crate) fn incomplete(&self, store: &str) -> Vec<PartitionId> {
         self.stores.get(store).map_or_else(Vec::new, |ledger| ledger.incomplete().collect())
+    }
+
+    /// How many are incomplete that this node does not merely enter.
+    fn lost(&self, view: &View, node: NodeId) -> usize {
+        let of_store = |store: &Arc<LocalStore>| {
+            let enters = |id: &PartitionId| {
+                let partition = view.cluster().ring.get(*id);
+                partition.is_some_and(|p| Part::of(store.definition(), p, node) == Part::Entering)
+            };
+            self.incomplete(store.definition().name.as_str()).iter().filter(|id| !enters(id)).count()
+        };
+        view.stores().iter().map(of_store).sum()
     }
 
     /// How it stands; null when nothing was lost.
@@ -171,108 +210,68 @@ impl Refill {
         self.coming = Came::default();
         self.came = self.came.and(Came::of(outcome));
     }
+}
 
-    fn encode(&self) -> String {
-        let mut text = HEAD.to_owned();
-        for (store, ledger) in &self.stores {
-            text += &format!("{store} {OF}{}\n", ledger.progress().1);
-            ledger.incomplete().for_each(|partition| text += &format!("{store} {}\n", partition.0));
+/// Refills whatever is incomplete, and brings in what it enters, as long as the node lives.
+pub(crate) async fn run(weak: Weak<AntiEntropy>) {
+    loop {
+        let Some(antientropy) = living(&weak) else { return };
+        if has_work(&antientropy) {
+            drop(antientropy);
+            refill(&weak).await;
+        } else {
+            let look = antientropy.ports().clock.sleep(LOOK_INTERVAL);
+            let _ = select(look, Box::pin(antientropy.refill_wake().notified())).await;
         }
-        let check = model::Token::of(text.as_bytes()).0;
-        text + &format!("checksum {check:016x}\n")
-    }
-
-    fn decode(text: &str) -> Option<Refill> {
-        let (body, check) = text.split_at_checked(text.rfind("checksum ")?)?;
-        if check.trim_end() != format!("checksum {:016x}", model::Token::of(body.as_bytes()).0) {
-            return None;
-        }
-        let mut stores: BTreeMap<String, (usize, Vec<PartitionId>)> = BTreeMap::new();
-        for line in body.strip_prefix(HEAD)?.lines() {
-            let (store, what) = line.split_once(' ')?;
-            let (total, incomplete) = stores.entry(store.to_owned()).or_default();
-            match what.strip_prefix(OF) {
-                Some(count) => *total = count.parse().ok()?,
-                None => incomplete.push(PartitionId(what.parse().ok()?)),
-            }
-        }
-        let resumed = |(total, incomplete)| Ledger::resumed(incomplete, total);
-        let stores = stores.into_iter().map(|(store, read)| (store, resumed(read)));
-        Some(Refill { stores: stores.collect(), ..Refill::default() })
-    }
-
-    /// What an earlier start left to do. A file that cannot be read counts as everything: `None` inside.
-    pub(crate) fn load(disk: &dyn Disk) -> Result<Option<Option<Refill>>, DiskError> {
-        let file = match disk.open(FILE) {
-            Ok(file) => file,
-            Err(DiskError::NotFound { .. }) => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let mut bytes = vec![0; usize::try_from(file.length()).unwrap_or(0)];
-        let read = file.read_at(0, &mut bytes)?;
-        bytes.truncate(read);
-        Ok(Some(String::from_utf8(bytes).ok().as_deref().and_then(Refill::decode)))
-    }
-
-    /// Remembers what is left to do; nothing left removes the file.
-    pub(crate) async fn save(disk: Arc<dyn Disk>, text: Option<String>) -> Result<(), DiskError> {
-        let temporary = format!("{FILE}.new");
-        for path in [Some(&*temporary), text.is_none().then_some(FILE)].into_iter().flatten() {
-            match disk.remove(path) {
-                Ok(()) | Err(DiskError::NotFound { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        if let Some(text) = text {
-            let file = disk.create(&temporary)?;
-            file.append(text.as_bytes())?;
-            file.sync().await?;
-            disk.rename(&temporary, FILE)?;
-        }
-        disk.sync_directory("").await
-    }
-
-    /// What [`Refill::save`] writes: nothing when all is whole.
-    pub(crate) fn text(&self) -> Option<String> {
-        (self.progress().0 > 0).then(|| self.encode())
     }
 }
 
-/// Refills until nothing is incomplete, as long as the node lives.
-pub(crate) async fn run(weak: Weak<AntiEntropy>) {
-    let Some(antientropy) = living(&weak) else { return };
+fn has_work(antientropy: &AntiEntropy) -> bool {
+    let view = antientropy.replica().view().get();
+    let refill = antientropy.refill().lock();
+    refill.progress().0 > 0 || !refill.entered.left(view.cluster(), antientropy.replica().node()).is_empty()
+}
+
+/// Refills until nothing is left to do.
+async fn refill(weak: &Weak<AntiEntropy>) {
+    let Some(antientropy) = living(weak) else { return };
     let clock = antientropy.ports().clock.clone();
     let began = clock.now();
-    let (left, total) = {
+    let view = antientropy.replica().view().get();
+    let lost = {
         let mut refill = antientropy.refill().lock();
-        let (left, total) = refill.progress();
-        refill.began = Some((began, left));
-        (left, total)
+        let (left, _) = refill.progress();
+        (refill.began, refill.ended) = (Some((began, left)), None);
+        refill.lost(&view, antientropy.replica().node())
     };
-    if total == 0 {
-        return;
+    if lost > 0 {
+        antientropy.events().record(Event::RefillStarted { partitions: lost as u64 });
     }
-    antientropy.events().record(Event::RefillStarted { partitions: left as u64 });
     drop(antientropy);
     let (mut pause, mut number) = (PAUSE_MIN, 0);
     loop {
-        let Some(antientropy) = living(&weak) else { return };
+        let Some(antientropy) = living(weak) else { return };
         let before = antientropy.refill().lock().progress().0;
         Round::new(&antientropy, number).run().await;
         number += 1;
-        remember(&antientropy).await;
-        let left = antientropy.refill().lock().progress().0;
-        if left == 0 {
-            return end(&antientropy, began);
+        let now_left = antientropy.refill().lock().progress().0;
+        if before > 0 {
+            remember(&antientropy).await;
         }
-        pause = if left < before { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) };
+        if !has_work(&antientropy) {
+            return end(&antientropy, began, lost);
+        }
+        pause = if now_left < before { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) };
         let timer = clock.sleep(pause);
-        drop(antientropy);
-        timer.await;
+        let woken = select(timer, Box::pin(antientropy.refill_wake().notified())).await;
+        if matches!(woken, Either::Right(_)) {
+            // A newer document: what was in vain may not be any more.
+            pause = PAUSE_MIN;
+        }
     }
 }
 
-fn end(antientropy: &AntiEntropy, began: Moment) {
+fn end(antientropy: &AntiEntropy, began: Moment, at_first: usize) {
     let now = antientropy.ports().clock.now();
     let (Came { records, bytes }, partitions) = {
         let mut refill = antientropy.refill().lock();
@@ -280,12 +279,16 @@ fn end(antientropy: &AntiEntropy, began: Moment) {
         (refill.came(), refill.progress().1 as u64)
     };
     let seconds = now.since(began).as_secs();
+    if at_first == 0 {
+        return;
+    }
     antientropy.events().record(Event::RefillEnded { partitions, records, bytes, seconds });
 }
 
 /// Writes down what is left to do. First the records of what became whole go to the device, whatever durability their
 /// store promises: a partition that a power cut empties must be known as incomplete.
 async fn remember(antientropy: &AntiEntropy) {
+    let _alone = antientropy.noting().lock().await;
     let (text, stores) = {
         let refill = antientropy.refill().lock();
         (refill.text(), refill.stores.keys().cloned().collect::<Vec<_>>())
@@ -300,6 +303,23 @@ async fn remember(antientropy: &AntiEntropy) {
     if let Err(error) = Refill::save(antientropy.disk().clone(), text).await {
         tracing::warn!(%error, "progress of the refilling not remembered");
     }
+}
+
+/// Makes it durable that these partitions must be brought in, before the document that says so is.
+///
+/// # Errors
+/// When that is not possible: then the document must not be adopted.
+pub(crate) async fn announce(
+    antientropy: &AntiEntropy,
+    begun: Vec<(String, PartitionId)>,
+) -> Result<(), DiskError> {
+    let _alone = antientropy.noting().lock().await;
+    let text = {
+        let mut refill = antientropy.refill().lock();
+        refill.announce(begun);
+        refill.text()
+    };
+    Refill::save(antientropy.disk().clone(), text).await
 }
 
 /// Everything that is incomplete, once.
@@ -326,17 +346,18 @@ impl<'a> Round<'a> {
             settle_alone(self.antientropy, &view, store);
             let mut incomplete =
                 self.antientropy.refill().lock().incomplete(store.definition().name.as_str());
+            let spans = bounds(&view.cluster().ring).into_iter();
+            let lost = Lost {
+                store,
+                sources: Source::all(&view, store, self.antientropy.replica().node()),
+                spans: spans.map(|(id, tokens)| (id, Span::around(&tokens))).collect(),
+            };
             if incomplete.is_empty() {
+                self.merge_again(&lost).await;
                 continue;
             }
             let begin = self.number * TOGETHER % incomplete.len();
             incomplete.rotate_left(begin);
-            let spans = bounds(&view.cluster().ring).into_iter();
-            let lost = Lost {
-                store,
-                replicas: view.replicated_by(self.antientropy.replica().node(), store),
-                spans: spans.map(|(id, tokens)| (id, Span::around(&tokens))).collect(),
-            };
             for (position, partitions) in incomplete.chunks(TOGETHER).enumerate() {
                 self.bring_back(&lost, partitions, position).await;
                 if self.antientropy.is_closing() {
@@ -344,17 +365,55 @@ impl<'a> Round<'a> {
                 }
                 self.tell().await;
             }
+            self.merge_again(&lost).await;
+        }
+    }
+
+    /// Compares what it enters, and has brought in, with old replicas that refuse what is older than its step.
+    async fn merge_again(&mut self, lost: &Lost<'_>) {
+        let (antientropy, view, store) = (self.antientropy, self.view.clone(), lost.store);
+        let left = {
+            let refill = antientropy.refill().lock();
+            refill.entered.left(view.cluster(), antientropy.replica().node())
+        };
+        let name = store.definition().name.as_str();
+        let mut by_peer: BTreeMap<NodeId, Vec<(PartitionId, Span)>> = BTreeMap::new();
+        for (partition, peers) in
+            left.into_iter().filter_map(|((id, of), peers)| (of.as_str() == name).then_some((id, peers)))
+        {
+            // One after the other: whom it needs first is asked first, and mostly enough.
+            let Some(peer) = peers.into_iter().find(|peer| !self.silent.contains(peer)) else { continue };
+            let Some(span) = lost.spans.get(&partition) else { continue };
+            if !store.trees().is_incomplete(partition) {
+                by_peer.entry(peer).or_default().push((partition, *span));
+            }
+        }
+        for (peer, partitions) in by_peer {
+            if antientropy.is_closing() {
+                return;
+            }
+            let drive =
+                Drive { antientropy, peer, view: view.clone(), store: store.clone(), goal: Goal::Again };
+            let mut settle = |partition, peered| note(antientropy, &view, store, (partition, peer), peered);
+            let outcome = Box::pin(drive.run(partitions, &mut settle)).await;
+            antientropy.refill().lock().took(&outcome);
+            // The next one is asked in the next round.
+            self.silent.insert(peer);
         }
     }
 
     /// Merges these partitions with what their other replicas hold, one after the other.
     async fn bring_back(&mut self, lost: &Lost<'_>, partitions: &[PartitionId], position: usize) {
         let (antientropy, view, store) = (self.antientropy, self.view.clone(), lost.store);
-        let peers = partitions.iter().filter_map(|id| lost.replicas.get(id)).flatten().copied();
+        let sources = || partitions.iter().filter_map(|id| lost.sources.get(id));
+        let peers = sources().flat_map(|source| source.nodes.iter().copied());
         let mut peers: Vec<NodeId> = peers.collect::<BTreeSet<_>>().into_iter().collect();
         // Whoever is first gives the most.
         let first = position % peers.len().max(1);
         peers.rotate_left(first);
+        // One that is enough alone is asked before others.
+        let donors: BTreeSet<NodeId> = sources().filter_map(|source| source.donor).collect();
+        peers.sort_by_key(|peer| !donors.contains(peer));
         for peer in peers {
             let wanted = lost.wanted(&antientropy.refill().lock(), partitions, peer);
             if wanted.is_empty() || self.silent.contains(&peer) || antientropy.is_closing() {
@@ -362,7 +421,7 @@ impl<'a> Round<'a> {
             }
             let drive =
                 Drive { antientropy, peer, view: view.clone(), store: store.clone(), goal: Goal::Refill };
-            let mut settle = |partition, whole| settle(antientropy, &view, store, partition, peer, whole);
+            let mut settle = |partition, peered| settle(antientropy, &view, store, (partition, peer), peered);
             let outcome = Box::pin(drive.run(wanted, &mut settle)).await;
             antientropy.refill().lock().took(&outcome);
             if !outcome.complete && outcome.failed == 0 {
@@ -391,7 +450,7 @@ impl<'a> Round<'a> {
 /// A store of which something was lost.
 struct Lost<'a> {
     store: &'a Arc<LocalStore>,
-    replicas: BTreeMap<PartitionId, Vec<NodeId>>,
+    sources: BTreeMap<PartitionId, Source>,
     spans: BTreeMap<PartitionId, Span>,
 }
 
@@ -401,71 +460,9 @@ impl Lost<'_> {
         let Some(ledger) = refill.stores.get(self.store.definition().name.as_str()) else {
             return Vec::new();
         };
-        let gives = |id: &PartitionId| self.replicas.get(id).is_some_and(|others| others.contains(&peer));
+        let gives =
+            |id: &PartitionId| self.sources.get(id).is_some_and(|source| source.nodes.contains(&peer));
         let wanted = among.iter().filter(|&&id| ledger.wants(id, peer) && gives(&id));
         wanted.filter_map(|id| Some((*id, *self.spans.get(id)?))).collect()
-    }
-}
-
-/// Partitions that nobody else holds, or that are this node's no more, have nothing to wait for.
-fn settle_alone(antientropy: &AntiEntropy, view: &View, store: &LocalStore) {
-    let replicas = view.replicated_by(antientropy.replica().node(), store);
-    let mut refill = antientropy.refill().lock();
-    let Some(ledger) = refill.stores.get_mut(store.definition().name.as_str()) else { return };
-    for partition in ledger.incomplete().collect::<Vec<_>>() {
-        let whole = match replicas.get(&partition) {
-            None => true,
-            Some(others) => ledger.settle(partition, required(store, others)),
-        };
-        if whole {
-            store.trees().set_incomplete(partition, false);
-        }
-    }
-    ledger.keep(|partition| replicas.contains_key(&partition));
-}
-
-fn settle(
-    antientropy: &AntiEntropy,
-    view: &View,
-    store: &LocalStore,
-    partition: PartitionId,
-    peer: NodeId,
-    peer_is_whole: bool,
-) {
-    let replicas = view.replicas_of(partition, store, antientropy.replica().node());
-    let mut refill = antientropy.refill().lock();
-    let Some(ledger) = refill.stores.get_mut(store.definition().name.as_str()) else { return };
-    if ledger.merged(partition, peer, peer_is_whole, required(store, &replicas)) {
-        store.trees().set_incomplete(partition, false);
-    }
-}
-
-fn required<'a>(store: &LocalStore, others: &'a [NodeId]) -> Required<'a> {
-    let writes_required = usize::from(store.definition().consistency.writes_required);
-    Required { replicas: others.len() + 1, writes_required, others }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_left_to_refill_survives_as_text_and_damage_is_noticed() {
-        let mut refill = Refill::default();
-        refill.stores.insert("carts".to_owned(), Ledger::new([PartitionId(3), PartitionId(17)]));
-        refill.stores.insert("users".to_owned(), Ledger::new([PartitionId(3)]));
-        let text = refill.text().expect("something is left");
-        let again = Refill::decode(&text).expect("it is as it was written");
-        assert_eq!(again.text(), Some(text.clone()));
-        assert_eq!(again.incomplete("carts"), [PartitionId(3), PartitionId(17)]);
-        let resumed = Refill::decode(&{
-            let mut refill = Refill::default();
-            refill.stores.insert("carts".to_owned(), Ledger::resumed([PartitionId(17)], 2));
-            refill.text().expect("something is left")
-        });
-        assert_eq!(resumed.expect("it is as it was written").progress(), (1, 2), "it goes on where it was");
-        assert!(Refill::decode(&text.replace("17", "18")).is_none());
-        assert!(Refill::decode("").is_none());
-        assert_eq!(Refill::default().text(), None);
     }
 }

@@ -225,6 +225,15 @@ impl Writing<'_> {
         }
     }
 
+    /// All records of the partition were removed.
+    pub(crate) fn emptied(&mut self) {
+        self.kept.witness(self.partition, None);
+        self.kept.settle();
+        if let Some(tree) = self.kept.tree(self.partition) {
+            *tree = Tree::empty(&tree.tokens());
+        }
+    }
+
     /// Nobody knows any more what the records are.
     pub(crate) fn doubt(&mut self) {
         self.kept.witness(self.partition, None);

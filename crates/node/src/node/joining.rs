@@ -22,6 +22,7 @@ use crate::events::Event;
 use crate::handoff::hints::Hints;
 use crate::identity::{Found, Gone, Identity, IdentityError, Known, Standing, bring_back};
 use crate::local_copy;
+use crate::rebalance;
 use crate::replica::Replica;
 use crate::stores::{LocalStore, Stamper};
 use crate::view::{CurrentView, View};
@@ -325,7 +326,9 @@ pub(super) async fn missing(
         Refill::everything(id, cluster)
     } else {
         let before = Refill::load(&**disk).map_err(IdentityError::Disk)?;
-        if before.is_none() && gone.is_empty() {
+        // What it went by when it ended; the service may say something else by now.
+        let begun = rebalance::begun(id, local_copy::read(&**disk).as_ref(), cluster);
+        if before.is_none() && gone.is_empty() && begun.is_empty() {
             return Ok(Refill::default());
         }
         // A list that cannot be read counts as everything.
@@ -334,7 +337,9 @@ pub(super) async fn missing(
         let lost = |store: &str| {
             gone.iter().any(|gone| gone.engine.rsplit_once(STORES).is_some_and(|(_, name)| name == store))
         };
-        before.and(Refill::of(id, cluster, lost))
+        let mut refill = before.and(Refill::of(id, cluster, lost));
+        refill.announce(begun);
+        refill
     };
     Refill::save(disk.clone(), refill.text()).await.map_err(IdentityError::Disk)?;
     Ok(refill)

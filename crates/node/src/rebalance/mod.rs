@@ -7,19 +7,47 @@
 //!
 //! **Architecture Invariant:** nothing here decides that a partition takes its next step: `protocol::rebalance` does.
 
-use wire::messages::MovesGot;
+mod entering;
+pub(crate) mod leaving;
+
+use wire::messages::{Leftover, MovesGot};
 
 use crate::antientropy::AntiEntropy;
+use crate::stores::LocalStore;
+use crate::view::View;
+use model::{NodeId, PartitionId};
+use protocol::rebalance::entering::Part;
+
+pub(crate) use entering::{Entering, begun};
 
 /// How far this node is, for whoever decides about steps.
 pub(crate) fn told(antientropy: &AntiEntropy) -> MovesGot {
     let replica = antientropy.replica();
+    // Before anything else: what is said of later documents then says too little, never too much.
+    let adopted = replica.view().adopted();
+    let view = replica.view().get();
     let hints = replica.hints().pending().into_iter().map(|(_, count)| count).sum();
+    let is_whole = |id| view.stores().iter().all(|store| !store.trees().is_incomplete(id));
+    let entered = antientropy.refill().lock().entering().told(is_whole);
+    let leftovers = view.stores().iter().flat_map(|store| {
+        let left = leftovers(&view, store, replica.node()).into_iter();
+        left.map(|(partition, records)| Leftover { store: store.reference().clone(), partition, records })
+    });
     MovesGot {
         incarnation: antientropy.incarnation(),
-        adopted: replica.view().adopted(),
-        entered: Vec::new(),
-        leftovers: Vec::new(),
+        adopted,
+        entered,
+        leftovers: leftovers.collect(),
         hints,
     }
+}
+
+/// The partitions of which this node holds records that are not its own, and how many.
+fn leftovers(view: &View, store: &LocalStore, node: NodeId) -> Vec<(PartitionId, u64)> {
+    let held = store.engine().partitions().into_iter();
+    let is_left = |id: PartitionId| {
+        let partition = view.cluster().ring.get(id);
+        partition.is_some_and(|partition| Part::of(store.definition(), partition, node) == Part::Nothing)
+    };
+    held.filter(|(id, records)| *records > 0 && is_left(*id)).collect()
 }

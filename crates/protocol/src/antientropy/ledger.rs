@@ -37,8 +37,10 @@ pub struct Required<'a> {
     pub replicas: usize,
     /// W of the store.
     pub writes_required: usize,
-    /// The other replicas.
+    /// The other replicas; where the node enters, all old ones.
     pub others: &'a [NodeId],
+    /// The one whose place this node takes: what that one has acknowledged is all that could be missing.
+    pub donor: Option<NodeId>,
 }
 
 impl Ledger {
@@ -69,6 +71,13 @@ impl Ledger {
         (self.incomplete.len(), self.total)
     }
 
+    /// A document makes the node bring this partition in: whatever it was merged with before counts for nothing.
+    pub fn begin(&mut self, partition: PartitionId) {
+        if self.incomplete.insert(partition, Merged::default()).is_none() {
+            self.total += 1;
+        }
+    }
+
     /// Whether the partition still needs what this node holds.
     pub fn wants(&self, partition: PartitionId, node: NodeId) -> bool {
         self.incomplete.get(&partition).is_some_and(|merged| !merged.whole.contains(&node))
@@ -96,11 +105,12 @@ impl Ledger {
     /// Whether the partition is whole under these requirements; then it is incomplete no more.
     pub fn settle(&mut self, partition: PartitionId, required: Required<'_>) -> bool {
         let Some(merged) = self.incomplete.get(&partition) else { return false };
-        let Required { replicas, writes_required, others } = required;
+        let Required { replicas, writes_required, others, donor } = required;
         let whole = others.iter().filter(|node| merged.whole.contains(node)).count();
         let any = |node: &&NodeId| merged.whole.contains(node) || merged.themselves_incomplete.contains(node);
         let all = others.iter().filter(any).count() == others.len();
-        let done = hold_every_write(whole, replicas, writes_required) || all;
+        let inherits = donor.is_some_and(|donor| merged.whole.contains(&donor));
+        let done = inherits || hold_every_write(whole, replicas, writes_required) || all;
         if done {
             self.incomplete.remove(&partition);
         }
@@ -109,7 +119,7 @@ impl Ledger {
 
     /// What holds after every merge.
     fn check(&self) {
-        assert!(self.incomplete.len() <= self.total, "no partition becomes incomplete again");
+        assert!(self.incomplete.len() <= self.total, "each that became incomplete was counted");
         debug_assert!(
             self.incomplete.values().all(|merged| merged.whole.is_disjoint(&merged.themselves_incomplete)),
             "a replica is whole or it is not"
@@ -130,7 +140,7 @@ mod tests {
 
     fn ledger_after(n: usize, w: usize, peers: &[(u32, bool)]) -> bool {
         let others: Vec<NodeId> = (2..=n as u32).map(NodeId).collect();
-        let required = Required { replicas: n, writes_required: w, others: &others };
+        let required = Required { replicas: n, writes_required: w, others: &others, donor: None };
         let mut ledger = Ledger::new([P]);
         let mut whole = ledger.settle(P, required);
         for &(peer, peer_is_whole) in peers {
@@ -157,6 +167,19 @@ mod tests {
         assert!(ledger_after(3, 2, &[(2, false), (3, false)]));
         assert!(ledger_after(1, 1, &[]), "there is nobody to ask");
         assert!(ledger_after(3, 1, &[(2, true), (3, true)]), "W = 1: nobody else need have it");
+    }
+
+    #[test]
+    fn the_one_whose_place_it_takes_is_enough_if_that_one_is_whole() {
+        let others = [NodeId(1), NodeId(2), NodeId(3)];
+        let required = Required { replicas: 3, writes_required: 2, others: &others, donor: Some(NodeId(2)) };
+        let mut ledger = Ledger::new([P]);
+        assert!(!ledger.merged(P, NodeId(1), true, required), "some other one");
+        assert!(!ledger.merged(P, NodeId(2), false, required), "it lost its records itself");
+        assert!(ledger.merged(P, NodeId(2), true, required));
+        ledger.begin(P);
+        assert!(ledger.is_incomplete(P) && ledger.wants(P, NodeId(2)), "another move");
+        assert_eq!(ledger.progress(), (1, 2));
     }
 
     /// Every write that W replicas acknowledged, fewer than W of which lost their disks, is with one of those asked.

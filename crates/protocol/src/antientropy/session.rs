@@ -14,8 +14,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use model::{Moment, PartitionId, Token};
 
+use self::queues::{asked, pieces, put_back, requeue, step, take};
 use super::Pace;
 use crate::antientropy::merkle::{Digest, Span};
+
+mod queues;
 
 /// Partitions whose sums travel in one message: about 400 KB.
 const PARTITIONS_AT_ONCE: usize = 16_384;
@@ -41,6 +44,10 @@ pub enum Goal {
     Equal,
     /// This node takes over what the peer has.
     Refill,
+    /// Both become equal, and each partition settles: this node enters it, and holds nearly all of it.
+    Again,
+    /// The peer takes over what this node has, which leaves.
+    Give,
 }
 
 /// How a session behaves.
@@ -231,6 +238,8 @@ pub struct Session {
     pulls: VecDeque<Bytes>,
     pushes: VecDeque<Bytes>,
     pages: VecDeque<(PartitionId, Token)>,
+    /// Partitions of which single keys are exchanged.
+    exchanging: BTreeSet<PartitionId>,
     /// Smallest span around each partition.
     roots: BTreeMap<PartitionId, Span>,
     out: Option<Out>,
@@ -261,6 +270,7 @@ impl Session {
             pulls: VecDeque::new(),
             pushes: VecDeque::new(),
             pages: VecDeque::new(),
+            exchanging: BTreeSet::new(),
             roots,
             out: None,
             last: 0,
@@ -408,13 +418,19 @@ impl Session {
     fn found_unequal(&mut self, partition: PartitionId, bits: Option<u8>) {
         let Some(&root) = self.roots.get(&partition) else { return };
         match (self.options.goal, bits) {
-            (Goal::Refill, _) => {
+            (Goal::Refill, _) | (Goal::Again, None) => {
                 self.outcome.differing += 1;
                 self.pages.push_back((partition, *root.tokens().start()));
             }
-            (Goal::Equal, Some(bits)) => {
+            (Goal::Equal | Goal::Again | Goal::Give, Some(bits)) => {
                 self.outcome.differing += 1;
+                self.exchanging.insert(partition);
                 self.queue(partition, root, bits);
+            }
+            (Goal::Give, None) => {
+                self.outcome.differing += 1;
+                self.exchanging.insert(partition);
+                self.lists.extend(pieces(root).map(|piece| (partition, piece)));
             }
             (Goal::Equal, None) => self.outcome.unready += 1,
         }
@@ -465,8 +481,13 @@ impl Session {
             };
             let mine: BTreeMap<Bytes, Digest> = mine.into_iter().collect();
             let theirs: BTreeMap<Bytes, Digest> = theirs.into_iter().collect();
+            let gives = self.options.goal == Goal::Give;
             for (key, digest) in &theirs {
-                if mine.get(key) != Some(digest) {
+                let own = mine.get(key);
+                if gives && own.is_some_and(|own| own != digest) {
+                    self.outcome.keys += 1;
+                    self.pushes.push_back(key.clone());
+                } else if !gives && own != Some(digest) {
                     self.outcome.keys += 1;
                     self.pulls.push_back(key.clone());
                 }
@@ -517,6 +538,10 @@ impl Session {
             Action::CompareSums { request, partitions: take(&mut self.sums, PARTITIONS_AT_ONCE) }
         } else {
             let complete = self.outcome.failed == 0 && self.outcome.unready == 0;
+            let exchanged = std::mem::take(&mut self.exchanging);
+            if complete && self.options.goal != Goal::Equal {
+                actions.extend(exchanged.into_iter().map(|partition| Action::Settle { partition }));
+            }
             return self.end(complete, actions);
         };
         self.last += 1;
@@ -561,33 +586,4 @@ impl Session {
             actions.push(Action::End(self.outcome));
         }
     }
-}
-
-/// What the driver is told: for a descent, how far to go in this step.
-fn asked(action: &Action) -> Action {
-    match action {
-        Action::Descend { request, spans } => Action::Descend {
-            request: *request,
-            spans: spans.iter().map(|&(id, span, bits)| (id, span, step(span, bits))).collect(),
-        },
-        other => other.clone(),
-    }
-}
-
-/// The bits of the parts of a span in the next step down to leaves of `leaf_bits`.
-fn step(span: Span, leaf_bits: u8) -> u8 {
-    span.bits.saturating_add(STEP_BITS).min(leaf_bits)
-}
-
-fn take<T>(queue: &mut VecDeque<T>, most: usize) -> Vec<T> {
-    queue.drain(..most.min(queue.len())).collect()
-}
-
-fn put_back<T>(queue: &mut VecDeque<T>, items: Vec<T>) {
-    items.into_iter().rev().for_each(|item| queue.push_front(item));
-}
-
-/// Puts back what was not taken care of.
-fn requeue<T>(queue: &mut VecDeque<T>, mut items: Vec<T>, done: usize) {
-    put_back(queue, items.split_off(done.min(items.len())));
 }

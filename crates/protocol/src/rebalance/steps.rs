@@ -289,6 +289,24 @@ fn everybody_but(cluster: &Cluster, partition: &Partition, away: &[NodeId]) -> F
     facts
 }
 
+/// The one whose place `node` takes when it enters; `None` when the partition only gets another replica.
+pub(super) fn donor(store: &Store, partition: &Partition, node: NodeId) -> Option<NodeId> {
+    let places = Places::of(store, partition);
+    places.successions().find(|(entering, _)| *entering == node).and_then(|(_, leaving)| leaving)
+}
+
+/// What a step waits for of a node that enters, beside its adoption.
+pub(super) fn waiting_for(
+    store: &Store,
+    partition: &Partition,
+    node: NodeId,
+    facts: &Facts,
+) -> Option<Waiting> {
+    let places = Places::of(store, partition);
+    let succession = places.successions().find(|(entering, _)| *entering == node)?;
+    waiting_for_merge(store, &places, partition, succession, facts)
+}
+
 /// The old and new replicas of a store in a partition that moves.
 struct Places<'a> {
     old: &'a [NodeId],

@@ -16,6 +16,7 @@ mod comparing;
 mod delivering;
 mod fencing;
 mod home;
+mod moving;
 mod reading;
 mod refilling;
 mod stage;

@@ -1,0 +1,130 @@
+//! When a partition that is refilled, or entered, is whole: by whom it was merged with, and by the document of now.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{NodeId, Partition, PartitionId};
+use protocol::antientropy::ledger::Required;
+use protocol::rebalance::entering::{Part, sources};
+
+use super::Refill;
+use crate::antientropy::AntiEntropy;
+use crate::antientropy::drive::Peered;
+use crate::stores::LocalStore;
+use crate::view::View;
+
+/// From whom a partition is brought in.
+pub(super) struct Source {
+    pub(super) nodes: Vec<NodeId>,
+    pub(super) donor: Option<NodeId>,
+    /// N, or as many as take writes while it moves.
+    replicas: usize,
+}
+
+impl Source {
+    /// Of each partition of a store that `node` holds or enters.
+    pub(super) fn all(view: &View, store: &LocalStore, node: NodeId) -> BTreeMap<PartitionId, Source> {
+        let partitions = view.cluster().ring.partitions().iter();
+        partitions
+            .filter_map(|partition| Some((partition.id, Source::of(view, store, partition, node)?)))
+            .collect()
+    }
+
+    fn of(view: &View, store: &LocalStore, partition: &Partition, node: NodeId) -> Option<Source> {
+        match Part::of(store.definition(), partition, node) {
+            Part::Nothing => None,
+            Part::Entering => {
+                let sources = sources(store.definition(), partition, node)?;
+                let nodes = sources.replicas.to_vec();
+                Some(Source { donor: sources.donor, replicas: nodes.len(), nodes })
+            }
+            Part::Holding => {
+                let nodes = view.replicas_of(partition.id, store, node);
+                Some(Source { donor: None, replicas: nodes.len() + 1, nodes })
+            }
+        }
+    }
+
+    fn required(&self, store: &LocalStore) -> Required<'_> {
+        let writes_required = usize::from(store.definition().consistency.writes_required);
+        Required { replicas: self.replicas, writes_required, others: &self.nodes, donor: self.donor }
+    }
+}
+
+/// Partitions that nobody else holds, or that are this node's no more, have nothing to wait for.
+pub(super) fn settle_alone(antientropy: &AntiEntropy, view: &View, store: &LocalStore) {
+    let sources = Source::all(view, store, antientropy.replica().node());
+    let name = store.definition().name.as_str();
+    let mut refill = antientropy.refill().lock();
+    let announced: BTreeSet<PartitionId> = {
+        let incomplete = refill.incomplete(name).into_iter();
+        incomplete.filter(|id| refill.is_announced(name, *id)).collect()
+    };
+    if !is_current(antientropy, view) {
+        return;
+    }
+    let Some(ledger) = refill.stores.get_mut(name) else { return };
+    for partition in ledger.incomplete().filter(|id| !announced.contains(id)).collect::<Vec<_>>() {
+        let whole = match sources.get(&partition) {
+            None => true,
+            Some(source) => ledger.settle(partition, source.required(store)),
+        };
+        if whole {
+            store.trees().set_incomplete(partition, false);
+        }
+    }
+    ledger.keep(|partition| announced.contains(&partition) || sources.contains_key(&partition));
+}
+
+/// Whether this node still goes by this view. Asked while the list is held: it is changed before the view is.
+fn is_current(antientropy: &AntiEntropy, view: &View) -> bool {
+    antientropy.replica().view().generation() == view.cluster().generation
+}
+
+/// Whether the partition is still what it was by this view, and no document is about to change that.
+fn is_steady(
+    antientropy: &AntiEntropy,
+    view: &View,
+    store: &LocalStore,
+    id: PartitionId,
+    refill: &Refill,
+) -> bool {
+    let now = antientropy.replica().view().get();
+    let same = now.cluster().ring.get(id) == view.cluster().ring.get(id);
+    same && !refill.is_announced(store.definition().name.as_str(), id)
+}
+
+pub(super) fn settle(
+    antientropy: &AntiEntropy,
+    view: &View,
+    store: &LocalStore,
+    (id, peer): (PartitionId, NodeId),
+    peered: Peered,
+) {
+    note(antientropy, view, store, (id, peer), peered);
+    let partition = view.cluster().ring.get(id);
+    let source = partition.and_then(|p| Source::of(view, store, p, antientropy.replica().node()));
+    let mut refill = antientropy.refill().lock();
+    if !is_steady(antientropy, view, store, id, &refill) {
+        return;
+    }
+    let Some((ledger, source)) = refill.stores.get_mut(store.definition().name.as_str()).zip(source) else {
+        return;
+    };
+    if ledger.merged(id, peer, peered.whole, source.required(store)) {
+        store.trees().set_incomplete(id, false);
+    }
+}
+
+/// Notes that what it enters was merged with all that an old replica held.
+pub(super) fn note(
+    antientropy: &AntiEntropy,
+    view: &View,
+    store: &LocalStore,
+    (partition, peer): (PartitionId, NodeId),
+    peered: Peered,
+) {
+    let mut refill = antientropy.refill().lock();
+    if peered.whole && is_steady(antientropy, view, store, partition, &refill) {
+        refill.entered.merged(&store.definition().name, partition, (peer, peered.adopted));
+    }
+}

@@ -1,0 +1,218 @@
+//! A partition moves between three real nodes, step by step, as their documents say.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use model::{Cluster, Consistency, NodeId, PartitionId, Step, Token, VersionSet};
+use protocol::rebalance::{Facts, steps};
+use wire::error::ErrorCode;
+use wire::messages::{MovesGot, ReplicaMerge, Request};
+
+use super::home::{cluster, get, store};
+use super::{Answer, Home, merge, old, record};
+use crate::node::Node;
+use crate::rebalance;
+
+/// Three nodes, and how many of them hold a key.
+struct Three {
+    homes: Vec<Home>,
+    nodes: Vec<Arc<Node>>,
+    document: Cluster,
+    keys: Vec<Bytes>,
+}
+
+impl Three {
+    /// With 50 keys that the replicas of partition 0 hold.
+    fn new(replicas: u8) -> Three {
+        let mut document = cluster();
+        let (reads_required, writes_required) = (1, replicas);
+        document.stores[0].consistency = Consistency { replicas, reads_required, writes_required };
+        let first = Home::of(&document).syncing();
+        let homes = vec![first.beside(2), first.beside(3)];
+        let homes: Vec<Home> = [first].into_iter().chain(homes).collect();
+        let nodes: Vec<Arc<Node>> = homes.iter().map(Home::start).collect();
+        nodes.iter().for_each(|node| homes[0].serve(node, |_| None));
+        let keys = (0..).map(|number| Bytes::from(format!("key {number}")));
+        let keys = keys.filter(|key| document.ring.partition(Token::of(key)).id == PartitionId(0)).take(50);
+        let three = Three { keys: keys.collect(), homes, nodes, document };
+        for key in &three.keys {
+            three.old_replicas().into_iter().for_each(|id| three.write(id, key));
+        }
+        three
+    }
+
+    fn old_replicas(&self) -> Vec<NodeId> {
+        let partition = self.document.ring.get(PartitionId(0)).unwrap();
+        model::routing::replicas_before(&self.document.stores[0], partition).to_vec()
+    }
+
+    fn node(&self, id: NodeId) -> &Arc<Node> {
+        self.nodes.iter().find(|node| node.id() == id).unwrap()
+    }
+
+    fn write(&self, id: NodeId, key: &Bytes) {
+        let (generation, since) = (self.document.generation, self.document.generation.into());
+        let merge = ReplicaMerge { generation, since, ..merge(key, &old(), 0, None) };
+        self.homes[0].call(self.node(id), merge).unwrap();
+    }
+
+    /// The last of the old replicas and the first node that is none.
+    fn ends(&self) -> (NodeId, NodeId) {
+        let old = self.old_replicas();
+        let to = self.nodes.iter().map(|node| node.id()).find(|id| !old.contains(id)).unwrap();
+        (*old.last().unwrap(), to)
+    }
+
+    fn begin(&mut self) {
+        let (from, to) = self.ends();
+        let mut list = self.document.ring.get(PartitionId(0)).unwrap().nodes.clone();
+        list.retain(|id| *id != to);
+        let place = list.iter().position(|id| *id == from).unwrap();
+        list[place] = to;
+        list.push(from);
+        self.publish(steps::begin(&self.document, &[(PartitionId(0), list)]).unwrap());
+    }
+
+    /// Publishes a document, and waits until all go by it.
+    fn publish(&mut self, document: Cluster) {
+        self.homes[0].publish(&document);
+        let generation = document.generation;
+        self.document = document;
+        self.homes[0]
+            .stage
+            .until(|| self.nodes.iter().all(|node| node.replica.view().adopted() >= generation));
+    }
+
+    fn told(&self, id: NodeId) -> MovesGot {
+        rebalance::told(&self.node(id).antientropy)
+    }
+
+    fn next(&self) -> Option<Cluster> {
+        let facts = self.nodes.iter().map(|node| (node.id(), self.told(node.id()).facts())).collect();
+        steps::next(&self.document, &Facts { nodes: facts }).next
+    }
+
+    /// Lets the nodes do their part until the next step may follow, and publishes it.
+    fn step(&mut self) -> Option<Step> {
+        let mut next = None;
+        self.homes[0].stage.until(|| {
+            next = self.next();
+            next.is_some()
+        });
+        self.publish(next.unwrap());
+        self.document.ring.get(PartitionId(0)).unwrap().step()
+    }
+
+    fn holds_all(&self, id: NodeId) -> bool {
+        self.keys.iter().all(|key| record(self.node(id), key) == old())
+    }
+
+    fn holds_nothing(&self, id: NodeId) -> bool {
+        store(self.node(id)).engine().partitions().iter().all(|(held, _)| *held != PartitionId(0))
+    }
+}
+
+fn moves(replicas: u8) {
+    let mut three = Three::new(replicas);
+    let (from, to) = three.ends();
+    assert!(three.holds_all(from) && three.holds_nothing(to));
+    three.begin();
+    three.homes[0].stage.until(|| three.told(to).entered.iter().any(|entered| entered.whole));
+    assert!(three.holds_all(to), "it is whole before writes need it");
+    // What the one that leaves took in the last moment before it went by the next step.
+    let late = three.keys[0].clone();
+    let more = super::home::set(&old(), 8, model::Timestamp(5), model::Value::Present("more".into()));
+    let place = three.node(from).replica.view().get().partition(&late).0;
+    store(three.node(from)).merge(place, &late, &more).unwrap();
+    assert_eq!(three.step(), Some(Step::Joint));
+    assert_eq!(three.step(), Some(Step::ReadingNew));
+    assert_eq!(record(three.node(to), &late), more, "it has merged once more");
+    assert_eq!(get(three.node(to), &late), Ok(more.clone()));
+    assert_eq!(three.step(), None);
+    three.homes[0].stage.until(|| three.holds_nothing(from));
+    assert!(three.told(from).leftovers.is_empty());
+    assert_eq!(record(three.node(to), &late), more);
+    assert_eq!(record(three.node(from), &late), VersionSet::default());
+    assert_eq!(
+        store(three.node(from)).tree_sum(PartitionId(0)).map(|sum| sum.0),
+        (replicas > 1).then_some(0)
+    );
+}
+
+#[test]
+fn a_partition_of_one_replica_moves_and_the_one_that_left_drops_it() {
+    moves(1);
+}
+
+#[test]
+fn a_partition_of_two_replicas_moves_and_the_one_that_left_drops_it() {
+    moves(2);
+}
+
+/// An empty node once answered *not found* for what a document had just made its own.
+#[test]
+fn what_a_document_brings_is_not_answered_for_before_it_is_here_nor_after_a_crash() {
+    let mut three = Three::new(2);
+    let (_, to) = three.ends();
+    // Nobody gives anything.
+    for node in &three.nodes {
+        three.homes[0]
+            .serve(node, |request| matches!(request, Request::TreeSums(_)).then_some(Answer::Silence));
+    }
+    three.begin();
+    three.homes[0].stage.pass(Duration::from_secs(30));
+    assert_eq!(get(three.node(to), &three.keys[0]), Err(ErrorCode::Refilling));
+    let told = three.told(to);
+    assert_eq!((told.entered.len(), told.entered[0].whole), (1, false));
+    assert!(three.next().is_none(), "it is not whole");
+    let place = three.nodes.iter().position(|node| node.id() == to).unwrap();
+    let node = three.nodes.remove(place);
+    three.homes[place].cut(node, 3);
+    let again = three.homes[place].start();
+    assert_eq!(get(&again, &three.keys[0]), Err(ErrorCode::Refilling));
+}
+
+/// Nobody but the node that entered holds a write of which the old replicas have not heard, and the move is broken off.
+#[test]
+fn a_node_that_entered_in_vain_gives_back_what_only_it_holds() {
+    let mut three = Three::new(2);
+    let (from, to) = three.ends();
+    three.begin();
+    assert_eq!(three.step(), Some(Step::Joint));
+    let only = three.keys[7].clone();
+    let more = super::home::set(&old(), 8, model::Timestamp(5), model::Value::Present("more".into()));
+    let place = three.node(to).replica.view().get().partition(&only).0;
+    store(three.node(to)).merge(place, &only, &more).unwrap();
+    three.publish(steps::back(&three.document, &[PartitionId(0)]).unwrap());
+    three.homes[0].stage.until(|| three.holds_nothing(to));
+    assert_eq!(record(three.node(from), &only), more);
+    // Begun again, it begins with nothing, and says so.
+    three.begin();
+    assert_eq!(three.step(), Some(Step::Joint));
+    assert_eq!(record(three.node(to), &only), more);
+}
+
+/// A replica is away: what the others hold is not enough to drop the rest.
+#[test]
+fn nothing_is_dropped_while_a_replica_lacks_it() {
+    let mut three = Three::new(2);
+    let (from, to) = three.ends();
+    three.begin();
+    assert_eq!(three.step(), Some(Step::Joint));
+    assert_eq!(three.step(), Some(Step::ReadingNew));
+    three.homes[0].serve(&three.node(to).clone(), |request| {
+        matches!(request, Request::ReplicaMerge(_)).then(|| super::failing(ErrorCode::Overloaded))
+    });
+    let only = three.keys[7].clone();
+    let more = super::home::set(&old(), 8, model::Timestamp(5), model::Value::Present("more".into()));
+    let place = three.node(from).replica.view().get().partition(&only).0;
+    store(three.node(from)).merge(place, &only, &more).unwrap();
+    assert_eq!(three.step(), None);
+    three.homes[0].stage.pass(Duration::from_secs(60));
+    assert_eq!(record(three.node(from), &only), more);
+    assert_eq!(three.told(from).leftovers.len(), 1);
+    three.homes[0].serve(&three.node(to).clone(), |_| None);
+    three.homes[0].stage.until(|| three.holds_nothing(from));
+    assert_eq!(record(three.node(to), &only), more);
+}

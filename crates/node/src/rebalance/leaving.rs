@@ -1,0 +1,138 @@
+//! Records of partitions that are not this node's own: it gives the replicas what they lack of them, and drops them.
+//!
+//! One rule for whoever left with a document, entered in vain, or whose disk has lost a removal: what lies here and is
+//! not this node's own is found by looking, at a start as at any other time. Nothing is added to it any more, because
+//! this node refuses every request for it by the document that it goes by.
+//!
+//! Must never: drop what one of the replicas lacks, or what this node is about to bring in.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::future::select;
+use model::{NodeId, PartitionId};
+use protocol::antientropy::Goal;
+use protocol::antientropy::merkle::Span;
+use protocol::rebalance::entering::heirs;
+
+use super::leftovers;
+use crate::antientropy::trees::bounds;
+use crate::antientropy::{AntiEntropy, Drive, living};
+use crate::events::Event;
+use crate::stores::LocalStore;
+use crate::view::View;
+
+/// How often it is looked for what is left here.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+/// Pause after something could not be given or dropped.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Gives back and drops, as long as the node lives.
+pub(crate) async fn run(weak: Weak<AntiEntropy>) {
+    loop {
+        let Some(antientropy) = living(&weak) else { return };
+        let all_gone = give_back(&antientropy).await;
+        let clock = antientropy.ports().clock.clone();
+        let look = clock.sleep(if all_gone { LOOK_INTERVAL } else { PAUSE });
+        let _ = select(look, Box::pin(antientropy.leave_wake().notified())).await;
+    }
+}
+
+/// Gives back what is left here and drops what the replicas hold; whether nothing is left.
+async fn give_back(antientropy: &Arc<AntiEntropy>) -> bool {
+    let (view, own) = (antientropy.replica().view().get(), antientropy.replica().node());
+    let mut all_gone = true;
+    for store in view.stores() {
+        let left: BTreeSet<PartitionId> =
+            leftovers(&view, store, own).into_iter().map(|(id, _)| id).collect();
+        if left.is_empty() {
+            continue;
+        }
+        let given = Giving { antientropy, view: &view, store, left: &left }.run().await;
+        all_gone &= given == left;
+        for partition in given {
+            if antientropy.is_closing() {
+                return false;
+            }
+            all_gone &= drop_given(antientropy, &view, store, partition);
+        }
+        if let Err(error) = store.engine().sync().await {
+            // What comes back is found and given again.
+            tracing::warn!(%error, "removal of what was given back not synced");
+        }
+    }
+    all_gone
+}
+
+/// What is given of one store.
+struct Giving<'a> {
+    antientropy: &'a Arc<AntiEntropy>,
+    view: &'a Arc<View>,
+    store: &'a Arc<LocalStore>,
+    left: &'a BTreeSet<PartitionId>,
+}
+
+impl Giving<'_> {
+    /// Gives each replica what it lacks; the partitions of which all replicas hold what is here.
+    async fn run(self) -> BTreeSet<PartitionId> {
+        let own = self.antientropy.replica().node();
+        let mut lacking: BTreeMap<PartitionId, BTreeSet<NodeId>> = BTreeMap::new();
+        let mut by_peer: BTreeMap<NodeId, Vec<(PartitionId, Span)>> = BTreeMap::new();
+        for (id, tokens) in bounds(&self.view.cluster().ring) {
+            let partition = self.view.cluster().ring.get(id).filter(|_| self.left.contains(&id));
+            let Some(heirs) = partition.and_then(|partition| heirs(self.store.definition(), partition, own))
+            else {
+                continue;
+            };
+            lacking.insert(id, heirs.iter().copied().collect());
+            for &heir in heirs {
+                by_peer.entry(heir).or_default().push((id, Span::around(&tokens)));
+            }
+        }
+        for (peer, partitions) in by_peer {
+            if self.antientropy.is_closing() {
+                break;
+            }
+            let (view, store) = (self.view.clone(), self.store.clone());
+            let drive = Drive { antientropy: self.antientropy, peer, view, store, goal: Goal::Give };
+            let outcome = Box::pin(drive.run(partitions, &mut |id, peered| {
+                let partition = self.view.cluster().ring.get(id);
+                // One that goes by an older document may still be about to give up what it holds.
+                if partition.is_some_and(|partition| peered.adopted >= partition.since)
+                    && let Some(lacking) = lacking.get_mut(&id)
+                {
+                    lacking.remove(&peer);
+                }
+            }))
+            .await;
+            if !outcome.complete {
+                tracing::debug!(%peer, store = %self.store.definition().name, ?outcome, "not all given back");
+            }
+        }
+        let given = lacking.into_iter().filter(|(_, lacking)| lacking.is_empty());
+        given.map(|(id, _)| id).collect()
+    }
+}
+
+/// Drops a partition that was given by `view`, unless a newer document says something else about it; whether it did.
+fn drop_given(antientropy: &AntiEntropy, view: &View, store: &LocalStore, id: PartitionId) -> bool {
+    // While this is held no newer document makes the node bring in what is dropped here.
+    let now = antientropy.replica().view().admit();
+    if now.cluster().ring.get(id) != view.cluster().ring.get(id) {
+        return false;
+    }
+    let name = &store.definition().name;
+    let records = store.engine().partitions().into_iter().find(|(held, _)| *held == id);
+    match store.drop_partition(id) {
+        Ok(()) => {
+            let (store, records) = (name.to_string(), records.map_or(0, |(_, records)| records));
+            antientropy.events().record(Event::PartitionLeft { store, partition: id, records });
+            true
+        }
+        Err(error) => {
+            tracing::warn!(store = %name, partition = %id, %error, "partition that was given back not dropped");
+            false
+        }
+    }
+}
