@@ -173,13 +173,19 @@ impl Ends<'_> {
         other.from == self.from_address && other.to == self.to_address
     }
 
+    /// Takes the lock of the new place. What this session reads at the old one from then on is no older than that: it
+    /// would otherwise claim the new place anew, or give it back, when the documents are in force there already.
     async fn lock(&self) -> Result<(), MigrateError> {
         if self.from_address == self.to_address {
             return Err(MigrateError::SamePlace { place: self.from_address.clone() });
         }
         match try_lock(self.to).await.map_err(self.at_to())? {
-            true => Ok(()),
-            false => Err(MigrateError::Busy { place: self.to_address.clone() }),
+            true => {}
+            false => return Err(MigrateError::Busy { place: self.to_address.clone() }),
+        }
+        match look(self.from).await.map_err(self.at_from())? {
+            Some(_) => touch(self.from).await.map_err(self.at_from()),
+            None => Ok(()),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Moving all documents to another service: ended at any call, beside any writer, and with calls that go wrong.
 
 mod explorer;
+mod late;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
