@@ -33,6 +33,7 @@ use super::walk::walk_store;
 use crate::events::{Event, Events};
 use crate::metrics::{Counter, Metrics};
 use crate::stores::LocalStore;
+use crate::view::View;
 
 /// Pause between passes over all tombstones. Default of [`CollectionOptions::interval`].
 pub const INTERVAL: Duration = Duration::from_secs(5);
@@ -76,6 +77,10 @@ pub(crate) type Service = Arc<dyn Fn() -> Option<Arc<dyn CoordinationService>> +
 
 /// A step under way.
 type Step = BoxFuture<'static, RoundEvent>;
+
+fn members(view: &View) -> Vec<NodeId> {
+    view.cluster().nodes.iter().map(|node| node.id).collect()
+}
 
 impl Collection {
     /// Takes part from now on; [`Collection::start`] begins to start rounds.
@@ -242,17 +247,19 @@ impl Collection {
     }
 
     fn members(&self) -> Vec<NodeId> {
-        self.answers.replica.view().get().cluster().nodes.iter().map(|node| node.id).collect()
+        members(&self.answers.replica.view().get())
     }
 
     /// Drives one round to its end.
     async fn round(self: &Arc<Self>, mut keys: Arc<Vec<Collectable>>) -> RoundEnd {
         let ports = self.peers.ports();
         let id = RoundId(ports.entropy.next_u64());
-        let generation = self.answers.replica.view().generation();
+        // Rounds depend on who is a member, not on who holds what: they go on while partitions move.
+        let view = self.answers.replica.view().get();
+        let (members, generation) = (members(&view), view.cluster().nodes_since());
         let mut actions = Vec::new();
         let count = keys.len() as u32;
-        let mut round = Round::start(self.members(), count, generation, ports.clock.now(), &mut actions);
+        let mut round = Round::start(members, count, generation, ports.clock.now(), &mut actions);
         let mut steps: FuturesUnordered<Step> = FuturesUnordered::new();
         loop {
             for action in actions.drain(..) {
@@ -338,7 +345,7 @@ impl Collection {
             return RoundEvent::ServiceFailed;
         }
         match documents::read_cluster(&*service).await {
-            Ok(Some(cluster)) => RoundEvent::Completed(cluster.generation),
+            Ok(Some(cluster)) => RoundEvent::Completed(cluster.nodes_since()),
             _ => RoundEvent::ServiceFailed,
         }
     }

@@ -48,7 +48,8 @@ pub enum RoundEvent {
     Opened(Epoch),
     /// A node fenced, or had fenced.
     Fenced(NodeId),
-    /// The epoch is the completed one; after that was written, the cluster document had this generation.
+    /// The epoch is the completed one; after that was written, the cluster document had had the same nodes since this
+    /// generation.
     Completed(Generation),
     /// A node removed so many records.
     Collected(NodeId, u64),
@@ -122,7 +123,8 @@ pub struct Round {
 }
 
 impl Round {
-    /// Begins a round for so many keys among all nodes of the cluster document of this generation.
+    /// Begins a round for so many keys among all nodes of the cluster document, which has had the same
+    /// ones since this generation.
     pub fn start(
         nodes: impl IntoIterator<Item = NodeId>,
         keys: u32,
