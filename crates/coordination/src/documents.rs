@@ -35,6 +35,9 @@ pub use self::membership::{AddressTaken, MembershipError, admit, check_addresses
 pub use self::moves::{Move, arrive};
 pub use self::stores::{NoStoreError, create_store};
 
+/// What a cluster's documents lie below, of the names at the top of its place. Everything else there is not its own.
+pub(crate) const OWN_NAMES: [&str; 6] = ["active", "config", "headmaster", "members", "plans", "wishes"];
+
 /// Where active nodes register.
 pub fn active_path() -> DocumentPath {
     known("/active")
@@ -66,6 +69,10 @@ pub fn headmaster_path() -> DocumentPath {
 }
 
 fn known(path: &str) -> DocumentPath {
+    debug_assert!(
+        path.split('/').nth(1).is_some_and(|name| OWN_NAMES.contains(&name)),
+        "{path} is not listed"
+    );
     DocumentPath::new(path).expect("the paths in this module are well formed")
 }
 

@@ -35,6 +35,23 @@ pub fn read(disk: &dyn Disk) -> Option<Cluster> {
     holds.then_some(copy.cluster)
 }
 
+/// The newer one of what a coordination service holds and a node's own copy: a service that was restored from a backup,
+/// or a server of it that is behind, must not make a node go back to what it gave up.
+pub fn newest(served: Option<Cluster>, copy: Option<Cluster>) -> Option<Cluster> {
+    let Some(served) = served else { return copy };
+    match copy.filter(|copy| copy.name == served.name && copy.generation > served.generation) {
+        Some(copy) => {
+            tracing::warn!(
+                served = served.generation.0,
+                own = copy.generation.0,
+                "the coordination service holds an older cluster document than this node, which goes by its own copy"
+            );
+            Some(copy)
+        }
+        None => Some(served),
+    }
+}
+
 /// Replaces the copy.
 pub(crate) async fn write(disk: Arc<dyn Disk>, cluster: &Cluster) -> Result<(), DiskError> {
     let temporary = format!("{FILE}.new");

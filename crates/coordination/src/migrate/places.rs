@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use crate::documents::{active_path, cluster_path, headmaster_path};
+use crate::documents::{OWN_NAMES, active_path, cluster_path, headmaster_path};
 use crate::{CoordinationError, CoordinationService, CreateMode, Document, DocumentPath, Expected};
 
 /// The ephemeral document of the process that moves documents, at both places.
@@ -12,25 +12,36 @@ fn lock_path() -> DocumentPath {
     DocumentPath::root().child("migrate").expect("the name is short")
 }
 
-/// All documents of a place but the root and the lock, parents first.
-pub(super) struct Contents(BTreeMap<DocumentPath, Document>);
+/// What ZooKeeper keeps at its root for itself.
+const ZOOKEEPER: &str = "zookeeper";
+
+/// What a place holds, but the root and the lock.
+pub(super) struct Contents {
+    /// The cluster's documents, parents first.
+    own: BTreeMap<DocumentPath, Document>,
+    /// What lies at the top and is none of the cluster's: other programs use the ensemble, or another cluster lives
+    /// below. It is looked at no further, never copied and never deleted.
+    foreign: Vec<DocumentPath>,
+}
 
 impl Contents {
     pub(super) fn get(&self, path: &DocumentPath) -> Option<&Document> {
-        self.0.get(path)
+        self.own.get(path)
     }
 
     /// The documents that are the same at both places. Nodes make the lists of what is registered when they need them.
     pub(super) fn copied(&self) -> impl Iterator<Item = (&DocumentPath, &Document)> {
         let others = [cluster_path(), active_path(), headmaster_path()];
-        self.0.iter().filter(move |(path, document)| document.stat.owner.is_none() && !others.contains(path))
+        self.own
+            .iter()
+            .filter(move |(path, document)| document.stat.owner.is_none() && !others.contains(path))
     }
 
     /// The first document that says that the place is somebody's. A place that documents have left may still have nodes
     /// that are registered.
     pub(super) fn first_in_the_way(&self, left: bool) -> Option<&DocumentPath> {
         let config = cluster_path().parent();
-        let is_empty = |path: &DocumentPath| self.0.get(path).is_some_and(|found| found.data.is_empty());
+        let is_empty = |path: &DocumentPath| self.own.get(path).is_some_and(|found| found.data.is_empty());
         let neutral = |path: &DocumentPath| {
             let registers = [active_path(), headmaster_path()];
             let registered =
@@ -39,14 +50,24 @@ impl Contents {
             (config.as_ref() == Some(path) && is_empty(path))
                 || left && (registered || *path == cluster_path())
         };
-        self.0.keys().find(|path| !neutral(path))
+        // What lies beside a cluster's documents was there before, and does not mind that they come back.
+        let foreign = self.foreign.iter().filter(|_| !left);
+        foreign.chain(self.own.keys().filter(|path| !neutral(path))).next()
     }
 }
 
 /// Reads a place. What goes meanwhile is left out.
 pub(super) async fn read_contents(service: &dyn CoordinationService) -> Result<Contents, CoordinationError> {
-    let mut found = BTreeMap::new();
-    let mut waiting = vec![DocumentPath::root()];
+    let (mut own, mut foreign) = (BTreeMap::new(), Vec::new());
+    let mut waiting = Vec::new();
+    for name in service.children(&DocumentPath::root()).await? {
+        let Ok(path) = DocumentPath::root().child(&name) else { continue };
+        match OWN_NAMES.contains(&&*name) {
+            true => waiting.push(path),
+            false if path == lock_path() || name == ZOOKEEPER => {}
+            false => foreign.push(path),
+        }
+    }
     while let Some(path) = waiting.pop() {
         let document = match service.get(&path).await {
             Ok(document) => document,
@@ -61,11 +82,9 @@ pub(super) async fn read_contents(service: &dyn CoordinationService) -> Result<C
                 Err(error) => return Err(error),
             }
         }
-        if !path.is_root() && path != lock_path() {
-            found.insert(path, document);
-        }
+        own.insert(path, document);
     }
-    Ok(Contents(found))
+    Ok(Contents { own, foreign })
 }
 
 /// Deletes what was read, but for the cluster document and what is above it, and for what is registered.

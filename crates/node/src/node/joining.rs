@@ -345,7 +345,7 @@ pub(super) async fn missing(
     Ok(refill)
 }
 
-/// The newest cluster document: the service's, or this node's copy while the service is away.
+/// The newest cluster document: the service's, or this node's copy where that is newer or the service is away.
 pub(super) async fn find_cluster(
     config: &NodeConfig,
     disk: &dyn Disk,
@@ -359,7 +359,8 @@ pub(super) async fn find_cluster(
         }
         Err(error) => (None, error.to_string()),
     };
-    let cluster = served.or_else(|| local_copy::read(disk)).ok_or(StartError::NoCluster { detail })?;
+    let cluster =
+        local_copy::newest(served, local_copy::read(disk)).ok_or(StartError::NoCluster { detail })?;
     if cluster.name != config.cluster {
         return Err(StartError::OtherCluster { found: cluster.name, wanted: config.cluster.clone() });
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use coordination::documents::{self, active_node_path};
 use coordination::memory::MemorySession;
-use coordination::{CoordinationService, SessionId};
+use coordination::{CoordinationService, Expected, SessionId};
 use model::{Generation, NodeId};
 
 use crate::cluster::{RunningCluster, store};
@@ -81,4 +81,27 @@ async fn a_node_that_starts_while_the_service_is_away_is_remembered_under_its_in
     while told().await != incarnation {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// As after a restore of the ensemble from a backup, or from a server of it that is behind.
+#[tokio::test]
+async fn a_node_that_starts_and_is_served_an_older_document_goes_by_its_own_newer_copy() {
+    let mut cluster = RunningCluster::start((1, 1), store(1, 1, 1), |_| {}).await;
+    let observer = cluster.service.open();
+    owner_after(&observer, None).await;
+    let backup = observer.get(&documents::cluster_path()).await.unwrap();
+    let mut document = documents::read_cluster(&observer).await.unwrap().unwrap();
+    document.generation = Generation(2);
+    documents::publish_cluster(&observer, &document).await.unwrap();
+    while cluster.nodes[0].replica().view().adopted() < Generation(2) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    cluster.stop(0).await;
+    observer.set(&documents::cluster_path(), backup.data, Expected::Any).await.unwrap();
+    cluster.start_again(0).await;
+    assert_eq!(cluster.nodes[0].replica().view().generation(), Generation(2));
+    cluster.stop(0).await;
+    cluster.service.set_available(false);
+    cluster.start_again(0).await;
+    assert_eq!(cluster.nodes[0].replica().view().generation(), Generation(2), "nor was the copy replaced");
 }
