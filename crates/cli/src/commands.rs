@@ -13,6 +13,7 @@ use crate::dev::DevArguments;
 use crate::events::{EventsArguments, MetricsArguments};
 use crate::export::ExportArguments;
 use crate::failure::CliError;
+use crate::headmaster::HeadmasterArguments;
 use crate::key_list::KeyListArguments;
 use crate::keys::{
     DeleteArguments, GetArguments, KeysArguments, PutArguments, ResolveArguments, SiblingsArguments,
@@ -21,13 +22,14 @@ use crate::load::LoadArguments;
 use crate::logging::{self, NodeLog};
 use crate::manual::ManualArguments;
 use crate::node_command::NodeArguments;
+use crate::plan_command::PlanCommand;
 use crate::repair::RepairCommand;
 use crate::serve::ServeArguments;
 use crate::shared::{Shared, block_on};
 use crate::store_command::StoreCommand;
 use crate::{
-    artifact, cluster_command, completions, coordination, dev, doctor, events, export, key_list, keys, load,
-    manual, node_command, repair, serve, status, store_command,
+    artifact, cluster_command, completions, coordination, dev, doctor, events, export, headmaster, key_list,
+    keys, load, manual, node_command, plan_command, repair, serve, status, store_command,
 };
 
 /// A key-value store that looks after itself.
@@ -103,9 +105,14 @@ impl CommandLine for Arguments {
                 ("store", "an artifact says for which store it was built"),
                 ("deadline", "it sends no requests"),
             ],
-            "metrics" | "events" | "node list" => &[STORE_ALL],
-            "status" | "doctor" => &[STORE_ALL],
-            "store list" => &[STORE_ALL],
+            "headmaster" => &[
+                ("connect", "it goes by the coordination service"),
+                ("store", "it is about all stores"),
+                ("deadline", "it has limits of its own"),
+            ],
+            plan if plan.starts_with("plan ") => &[STORE_ALL],
+            "node add" | "node drain" | "node remove" | "node weight" | "node recommission" => &[STORE_ALL],
+            "metrics" | "events" | "node list" | "status" | "doctor" | "store list" => &[STORE_ALL],
             "store create" => &[("store", "give the name of the new store as its argument")],
             "bench load" | "bench run" => &[DEADLINE_BENCH],
             "bench compare" => &[("connect", "name the systems with --a and --b"), DEADLINE_BENCH],
@@ -125,8 +132,13 @@ pub enum Command {
     Dev(DevArguments),
     /// Run this machine's node of a cluster until Ctrl-C. It takes its id by itself.
     Serve(Box<ServeArguments>),
-    /// Run one node of a cluster until Ctrl-C, or list the nodes.
+    /// Run one node of a cluster until Ctrl-C; list, add, drain, remove or weigh nodes.
     Node(Box<NodeArguments>),
+    /// Run a headmaster until Ctrl-C: the process that carries out plans and orders.
+    Headmaster(HeadmasterArguments),
+    /// Plan what moves between nodes: create, show, apply, abort.
+    #[command(subcommand)]
+    Plan(Box<PlanCommand>),
     /// Create a cluster.
     #[command(subcommand)]
     Cluster(Box<ClusterCommand>),
@@ -194,6 +206,9 @@ impl Command {
             Command::Serve(serve) => {
                 Some(NodeLog { settings: serve.settings.log, file: serve.log_file.clone() })
             }
+            Command::Headmaster(headmaster) => {
+                Some(NodeLog { settings: headmaster.log, file: headmaster.log_file.clone() })
+            }
             _ => None,
         }
     }
@@ -205,6 +220,8 @@ pub(crate) fn carry_out(arguments: Arguments) -> Result<ExitCode, CliError> {
     match arguments.command {
         Command::Dev(arguments) => dev::run(&shared, arguments),
         Command::Node(command) => node_command::node(shared, *command),
+        Command::Headmaster(arguments) => headmaster::run(arguments),
+        Command::Plan(command) => block_on(plan_command::run(shared, *command)),
         Command::Serve(arguments) => serve::run(&shared, *arguments),
         Command::Cluster(command) => block_on(cluster_command::run(shared, *command)),
         Command::Coordination(command) => block_on(coordination::run(shared, *command)),

@@ -14,7 +14,9 @@ use serde_json::{Value as Json, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
+use crate::coordination::CoordinationArguments;
 use crate::failure::CliError;
+use crate::headmaster::Beside;
 use crate::holder::PASSWORD_VARIABLE;
 use crate::output::Format;
 use crate::ready::{node_json, ready_line, stores_json};
@@ -47,10 +49,14 @@ pub(crate) fn run(shared: &Shared, arguments: DevArguments) -> Result<ExitCode, 
         }
         let specs: Vec<NodeSpec> =
             cluster.nodes.iter().map(|node| spec(&arguments, node, &cluster, &coordination_dir)).collect();
+        let beside = (!arguments.no_headmaster).then(|| headmaster_beside(&arguments, &coordination_dir));
         let ran = match arguments.separate_processes {
             true => run_children(&arguments, format, &cluster, &specs).await,
             false => run_here(&arguments, format, &cluster, &specs).await,
         };
+        if let Some(beside) = beside {
+            beside.stop().await;
+        }
         ran.map_err(CliError::once)
     })
 }
@@ -246,6 +252,17 @@ fn spec(arguments: &DevArguments, node: &Node, cluster: &Cluster, coordination_d
     }
 }
 
+/// Starts a headmaster for this cluster.
+fn headmaster_beside(arguments: &DevArguments, coordination_dir: &Path) -> Beside {
+    let service = CoordinationArguments {
+        coordination: Some(Address::Directory(coordination_dir.to_owned())),
+        coordination_credentials: None,
+        session_timeout: SESSION_TIMEOUT_DEFAULT,
+    };
+    let log = crate::logging::nodes_file(&arguments.data_dir).with_file_name("headmaster.log");
+    Beside::start(&service, arguments.settings.log, Some(log))
+}
+
 /// A node that somebody added, and that is not started here.
 fn added_line(node: &Node, coordination_dir: &Path) -> String {
     match crate::holder::noted_launch(coordination_dir, node.id) {
@@ -327,9 +344,13 @@ fn greet(arguments: &DevArguments, format: Format, cluster: &Cluster, processes:
         format!("{program} {verb} --coordination {}", crate::holder::shell(&[service]))
     };
     let data_dir = arguments.data_dir.join(format!("node-{}", last + 1)).display().to_string();
-    answer!("\nto add a node, start it in another terminal and then admit it:");
+    answer!(
+        "\nto add a node, start it in another terminal, make it a member, and give it its share of the data:"
+    );
     answer!("  {} --data-dir {}", words("serve"), crate::holder::shell(&[data_dir]));
-    answer!("  {}", words("cluster admit"));
+    for command in [format!("node add {}", last + 1), "plan create spread".to_owned()] {
+        answer!("  {program} {command}");
+    }
     let again = if arguments.settings.engine == EngineKind::Memory { "empty" } else { "with its data" };
     answer!("\nCtrl-C stops the cluster cleanly; the same command starts it again {again}.\n");
 }

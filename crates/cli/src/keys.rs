@@ -493,11 +493,17 @@ pub(crate) async fn route(shared: Shared, arguments: KeysArguments) -> Result<Ex
             "replicas": preference.replicas(),
             "fallbacks": preference.fallbacks(),
             "fallback_order": order,
+            "step": partition.step(),
+            "coming": partition.coming.as_ref().map(|coming| &coming.nodes),
         }));
+        let moves = partition.coming.as_ref().map(|coming| {
+            let nodes: Vec<String> = coming.nodes.iter().map(model::NodeId::to_string).collect();
+            format!(" ({} to {})", coming.step, nodes.join(" "))
+        });
         rows.push(vec![
             shown(key.as_bytes()),
             format!("{:016x}", key.token().0),
-            partition.id.to_string(),
+            format!("{}{}", partition.id, moves.unwrap_or_default()),
             replicas.join(", "),
             if fallbacks.is_empty() { "(none)".to_owned() } else { fallbacks.join(", ") },
         ]);

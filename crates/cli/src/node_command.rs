@@ -3,16 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use control::orders::Order;
 use coordination::CoordinationError;
 use coordination::address::Address;
 use coordination::documents::ReadError;
-use model::{Cluster, NodeId};
+use model::{Cluster, NodeId, Role, Weight};
+use protocol::rebalance::planner::Consent;
 use runtime::disk::os::OsDisk;
 
 use crate::coordination::{CoordinationArguments, Found};
 use crate::failure::CliError;
 use crate::node_list::NodeListArguments;
 use crate::node_settings::NodeSettings;
+use crate::orders::{DocumentsArguments, parse_node};
 use crate::output::print;
 use crate::server::{NodeSpec, RunningNode};
 use crate::shared::{Shared, block_on};
@@ -23,14 +26,86 @@ use crate::stop_signals::StopSignals;
 pub enum NodeVerb {
     /// Show which nodes are alive, as the nodes see each other.
     List(NodeListArguments),
+    /// Make a node that waits a member. It holds no data until a plan gives it some.
+    Add(MemberArguments),
+    /// Move all data from a node to others, and take it out of the cluster when it holds nothing.
+    Drain(DrainArguments),
+    /// Take a node that holds nothing out of the cluster.
+    Remove(MemberArguments),
+    /// Change how much of the data a node shall carry, compared with others. Plans to come go by it.
+    Weight(WeightArguments),
+    /// Let a node that was to leave take its share of the data again.
+    Recommission(MemberArguments),
+}
+
+/// Which node.
+#[derive(Clone, Debug, clap::Args)]
+pub struct MemberArguments {
+    /// The node, such as 4 or n4.
+    #[arg(value_parser = parse_node, value_name = "NODE")]
+    pub node: NodeId,
+    /// Where the documents are.
+    #[command(flatten)]
+    pub documents: DocumentsArguments,
+}
+
+/// Which node, and how.
+#[derive(Clone, Debug, clap::Args)]
+pub struct DrainArguments {
+    /// Which node.
+    #[command(flatten)]
+    pub member: MemberArguments,
+    /// Accept that replicas lie in fewer zones than they do now.
+    #[arg(long)]
+    pub accept_fewer_zones: bool,
+    /// Do not wait until its data is elsewhere.
+    #[arg(long)]
+    pub no_wait: bool,
+}
+
+/// Which node, and its weight.
+#[derive(Clone, Debug, clap::Args)]
+pub struct WeightArguments {
+    /// Which node.
+    #[command(flatten)]
+    pub member: MemberArguments,
+    /// 100 is an ordinary node; one of 200 carries twice as much.
+    #[arg(value_parser = parse_weight, value_name = "WEIGHT")]
+    pub weight: Weight,
+}
+
+fn parse_weight(text: &str) -> Result<Weight, String> {
+    let weight = text.parse().map_err(|_| "expected a number, for example 100".to_owned())?;
+    Weight::new(weight).map_err(|error| error.to_string())
 }
 
 /// `tontine node` with or without a verb.
 pub(crate) fn node(shared: Shared, mut arguments: NodeArguments) -> Result<ExitCode, CliError> {
     match arguments.verb.take() {
         Some(NodeVerb::List(arguments)) => block_on(crate::node_list::list(shared, arguments)),
+        Some(verb) => block_on(ordered(shared, verb)),
         None => run(&shared, arguments),
     }
+}
+
+/// Orders what a verb says.
+async fn ordered(shared: Shared, verb: NodeVerb) -> Result<ExitCode, CliError> {
+    let (MemberArguments { documents, .. }, order, no_wait) = match verb {
+        NodeVerb::List(arguments) => return crate::node_list::list(shared, arguments).await,
+        NodeVerb::Add(member) => (member.clone(), Order::Admit { node: member.node }, true),
+        NodeVerb::Drain(DrainArguments { member, accept_fewer_zones, no_wait }) => {
+            let consent = Consent { fewer_zones: accept_fewer_zones };
+            (member.clone(), Order::Drain { node: member.node, consent }, no_wait)
+        }
+        NodeVerb::Remove(member) => (member.clone(), Order::Remove { node: member.node }, true),
+        NodeVerb::Weight(WeightArguments { member, weight }) => {
+            (member.clone(), Order::Weigh { node: member.node, weight }, true)
+        }
+        NodeVerb::Recommission(member) => {
+            (member.clone(), Order::Cast { node: member.node, role: Role::Serving }, true)
+        }
+    };
+    crate::plan_command::order_and_wait(&shared, &documents, order, no_wait).await
 }
 
 /// Runs one node of a cluster on this machine.

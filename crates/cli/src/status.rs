@@ -4,13 +4,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use client::{Client, ClientError};
-use model::Node;
+use model::{Node, Partition, Role, Step};
 use serde_json::{Value as Json, json};
 
 use crate::clocks;
 use crate::durations;
 use crate::failure::CliError;
-use crate::output::{count, print, size, table};
+use crate::output::{count, print, program, size, table};
 use crate::ready::stores_json;
 use crate::shared::Shared;
 
@@ -54,10 +54,23 @@ pub(crate) async fn status(shared: Shared) -> Result<ExitCode, CliError> {
     let cluster = client.cluster();
     let nodes = ask_all(&client).await;
     let states = states(&client, &nodes).await;
+    let steps: Vec<Step> = cluster.ring.partitions().iter().filter_map(Partition::step).collect();
+    let at = |step| steps.iter().filter(|at| **at == step).count();
+    let moving = match steps.len() {
+        0 => String::new(),
+        moving => format!(
+            ", of which {moving} move ({} copying, {} joint, {} reading the new; see `{} plan history`)",
+            at(Step::Copying),
+            at(Step::Joint),
+            at(Step::ReadingNew),
+            program()
+        ),
+    };
     let document = json!({
         "cluster": cluster.name,
         "generation": cluster.generation,
         "partitions": cluster.ring.partitions().len(),
+        "moving": { "copying": at(Step::Copying), "joint": at(Step::Joint), "reading_new": at(Step::ReadingNew) },
         "stores": stores_json(&cluster.stores),
         "nodes": nodes.iter().zip(&states).map(|(node, state)| node_json(node, state)).collect::<Vec<_>>(),
     });
@@ -93,7 +106,7 @@ pub(crate) async fn status(shared: Shared) -> Result<ExitCode, CliError> {
             })
             .collect();
         format!(
-            "cluster {}, generation {}, {}\nstores {}\n\n{}",
+            "cluster {}, generation {}, {}{moving}\nstores {}\n\n{}",
             cluster.name,
             cluster.generation.0,
             count(cluster.ring.partitions().len() as u64, "partition"),
@@ -124,12 +137,12 @@ async fn states(client: &Client, nodes: &[NodeStatus]) -> Vec<String> {
 }
 
 fn node_json(status: &NodeStatus, state: &str) -> Json {
-    let Node { id, zone, native, resp, .. } = &status.node;
+    let Node { id, zone, native, resp, weight, role, .. } = &status.node;
     let (answers, answer, error) = match &status.answer {
         Ok(answer) => (true, Some(answer), None),
         Err(error) => (false, None, Some(error.to_string())),
     };
-    json!({ "node": id, "zone": zone, "native": native, "resp": resp, "answers": answers, "state": state, "status": answer, "error": error })
+    json!({ "node": id, "zone": zone, "native": native, "resp": resp, "weight": weight, "role": role, "answers": answers, "state": state, "status": answer, "error": error })
 }
 
 /// A number of each of a node's stores, summed up.
@@ -159,9 +172,10 @@ fn node_row(status: &NodeStatus, state: &str) -> Vec<String> {
     let dash = || "-".to_owned();
     let resp = node.resp.clone().unwrap_or_else(dash);
     let start = vec![node.id.to_string(), node.zone.to_string()];
+    let leaving = if node.role == Role::Leaving { ", leaving" } else { "" };
     let rest = match answer {
         Ok(answer) => vec![
-            state.to_owned(),
+            format!("{state}{leaving}"),
             node.native.clone(),
             resp,
             answer["engine"].as_str().unwrap_or("-").to_owned(),

@@ -22,7 +22,8 @@ Example: start a fourth node of a `tontine dev` cluster, and let it in
   tontine serve --coordination dir:tontine-data/coordination --data-dir tontine-data/node-4
   tontine cluster admit --coordination dir:tontine-data/coordination
 
-A node that is admitted serves requests for all keys. It holds no partitions: this version cannot move data to it.")]
+A node that is admitted serves requests for all keys. It holds no partitions until a plan gives it some: run
+`tontine plan create spread`. `tontine node add` admits a node, too, through the headmaster.")]
 pub struct AdmitArguments {
     /// Ids of the nodes, such as 4; all nodes that wait by default.
     #[arg(value_name = "ID")]
@@ -72,7 +73,8 @@ pub(super) async fn run(shared: Shared, arguments: AdmitArguments) -> Result<Exi
             text.push_str(&format!("\n  {}", shown(active)));
         }
         text.push_str(
-            "\nAn admitted node serves requests for all keys, but holds no partitions: this version cannot move data to it.",
+            "\nAn admitted node serves requests for all keys, but holds no partitions; `tontine plan create spread` gives it \
+             its share.",
         );
         text
     });

@@ -26,6 +26,9 @@ pub struct DevArguments {
     /// Run each node in its own process.
     #[arg(long)]
     pub separate_processes: bool,
+    /// Start no headmaster beside the nodes.
+    #[arg(long)]
+    pub no_headmaster: bool,
     /// How the nodes run.
     #[command(flatten)]
     pub settings: NodeSettings,

@@ -28,6 +28,7 @@ use runtime::{Disk, Ports};
 
 use crate::coordination::{CoordinationArguments, Found};
 use crate::failure::CliError;
+use crate::headmaster::Beside;
 use crate::node_settings::NodeSettings;
 use crate::output::{print, program};
 use crate::server::{NodeSpec, RunningNode};
@@ -67,6 +68,9 @@ pub struct ServeArguments {
     /// default. A node stays in its zone.
     #[arg(long, value_name = "NAME")]
     pub zone: Option<String>,
+    /// Start no headmaster beside the node.
+    #[arg(long)]
+    pub no_headmaster: bool,
     /// Log to this file instead of standard error. The file is rotated at 16 MiB, and four older ones are kept.
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
@@ -126,7 +130,14 @@ async fn start(
     print(shared.format(), &crate::ready::node_json(&named.node, Some(std::process::id())), || {
         crate::ready::ready_line(&named.node)
     });
+    let beside = (!arguments.no_headmaster).then(|| {
+        let file = arguments.log_file.as_ref().map(|file| file.with_extension("headmaster.log"));
+        Beside::start(&arguments.service, settings.log, file)
+    });
     signals.requested(false).await;
+    if let Some(beside) = beside {
+        beside.stop().await;
+    }
     running.stop().await?;
     Ok(ExitCode::SUCCESS)
 }

@@ -17,6 +17,7 @@ mod load;
 mod logs;
 mod machines;
 mod migrate;
+mod moves;
 mod observe;
 mod passwords;
 mod protocols;

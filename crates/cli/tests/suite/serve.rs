@@ -31,7 +31,15 @@ impl Place {
 
     fn words(&self, directory: &str, further: &[&str]) -> Vec<String> {
         let data = self.folder.path().join(directory);
-        let fixed = ["serve", "--coordination", &self.address, "--data-dir", data.to_str().unwrap()];
+        // A headmaster would register among the documents that tests compare.
+        let fixed = [
+            "serve",
+            "--no-headmaster",
+            "--coordination",
+            &self.address,
+            "--data-dir",
+            data.to_str().unwrap(),
+        ];
         fixed.iter().chain(further).map(|&word| word.to_owned()).collect()
     }
 

@@ -150,8 +150,12 @@ impl Office {
             return Ok(match state.order == given.number {
                 true => Answer::done(format!("plan {number} is being carried out")).of_plan(number),
                 false => Answer::refused(format!(
-                    "plan {number} cannot be applied: it is {} already; create another one with `tontine plan create`",
-                    planned.word()
+                    "plan {number} cannot be applied: it is {} already; {}",
+                    planned.word(),
+                    match planned.is_under_way() {
+                        true => format!("see how far it is with `tontine plan show {number}`"),
+                        false => "create another one with `tontine plan create`".to_owned(),
+                    }
                 )),
             });
         }
@@ -320,9 +324,12 @@ impl Office {
                 )));
             }
             let answer = self.create(scene, given, Wish::Drain { nodes: vec![node] }, consent).await?;
-            if !answer.done || answer.plan.is_some() {
+            if !answer.done {
+                return Ok(Answer::refused(format!("{node} cannot be drained: {}", answer.text)));
+            }
+            if answer.plan.is_some() {
                 // The plan stands; another turn finds it, and goes on with the document that is there then.
-                return if answer.done { Err(TurnError::Overtaken) } else { Ok(answer) };
+                return Err(TurnError::Overtaken);
             }
         }
         if role != Some(Role::Leaving) {

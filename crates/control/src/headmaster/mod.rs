@@ -19,3 +19,4 @@ pub mod election;
 mod members;
 pub mod office;
 pub mod reports;
+pub mod tenure;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use coordination::documents::numbered::{numbered_path, plan_state_path, replace, wishes_path};
 use coordination::documents::{
-    ActiveNode, PublishError, ReadError, active_nodes_now, publish_cluster, read_cluster, read_member,
+    ActiveNode, Move, PublishError, ReadError, active_nodes_now, publish_cluster, read_cluster, read_member,
 };
 use coordination::{CoordinationError, CoordinationService};
 use model::{Cluster, NodeId, PartitionId};
@@ -50,6 +50,15 @@ pub enum TurnError {
     /// A document could not be read or written.
     #[error(transparent)]
     Documents(#[from] ReadError),
+}
+
+/// Why a process stops taking turns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OfficeEnd {
+    /// Its session has ended.
+    SessionLost,
+    /// The documents are in another service.
+    Moved(Box<Move>),
 }
 
 impl From<CoordinationError> for TurnError {
@@ -123,16 +132,17 @@ impl Office {
         }
     }
 
-    /// Takes turns until the session is lost. Cancel safe: what a turn had begun, the next one finds.
-    pub async fn hold(&mut self) -> CoordinationError {
+    /// Takes turns until the session is of no use. Cancel safe: what a turn had begun, the next one finds.
+    pub async fn hold(&mut self) -> OfficeEnd {
         loop {
             let pause = match self.turn().await {
                 Ok(true) => continue,
                 Ok(false) => IDLE,
                 Err(TurnError::Overtaken) => IDLE,
                 Err(TurnError::Documents(ReadError::Coordination(CoordinationError::SessionLost))) => {
-                    return CoordinationError::SessionLost;
+                    return OfficeEnd::SessionLost;
                 }
+                Err(TurnError::Documents(ReadError::Moved(this))) => return OfficeEnd::Moved(this),
                 Err(error) => {
                     tracing::warn!(%error, "turn of the headmaster failed");
                     AWAY

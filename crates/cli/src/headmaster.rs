@@ -1,0 +1,177 @@
+//! `tontine headmaster`: the process that changes a cluster's documents, and how a node's process starts one beside
+//! itself.
+//!
+//! Must never: end a node. Its own end is noticed, and another one is started after a pause.
+
+use std::path::PathBuf;
+use std::process::{ExitCode, Stdio};
+use std::time::Duration;
+
+use ::coordination::address::Place;
+use control::headmaster::election::Candidate;
+use control::headmaster::office::OfficeOptions;
+use control::headmaster::tenure::{TenureEnd, serve};
+use runtime::Ports;
+use tokio::process::{Child, Command};
+use tokio::sync::oneshot;
+
+use crate::coordination::CoordinationArguments;
+use crate::failure::CliError;
+use crate::logging::LogSettings;
+use crate::shared::block_on;
+use crate::stop_signals::{STOP_WITH_STDIN, StopSignals};
+
+/// Pause before a session is opened again, or a process is started again.
+const PAUSE: Duration = Duration::from_secs(5);
+/// Longest wait for a process beside a node to stop.
+const STOP_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Runs a headmaster until Ctrl-C.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Example: a headmaster for a cluster whose nodes run without one
+  tontine headmaster --coordination zookeeper://zk1:2181,zk2:2181/shop
+
+`tontine dev` and `tontine serve` start one beside themselves. Of several, one holds the office; the others wait.
+It listens nowhere. While none runs, requests are served as ever, and only plans and orders wait.")]
+pub struct HeadmasterArguments {
+    /// Which coordination service.
+    #[command(flatten)]
+    pub service: CoordinationArguments,
+    /// Make each node a member as soon as it is registered. By default, `tontine node add` does.
+    #[arg(long)]
+    pub admit_nodes: bool,
+    /// Log to this file instead of standard error. The file is rotated at 16 MiB, and four older ones are kept.
+    #[arg(long, value_name = "FILE")]
+    pub log_file: Option<PathBuf>,
+    /// What it writes to its log.
+    #[command(flatten)]
+    pub log: LogSettings,
+    /// Stop when the standard input ends, as for a child whose parent is gone.
+    #[arg(long, hide = true)]
+    pub stop_with_stdin: bool,
+}
+
+/// Runs it until it is told to stop.
+pub(crate) fn run(arguments: HeadmasterArguments) -> Result<ExitCode, CliError> {
+    block_on(async move {
+        let mut signals = StopSignals::listen()?;
+        // That there is such a service at all is settled now; what becomes of it later is waited for.
+        let session = arguments.service.existing().await?;
+        let _ = session.close().await;
+        let place = arguments.service.place()?;
+        let options = OfficeOptions { admits: arguments.admit_nodes };
+        tokio::select! {
+            biased;
+            () = signals.requested(arguments.stop_with_stdin) => Ok(ExitCode::SUCCESS),
+            error = stand(place, options) => Err(error),
+        }
+    })
+}
+
+/// Stands for the office, with one session after another.
+async fn stand(mut place: Place, options: OfficeOptions) -> CliError {
+    let ports = match Ports::os().map_err(CliError::io("cannot start the background thread")) {
+        Ok(ports) => ports,
+        Err(error) => return error,
+    };
+    let candidate = Candidate { process: format!("process {} of {}", std::process::id(), host()) };
+    loop {
+        match crate::coordination::open(&place, false).await {
+            Ok(session) => {
+                let end = serve(session.clone(), &ports, &candidate, options).await;
+                let _ = session.close().await;
+                if let TenureEnd::Moved(this) = end {
+                    tracing::info!(to = this.to, "documents have moved");
+                    match place.at(&this.to) {
+                        Ok(there) => place = there,
+                        Err(error) => return CliError::Other(error.to_string()),
+                    }
+                }
+            }
+            Err(error) => tracing::warn!(%error, "coordination service not opened"),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// The name of this machine, for people.
+pub(crate) fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() { "this machine".to_owned() } else { name.trim().to_owned() }
+}
+
+/// A headmaster that runs beside the nodes of this process.
+pub(crate) struct Beside {
+    stop: oneshot::Sender<()>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Beside {
+    /// Starts one. That it ends, or does not start, is said in the log, and tried again.
+    pub(crate) fn start(
+        service: &CoordinationArguments,
+        log: LogSettings,
+        log_file: Option<PathBuf>,
+    ) -> Beside {
+        let mut words = vec!["headmaster".to_owned()];
+        if let Some(address) = &service.coordination {
+            words.push(format!("--coordination={address}"));
+        }
+        if let Some(file) = &service.coordination_credentials {
+            words.push(format!("--coordination-credentials={}", file.display()));
+        }
+        words.push(format!("--session-timeout={}", crate::durations::shown(service.session_timeout)));
+        words.extend(log_file.map(|file| format!("--log-file={}", file.display())));
+        words.extend(log.as_arguments());
+        words.push(STOP_WITH_STDIN.to_owned());
+        let (stop, stopped) = oneshot::channel();
+        Beside { stop, task: tokio::spawn(keep_running(words, stopped)) }
+    }
+
+    /// Ends it.
+    pub(crate) async fn stop(self) {
+        // It has ended if nobody listens.
+        let _ = self.stop.send(());
+        let _ = self.task.await;
+    }
+}
+
+async fn keep_running(words: Vec<String>, mut stopped: oneshot::Receiver<()>) {
+    loop {
+        match begin(&words) {
+            Ok(mut child) => {
+                let stdin = child.stdin.take();
+                tokio::select! {
+                    biased;
+                    _ = &mut stopped => {
+                        drop(stdin);
+                        if tokio::time::timeout(STOP_TIME_MAX, child.wait()).await.is_err() {
+                            // It may have ended this very moment.
+                            let _ = child.kill().await;
+                        }
+                        return;
+                    }
+                    ended = child.wait() => match ended {
+                        Ok(status) => tracing::warn!(%status, "headmaster ended, another one is started"),
+                        Err(error) => tracing::warn!(%error, "headmaster not watched"),
+                    },
+                }
+            }
+            Err(error) => tracing::warn!(%error, "headmaster not started"),
+        }
+        tokio::select! {
+            biased;
+            _ = &mut stopped => return,
+            () = tokio::time::sleep(PAUSE) => {}
+        }
+    }
+}
+
+fn begin(words: &[String]) -> std::io::Result<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(words).stdin(Stdio::piped()).stdout(Stdio::null());
+    // Ctrl-C at the terminal reaches the whole group; it shall wait for our word.
+    command.process_group(0);
+    command.spawn()
+}

@@ -1,0 +1,142 @@
+//! How orders of operators reach the headmaster: as documents of the coordination service, which the nodes name.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::coordination::CoordinationService;
+use ::coordination::address::Address;
+use ::coordination::documents::{ReadError, read_cluster};
+use ::coordination::zookeeper::SESSION_TIMEOUT_DEFAULT;
+use control::headmaster::election::holder;
+use control::orders::{self, Answer, Order};
+use model::{Cluster, NodeId, PartitionId};
+use serde_json::Value as Json;
+
+use crate::coordination::CoordinationArguments;
+use crate::failure::CliError;
+use crate::output::program;
+use crate::shared::Shared;
+
+/// How long a command waits for the answer to an order: a headmaster that ends meanwhile has a successor by then.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(40);
+
+/// Where the documents are, for a command about plans or members.
+#[derive(Clone, Debug, clap::Args)]
+pub struct DocumentsArguments {
+    /// The coordination service; by default, the nodes are asked for it.
+    #[arg(long, env = "TONTINE_COORDINATION", value_name = "ADDRESS")]
+    pub coordination: Option<Address>,
+    /// File with `USER:PASSWORD` for ZooKeeper.
+    #[arg(long, env = "TONTINE_COORDINATION_CREDENTIALS", value_name = "FILE")]
+    pub coordination_credentials: Option<PathBuf>,
+}
+
+/// The documents of a cluster, for a command.
+pub(crate) struct Documents {
+    pub(crate) service: Arc<dyn CoordinationService>,
+    pub(crate) cluster: Cluster,
+    address: Address,
+}
+
+impl Documents {
+    /// Opens them.
+    pub(crate) async fn open(shared: &Shared, arguments: &DocumentsArguments) -> Result<Documents, CliError> {
+        let address = match &arguments.coordination {
+            Some(address) => address.clone(),
+            None => named_by_nodes(shared).await?,
+        };
+        let service = CoordinationArguments {
+            coordination: Some(address.clone()),
+            coordination_credentials: arguments.coordination_credentials.clone(),
+            session_timeout: SESSION_TIMEOUT_DEFAULT,
+        };
+        let service = service.existing().await?;
+        let cluster = read_cluster(&*service).await.map_err(unread)?;
+        let cluster = cluster.ok_or_else(|| {
+            CliError::Other(format!(
+                "{address} holds no cluster; create one with `{} cluster create`",
+                program()
+            ))
+        })?;
+        Ok(Documents { service, cluster, address })
+    }
+
+    /// Gives an order, and waits for its answer.
+    pub(crate) async fn order(&self, order: Order) -> Result<Answer, CliError> {
+        let run = format!("{} headmaster --coordination {}", program(), self.address);
+        if holder(&*self.service).await?.is_none() {
+            return Err(CliError::Other(format!(
+                "no headmaster runs, and nothing was ordered; `{program} serve` and `{program} dev` start one, or run `{run}`",
+                program = program()
+            )));
+        }
+        let by = format!("{} at {}", user(), crate::headmaster::host());
+        let number = orders::give(&*self.service, order, &by, crate::clocks::now_ms().unsigned_abs()).await?;
+        let answered = tokio::time::timeout(ANSWER_TIME_MAX, orders::answered(&*self.service, number)).await;
+        match answered {
+            Ok(answer) => answer.map_err(unread),
+            Err(_) => Err(CliError::Other(format!(
+                "order {number} was given and has no answer after {} s: a headmaster carries it out when it can; look with \
+                 `{} coordination show /wishes/{number} --coordination {}`",
+                ANSWER_TIME_MAX.as_secs(),
+                program(),
+                self.address
+            ))),
+        }
+    }
+
+    /// Ends the session; what was written stands however that goes.
+    pub(crate) async fn close(self) {
+        let _ = self.service.close().await;
+    }
+}
+
+pub(crate) fn unread(error: ReadError) -> CliError {
+    match error {
+        ReadError::Coordination(error) => error.into(),
+        error => CliError::Other(error.to_string()),
+    }
+}
+
+/// The service of the first node that answers.
+async fn named_by_nodes(shared: &Shared) -> Result<Address, CliError> {
+    let client = shared.client().await?;
+    let mut reasons = Vec::new();
+    for node in &client.cluster().nodes {
+        match client.status(node.id).await {
+            Ok(status) => {
+                let status: Json = serde_json::from_slice(&status).unwrap_or(Json::Null);
+                if let Some(address) = status["place"]["coordination_directory"].as_str()
+                    && !address.is_empty()
+                {
+                    return address.parse().map_err(|error| {
+                        CliError::Other(format!("{} names no coordination service: {error}", node.id))
+                    });
+                }
+            }
+            Err(error) => reasons.push(format!("{}: {error}", node.id)),
+        }
+    }
+    Err(CliError::Other(format!(
+        "no node names the coordination service ({}); give its address with --coordination",
+        reasons.join("; ")
+    )))
+}
+
+fn user() -> String {
+    std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "somebody".to_owned())
+}
+
+/// Reads `4` or `n4`.
+pub(crate) fn parse_node(text: &str) -> Result<NodeId, String> {
+    let digits = text.strip_prefix('n').unwrap_or(text);
+    digits.parse().map(NodeId).map_err(|_| "expected the number of a node, for example 4 or n4".to_owned())
+}
+
+/// Reads `12` or `p12`.
+pub(crate) fn parse_partition(text: &str) -> Result<PartitionId, String> {
+    let digits = text.strip_prefix('p').unwrap_or(text);
+    let number = digits.parse().map(PartitionId);
+    number.map_err(|_| "expected the number of a partition, for example 12 or p12".to_owned())
+}

@@ -1,0 +1,260 @@
+//! `tontine plan`: create, look, apply, watch, abort.
+//!
+//! Must never: change a cluster document. The headmaster does; commands give it orders and read what it wrote.
+
+mod shown;
+mod wait;
+
+use std::process::ExitCode;
+
+use control::orders::{Answer, Order};
+use control::plans::{self, PlanDocument, Planned};
+use model::{NodeId, PartitionId};
+use protocol::rebalance::planner::{self, Consent, Wish};
+use serde_json::json;
+
+use crate::failure::CliError;
+use crate::orders::{Documents, DocumentsArguments, parse_node, parse_partition, unread};
+use crate::output::{print, program};
+use crate::shared::Shared;
+
+/// What can be done with plans.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum PlanCommand {
+    /// Compute what shall move, and keep it as a plan; nothing moves before it is applied.
+    #[command(subcommand)]
+    Create(CreateCommand),
+    /// Show a plan: what moves, shares before and after, what blocks it, how far it is.
+    Show(NumberArguments),
+    /// Show each move of a plan: the partition's list before and after.
+    Diff(NumberArguments),
+    /// Carry a plan out, and wait for its end. It goes on if this command is stopped.
+    Apply(ApplyArguments),
+    /// End a plan: what has not settled goes back to where it was.
+    Abort(ApplyArguments),
+    /// Let no partition of a plan take a step. Copies under way are finished.
+    Pause(NumberArguments),
+    /// Let the partitions of a paused plan take steps again.
+    Resume(NumberArguments),
+    /// List the plans: the last hundred are kept.
+    History(HistoryArguments),
+}
+
+/// For what a plan is.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum CreateCommand {
+    /// Each node gets its share of the partitions, by weight.
+    Spread(CreateArguments),
+    /// Nodes give away all that they hold.
+    Drain {
+        /// Which nodes, such as 4 or n4.
+        #[arg(required = true, value_parser = parse_node, value_name = "NODE")]
+        nodes: Vec<NodeId>,
+        /// How.
+        #[command(flatten)]
+        create: CreateArguments,
+    },
+    /// A node takes all places of another one.
+    Replace {
+        /// The node that gives up its places.
+        #[arg(value_parser = parse_node, value_name = "NODE")]
+        node: NodeId,
+        /// The node that takes them.
+        #[arg(long, value_parser = parse_node, value_name = "NODE")]
+        by: NodeId,
+        /// How.
+        #[command(flatten)]
+        create: CreateArguments,
+    },
+    /// A node takes the place of another one in some partitions.
+    Move {
+        /// Which partitions, such as 12 or p12.
+        #[arg(required = true, value_parser = parse_partition, value_name = "PARTITION")]
+        partitions: Vec<PartitionId>,
+        /// The node that gives up its places.
+        #[arg(long, value_parser = parse_node, value_name = "NODE")]
+        from: NodeId,
+        /// The node that takes them.
+        #[arg(long, value_parser = parse_node, value_name = "NODE")]
+        to: NodeId,
+        /// How.
+        #[command(flatten)]
+        create: CreateArguments,
+    },
+}
+
+/// How a plan is created.
+#[derive(Clone, Debug, clap::Args)]
+pub struct CreateArguments {
+    /// Show the plan, and keep nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Accept that replicas lie in fewer zones than they do now.
+    #[arg(long)]
+    pub accept_fewer_zones: bool,
+    /// Where the documents are.
+    #[command(flatten)]
+    pub documents: DocumentsArguments,
+}
+
+/// Which plan.
+#[derive(Clone, Debug, clap::Args)]
+pub struct NumberArguments {
+    /// Number of the plan.
+    #[arg(value_name = "NUMBER")]
+    pub plan: u64,
+    /// Where the documents are.
+    #[command(flatten)]
+    pub documents: DocumentsArguments,
+}
+
+/// Which plan, and whether its end is waited for.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ApplyArguments {
+    /// Which plan.
+    #[command(flatten)]
+    pub number: NumberArguments,
+    /// Do not wait for the end.
+    #[arg(long)]
+    pub no_wait: bool,
+}
+
+/// Where plans are listed.
+#[derive(Clone, Debug, clap::Args)]
+pub struct HistoryArguments {
+    /// Where the documents are.
+    #[command(flatten)]
+    pub documents: DocumentsArguments,
+}
+
+/// Carries out a command.
+pub(crate) async fn run(shared: Shared, command: PlanCommand) -> Result<ExitCode, CliError> {
+    match command {
+        PlanCommand::Create(command) => create(&shared, command).await,
+        PlanCommand::Show(arguments) => {
+            let (documents, planned) = find(&shared, &arguments).await?;
+            print(shared.format(), &shown::json(&planned), || shown::text(&planned));
+            documents.close().await;
+            Ok(ExitCode::SUCCESS)
+        }
+        PlanCommand::Diff(arguments) => {
+            let (documents, planned) = find(&shared, &arguments).await?;
+            print(shared.format(), &json!({ "plan": planned.number, "moves": planned.plan.moves }), || {
+                shown::diff(&planned.plan)
+            });
+            documents.close().await;
+            Ok(ExitCode::SUCCESS)
+        }
+        PlanCommand::Apply(arguments) => {
+            let plan = arguments.number.plan;
+            order_and_wait(&shared, &arguments.number.documents, Order::Apply { plan }, arguments.no_wait)
+                .await
+        }
+        PlanCommand::Abort(arguments) => {
+            let plan = arguments.number.plan;
+            order_and_wait(&shared, &arguments.number.documents, Order::Abort { plan }, arguments.no_wait)
+                .await
+        }
+        PlanCommand::Pause(arguments) => {
+            let order = Order::Pause { plan: arguments.plan };
+            order_and_wait(&shared, &arguments.documents, order, true).await
+        }
+        PlanCommand::Resume(arguments) => {
+            let order = Order::Resume { plan: arguments.plan };
+            order_and_wait(&shared, &arguments.documents, order, true).await
+        }
+        PlanCommand::History(arguments) => history(&shared, &arguments.documents).await,
+    }
+}
+
+async fn create(shared: &Shared, command: CreateCommand) -> Result<ExitCode, CliError> {
+    let (wish, arguments) = match command {
+        CreateCommand::Spread(create) => (Wish::Spread, create),
+        CreateCommand::Drain { nodes, create } => (Wish::Drain { nodes }, create),
+        CreateCommand::Replace { node, by, create } => (Wish::Replace { node, by }, create),
+        CreateCommand::Move { partitions, from, to, create } => (Wish::Move { partitions, from, to }, create),
+    };
+    let consent = Consent { fewer_zones: arguments.accept_fewer_zones };
+    let documents = Documents::open(shared, &arguments.documents).await?;
+    if arguments.dry_run {
+        let plan = planner::plan(&documents.cluster, &wish, consent);
+        let plan = plan.map_err(|refusal| CliError::Other(refused(&refusal.to_string())))?;
+        let plan = PlanDocument::new(plan, wish, consent);
+        documents.close().await;
+        print(shared.format(), &json!({ "plan": null, "document": plan }), || shown::dry(&plan));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let answer = documents.order(Order::Create { wish, consent }).await?;
+    let planned = match answer {
+        Answer { done: false, text, .. } => return Err(CliError::Other(refused(&text))),
+        Answer { plan: Some(plan), .. } => plans::read(&*documents.service, plan).await.map_err(unread)?,
+        Answer { text, .. } => {
+            print(shared.format(), &json!({ "plan": null, "answer": text }), || text.clone());
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    documents.close().await;
+    let planned = planned.ok_or_else(|| CliError::Other("the plan was deleted meanwhile".to_owned()))?;
+    print(shared.format(), &shown::json(&planned), || shown::text(&planned));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn refused(reason: &str) -> String {
+    format!("no plan was created: {reason}")
+}
+
+async fn find(shared: &Shared, arguments: &NumberArguments) -> Result<(Documents, Planned), CliError> {
+    let documents = Documents::open(shared, &arguments.documents).await?;
+    let planned = plans::read(&*documents.service, arguments.plan).await.map_err(unread)?;
+    let planned = planned.ok_or_else(|| {
+        let number = arguments.plan;
+        CliError::Other(format!("there is no plan {number}; list them with `{} plan history`", program()))
+    })?;
+    Ok((documents, planned))
+}
+
+/// Gives an order about a plan, or one that may begin one, and waits for the plan's end.
+pub(crate) async fn order_and_wait(
+    shared: &Shared,
+    documents: &DocumentsArguments,
+    order: Order,
+    no_wait: bool,
+) -> Result<ExitCode, CliError> {
+    let documents = Documents::open(shared, documents).await?;
+    let answer = documents.order(order).await?;
+    if !answer.done {
+        documents.close().await;
+        return Err(CliError::Other(answer.text));
+    }
+    let ended = match answer.plan {
+        Some(plan) if !no_wait => {
+            say!("{}", answer.text);
+            Some(wait::until_ended(&documents, plan).await?)
+        }
+        _ => None,
+    };
+    documents.close().await;
+    let Some(planned) = ended else {
+        print(shared.format(), &json!({ "plan": answer.plan, "answer": answer.text }), || {
+            match answer.plan {
+                Some(plan) => {
+                    format!("{}; see how far it is with `{} plan show {plan}`", answer.text, program())
+                }
+                None => answer.text.clone(),
+            }
+        });
+        return Ok(ExitCode::SUCCESS);
+    };
+    print(shared.format(), &shown::json(&planned), || shown::end(&planned));
+    let is_done = planned.word() == "done";
+    Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+async fn history(shared: &Shared, arguments: &DocumentsArguments) -> Result<ExitCode, CliError> {
+    let documents = Documents::open(shared, arguments).await?;
+    let all = plans::read_all(&*documents.service).await.map_err(unread)?;
+    documents.close().await;
+    let json = json!({ "plans": all.iter().map(shown::json).collect::<Vec<_>>() });
+    print(shared.format(), &json, || shown::history(&all));
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,161 @@
+//! How plans are shown.
+
+use std::time::Duration;
+
+use control::plans::{PlanDocument, Planned};
+use model::NodeId;
+use protocol::rebalance::planner::Wish;
+use serde_json::{Value as Json, json};
+
+use crate::durations;
+use crate::output::{count, moment, program, size, table};
+
+pub(super) fn json(planned: &Planned) -> Json {
+    json!({
+        "plan": planned.number,
+        "phase": planned.word(),
+        "document": planned.plan,
+        "state": planned.state,
+    })
+}
+
+/// A plan in full.
+pub(super) fn text(planned: &Planned) -> String {
+    let (plan, number) = (&planned.plan, planned.number);
+    let mut text = format!(
+        "plan {number}: {}, {}\nordered by {} on {}, computed from generation {}\n",
+        wish(&plan.wish),
+        planned.word(),
+        plan.by,
+        moment(plan.created_ms),
+        plan.generation.0
+    );
+    text.push_str(&body(plan));
+    if let Some(state) = &planned.state {
+        let until = state.ended_ms.unwrap_or_else(|| crate::clocks::now_ms().unsigned_abs());
+        let took = Duration::from_millis(until.saturating_sub(state.begun_ms));
+        text.push_str(&format!("\n{}\n", super::wait::line(planned, state, took)));
+        for waiting in &state.waiting {
+            text.push_str(&format!("  waits: {waiting}\n"));
+        }
+        if let Some(reason) = &state.reason {
+            text.push_str(&format!("why: {reason}\n"));
+        }
+        let took = durations::rough(took);
+        match state.ended_ms {
+            Some(ended) => text.push_str(&format!("ended on {}, after {took}\n", moment(ended))),
+            None => text.push_str(&format!(
+                "applied {took} ago; to take it back: `{} plan abort {number}`\n",
+                program()
+            )),
+        }
+    } else {
+        text.push_str(&format!("\nto carry it out: `{} plan apply {number}`\n", program()));
+    }
+    text
+}
+
+/// A plan that is not kept.
+pub(super) fn dry(plan: &PlanDocument) -> String {
+    if plan.moves.is_empty() {
+        return "there is nothing to move".to_owned();
+    }
+    format!("{}, computed from generation {}\n{}", wish(&plan.wish), plan.generation.0, body(plan))
+}
+
+fn body(plan: &PlanDocument) -> String {
+    let copies = plan.copies();
+    let mut text = format!(
+        "{}, {}",
+        count(plan.moves.len() as u64, "partition"),
+        match copies {
+            0 => "no data moves".to_owned(),
+            1 => "1 copy is brought in".to_owned(),
+            copies => format!("{copies} copies are brought in"),
+        }
+    );
+    if let Some(estimate) = plan.estimate {
+        text.push_str(&format!(": about {} in {}", size(estimate.bytes), count(estimate.records, "record")));
+    }
+    text.push_str("\n\n");
+    let sum = |side: fn(&(usize, usize)) -> usize| plan.places.values().map(side).sum::<usize>().max(1);
+    let (before, after) = (sum(|counts| counts.0), sum(|counts| counts.1));
+    let share = |count: usize, all: usize| format!("{:.1}%", 100.0 * count as f64 / all as f64);
+    let mut rows = vec![["NODE", "PLACES NOW", "THEN", "SHARE NOW", "THEN"].map(str::to_owned).to_vec()];
+    rows.extend(plan.places.iter().map(|(node, &(now, then))| {
+        vec![node.to_string(), now.to_string(), then.to_string(), share(now, before), share(then, after)]
+    }));
+    text.push_str(&table(&rows));
+    if !plan.blocked.is_empty() {
+        text.push_str("\nit cannot end while nodes are away:\n");
+        for line in &plan.blocked {
+            text.push_str(&format!("  {line}\n"));
+        }
+    }
+    text
+}
+
+/// Each move.
+pub(super) fn diff(plan: &PlanDocument) -> String {
+    let list = |nodes: &[NodeId]| nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(" ");
+    let mut rows = vec![["PARTITION", "NODES NOW", "THEN", "ENTERING"].map(str::to_owned).to_vec()];
+    rows.extend(plan.moves.iter().map(|one| {
+        let entering = if one.entering.is_empty() { "-".to_owned() } else { list(&one.entering) };
+        vec![one.partition.to_string(), list(&one.from), list(&one.to), entering]
+    }));
+    table(&rows)
+}
+
+/// What a plan came to.
+pub(super) fn end(planned: &Planned) -> String {
+    let number = planned.number;
+    let Some(state) = &planned.state else { return format!("plan {number} is created") };
+    let took = state.ended_ms.map_or(0, |ended| ended.saturating_sub(state.begun_ms));
+    let copied = state.progress.copied;
+    let mut text = format!(
+        "plan {number} is {} after {}: {} of {} settled, {} in {} copied",
+        state.phase.word(),
+        durations::rough(Duration::from_millis(took)),
+        state.progress.settled,
+        count(planned.plan.moves.len() as u64, "partition"),
+        size(copied.bytes),
+        count(copied.records, "record")
+    );
+    if let Some(reason) = &state.reason {
+        text.push_str(&format!(": {reason}; create another one with `{} plan create`", program()));
+    }
+    text
+}
+
+/// All plans, one a line.
+pub(super) fn history(all: &[Planned]) -> String {
+    let mut rows = vec![["PLAN", "FOR", "PHASE", "MOVES", "SETTLED", "CREATED"].map(str::to_owned).to_vec()];
+    rows.extend(all.iter().map(|planned| {
+        let settled = planned.state.as_ref().map_or(0, |state| state.progress.settled);
+        vec![
+            planned.number.to_string(),
+            wish(&planned.plan.wish),
+            planned.word().to_owned(),
+            planned.plan.moves.len().to_string(),
+            settled.to_string(),
+            moment(planned.plan.created_ms),
+        ]
+    }));
+    if all.is_empty() {
+        return format!("there is no plan; create one with `{} plan create spread`", program());
+    }
+    table(&rows)
+}
+
+fn wish(wish: &Wish) -> String {
+    match wish {
+        Wish::Spread => "spread".to_owned(),
+        Wish::Drain { nodes } => {
+            format!("drain {}", nodes.iter().map(NodeId::to_string).collect::<Vec<_>>().join(" "))
+        }
+        Wish::Replace { node, by } => format!("replace {node} by {by}"),
+        Wish::Move { partitions, from, to } => {
+            format!("move {} from {from} to {to}", count(partitions.len() as u64, "partition"))
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Waiting for the end of a plan, and saying how far it is.
+
+use std::time::{Duration, Instant};
+
+use control::plans::{self, PlanState, Planned};
+
+use crate::durations;
+use crate::failure::CliError;
+use crate::orders::{Documents, unread};
+use crate::output::{count, program, size};
+
+/// Pause between two looks.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// Shortest time between two lines.
+const LINE_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Waits until a plan has ended.
+pub(super) async fn until_ended(documents: &Documents, number: u64) -> Result<Planned, CliError> {
+    let begun = Instant::now();
+    let mut said: Option<(Instant, String)> = None;
+    loop {
+        let planned = plans::read(&*documents.service, number).await.map_err(unread)?;
+        let Some(planned) = planned else {
+            return Err(CliError::Other(format!("plan {number} was deleted meanwhile")));
+        };
+        let Some(state) = planned.state.as_ref().filter(|state| !state.phase.has_ended()) else {
+            return Ok(planned);
+        };
+        let line = line(&planned, state, begun.elapsed());
+        let is_due =
+            said.as_ref().is_none_or(|(at, before)| at.elapsed() >= LINE_INTERVAL && *before != line);
+        if is_due {
+            say!("{line}");
+            said = Some((Instant::now(), line));
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// How far a plan is, at what rate, and about how long it will take.
+pub(super) fn line(planned: &Planned, state: &PlanState, elapsed: Duration) -> String {
+    let (progress, moves) = (&state.progress, planned.plan.moves.len());
+    let mut parts = vec![format!("{}: {} of {} settled", state.phase.word(), progress.settled, moves)];
+    let steps = [
+        (progress.copying, "copying"),
+        (progress.joint, "joint"),
+        (progress.reading_new, "reading the new"),
+        (progress.back, "going back"),
+    ];
+    parts.extend(steps.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}")));
+    let copied = progress.copied;
+    if copied.records > 0 {
+        let rate = copied.bytes as f64 / elapsed.as_secs_f64().max(0.1);
+        let mut text = format!("{} in {} copied", size(copied.bytes), count(copied.records, "record"));
+        let whole = planned.plan.estimate.map_or(0, |estimate| estimate.bytes);
+        if elapsed > LINE_INTERVAL && !state.phase.has_ended() {
+            text.push_str(&format!(" at {}/s", size(rate as u64)));
+            let seconds = whole.saturating_sub(copied.bytes) as f64 / rate.max(1.0);
+            if seconds >= 1.0 {
+                let left = Duration::from_secs(seconds as u64);
+                text.push_str(&format!(", about {} left", durations::rough(left)));
+            }
+        }
+        parts.push(text);
+    }
+    let mut line = parts.join(", ");
+    if let Some(first) = state.waiting.first() {
+        let more = match state.waiting.len() {
+            1 => String::new(),
+            all => format!(" (and {} more: `{} plan show {}`)", all - 1, program(), planned.number),
+        };
+        line.push_str(&format!("; waits: {first}{more}"));
+    }
+    line
+}
