@@ -163,11 +163,13 @@ impl AddressArguments {
                 )));
             }
             if !found.iter().any(|ip| is_ours(*ip)) {
-                return Err(CliError::Usage(format!(
+                // A machine that has just started may get it yet.
+                let refused = CliError::Usage(format!(
                     "{option} {} is not an address of this machine; correct it, or add --forwarded if another machine \
                      forwards it to this one",
                     native.text()
-                )));
+                ));
+                return Err(refused.later());
             }
         }
         let resp = match resp {

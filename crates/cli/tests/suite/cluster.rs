@@ -14,7 +14,7 @@ use serde_json::Value as Json;
 use tempfile::TempDir;
 
 /// The binary under test.
-const TONTINE: &str = env!("CARGO_BIN_EXE_tontine");
+pub(crate) const TONTINE: &str = env!("CARGO_BIN_EXE_tontine");
 /// Longest wait for anything; generous, because the machine may be busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 

@@ -30,4 +30,5 @@ mod serve;
 mod store_creation;
 mod traffic;
 mod typed;
+mod upgrade;
 mod vocabulary;
