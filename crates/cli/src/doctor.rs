@@ -16,6 +16,7 @@ use crate::status::{NodeStatus, ask_all, is_up, tombstones};
 mod disks;
 mod finding;
 mod hints;
+mod moves;
 mod passwords;
 
 use disks::{Refuses, refuses};
@@ -65,6 +66,7 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     findings.extend(stopped_repair(&nodes));
     findings.extend(hints::waiting(&nodes, &hints::heard(&client, &nodes).await));
     findings.extend(waiting_tombstones(&nodes));
+    findings.extend(moves::found(&client).await);
     let healthy = !findings.iter().any(Finding::is_bad);
     let document = json!({
         "healthy": healthy,

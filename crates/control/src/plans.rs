@@ -11,13 +11,16 @@ use bytes::Bytes;
 use coordination::documents::ReadError;
 use coordination::documents::numbered::{look, numbered_path, numbers, plan_state_path, plans_path};
 use coordination::{CoordinationError, CoordinationService, Document, DocumentPath};
-use model::{Cluster, Generation, NodeId, Step};
+use model::{Cluster, Generation, NodeId, PartitionId, Step};
 use protocol::rebalance::planner::{Consent, Move, Plan, Wish};
+use protocol::rebalance::steps::Waiting;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Plans that are kept.
 pub const PLANS_KEPT: usize = 100;
+/// Whom moves wait for: so many lines are told.
+const WAITING_SHOWN: usize = 8;
 
 /// What shall move, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -224,6 +227,21 @@ impl PlanDocument {
     pub fn copies(&self) -> usize {
         self.moves.iter().map(|one| one.entering.len()).sum()
     }
+}
+
+/// For whom partitions wait, for people: what most of them wait for first.
+pub fn told(waiting: &[(PartitionId, Vec<Waiting>)]) -> Vec<String> {
+    let mut lines: BTreeMap<String, usize> = BTreeMap::new();
+    for waiting in waiting.iter().flat_map(|(_, waiting)| waiting) {
+        *lines.entry(waiting.to_string()).or_default() += 1;
+    }
+    let mut lines: Vec<(String, usize)> = lines.into_iter().collect();
+    lines.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let line = |(line, count): (String, usize)| match count {
+        1 => line,
+        count => format!("{line} ({count} partitions)"),
+    };
+    lines.into_iter().take(WAITING_SHOWN).map(line).collect()
 }
 
 pub(crate) fn encode(document: &impl Serialize) -> Bytes {

@@ -81,6 +81,10 @@ codes! {
         "Replica repair is stopped on the node for some stores or partitions.";
     TombstonesWaiting "tombstones-waiting" Note
         "Tombstones cannot be removed because the node has not confirmed the deletions.";
+    PartitionsMoving "partitions-moving" Note
+        "Partitions are on the way to other nodes; the finding says for whom they wait.";
+    LeftoversHeld "leftovers-held" Note
+        "The node holds records of partitions that other nodes hold now.";
     RecordsDamaged "records-damaged" Bad
         "The node holds corrupt records that have not been replaced yet.";
     RecordsReplaced "records-replaced" Note

@@ -2,21 +2,19 @@
 //!
 //! Must never: let a plan go on with a partition that another hand has moved.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use coordination::DOCUMENT_BYTES_MAX;
 use coordination::documents::numbered::{keep, plans_path};
 use model::{Cluster, NodeId, PartitionId};
+use protocol::rebalance::Facts;
 use protocol::rebalance::steps::{self, Outcome};
-use protocol::rebalance::{Facts, steps::Waiting};
 
 use super::office::{Office, Scene, TurnError};
 use crate::plans::{self, PLANS_KEPT, Phase, PlanState, Planned, Progress, Size, Stand};
 
 /// Room that moves leave in a document, for stores and nodes to come.
 const ROOM_LEFT: usize = 64 * 1024;
-/// Whom a plan waits for: so many lines are told.
-const WAITING_SHOWN: usize = 8;
 
 /// What is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,23 +85,8 @@ fn stepped(cluster: &Cluster, facts: &Facts) -> Due {
     let Outcome { next, waiting } = steps::next(cluster, facts);
     match next {
         Some(next) => Due::Publish(Box::new(next)),
-        None => Due::Wait(told(&waiting)),
+        None => Due::Wait(plans::told(&waiting)),
     }
-}
-
-/// For whom partitions wait, for people: what most of them wait for first.
-fn told(waiting: &[(PartitionId, Vec<Waiting>)]) -> Vec<String> {
-    let mut lines: BTreeMap<String, usize> = BTreeMap::new();
-    for waiting in waiting.iter().flat_map(|(_, waiting)| waiting) {
-        *lines.entry(waiting.to_string()).or_default() += 1;
-    }
-    let mut lines: Vec<(String, usize)> = lines.into_iter().collect();
-    lines.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    let line = |(line, count): (String, usize)| match count {
-        1 => line,
-        count => format!("{line} ({count} partitions)"),
-    };
-    lines.into_iter().take(WAITING_SHOWN).map(line).collect()
 }
 
 /// The nodes whose word counts while partitions move.
@@ -137,6 +120,7 @@ impl Office {
     /// Does what is due for the plan that is under way.
     pub(super) async fn conduct(&mut self, scene: &Scene) -> Result<bool, TurnError> {
         let Some(planned) = self.under_way().await? else { return Ok(false) };
+        self.busy = true;
         let Some(state) = planned.state.clone() else { return Ok(false) };
         let (facts, _) = self.ask(scene, &involved(&scene.cluster)).await?;
         let mut next =

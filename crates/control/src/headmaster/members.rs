@@ -50,6 +50,7 @@ impl Office {
         if leaving.is_empty() {
             return Ok(false);
         }
+        self.busy = true;
         self.ask(scene, &leaving).await?;
         let free = |node: &NodeId| holds(cluster, *node, self.report(*node)).is_none();
         let Some(node) = leaving.into_iter().find(free) else { return Ok(false) };

@@ -4,14 +4,17 @@
 //! may have changed meanwhile: then it is refused, and the next turn looks again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use coordination::documents::numbered::{numbered_path, plan_state_path, replace, wishes_path};
 use coordination::documents::{
-    ActiveNode, Move, PublishError, ReadError, active_nodes_now, publish_cluster, read_cluster, read_member,
+    ActiveNode, Move, PublishError, ReadError, active_nodes_now, create_parents, publish_cluster,
+    read_cluster, read_member,
 };
 use coordination::{CoordinationError, CoordinationService};
+use futures_util::future::{Either, select};
 use model::{Cluster, NodeId, PartitionId};
 use protocol::rebalance::Facts;
 use runtime::{Clock, Moment};
@@ -23,8 +26,10 @@ use crate::plans::{PlanState, Planned, Size, encode};
 
 /// Shortest time between two documents that one headmaster publishes: each costs every node and client something.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(500);
-/// How long a headmaster waits for something to do before it looks again.
-const IDLE: Duration = Duration::from_millis(500);
+/// How often a headmaster looks while something is under way.
+const BUSY: Duration = Duration::from_millis(500);
+/// How often it looks while it waits for orders alone, which wake it.
+const IDLE: Duration = Duration::from_secs(5);
 /// How long it waits for a service that does not answer.
 const AWAY: Duration = Duration::from_secs(1);
 
@@ -109,6 +114,8 @@ pub struct Office {
     /// Plans that have ended, for the same reason.
     pub(super) ended: BTreeSet<u64>,
     published: Option<Moment>,
+    /// Whether a plan is under way, or a node is leaving: what nodes say matters then.
+    pub(super) busy: bool,
 }
 
 impl Office {
@@ -129,6 +136,7 @@ impl Office {
             answered: BTreeSet::new(),
             ended: BTreeSet::new(),
             published: None,
+            busy: false,
         }
     }
 
@@ -137,8 +145,11 @@ impl Office {
         loop {
             let pause = match self.turn().await {
                 Ok(true) => continue,
-                Ok(false) => IDLE,
-                Err(TurnError::Overtaken) => IDLE,
+                Ok(false) if !self.busy => {
+                    self.await_orders().await;
+                    continue;
+                }
+                Ok(false) | Err(TurnError::Overtaken) => BUSY,
                 Err(TurnError::Documents(ReadError::Coordination(CoordinationError::SessionLost))) => {
                     return OfficeEnd::SessionLost;
                 }
@@ -152,11 +163,33 @@ impl Office {
         }
     }
 
+    /// Waits for an order, but not for long: what else may be due wakes nobody.
+    async fn await_orders(&self) {
+        let sleep = self.clock.sleep(IDLE);
+        let watched = async {
+            let parent = wishes_path();
+            create_parents(&*self.service, &numbered_path(&parent, 1)).await?;
+            let (names, watch) = self.service.children_and_watch(&parent).await?;
+            let is_new = |name: &String| name.parse().is_ok_and(|number| !self.answered.contains(&number));
+            match names.iter().any(is_new) {
+                true => Ok(()),
+                false => watch.fired().await.map(drop),
+            }
+        };
+        match select(pin!(watched), sleep).await {
+            Either::Right(_) | Either::Left((Ok(()), _)) => {}
+            // The next turn meets the same, and says so.
+            Either::Left((Err(CoordinationError::SessionLost), _)) => {}
+            Either::Left((Err(_), sleep)) => sleep.await,
+        }
+    }
+
     /// Does what is due. True when it has changed something, so that more may be due.
     ///
     /// # Errors
     /// See [`TurnError`]. The next turn goes on.
     pub async fn turn(&mut self) -> Result<bool, TurnError> {
+        self.busy = false;
         let Some(cluster) = read_cluster(&*self.service).await? else { return Ok(false) };
         let active = active_nodes_now(&*self.service).await?;
         let scene = Scene { cluster, active };

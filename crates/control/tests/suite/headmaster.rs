@@ -1,11 +1,17 @@
 //! What a headmaster does with orders, plans and the ring, whoever ends meanwhile.
 
-use control::headmaster::office::Office;
-use control::orders::Order;
+use std::sync::Arc;
+
+use control::headmaster::office::{Office, OfficeEnd};
+use control::orders::{self, Order};
 use control::plans::Phase;
+use coordination::CoordinationService;
 use coordination::documents::{Member, write_member};
-use model::{Cluster, NodeId, Role, Step, Weight};
+use futures_util::FutureExt;
+use model::{Cluster, Moment, NodeId, Role, Step, WallMillis, Weight};
 use protocol::rebalance::planner::{Consent, Wish};
+
+use runtime::{BoxFuture, Clock};
 
 use super::played::{PARTITIONS, World, publish, settle, turn};
 
@@ -243,4 +249,37 @@ async fn a_plan_whose_partition_another_hand_moves_goes_back_and_fails() {
     assert_eq!(state.phase, Phase::Failed);
     assert!(state.reason.unwrap().contains("was changed by something else"));
     assert!(world.cluster().await.ring.partitions().iter().all(|one| one.coming.is_none()));
+}
+
+#[tokio::test]
+async fn an_order_wakes_a_headmaster_that_holds_the_office_and_the_end_of_its_session_ends_it() {
+    let (world, _) = four().await;
+    let service = Arc::new(world.service.open());
+    let mut office = Office::new(service.clone(), Arc::new(Still), world.nodes.clone(), Default::default());
+    let mut holding = Box::pin(office.hold());
+    assert!(holding.as_mut().now_or_never().is_none());
+    // The clock stands still: nothing but the order can wake it.
+    let number = world.give(Order::Pause { plan: 1 }).await;
+    assert!(holding.as_mut().now_or_never().is_none());
+    let given = orders::read(&*world.session, number).await.unwrap().unwrap();
+    assert!(!given.document.answer.unwrap().done);
+    world.service.kill(service.session());
+    assert_eq!(holding.await, OfficeEnd::SessionLost);
+}
+
+/// A clock that never comes to any moment.
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Moment {
+        Moment::default()
+    }
+
+    fn wall(&self) -> WallMillis {
+        WallMillis(0)
+    }
+
+    fn sleep_until(&self, _: Moment) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
 }
