@@ -9,12 +9,13 @@ use serde::{Deserialize, Serialize};
 use crate::Unknown;
 use crate::key::Token;
 use crate::node::{Node, NodeId};
+use crate::readonly::ReadOnlyStore;
 use crate::ring::{Partition, Ring};
 use crate::routing::{PreferenceList, replicas_to_come};
 use crate::store::{FallbackOrder, Store, StoreName};
 
 pub use check::ClusterError;
-pub use stores::CreateStoreError;
+pub use stores::{ArtifactsError, CreateStoreError};
 
 /// Number of an agreed document: it only grows, and the older one always loses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -38,8 +39,10 @@ pub struct Cluster {
     pub nodes: Vec<Node>,
     /// Who owns which partition.
     pub ring: Ring,
-    /// All stores, sorted by name.
+    /// All stores that take writes, sorted by name.
     pub stores: Vec<Store>,
+    /// All read-only stores, sorted by name. Programs that do not know them pass over them.
+    pub read_only: Vec<ReadOnlyStore>,
     /// Fields of a later program.
     pub unknown: Unknown,
 }
@@ -55,6 +58,7 @@ impl Cluster {
             nodes,
             ring,
             stores,
+            read_only: Vec::new(),
             unknown: Unknown::new(),
         }
     }
@@ -70,19 +74,30 @@ impl Cluster {
         partition.since.max(self.generation_accepted_min)
     }
 
-    /// N of the store that has most replicas.
-    pub fn replicas_max(&self) -> usize {
-        self.stores.iter().map(|store| usize::from(store.consistency.replicas)).max().unwrap_or(1)
+    /// N of each store, of either kind.
+    pub(crate) fn replica_counts(&self) -> impl Iterator<Item = usize> {
+        let mutable = self.stores.iter().map(|store| store.consistency.replicas);
+        mutable.chain(self.read_only.iter().map(|store| store.replicas)).map(usize::from)
     }
 
-    /// The store with this name.
+    /// N of the store that has most replicas.
+    pub fn replicas_max(&self) -> usize {
+        self.replica_counts().max().unwrap_or(1)
+    }
+
+    /// The read-only store with this name.
+    pub fn read_only(&self, name: &str) -> Option<&ReadOnlyStore> {
+        self.read_only.iter().find(|store| store.name.as_str() == name)
+    }
+
+    /// The store with this name that takes writes.
     pub fn store(&self, name: &str) -> Option<&Store> {
         self.stores.iter().find(|store| store.name.as_str() == name)
     }
 
-    /// The store with this name, as an owned name for lookups elsewhere.
+    /// The names of all stores, of either kind.
     pub fn store_names(&self) -> impl Iterator<Item = &StoreName> {
-        self.stores.iter().map(|store| &store.name)
+        self.stores.iter().map(|store| &store.name).chain(self.read_only.iter().map(|store| &store.name))
     }
 
     /// What is known about a node.

@@ -23,6 +23,13 @@ pub const MESSAGE_BYTES_MAX: usize = FRAME_BYTES_MAX / 4;
 /// Most stores of a cluster: each costs every node an engine with its files, and a share of each round of repair.
 pub const STORES_MAX: usize = 256;
 
+/// Most artifacts that a read-only store lists: the served one, one to roll back to, and some that are staged. The cluster
+/// document holds them all.
+pub const ARTIFACTS_MAX: usize = 8;
+
+/// Longest URL of an artifact's source in bytes.
+pub const ARTIFACT_SOURCE_BYTES_MAX: usize = 1024;
+
 /// Longest store name in bytes.
 pub const STORE_NAME_BYTES_MAX: usize = 64;
 

@@ -22,5 +22,6 @@ pub mod lateness;
 pub mod pipeline;
 #[cfg(test)]
 mod planted;
+pub mod push;
 pub mod quorum;
 pub mod rebalance;

@@ -10,6 +10,7 @@ use thiserror::Error;
 use super::{Cluster, Generation};
 use crate::limits::NODES_MAX;
 use crate::node::NodeId;
+use crate::readonly::ReadOnlyError;
 use crate::ring::{Partition, PartitionId, Step};
 use crate::store::{StoreError, StoreName};
 
@@ -41,6 +42,14 @@ pub enum ClusterError {
         store: StoreName,
         /// What is wrong.
         error: StoreError,
+    },
+    /// A read-only store contradicts itself.
+    #[error("read-only store {}: {error}", .store.as_str())]
+    ReadOnly {
+        /// The offender.
+        store: StoreName,
+        /// What is wrong.
+        error: ReadOnlyError,
     },
     /// The ring may only name nodes that the document lists.
     #[error("partition {partition} lists node {node}, which the document does not know")]
@@ -99,6 +108,13 @@ impl Cluster {
             let invalid = |error| ClusterError::Store { store: store.name.clone(), error };
             store.consistency.validate().map_err(invalid)?;
         }
+        for store in &self.read_only {
+            if !names.insert(&store.name) {
+                return Err(ClusterError::StoreTwice { store: store.name.clone() });
+            }
+            let invalid = |error| ClusterError::ReadOnly { store: store.name.clone(), error };
+            store.check().map_err(invalid)?;
+        }
         self.check_past("the oldest requests that are accepted", self.generation_accepted_min)?;
         self.check_past("the set of nodes", self.nodes_changed.unwrap_or_default())?;
         self.ring.partitions().iter().try_for_each(|partition| self.check_partition(partition, &nodes))
@@ -124,10 +140,10 @@ impl Cluster {
         if coming.is_empty() || partition.step() == Some(Step::ReadingNew) {
             return Ok(());
         }
-        for store in &self.stores {
-            let replicas = usize::from(store.consistency.replicas).min(nodes.len());
+        for (name, replicas) in self.store_names().zip(self.replica_counts()) {
+            let replicas = replicas.min(nodes.len());
             if coming.len() < replicas {
-                let (listed, store) = (coming.len(), store.name.clone());
+                let (listed, store) = (coming.len(), name.clone());
                 return Err(ClusterError::TooFew { partition: id, listed, store, replicas });
             }
         }

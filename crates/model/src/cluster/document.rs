@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::{Cluster, Generation};
 use crate::Unknown;
 use crate::node::Node;
+use crate::readonly::ReadOnlyStore;
 use crate::ring::Ring;
 use crate::store::Store;
 
@@ -51,6 +52,8 @@ struct Written<'a> {
     nodes: &'a [Node],
     ring: &'a Ring,
     stores: &'a [Store],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    read_only_stores: &'a [ReadOnlyStore],
     #[serde(flatten)]
     unknown: &'a Unknown,
 }
@@ -66,6 +69,8 @@ struct Read {
     nodes: Vec<Node>,
     ring: Ring,
     stores: Vec<Store>,
+    #[serde(default)]
+    read_only_stores: Vec<ReadOnlyStore>,
     #[serde(flatten)]
     unknown: Unknown,
 }
@@ -80,7 +85,15 @@ impl Cluster {
 impl Serialize for Cluster {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Cluster {
-            generation, generation_accepted_min, nodes_changed, nodes, ring, stores, unknown, ..
+            generation,
+            generation_accepted_min,
+            nodes_changed,
+            nodes,
+            ring,
+            stores,
+            read_only,
+            unknown,
+            ..
         } = self;
         Written {
             form: if ring.is_plain() { FORM_PLAIN } else { FORM },
@@ -91,6 +104,7 @@ impl Serialize for Cluster {
             nodes,
             ring,
             stores,
+            read_only_stores: read_only,
             unknown,
         }
         .serialize(serializer)
@@ -107,6 +121,7 @@ impl<'de> Deserialize<'de> for Cluster {
             nodes,
             ring,
             stores,
+            read_only_stores,
             unknown,
             ..
         } = Read::deserialize(deserializer)?;
@@ -118,6 +133,7 @@ impl<'de> Deserialize<'de> for Cluster {
             nodes,
             ring,
             stores,
+            read_only: read_only_stores,
             unknown,
         };
         cluster.check().map_err(D::Error::custom)?;

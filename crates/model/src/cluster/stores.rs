@@ -4,6 +4,7 @@ use thiserror::Error;
 
 use super::{Cluster, Generation};
 use crate::limits::{SIBLINGS_MAX, STORES_MAX, VALUE_BYTES_MAX};
+use crate::readonly::{ArtifactError, ReadOnlyStore};
 use crate::store::{Store, StoreError, StoreName};
 
 /// Why a store cannot be created.
@@ -47,6 +48,20 @@ pub enum CreateStoreError {
     Store(#[from] StoreError),
 }
 
+/// Why the artifacts of a store cannot be changed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ArtifactsError {
+    /// There is no read-only store of this name.
+    #[error("the cluster has no read-only store {store:?}")]
+    NoStore {
+        /// The name as given.
+        store: String,
+    },
+    /// The store refuses it.
+    #[error(transparent)]
+    Artifact(#[from] ArtifactError),
+}
+
 impl Cluster {
     /// The next document: the cluster with one store more. No partition changes, so requests that were formed under
     /// older documents are accepted as before.
@@ -55,19 +70,58 @@ impl Cluster {
     /// With the first reason why there can be no such store.
     pub fn with_store(&self, store: Store) -> Result<Cluster, CreateStoreError> {
         store.consistency.validate()?;
-        if self.store(store.name.as_str()).is_some() {
-            return Err(CreateStoreError::Exists { store: store.name });
-        }
-        if self.stores.len() >= STORES_MAX {
-            return Err(CreateStoreError::TooMany);
-        }
+        self.check_place(&store.name, store.consistency.replicas)?;
         if !(1..=VALUE_BYTES_MAX).contains(&store.value_bytes_max) {
             return Err(CreateStoreError::Value { bytes: store.value_bytes_max });
         }
         if !(1..=SIBLINGS_MAX).contains(&store.siblings_max) {
             return Err(CreateStoreError::Siblings { versions: store.siblings_max });
         }
-        let replicas = store.consistency.replicas;
+        let mut cluster = Cluster { generation: Generation(self.generation.0 + 1), ..self.clone() };
+        cluster.stores.push(store);
+        cluster.stores.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(cluster)
+    }
+
+    /// The next document: the cluster with one read-only store more.
+    ///
+    /// # Errors
+    /// With the first reason why there can be no such store.
+    pub fn with_read_only(&self, name: StoreName, replicas: u8) -> Result<Cluster, CreateStoreError> {
+        if replicas == 0 {
+            return Err(StoreError::Consistency { replicas, reads: 1, writes: 1 }.into());
+        }
+        self.check_place(&name, replicas)?;
+        let mut cluster = Cluster { generation: Generation(self.generation.0 + 1), ..self.clone() };
+        cluster.read_only.push(ReadOnlyStore::new(name, replicas));
+        cluster.read_only.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(cluster)
+    }
+
+    /// The next document: the cluster with another state of one read-only store.
+    ///
+    /// # Errors
+    /// [`ArtifactsError::NoStore`], or what `change` says.
+    pub fn with_artifacts(
+        &self,
+        name: &str,
+        change: impl FnOnce(&ReadOnlyStore) -> Result<ReadOnlyStore, ArtifactError>,
+    ) -> Result<Cluster, ArtifactsError> {
+        let at = self.read_only.iter().position(|store| store.name.as_str() == name);
+        let at = at.ok_or_else(|| ArtifactsError::NoStore { store: name.to_owned() })?;
+        let mut cluster = Cluster { generation: Generation(self.generation.0 + 1), ..self.clone() };
+        cluster.read_only[at] = change(&self.read_only[at])?;
+        Ok(cluster)
+    }
+
+    /// Checks that there is room for one more store, of either kind.
+    fn check_place(&self, name: &StoreName, replicas: u8) -> Result<(), CreateStoreError> {
+        if self.store_names().any(|known| known == name) {
+            return Err(CreateStoreError::Exists { store: name.clone() });
+        }
+        if self.store_names().count() >= STORES_MAX {
+            return Err(CreateStoreError::TooMany);
+        }
         let lists = self.ring.partitions().iter().flat_map(|partition| {
             let coming = partition.coming.as_ref().map(|coming| coming.nodes.len());
             [Some(partition.nodes.len()), coming]
@@ -76,9 +130,6 @@ impl Cluster {
         if usize::from(replicas) > listed {
             return Err(CreateStoreError::Replicas { replicas, listed });
         }
-        let mut cluster = Cluster { generation: Generation(self.generation.0 + 1), ..self.clone() };
-        cluster.stores.push(store);
-        cluster.stores.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(cluster)
+        Ok(())
     }
 }

@@ -5,6 +5,7 @@
 mod clusters;
 mod histories;
 mod planted_bugs;
+mod readonly;
 mod rings;
 mod steps;
 mod subjects;

@@ -1,0 +1,346 @@
+//! Read-only stores: which artifacts each lists, and which one it serves.
+//!
+//! ```text
+//!   stage ─▶ staging ── swap ─▶ served ── swap, roll back ─▶ kept ── swap, roll back ─▶ served
+//!               │ abort, delete                                │ delete, or the next swap
+//!               ▼                                              ▼
+//!            not listed                                     not listed
+//! ```
+//!
+//! Each verb makes the next state of one store; whether nodes hold what it is about to serve, `protocol::push` decides.
+//!
+//! **Architecture Invariant:** at most one artifact is served, and a number never comes back.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::Unknown;
+use crate::limits::{ARTIFACT_SOURCE_BYTES_MAX, ARTIFACTS_MAX};
+use crate::store::{Consistency, Reads, Resolver, Store, StoreName};
+
+/// Number of an artifact within its store; later ones are greater.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ArtifactNumber(pub u64);
+
+impl fmt::Display for ArtifactNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Digest of an artifact's manifest, which names all of its bytes. In JSON it is 32 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ManifestDigest(pub [u8; 16]);
+
+impl fmt::Display for ManifestDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl From<ManifestDigest> for String {
+    fn from(digest: ManifestDigest) -> String {
+        digest.to_string()
+    }
+}
+
+impl TryFrom<String> for ManifestDigest {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        let digits =
+            text.len() == 32 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+        let number = digits.then(|| u128::from_str_radix(&text, 16).ok()).flatten();
+        let number = number.ok_or_else(|| format!("{text:?} is no digest: it has 32 of 0-9 a-f"))?;
+        Ok(ManifestDigest(number.to_be_bytes()))
+    }
+}
+
+/// What an artifact is to its store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Standing {
+    /// Nodes fetch it, or have it; it was never served.
+    Staging,
+    /// Gets read it.
+    Served,
+    /// It was served, and can be again at once.
+    Kept,
+}
+
+/// One artifact of a store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListedArtifact {
+    /// Its number.
+    pub number: ArtifactNumber,
+    /// Digest of its manifest.
+    pub manifest: ManifestDigest,
+    /// URL of the directory that nodes fetch it from.
+    pub source: String,
+    /// What it is to its store.
+    pub standing: Standing,
+    /// Fields of a later program.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+/// A store that serves artifacts and takes no writes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadOnlyStore {
+    /// Its name; no other store of either kind has it.
+    pub name: StoreName,
+    /// N: replicas of each slice.
+    pub replicas: u8,
+    /// At most [`ARTIFACTS_MAX`], in the order of their numbers.
+    pub artifacts: Vec<ListedArtifact>,
+    /// The one that was served before the served one, if it is still kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub served_before: Option<ArtifactNumber>,
+    /// The greatest number that was ever listed; 0 before the first.
+    #[serde(default)]
+    pub newest: ArtifactNumber,
+    /// Fields of a later program.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+/// Why a verb cannot be carried out.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ArtifactError {
+    /// The store lists no such artifact.
+    #[error("store {} lists no artifact {number}", .store.as_str())]
+    NotListed {
+        /// The store.
+        store: StoreName,
+        /// As asked for.
+        number: ArtifactNumber,
+    },
+    /// A new artifact has a number that is not greater than all before.
+    #[error(
+        "the number {number} is not greater than {newest}, the greatest that the store has had; build it with a greater one"
+    )]
+    NotGreater {
+        /// Of the new one.
+        number: ArtifactNumber,
+        /// The greatest so far.
+        newest: ArtifactNumber,
+    },
+    /// The store lists as many as it may.
+    #[error("the store lists {ARTIFACTS_MAX} artifacts, which is the limit; abort or delete one first")]
+    TooMany,
+    /// The source is empty or too long.
+    #[error("a source has 1 to {ARTIFACT_SOURCE_BYTES_MAX} bytes, got {bytes}")]
+    Source {
+        /// Its length.
+        bytes: usize,
+    },
+    /// It is served already.
+    #[error("artifact {number} is served already")]
+    Served {
+        /// The artifact.
+        number: ArtifactNumber,
+    },
+    /// It was served once, so it is no push that could be aborted.
+    #[error("artifact {number} was served, so there is no push to abort; delete it instead")]
+    NotStaging {
+        /// The artifact.
+        number: ArtifactNumber,
+    },
+    /// Nothing older is kept.
+    #[error("store {} keeps no artifact from before the served one", .store.as_str())]
+    NothingBehind {
+        /// The store.
+        store: StoreName,
+    },
+}
+
+/// What makes a read-only store of a document unusable.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ReadOnlyError {
+    /// It wants no replica.
+    #[error("it has no replica of a slice")]
+    Replicas,
+    /// More artifacts than may be.
+    #[error("it lists {count} artifacts, and at most {ARTIFACTS_MAX} may be")]
+    TooMany {
+        /// How many.
+        count: usize,
+    },
+    /// The numbers are not in order, or above the greatest.
+    #[error("the numbers of its artifacts do not grow up to {newest}")]
+    Order {
+        /// The greatest that the document names.
+        newest: ArtifactNumber,
+    },
+    /// More than one is served.
+    #[error("it serves more than one artifact")]
+    ServesTwo,
+    /// The one served before is not kept.
+    #[error("artifact {number} was served before and is not kept")]
+    BeforeNotKept {
+        /// The artifact.
+        number: ArtifactNumber,
+    },
+    /// A source is empty or too long.
+    #[error("a source has {bytes} bytes")]
+    Source {
+        /// Its length.
+        bytes: usize,
+    },
+}
+
+impl ReadOnlyStore {
+    /// A store without artifacts.
+    pub fn new(name: StoreName, replicas: u8) -> Self {
+        ReadOnlyStore {
+            name,
+            replicas,
+            artifacts: Vec::new(),
+            served_before: None,
+            newest: ArtifactNumber::default(),
+            unknown: Unknown::new(),
+        }
+    }
+
+    /// How requests of it are routed and answered: as those of a store whose quorum is one replica, without fallbacks.
+    pub fn as_store(&self) -> Store {
+        let consistency = Consistency { replicas: self.replicas, reads_required: 1, writes_required: 1 };
+        let store = Store::new(self.name.clone(), consistency).expect("its replicas were checked");
+        Store { resolver: Resolver::LastWriteWins, reads: Reads::Fast, sloppy: false, ..store }
+    }
+
+    /// A listed artifact.
+    pub fn artifact(&self, number: ArtifactNumber) -> Option<&ListedArtifact> {
+        self.artifacts.iter().find(|artifact| artifact.number == number)
+    }
+
+    /// The artifact that gets read, if there is one.
+    pub fn served(&self) -> Option<&ListedArtifact> {
+        self.artifacts.iter().find(|artifact| artifact.standing == Standing::Served)
+    }
+
+    fn listed(&self, number: ArtifactNumber) -> Result<&ListedArtifact, ArtifactError> {
+        let not_listed = || ArtifactError::NotListed { store: self.name.clone(), number };
+        self.artifact(number).ok_or_else(not_listed)
+    }
+
+    /// The store with one artifact more, which nodes fetch.
+    ///
+    /// # Errors
+    /// When the number is not new, or the store lists as many as it may.
+    pub fn stage(
+        &self,
+        number: ArtifactNumber,
+        manifest: ManifestDigest,
+        source: &str,
+    ) -> Result<ReadOnlyStore, ArtifactError> {
+        if number <= self.newest {
+            return Err(ArtifactError::NotGreater { number, newest: self.newest });
+        }
+        if self.artifacts.len() >= ARTIFACTS_MAX {
+            return Err(ArtifactError::TooMany);
+        }
+        if !(1..=ARTIFACT_SOURCE_BYTES_MAX).contains(&source.len()) {
+            return Err(ArtifactError::Source { bytes: source.len() });
+        }
+        let mut next = ReadOnlyStore { newest: number, ..self.clone() };
+        next.artifacts.push(ListedArtifact {
+            number,
+            manifest,
+            source: source.to_owned(),
+            standing: Standing::Staging,
+            unknown: Unknown::new(),
+        });
+        Ok(next)
+    }
+
+    /// The store serving this artifact. The one served so far is kept, and none but that.
+    ///
+    /// # Errors
+    /// When it is not listed, or served already.
+    pub fn swap(&self, number: ArtifactNumber) -> Result<ReadOnlyStore, ArtifactError> {
+        if self.listed(number)?.standing == Standing::Served {
+            return Err(ArtifactError::Served { number });
+        }
+        let before = self.served().map(|artifact| artifact.number);
+        let mut next = ReadOnlyStore { served_before: before, ..self.clone() };
+        next.artifacts.retain(|artifact| artifact.standing != Standing::Kept || artifact.number == number);
+        for artifact in &mut next.artifacts {
+            if artifact.number == number {
+                artifact.standing = Standing::Served;
+            } else if artifact.standing == Standing::Served {
+                artifact.standing = Standing::Kept;
+            }
+        }
+        Ok(next)
+    }
+
+    /// Which artifact a rollback serves: the one served before, if it is an older one.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn behind(&self) -> Result<ArtifactNumber, ArtifactError> {
+        let served = self.served().map(|artifact| artifact.number);
+        let older = self.served_before.filter(|before| Some(*before) < served);
+        older.ok_or_else(|| ArtifactError::NothingBehind { store: self.name.clone() })
+    }
+
+    /// The store without an artifact that is not served.
+    ///
+    /// # Errors
+    /// When it is not listed, or served.
+    pub fn delete(&self, number: ArtifactNumber) -> Result<ReadOnlyStore, ArtifactError> {
+        if self.listed(number)?.standing == Standing::Served {
+            return Err(ArtifactError::Served { number });
+        }
+        let mut next = self.clone();
+        next.artifacts.retain(|artifact| artifact.number != number);
+        next.served_before = next.served_before.filter(|before| *before != number);
+        Ok(next)
+    }
+
+    /// The store without an artifact that was never served.
+    ///
+    /// # Errors
+    /// When it is not listed, or was served.
+    pub fn abort(&self, number: ArtifactNumber) -> Result<ReadOnlyStore, ArtifactError> {
+        match self.listed(number)?.standing {
+            Standing::Staging => self.delete(number),
+            Standing::Served | Standing::Kept => Err(ArtifactError::NotStaging { number }),
+        }
+    }
+
+    /// Checks what must hold of it in any document.
+    ///
+    /// # Errors
+    /// With the first thing that does not hold.
+    pub fn check(&self) -> Result<(), ReadOnlyError> {
+        let numbers = || self.artifacts.iter().map(|artifact| artifact.number);
+        let standing = |standing| move |artifact: &&ListedArtifact| artifact.standing == standing;
+        if self.replicas == 0 {
+            return Err(ReadOnlyError::Replicas);
+        }
+        if self.artifacts.len() > ARTIFACTS_MAX {
+            return Err(ReadOnlyError::TooMany { count: self.artifacts.len() });
+        }
+        let grow = numbers().zip(numbers().skip(1)).all(|(one, next)| one < next);
+        if !grow || numbers().any(|number| number > self.newest || number.0 == 0) {
+            return Err(ReadOnlyError::Order { newest: self.newest });
+        }
+        if self.artifacts.iter().filter(standing(Standing::Served)).count() > 1 {
+            return Err(ReadOnlyError::ServesTwo);
+        }
+        let kept = |number| self.artifact(number).filter(standing(Standing::Kept)).is_some();
+        if let Some(number) = self.served_before.filter(|number| !kept(*number)) {
+            return Err(ReadOnlyError::BeforeNotKept { number });
+        }
+        let lengths = self.artifacts.iter().map(|artifact| artifact.source.len());
+        match lengths.into_iter().find(|bytes| !(1..=ARTIFACT_SOURCE_BYTES_MAX).contains(bytes)) {
+            Some(bytes) => Err(ReadOnlyError::Source { bytes }),
+            None => Ok(()),
+        }
+    }
+}
