@@ -107,6 +107,65 @@ pub struct ReadOnlyStore {
     pub unknown: Unknown,
 }
 
+/// What a user asks of a read-only store. Each is one change of the cluster document.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "verb", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Order {
+    /// Create the store.
+    Create {
+        /// Its name.
+        store: StoreName,
+        /// N.
+        replicas: u8,
+    },
+    /// List an artifact, which nodes then fetch.
+    Stage {
+        /// Its store.
+        store: StoreName,
+        /// Its number.
+        number: ArtifactNumber,
+        /// Digest of its manifest.
+        manifest: ManifestDigest,
+        /// Where nodes fetch it.
+        source: String,
+    },
+    /// Serve an artifact, when enough replicas of each slice hold it.
+    Swap {
+        /// Its store.
+        store: StoreName,
+        /// Its number.
+        number: ArtifactNumber,
+        /// Replicas of each slice that must hold it; all by default.
+        #[serde(default)]
+        replicas: Option<u8>,
+        /// Refuse it when it was served before: a push that goes on undoes no rollback.
+        #[serde(default)]
+        first: bool,
+    },
+    /// Serve the artifact from before the served one, when enough replicas of each slice hold it.
+    Rollback {
+        /// The store.
+        store: StoreName,
+        /// Replicas of each slice that must hold it; all by default.
+        #[serde(default)]
+        replicas: Option<u8>,
+    },
+    /// Forget an artifact that is not served.
+    Delete {
+        /// Its store.
+        store: StoreName,
+        /// Its number.
+        number: ArtifactNumber,
+    },
+    /// Forget an artifact that was never served.
+    Abort {
+        /// Its store.
+        store: StoreName,
+        /// Its number.
+        number: ArtifactNumber,
+    },
+}
+
 /// Why a verb cannot be carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ArtifactError {

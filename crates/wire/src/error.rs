@@ -89,6 +89,12 @@ error_codes! {
     StoreRefused = 106 "store-refused" Failed false
         "The cluster cannot have such a store."
         "Read the reason; `tontine store list` shows the stores that there are.";
+    ReadOnly = 107 "read-only" Failed false
+        "The store is read-only: it takes no writes, and is read by get and multi-get only."
+        "Build an artifact and put it live with `tontine artifact push`.";
+    ArtifactRefused = 108 "artifact-refused" Failed false
+        "The store's artifacts cannot be changed so."
+        "Read the reason; `tontine artifact list` shows the artifacts that there are.";
     TooManySiblings = 200 "too-many-siblings" Failed false
         "The key already has as many concurrent versions as the store allows."
         "Get the key, merge its siblings and put the result with the context that the get returned.";
@@ -128,6 +134,9 @@ error_codes! {
     NotReplica = 309 "not-replica" Failed true
         "The node was asked as one that holds the key, or that stands in for one, and is not."
         "Retry with the newest cluster document; if it recurs, report this bug with the document's generation.";
+    NotStaged = 310 "not-staged" Failed true
+        "Too few replicas hold the artifact yet, so it is not served."
+        "Wait; `tontine artifact list` shows how far each node is.";
     DiskFull = 400 "disk-full" Failed true
         "The node refuses writes because its disk is full; it still answers gets."
         "Free space on the disk of the node's data directory.";
@@ -140,6 +149,9 @@ error_codes! {
     Refilling = 403 "refilling" Failed true
         "The node has lost its copy of the key's partition and is fetching it from other replicas."
         "Retry: other replicas answer; see the progress with `tontine repair status`.";
+    ArtifactNotHere = 404 "artifact-not-here" Failed true
+        "The node does not hold the part of the artifact that the key belongs to."
+        "Retry: other replicas answer; see with `tontine artifact list` how far the node is.";
     Malformed = 500 "malformed" Failed false
         "The node cannot decode the request."
         "Report this bug: client and node disagree about the protocol.";
@@ -175,6 +187,9 @@ impl ErrorCode {
         match self {
             // As certain, and as worth another attempt at another node.
             ErrorCode::Behind | ErrorCode::NotReplica if version < 2 => ErrorCode::Overloaded,
+            // As certain, and as final.
+            ErrorCode::ReadOnly | ErrorCode::ArtifactRefused if version < 2 => ErrorCode::UnknownStore,
+            ErrorCode::NotStaged | ErrorCode::ArtifactNotHere if version < 2 => ErrorCode::Overloaded,
             code => code,
         }
     }

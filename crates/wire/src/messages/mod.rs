@@ -19,6 +19,7 @@
 //! not understood.
 
 mod antientropy;
+mod artifacts;
 mod collection;
 mod declare;
 mod gossip;
@@ -31,6 +32,7 @@ pub use antientropy::{
     AntiEntropyControl, AntiEntropyDocument, AntiEntropyGet, AntiEntropyOrder, KeyDigested, KeyDigests,
     RecordsGet, RecordsGot, RecordsPage, RecordsPaged, Standing, TreeNoded, TreeNodes, TreeSummed, TreeSums,
 };
+pub use artifacts::{ArtifactGet, ArtifactsDocument, ArtifactsGet, ArtifactsOrder};
 pub use collection::{
     Collect, CollectCandidated, CollectCandidates, CollectConfirm, CollectConfirmed, CollectFence,
     CollectFenced, CollectPlace, CollectRelease, CollectReleased, Collectable, Collected, StaleEpoch,

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::antientropy::{
     AntiEntropyControl, AntiEntropyGet, KeyDigests, RecordsGet, RecordsPage, TreeNodes, TreeSums,
 };
+use super::artifacts::{ArtifactGet, ArtifactsGet, ArtifactsOrder};
 use super::collection::{Collect, CollectCandidates, CollectConfirm, CollectFence, CollectRelease};
 use super::declare::messages;
 use super::gossip::Gossip;
@@ -49,6 +50,9 @@ messages! {
         0x3a CollectFence "collect-fence",
         0x3b Collect "collect",
         0x3c CollectRelease "collect-release",
+        0x40 ArtifactsGet "artifacts-get",
+        0x41 ArtifactsOrder "artifacts-order",
+        0x42 ArtifactGet "artifact-get",
     }
 }
 

@@ -5,6 +5,7 @@ use model::{Context, Dot, Epoch, Generation, NodeId, VersionSet};
 use smallvec::SmallVec;
 
 use super::antientropy::{AntiEntropyDocument, KeyDigested, RecordsGot, RecordsPaged, TreeNoded, TreeSummed};
+use super::artifacts::ArtifactsDocument;
 use super::collection::{
     CollectCandidated, CollectConfirmed, CollectFenced, CollectReleased, Collected, StaleEpoch,
 };
@@ -47,6 +48,7 @@ messages! {
         0xbb Collected "collected",
         0xbc StaleEpoch "stale-epoch",
         0xbd CollectReleased "collect-released",
+        0xc0 ArtifactsDocument "artifacts-document",
         0xff Failure "failure",
     }
 }

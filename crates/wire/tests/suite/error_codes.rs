@@ -85,6 +85,8 @@ fn every_error_has_its_bytes() {
         ff 01 68 00 00 00  104 too-many-keys
         ff 01 69 00 00 00  105 record-too-long
         ff 01 6a 00 00 00  106 store-refused
+        ff 01 6b 00 00 00  107 read-only
+        ff 01 6c 00 00 00  108 artifact-refused
         ff 01 c8 00 00 00  200 too-many-siblings
         ff 01 c9 00 00 00  201 obsolete
         ff 01 ca 00 00 00  202 condition-failed
@@ -98,10 +100,12 @@ fn every_error_has_its_bytes() {
         ff 01 33 01 00 00  307 coordination-unconfirmed
         ff 01 34 01 00 00  308 behind
         ff 01 35 01 00 00  309 not-replica
+        ff 01 36 01 00 00  310 not-staged
         ff 01 90 01 00 00  400 disk-full
         ff 01 91 01 00 00  401 storage-failed
         ff 01 92 01 00 00  402 corrupt
         ff 01 93 01 00 00  403 refilling
+        ff 01 94 01 00 00  404 artifact-not-here
         ff 01 f4 01 00 00  500 malformed
         ff 01 f5 01 00 00  501 unknown-request
         ff 01 f6 01 00 00  502 frame-too-long

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use model::{
-    Actor, Context, Dot, Epoch, Generation, NodeId, PartitionId, StoreName, Timestamp, Token, Value, Vector,
-    Version, VersionSet, WallMillis,
+    Actor, ArtifactNumber, Context, Dot, Epoch, Generation, ManifestDigest, NodeId, PartitionId, StoreName,
+    Timestamp, Token, Value, Vector, Version, VersionSet, WallMillis,
 };
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -201,6 +201,8 @@ pub fn request() -> impl Strategy<Value = Request> {
             ClusterGet {}.into(),
             StatusGet {}.into(),
             StoreCreate { json: "{}".into() }.into(),
+            ArtifactsGet {}.into(),
+            ArtifactsOrder { json: "{}".into() }.into(),
             NodesGet {}.into(),
             MetricsGet {}.into(),
             MovesGet {}.into(),
@@ -224,6 +226,12 @@ pub fn request() -> impl Strategy<Value = Request> {
         (terms(), store(), generation(), vec(bytes(), 0..4)).prop_map(|(terms, store, generation, keys)| {
             ReplicaGet { terms, store, generation, keys: keys.into() }.into()
         }),
+        (store(), generation(), number(), any::<[u8; 16]>(), vec(bytes(), 0..4)).prop_map(
+            |(store, generation, number, manifest, keys)| {
+                let (number, manifest) = (ArtifactNumber(number), ManifestDigest(manifest));
+                ArtifactGet { store, generation, number, manifest, keys: keys.into() }.into()
+            }
+        ),
         replica_merge.prop_map(Request::from),
         scan().prop_map(Request::from),
         repair_request(),
