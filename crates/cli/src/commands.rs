@@ -105,6 +105,11 @@ impl CommandLine for Arguments {
                 ("store", "an artifact says for which store it was built"),
                 ("deadline", "it sends no requests"),
             ],
+            "artifact push" | "artifact stage" => {
+                &[("store", "an artifact says for which store it was built")]
+            }
+            "artifact swap" | "artifact rollback" | "artifact list" | "artifact delete"
+            | "artifact abort" => &[("store", "give the name of the store as its argument")],
             "headmaster" => &[
                 ("connect", "it goes by the coordination service"),
                 ("store", "it is about all stores"),
@@ -179,7 +184,7 @@ pub enum Command {
     Load(LoadArguments),
     /// Export all records of a store to a file.
     Export(ExportArguments),
-    /// Build an artifact, the table of a read-only store, or check, show or compare artifacts.
+    /// Build an artifact, the table of a read-only store, put it live, or check, show or compare artifacts.
     #[command(subcommand)]
     Artifact(Box<ArtifactCommand>),
     /// Print a completion script for a shell.

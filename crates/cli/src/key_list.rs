@@ -12,7 +12,7 @@ use crate::durations;
 use crate::export::{WalkOptions, What, walk_store};
 use crate::failure::CliError;
 use crate::output::{Format, bytes_json, count, shown};
-use crate::shared::Shared;
+use crate::shared::{Shared, writable};
 
 /// Which keys.
 #[derive(Clone, Debug, clap::Args)]
@@ -84,7 +84,7 @@ pub(crate) async fn list(shared: Shared, arguments: KeyListArguments) -> Result<
     let client = shared.client().await?;
     let handle = client.store(&shared.store)?;
     let cluster = client.cluster();
-    let store = cluster.store(&shared.store).expect("the store was found above");
+    let store = writable(&cluster, &shared.store)?;
     let clock = Ports::os().map_err(CliError::io("cannot start the background thread"))?.clock;
     let options = WalkOptions { patience: arguments.patience, leaves_out_damaged: false };
     let mut listing = Listing::begin(shared.format()).map_err(unwritten())?;

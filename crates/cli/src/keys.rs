@@ -131,9 +131,9 @@ async fn open_for(shared: &Shared, option: &str, required: Option<u8>) -> Result
     let client = shared.client().await?;
     let handle = client.store(&shared.store)?;
     let cluster = client.cluster();
-    let definition = cluster.store(&shared.store).expect("the store was found above");
+    let definition = cluster.definition(&shared.store).expect("the store was found above");
     match required {
-        Some(required) if !can_be_met(required, definition) => Err(CliError::Usage(format!(
+        Some(required) if !can_be_met(required, &definition) => Err(CliError::Usage(format!(
             "{option} {required} requires too many replicas: store {} keeps {} of each key",
             shared.store, definition.consistency.replicas
         ))),
@@ -469,7 +469,7 @@ pub(crate) async fn route(shared: Shared, arguments: KeysArguments) -> Result<Ex
     let client = shared.client().await?;
     let cluster = client.cluster();
     client.store(&shared.store)?;
-    let store = cluster.store(&shared.store).expect("the store was found above");
+    let store = &*cluster.definition(&shared.store).expect("the store was found above");
     let mut documents = Vec::new();
     let order = json!(store.fallbacks);
     let fallbacks_title = format!("FALLBACKS ({})", order.as_str().unwrap_or_default());

@@ -1,6 +1,6 @@
 //! What a node says when it serves, for people and for programs.
 
-use model::{Node, Store};
+use model::{Node, ReadOnlyStore, Store};
 use serde_json::{Value as Json, json};
 
 /// A node for programs; with its process, if it has one of its own or shares one.
@@ -34,6 +34,18 @@ pub(crate) fn stores_json(stores: &[Store]) -> Json {
             "reads": store.reads,
             "value_bytes_max": store.value_bytes_max,
             "siblings_max": store.siblings_max,
+        })
+    };
+    stores.iter().map(store).collect()
+}
+
+/// The read-only stores of a cluster for programs.
+pub(crate) fn read_only_json(stores: &[ReadOnlyStore]) -> Json {
+    let store = |store: &ReadOnlyStore| {
+        json!({
+            "store": store.name,
+            "replicas": store.replicas,
+            "served": store.served().map(|served| served.number),
         })
     };
     stores.iter().map(store).collect()

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use runtime::disk::os::OsDisk;
 use runtime::network::bytes::{self, ByteListener};
 use runtime::network::tcp::TcpNetwork;
+use runtime::sources::OsSources;
 use runtime::workers::{Stop, Workers};
 use runtime::{Disk, Listener, NetworkError, Ports};
 use storage::{Durability, LogOptions};
@@ -255,6 +256,7 @@ async fn open(
     config.may_stop_requiring_password = spec.no_password;
     config.coordinator.hedge_after = spec.hedge_after;
     config.antientropy.period = spec.repair_period;
+    config.sources = Some(Arc::new(OsSources));
     config.places = Some(Arc::new(spec.coordination.clone()));
     config.installation = Installation {
         process_id: std::process::id(),

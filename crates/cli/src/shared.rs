@@ -8,6 +8,8 @@ use client::{Client, ClientOptions};
 use runtime::Ports;
 
 use crate::durations;
+use model::{Cluster, Store};
+
 use crate::failure::CliError;
 use crate::output::Format;
 
@@ -88,4 +90,18 @@ pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, CliError>>) -> 
         .build()
         .map_err(CliError::io("cannot start the event loop"))?
         .block_on(future)
+}
+
+/// The store of this name, which takes writes and is walked.
+///
+/// # Errors
+/// When it is a read-only store, or there is none.
+pub(crate) fn writable<'a>(cluster: &'a Cluster, store: &str) -> Result<&'a Store, CliError> {
+    cluster.store(store).ok_or_else(|| {
+        CliError::Other(format!(
+            "store {store} is read-only: it takes no writes, and cannot be walked yet; to see its artifacts, run `{} \
+             artifact list {store}`",
+            crate::output::program()
+        ))
+    })
 }

@@ -11,7 +11,7 @@ use crate::clocks;
 use crate::durations;
 use crate::failure::CliError;
 use crate::output::{count, print, program, size, table};
-use crate::ready::stores_json;
+use crate::ready::{read_only_json, stores_json};
 use crate::shared::Shared;
 
 /// A node, and what it says of itself.
@@ -72,6 +72,7 @@ pub(crate) async fn status(shared: Shared) -> Result<ExitCode, CliError> {
         "partitions": cluster.ring.partitions().len(),
         "moving": { "copying": at(Step::Copying), "joint": at(Step::Joint), "reading_new": at(Step::ReadingNew) },
         "stores": stores_json(&cluster.stores),
+        "read_only_stores": read_only_json(&cluster.read_only),
         "nodes": nodes.iter().zip(&states).map(|(node, state)| node_json(node, state)).collect::<Vec<_>>(),
     });
     print(shared.format(), &document, || {
@@ -94,6 +95,12 @@ pub(crate) async fn status(shared: Shared) -> Result<ExitCode, CliError> {
             .to_vec(),
         ];
         rows.extend(nodes.iter().zip(&states).map(|(node, state)| node_row(node, state)));
+        let read_only = cluster.read_only.iter().map(|store| match store.served() {
+            Some(served) => {
+                format!("{} (N={}, serves artifact {})", store.name, store.replicas, served.number)
+            }
+            None => format!("{} (N={}, empty until the first `artifact push`)", store.name, store.replicas),
+        });
         let stores: Vec<String> = cluster
             .stores
             .iter()
@@ -104,6 +111,7 @@ pub(crate) async fn status(shared: Shared) -> Result<ExitCode, CliError> {
                     store.name, numbers.replicas, numbers.reads_required, numbers.writes_required
                 )
             })
+            .chain(read_only)
             .collect();
         format!(
             "cluster {}, generation {}, {}{moving}\nstores {}\n\n{}",

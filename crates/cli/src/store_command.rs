@@ -4,13 +4,14 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use client::Client;
-use model::{Consistency, FallbackOrder, Node, Reads, Resolver, Store, StoreName};
+use model::{Consistency, FallbackOrder, Node, ReadOnlyStore, Reads, Resolver, Store, StoreName};
 use serde_json::{Value as Json, json};
 
+use crate::artifact;
 use crate::dev::parse_consistency;
 use crate::failure::CliError;
 use crate::output::{count, print, program, size, table};
-use crate::ready::stores_json;
+use crate::ready::{read_only_json, stores_json};
 use crate::shared::Shared;
 
 /// How long a new store may take until all nodes that answer have opened it.
@@ -42,6 +43,9 @@ pub struct CreateStoreArguments {
     /// acknowledge a put. By default as in the store `default`.
     #[arg(long, value_parser = parse_consistency, value_name = "N,R,W")]
     pub consistency: Option<Consistency>,
+    /// Serve artifacts instead of taking writes; of N, R and W it has only N.
+    #[arg(long, conflicts_with_all = ["resolver", "reads", "strict", "fallbacks", "value_bytes_max", "siblings_max"])]
+    pub read_only: bool,
     /// What becomes of concurrent versions of a key: the last write wins, or all are kept for the application to merge.
     #[arg(long, value_enum, default_value = "last-write-wins", value_name = "RESOLVER")]
     pub resolver: ResolverArgument,
@@ -97,9 +101,9 @@ pub(crate) async fn run(shared: Shared, command: StoreCommand) -> Result<ExitCod
     match command {
         StoreCommand::List => {
             let cluster = client.cluster();
-            let document =
-                json!({ "generation": cluster.generation.0, "stores": stores_json(&cluster.stores) });
-            print(shared.format(), &document, || listed(&cluster.stores));
+            let document = json!({ "generation": cluster.generation.0, "stores": stores_json(&cluster.stores),
+                "read_only_stores": read_only_json(&cluster.read_only) });
+            print(shared.format(), &document, || listed(&cluster.stores, &cluster.read_only));
             Ok(ExitCode::SUCCESS)
         }
         StoreCommand::Create(arguments) => create(&shared, &client, &arguments).await,
@@ -142,6 +146,9 @@ async fn create(
     arguments: &CreateStoreArguments,
 ) -> Result<ExitCode, CliError> {
     let store = wanted(client, arguments)?;
+    if arguments.read_only {
+        return artifact::push::create(shared, client, store.name, store.consistency.replicas).await;
+    }
     let cluster = client.create_store(&store).await?;
     let behind = opened(client, &cluster.nodes, &store.name).await;
     let document = json!({
@@ -206,7 +213,7 @@ fn word(value: &impl serde::Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|json| json.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-fn listed(stores: &[Store]) -> String {
+fn listed(stores: &[Store], read_only: &[ReadOnlyStore]) -> String {
     let heading = ["store", "N,R,W", "resolver", "reads", "sloppy", "fallbacks", "largest value", "siblings"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     for store in stores {
@@ -222,6 +229,14 @@ fn listed(stores: &[Store]) -> String {
             store.siblings_max.to_string(),
         ]);
     }
-    let all = count(stores.len() as u64, "store");
+    for store in read_only {
+        let served =
+            store.served().map_or("nothing yet".to_owned(), |served| format!("artifact {}", served.number));
+        let numbers = format!("{},1,-", store.replicas);
+        let mut row = vec![store.name.to_string(), numbers, format!("read-only: {served}")];
+        row.resize(heading.len(), "-".to_owned());
+        rows.push(row);
+    }
+    let all = count((stores.len() + read_only.len()) as u64, "store");
     format!("{}{all}; create another one with `{} store create NAME`", table(&rows), program())
 }

@@ -43,11 +43,16 @@ impl StoreHandle {
         let mut answers: Vec<Option<Result<Got, Failure>>> = keys.iter().map(|_| None).collect();
         let mut attempt = 0;
         loop {
-            let left: Vec<usize> = positions(&answers, |answer| match answer {
+            let scope = inner.scope_for(&self.name, options)?;
+            let mut left: Vec<usize> = positions(&answers, |answer| match answer {
                 None => true,
                 Some(Err(failure)) => failure.code.is_retryable(),
                 Some(Ok(_)) => false,
             });
+            if scope.is_read_only() && !left.is_empty() {
+                // Another attempt may read another artifact, so it reads all keys.
+                left = (0..keys.len()).collect();
+            }
             if left.is_empty() || (attempt > 0 && !self.may_try_again(attempt - 1, end)) {
                 break;
             }
@@ -55,6 +60,7 @@ impl StoreHandle {
                 self.pause(attempt - 1).await;
             }
             attempt += 1;
+            // The pause may have brought a newer document.
             let scope = inner.scope_for(&self.name, options)?;
             let keys = left.iter().map(|&position| keys[position].clone()).collect();
             let options = &self.until(end, options);

@@ -7,16 +7,17 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
+use model::readonly::Order;
 use model::{Cluster, Generation, NodeId, VersionSet};
 use parking_lot::RwLock;
 use protocol::quorum::can_be_met;
 use runtime::Ports;
 use wire::messages::{
-    AntiEntropyControl, AntiEntropyGet, ClusterGet, MovesGet, MovesGot, Peer, Request, RequestOptions,
-    Response, StatusGet, StoreCreate,
+    AntiEntropyControl, AntiEntropyGet, ArtifactsGet, ArtifactsOrder, ClusterGet, MovesGet, MovesGot, Peer,
+    Request, RequestOptions, Response, StatusGet, StoreCreate,
 };
 
-use crate::coordinator::{Coordinator, CoordinatorOptions, Replicas, Scope};
+use crate::coordinator::{Contents, Coordinator, CoordinatorOptions, Replicas, Scope};
 use crate::error::ClientError;
 use crate::peers::{Call, CallError, Peers};
 
@@ -180,10 +181,14 @@ impl Client {
     /// `store-refused` when there can be no such store; `coordination-unavailable` when documents cannot be changed now.
     pub async fn create_store(&self, store: &model::Store) -> Result<Arc<Cluster>, ClientError> {
         let json = Bytes::from(serde_json::to_vec(store).expect("a definition is plain data"));
+        self.change(&StoreCreate { json }.into()).await
+    }
+
+    /// Asks the first node that can be reached for a change of the cluster document, and goes by the new one.
+    async fn change(&self, request: &Request) -> Result<Arc<Cluster>, ClientError> {
         let mut reasons = Vec::new();
         for node in &self.cluster().nodes {
-            let request = Request::StoreCreate(StoreCreate { json: json.clone() });
-            match self.inner.call(node.id, request).await {
+            match self.inner.call(node.id, request.clone()).await {
                 Ok(Response::ClusterDocument(document)) => return Ok(self.inner.nodes.adopt(&document.json)),
                 Ok(other) => {
                     let detail = format!("{}: unexpected answer {}", node.native, other.name());
@@ -194,6 +199,27 @@ impl Client {
             }
         }
         Err(ClientError::nobody(&reasons))
+    }
+
+    /// Changes which artifacts a read-only store lists or serves, or creates such a store, through the first node that can
+    /// be reached, and goes by the document that says so.
+    ///
+    /// # Errors
+    /// `artifact-refused` or `store-refused` when that cannot be; `not-staged` when too few replicas hold what a swap would
+    /// serve; `coordination-unavailable` when documents cannot be changed now.
+    pub async fn order_artifacts(&self, order: &Order) -> Result<Arc<Cluster>, ClientError> {
+        let json = Bytes::from(serde_json::to_vec(order).expect("an order is plain data"));
+        self.change(&ArtifactsOrder { json }.into()).await
+    }
+
+    /// What a node has of each artifact, as JSON.
+    pub async fn artifacts(&self, node: NodeId) -> Result<Bytes, ClientError> {
+        match self.inner.call(node, ArtifactsGet {}.into()).await? {
+            Response::ArtifactsDocument(document) => Ok(document.json),
+            other => {
+                Err(ClientError::Indeterminate { detail: format!("unexpected answer {}", other.name()) })
+            }
+        }
     }
 
     async fn repair(&self, node: NodeId, request: Request) -> Result<Bytes, ClientError> {
@@ -242,12 +268,16 @@ impl Inner {
     /// The scope of a request of this store that starts now.
     pub(crate) fn scope(&self, store: &str) -> Result<Scope, ClientError> {
         let cluster = self.nodes.cluster.read().clone();
+        if let Some(store) = cluster.read_only(store) {
+            return Ok(Scope::read_only(&cluster, store));
+        }
         let Some(definition) = cluster.store(store) else {
             let known: Vec<&str> = cluster.store_names().map(|name| name.as_str()).collect();
             return Err(ClientError::UnknownStore { store: store.to_owned(), known: known.join(", ") });
         };
         let (definition, store) = (Arc::new(definition.clone()), (&definition.name).into());
-        Ok(Scope { cluster, definition, store, epoch: model::Epoch(0) })
+        let contents = Contents::Versions;
+        Ok(Scope { cluster, definition, store, contents, epoch: model::Epoch(0) })
     }
 
     /// The same, for a request with these options.

@@ -4,6 +4,8 @@ mod check;
 mod document;
 mod stores;
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use crate::Unknown;
@@ -93,6 +95,12 @@ impl Cluster {
     /// The store with this name that takes writes.
     pub fn store(&self, name: &str) -> Option<&Store> {
         self.stores.iter().find(|store| store.name.as_str() == name)
+    }
+
+    /// How requests of a store of either kind are routed.
+    pub fn definition(&self, name: &str) -> Option<Cow<'_, Store>> {
+        let read_only = || self.read_only(name).map(|store| Cow::Owned(store.as_store()));
+        self.store(name).map(Cow::Borrowed).or_else(read_only)
     }
 
     /// The names of all stores, of either kind.

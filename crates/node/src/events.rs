@@ -86,6 +86,13 @@ events! {
         /// Its generation.
         generation: u64,
     } => "adopted generation {generation} of the cluster document",
+    /// An artifact of a read-only store is whole here: it was fetched, verified and opened.
+    ArtifactStaged "artifact-staged" {
+        /// Its store.
+        store: String,
+        /// Its number.
+        number: u64,
+    } => "holds artifact {number} of store {store}",
     /// A peer that was believed to live is avoided from now on.
     PeerSuspected "peer-suspected" {
         /// Which.

@@ -12,6 +12,7 @@ mod node;
 mod transport;
 
 pub mod antientropy;
+pub mod artifacts;
 pub mod collection;
 pub mod disk_watch;
 pub mod doors;

@@ -19,6 +19,7 @@ mod liveness;
 mod moving;
 mod numbers;
 mod offers;
+mod pushing;
 mod refusal;
 mod status;
 
@@ -37,10 +38,11 @@ use model::{Cluster, Generation, NodeId};
 use parking_lot::Mutex;
 use protocol::admission::{Admission, AdmissionLimits};
 use protocol::handoff::HandoffOptions;
-use runtime::{Disk, Moment, Ports};
+use runtime::{Disk, Moment, Ports, Sources};
 use wire::messages::Peer;
 
 use crate::antientropy::{self, AntiEntropy, AntiEntropyOptions};
+use crate::artifacts::{self, Artifacts};
 use crate::collection::{Collection, CollectionOptions};
 use crate::doors::native::{Service, Telling};
 use crate::doors::numbers::DoorNumbers;
@@ -101,6 +103,8 @@ pub struct NodeConfig {
     pub may_stop_requiring_password: bool,
     /// Where it runs; its status says so.
     pub installation: Installation,
+    /// What it fetches artifacts from. Default: nothing.
+    pub sources: Option<Arc<dyn Sources>>,
     /// How it goes along when the documents move to another service. Default: it does not.
     pub places: Option<Arc<dyn Places>>,
 }
@@ -143,6 +147,7 @@ impl NodeConfig {
             resp: resp::RespOptions::default(),
             may_stop_requiring_password: false,
             installation: Installation::default(),
+            sources: None,
             places: None,
         }
     }
@@ -196,6 +201,7 @@ pub struct Node {
     /// Where below the data directory the records lie.
     contents: String,
     antientropy: Arc<AntiEntropy>,
+    artifacts: Arc<Artifacts>,
     started: Moment,
     stopping: AtomicBool,
     /// Read repairs of all workers.
@@ -254,6 +260,15 @@ impl Node {
             refill,
             incarnation,
         });
+        let artifacts = Artifacts::start(artifacts::Parts {
+            node: config.id,
+            view: view.clone(),
+            disk: disk.clone(),
+            sources: config.sources.clone(),
+            ports: ports.clone(),
+            events: events.clone(),
+        })
+        .await;
         let node = Arc::new(Node {
             resp: resp::Shared::new(config.resp.clone(), admission.clone()),
             admission,
@@ -262,6 +277,7 @@ impl Node {
             peers: Mutex::new(vec![Arc::downgrade(antientropy.peers())]),
             contents,
             antientropy,
+            artifacts,
             started: ports.clock.now(),
             stopping: AtomicBool::new(false),
             repairs: Arc::default(),
@@ -316,7 +332,7 @@ impl Node {
         let (options, repairs) = (self.config.coordinator, self.repairs.clone());
         let coordinator = Coordinator::sharing(Arc::new(replicas), ports.clone(), options, repairs);
         let front = Arc::new(Front::new(self.replica.clone(), peers, coordinator, adopt));
-        let (weak, definer) = (Arc::downgrade(self), Arc::downgrade(self));
+        let (weak, definer, orders) = (Arc::downgrade(self), Arc::downgrade(self), Arc::downgrade(self));
         let numbers =
             |door| DoorNumbers::new(door, &self.metrics, self.refusals.clone(), ports.clock.clone());
         let (native, redis) = (numbers("native"), numbers("redis"));
@@ -325,6 +341,7 @@ impl Node {
             collection: self.collection.get().expect("a started node collects").clone(),
             ports,
             create_store: Arc::new(move |order| Box::pin(defining::create_store(definer.clone(), order))),
+            artifacts: Arc::new(move |request| Box::pin(pushing::answer(orders.clone(), request))),
             status: Arc::new(move || weak.upgrade().map_or_else(Bytes::new, |node| node.status().into())),
             admission: self.admission.clone(),
             telling: Telling {

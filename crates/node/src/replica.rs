@@ -4,6 +4,7 @@
 //! that needs what is not in memory is carried out on a thread that may wait for the disk: the worker goes on with others.
 
 mod admitting;
+mod artifacts;
 
 use std::sync::Arc;
 
@@ -238,6 +239,10 @@ impl Replica {
         let refused = |failure| Call::Ready(Err(CallError::Refused(failure)));
         match request {
             Request::ReplicaGet(get) => match self.get(get) {
+                Ok(got) => Call::Ready(Ok(Response::ReplicaGot(got))),
+                Err(failure) => refused(failure),
+            },
+            Request::ArtifactGet(get) => match self.artifact_get(get) {
                 Ok(got) => Call::Ready(Ok(Response::ReplicaGot(got))),
                 Err(failure) => refused(failure),
             },

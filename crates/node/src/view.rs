@@ -10,12 +10,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::select;
 use model::routing::{replicas_before, replicas_to_come, writers};
-use model::{Cluster, Generation, NodeId, Partition, PartitionId, PreferenceList, Token};
+use model::{Cluster, Generation, NodeId, Partition, PartitionId, PreferenceList, Store, Token};
 use parking_lot::{RwLock, RwLockReadGuard};
 use runtime::Clock;
 use tokio::sync::{Notify, watch};
 
-use crate::stores::{KeyPlace, LocalStore};
+use crate::stores::{KeyPlace, LocalStore, ReadOnly};
 
 /// The cluster at one generation, as this node sees it.
 pub struct View {
@@ -23,6 +23,8 @@ pub struct View {
     document: Bytes,
     /// Sorted as the cluster's stores are.
     stores: Vec<Arc<LocalStore>>,
+    /// The second kind of store, which nothing that goes over `stores` meets.
+    read_only: Vec<Arc<ReadOnly>>,
 }
 
 /// A key's way: where it lies, and who should hold it.
@@ -37,7 +39,19 @@ impl View {
     /// The view of `cluster` with `stores` open at this node.
     pub fn new(cluster: Arc<Cluster>, stores: Vec<Arc<LocalStore>>) -> Self {
         let document = serde_json::to_vec(&*cluster).expect("a cluster is plain data").into();
-        View { cluster, document, stores }
+        let read_only = cluster.read_only.iter();
+        let read_only =
+            read_only.map(|store| Arc::new(ReadOnly::new(store.clone(), Arc::default()))).collect();
+        View { cluster, document, stores, read_only }
+    }
+
+    /// Goes on with the artifacts that are open in an older view.
+    fn inherit(&mut self, older: &View) {
+        for store in &mut self.read_only {
+            if let Some(known) = older.read_only(store.reference()) {
+                *store = Arc::new(ReadOnly::new(store.listed().clone(), known.held().clone()));
+            }
+        }
     }
 
     /// Gives the stores the trees of this view: when it becomes the current one, and not before.
@@ -65,6 +79,16 @@ impl View {
         self.stores.iter().find(|store| store.definition().name.as_str() == name)
     }
 
+    /// All read-only stores.
+    pub fn read_only_stores(&self) -> &[Arc<ReadOnly>] {
+        &self.read_only
+    }
+
+    /// The read-only store with this name.
+    pub fn read_only(&self, name: &str) -> Option<&Arc<ReadOnly>> {
+        self.read_only.iter().find(|store| store.listed().name.as_str() == name)
+    }
+
     /// Where a key of `store` lies and who should hold it.
     pub fn route(&self, store: &LocalStore, key: &[u8]) -> Route {
         let token = Token::of(key);
@@ -81,7 +105,11 @@ impl View {
 
     /// Whether `node` holds records of a store in this partition, or brings them in, whatever the partition's step.
     pub fn holds(&self, node: NodeId, store: &LocalStore, partition: &Partition) -> bool {
-        let definition = store.definition();
+        self.holds_of(node, store.definition(), partition)
+    }
+
+    /// The same for a store of either kind, as it is routed.
+    pub(crate) fn holds_of(&self, node: NodeId, definition: &Store, partition: &Partition) -> bool {
         replicas_before(definition, partition).contains(&node)
             || replicas_to_come(definition, partition).is_some_and(|nodes| nodes.contains(&node))
     }
@@ -194,12 +222,13 @@ impl CurrentView {
     }
 
     /// Takes a newer view; one that is not newer is dropped. Waits for what was admitted under the older one.
-    pub fn replace(&self, view: View) {
+    pub fn replace(&self, mut view: View) {
         let mut current = self.view.write();
         let generation = view.cluster().generation;
         if generation > current.cluster().generation {
             // Under the lock, so that trees are never those of a view that came too late.
             view.shape();
+            view.inherit(&current);
             self.generation.store(generation.0, Ordering::Release);
             *current = Arc::new(view);
             self.changed.notify_waiters();
@@ -230,6 +259,11 @@ impl CurrentView {
         select(reached, clock.sleep_until(clock.now().after(patience))).await;
     }
 
+    /// Hears of each newer view.
+    pub(crate) fn changes(&self) -> watch::Receiver<Generation> {
+        self.changed.subscribe()
+    }
+
     /// Hears of the newest generation that requests have named.
     pub(crate) fn wanted(&self) -> watch::Receiver<Generation> {
         self.wanted.subscribe()
@@ -238,7 +272,7 @@ impl CurrentView {
 
 #[cfg(test)]
 mod tests {
-    use model::{Consistency, Ring, Store, StoreName, Zone};
+    use model::{Consistency, Ring, StoreName, Zone};
     use runtime::clock::os::OsClock;
     use storage::MemoryEngine;
 

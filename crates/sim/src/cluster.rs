@@ -41,6 +41,7 @@ use crate::executor::{Executor, ProcessClock, ProcessId, ProcessTasks, WallClock
 use crate::history::Remains;
 use crate::network::{Host, LinkStream, STREAM_PORT, Wires};
 use crate::plant::Plant;
+use crate::sources::SimulatedSources;
 use crate::swarm::{EngineKind, SafetyNet, Setup};
 use crate::witness::Witness;
 
@@ -73,6 +74,8 @@ pub struct World {
     pub wires: Wires,
     /// The coordination service.
     pub service: MemoryService,
+    /// Where artifacts come from.
+    pub sources: Arc<SimulatedSources>,
     /// What was drawn.
     pub setup: Setup,
     /// What nodes were seen to store.
@@ -163,6 +166,7 @@ impl World {
             executor,
             wires,
             service,
+            sources: Arc::default(),
             setup,
             machines,
             epochs,
@@ -313,6 +317,7 @@ impl World {
         let engines = self.engines(machine.id, disk.clone(), ports);
         let mut config = NodeConfig::new(machine.id, CLUSTER);
         config.coordinator.deadline = self.setup.deadline;
+        config.sources = Some(self.sources.clone());
         config.handoff = self.setup.handoff;
         if let Some(requests) = self.setup.crowded {
             config.limits.node_requests_max = requests;

@@ -5,7 +5,7 @@
 //! [`redis`] keep the clients busy and write the
 //! [`history`];
 //! [`check`] judges it, and [`promises`] judges on the way, with what [`witness`] saw and what [`copies`] would be left.
-//! [`swarm`] draws all of this from one seed, and [`run`] plays it.
+//! [`sources`] is where artifacts come from. [`swarm`] draws all of this from one seed, and [`run`] plays it.
 //!
 //! **Architecture Invariant:** a run depends on its seed and on nothing else: one seed run twice gives one trace.
 
@@ -25,6 +25,7 @@ pub mod promises;
 pub mod redis;
 pub mod run;
 pub mod scenario;
+pub mod sources;
 pub mod storm;
 pub mod swarm;
 pub mod tampering;

@@ -3,6 +3,7 @@
 use clap::ValueEnum;
 use storage::readonly::{Compression, Duplicates, Layout};
 
+use super::push_arguments::{ListArguments, OneArtifact, PushArguments, RollbackArguments, SwapArguments};
 use crate::input::ReadArguments;
 
 /// What can be done with artifacts.
@@ -16,6 +17,20 @@ pub enum ArtifactCommand {
     Show(ShowArguments),
     /// Compare the records of two artifacts. Exits with 1 if they differ.
     Diff(DiffArguments),
+    /// Have all nodes fetch an artifact, and serve it when they hold it.
+    Push(PushArguments),
+    /// Have all nodes fetch an artifact, without serving it.
+    Stage(PushArguments),
+    /// Serve an artifact that the nodes hold.
+    Swap(SwapArguments),
+    /// Serve again the artifact from before the served one.
+    Rollback(RollbackArguments),
+    /// List the artifacts of read-only stores, and what each node holds of them.
+    List(ListArguments),
+    /// Forget an artifact that is not served; nodes remove its files.
+    Delete(OneArtifact),
+    /// Forget an artifact that was never served; nodes stop fetching it and remove its files.
+    Abort(OneArtifact),
 }
 
 /// Files of records, and where the artifact is to be.

@@ -1,9 +1,12 @@
-//! `tontine artifact`: the tables of read-only stores, built offline and proved without a cluster.
+//! `tontine artifact`: the tables of read-only stores, built offline, proved without a cluster, and put live.
 
 mod arguments;
 mod build;
 mod diff;
 mod inspect;
+mod list;
+pub(crate) mod push;
+mod push_arguments;
 mod spill;
 
 use std::path::{Path, PathBuf};
@@ -24,6 +27,13 @@ pub(crate) async fn run(shared: Shared, command: ArtifactCommand) -> Result<Exit
         ArtifactCommand::Check(arguments) => inspect::check(&shared, &arguments),
         ArtifactCommand::Show(arguments) => inspect::show(&shared, &arguments),
         ArtifactCommand::Diff(arguments) => diff::run(&shared, &arguments),
+        ArtifactCommand::Push(arguments) => push::stage(&shared, &arguments, true).await,
+        ArtifactCommand::Stage(arguments) => push::stage(&shared, &arguments, false).await,
+        ArtifactCommand::Swap(arguments) => push::swap(&shared, &arguments).await,
+        ArtifactCommand::Rollback(arguments) => push::rollback(&shared, &arguments).await,
+        ArtifactCommand::List(arguments) => list::list(&shared, &arguments).await,
+        ArtifactCommand::Delete(arguments) => push::forget(&shared, &arguments, false).await,
+        ArtifactCommand::Abort(arguments) => push::forget(&shared, &arguments, true).await,
     }
 }
 

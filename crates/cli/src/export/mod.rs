@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use crate::failure::CliError;
 use crate::output::{Format, count, print, size};
 use crate::progress::Progress;
-use crate::shared::Shared;
+use crate::shared::{Shared, writable};
 pub(crate) use arguments::ExportArguments;
 use form::{Form, RowWriter};
 pub(crate) use partitions::{Step, What, walk_store};
@@ -55,7 +55,7 @@ pub(crate) async fn run(shared: Shared, arguments: ExportArguments) -> Result<Ex
     let client = shared.client().await?;
     let handle = client.store(&shared.store)?;
     let cluster = client.cluster();
-    let store = cluster.store(&shared.store).expect("the store was found above");
+    let store = writable(&cluster, &shared.store)?;
     let began = Instant::now();
     let output = Output::new(path.as_deref());
     let mut rows = RowWriter::new(form, Sink::new(path.as_deref(), output.writer()?))?;

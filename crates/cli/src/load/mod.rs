@@ -28,7 +28,7 @@ use crate::failure::CliError;
 use crate::input::{self, Expires, Position, ReadSettings, Source, expires_of_export};
 use crate::output::print;
 use crate::progress::Progress;
-use crate::shared::Shared;
+use crate::shared::{Shared, writable};
 pub(crate) use arguments::LoadArguments;
 use batch::BatchLimits;
 use checkpoint::Checkpoint;
@@ -63,7 +63,7 @@ pub(crate) async fn run(shared: Shared, arguments: LoadArguments) -> Result<Exit
     let client = shared.client().await?;
     let store = client.store(&shared.store)?;
     let cluster = client.cluster();
-    let definition = cluster.store(&shared.store).expect("the store was found above");
+    let definition = writable(&cluster, &shared.store)?;
     let source = Source::new(&arguments.file);
     let description = settings.describe(&cluster.name, &shared.store);
     let checkpoint = Checkpoint::prepare(&source, &arguments, description)?;

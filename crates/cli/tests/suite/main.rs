@@ -21,6 +21,7 @@ mod moves;
 mod observe;
 mod passwords;
 mod protocols;
+mod push;
 mod real_input;
 mod refusals;
 mod repair;

@@ -21,7 +21,7 @@ use wire::error::ErrorCode;
 use wire::messages::{Failure, Request, Response};
 
 use super::calls::Calls;
-use super::{Coordinator, REFRESHES_MAX, Scope, document_of, replica_error, too_many_refreshes};
+use super::{Contents, Coordinator, REFRESHES_MAX, Scope, document_of, replica_error, too_many_refreshes};
 use crate::peers::{Call, CallError};
 
 /// How long a read repair counts as under way at most.
@@ -336,6 +336,48 @@ impl Coordinator {
         }
     }
 
+    /// As [`Self::drive_many`], of a request whose keys are answered under one document, all of them: nothing is delivered
+    /// before every key has its outcome, and what one replica asks for anew is begun anew for all.
+    pub(super) async fn drive_whole<J: Job, T>(
+        self: &Arc<Self>,
+        scope: &Scope,
+        count: usize,
+        mut start: impl FnMut(Scope, &[(usize, bool)]) -> Drive<J>,
+        take_ends: impl Fn(&mut J) -> Ends<T>,
+        mut deliver: impl FnMut(usize, Result<T, Failure>),
+    ) {
+        let all: Vec<(usize, bool)> = (0..count).map(|position| (position, false)).collect();
+        let mut scope = scope.clone();
+        let mut failure = too_many_refreshes();
+        for _ in 0..REFRESHES_MAX {
+            let mut drive = start(scope.clone(), &all);
+            let (mut answered, mut again) = (Vec::with_capacity(count), false);
+            loop {
+                let ends = take_ends(&mut drive.job);
+                answered.extend(ends.answered);
+                again |= !ends.refreshed.is_empty() || !ends.outdated.is_empty();
+                if again || !drive.machine.is_unanswered() {
+                    break;
+                }
+                drive.next().await;
+            }
+            if !again {
+                answered.into_iter().for_each(|(key, outcome)| deliver(key, Ok(outcome)));
+                drive.finish_beside();
+                return;
+            }
+            // What is left of it is of no use to anybody.
+            match self.refreshed(&scope, drive.desk.document.as_deref()) {
+                Ok(newer) => scope = newer,
+                Err(refused) => {
+                    failure = refused;
+                    break;
+                }
+            }
+        }
+        (0..count).for_each(|position| deliver(position, Err(failure.clone())));
+    }
+
     /// Waits before a request is started again: a round takes a few messages to be over.
     async fn rest(&self, pause: &mut Duration) {
         self.ports.clock.sleep(*pause).await;
@@ -351,6 +393,9 @@ impl Coordinator {
                 "a replica requires a newer cluster document but sent none",
             ));
         }
+        if let Some(store) = cluster.read_only(&scope.store).filter(|_| scope.is_read_only()) {
+            return Ok(Scope::read_only(&cluster, store));
+        }
         let Some(definition) = cluster.store(scope.store.as_str()) else {
             return Err(Failure::new(
                 ErrorCode::UnknownStore,
@@ -363,6 +408,7 @@ impl Coordinator {
         Ok(Scope {
             definition: Arc::new(definition.clone()),
             store: scope.store.clone(),
+            contents: Contents::Versions,
             cluster: cluster.clone(),
             epoch: scope.epoch,
         })

@@ -9,11 +9,11 @@ use protocol::quorum::{
 };
 use smallvec::smallvec;
 use wire::error::ErrorCode;
-use wire::messages::{Failure, Got, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response, Terms};
+use wire::messages::{Failure, Got, ReplicaMerge, Request, RequestOptions, Response};
 
 use super::drive::{Desk, Drive, End, Job};
 use super::write::{answered_under, merged};
-use super::{Coordinator, Direction, Scope, code_error, common_refusal, describe};
+use super::{Contents, Coordinator, Direction, Scope, code_error, common_refusal, describe};
 
 /// A get under way.
 struct GetJob {
@@ -37,6 +37,9 @@ impl Coordinator {
         key: Bytes,
         options: &RequestOptions,
     ) -> Result<Got, Failure> {
+        if scope.contents == Contents::Nothing {
+            return Ok(Got { replicas_answered: 0, sloppy: false, set: VersionSet::default() });
+        }
         let deadline = self.deadline(options);
         let start = |scope: Scope, _| self.start_get(scope, key.clone(), options, deadline);
         let outcome = self.drive_one(scope, false, start, |job| job.end.take()).await?;
@@ -100,13 +103,7 @@ impl Job for GetJob {
     fn act(&mut self, action: GetAction, desk: &mut Desk<Asked>) {
         match action {
             GetAction::Fetch { node } => {
-                let role = desk.scope.role(node, &self.key);
-                let request = Request::ReplicaGet(ReplicaGet {
-                    terms: Terms { since: desk.since, role }.into(),
-                    store: desk.scope.store.clone(),
-                    generation: desk.scope.cluster.generation,
-                    keys: smallvec![self.key.clone()],
-                });
+                let request = desk.fetch_one(node, &self.key);
                 desk.ask(node, Asked::Fetch(node), request);
             }
             GetAction::WriteBack { node, round, set } => {

@@ -17,6 +17,7 @@
 //! waits.
 
 mod calls;
+mod contents;
 mod drive;
 mod get;
 mod laggards;
@@ -42,6 +43,7 @@ use wire::messages::{Failure, Request, RequestOptions, Role, StoreRef};
 use crate::peers::{Call, CallError};
 use laggards::Laggards;
 
+pub use contents::Contents;
 pub use multi_get::MultiGot;
 pub use multi_write::AllDurable;
 pub use parcels::{entry_bytes, parcels};
@@ -86,6 +88,8 @@ pub struct Scope {
     pub definition: Arc<Store>,
     /// The store's name, as messages carry it.
     pub store: StoreRef,
+    /// What the request reads.
+    pub contents: Contents,
     /// Of a write: the collection epoch of its node before the write was stamped. A get's contents have their own.
     pub epoch: Epoch,
 }
@@ -108,6 +112,10 @@ impl Scope {
     /// Who should hold the key, and the generation since which that is so.
     pub(crate) fn route(&self, key: &[u8]) -> (PreferenceList, Generation) {
         let (partition, preference) = self.cluster.route(&self.definition, Token::of(key));
+        if self.is_read_only() {
+            // Whoever holds the artifact answers truly, wherever the key is to lie.
+            return (preference, Generation::default());
+        }
         (preference, self.cluster.accepted_since(partition))
     }
 }
@@ -229,11 +237,16 @@ impl Coordinator {
         direction: Direction,
         (deadline, since): (Moment, Generation),
     ) -> QuorumOptions {
-        let (required, sloppy) = required(&scope.definition, options, direction);
+        let (required, sloppy) = match scope.is_read_only() {
+            // All replicas hold the same, so one answer is all there is to know; a fallback would hold nothing.
+            true => (1, false),
+            false => required(&scope.definition, options, direction),
+        };
+        let preferred = options.preferred.filter(|_| !scope.is_read_only());
         let held = if direction == Direction::Read { scope.definition.read_holders() } else { 0 };
         QuorumOptions {
             required,
-            preferred: options.preferred.unwrap_or(required),
+            preferred: preferred.unwrap_or(required),
             sloppy,
             held,
             hedge_after: self.options.hedge_after,

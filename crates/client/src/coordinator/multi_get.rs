@@ -9,15 +9,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use model::{Epoch, Generation, Moment, NodeId, PreferenceList, VersionSet};
 use protocol::quorum::{GetOutcome, KeyIndex, MultiGet, MultiGetAction, MultiGetEvent, ReplicaError};
-use wire::messages::{
-    Failure, Got, ReplicaGet, ReplicaMerge, Request, RequestOptions, Response, Role, Terms,
-};
+use wire::messages::{Failure, Got, ReplicaMerge, Request, RequestOptions, Response, Role};
 
 use super::drive::{Desk, Drive, Ends, Job, every};
 use super::get::{is_not_held, outcome_to_answer};
 use super::parcels::{entry_bytes, parcels};
 use super::write::answered_under;
-use super::{Coordinator, Direction, Scope, code_error};
+use super::{Contents, Coordinator, Direction, Scope, code_error};
 use crate::peers::{Call, CallError};
 
 /// Each key's answer, in the order of the keys.
@@ -73,6 +71,10 @@ impl Coordinator {
         bytes_max: usize,
         deliver: &mut (dyn FnMut(usize, Result<Got, Failure>) + Send),
     ) {
+        if scope.contents == Contents::Nothing {
+            let absent = || Got { replicas_answered: 0, sloppy: false, set: VersionSet::default() };
+            return (0..keys.len()).for_each(|position| deliver(position, Ok(absent())));
+        }
         let deadline = self.deadline(options);
         let start = |scope: Scope, left: &[(usize, bool)]| {
             let keys = left.iter().map(|&(position, _)| keys[position].clone()).collect();
@@ -86,7 +88,11 @@ impl Coordinator {
             });
             deliver(position, got);
         };
-        self.drive_many(scope, keys.len(), start, |job| std::mem::take(&mut job.ends), answer).await;
+        let take_ends = |job: &mut MultiGetJob| std::mem::take(&mut job.ends);
+        match scope.is_read_only() {
+            true => self.drive_whole(scope, keys.len(), start, take_ends, answer).await,
+            false => self.drive_many(scope, keys.len(), start, take_ends, answer).await,
+        }
     }
 
     fn start_multi_get(
@@ -225,12 +231,8 @@ impl MultiGetJob {
     }
 
     fn fetch_as(&self, node: NodeId, role: Role, keys: Vec<KeyIndex>, desk: &mut Desk<Asked>) {
-        let request = Request::ReplicaGet(ReplicaGet {
-            terms: Terms { since: desk.since, role }.into(),
-            store: desk.scope.store.clone(),
-            generation: desk.scope.cluster.generation,
-            keys: keys.iter().map(|key| self.keys[key.position()].clone()).collect(),
-        });
+        let wanted = keys.iter().map(|key| self.keys[key.position()].clone()).collect();
+        let request = desk.fetch_request(role, wanted);
         desk.ask(node, Asked::Fetch(node, keys), request);
     }
 

@@ -53,7 +53,7 @@ struct Written<'a> {
     ring: &'a Ring,
     stores: &'a [Store],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    read_only_stores: &'a [ReadOnlyStore],
+    read_only: &'a [ReadOnlyStore],
     #[serde(flatten)]
     unknown: &'a Unknown,
 }
@@ -70,7 +70,7 @@ struct Read {
     ring: Ring,
     stores: Vec<Store>,
     #[serde(default)]
-    read_only_stores: Vec<ReadOnlyStore>,
+    read_only: Vec<ReadOnlyStore>,
     #[serde(flatten)]
     unknown: Unknown,
 }
@@ -104,7 +104,7 @@ impl Serialize for Cluster {
             nodes,
             ring,
             stores,
-            read_only_stores: read_only,
+            read_only,
             unknown,
         }
         .serialize(serializer)
@@ -121,7 +121,7 @@ impl<'de> Deserialize<'de> for Cluster {
             nodes,
             ring,
             stores,
-            read_only_stores,
+            read_only,
             unknown,
             ..
         } = Read::deserialize(deserializer)?;
@@ -133,7 +133,7 @@ impl<'de> Deserialize<'de> for Cluster {
             nodes,
             ring,
             stores,
-            read_only: read_only_stores,
+            read_only,
             unknown,
         };
         cluster.check().map_err(D::Error::custom)?;

@@ -46,10 +46,10 @@ fn a_read_only_store_survives_its_document_and_an_older_program() {
     let cluster = cluster.with_artifacts("words", staged).unwrap();
     let cluster = cluster.with_artifacts("words", |store| store.swap(ArtifactNumber(7))).unwrap();
     let document = serde_json::to_string(&cluster).unwrap();
-    let at = document.find("\"read_only_stores\"").unwrap();
+    let at = document.find("\"read_only\"").unwrap();
     assert_eq!(
         &document[at..],
-        r#""read_only_stores":[{"name":"words","replicas":1,"artifacts":[{"number":7,"manifest":"abababababababababababababababab","source":"file:///words","standing":"served"}],"newest":7}]}"#
+        r#""read_only":[{"name":"words","replicas":1,"artifacts":[{"number":7,"manifest":"abababababababababababababababab","source":"file:///words","standing":"served"}],"newest":7}]}"#
     );
     assert_eq!(serde_json::from_str::<Cluster>(&document).unwrap(), cluster);
     let older: Older = serde_json::from_str(&document).unwrap();
@@ -59,7 +59,7 @@ fn a_read_only_store_survives_its_document_and_an_older_program() {
 }
 
 #[test]
-fn a_cluster_without_read_only_stores_has_the_document_that_it_had_before() {
+fn a_cluster_without_read_only_has_the_document_that_it_had_before() {
     assert!(!serde_json::to_string(&cluster()).unwrap().contains("read_only"));
 }
 

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::coordinator::{Coordinator, OwnWrite, Scope};
+use client::coordinator::{Contents, Coordinator, OwnWrite, Scope};
 use client::peers::{CallError, Peers};
 use model::{Cluster, Moment, NodeId, PreferenceList, WallMillis};
 use protocol::quorum::{Reach, can_be_driven, own_record_suffices, own_write_suffices};
@@ -146,6 +146,9 @@ impl Front {
 
     /// Reads a key from its read quorum.
     pub async fn get(&self, store: &str, key: Bytes, options: &RequestOptions) -> Result<Got, Failure> {
+        if let Some(scope) = self.artifact_scope(store) {
+            return self.coordinator.get(&scope, key, options).await;
+        }
         let (view, local) = self.current(store)?;
         let got = self.coordinator.get(&self.scope(&view, &local), key, options).await?;
         local.see(got.set.timestamp_max());
@@ -320,8 +323,27 @@ impl Front {
             cluster: view.cluster().clone(),
             definition: store.shared_definition().clone(),
             store: store.reference().clone(),
+            contents: Contents::Versions,
             epoch: self.replica.epochs().tag(),
         }
+    }
+
+    /// The same for a read-only store; `None` for any other. Whatever is read under it is of one artifact.
+    pub(super) fn artifact_scope(&self, store: &str) -> Option<Scope> {
+        let view = self.replica.view().get();
+        let store = view.read_only(store)?;
+        Some(Scope {
+            cluster: view.cluster().clone(),
+            definition: store.definition().clone(),
+            store: store.reference().clone(),
+            contents: Contents::served(store.listed()),
+            epoch: self.replica.epochs().tag(),
+        })
+    }
+
+    /// Whether the store serves artifacts.
+    pub fn is_read_only(&self, store: &str) -> bool {
+        self.replica.view().get().read_only(store).is_some()
     }
 
     fn not_here(&self, view: &View) -> Failure {

@@ -52,18 +52,25 @@ impl Front {
         deliver: &mut (dyn FnMut(usize, Result<Got, Failure>) + Send),
     ) -> Result<(), Failure> {
         check_count(keys.len())?;
-        let (view, local) = self.current(store)?;
+        let (scope, local) = match self.artifact_scope(store) {
+            Some(scope) => (scope, None),
+            None => {
+                let (view, local) = self.current(store)?;
+                (self.scope(&view, &local), Some(local))
+            }
+        };
         let mut bytes_left = MULTI_ANSWER_BYTES_MAX;
         let deliver = &mut |position, answer: Result<Got, Failure>| {
             let bytes = answer.as_ref().map_or(0, |got| {
-                local.see(got.set.timestamp_max());
+                if let Some(local) = &local {
+                    local.see(got.set.timestamp_max());
+                }
                 wire::versions::record_bytes(None, &got.set)
             });
             let fits = bytes_left.checked_sub(bytes);
             bytes_left = fits.unwrap_or(0);
             deliver(position, if fits.is_some() { answer } else { Err(answer_too_long()) });
         };
-        let scope = self.scope(&view, &local);
         self.coordinator.multi_get_each(&scope, keys, options, MULTI_ANSWER_BYTES_MAX, deliver).await;
         Ok(())
     }

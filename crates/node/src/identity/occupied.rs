@@ -24,7 +24,7 @@ const FILES: [&str; 10] = [
     "repair-stopped-parts",
 ];
 /// Its directories.
-const DIRECTORIES: [&str; 3] = ["stores", "hints", super::bring_back::DIRECTORY];
+const DIRECTORIES: [&str; 4] = ["stores", "hints", "artifacts", super::bring_back::DIRECTORY];
 /// How the names of the other ones begin: what was set aside, and what an earlier version began anew.
 const DIRECTORIES_BEGIN: [&str; 2] = ["set-aside-", "since-"];
 /// What says nothing: a new file system brings the one along, and others than nodes hold directories with the other.

@@ -74,6 +74,9 @@ impl Replica {
             if generation > view.cluster().generation && generation != Generation(u64::MAX) {
                 return self.behind(view, generation);
             }
+            if view.read_only(store).is_some() {
+                return read_only(store);
+            }
             let known: Vec<&str> = view.cluster().store_names().map(|name| name.as_str()).collect();
             let detail = format!("store {store:?} does not exist; the stores are: {}", known.join(", "));
             Failure::new(ErrorCode::UnknownStore, detail)
@@ -168,6 +171,14 @@ impl Replica {
         let is_it = view.writes(target, store, partition);
         if is_it { Ok(()) } else { Err(self.misplaced(view, partition.id, generation)) }
     }
+}
+
+/// Refuses whatever a read-only store does not do.
+fn read_only(store: &str) -> Failure {
+    let detail = format!(
+        "store {store} serves an artifact: it takes no writes, and is read by get and multi-get only"
+    );
+    Failure::new(ErrorCode::ReadOnly, detail)
 }
 
 /// Refuses a request that is too old for a partition, and tells what is newer.

@@ -3,6 +3,8 @@
 //! This is the only place that turns version sets into stored records and back. Each operation is atomic for its
 //! key, because it runs inside the engine's update. Quorums are somebody else's business.
 //!
+//! Of the two kinds of stores this is about the one that takes writes; [`ReadOnly`] is the other.
+//!
 //! A stored record is the version set and, beside it, the actor under which *this* node stamps the key. A record
 //! that came from elsewhere has none, so the next stamp here mints a new one (see `model::versions`).
 
@@ -10,6 +12,7 @@ mod expiring;
 mod expiry;
 mod forgetting;
 mod overwrite;
+mod read_only;
 mod record;
 mod scan;
 mod stamper;
@@ -18,6 +21,7 @@ mod tombstones;
 mod write_order;
 
 pub use expiring::EXPIRY_MARGIN;
+pub use read_only::{Held, Open, ReadOnly};
 pub(crate) use record::{decode, encode, refuse};
 pub use scan::Census;
 pub use stamper::Stamper;

@@ -78,12 +78,12 @@ pub fn judge(
         let lists = [Some(replicas(&definition, partition)), replicas_to_come(&definition, partition)];
         let mut short = false;
         for list in lists.into_iter().flatten() {
-            let required = match enough {
+            let wanted = match enough {
                 Enough::All => list.len(),
                 Enough::Replicas(count) => list.len().min(usize::from(count.max(1))),
             };
             let without = list.iter().filter(|node| !holders.contains(node));
-            if list.len() - without.clone().count() < required {
+            if list.len() - without.clone().count() < wanted {
                 short = true;
                 lacking.extend(without);
             }

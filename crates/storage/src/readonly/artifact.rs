@@ -79,11 +79,24 @@ impl Artifact {
         let mut bytes = vec![0; file.length() as usize];
         let count = file.read_at(0, &mut bytes).map_err(of_manifest)?;
         let manifest = Manifest::decode(&bytes[..count])?;
+        Artifact::open_chunks(disk, manifest, &|digest| path(&chunk_path(digest)), wanted)
+    }
+
+    /// Opens an artifact whose manifest is known, where `place` says the path of a chunk's file.
+    ///
+    /// # Errors
+    /// As [`Artifact::open`].
+    pub fn open_chunks(
+        disk: &dyn Disk,
+        manifest: Manifest,
+        place: &dyn Fn(super::Digest) -> String,
+        wanted: &dyn Fn(&super::ChunkEntry) -> bool,
+    ) -> Result<Artifact, OpenError> {
         let chunks = manifest.chunks.iter().map(|entry| match wanted(entry) {
             false => Ok(None),
             true => {
                 let file = disk
-                    .open(&path(&chunk_path(entry.digest)))
+                    .open(&place(entry.digest))
                     .map_err(|error| OpenError::Disk { chunk: Some(entry.digest), error })?;
                 Chunk::open(&*file, entry).map(Some)
             }

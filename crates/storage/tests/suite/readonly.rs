@@ -445,3 +445,35 @@ fn the_bytes_of_an_artifact_are_pinned() {
         assert!(page.contains(line), "the page of the format does not show {line}\n{shown}");
     }
 }
+
+#[test]
+fn a_chunk_is_fetched_whole_and_a_source_that_gives_another_is_refused() {
+    use storage::readonly::{Fetch, FetchError};
+
+    let source = SimulatedDisk::new(1);
+    let records: Vec<_> = (0..40_u32).map(|key| (key.to_be_bytes().to_vec(), vec![7; 200])).collect();
+    let manifest =
+        build_in(&source, &records, 1, &[0], &options(TokenHash::Xxh3, None, Compression::None)).unwrap();
+    let entry = &manifest.chunks[0];
+    let path = chunk_path(entry.digest);
+    let sound = source.contents(&path).unwrap();
+    let fetch = |bytes: &[u8]| -> Result<Vec<u8>, FetchError> {
+        let (from, to) = (SimulatedDisk::new(2), SimulatedDisk::new(3));
+        from.plant(&path, bytes);
+        to.plant("part", b"what an earlier fetch has left");
+        let mut fetch = Fetch::begin((&from, &path), (&to, "part"), entry)?;
+        while fetch.step()? > 0 {}
+        now(fetch.finish())?;
+        Ok(to.contents("part").unwrap())
+    };
+    assert_eq!(fetch(&sound).unwrap(), sound);
+    for at in (0..sound.len()).step_by(61).chain([sound.len() - 1]) {
+        let mut flipped = sound.clone();
+        flipped[at] ^= 4;
+        assert!(matches!(fetch(&flipped), Err(FetchError::Differs { .. })), "a bit of byte {at}");
+    }
+    let longer = [&sound[..], b"x"].concat();
+    for wrong in [&sound[..sound.len() - 1], &longer, b""] {
+        assert!(matches!(fetch(wrong), Err(FetchError::Differs { .. })), "{} bytes", wrong.len());
+    }
+}

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use expect_test::{Expect, expect};
-use model::{ArtifactNumber, Epoch, Generation, ManifestDigest, NodeId, PartitionId, Token, WallMillis};
+use model::{Epoch, Generation, NodeId, PartitionId, Token, WallMillis};
 use smallvec::smallvec;
 use wire::ErrorCode;
 use wire::messages::*;
@@ -45,6 +45,7 @@ fn requests_are_pinned() {
     kinds.extend(super::antientropy::requests());
     kinds.extend(super::collection::requests());
     kinds.extend(super::moves::requests());
+    kinds.extend(super::artifacts::requests());
     kinds.extend(account_requests());
     kinds.push(request(
         Gossip { from: NodeId(2), generation: Generation(7), rows: vec![row(), row()] },
@@ -91,32 +92,6 @@ fn session_requests() -> Vec<u8> {
             expect![[r#"
             0a ac 02 02 7b 7d                                ....{}
         "#]],
-        ),
-        request(
-            ArtifactsGet {},
-            expect![[r#"
-            40 ac 02                                         @..
-        "#]],
-        ),
-        request(
-            ArtifactsOrder { json: Bytes::from_static(b"{}") },
-            expect![[r#"
-            41 ac 02 02 7b 7d                                A...{}
-        "#]],
-        ),
-        request(
-            ArtifactGet {
-                store: store(),
-                generation: Generation(9),
-                number: ArtifactNumber(300),
-                manifest: ManifestDigest([0xab; 16]),
-                keys: smallvec![Bytes::from_static(b"the")],
-            },
-            expect![[r#"
-                42 ac 02 05 63 61 72 74 73 09 ac 02 ab ab ab ab  B...carts.......
-                ab ab ab ab ab ab ab ab ab ab ab ab 01 03 74 68  ..............th
-                65                                               e
-            "#]],
         ),
         request(
             StatusGet {},
@@ -400,6 +375,7 @@ fn responses_are_pinned() {
     kinds.extend(super::antientropy::responses());
     kinds.extend(super::collection::responses());
     kinds.extend(super::moves::responses());
+    kinds.extend(super::artifacts::responses());
     let json = Bytes::from_static(b"{}");
     kinds.extend([
         response(
@@ -467,15 +443,9 @@ fn session_responses() -> Vec<u8> {
         "#]],
         ),
         response(
-            StatusDocument { json: json.clone() },
+            StatusDocument { json },
             expect![[r#"
             84 01 02 7b 7d                                   ...{}
-        "#]],
-        ),
-        response(
-            ArtifactsDocument { json },
-            expect![[r#"
-            c0 01 02 7b 7d                                   ...{}
         "#]],
         ),
         response(

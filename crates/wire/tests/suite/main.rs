@@ -4,6 +4,7 @@
 
 mod allocations;
 mod antientropy;
+mod artifacts;
 mod collection;
 mod error_codes;
 mod golden;

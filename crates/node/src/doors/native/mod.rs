@@ -55,6 +55,9 @@ pub type Status = Arc<dyn Fn() -> Bytes + Send + Sync>;
 pub type CreateStore =
     Arc<dyn Fn(StoreCreate) -> BoxFuture<'static, Result<Response, Failure>> + Send + Sync>;
 
+/// Tells of artifacts, and changes which ones stores list and serve.
+pub type ArtifactOrders = Arc<dyn Fn(Request) -> BoxFuture<'static, Result<Response, Failure>> + Send + Sync>;
+
 /// What all links of one worker share.
 #[derive(Clone)]
 pub struct Service {
@@ -66,6 +69,8 @@ pub struct Service {
     pub status: Status,
     /// What it does for an operator who wants another store.
     pub create_store: CreateStore,
+    /// What it does for an operator who pushes artifacts.
+    pub artifacts: ArtifactOrders,
     /// Compares with other nodes and looks after the records.
     pub antientropy: Arc<AntiEntropy>,
     /// How much the node may take in, over all workers and doors.
@@ -279,13 +284,15 @@ impl Served {
         self.service.requests.increment();
         let timed = Operation::of(&request).map(|operation| (operation, burst.began()));
         match request {
-            Request::ReplicaGet(_) | Request::Scan(_) => match self.service.front.replica().call(request) {
-                Call::Ready(answer) => self.answer_at_once(id, refusal(answer), timed, burst),
-                Call::Pending(future) => {
-                    let Some(permit) = self.permit(id, bytes) else { return true };
-                    self.run(id, permit, timed, async move { refusal(future.await) });
+            Request::ReplicaGet(_) | Request::ArtifactGet(_) | Request::Scan(_) => {
+                match self.service.front.replica().call(request) {
+                    Call::Ready(answer) => self.answer_at_once(id, refusal(answer), timed, burst),
+                    Call::Pending(future) => {
+                        let Some(permit) = self.permit(id, bytes) else { return true };
+                        self.run(id, permit, timed, async move { refusal(future.await) });
+                    }
                 }
-            },
+            }
             // Admitted before it is carried out: what was carried out is not answered with a refusal.
             Request::ReplicaMerge(_) => {
                 let Some(permit) = self.permit(id, bytes) else { return true };
@@ -313,6 +320,10 @@ impl Served {
             Request::StoreCreate(order) => {
                 let Some(permit) = self.permit(id, bytes) else { return true };
                 self.run(id, permit, None, (self.service.create_store)(order));
+            }
+            Request::ArtifactsGet(_) | Request::ArtifactsOrder(_) => {
+                let Some(permit) = self.permit(id, bytes) else { return true };
+                self.run(id, permit, None, (self.service.artifacts)(request));
             }
             Request::Hello(_) => {
                 let detail = "hello is allowed once, as the first request on a connection";

@@ -183,6 +183,7 @@ fn what_a_coordinator_parks_while_a_guard_stands_is_cleaned() {
         cluster: node.replica.view().get().cluster().clone(),
         definition: store.shared_definition().clone(),
         store: store.reference().clone(),
+        contents: client::coordinator::Contents::Versions,
         epoch: Epoch(0),
     };
     transport.park(&scope, NodeId(2), &KEY, &old());

@@ -30,6 +30,13 @@ pub(super) async fn exists(call: &Call<'_>) -> Result<Reply, Reply> {
     while !keys.is_empty() {
         let found = find(call, keys, &RequestOptions::default()).await?;
         count += found.live.len() as i64;
+        if !found.unread.is_empty() && call.front.is_read_only(call.store) {
+            // The rest could be of another artifact.
+            return Err(Reply::Error(format!(
+                "ERR the values of the keys fill the limit of an answer with {} keys left; name fewer keys",
+                found.unread.len()
+            )));
+        }
         keys = found.unread;
     }
     Ok(Reply::Integer(count))

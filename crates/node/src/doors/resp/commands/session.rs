@@ -409,7 +409,7 @@ fn info_sections(door: &Door) -> [(&'static str, String); 7] {
                 cluster.generation.0,
                 cluster.nodes.len(),
                 cluster.ring.partitions().len(),
-                view.stores().len()
+                view.stores().len() + view.read_only_stores().len()
             ),
         ),
     ]
@@ -424,7 +424,9 @@ fn store(door: &Door, session: &mut Session, arguments: &[Bytes]) -> Result<Repl
         };
     };
     let name = String::from_utf8_lossy(name).into_owned();
-    door.front.current(&name).map_err(|failure| Reply::failure(&failure))?;
+    if !door.front.is_read_only(&name) {
+        door.front.current(&name).map_err(|failure| Reply::failure(&failure))?;
+    }
     choose_store(session, &name);
     Ok(Reply::OK)
 }

@@ -1,0 +1,83 @@
+//! What a request reads: versions, or one artifact that it names.
+//!
+//! The artifact is taken from the cluster document once, with the scope of a request, and goes with every message of it:
+//! first waves, hedges, the rest of long answers. When replicas ask for a newer document, the request starts again as a
+//! whole, with what that serves.
+//!
+//! Must never: put answers of two artifacts into one request.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use model::{ArtifactNumber, Cluster, Epoch, ManifestDigest, NodeId, ReadOnlyStore};
+use smallvec::SmallVec;
+use wire::messages::{ArtifactGet, ReplicaGet, Request, Role, StoreRef, Terms};
+
+use super::Scope;
+use super::drive::Desk;
+
+/// What a store holds, as far as one request is about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// Versions, which replicas merge.
+    Versions,
+    /// This artifact of a read-only store.
+    Artifact {
+        /// Its number.
+        number: ArtifactNumber,
+        /// Digest of its manifest.
+        manifest: ManifestDigest,
+    },
+    /// Nothing: a read-only store before its first swap.
+    Nothing,
+}
+
+impl Contents {
+    /// What a read-only store serves.
+    pub fn served(store: &ReadOnlyStore) -> Contents {
+        store.served().map_or(Contents::Nothing, |artifact| Contents::Artifact {
+            number: artifact.number,
+            manifest: artifact.manifest,
+        })
+    }
+}
+
+impl Scope {
+    /// A request of a read-only store that starts now.
+    pub fn read_only(cluster: &Arc<Cluster>, store: &ReadOnlyStore) -> Scope {
+        Scope {
+            definition: Arc::new(store.as_store()),
+            store: StoreRef::from(&store.name),
+            contents: Contents::served(store),
+            cluster: cluster.clone(),
+            epoch: Epoch::default(),
+        }
+    }
+
+    /// Whether the request reads an artifact, or the nothing before the first.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.contents != Contents::Versions
+    }
+}
+
+impl<T> Desk<T> {
+    /// The message that asks a node what it holds of keys, as what it is asked.
+    pub(super) fn fetch_request(&self, role: Role, keys: SmallVec<[Bytes; 1]>) -> Request {
+        let (store, generation) = (self.scope.store.clone(), self.scope.cluster.generation);
+        match self.scope.contents {
+            Contents::Artifact { number, manifest } => {
+                ArtifactGet { store, generation, number, manifest, keys }.into()
+            }
+            Contents::Versions | Contents::Nothing => {
+                ReplicaGet { terms: Terms { since: self.since, role }.into(), store, generation, keys }.into()
+            }
+        }
+    }
+
+    /// The same for one key of this node.
+    pub(super) fn fetch_one(&self, node: NodeId, key: &Bytes) -> Request {
+        let mut keys = SmallVec::new();
+        keys.push(key.clone());
+        self.fetch_request(self.scope.role(node, key), keys)
+    }
+}

@@ -1,0 +1,32 @@
+//! Where the files of artifacts lie below the data directory.
+
+use model::{ListedArtifact, StoreName};
+use storage::readonly::Digest;
+
+/// What a file is called until all of it is here.
+pub(super) const PART: &str = ".part";
+
+/// The directory of a store.
+pub(super) fn directory(store: &StoreName) -> String {
+    format!("artifacts/{store}")
+}
+
+/// The directory of its chunks.
+pub(super) fn chunks(store: &StoreName) -> String {
+    format!("artifacts/{store}/chunks")
+}
+
+/// A chunk.
+pub(super) fn chunk(store: &StoreName, digest: Digest) -> String {
+    format!("artifacts/{store}/chunks/{digest}")
+}
+
+/// The name of a manifest in the store's directory.
+pub(super) fn manifest_name(listed: &ListedArtifact) -> String {
+    format!("{}-{}", listed.number, listed.manifest)
+}
+
+/// A manifest.
+pub(super) fn manifest(store: &StoreName, listed: &ListedArtifact) -> String {
+    format!("artifacts/{store}/{}", manifest_name(listed))
+}

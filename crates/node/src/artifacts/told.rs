@@ -1,0 +1,108 @@
+//! What a node tells of its artifacts.
+
+use model::Generation;
+use serde::{Deserialize, Serialize};
+use storage::readonly::{ChunkEntry, Manifest};
+
+use super::Artifacts;
+
+/// How far an artifact is here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// It is its turn soon.
+    #[default]
+    Waiting,
+    /// It is on its way.
+    Fetching,
+    /// All that this node owns of it is here and read.
+    Staged,
+    /// Something went wrong; it is tried again.
+    Failed,
+}
+
+/// How far, in numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Progress {
+    /// What is done with it.
+    pub state: State,
+    /// The generation of the document by which it is whole here; 0 before.
+    pub whole_under: Generation,
+    /// Bytes of files that are here, of those that this node owns.
+    pub bytes: u64,
+    /// Bytes of files that this node owns.
+    pub bytes_total: u64,
+    /// Bytes that were fetched since the node started.
+    pub bytes_fetched: u64,
+    /// Chunks that are here.
+    pub chunks: u64,
+    /// Chunks that this node owns.
+    pub chunks_total: u64,
+    /// What went wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl Progress {
+    /// Of what is open.
+    pub(super) fn of(manifest: &Manifest, chunks: &[bool], whole_under: Generation) -> Progress {
+        let open = manifest.chunks.iter().zip(chunks).filter(|(_, open)| **open);
+        let (bytes, count) =
+            open.fold((0, 0), |(bytes, count), (chunk, _)| (bytes + chunk.file_bytes, count + 1));
+        let state = if whole_under == Generation::default() { State::Waiting } else { State::Staged };
+        Progress {
+            state,
+            whole_under,
+            bytes,
+            bytes_total: bytes,
+            chunks: count,
+            chunks_total: count,
+            ..Progress::default()
+        }
+    }
+
+    /// Of what is about to be fetched.
+    pub(super) fn begin(&mut self, owned: &[(&ChunkEntry, bool)]) {
+        let here = || owned.iter().filter(|(_, here)| *here);
+        let bytes = |chunks: &mut dyn Iterator<Item = &(&ChunkEntry, bool)>| {
+            chunks.map(|(chunk, _)| chunk.file_bytes).sum::<u64>()
+        };
+        self.state = State::Fetching;
+        self.whole_under = Generation::default();
+        (self.bytes, self.chunks) = (bytes(&mut here()), here().count() as u64);
+        (self.bytes_total, self.chunks_total) = (bytes(&mut owned.iter()), owned.len() as u64);
+    }
+
+    /// Something went wrong; whether that was known.
+    pub(super) fn fail(&mut self, error: &str) -> bool {
+        let known = self.error.as_deref() == Some(error);
+        self.state = State::Failed;
+        self.whole_under = Generation::default();
+        self.error = Some(error.to_owned());
+        known
+    }
+}
+
+impl Artifacts {
+    /// What this node has of each listed artifact, as JSON.
+    pub fn told(&self) -> serde_json::Value {
+        let view = self.view.get();
+        let progress = self.progress.lock();
+        let mut artifacts = Vec::new();
+        for store in &view.cluster().read_only {
+            for listed in &store.artifacts {
+                let known = progress.get(&(store.name.clone(), listed.number)).cloned().unwrap_or_default();
+                let mut entry = serde_json::to_value(known).expect("progress is plain data");
+                entry["store"] = store.name.as_str().into();
+                entry["number"] = listed.number.0.into();
+                entry["manifest"] = listed.manifest.to_string().into();
+                artifacts.push(entry);
+            }
+        }
+        serde_json::json!({
+            "node": self.node,
+            "generation": view.cluster().generation,
+            "artifacts": artifacts,
+        })
+    }
+}

@@ -1,0 +1,272 @@
+//! A read-only store at this node: the second kind of store. It holds artifacts, and answers from the one that is asked for.
+//!
+//! What brings artifacts here, keeps and removes them is [`crate::artifacts`]. Trees, collection, expiry, scrub, refill,
+//! hints and the engines of this node's identity go over [`LocalStore`](super::LocalStore)s, and a view keeps the two
+//! apart.
+//!
+//! Must never: answer from another artifact than the one asked for, or *absent* for what is not here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use model::limits::MESSAGE_BYTES_MAX;
+use model::{
+    Actor, ArtifactNumber, Dot, Generation, ManifestDigest, Moment, NodeId, ReadOnlyStore, Store, Timestamp,
+    Token, Value, Vector, Version, VersionSet,
+};
+use parking_lot::{Mutex, RwLock};
+use runtime::disk::waiting::is_refused;
+use smallvec::{SmallVec, smallvec};
+use storage::readonly::{Artifact, ReadError};
+use wire::error::ErrorCode;
+use wire::messages::StoreRef;
+
+/// How long gets may name an artifact that another one has taken the place of: well above the default deadline, so that
+/// whoever began under the older document ends under it.
+const HONOURED: Duration = Duration::from_secs(15);
+/// Keys that are looked up together: the reader fetches ahead across them.
+const TOGETHER: usize = 32;
+/// Mean size of records above which keys are looked up one by one, so that what is read stays near the limit of a message.
+const TOGETHER_RECORD_BYTES_MAX: u64 = 64 * 1024;
+
+/// One key's answer.
+pub(crate) type Answer = Result<VersionSet, ErrorCode>;
+
+/// One read-only store, as one cluster document defines it.
+pub struct ReadOnly {
+    listed: ReadOnlyStore,
+    definition: Arc<Store>,
+    reference: StoreRef,
+    held: Arc<Held>,
+}
+
+/// The artifacts of a store that are open here. It outlives documents.
+#[derive(Default)]
+pub struct Held {
+    open: RwLock<BTreeMap<ArtifactNumber, Arc<Open>>>,
+    /// What was served when somebody first asked for something else that was served before, and when that was.
+    superseded: Mutex<Option<(ArtifactNumber, Moment)>>,
+    /// Chunks that gets have found corrupt or gone.
+    damaged: Mutex<Vec<storage::readonly::Digest>>,
+}
+
+/// An artifact that is read here.
+pub struct Open {
+    /// Digest of its manifest.
+    pub manifest: ManifestDigest,
+    /// What it holds.
+    pub artifact: Artifact,
+    /// Which of its chunks are open, by position.
+    pub chunks: Vec<bool>,
+    /// The document by which all that this node owns of it is here.
+    whole_under: AtomicU64,
+}
+
+impl Open {
+    /// Of these chunks, which are all that the node owns by the document of `whole_under`; generation 0 when they are not.
+    pub(crate) fn new(
+        manifest: ManifestDigest,
+        artifact: Artifact,
+        chunks: Vec<bool>,
+        whole_under: Generation,
+    ) -> Self {
+        Open { manifest, artifact, chunks, whole_under: AtomicU64::new(whole_under.0) }
+    }
+
+    /// The document by which all that this node owns of it is here.
+    pub(crate) fn whole_under(&self) -> Generation {
+        Generation(self.whole_under.load(Ordering::Acquire))
+    }
+
+    /// It is whole by another document, too.
+    pub(crate) fn set_whole_under(&self, generation: Generation) {
+        self.whole_under.store(generation.0, Ordering::Release);
+    }
+}
+
+impl ReadOnly {
+    /// Of a document, with what is open already.
+    pub(crate) fn new(listed: ReadOnlyStore, held: Arc<Held>) -> Self {
+        let definition = Arc::new(listed.as_store());
+        ReadOnly { reference: StoreRef::from(&listed.name), listed, definition, held }
+    }
+
+    /// As the document has it.
+    pub fn listed(&self) -> &ReadOnlyStore {
+        &self.listed
+    }
+
+    /// How its keys are routed.
+    pub fn definition(&self) -> &Arc<Store> {
+        &self.definition
+    }
+
+    /// Its name, as messages carry it.
+    pub fn reference(&self) -> &StoreRef {
+        &self.reference
+    }
+
+    /// What is open here.
+    pub fn held(&self) -> &Arc<Held> {
+        &self.held
+    }
+
+    /// Whether a get that was begun under an older document may read this artifact: it is served, or was served until a
+    /// moment ago.
+    pub(crate) fn is_honoured(&self, number: ArtifactNumber, manifest: ManifestDigest, now: Moment) -> bool {
+        let listed = self.listed.artifact(number).filter(|artifact| artifact.manifest == manifest);
+        let Some(served) = self.listed.served().filter(|_| listed.is_some()) else { return false };
+        if served.number == number {
+            return true;
+        }
+        let mut superseded = self.held.superseded.lock();
+        let since = match *superseded {
+            Some((by, since)) if by == served.number => since,
+            _ => now,
+        };
+        *superseded = Some((served.number, since));
+        self.listed.served_before == Some(number) && now.since(since) < HONOURED
+    }
+}
+
+impl Held {
+    /// An artifact that is open here.
+    pub fn open(&self, number: ArtifactNumber, manifest: ManifestDigest) -> Option<Arc<Open>> {
+        self.open.read().get(&number).filter(|open| open.manifest == manifest).cloned()
+    }
+
+    /// Puts an artifact in the place of what was open under its number.
+    pub(crate) fn put(&self, number: ArtifactNumber, open: Open) {
+        self.open.write().insert(number, Arc::new(open));
+    }
+
+    /// Closes artifacts of which `keep` says no. Gets under way end with them.
+    pub(crate) fn retain(&self, keep: impl Fn(ArtifactNumber, ManifestDigest) -> bool) {
+        self.open.write().retain(|number, open| keep(*number, open.manifest));
+    }
+
+    /// Everything that is open.
+    pub fn all(&self) -> Vec<(ArtifactNumber, Arc<Open>)> {
+        self.open.read().iter().map(|(number, open)| (*number, open.clone())).collect()
+    }
+
+    /// Chunks that gets have met damaged.
+    pub(crate) fn damaged(&self) -> Vec<storage::readonly::Digest> {
+        self.damaged.lock().clone()
+    }
+
+    /// These chunks have been replaced.
+    pub(crate) fn mended(&self, chunks: &[storage::readonly::Digest]) {
+        self.damaged.lock().retain(|chunk| !chunks.contains(chunk));
+    }
+
+    /// What an artifact holds of keys: as many as fit a message, and at least one. What would wait for the disk is
+    /// refused to a caller that tries without waiting.
+    pub(crate) fn read(&self, number: ArtifactNumber, open: &Open, keys: &[Bytes]) -> SmallVec<[Answer; 1]> {
+        let artifact = &open.artifact;
+        if let [key] = keys {
+            return smallvec![self.answer(number, artifact.get(Token::of(key), key))];
+        }
+        let manifest = artifact.manifest();
+        let mean = manifest.payload_bytes() / manifest.records().max(1);
+        let together = if mean > TOGETHER_RECORD_BYTES_MAX { 1 } else { TOGETHER };
+        let (mut answers, mut bytes) = (SmallVec::new(), 0);
+        for keys in keys.chunks(together) {
+            if is_refused() {
+                break;
+            }
+            let places: Vec<(Token, &[u8])> = keys.iter().map(|key| (Token::of(key), &key[..])).collect();
+            for found in artifact.get_many(&places) {
+                bytes += found.as_ref().map_or(0, |value| value.as_ref().map_or(0, Bytes::len));
+                if bytes > MESSAGE_BYTES_MAX && !answers.is_empty() {
+                    return answers;
+                }
+                answers.push(self.answer(number, found));
+            }
+        }
+        answers
+    }
+
+    fn answer(&self, number: ArtifactNumber, found: Result<Option<Bytes>, ReadError>) -> Answer {
+        match found {
+            Ok(value) => Ok(value.map_or_else(VersionSet::default, |value| version(number, value))),
+            Err(ReadError::NotHere { .. }) => Err(ErrorCode::ArtifactNotHere),
+            Err(ReadError::Corrupt { chunk }) => {
+                let mut damaged = self.damaged.lock();
+                if !damaged.contains(&chunk) {
+                    damaged.push(chunk);
+                }
+                Err(ErrorCode::Corrupt)
+            }
+            Err(_) => Err(ErrorCode::StorageFailed),
+        }
+    }
+}
+
+/// A value as a set of one version, whose dot says which artifact it is from.
+fn version(number: ArtifactNumber, value: Bytes) -> VersionSet {
+    let actor = Actor { node: NodeId(0), incarnation: number.0, birth: 0 };
+    let dot = Dot { actor, count: 1 };
+    let version =
+        Version { dot, timestamp: Timestamp::default(), expires: None, value: Value::Present(value) };
+    VersionSet::from_parts(Vector::from_entries([(actor, 1)]), smallvec![version]).expect("one dot, covered")
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Cluster, Node, Ring, StoreName, Zone};
+
+    use super::*;
+    use crate::view::View;
+
+    const DIGEST: ManifestDigest = ManifestDigest([1; 16]);
+
+    fn store(numbers: &[u64]) -> ReadOnlyStore {
+        let name = StoreName::new("words").unwrap();
+        numbers.iter().fold(ReadOnlyStore::new(name, 1), |store, &number| {
+            let number = ArtifactNumber(number);
+            store.stage(number, DIGEST, "file:///words").unwrap().swap(number).unwrap()
+        })
+    }
+
+    fn at(seconds: u64) -> Moment {
+        Moment::default().after(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn the_artifact_from_before_is_honoured_for_a_while_and_no_other() {
+        let held: Arc<Held> = Arc::default();
+        let store_of = |listed| ReadOnly::new(listed, held.clone());
+        let (one, two, three) = (ArtifactNumber(1), ArtifactNumber(2), ArtifactNumber(3));
+        let swapped = store_of(store(&[1, 2]));
+        assert!(swapped.is_honoured(two, DIGEST, at(100)) && swapped.is_honoured(one, DIGEST, at(100)));
+        assert!(swapped.is_honoured(one, DIGEST, at(114)));
+        assert!(!swapped.is_honoured(one, DIGEST, at(115)) && swapped.is_honoured(two, DIGEST, at(200)));
+        assert!(!swapped.is_honoured(two, ManifestDigest([2; 16]), at(100)), "another one of this number");
+        let again = store_of(store(&[1, 2, 3]));
+        assert!(again.is_honoured(two, DIGEST, at(300)), "another swap, another while");
+        assert!(!again.is_honoured(one, DIGEST, at(300)), "it is not listed any more");
+        assert!(again.is_honoured(three, DIGEST, at(400)));
+        let staged = store(&[1]).stage(two, DIGEST, "file:///words").unwrap();
+        assert!(!store_of(staged).is_honoured(two, DIGEST, at(500)), "it was never served");
+    }
+
+    /// Trees, collection, expiry, scrub, refill and hints go over the stores of a view, and engines over those of a
+    /// document.
+    #[test]
+    fn what_goes_over_stores_never_meets_a_read_only_one() {
+        let zone = Zone("z".to_owned());
+        let ring = Ring::equal_slices(4, &[(NodeId(1), zone.clone())]);
+        let node = Node::new(NodeId(1), zone, "h1:1".to_owned(), None);
+        let cluster = Cluster::new("test", vec![node], ring, Vec::new());
+        let cluster = Cluster { read_only: vec![store(&[1])], ..cluster };
+        cluster.check().unwrap();
+        assert!(cluster.stores.is_empty() && cluster.store("words").is_none());
+        let view = View::new(Arc::new(cluster), Vec::new());
+        assert!(view.stores().is_empty() && view.store("words").is_none());
+        assert_eq!(view.read_only("words").unwrap().listed(), &store(&[1]));
+    }
+}
