@@ -14,6 +14,7 @@ mod defining;
 #[cfg(test)]
 mod driven;
 mod following;
+mod handing_off;
 mod joining;
 mod liveness;
 mod moving;
@@ -54,7 +55,7 @@ use crate::expiry::ExpiryOptions;
 use crate::front::{Adopt, Front};
 use crate::gossip::Gossip;
 use crate::handoff::HINT_BYTES_MAX;
-use crate::handoff::{HandoffParts, Handoffs};
+use crate::handoff::Handoffs;
 use crate::identity::Identity;
 use crate::local_copy;
 use crate::metrics::{Counter, Metrics};
@@ -354,34 +355,6 @@ impl Node {
             antientropy: self.antientropy.clone(),
         };
         Worker { service, door: resp::Door::new(front, self.resp.clone(), redis) }
-    }
-
-    /// What is done for other nodes when nobody asks: hints are delivered over links of their own, so that they do not
-    /// stand in line with requests.
-    fn start_handoff(self: &Arc<Self>) {
-        let cluster = Some(self.config.cluster.clone());
-        let witness = self.gossip.clone();
-        let peers = Peers::witnessed(self.ports.clone(), self.as_peer(), cluster, witness, BACKOFF_MAX);
-        peers.learn(self.replica.view().get().cluster());
-        self.peers.lock().push(Arc::downgrade(&peers));
-        let weak = Arc::downgrade(self);
-        let adopt: Adopt = Arc::new(move |cluster| {
-            if let Some(node) = weak.upgrade() {
-                node.offer(cluster);
-            }
-        });
-        let handoffs = Handoffs::new(HandoffParts {
-            replica: self.replica.clone(),
-            pulse: self.pulse.clone(),
-            standings: self.gossip.clone(),
-            peers,
-            adopt,
-            events: self.events.clone(),
-            metrics: self.metrics.clone(),
-            options: self.config.handoff,
-        });
-        handoffs.start();
-        assert!(self.handoffs.set(handoffs).is_ok(), "a node starts its handoff once");
     }
 
     fn as_peer(&self) -> Peer {

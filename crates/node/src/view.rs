@@ -259,9 +259,16 @@ impl CurrentView {
         select(reached, clock.sleep_until(clock.now().after(patience))).await;
     }
 
-    /// Hears of each newer view.
-    pub(crate) fn changes(&self) -> watch::Receiver<Generation> {
-        self.changed.subscribe()
+    /// Waits for a view that is newer than this generation.
+    pub(crate) async fn newer_than(&self, generation: Generation) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if self.generation() > generation {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Hears of the newest generation that requests have named.

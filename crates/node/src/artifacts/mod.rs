@@ -266,12 +266,12 @@ fn listed(view: &View) -> Vec<(Arc<ReadOnly>, ListedArtifact)> {
 /// Looks after artifacts as long as there is somebody who does.
 async fn keep(artifacts: Weak<Artifacts>) {
     let Some(started) = artifacts.upgrade() else { return };
-    let (clock, mut changes) = (started.ports.clock.clone(), started.view.changes());
+    let (clock, view) = (started.ports.clock.clone(), started.view.clone());
     drop(started);
     let mut looks = 0_u32;
     loop {
         let Some(keeper) = artifacts.upgrade() else { return };
-        changes.mark_unchanged();
+        let seen = view.generation();
         let settled = keeper.reconcile(looks.is_multiple_of(LOOKS_FOR_FILES)).await;
         if settled {
             keeper.refresh().await;
@@ -279,7 +279,7 @@ async fn keep(artifacts: Weak<Artifacts>) {
         drop(keeper);
         if settled {
             looks = looks.wrapping_add(1);
-            let changed = std::pin::pin!(changes.changed());
+            let changed = std::pin::pin!(view.newer_than(seen));
             select(changed, clock.sleep(LOOK_AGAIN)).await;
         }
     }

@@ -1,0 +1,38 @@
+//! What is done for other nodes when nobody asks: hints are delivered.
+
+use std::sync::Arc;
+
+use client::peers::Peers;
+
+use super::{BACKOFF_MAX, Node};
+use crate::front::Adopt;
+use crate::handoff::{HandoffParts, Handoffs};
+
+impl Node {
+    /// Delivers hints over links of their own, so that they do not stand in line with requests.
+    pub(super) fn start_handoff(self: &Arc<Self>) {
+        let cluster = Some(self.config.cluster.clone());
+        let witness = self.gossip.clone();
+        let peers = Peers::witnessed(self.ports.clone(), self.as_peer(), cluster, witness, BACKOFF_MAX);
+        peers.learn(self.replica.view().get().cluster());
+        self.peers.lock().push(Arc::downgrade(&peers));
+        let weak = Arc::downgrade(self);
+        let adopt: Adopt = Arc::new(move |cluster| {
+            if let Some(node) = weak.upgrade() {
+                node.offer(cluster);
+            }
+        });
+        let handoffs = Handoffs::new(HandoffParts {
+            replica: self.replica.clone(),
+            pulse: self.pulse.clone(),
+            standings: self.gossip.clone(),
+            peers,
+            adopt,
+            events: self.events.clone(),
+            metrics: self.metrics.clone(),
+            options: self.config.handoff,
+        });
+        handoffs.start();
+        assert!(self.handoffs.set(handoffs).is_ok(), "a node starts its handoff once");
+    }
+}
