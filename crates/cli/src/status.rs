@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use client::{Client, ClientError};
-use model::{Node, Partition, Role, Step};
+use model::{Cluster, Node, Partition, Role, Step};
 use serde_json::{Value as Json, json};
 
 use crate::clocks;
@@ -95,24 +95,7 @@ pub(crate) async fn status(shared: Shared) -> Result<ExitCode, CliError> {
             .to_vec(),
         ];
         rows.extend(nodes.iter().zip(&states).map(|(node, state)| node_row(node, state)));
-        let read_only = cluster.read_only.iter().map(|store| match store.served() {
-            Some(served) => {
-                format!("{} (N={}, serves artifact {})", store.name, store.replicas, served.number)
-            }
-            None => format!("{} (N={}, empty until the first `artifact push`)", store.name, store.replicas),
-        });
-        let stores: Vec<String> = cluster
-            .stores
-            .iter()
-            .map(|store| {
-                let numbers = store.consistency;
-                format!(
-                    "{} (N={} R={} W={})",
-                    store.name, numbers.replicas, numbers.reads_required, numbers.writes_required
-                )
-            })
-            .chain(read_only)
-            .collect();
+        let stores = store_names(&cluster);
         format!(
             "cluster {}, generation {}, {}{moving}\nstores {}\n\n{}",
             cluster.name,
@@ -124,6 +107,28 @@ pub(crate) async fn status(shared: Shared) -> Result<ExitCode, CliError> {
     });
     let all_up = nodes.iter().all(|node| node.answer.is_ok());
     Ok(if all_up { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// The stores with their numbers, for people.
+fn store_names(cluster: &Cluster) -> Vec<String> {
+    let read_only = cluster.read_only.iter().map(|store| match store.served() {
+        Some(served) => {
+            format!("{} (N={}, serves artifact {})", store.name, store.replicas, served.number)
+        }
+        None => format!("{} (N={}, empty until the first `artifact push`)", store.name, store.replicas),
+    });
+    cluster
+        .stores
+        .iter()
+        .map(|store| {
+            let numbers = store.consistency;
+            format!(
+                "{} (N={} R={} W={})",
+                store.name, numbers.replicas, numbers.reads_required, numbers.writes_required
+            )
+        })
+        .chain(read_only)
+        .collect()
 }
 
 /// Alive, or what the first node that answers believes about one that does not.

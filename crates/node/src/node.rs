@@ -43,7 +43,7 @@ use runtime::{Disk, Moment, Ports, Sources};
 use wire::messages::Peer;
 
 use crate::antientropy::{self, AntiEntropy, AntiEntropyOptions};
-use crate::artifacts::{self, Artifacts};
+use crate::artifacts::Artifacts;
 use crate::collection::{Collection, CollectionOptions};
 use crate::doors::native::{Service, Telling};
 use crate::doors::numbers::DoorNumbers;
@@ -261,15 +261,8 @@ impl Node {
             refill,
             incarnation,
         });
-        let artifacts = Artifacts::start(artifacts::Parts {
-            node: config.id,
-            view: view.clone(),
-            disk: disk.clone(),
-            sources: config.sources.clone(),
-            ports: ports.clone(),
-            events: events.clone(),
-        })
-        .await;
+        let doors = (ports.clone(), disk.clone(), config.sources.clone());
+        let artifacts = Artifacts::start(config.id, view.clone(), doors, events.clone()).await;
         let node = Arc::new(Node {
             resp: resp::Shared::new(config.resp.clone(), admission.clone()),
             admission,
@@ -300,14 +293,19 @@ impl Node {
             requests: Mutex::default(),
             ports,
         });
-        node.watch_numbers();
-        node.try_again_when_alive();
-        node.start_handoff();
-        node.start_collection();
-        node.start_reaping();
+        node.begin_work();
         let following = following::follow(Arc::downgrade(&node), offers, registered);
         node.ports.tasks.spawn_background(Box::pin(following));
         Ok(node)
+    }
+
+    /// Begins what goes on beside requests.
+    fn begin_work(self: &Arc<Self>) {
+        self.watch_numbers();
+        self.try_again_when_alive();
+        self.start_handoff();
+        self.start_collection();
+        self.start_reaping();
     }
 
     /// What a worker with these ports needs to serve.

@@ -212,13 +212,9 @@ impl Artifacts {
             next = next
                 .max(clock.now())
                 .after(Duration::from_nanos(bytes * 1_000_000_000 / FETCH_BYTES_PER_SECOND));
-            if !self
-                .view
-                .get()
-                .cluster()
-                .read_only(name.as_str())
-                .is_some_and(|store| store.artifact(listed.number).is_some())
-            {
+            let view = self.view.get();
+            let listing = view.cluster().read_only(name.as_str());
+            if listing.and_then(|store| store.artifact(listed.number)).is_none() {
                 return Err(NotYet::Changed);
             }
             clock.sleep_until(next).await;

@@ -51,15 +51,8 @@ pub struct Artifacts {
     removed_under: AtomicU64,
 }
 
-/// What is needed to look after artifacts.
-pub(crate) struct Parts {
-    pub(crate) node: NodeId,
-    pub(crate) view: Arc<CurrentView>,
-    pub(crate) disk: Arc<dyn Disk>,
-    pub(crate) sources: Option<Arc<dyn Sources>>,
-    pub(crate) ports: Ports,
-    pub(crate) events: Arc<Events>,
-}
+/// Where it works: the node's doors, its data directory, and where it fetches from.
+type Doors = (Ports, Arc<dyn Disk>, Option<Arc<dyn Sources>>);
 
 /// Why an artifact is not here yet.
 #[derive(Debug)]
@@ -72,8 +65,12 @@ enum NotYet {
 
 impl Artifacts {
     /// Opens what is here already, so that it is served at once, and looks after artifacts from then on.
-    pub(crate) async fn start(parts: Parts) -> Arc<Artifacts> {
-        let Parts { node, view, disk, sources, ports, events } = parts;
+    pub(crate) async fn start(
+        node: NodeId,
+        view: Arc<CurrentView>,
+        (ports, disk, sources): Doors,
+        events: Arc<Events>,
+    ) -> Arc<Artifacts> {
         let artifacts = Arc::new(Artifacts {
             node,
             view,

@@ -143,7 +143,7 @@ impl Node {
 /// What the node waits for while it follows its cluster.
 enum Heard {
     /// The coordination service has a newer document, or cannot say.
-    Served(Result<Cluster, ReadError>),
+    Served(Result<Box<Cluster>, ReadError>),
     /// A peer has handed one over.
     Offered,
     /// A request has named a generation that this node does not know.
@@ -174,7 +174,7 @@ pub(super) async fn follow(node: Weak<Node>, mut offers: Listening, mut register
                 }
             });
             match select(select(next, offer), select(want, pause)).await {
-                Either::Left((Either::Left((served, _)), _)) => Heard::Served(served),
+                Either::Left((Either::Left((served, _)), _)) => Heard::Served(served.map(Box::new)),
                 Either::Left((Either::Right((true, _)), _)) => Heard::Offered,
                 Either::Left((Either::Right((false, _)), _)) => return,
                 Either::Right((Either::Left((Ok(()), _)), _)) => Heard::Wanted,
@@ -186,7 +186,7 @@ pub(super) async fn follow(node: Weak<Node>, mut offers: Listening, mut register
         match heard {
             Heard::Served(Ok(cluster)) => {
                 going = None;
-                node.learn_for_sure(cluster).await;
+                node.learn_for_sure(*cluster).await;
             }
             Heard::Offered => {
                 if let Some(cluster) = node.offered.take() {

@@ -317,13 +317,9 @@ impl Served {
                 let Some(permit) = self.permit(id, bytes) else { return true };
                 self.run(id, permit, None, self.service.antientropy.clone().answer(request));
             }
-            Request::StoreCreate(order) => {
+            change @ (Request::StoreCreate(_) | Request::ArtifactsGet(_) | Request::ArtifactsOrder(_)) => {
                 let Some(permit) = self.permit(id, bytes) else { return true };
-                self.run(id, permit, None, (self.service.create_store)(order));
-            }
-            Request::ArtifactsGet(_) | Request::ArtifactsOrder(_) => {
-                let Some(permit) = self.permit(id, bytes) else { return true };
-                self.run(id, permit, None, (self.service.artifacts)(request));
+                self.run(id, permit, None, self.change(change));
             }
             Request::Hello(_) => {
                 let detail = "hello is allowed once, as the first request on a connection";
@@ -347,6 +343,14 @@ impl Served {
             }
         }
         true
+    }
+
+    /// What an operator asks of the cluster document.
+    fn change(&self, request: Request) -> BoxFuture<'static, Result<Response, Failure>> {
+        match request {
+            Request::StoreCreate(order) => (self.service.create_store)(order),
+            request => (self.service.artifacts)(request),
+        }
     }
 
     /// Answers what costs nothing to say.
