@@ -81,7 +81,7 @@ pub struct World {
     /// What nodes were seen to store.
     pub witness: Arc<Witness>,
     /// What would be left if harm came now.
-    pub copies: Copies,
+    pub copies: Arc<Copies>,
     machines: Vec<Machine>,
     /// When collection epochs were written.
     epochs: Arc<Mutex<Vec<Moment>>>,
@@ -149,9 +149,17 @@ impl World {
         let members: Arc<Mutex<BTreeMap<NodeId, u64>>> = Arc::default();
         let (told, ids) = (members.clone(), (1..=setup.nodes).map(NodeId));
         let nodes: Vec<_> = ids.map(|id| (documents::member_path(id), id)).collect();
+        let process_clock = Arc::new(ProcessClock::new(executor.clone(), Arc::new(WallClock::default())));
+        let copies = Arc::new(Copies::new(setup.engine, process_clock));
+        let publishing = copies.clone();
         service.observe(move |path, data| {
             if *path == documents::epochs_path() {
                 written.lock().push(clock.now());
+            }
+            if *path == documents::cluster_path()
+                && let Ok(cluster) = serde_json::from_slice(data)
+            {
+                publishing.published(cluster);
             }
             if let Some((_, id)) = nodes.iter().find(|(member, _)| member == path)
                 && let Ok(member) = serde_json::from_slice::<documents::Member>(data)
@@ -159,10 +167,9 @@ impl World {
                 told.lock().insert(*id, member.incarnation);
             }
         });
-        let clock = Arc::new(ProcessClock::new(executor.clone(), Arc::new(WallClock::default())));
         Arc::new(World {
             witness: Witness::new(executor.clone()),
-            copies: Copies::new(setup.engine, clock),
+            copies,
             executor,
             wires,
             service,
@@ -252,7 +259,7 @@ impl World {
             stores: self.stores().iter().map(|name| store(name)).collect(),
         };
         let founding = bootstrap::create(&self.service.open(), &blueprint).await;
-        self.copies.founded(founding.expect("nothing disturbs the founding"));
+        founding.expect("nothing disturbs the founding");
     }
 
     /// Publishes the same cluster under the next generation and has the older one refused.

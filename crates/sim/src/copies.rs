@@ -11,12 +11,13 @@
 //! Must never: change what is in the world that it looks at, nor draw from its dice.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use model::{Cluster, NodeId, PartitionId, PreferenceList, Store, StoreName, Token, VersionSet};
+use model::{Cluster, NodeId, PartitionId, Store, StoreName, Token, VersionSet};
 use parking_lot::Mutex;
+use protocol::rebalance::entering::Part;
 use runtime::{BoxFuture, Clock, Tasks};
 use storage::{Durability, EnginePorts, LogEngine, StorageEngine};
 
@@ -35,7 +36,8 @@ const HINT_HEADER_BYTES: usize = 9;
 pub struct Copies {
     engine: EngineKind,
     clock: Arc<dyn Clock>,
-    cluster: OnceLock<Cluster>,
+    /// The newest document.
+    cluster: Mutex<Option<Arc<Cluster>>>,
     opened: Mutex<BTreeMap<(NodeId, String), Opened>>,
 }
 
@@ -45,12 +47,12 @@ type Opened = (u64, Arc<dyn StorageEngine>);
 impl Copies {
     /// Of a run with this kind of engine.
     pub fn new(engine: EngineKind, clock: Arc<dyn Clock>) -> Copies {
-        Copies { engine, clock, cluster: OnceLock::new(), opened: Mutex::default() }
+        Copies { engine, clock, cluster: Mutex::default(), opened: Mutex::default() }
     }
 
-    /// The cluster as it was founded; its ring stays what it is.
-    pub fn founded(&self, cluster: Cluster) {
-        let _ = self.cluster.set(cluster);
+    /// A document was published.
+    pub fn published(&self, cluster: Cluster) {
+        *self.cluster.lock() = Some(Arc::new(cluster));
     }
 
     /// What would be left of a key; `None` before the cluster is founded.
@@ -64,9 +66,9 @@ impl Copies {
         store: &'static str,
         key: &Bytes,
     ) -> Option<Result<Remains, String>> {
-        let cluster = self.cluster.get()?;
+        let cluster = self.cluster.lock().clone()?;
         let definition = cluster.stores.iter().find(|known| known.name.as_str() == store)?;
-        Some(self.read(machines, witness, (cluster, definition), store, key))
+        Some(self.read(machines, witness, (&cluster, definition), store, key))
     }
 
     fn read(
@@ -79,11 +81,13 @@ impl Copies {
     ) -> Result<Remains, String> {
         let token = Token::of(key);
         let partition = cluster.ring.partition(token);
-        let preference = PreferenceList::of(definition, partition);
+        // Who holds it while it moves: those that did and those that will. A hint counts for whoever it is for: one for
+        // a node that has left goes to those that came.
+        let holds = |node| Part::of(definition, partition, node) != Part::Nothing;
         let mut remains = Remains { store, key: key.clone(), replicas: Vec::new(), hints: Vec::new() };
         let name = hint_name(store, key);
         for machine in machines {
-            if preference.is_replica(machine.id()) {
+            if holds(machine.id()) {
                 let engine = self.engine(machine, witness, &format!("{STORES}{store}"))?;
                 // What cannot be read is no copy.
                 let record = engine.and_then(|engine| engine.get(partition.id, token, key).ok().flatten());
@@ -91,7 +95,7 @@ impl Copies {
                 remains.replicas.push((machine.id(), set));
             }
             let Some(engine) = self.engine(machine, witness, HINTS)? else { continue };
-            for &target in preference.replicas() {
+            for target in machines.iter().map(Machine::id) {
                 let parked = engine.get(PartitionId(target.0), Token::of(&name), &name).ok().flatten();
                 if let Some((_, set)) = parked.and_then(|record| read_hint(&name, &record)) {
                     remains.hints.push((machine.id(), target, set));

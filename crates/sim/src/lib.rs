@@ -1,7 +1,7 @@
 //! A whole cluster in one thread: network, time, disks, faults, checkers.
 //!
 //! In reading order: [`dice`], [`executor`], [`network`] and [`disk`] are the world; [`cluster`] puts real nodes and
-//! real clients into it; [`witness`] sees what engines store; [`nemesis`], [`storm`] and [`scenario`] do them harm; [`workload`] and
+//! real clients into it; [`witness`] sees what engines store; [`nemesis`], [`storm`] and [`scenario`] do them harm; [`moves`] changes who holds what; [`workload`] and
 //! [`redis`] keep the clients busy and write the
 //! [`history`];
 //! [`check`] judges it, and [`promises`] judges on the way, with what [`witness`] saw and what [`copies`] would be left.
@@ -18,6 +18,7 @@ pub mod disk;
 pub mod engine;
 pub mod executor;
 pub mod history;
+pub mod moves;
 pub mod nemesis;
 pub mod network;
 pub mod plant;

@@ -127,6 +127,10 @@ impl Harm {
             Fault::SlowNode => self.slow_node().await,
             Fault::BreakLinks => self.break_links(),
             Fault::ClockJump => self.jump_clock(),
+            Fault::NewGeneration if self.world.setup.moves => {
+                let world = self.world.clone();
+                world.next_since(&mut self.dice).await;
+            }
             Fault::NewGeneration => self.world.next_generation().await,
             Fault::NoCoordination => self.no_coordination().await,
         }

@@ -99,11 +99,15 @@ pub enum Plant {
     ConditionsIgnored,
     /// A client that says how many replicas must answer, and leaves it to the store.
     OwnQuorumIgnored,
+    /// A network that says of nodes that enter a partition that they have merged with everybody.
+    MergesClaimed,
+    /// A network that says that who enters or leaves a partition holds the same as who holds it.
+    MovesUncompared,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 47] = [
+    pub const ALL: [Plant; 49] = [
         Plant::LyingDisk,
         Plant::ForgetfulEngine,
         Plant::StaleEngine,
@@ -151,6 +155,8 @@ impl Plant {
         Plant::PersistIgnored,
         Plant::ConditionsIgnored,
         Plant::OwnQuorumIgnored,
+        Plant::MergesClaimed,
+        Plant::MovesUncompared,
     ];
 
     /// What it breaks: the invariant whose judge must convict it, the layer at whose seam it lives, and the promise.
@@ -205,6 +211,12 @@ impl Plant {
             Plant::PersistIgnored => (5, "engine", "a value that was told to live for ever does"),
             Plant::ConditionsIgnored => (4, "client", "a condition holds where the write is stamped"),
             Plant::OwnQuorumIgnored => (1, "client", "a write has the copies that its request asked for"),
+            Plant::MergesClaimed => {
+                (1, "network", "gets go to those that entered when these have all that was acknowledged")
+            }
+            Plant::MovesUncompared => {
+                (1, "network", "who enters brings all in, and who leaves gives all back")
+            }
         }
     }
 

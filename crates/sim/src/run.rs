@@ -14,6 +14,7 @@ use crate::cluster::World;
 use crate::dice::Dice;
 use crate::executor::{Halt, ProcessId};
 use crate::history::{History, Outcome, Recorder, Remains};
+use crate::moves;
 use crate::nemesis;
 use crate::promises::Promises;
 use crate::redis::RedisClient;
@@ -34,6 +35,8 @@ const AFTERWARDS: Duration = Duration::from_secs(2);
 const DRAIN: Duration = Duration::from_secs(600);
 /// How long what is under way has to settle before the nodes are read.
 const SETTLE: Duration = Duration::from_secs(4);
+/// How long moves have to end, and what is not a node's own to go.
+const SETTLED: Duration = Duration::from_secs(180);
 /// How long replicas have to become equal after that.
 const CONVERGENCE: Duration = Duration::from_secs(60);
 
@@ -90,6 +93,8 @@ struct Found {
     unequal: Option<String>,
     /// What is left of a value that has expired.
     left: Option<Violation>,
+    /// What is left of moves.
+    moved: Vec<Violation>,
 }
 
 /// What happens to a cluster while clients work: given the world, and the process in which it may run tasks.
@@ -131,11 +136,12 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
     let ended = world.executor.run(&done, Moment::default().after(LIMIT));
 
     let history = History { epochs: world.epochs(), witnessed: world.witness.events(), ..recorder.history() };
-    let Found { remains, hints, wrong, unequal, left } = std::mem::take(&mut *found.lock());
+    let Found { remains, hints, wrong, unequal, left, moved } = std::mem::take(&mut *found.lock());
     let (mut violations, pairs) = check::all(&history, &remains, setup.rules());
     violations.extend(promises.broken());
     violations.extend(unequal.map(|detail| Violation { invariant: 2, detail }));
     violations.extend(left);
+    violations.extend(moved);
     violations.extend(check::drained::check(&hints));
     violations.extend(wrong.into_iter().map(|detail| Violation { invariant: 0, detail }));
     if let Err(halt) = ended {
@@ -178,6 +184,9 @@ async fn conduct(
         world.start(position);
     }
     let end = world.executor.now().after(world.setup.span);
+    if world.setup.moves {
+        world.executor.spawn(operator, Box::pin(moves::manage(world.clone(), operator, end)));
+    }
     let clients = world.executor.process();
     let working = Arc::new(tokio::sync::Semaphore::new(0));
     for number in 1..=world.setup.clients {
@@ -238,6 +247,10 @@ async fn last_words(
         world.executor.sleep(Duration::from_millis(500)).await;
     }
     found.lock().hints = world.hints();
+    if world.setup.moves {
+        let moved = moves::end(world, world.executor.now().after(SETTLED)).await;
+        found.lock().moved = moved;
+    }
     found.lock().unequal = become_equal(world).await;
     found.lock().left = forget_expired(world).await;
     if world.setup.faults.contains(&Fault::FlippedBits) {

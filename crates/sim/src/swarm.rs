@@ -205,6 +205,8 @@ pub struct Setup {
     pub without: Vec<SafetyNet>,
     /// Times that the power of many nodes goes at once, right after acknowledgements.
     pub storms: u64,
+    /// Whether partitions move.
+    pub moves: bool,
     /// What happens in place of harm that was drawn.
     pub scenario: Option<Scenario>,
     /// Planted bug.
@@ -270,20 +272,28 @@ impl Setup {
             harms: 0,
             without: Vec::new(),
             storms: 0,
+            moves: false,
             scenario: None,
             plant: None,
         };
         setup.draw_faults(&mut dice);
-        setup.draw_reads(&mut Dice::apart(seed, 9));
-        setup.draw_expiry(&mut Dice::apart(seed, 10));
-        setup.draw_doors(&mut Dice::apart(seed, 11));
-        setup.draw_flips(&mut Dice::apart(seed, 12));
-        setup.draw_machine_faults(&mut Dice::apart(seed, 14));
-        setup.draw_users(&mut Dice::apart(seed, 15));
-        setup.draw_nets(&mut Dice::apart(seed, 17));
-        setup.draw_storms(&mut Dice::apart(seed, 18));
-        setup.draw_requests(&mut Dice::apart(seed, 19));
+        setup.draw_more();
         setup
+    }
+
+    /// What was added to runs over time, each from dice of its own, so that it does not move the rest.
+    fn draw_more(&mut self) {
+        let seed = self.seed;
+        self.draw_reads(&mut Dice::apart(seed, 9));
+        self.draw_expiry(&mut Dice::apart(seed, 10));
+        self.draw_doors(&mut Dice::apart(seed, 11));
+        self.draw_flips(&mut Dice::apart(seed, 12));
+        self.draw_machine_faults(&mut Dice::apart(seed, 14));
+        self.draw_users(&mut Dice::apart(seed, 15));
+        self.draw_nets(&mut Dice::apart(seed, 17));
+        self.draw_storms(&mut Dice::apart(seed, 18));
+        self.draw_requests(&mut Dice::apart(seed, 19));
+        self.draw_moves(&mut Dice::apart(seed, 22));
     }
 
     /// What users do beside plain reading and writing; the dear of it in few runs.
@@ -306,6 +316,14 @@ impl Setup {
         self.own_quorums = if dice.chance(250) { *dice.pick(&[100, 500]) } else { 0 };
         let touches = self.redis_clients > 0 && dice.chance(400);
         self.touches = if touches { *dice.pick(&[50, 250]) } else { 0 };
+    }
+
+    /// Moves in a third of the runs. There must be a node that is no replica.
+    fn draw_moves(&mut self, dice: &mut Dice) {
+        self.moves = dice.chance(333);
+        if self.moves {
+            self.nodes = self.nodes.max(u32::from(self.replicas) + dice.between(1, 2) as u32);
+        }
     }
 
     /// Faults of machines in half of the runs. A disk that is gone, or older than it was, is a lost copy of all that it

@@ -5,12 +5,13 @@
 use std::collections::BTreeMap;
 
 use bytes::{Bytes, BytesMut};
-use model::{Epoch, NodeId, Value, Version, VersionSet};
+use model::{Epoch, NodeId, StoreName, Value, Version, VersionSet};
 use wire::ErrorCode;
 use wire::messages::{
     Merged, Request, Response, decode_request, decode_response, encode_request, encode_response,
 };
 
+use crate::cluster::STORES;
 use crate::dice::Dice;
 use crate::network::Tamper;
 use crate::plant::Plant;
@@ -31,7 +32,7 @@ pub fn tamper(plant: Plant, mut dice: Dice) -> Option<Tamper> {
             }
         }),
         Plant::ForgedAnswers => Box::new(forge_answer),
-        Plant::EmptyForRefilling | Plant::EqualSums => {
+        Plant::EmptyForRefilling | Plant::EqualSums | Plant::MergesClaimed | Plant::MovesUncompared => {
             Box::new(move |frame: &mut Vec<u8>| change_answer(plant, frame))
         }
         Plant::HeedlessConfirms => Box::new(empty_confirm),
@@ -80,6 +81,18 @@ fn change_answer(plant: Plant, frame: &mut Vec<u8>) {
             got.sets.iter_mut().filter(refused).for_each(|set| *set = Ok(VersionSet::default()));
         }
         (Plant::EqualSums, Response::TreeSummed(summed)) => summed.differing.clear(),
+        (Plant::MovesUncompared, Response::TreeSummed(summed)) => {
+            summed.differing.clear();
+            summed.unready.clear();
+        }
+        (Plant::MergesClaimed, Response::MovesGot(told)) => {
+            let all = || (1..10).map(NodeId).collect::<Vec<_>>();
+            for entered in &mut told.entered {
+                let stores = STORES.map(|store| StoreName::new(store).expect("a store of every run"));
+                entered.whole = true;
+                entered.merged = stores.iter().map(|store| (store.into(), all())).collect();
+            }
+        }
         _ => return,
     }
     let mut bytes = BytesMut::new();

@@ -15,7 +15,7 @@ impl Setup {
         let mut setup = Setup::of_seed(seed);
         (setup.nodes, setup.replicas, setup.reads, setup.writes, setup.sloppy) = (3, 3, 2, 2, false);
         (setup.monotonic, setup.expiring) = (false, 0);
-        (setup.without, setup.storms) = (Vec::new(), 0);
+        (setup.without, setup.storms, setup.moves) = (Vec::new(), 0, false);
         (setup.redis_clients, setup.workers) = (0, 1);
         (setup.conditional, setup.walks, setup.long_values, setup.crowded) = (0, 0, 0, None);
         (setup.own_quorums, setup.touches) = (0, 0);
@@ -127,6 +127,11 @@ impl Setup {
             Plant::ConditionsIgnored => {
                 self.conditional = 500;
                 (Vec::new(), 0)
+            }
+            Plant::MergesClaimed | Plant::MovesUncompared => {
+                (self.nodes, self.moves, self.keys, self.hint_bytes_max) = (5, true, 40, 0);
+                self.without = vec![SafetyNet::AntiEntropy, SafetyNet::Hints, SafetyNet::ReadRepair];
+                (vec![Fault::Isolate], 5)
             }
             Plant::OwnQuorumIgnored => {
                 (self.reads, self.writes, self.own_quorums) = (1, 1, 500);

@@ -1,0 +1,50 @@
+//! Invariant 6, as far as nodes go: some time after all faults have ended every move has ended, each node goes by that,
+//! and nothing lies where it does not belong. That the replicas then hold exactly what was written, the other judges
+//! say: they read each key of the run on its replicas of the end, wherever these were in the beginning.
+
+use model::{NodeId, PartitionId};
+
+use super::Violation;
+
+/// What is left of moves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Partitions that still move.
+    pub moving: Vec<PartitionId>,
+    /// Nodes that go by an older document.
+    pub behind: Vec<NodeId>,
+    /// Node, store, partition, and records that the node holds of it although they are not its own.
+    pub leftovers: Vec<(NodeId, String, PartitionId, u64)>,
+}
+
+/// What should not be left.
+pub fn check(left: &Left) -> Vec<Violation> {
+    let moving =
+        left.moving.iter().map(|id| format!("partition {id} still moves, long after the last fault"));
+    let behind = left
+        .behind
+        .iter()
+        .map(|node| format!("{node} goes by an older document, long after it was published"));
+    let leftovers = left.leftovers.iter().map(|(node, store, id, records)| {
+        format!("{node} still holds {records} records of partition {id} of {store}, which is not its own")
+    });
+    moving.chain(behind).chain(leftovers).map(|detail| Violation { invariant: 6, detail }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_left_of_a_move_is_a_broken_promise() {
+        assert_eq!(check(&Left::default()), []);
+        let left = Left {
+            moving: vec![PartitionId(1)],
+            behind: vec![NodeId(2)],
+            leftovers: vec![(NodeId(3), "default".to_owned(), PartitionId(4), 5)],
+        };
+        let details: Vec<String> = check(&left).into_iter().map(|violation| violation.to_string()).collect();
+        assert_eq!(details.len(), 3);
+        assert!(details[2].contains("n3 still holds 5 records of partition p4 of default"), "{}", details[2]);
+    }
+}
