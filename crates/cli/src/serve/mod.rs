@@ -179,6 +179,8 @@ impl Service {
         let found = crate::coordination::find_documents(named.clone(), data_dir).await?;
         let Found { place, session, cluster } = found.ok_or_else(|| no_cluster(&named))?;
         let cluster = match cluster {
+            // A service without a cluster is the wrong one, whatever the copy says.
+            Ok(None) => None,
             Ok(served) => node::newest_document(served, crate::node_command::own_copy(data_dir)),
             Err(ReadError::Coordination(CoordinationError::Unavailable { reason })) => {
                 // The node's own copy says who it is. Everything else is for the node to settle.
