@@ -75,9 +75,10 @@ fn the_package_index_is_loaded_while_a_node_a_server_its_leader_and_the_whole_en
     for server in &mut fleet.ensemble.servers {
         server.kill();
     }
-    await_acknowledged(&second, 0.3, &mut loading);
+    // Small shares: this load lasts as long as the ensemble is away, and longer than a share is waited for.
+    await_acknowledged(&second, 0.1, &mut loading);
     fleet.restart(3, Signal::TERM);
-    await_acknowledged(&second, 0.6, &mut loading);
+    await_acknowledged(&second, 0.2, &mut loading);
     while killed.elapsed() < away() {
         traffic.await_more(50);
     }
