@@ -169,6 +169,21 @@ fn scan() -> impl Strategy<Value = Scan> {
     )
 }
 
+/// Those that say little more than their kind.
+fn plain_request() -> impl Strategy<Value = Request> {
+    select(vec![
+        Request::Ping(Ping {}),
+        ClusterGet {}.into(),
+        StatusGet {}.into(),
+        StoreCreate { json: "{}".into() }.into(),
+        ArtifactsGet {}.into(),
+        ArtifactsOrder { json: "{}".into() }.into(),
+        NodesGet {}.into(),
+        MetricsGet {}.into(),
+        MovesGet {}.into(),
+    ])
+}
+
 pub fn request() -> impl Strategy<Value = Request> {
     let replica_merge = (
         since_2(),
@@ -196,17 +211,7 @@ pub fn request() -> impl Strategy<Value = Request> {
     });
     prop_oneof![
         hello().prop_map(Request::from),
-        select(vec![
-            Request::Ping(Ping {}),
-            ClusterGet {}.into(),
-            StatusGet {}.into(),
-            StoreCreate { json: "{}".into() }.into(),
-            ArtifactsGet {}.into(),
-            ArtifactsOrder { json: "{}".into() }.into(),
-            NodesGet {}.into(),
-            MetricsGet {}.into(),
-            MovesGet {}.into(),
-        ]),
+        plain_request(),
         (head(), bytes()).prop_map(|((store, generation, options), key)| {
             Get { store, generation, options, key }.into()
         }),
