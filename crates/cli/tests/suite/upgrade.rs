@@ -152,6 +152,12 @@ fn documents_and_a_data_directory_of_the_first_version_are_taken_over() {
     node.await_line("node 1  ");
 
     let run = |words: &[&str]| tontine(&[words, &["--connect", &address]].concat());
+    // It begins by the document with its old address, and hears a moment later of the one that it has written.
+    let deadline = Instant::now() + PATIENCE;
+    while run(&["get", "key-1"]).code != 0 {
+        assert!(Instant::now() < deadline, "the node does not learn its own address");
+        std::thread::sleep(Duration::from_millis(50));
+    }
     for number in 1..=20 {
         let found = run(&["get", &format!("key-{number}")]).exits(0).text();
         assert_eq!(found, format!("value {number}\n"));
