@@ -307,7 +307,9 @@ fn what_a_writer_was_told_beside_a_move_holds_in_every_order_of_their_calls() {
         Beside::GoesOver,
     ] {
         let orders = play_all_orders(3, Places::begin, beside, "whole");
-        assert!(orders > 900, "{orders} orders of {beside:?}");
+        // Whoever goes over makes the fewest calls.
+        let least = if matches!(beside, Beside::GoesOver) { 975 } else { 1_000 };
+        assert!(orders > least, "{orders} orders of {beside:?}");
     }
 }
 
