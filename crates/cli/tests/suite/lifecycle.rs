@@ -25,7 +25,8 @@ fn dev_of_separate_processes_goes_on_with_its_data_after_a_restart() {
 #[test]
 fn a_killed_node_starts_again_with_the_command_that_dev_prints() {
     let mut cluster = Cluster::with(3, &["--separate-processes"]);
-    cluster.run(&["put", "before", "1"]).exits(0);
+    // With all three, or a hint for the node that is killed could wait for this key, too.
+    cluster.run(&["put", "before", "1", "--writes=3"]).exits(0);
     cluster.kill_node(2);
     cluster.run(&["put", "meanwhile", "2"]).exits(0);
     assert_eq!(cluster.run(&["get", "before"]).exits(0).text(), "1\n");
