@@ -372,32 +372,55 @@ impl<'a> Round<'a> {
     /// Compares what it enters, and has brought in, with old replicas that refuse what is older than its step.
     async fn merge_again(&mut self, lost: &Lost<'_>) {
         let (antientropy, view, store) = (self.antientropy, self.view.clone(), lost.store);
+        let mut asked: BTreeSet<(PartitionId, NodeId)> = BTreeSet::new();
+        loop {
+            let by_peer = self.next_sources(lost, &asked);
+            if by_peer.is_empty() {
+                return;
+            }
+            for (peer, partitions) in by_peer {
+                if antientropy.is_closing() {
+                    return;
+                }
+                asked.extend(partitions.iter().map(|(id, _)| (*id, peer)));
+                let drive =
+                    Drive { antientropy, peer, view: view.clone(), store: store.clone(), goal: Goal::Again };
+                let mut settle =
+                    |partition, peered| note(antientropy, &view, store, (partition, peer), peered);
+                let outcome = Box::pin(drive.run(partitions, &mut settle)).await;
+                antientropy.refill().lock().took(&outcome);
+                self.hear(peer, &outcome);
+            }
+        }
+    }
+
+    /// The next old replica with which each partition of a store shall be compared, among those that were not asked for
+    /// it in this round. Whom it needs first is asked first, and mostly enough.
+    fn next_sources(
+        &self,
+        lost: &Lost<'_>,
+        asked: &BTreeSet<(PartitionId, NodeId)>,
+    ) -> BTreeMap<NodeId, Vec<(PartitionId, Span)>> {
         let left = {
-            let refill = antientropy.refill().lock();
-            refill.entered.left(view.cluster(), antientropy.replica().node())
+            let refill = self.antientropy.refill().lock();
+            refill.entered.left(self.view.cluster(), self.antientropy.replica().node())
         };
-        let name = store.definition().name.as_str();
+        let name = &lost.store.definition().name;
         let mut by_peer: BTreeMap<NodeId, Vec<(PartitionId, Span)>> = BTreeMap::new();
-        for (partition, peers) in
-            left.into_iter().filter_map(|((id, of), peers)| (of.as_str() == name).then_some((id, peers)))
-        {
-            // One after the other: whom it needs first is asked first, and mostly enough.
-            let Some(peer) = peers.into_iter().find(|peer| !self.silent.contains(peer)) else { continue };
+        for ((partition, _), peers) in left.into_iter().filter(|((_, of), _)| of == name) {
+            let may = |peer: &NodeId| !self.silent.contains(peer) && !asked.contains(&(partition, *peer));
+            let Some(peer) = peers.into_iter().find(may) else { continue };
             let Some(span) = lost.spans.get(&partition) else { continue };
-            if !store.trees().is_incomplete(partition) {
+            if !lost.store.trees().is_incomplete(partition) {
                 by_peer.entry(peer).or_default().push((partition, *span));
             }
         }
-        for (peer, partitions) in by_peer {
-            if antientropy.is_closing() {
-                return;
-            }
-            let drive =
-                Drive { antientropy, peer, view: view.clone(), store: store.clone(), goal: Goal::Again };
-            let mut settle = |partition, peered| note(antientropy, &view, store, (partition, peer), peered);
-            let outcome = Box::pin(drive.run(partitions, &mut settle)).await;
-            antientropy.refill().lock().took(&outcome);
-            // The next one is asked in the next round.
+        by_peer
+    }
+
+    /// One that did not answer is not asked again before the next round.
+    fn hear(&mut self, peer: NodeId, outcome: &Outcome) {
+        if !outcome.complete && outcome.failed == 0 {
             self.silent.insert(peer);
         }
     }
@@ -424,9 +447,7 @@ impl<'a> Round<'a> {
             let mut settle = |partition, peered| settle(antientropy, &view, store, (partition, peer), peered);
             let outcome = Box::pin(drive.run(wanted, &mut settle)).await;
             antientropy.refill().lock().took(&outcome);
-            if !outcome.complete && outcome.failed == 0 {
-                self.silent.insert(peer);
-            }
+            self.hear(peer, &outcome);
         }
     }
 

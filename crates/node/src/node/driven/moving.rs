@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::{Cluster, Consistency, NodeId, PartitionId, Step, Token, VersionSet};
+use model::{Cluster, Consistency, NodeId, PartitionId, Step, Store, StoreName, Token, VersionSet};
 use protocol::rebalance::{Facts, steps};
 use wire::error::ErrorCode;
 use wire::messages::{MovesGot, ReplicaMerge, Request};
@@ -25,9 +25,18 @@ struct Three {
 impl Three {
     /// With 50 keys that the replicas of partition 0 hold.
     fn new(replicas: u8) -> Three {
+        Three::with(replicas, &[])
+    }
+
+    /// The same, with more stores, which are empty.
+    fn with(replicas: u8, more: &[&str]) -> Three {
         let mut document = cluster();
         let (reads_required, writes_required) = (1, replicas);
         document.stores[0].consistency = Consistency { replicas, reads_required, writes_required };
+        for name in more {
+            let name = StoreName::new(*name).unwrap();
+            document.stores.push(Store { name, ..document.stores[0].clone() });
+        }
         let first = Home::of(&document).syncing();
         let homes = vec![first.beside(2), first.beside(3)];
         let homes: Vec<Home> = [first].into_iter().chain(homes).collect();
@@ -148,6 +157,28 @@ fn a_partition_of_one_replica_moves_and_the_one_that_left_drops_it() {
 #[test]
 fn a_partition_of_two_replicas_moves_and_the_one_that_left_drops_it() {
     moves(2);
+}
+
+/// Who had answered was not asked for the next store before the next round, after a pause that doubled.
+#[test]
+fn all_stores_of_a_partition_are_merged_once_more_in_one_round() {
+    let mut three = Three::with(2, &["a", "b", "c", "d"]);
+    three.begin();
+    assert_eq!(three.step(), Some(Step::Joint));
+    three.homes[0].stage.pass(Duration::from_millis(150));
+    assert!(three.next().is_some(), "each store was compared");
+}
+
+/// Whose place it takes was asked again in each round, and nobody else.
+#[test]
+fn who_enters_merges_with_others_where_the_one_whose_place_it_takes_is_silent() {
+    let mut three = Three::new(2);
+    let (from, _) = three.ends();
+    three.begin();
+    three.homes[0].stage.until(|| three.next().is_some());
+    three.homes[0].serve(&three.node(from).clone(), |_| Some(Answer::Silence));
+    assert_eq!(three.step(), Some(Step::Joint));
+    assert_eq!(three.step(), Some(Step::ReadingNew));
 }
 
 /// An empty node once answered *not found* for what a document had just made its own.
