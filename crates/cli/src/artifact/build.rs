@@ -152,7 +152,7 @@ impl Build<'_> {
                 progress: Progress::new(Some(records), 0),
                 done: 0,
             };
-            let outcome = steps(merged, self.options, cutter, &mut |step| feeder.take(step));
+            let outcome = steps(merged, self.options, None, cutter, &mut |step| feeder.take(step));
             feeder.progress.end();
             outcome
         });

@@ -16,7 +16,7 @@ use super::manifest::{Manifest, TokenHash};
 use super::sort::{BuildRecord, Merged, Place, Records};
 
 /// Keys and values of the lowest tokens by which layout and dictionary are chosen.
-const SAMPLE_BYTES: usize = 4 << 20;
+pub(super) const SAMPLE_BYTES: usize = 4 << 20;
 /// Mean bytes of key and value above which records lie in slots: measured, see `docs/benchmarks/readonly.md`.
 pub const PAGES_RECORD_BYTES_MAX: usize = 600;
 
@@ -102,18 +102,20 @@ pub enum Step {
     Cut(Cut),
 }
 
-/// Hands out the steps of a build.
+/// Hands out the steps of a build. One that makes only a range of the chunks is told what is `settled`.
 ///
 /// # Errors
 /// When two records have one key, there is none at all, or `step` fails.
 pub fn steps<E: From<BuildError>>(
     mut merged: Merged,
     options: &BuildOptions,
+    settled: Option<Settled>,
     mut cutter: Cutter,
     step: &mut dyn FnMut(Step) -> Result<(), E>,
 ) -> Result<(), E> {
     let failed = |error: DiskError| BuildError::from(error);
-    let mut sample = Some(Records::default());
+    let mut sample = settled.is_none().then(Records::default);
+    settled.map_or(Ok(()), |settled| step(Step::Settled(settled)))?;
     let mut cuts = Vec::new();
     let mut held = Held::default();
     loop {
@@ -213,23 +215,30 @@ impl ChunkMaker {
         outer: Slice,
         cuts: &mut dyn Iterator<Item = Cut>,
     ) -> Result<Finished, WriteError> {
-        let mut writer = ChunkWriter::create(self.disk.clone(), path, outer, self.layout)?;
+        let mut writer = self.begin(path, outer)?;
         for cut in cuts {
             match cut {
-                Cut::Records(records) => {
-                    for record in records.iter() {
-                        // Whoever sorted them may have used another hash.
-                        if self.hash.token(record.key) != record.token {
-                            return Err(WriteError::Order);
-                        }
-                        writer.add(record.token, record.key, record.value, &mut self.sealer)?;
-                    }
-                }
+                Cut::Records(records) => self.add(&mut writer, &records)?,
                 Cut::End(last) => return writer.finish(last),
                 Cut::Begin(_) => break,
             }
         }
         Err(WriteError::BrokenOff)
+    }
+
+    fn begin(&self, path: &str, outer: Slice) -> Result<ChunkWriter, WriteError> {
+        ChunkWriter::create(self.disk.clone(), path, outer, self.layout)
+    }
+
+    fn add(&mut self, writer: &mut ChunkWriter, records: &Records) -> Result<(), WriteError> {
+        for record in records.iter() {
+            // Whoever sorted them may have used another hash.
+            if self.hash.token(record.key) != record.token {
+                return Err(WriteError::Order);
+            }
+            writer.add(record.token, record.key, record.value, &mut self.sealer)?;
+        }
+        Ok(())
     }
 
     /// Gives a chunk that is durable its name; what has the name already is the same.
@@ -263,6 +272,78 @@ pub async fn publish(disk: &dyn Disk, manifest: &Manifest) -> Result<(), DiskErr
     disk.sync_directory("").await
 }
 
+/// Makes chunks in one thread, from records that are sorted or runs of them: all, or those of a range.
+/// They lie at numbered paths that begin with `prefix`; `take` makes each durable and names it.
+///
+/// # Errors
+/// As [`steps`].
+pub fn make_chunks(
+    disk: &Arc<dyn Disk>,
+    prefix: &str,
+    merged: Merged,
+    options: &BuildOptions,
+    settled: Option<Settled>,
+    cutter: Cutter,
+    take: &mut dyn FnMut(&ChunkMaker, Finished) -> Result<(), BuildError>,
+) -> Result<Settled, BuildError> {
+    let mut made: Option<(ChunkMaker, Settled)> = None;
+    let mut writer = None;
+    let mut number = 0;
+    steps(merged, options, settled, cutter, &mut |step| {
+        let cut = match step {
+            Step::Settled(settled) => {
+                let maker = ChunkMaker::new(disk.clone(), options.hash, &settled);
+                made = Some((maker, settled));
+                return Ok(());
+            }
+            Step::Cut(cut) => cut,
+        };
+        let (maker, _) = made.as_mut().expect("all is settled before the first chunk begins");
+        match cut {
+            Cut::Begin(outer) => {
+                writer = Some(maker.begin(&format!("{prefix}{number:06}.tmp"), outer)?);
+                number += 1;
+                Ok(())
+            }
+            Cut::Records(records) => {
+                let writer = writer.as_mut().expect("a chunk begins before its records");
+                Ok::<(), BuildError>(maker.add(writer, &records)?)
+            }
+            Cut::End(last) => {
+                let writer: ChunkWriter = writer.take().expect("a chunk ends after it began");
+                take(maker, writer.finish(last)?)
+            }
+        }
+    })?;
+    Ok(made.expect("there are records, so all was settled").1)
+}
+
+/// What the records suggest that hold the lowest tokens, if they are those of a whole build or of its first range.
+///
+/// # Errors
+/// As [`steps`].
+pub fn settle(merged: Merged, options: &BuildOptions) -> Result<Settled, BuildError> {
+    enum Stop {
+        Failed(BuildError),
+        Settled(Settled),
+    }
+    impl From<BuildError> for Stop {
+        fn from(error: BuildError) -> Stop {
+            Stop::Failed(error)
+        }
+    }
+    let cutter = Cutter::new(&[0], (0, u64::MAX));
+    let stopped = steps(merged, options, None, cutter, &mut |step| match step {
+        Step::Settled(settled) => Err(Stop::Settled(settled)),
+        Step::Cut(_) => unreachable!("all is settled before the first chunk begins"),
+    });
+    match stopped {
+        Err(Stop::Settled(settled)) => Ok(settled),
+        Err(Stop::Failed(error)) => Err(error),
+        Ok(()) => unreachable!("what is settled ends the steps"),
+    }
+}
+
 /// Builds an artifact in one thread, from records that are sorted or runs of them.
 ///
 /// # Errors
@@ -273,31 +354,13 @@ pub async fn build(
     options: &BuildOptions,
     cutter: Cutter,
 ) -> Result<Manifest, BuildError> {
-    let mut settled = None;
-    let mut maker = None;
-    let mut finished = Vec::new();
-    let mut chunk = None;
-    steps(merged, options, cutter, &mut |step| {
-        match step {
-            Step::Settled(decided) => {
-                maker = Some(ChunkMaker::new(disk.clone(), options.hash, &decided));
-                settled = Some(decided);
-            }
-            Step::Cut(Cut::Begin(outer)) => chunk = Some((outer, Vec::new())),
-            Step::Cut(cut) => {
-                let ends = matches!(cut, Cut::End(_));
-                let (outer, cuts) = chunk.as_mut().expect("a chunk begins before its records");
-                cuts.push(cut);
-                if let (true, Some(maker)) = (ends, &mut maker) {
-                    let path = format!("chunks/{:06}.tmp", finished.len());
-                    finished.push(maker.make(&path, *outer, &mut cuts.drain(..))?);
-                }
-            }
-        }
-        Ok::<(), BuildError>(())
+    let mut chunks: Vec<Finished> = Vec::new();
+    let settled = make_chunks(&disk, "chunks/", merged, options, None, cutter, &mut |_, finished| {
+        chunks.push(finished);
+        Ok(())
     })?;
-    let maker = maker.expect("there are records, so all was settled");
-    for chunk in &finished {
+    let maker = ChunkMaker::new(disk.clone(), options.hash, &settled);
+    for chunk in &chunks {
         chunk.file.sync().await?;
         maker.keep(chunk)?;
     }
@@ -306,8 +369,8 @@ pub async fn build(
         number: options.number,
         hash: options.hash,
         compression: options.compression,
-        dictionary: settled.map(|settled| settled.dictionary).unwrap_or_default(),
-        chunks: finished.into_iter().map(|finished| finished.entry).collect(),
+        dictionary: settled.dictionary,
+        chunks: chunks.into_iter().map(|finished| finished.entry).collect(),
     };
     publish(&*disk, &manifest).await?;
     Ok(manifest)

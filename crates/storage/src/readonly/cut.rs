@@ -15,6 +15,17 @@ pub const CHUNK_BYTES_MIN: u64 = 1 << 20;
 /// Keys and values above which a partition is cut.
 pub const CHUNK_BYTES_MAX: u64 = 1 << 30;
 
+/// The partitions that begin at these tokens.
+///
+/// # Panics
+/// When the tokens do not ascend from 0.
+pub(super) fn partitions(starts: &[u64]) -> Vec<Slice> {
+    assert!(starts.first() == Some(&0) && starts.is_sorted_by(|a, b| a < b), "starts ascend from 0");
+    let last = |index: usize| starts.get(index + 1).map_or(u64::MAX, |next| next - 1);
+    let slice = |(index, start): (usize, &u64)| Slice { first: Token(*start), last: Token(last(index)) };
+    starts.iter().enumerate().map(slice).collect()
+}
+
 /// How a chunk comes into being, in this order for each.
 pub enum Cut {
     /// A chunk begins; its slice reaches at most so far.
@@ -41,6 +52,8 @@ pub struct Cutter {
     /// Bytes that the chunk has which the current partition goes into by itself.
     streamed: Option<u64>,
     last_token: Token,
+    /// The last token that chunks are to cover.
+    end: Token,
 }
 
 impl Cutter {
@@ -55,21 +68,35 @@ impl Cutter {
     /// # Panics
     /// When the tokens do not ascend from 0.
     pub fn new(starts: &[u64], bounds: (u64, u64)) -> Cutter {
-        assert!(starts.first() == Some(&0) && starts.is_sorted_by(|a, b| a < b), "starts ascend from 0");
-        let last = |index: usize| starts.get(index + 1).map_or(u64::MAX, |next| next - 1);
-        let partitions = starts.iter().enumerate();
-        let partitions = partitions
-            .map(|(index, start)| Slice { first: Token(*start), last: Token(last(index)) })
-            .collect();
+        Cutter::within(starts, Slice { first: Token(0), last: Token(u64::MAX) }, bounds)
+    }
+
+    /// The part of [`Cutter::new`] that makes the chunks of a range of [`ranges`](super::ranges): it makes the same.
+    ///
+    /// # Panics
+    /// When the tokens do not ascend from 0, or the range does not begin and end where partitions do.
+    pub fn within(starts: &[u64], range: Slice, bounds: (u64, u64)) -> Cutter {
+        let mut partitions = partitions(starts);
+        partitions.retain(|partition| range.first <= partition.first && partition.last <= range.last);
+        let (first, last) = (partitions.first(), partitions.last());
+        assert!(
+            first.is_some_and(|partition| partition.first == range.first),
+            "a range begins as a partition does"
+        );
+        assert!(
+            last.is_some_and(|partition| partition.last == range.last),
+            "a range ends as a partition does"
+        );
         Cutter {
             partitions,
             bounds,
             partition: 0,
             group: Records::default(),
-            first: Some(0),
+            first: Some(range.first.0),
             current: Records::default(),
             streamed: None,
-            last_token: Token(0),
+            last_token: range.first,
+            end: range.last,
         }
     }
 
@@ -102,7 +129,7 @@ impl Cutter {
     pub fn finish(mut self, cuts: &mut Vec<Cut>) {
         self.end_partition(cuts);
         if self.first.is_some() {
-            self.emit_group(Token(u64::MAX), cuts);
+            self.emit_group(self.end, cuts);
         }
     }
 
@@ -113,7 +140,7 @@ impl Cutter {
             self.stream(cuts);
             cuts.push(Cut::End(partition.last));
             self.streamed = None;
-            self.first = partition.last.0.checked_add(1);
+            self.first = self.after(partition.last);
             return;
         }
         let together = (self.group.payload_bytes() + self.current.payload_bytes()) as u64;
@@ -131,7 +158,12 @@ impl Cutter {
             cuts.push(Cut::Records(std::mem::take(&mut self.group)));
         }
         cuts.push(Cut::End(last));
-        self.first = last.0.checked_add(1);
+        self.first = self.after(last);
+    }
+
+    /// Where the next chunk begins after one that ended here.
+    fn after(&self, last: Token) -> Option<u64> {
+        (last < self.end).then(|| last.0 + 1)
     }
 
     /// The current partition goes into a chunk of its own from now on.

@@ -27,14 +27,15 @@ mod lanes;
 mod manifest;
 mod page;
 mod proof;
+mod ranges;
 mod record;
 mod sort;
 mod table;
 
 pub use artifact::{Artifact, MANIFEST_PATH, WalkCursor, WalkLimit, WalkPage, chunk_path};
 pub use build::{
-    BuildError, BuildOptions, ChunkMaker, Duplicates, PAGES_RECORD_BYTES_MAX, Settled, Step, build, publish,
-    steps,
+    BuildError, BuildOptions, ChunkMaker, Duplicates, PAGES_RECORD_BYTES_MAX, Settled, Step, build,
+    make_chunks, publish, settle, steps,
 };
 pub use chunk_writer::{ChunkWriter, DATA_BYTES_MAX, Finished, WriteError};
 pub use coding::{Compression, DICTIONARY_BYTES_MAX, Sealer, train};
@@ -44,4 +45,5 @@ pub use fetch::{Fetch, FetchError};
 pub use format::{BLOCK_BYTES, Digest, FORMAT, Layout, Slice};
 pub use manifest::{CHUNKS_MAX, ChunkEntry, Manifest, ManifestError, TokenHash};
 pub use proof::prove;
+pub use ranges::{Load, Range, ranges};
 pub use sort::{BuildRecord, Merged, Place, Records, Run};
