@@ -82,6 +82,12 @@ impl Cluster {
         mutable.chain(self.read_only.iter().map(|store| store.replicas)).map(usize::from)
     }
 
+    /// How each store of either kind is routed.
+    pub fn definitions(&self) -> Vec<Store> {
+        let read_only = self.read_only.iter().map(ReadOnlyStore::as_store);
+        self.stores.iter().cloned().chain(read_only).collect()
+    }
+
     /// N of the store that has most replicas.
     pub fn replicas_max(&self) -> usize {
         self.replica_counts().max().unwrap_or(1)

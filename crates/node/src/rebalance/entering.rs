@@ -30,9 +30,10 @@ impl Entering {
     /// The node goes by this document. What it did at an earlier step tells nothing of the present one.
     pub(crate) fn follow(&mut self, cluster: &Cluster, (node, incarnation): (NodeId, u64)) {
         let mut entered = std::mem::take(&mut self.0);
+        let definitions = cluster.definitions();
         for partition in cluster.ring.partitions() {
             let part = |store| Part::of(store, partition, node);
-            if !cluster.stores.iter().any(|store| part(store) == Part::Entering) {
+            if !definitions.iter().any(|store| part(store) == Part::Entering) {
                 continue;
             }
             let generation = partition.since;

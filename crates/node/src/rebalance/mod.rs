@@ -13,9 +13,10 @@ pub(crate) mod leaving;
 use wire::messages::{Leftover, MovesGot};
 
 use crate::antientropy::AntiEntropy;
-use crate::stores::LocalStore;
+use crate::stores::{LocalStore, ReadOnly};
 use crate::view::View;
-use model::{NodeId, PartitionId};
+use model::readonly::Standing;
+use model::{NodeId, Partition, PartitionId};
 use protocol::rebalance::entering::Part;
 
 pub(crate) use entering::{Entering, begun};
@@ -27,7 +28,14 @@ pub(crate) fn told(antientropy: &AntiEntropy) -> MovesGot {
     let adopted = replica.view().adopted();
     let view = replica.view().get();
     let hints = replica.hints().pending().into_iter().map(|(_, count)| count).sum();
-    let is_whole = |id| view.stores().iter().all(|store| !store.trees().is_incomplete(id));
+    let has_artifacts = |id| {
+        let partition = view.cluster().ring.get(id);
+        partition.is_none_or(|partition| {
+            view.read_only_stores().iter().all(|store| has_artifacts(store, partition, replica.node()))
+        })
+    };
+    let is_whole =
+        |id| view.stores().iter().all(|store| !store.trees().is_incomplete(id)) && has_artifacts(id);
     let entered = antientropy.refill().lock().entering().told(is_whole);
     let leftovers = view.stores().iter().flat_map(|store| {
         let left = leftovers(&view, store, replica.node()).into_iter();
@@ -40,6 +48,18 @@ pub(crate) fn told(antientropy: &AntiEntropy) -> MovesGot {
         leftovers: leftovers.collect(),
         hints,
     }
+}
+
+/// Whether this node may answer for a partition that it enters from what a read-only store serves and keeps. What was never
+/// served need not be here: its swap waits for old and new replicas.
+fn has_artifacts(store: &ReadOnly, partition: &Partition, node: NodeId) -> bool {
+    let mut served =
+        store.listed().artifacts.iter().filter(|artifact| artifact.standing != Standing::Staging);
+    Part::of(store.definition(), partition, node) != Part::Entering
+        || served.all(|artifact| {
+            let open = store.held().open(artifact.number, artifact.manifest);
+            open.is_some_and(|open| open.whole_under() >= partition.since)
+        })
 }
 
 /// The partitions of which this node holds records that are not its own, and how many.

@@ -335,16 +335,18 @@ impl<'a> Places<'a> {
 /// Whom the next step waits for; nobody when it may be taken.
 fn waiting(cluster: &Cluster, partition: &Partition, coming: &Coming, facts: &Facts) -> Vec<Waiting> {
     let mut waiting = Vec::new();
+    if coming.step == Step::Copying {
+        let is_whole =
+            |node| facts.entered(node, partition.id, partition.since).is_some_and(|entered| entered.whole);
+        let definitions = cluster.definitions();
+        let entering =
+            definitions.iter().flat_map(|store| Places::of(store, partition).entering().collect::<Vec<_>>());
+        waiting.extend(entering.filter(|&node| !is_whole(node)).map(|node| Waiting::Copy { node }));
+    }
     for store in &cluster.stores {
         let places = Places::of(store, partition);
         match coming.step {
-            Step::Copying => {
-                let since = partition.since;
-                let is_whole =
-                    |node| facts.entered(node, partition.id, since).is_some_and(|entered| entered.whole);
-                let copies = places.entering().filter(|&node| !is_whole(node));
-                waiting.extend(copies.map(|node| Waiting::Copy { node }));
-            }
+            Step::Copying => {}
             Step::Joint => {
                 let compare = places.successions().filter_map(|(node, leaving)| {
                     waiting_for_merge(store, &places, partition, (node, leaving), facts)

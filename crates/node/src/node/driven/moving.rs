@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::{Cluster, Consistency, NodeId, PartitionId, Step, Store, StoreName, Token, VersionSet};
+use model::{
+    ArtifactNumber, Cluster, Consistency, Generation, ManifestDigest, NodeId, PartitionId, ReadOnlyStore,
+    Step, Store, StoreName, Token, VersionSet,
+};
 use protocol::rebalance::{Facts, steps};
 use wire::error::ErrorCode;
 use wire::messages::{MovesGot, ReplicaMerge, Request};
@@ -202,6 +205,30 @@ fn what_a_document_brings_is_not_answered_for_before_it_is_here_nor_after_a_cras
     three.homes[place].cut(node, 3);
     let again = three.homes[place].start();
     assert_eq!(get(&again, &three.keys[0]), Err(ErrorCode::Refilling));
+}
+
+/// Once it was whole without the slices of artifacts, and gets of them were refused.
+#[test]
+fn a_node_that_enters_is_not_whole_before_it_holds_what_read_only_stores_serve() {
+    let mut three = Three::new(2);
+    let number = ArtifactNumber(1);
+    let words = ReadOnlyStore::new(StoreName::new("words").unwrap(), 2);
+    let words = words.stage(number, ManifestDigest([1; 16]), "file:///words").unwrap();
+    let with = |document: &Cluster, store: &ReadOnlyStore| Cluster {
+        generation: Generation(document.generation.0 + 1),
+        read_only: vec![store.clone()],
+        ..document.clone()
+    };
+    three.publish(with(&three.document, &words.swap(number).unwrap()));
+    let (_, to) = three.ends();
+    three.begin();
+    // These nodes have no sources, so the artifact stays away.
+    three.homes[0].stage.pass(Duration::from_secs(30));
+    assert!(three.holds_all(to) && !three.told(to).entered[0].whole);
+    assert!(three.next().is_none(), "gets of the artifact would be refused there");
+    // What was never served is not waited for: its swap waits for the node.
+    three.publish(with(&three.document, &words));
+    assert_eq!(three.step(), Some(Step::Joint));
 }
 
 /// Nobody but the node that entered holds a write of which the old replicas have not heard, and the move is broken off.
