@@ -147,7 +147,7 @@ async fn create(
 ) -> Result<ExitCode, CliError> {
     let store = wanted(client, arguments)?;
     if arguments.read_only {
-        return artifact::push::create(shared, client, store.name, store.consistency.replicas).await;
+        return artifact::verbs::create(shared, client, store.name, store.consistency.replicas).await;
     }
     let cluster = client.create_store(&store).await?;
     let behind = opened(client, &cluster.nodes, &store.name).await;

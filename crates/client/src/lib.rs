@@ -40,3 +40,4 @@ pub use connect::{Client, ClientOptions};
 pub use error::ClientError;
 pub use found::Found;
 pub use store::{DeleteOptions, Merge, PutOptions, StoreHandle};
+pub use telling::artifacts_staged;

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::NodeId;
+use model::{ArtifactNumber, Generation, ManifestDigest, NodeId, StoreName};
+use protocol::push::Report;
+use serde_json::Value as Json;
 use wire::messages::{EventsGet, MetricsGet, NodesGet, Request, Response};
 
 use crate::connect::Client;
@@ -39,6 +41,21 @@ impl Client {
             other => Err(unexpected(&other)),
         }
     }
+}
+
+/// Which artifacts a node holds all that it needs of, by what it has told of itself as JSON.
+pub fn artifacts_staged(node: NodeId, told: &[u8]) -> Vec<(StoreName, Report)> {
+    let mut told: Json = serde_json::from_slice(told).unwrap_or_default();
+    let report = |told: &mut Json| {
+        let staged = told["state"] == "staged";
+        let store: StoreName = serde_json::from_value(told["store"].take()).ok()?;
+        let number: ArtifactNumber = serde_json::from_value(told["number"].take()).ok()?;
+        let manifest: ManifestDigest = serde_json::from_value(told["manifest"].take()).ok()?;
+        let generation: Generation = serde_json::from_value(told["whole_under"].take()).ok()?;
+        staged.then_some((store, Report { node, generation, number, manifest }))
+    };
+    let artifacts = told["artifacts"].as_array_mut();
+    artifacts.map(|artifacts| artifacts.iter_mut().filter_map(report).collect()).unwrap_or_default()
 }
 
 fn unexpected(answer: &Response) -> ClientError {

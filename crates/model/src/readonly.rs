@@ -19,6 +19,7 @@ use thiserror::Error;
 use crate::Unknown;
 use crate::limits::{ARTIFACT_SOURCE_BYTES_MAX, ARTIFACTS_MAX};
 use crate::store::{Consistency, Reads, Resolver, Store, StoreName};
+use crate::timestamp::WallMillis;
 
 /// Number of an artifact within its store; later ones are greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -71,6 +72,20 @@ pub enum Standing {
     Kept,
 }
 
+/// The wish that an artifact goes live as soon as it may. A conductor carries it out; commands only watch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Push {
+    /// Replicas of each slice that must hold it; all by default. The others catch up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<u8>,
+    /// When it is aborted unless it is served by then; never by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub abort_at: Option<WallMillis>,
+    /// Fields of a later program.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
 /// One artifact of a store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedArtifact {
@@ -82,6 +97,9 @@ pub struct ListedArtifact {
     pub source: String,
     /// What it is to its store.
     pub standing: Standing,
+    /// Present while it is to go live by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub push: Option<Push>,
     /// Fields of a later program.
     #[serde(flatten)]
     pub unknown: Unknown,
@@ -128,6 +146,23 @@ pub enum Order {
         manifest: ManifestDigest,
         /// Where nodes fetch it.
         source: String,
+    },
+    /// List an artifact unless it is listed, and serve it by itself when enough replicas of each slice hold it.
+    Push {
+        /// Its store.
+        store: StoreName,
+        /// Its number.
+        number: ArtifactNumber,
+        /// Digest of its manifest.
+        manifest: ManifestDigest,
+        /// Where nodes fetch it.
+        source: String,
+        /// Replicas of each slice that must hold it; all by default.
+        #[serde(default)]
+        replicas: Option<u8>,
+        /// After so many milliseconds it is aborted unless it is served; never by default.
+        #[serde(default)]
+        abort_after_ms: Option<u64>,
     },
     /// Serve an artifact, when enough replicas of each slice hold it.
     Swap {
@@ -201,6 +236,34 @@ pub enum ArtifactError {
     Served {
         /// The artifact.
         number: ArtifactNumber,
+    },
+    /// It was served before: only an order of a user's own brings it back.
+    #[error("artifact {number} was served before; to serve it again, run `tontine artifact swap {} {number}`", .store.as_str())]
+    WasServed {
+        /// The store.
+        store: StoreName,
+        /// The artifact.
+        number: ArtifactNumber,
+    },
+    /// A newer artifact is served, and a push goes forward only.
+    #[error("artifact {served} is served, which is newer than {number}; to go back to {number}, run `tontine artifact swap {} {number}`", .store.as_str())]
+    Overtaken {
+        /// The store.
+        store: StoreName,
+        /// The artifact.
+        number: ArtifactNumber,
+        /// The newer one.
+        served: ArtifactNumber,
+    },
+    /// Another artifact has this number.
+    #[error(
+        "the store lists another artifact {number}, with the manifest {listed}; build this one with a greater number"
+    )]
+    AnotherManifest {
+        /// The number of both.
+        number: ArtifactNumber,
+        /// The digest of the listed one.
+        listed: ManifestDigest,
     },
     /// It was served once, so it is no push that could be aborted.
     #[error("artifact {number} was served, so there is no push to abort; delete it instead")]
@@ -311,12 +374,48 @@ impl ReadOnlyStore {
             manifest,
             source: source.to_owned(),
             standing: Standing::Staging,
+            push: None,
             unknown: Unknown::new(),
         });
         Ok(next)
     }
 
-    /// The store serving this artifact. The one served so far is kept, and none but that.
+    /// The store with an artifact that is to go live by itself, listed now or before. Unchanged when it is served.
+    ///
+    /// # Errors
+    /// As [`ReadOnlyStore::stage`]; when it was served before; when a newer one is served.
+    pub fn push(
+        &self,
+        number: ArtifactNumber,
+        manifest: ManifestDigest,
+        source: &str,
+        push: &Push,
+    ) -> Result<ReadOnlyStore, ArtifactError> {
+        let mut next = match self.artifact(number) {
+            None => self.stage(number, manifest, source)?,
+            Some(listed) if listed.manifest != manifest => {
+                return Err(ArtifactError::AnotherManifest { number, listed: listed.manifest });
+            }
+            Some(_) => self.clone(),
+        };
+        let served = self.served().map(|artifact| artifact.number);
+        let artifact = next.artifacts.iter_mut().find(|artifact| artifact.number == number);
+        let artifact = artifact.expect("it is listed by now");
+        let store = self.name.clone();
+        match artifact.standing {
+            Standing::Served => return Ok(next),
+            Standing::Kept => return Err(ArtifactError::WasServed { store, number }),
+            Standing::Staging => {}
+        }
+        if let Some(served) = served.filter(|served| *served > number) {
+            return Err(ArtifactError::Overtaken { store, number, served });
+        }
+        artifact.push = Some(push.clone());
+        Ok(next)
+    }
+
+    /// The store serving this artifact. The one served so far is kept, and none but that. Pushes of this one and of older
+    /// ones are over: a push goes forward only.
     ///
     /// # Errors
     /// When it is not listed, or served already.
@@ -328,6 +427,7 @@ impl ReadOnlyStore {
         let mut next = ReadOnlyStore { served_before: before, ..self.clone() };
         next.artifacts.retain(|artifact| artifact.standing != Standing::Kept || artifact.number == number);
         for artifact in &mut next.artifacts {
+            artifact.push = artifact.push.take().filter(|_| artifact.number > number);
             if artifact.number == number {
                 artifact.standing = Standing::Served;
             } else if artifact.standing == Standing::Served {

@@ -3,7 +3,9 @@
 use clap::ValueEnum;
 use storage::readonly::{Compression, Duplicates, Layout};
 
-use super::push_arguments::{ListArguments, OneArtifact, PushArguments, RollbackArguments, SwapArguments};
+use super::push_arguments::{
+    ListArguments, OneArtifact, PushArguments, RollbackArguments, StageArguments, SwapArguments,
+};
 use crate::input::ReadArguments;
 
 /// What can be done with artifacts.
@@ -20,7 +22,7 @@ pub enum ArtifactCommand {
     /// Have all nodes fetch an artifact, and serve it when they hold it.
     Push(PushArguments),
     /// Have all nodes fetch an artifact, without serving it.
-    Stage(PushArguments),
+    Stage(StageArguments),
     /// Serve an artifact that the nodes hold.
     Swap(SwapArguments),
     /// Serve again the artifact from before the served one.

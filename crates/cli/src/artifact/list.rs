@@ -9,8 +9,8 @@ use model::{ArtifactNumber, Generation, NodeId, ReadOnlyStore};
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
-use super::push::store_of;
 use super::push_arguments::ListArguments;
+use super::verbs::store_of;
 use crate::failure::CliError;
 use crate::output::{print, program, size, table};
 use crate::shared::Shared;
@@ -159,7 +159,7 @@ pub(super) async fn list(shared: &Shared, arguments: &ListArguments) -> Result<E
             "served": store.served().map(|served| served.number),
             "artifacts": store.artifacts.iter().map(|listed| json!({
                 "number": listed.number, "manifest": listed.manifest, "source": listed.source,
-                "standing": listed.standing, "nodes": artifact(store, listed.number),
+                "standing": listed.standing, "push": listed.push, "nodes": artifact(store, listed.number),
             })).collect::<Json>(),
         })).collect::<Json>(),
     });
@@ -214,6 +214,7 @@ fn text(store: &ReadOnlyStore, nodes: &dyn Fn(ArtifactNumber) -> Vec<String>) ->
     let mut rows = vec![["ARTIFACT", "STANDING", "NODES", "SOURCE"].map(str::to_owned).to_vec()];
     for listed in &store.artifacts {
         let standing = match listed.standing {
+            Standing::Staging if listed.push.is_some() => "staging, then served",
             Standing::Staging => "staging",
             Standing::Served => "served",
             Standing::Kept => "kept",

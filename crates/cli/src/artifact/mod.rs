@@ -5,9 +5,10 @@ mod build;
 mod diff;
 mod inspect;
 mod list;
-pub(crate) mod push;
+mod push;
 mod push_arguments;
 mod spill;
+pub(crate) mod verbs;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,13 +28,13 @@ pub(crate) async fn run(shared: Shared, command: ArtifactCommand) -> Result<Exit
         ArtifactCommand::Check(arguments) => inspect::check(&shared, &arguments),
         ArtifactCommand::Show(arguments) => inspect::show(&shared, &arguments),
         ArtifactCommand::Diff(arguments) => diff::run(&shared, &arguments),
-        ArtifactCommand::Push(arguments) => push::stage(&shared, &arguments, true).await,
-        ArtifactCommand::Stage(arguments) => push::stage(&shared, &arguments, false).await,
-        ArtifactCommand::Swap(arguments) => push::swap(&shared, &arguments).await,
-        ArtifactCommand::Rollback(arguments) => push::rollback(&shared, &arguments).await,
+        ArtifactCommand::Push(arguments) => push::push(&shared, &arguments).await,
+        ArtifactCommand::Stage(arguments) => push::stage(&shared, &arguments).await,
+        ArtifactCommand::Swap(arguments) => verbs::swap(&shared, &arguments).await,
+        ArtifactCommand::Rollback(arguments) => verbs::rollback(&shared, &arguments).await,
         ArtifactCommand::List(arguments) => list::list(&shared, &arguments).await,
-        ArtifactCommand::Delete(arguments) => push::forget(&shared, &arguments, false).await,
-        ArtifactCommand::Abort(arguments) => push::forget(&shared, &arguments, true).await,
+        ArtifactCommand::Delete(arguments) => verbs::forget(&shared, &arguments, false).await,
+        ArtifactCommand::Abort(arguments) => verbs::forget(&shared, &arguments, true).await,
     }
 }
 

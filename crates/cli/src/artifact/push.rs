@@ -1,19 +1,19 @@
-//! `tontine artifact push`, `stage`, `swap`, `rollback`, `delete` and `abort`: what a read-only store lists and serves.
+//! `tontine artifact push` and `stage`: an artifact is listed, fetched by the nodes, and goes live.
 //!
-//! Each is one change of the cluster document, which the node that is asked makes. A push is two: when its command ends
-//! in between, the artifact stays staged, and the same command goes on.
+//! A push is a wish in the cluster document, which a headmaster carries out; the command writes it and watches. So its end
+//! ends nothing, and the same command watches again.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use client::{Client, ClientError};
-use model::readonly::{Order, Standing};
-use model::{ArtifactNumber, Cluster, ManifestDigest, ReadOnlyStore, StoreName};
-use serde_json::{Value as Json, json};
-use wire::ErrorCode;
+use client::Client;
+use model::readonly::{Order, Push, Standing};
+use model::{ArtifactNumber, Generation, ManifestDigest, ReadOnlyStore, StoreName};
+use serde_json::json;
 
 use super::list::{Told, adopted, behind_text, told};
-use super::push_arguments::{OfStore, OneArtifact, PushArguments, RollbackArguments, SwapArguments};
+use super::push_arguments::{PushArguments, StageArguments};
+use super::verbs::store_of;
 use super::{directory, opened};
 use crate::failure::CliError;
 use crate::output::{count, print, program, size};
@@ -23,6 +23,8 @@ use crate::shared::Shared;
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Pause between two lines of progress.
 const SPEAK_AGAIN: Duration = Duration::from_secs(2);
+/// So long after all nodes hold an artifact a headmaster should have served it.
+const SERVED_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// An artifact that is to be pushed.
 struct Pushed {
@@ -50,87 +52,111 @@ fn pushed(url: &str) -> Result<Pushed, CliError> {
     })
 }
 
-/// The read-only store of this name.
-pub(super) fn store_of<'a>(cluster: &'a Cluster, name: &str) -> Result<&'a ReadOnlyStore, CliError> {
-    cluster.read_only(name).ok_or_else(|| {
-        let what = match cluster.store(name) {
-            Some(_) => format!("store {name} takes writes and has no artifacts"),
-            None => format!("the cluster has no store {name}"),
-        };
-        CliError::Other(format!(
-            "{what}; create a read-only one with `{} store create NAME --read-only`",
-            program()
-        ))
-    })
+/// Makes an artifact go live: writes the wish, and waits until a headmaster has carried it out.
+pub(super) async fn push(shared: &Shared, arguments: &PushArguments) -> Result<ExitCode, CliError> {
+    let StageArguments { url, timeout_s, dry_run } = &arguments.staged;
+    let artifact = pushed(url)?;
+    let client = shared.client().await?;
+    let Pushed { store, number, manifest, source, .. } = &artifact;
+    let cluster = client.refresh().await?;
+    let found = store_of(&cluster, store.as_str())?;
+    let push = Push { replicas: arguments.replicas, ..Push::default() };
+    let wished = found.push(*number, *manifest, source, &push);
+    wished.map_err(|error| CliError::Other(error.to_string()))?;
+    if *dry_run {
+        let listed = found.artifact(*number).is_some();
+        would(shared, &artifact, (cluster.nodes.len(), listed), ", and swap to it when they hold it");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let began = Instant::now();
+    let order = Order::Push {
+        store: store.clone(),
+        number: *number,
+        manifest: *manifest,
+        source: source.clone(),
+        replicas: arguments.replicas,
+        abort_after_ms: arguments.abort_after_s.map(|seconds| seconds.saturating_mul(1000)),
+    };
+    client.order_artifacts(&order).await?;
+    tokio::select! {
+        biased;
+        served = wait_until_served(&client, &artifact, began + Duration::from_secs(*timeout_s)) => served?,
+        _ = tokio::signal::ctrl_c() => return Err(CliError::Other(format!(
+            "stopped watching; the push goes on without this command. To watch again, run `{program} artifact push {url}`; \
+             to end the push, run `{program} artifact abort {store} {number}`",
+            program = program()
+        ))),
+    }
+    let told = |behind: &str| {
+        format!(
+            "pushed artifact {number} of store {store} ({}): it is served now; to go back, run `{} artifact rollback \
+             {store}`{behind}",
+            artifact.what,
+            program(),
+        )
+    };
+    tell(shared, &client, &artifact, (true, began), told).await
 }
 
 /// Stages an artifact: tells the nodes to fetch it, and waits until all have.
-pub(super) async fn stage(
-    shared: &Shared,
-    arguments: &PushArguments,
-    swaps: bool,
-) -> Result<ExitCode, CliError> {
+pub(super) async fn stage(shared: &Shared, arguments: &StageArguments) -> Result<ExitCode, CliError> {
     let artifact = pushed(&arguments.url)?;
     let client = shared.client().await?;
-    let Pushed { store, number, manifest, source, what } = &artifact;
-    let cluster = client.cluster();
+    let Pushed { store, number, manifest, source, .. } = &artifact;
+    let cluster = client.refresh().await?;
     let found = store_of(&cluster, store.as_str())?;
-    let listed = found.artifact(*number).filter(|listed| listed.manifest == *manifest);
-    let word = if swaps { "push" } else { "stage" };
-    if listed.is_none() {
+    let listed = found.artifact(*number).is_some_and(|listed| listed.manifest == *manifest);
+    if !listed {
         found.stage(*number, *manifest, source).map_err(|error| CliError::Other(error.to_string()))?;
     }
     if arguments.dry_run {
-        let next = if swaps { ", and swap to it when they hold it" } else { "" };
-        let nodes = count(cluster.nodes.len() as u64, "node");
-        let document = json!({ "store": store, "number": number, "manifest": manifest, "source": source,
-            "listed": listed.is_some(), "dry_run": true });
-        print(shared.format(), &document, || {
-            format!(
-                "would have {nodes} fetch artifact {number} of store {store} ({what}) from {source}{next}"
-            )
-        });
+        would(shared, &artifact, (cluster.nodes.len(), listed), "");
         return Ok(ExitCode::SUCCESS);
     }
-    if listed.is_none() {
+    if !listed {
         let (store, source) = (store.clone(), source.clone());
         let order = Order::Stage { store, number: *number, manifest: *manifest, source };
         client.order_artifacts(&order).await?;
     }
     let began = Instant::now();
-    let deadline = began + Duration::from_secs(arguments.timeout_s);
-    let swapped = match swaps {
-        true => {
-            let (store, number, replicas) = (store.clone(), *number, arguments.replicas);
-            let order = Order::Swap { store, number, replicas, first: true };
-            let served = listed.is_some_and(|listed| listed.standing == Standing::Served);
-            if !served {
-                staged_and_swapped(&client, &order, &artifact, deadline).await?;
-            }
-            true
-        }
-        false => {
-            wait_until_staged(&client, &artifact, deadline).await?;
-            false
-        }
+    wait_until_staged(&client, &artifact, began + Duration::from_secs(arguments.timeout_s)).await?;
+    let told = |behind: &str| {
+        format!(
+            "staged artifact {number} of store {store} ({}) on all nodes; to serve it, run `{} artifact swap {store} \
+             {number}`{behind}",
+            artifact.what,
+            program(),
+        )
     };
-    let behind = adopted(&client, client.cluster().generation).await;
+    tell(shared, &client, &artifact, (false, began), told).await
+}
+
+/// Says what would be done.
+fn would(shared: &Shared, artifact: &Pushed, (nodes, listed): (usize, bool), next: &str) {
+    let Pushed { store, number, manifest, source, what } = artifact;
+    let nodes = count(nodes as u64, "node");
     let document = json!({ "store": store, "number": number, "manifest": manifest, "source": source,
-        "generation": client.cluster().generation, "served": swapped, "nodes_behind": behind, "seconds": began.elapsed().as_secs_f64() });
-    print(shared.format(), &document, || match swapped {
-        true => format!(
-            "{word}ed artifact {number} of store {store} ({what}): it is served now; to go back, run `{} artifact rollback \
-             {store}`{}",
-            program(),
-            behind_text(&behind)
-        ),
-        false => format!(
-            "{word}d artifact {number} of store {store} ({what}) on all nodes; to serve it, run `{} artifact swap {store} \
-             {number}`{}",
-            program(),
-            behind_text(&behind)
-        ),
+        "listed": listed, "dry_run": true });
+    print(shared.format(), &document, || {
+        format!("would have {nodes} fetch artifact {number} of store {store} ({what}) from {source}{next}")
     });
+}
+
+/// Says what was done, when the nodes that answer have heard of it.
+async fn tell(
+    shared: &Shared,
+    client: &Client,
+    artifact: &Pushed,
+    (served, began): (bool, Instant),
+    told: impl Fn(&str) -> String,
+) -> Result<ExitCode, CliError> {
+    let Pushed { store, number, manifest, source, .. } = artifact;
+    let generation: Generation = client.cluster().generation;
+    let behind = adopted(client, generation).await;
+    let document = json!({ "store": store, "number": number, "manifest": manifest, "source": source,
+        "generation": generation, "served": served, "nodes_behind": behind,
+        "seconds": began.elapsed().as_secs_f64() });
+    print(shared.format(), &document, || told(&behind_text(&behind)));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -138,18 +164,30 @@ pub(super) async fn stage(
 struct Speaker {
     spoken: Instant,
     began: Instant,
+    /// When the nodes were seen to hold all for the first time.
+    whole: Option<Instant>,
 }
 
 impl Speaker {
     fn new() -> Speaker {
-        Speaker { spoken: Instant::now(), began: Instant::now() }
+        Speaker { spoken: Instant::now(), began: Instant::now(), whole: None }
+    }
+
+    fn is_due(&self) -> bool {
+        self.spoken.elapsed() >= SPEAK_AGAIN
     }
 
     fn speak(&mut self, artifact: &Pushed, told: &[Told]) {
-        if self.spoken.elapsed() < SPEAK_AGAIN {
-            return;
-        }
         self.spoken = Instant::now();
+        let is_whole = told.iter().all(Told::is_staged);
+        self.whole = self.whole.or(Some(self.spoken)).filter(|_| is_whole);
+        if self.whole.is_some_and(|since| since.elapsed() > SERVED_TIME_MAX) {
+            say!(
+                "all nodes hold artifact {}, and no headmaster serves it; if none runs, start one with `{} headmaster`",
+                artifact.number,
+                program()
+            );
+        }
         let sum = |field: fn(&Told) -> u64| told.iter().map(field).sum::<u64>();
         let (here, total) = (sum(|told| told.bytes), sum(|told| told.bytes_total));
         let rate = sum(|told| told.bytes_fetched) as f64 / self.began.elapsed().as_secs_f64();
@@ -171,25 +209,61 @@ impl Speaker {
     }
 }
 
-/// Asks for the swap until the nodes hold the artifact.
-async fn staged_and_swapped(
-    client: &Client,
-    order: &Order,
-    artifact: &Pushed,
-    deadline: Instant,
-) -> Result<(), CliError> {
+/// How a push stands by the document.
+enum Stand {
+    Served,
+    Waiting,
+    Over(String),
+}
+
+fn stand(store: Option<&ReadOnlyStore>, artifact: &Pushed) -> Stand {
+    let number = artifact.number;
+    let listed = store.and_then(|store| store.artifact(number));
+    let served = store.and_then(|store| store.served()).map(|served| served.number.to_string());
+    let served = served.map_or_else(|| "nothing".to_owned(), |served| format!("artifact {served}"));
+    match listed.map(|listed| (listed.standing, &listed.push)) {
+        Some((Standing::Served, _)) => Stand::Served,
+        Some((Standing::Staging, Some(_))) => Stand::Waiting,
+        Some((Standing::Staging, None)) => Stand::Over(format!(
+            "the push of artifact {number} is over: {served} went live meanwhile. It stays staged"
+        )),
+        Some((Standing::Kept, _)) => {
+            Stand::Over(format!("artifact {number} was served, and meanwhile {served} is again"))
+        }
+        None => Stand::Over(format!(
+            "the push of artifact {number} was aborted, by a user or because its time was over; {served} is served"
+        )),
+    }
+}
+
+/// Watches the document until the artifact is served.
+async fn wait_until_served(client: &Client, artifact: &Pushed, deadline: Instant) -> Result<(), CliError> {
     let mut speaker = Speaker::new();
     loop {
-        match client.order_artifacts(order).await {
-            Ok(_) => return Ok(()),
-            Err(ClientError::Failed { code: ErrorCode::NotStaged, detail }) => {
-                let told = told(client, artifact.store.as_str(), artifact.number).await;
-                if Instant::now() > deadline {
-                    return Err(late(artifact, &detail, &told, "push"));
-                }
-                speaker.speak(artifact, &told);
+        // Without an answer the document of before is looked at: nodes may be away for a while.
+        let cluster = client.refresh().await.unwrap_or_else(|_| client.cluster());
+        match stand(cluster.read_only(artifact.store.as_str()), artifact) {
+            Stand::Served => return Ok(()),
+            Stand::Over(why) => {
+                return Err(CliError::Other(format!(
+                    "{why}. To see what is listed, run `{} artifact list {}`",
+                    program(),
+                    artifact.store
+                )));
             }
-            Err(error) => return Err(error.into()),
+            Stand::Waiting => {}
+        }
+        if Instant::now() > deadline {
+            let told = told(client, artifact.store.as_str(), artifact.number).await;
+            return Err(late(
+                artifact,
+                &format!("artifact {} is not served yet", artifact.number),
+                &told,
+                "push",
+            ));
+        }
+        if speaker.is_due() {
+            speaker.speak(artifact, &told(client, artifact.store.as_str(), artifact.number).await);
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
@@ -205,7 +279,9 @@ async fn wait_until_staged(client: &Client, artifact: &Pushed, deadline: Instant
         if Instant::now() > deadline {
             return Err(late(artifact, "some nodes do not hold it", &told, "stage"));
         }
-        speaker.speak(artifact, &told);
+        if speaker.is_due() {
+            speaker.speak(artifact, &told);
+        }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
@@ -215,113 +291,10 @@ fn late(artifact: &Pushed, detail: &str, told: &[Told], verb: &str) -> CliError 
     let why =
         told.iter().find_map(|told| told.error.as_ref().map(|error| format!(" (n{}: {error})", told.node)));
     CliError::Other(format!(
-        "{detail}{}. The nodes go on; to see how far they are, run `{program} artifact list {}`, and to go on, run \
-         `{program} artifact {verb}` again",
+        "{detail}{}. The nodes go on by themselves; to see how far they are, run `{program} artifact list {}`, and to watch \
+         again, run `{program} artifact {verb}` again",
         why.unwrap_or_default(),
         artifact.store,
         program = program(),
     ))
-}
-
-/// Serves a staged or kept artifact.
-pub(super) async fn swap(shared: &Shared, arguments: &SwapArguments) -> Result<ExitCode, CliError> {
-    let OneArtifact { store, number, .. } = &arguments.artifact;
-    let client = shared.client().await?;
-    let cluster = client.cluster();
-    let found = store_of(&cluster, store)?;
-    let (name, number) = (found.name.clone(), ArtifactNumber(*number));
-    found.swap(number).map_err(|error| CliError::Other(error.to_string()))?;
-    let order = Order::Swap { store: name, number, replicas: arguments.replicas, first: false };
-    carry_out(shared, &client, (&order, found, number), arguments.artifact.dry_run, "serve").await
-}
-
-/// Serves the artifact from before the served one.
-pub(super) async fn rollback(shared: &Shared, arguments: &RollbackArguments) -> Result<ExitCode, CliError> {
-    let RollbackArguments { of: OfStore { store, dry_run }, replicas } = arguments;
-    let client = shared.client().await?;
-    let cluster = client.cluster();
-    let found = store_of(&cluster, store)?;
-    let number = found.behind().map_err(|error| {
-        let program = program();
-        CliError::Other(format!("{error}; to see what it keeps, run `{program} artifact list {store}`"))
-    })?;
-    let order = Order::Rollback { store: found.name.clone(), replicas: *replicas };
-    carry_out(shared, &client, (&order, found, number), *dry_run, "serve").await
-}
-
-/// Forgets an artifact that is not served.
-pub(super) async fn forget(
-    shared: &Shared,
-    arguments: &OneArtifact,
-    aborts: bool,
-) -> Result<ExitCode, CliError> {
-    let OneArtifact { store, number, dry_run } = arguments;
-    let client = shared.client().await?;
-    let cluster = client.cluster();
-    let found = store_of(&cluster, store)?;
-    let (name, number) = (found.name.clone(), ArtifactNumber(*number));
-    let (order, judged) = match aborts {
-        true => (Order::Abort { store: name, number }, found.abort(number)),
-        false => (Order::Delete { store: name, number }, found.delete(number)),
-    };
-    judged.map_err(|error| CliError::Other(error.to_string()))?;
-    carry_out(shared, &client, (&order, found, number), *dry_run, "forget").await
-}
-
-async fn carry_out(
-    shared: &Shared,
-    client: &Client,
-    (order, before, number): (&Order, &ReadOnlyStore, ArtifactNumber),
-    dry_run: bool,
-    verb: &str,
-) -> Result<ExitCode, CliError> {
-    let name = &before.name;
-    let (generation, behind) = match dry_run {
-        true => (client.cluster().generation, Vec::new()),
-        false => {
-            let generation = client.order_artifacts(order).await?.generation;
-            (generation, adopted(client, generation).await)
-        }
-    };
-    let served = before.served().map(|artifact| artifact.number);
-    let document = json!({ "store": name, "number": number, "served_before": served, "generation": generation,
-        "dry_run": dry_run, "nodes_behind": behind });
-    print(shared.format(), &document, || {
-        let instead = match served {
-            Some(served) if verb == "serve" => format!(" instead of {served}"),
-            _ => String::new(),
-        };
-        match dry_run {
-            true => format!("would {verb} artifact {number} of store {name}{instead}"),
-            false => format!(
-                "{verb}s artifact {number} of store {name}{instead} now; to see all, run `{} artifact list {name}`{}",
-                program(),
-                behind_text(&behind)
-            ),
-        }
-    });
-    Ok(ExitCode::SUCCESS)
-}
-
-/// A read-only store that was created.
-pub(crate) async fn create(
-    shared: &Shared,
-    client: &Client,
-    name: StoreName,
-    replicas: u8,
-) -> Result<ExitCode, CliError> {
-    let order = Order::Create { store: name.clone(), replicas };
-    let generation = client.order_artifacts(&order).await?.generation;
-    let behind = adopted(client, generation).await;
-    let document: Json = json!({ "store": name, "replicas": replicas, "read_only": true,
-        "generation": generation, "nodes_behind": behind });
-    print(shared.format(), &document, || {
-        format!(
-            "created read-only store {name}: N={replicas}\nput a table into it with `{program} artifact build INPUT -s {name} \
-             --to DIRECTORY` and `{program} artifact push DIRECTORY`{}",
-            behind_text(&behind),
-            program = program()
-        )
-    });
-    Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,19 @@
 //! What the commands that put artifacts live are asked to do.
 
-/// An artifact to push or stage.
+/// An artifact to stage.
+#[derive(Clone, Debug, clap::Args)]
+pub struct StageArguments {
+    /// Directory of the artifact: a path or file:///….
+    pub url: String,
+    /// Seconds to wait; what was ordered goes on after them.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
+    pub timeout_s: u64,
+    /// Say what would be done, and do nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// An artifact to push.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Example: a table goes live, and back
@@ -9,19 +22,18 @@ Example: a table goes live, and back
   tontine artifact rollback words
 
 Every node must be able to read the directory under the same path.
-When the command ends early, the nodes go on; the same command goes on waiting.")]
+A headmaster carries the push out, which `tontine serve` and `tontine dev` start. So the push goes on when this command
+ends early, and the same command watches it again.")]
 pub struct PushArguments {
-    /// Directory of the artifact: a path or file:///….
-    pub url: String,
+    /// Which one.
+    #[command(flatten)]
+    pub staged: StageArguments,
     /// How many replicas of each slice must hold it before it is served; by default all. The others catch up.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..))]
     pub replicas: Option<u8>,
-    /// Seconds to wait for the nodes.
-    #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
-    pub timeout_s: u64,
-    /// Say what would be done, and do nothing.
-    #[arg(long)]
-    pub dry_run: bool,
+    /// End the push after so many seconds unless it is served by then. By default it waits for ever.
+    #[arg(long, value_name = "SECONDS")]
+    pub abort_after_s: Option<u64>,
 }
 
 /// A read-only store.

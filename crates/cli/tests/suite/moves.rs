@@ -4,20 +4,20 @@ use rustix::process::Signal;
 use serde_json::Value as Json;
 
 use crate::cluster::{Cluster, Process, command, signal};
-use crate::observe::{put, until};
+use crate::observe::{headmaster, kill_headmaster, put, until};
 use crate::traffic::Traffic;
 
 /// Records beside those of the clients.
 const RECORDS: u32 = 2_000;
 
 /// A cluster of three processes with records and clients at work, and a fourth node beside it.
-struct Joined {
-    cluster: Cluster,
+pub(crate) struct Joined {
+    pub(crate) cluster: Cluster,
     fourth: Process,
 }
 
 impl Joined {
-    fn start() -> Joined {
+    pub(crate) fn start() -> Joined {
         let mut cluster = Cluster::with(3, &["--separate-processes", "--repair-period=1h"]);
         put(&cluster, 0..RECORDS, "value");
         let fourth = fourth(&cluster);
@@ -34,46 +34,17 @@ impl Joined {
     }
 
     /// Waits until a plan has such a phase.
-    fn await_phase(&self, number: u64, phase: &str) -> Json {
+    pub(crate) fn await_phase(&self, number: u64, phase: &str) -> Json {
         until(&format!("plan {number} is {phase}"), || self.plan(number), |plan| plan["phase"] == phase)
     }
 
     /// Waits until some partition of a plan has begun to move.
-    fn await_begun(&self, number: u64) {
+    pub(crate) fn await_begun(&self, number: u64) {
         let steps = ["copying", "joint", "reading_new", "settled"];
         let has_begun = |plan: &Json| {
             steps.iter().any(|step| plan["state"]["progress"][step].as_u64().is_some_and(|count| count > 0))
         };
         until("the plan has begun", || self.plan(number), has_begun);
-    }
-
-    /// The process that holds the office.
-    fn headmaster(&self) -> u32 {
-        let service = self.cluster.data().join("coordination").display().to_string();
-        let candidate = || {
-            let shown = self.cluster.run(&[
-                "coordination",
-                "show",
-                "/headmaster",
-                "--coordination",
-                &service,
-                "--json",
-            ]);
-            let shown = shown.json();
-            let documents = shown["documents"].as_array()?.clone();
-            let data =
-                documents.iter().find(|one| one["path"] != "/headmaster")?["data"].as_str()?.to_owned();
-            let candidate: Json = serde_json::from_str(&data).ok()?;
-            candidate["process"].as_str()?.split(' ').nth(1)?.parse().ok()
-        };
-        until("a headmaster", candidate, Option::is_some).unwrap()
-    }
-
-    /// Kills the headmaster, and waits for its successor.
-    fn kill_headmaster(&self) {
-        let before = self.headmaster();
-        signal(before, Signal::KILL);
-        until("another headmaster", || self.headmaster(), |process| *process != before);
     }
 
     /// Members of the cluster.
@@ -110,7 +81,7 @@ fn a_node_joins_and_drains_under_load_while_headmasters_are_killed_and_no_reques
     assert_eq!((&created["plan"], &created["phase"]), (&Json::from(1), &Json::from("created")));
     joined.cluster.run(&["plan", "apply", "1", "--no-wait"]).exits(0);
     joined.await_begun(1);
-    joined.kill_headmaster();
+    kill_headmaster(&joined.cluster);
     let plan = joined.await_phase(1, "done");
     let moves = plan["document"]["moves"].as_array().unwrap().len() as u64;
     assert_eq!(plan["state"]["progress"]["settled"].as_u64(), Some(moves));
@@ -119,7 +90,7 @@ fn a_node_joins_and_drains_under_load_while_headmasters_are_killed_and_no_reques
     joined.cluster.run(&["plan", "apply", "1"]).fails_with("it is done already");
     let drained = joined.cluster.run(&["node", "drain", "4", "--no-wait"]).exits(0);
     assert!(drained.text().contains("plan 2 is being carried out"), "{}", drained.text());
-    joined.kill_headmaster();
+    kill_headmaster(&joined.cluster);
     joined.await_phase(2, "done");
     until("the fourth node has left", || joined.members(), |members| *members == 3);
     traffic.await_more(200);
@@ -198,7 +169,7 @@ impl Joined {
     fn disturb(&mut self, plan: u64, dice: &mut Dice) {
         let number = plan.to_string();
         match dice.below(6) {
-            0 => signal(self.headmaster(), Signal::KILL),
+            0 => signal(headmaster(&self.cluster), Signal::KILL),
             1 => {
                 self.fourth.stop(Signal::KILL);
                 self.fourth = fourth(&self.cluster);

@@ -8,9 +8,10 @@ use bytes::Bytes;
 use client::{Client, ClientOptions, StoreHandle};
 use model::{Dot, NodeId, Token, VersionSet};
 use runtime::Ports;
+use rustix::process::Signal;
 use serde_json::Value as Json;
 
-use crate::cluster::{Cluster, PATIENCE};
+use crate::cluster::{Cluster, PATIENCE, signal};
 
 /// Records of one page.
 const PAGE: u32 = 1_000;
@@ -193,4 +194,25 @@ impl Dots {
         let stamped = self.0.keys().filter(|(_, dot)| dot.actor.node == NodeId(node));
         stamped.map(|(_, dot)| dot.actor.incarnation).collect()
     }
+}
+
+/// The process that holds the office of headmaster.
+pub(crate) fn headmaster(cluster: &Cluster) -> u32 {
+    let service = cluster.data().join("coordination").display().to_string();
+    let candidate = || {
+        let words = ["coordination", "show", "/headmaster", "--coordination", &service, "--json"];
+        let shown = cluster.run(&words).json();
+        let documents = shown["documents"].as_array()?.clone();
+        let data = documents.iter().find(|one| one["path"] != "/headmaster")?["data"].as_str()?.to_owned();
+        let candidate: Json = serde_json::from_str(&data).ok()?;
+        candidate["process"].as_str()?.split(' ').nth(1)?.parse().ok()
+    };
+    until("a headmaster", candidate, Option::is_some).unwrap()
+}
+
+/// Kills the headmaster, and waits for its successor.
+pub(crate) fn kill_headmaster(cluster: &Cluster) {
+    let before = headmaster(cluster);
+    signal(before, Signal::KILL);
+    until("another headmaster", || headmaster(cluster), |process| *process != before);
 }

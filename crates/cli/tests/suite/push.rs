@@ -1,5 +1,8 @@
 //! From a file of tab-separated values to a served table, and on to the next one and back, on real processes under reads.
 
+mod harm;
+mod moving;
+
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,8 +19,12 @@ const SWAPS: u64 = 6;
 
 /// Builds artifact `number`, each value of which begins with that number.
 fn build(folder: &Path, number: u64) -> String {
+    build_of(folder, number, KEYS)
+}
+
+fn build_of(folder: &Path, number: u64, keys: u64) -> String {
     let mut records = String::new();
-    for key in 0..KEYS {
+    for key in 0..keys {
         writeln!(records, "word{key}\t{number}:{key:0>width$}", width = VALUE_BYTES).unwrap();
     }
     let input = folder.join(format!("{number}.tsv"));

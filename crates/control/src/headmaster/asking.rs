@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::artifacts_staged;
 use client::peers::Peers;
 use futures_util::future::join_all;
-use model::{Cluster, NodeId};
+use model::{Cluster, NodeId, StoreName};
+use protocol::push;
 use runtime::{BoxFuture, Clock, Ports};
 use serde_json::Value as Json;
-use wire::messages::{MovesGet, MovesGot, Peer, Request, Response, StatusGet};
+use wire::messages::{ArtifactsGet, MovesGet, MovesGot, Peer, Request, Response, StatusGet};
 
 use super::reports::{Report, Reported, Reports};
 use crate::plans::Size;
@@ -39,6 +41,13 @@ impl Asking {
         match self.ask(node, Request::MovesGet(MovesGet {})).await? {
             Response::MovesGot(told) => Ok(report(&told)),
             other => Err(format!("unexpected answer {}", other.name())),
+        }
+    }
+
+    async fn artifacts_of(&self, node: NodeId) -> Vec<(StoreName, push::Report)> {
+        match self.ask(node, Request::ArtifactsGet(ArtifactsGet {})).await {
+            Ok(Response::ArtifactsDocument(document)) => artifacts_staged(node, &document.json),
+            _ => Vec::new(),
         }
     }
 
@@ -84,5 +93,20 @@ impl Reports for Asking {
         self.peers.learn(cluster);
         let asks = nodes.iter().map(move |&node| async move { Some((node, self.size_of(node).await?)) });
         Box::pin(async move { join_all(asks).await.into_iter().flatten().collect() })
+    }
+
+    fn artifacts<'a>(
+        &'a self,
+        cluster: &'a Cluster,
+    ) -> BoxFuture<'a, BTreeMap<StoreName, Vec<push::Report>>> {
+        self.peers.learn(cluster);
+        let asks = cluster.nodes.iter().map(|node| self.artifacts_of(node.id));
+        Box::pin(async move {
+            let mut reports: BTreeMap<_, Vec<_>> = BTreeMap::new();
+            for (store, report) in join_all(asks).await.into_iter().flatten() {
+                reports.entry(store).or_default().push(report);
+            }
+            reports
+        })
     }
 }

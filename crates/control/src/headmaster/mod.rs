@@ -18,5 +18,6 @@ mod desk;
 pub mod election;
 mod members;
 pub mod office;
+mod push;
 pub mod reports;
 pub mod tenure;

@@ -11,11 +11,11 @@ use std::time::Duration;
 use coordination::documents::numbered::{numbered_path, plan_state_path, replace, wishes_path};
 use coordination::documents::{
     ActiveNode, Move, PublishError, ReadError, active_nodes_now, create_parents, publish_cluster,
-    read_cluster, read_member,
+    read_cluster, read_member, watch_cluster,
 };
 use coordination::{CoordinationError, CoordinationService};
 use futures_util::future::{Either, select};
-use model::{Cluster, NodeId, PartitionId};
+use model::{Cluster, Generation, NodeId, PartitionId};
 use protocol::rebalance::Facts;
 use runtime::{Clock, Moment};
 use thiserror::Error;
@@ -114,7 +114,9 @@ pub struct Office {
     /// Plans that have ended, for the same reason.
     pub(super) ended: BTreeSet<u64>,
     published: Option<Moment>,
-    /// Whether a plan is under way, or a node is leaving: what nodes say matters then.
+    /// The document that the last turn began with.
+    seen: Option<Generation>,
+    /// Whether a plan or a push is under way, or a node is leaving: what nodes say matters then.
     pub(super) busy: bool,
 }
 
@@ -136,6 +138,7 @@ impl Office {
             answered: BTreeSet::new(),
             ended: BTreeSet::new(),
             published: None,
+            seen: None,
             busy: false,
         }
     }
@@ -163,9 +166,10 @@ impl Office {
         }
     }
 
-    /// Waits for an order, but not for long: what else may be due wakes nobody.
+    /// Waits for an order or another cluster document, but not for long: what else may be due wakes nobody.
     async fn await_orders(&self) {
         let sleep = self.clock.sleep(IDLE);
+        let mut documents = watch_cluster(self.service.clone(), self.seen);
         let watched = async {
             let parent = wishes_path();
             create_parents(&*self.service, &numbered_path(&parent, 1)).await?;
@@ -176,10 +180,16 @@ impl Office {
                 false => watch.fired().await.map(drop),
             }
         };
-        match select(pin!(watched), sleep).await {
+        let woken = async {
+            match select(pin!(watched), pin!(documents.next())).await {
+                Either::Left((order, _)) => order.map_err(ReadError::from),
+                Either::Right((document, _)) => document.map(drop),
+            }
+        };
+        match select(pin!(woken), sleep).await {
             Either::Right(_) | Either::Left((Ok(()), _)) => {}
             // The next turn meets the same, and says so.
-            Either::Left((Err(CoordinationError::SessionLost), _)) => {}
+            Either::Left((Err(ReadError::Coordination(CoordinationError::SessionLost)), _)) => {}
             Either::Left((Err(_), sleep)) => sleep.await,
         }
     }
@@ -191,10 +201,12 @@ impl Office {
     pub async fn turn(&mut self) -> Result<bool, TurnError> {
         self.busy = false;
         let Some(cluster) = read_cluster(&*self.service).await? else { return Ok(false) };
+        self.seen = Some(cluster.generation);
         let active = active_nodes_now(&*self.service).await?;
         let scene = Scene { cluster, active };
         Ok(self.answer_next(&scene).await?
             || self.admit_waiting(&scene).await?
+            || self.push(&scene).await?
             || self.conduct(&scene).await?
             || self.release_leaving(&scene).await?)
     }

@@ -1,8 +1,10 @@
-//! What a headmaster asks nodes, as a port: how far they are with what moves, and how much they hold.
+//! What a headmaster asks nodes, as a port: how far they are with what moves, how much they hold,
+//! and which artifacts.
 
 use std::collections::BTreeMap;
 
-use model::{Cluster, NodeId, PartitionId};
+use model::{Cluster, NodeId, PartitionId, StoreName};
+use protocol::push;
 use protocol::rebalance::NodeFacts;
 use runtime::BoxFuture;
 
@@ -35,4 +37,8 @@ pub trait Reports: Send + Sync {
         cluster: &'a Cluster,
         nodes: &'a [NodeId],
     ) -> BoxFuture<'a, BTreeMap<NodeId, Size>>;
+
+    /// Which artifacts all nodes hold; one that does not answer is left out.
+    fn artifacts<'a>(&'a self, cluster: &'a Cluster)
+    -> BoxFuture<'a, BTreeMap<StoreName, Vec<push::Report>>>;
 }

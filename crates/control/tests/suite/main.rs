@@ -5,3 +5,4 @@
 mod election;
 mod headmaster;
 mod played;
+mod push;

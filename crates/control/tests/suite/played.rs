@@ -14,7 +14,8 @@ use coordination::CoordinationService;
 use coordination::documents::{self, ActiveNode, cluster_path, read_cluster, register};
 use coordination::memory::{MemoryService, MemorySession};
 use model::routing::{replicas_before, replicas_to_come};
-use model::{Cluster, Consistency, Moment, Node, NodeId, Partition, Step, WallMillis, Zone};
+use model::{Cluster, Consistency, Moment, Node, NodeId, Partition, Step, StoreName, WallMillis, Zone};
+use protocol::push;
 use protocol::rebalance::{Entered, NodeFacts};
 use runtime::{BoxFuture, Clock};
 use std::sync::Mutex;
@@ -45,6 +46,8 @@ pub(crate) struct Nodes {
     pub(crate) silent: Mutex<BTreeSet<NodeId>>,
     /// Hints that nodes hold.
     pub(crate) hints: Mutex<BTreeMap<NodeId, u64>>,
+    /// These nodes hold none of the listed artifacts; the others hold all.
+    pub(crate) lacking: Mutex<BTreeSet<NodeId>>,
 }
 
 /// Bytes and records of each partition at each node.
@@ -104,6 +107,23 @@ impl Reports for Nodes {
         };
         let sizes = nodes.iter().map(|&node| held(node)).collect();
         Box::pin(async move { sizes })
+    }
+
+    fn artifacts<'a>(
+        &'a self,
+        cluster: &'a Cluster,
+    ) -> BoxFuture<'a, BTreeMap<StoreName, Vec<push::Report>>> {
+        let lacking = self.lacking.lock().unwrap().clone();
+        let nodes = || cluster.nodes.iter().map(|node| node.id).filter(|node| !lacking.contains(node));
+        let each = cluster.read_only.iter().map(|store| {
+            let said = store.artifacts.iter().flat_map(|artifact| {
+                let (number, manifest, generation) = (artifact.number, artifact.manifest, cluster.generation);
+                nodes().map(move |node| push::Report { node, generation, number, manifest })
+            });
+            (store.name.clone(), said.collect())
+        });
+        let reports = each.collect();
+        Box::pin(async move { reports })
     }
 }
 

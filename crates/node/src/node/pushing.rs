@@ -6,42 +6,24 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use client::artifacts_staged;
 use coordination::CoordinationError;
 use coordination::documents::{self, PublishError, ReadError};
 use futures_util::future::join_all;
-use model::readonly::{ArtifactError, Order, Standing};
-use model::{
-    ArtifactNumber, ArtifactsError, Cluster, Generation, ManifestDigest, NodeId, ReadOnlyStore, StoreName,
-};
-use protocol::push::{Enough, Judgement, Report, goes_on, judge};
-use serde::Deserialize;
+use model::readonly::{ArtifactError, Order, Push, Standing};
+use model::{ArtifactNumber, ArtifactsError, Cluster, NodeId, ReadOnlyStore, StoreName, WallMillis};
+use protocol::push::{Enough, Judgement, Report, judge};
 use wire::error::ErrorCode;
 use wire::messages::{
     ArtifactsDocument, ArtifactsGet, ArtifactsOrder, ClusterDocument, Failure, Request, Response,
 };
 
 use super::Node;
-use crate::artifacts::State;
 
 /// How often a change is tried that others were faster with, or that the service did not confirm.
 const ATTEMPTS: usize = 8;
 /// How long another node may take to say what it holds.
 const TELL_PATIENCE: Duration = Duration::from_secs(2);
-
-/// What a node tells of one artifact, as far as it is judged by.
-#[derive(Deserialize)]
-struct Told {
-    store: StoreName,
-    number: ArtifactNumber,
-    manifest: ManifestDigest,
-    state: State,
-    whole_under: Generation,
-}
-
-#[derive(Deserialize)]
-struct ToldByNode {
-    artifacts: Vec<Told>,
-}
 
 /// Answers what is asked about artifacts.
 pub(super) async fn answer(node: Weak<Node>, request: Request) -> Result<Response, Failure> {
@@ -65,7 +47,10 @@ fn ended() -> Failure {
 }
 
 async fn carry_out(node: Weak<Node>, mut order: Order) -> Result<Response, Failure> {
-    let session = node.upgrade().ok_or_else(ended)?.coordination.lock().clone();
+    let (session, now) = {
+        let node = node.upgrade().ok_or_else(ended)?;
+        (node.coordination.lock().clone(), node.ports.clock.wall())
+    };
     let mut unconfirmed = false;
     for _ in 0..ATTEMPTS {
         let read = documents::read_cluster(&*session).await;
@@ -74,7 +59,10 @@ async fn carry_out(node: Weak<Node>, mut order: Order) -> Result<Response, Failu
         if unconfirmed && is_done(&order, &cluster) {
             return done(&node, cluster);
         }
-        let next = changed(&cluster, &order)?;
+        let next = changed(&cluster, &order, now)?;
+        if next.read_only == cluster.read_only {
+            return done(&node, cluster);
+        }
         check_staged(&node, &cluster, &order).await?;
         match documents::publish_cluster(&*session, &next).await {
             Ok(()) => {
@@ -142,6 +130,8 @@ fn is_done(order: &Order, cluster: &Cluster) -> bool {
         }
         Order::Stage { store, number, manifest, source } => listed(store, number)
             .is_some_and(|artifact| (artifact.manifest, &artifact.source) == (*manifest, source)),
+        // Asked again it changes nothing, or tells why it is over.
+        Order::Push { .. } => false,
         Order::Swap { store, number, .. } => {
             listed(store, number).is_some_and(|artifact| artifact.standing == Standing::Served)
         }
@@ -150,8 +140,8 @@ fn is_done(order: &Order, cluster: &Cluster) -> bool {
     }
 }
 
-/// The document that carries out the order.
-fn changed(cluster: &Cluster, order: &Order) -> Result<Cluster, Failure> {
+/// The document that carries out the order; its stores are the same when that is done already.
+fn changed(cluster: &Cluster, order: &Order, now: WallMillis) -> Result<Cluster, Failure> {
     type Change<'a> = &'a dyn Fn(&ReadOnlyStore) -> Result<ReadOnlyStore, ArtifactError>;
     let change = |store: &StoreName, change: Change<'_>| {
         cluster.with_artifacts(store.as_str(), change).map_err(artifact_refused)
@@ -163,12 +153,16 @@ fn changed(cluster: &Cluster, order: &Order) -> Result<Cluster, Failure> {
         Order::Stage { store, number, manifest, source } => {
             change(store, &|found| found.stage(*number, *manifest, source))
         }
+        Order::Push { store, number, manifest, source, replicas, abort_after_ms } => {
+            let abort_at = abort_after_ms.map(|after| WallMillis(now.0.saturating_add(after)));
+            let push = Push { replicas: *replicas, abort_at, ..Push::default() };
+            change(store, &|found| found.push(*number, *manifest, source, &push))
+        }
         Order::Swap { store, number, first, .. } => {
-            let is_known = found(cluster, store)?.artifact(*number).is_some();
-            if *first && is_known && !goes_on(found(cluster, store)?, *number) {
-                return Err(artifact_refused(format!(
-                    "artifact {number} was served before; to serve it again, run `tontine artifact swap {store} {number}`"
-                )));
+            let listed = found(cluster, store)?.artifact(*number);
+            if *first && listed.is_some_and(|artifact| artifact.standing != Standing::Staging) {
+                let (store, number) = (store.clone(), *number);
+                return Err(artifact_refused(ArtifactError::WasServed { store, number }));
             }
             change(store, &|found| found.swap(*number))
         }
@@ -201,7 +195,7 @@ async fn check_staged(node: &Weak<Node>, cluster: &Cluster, order: &Order) -> Re
 async fn reports(node: &Arc<Node>, cluster: &Cluster, store: &StoreName) -> Vec<Report> {
     let tell = cluster.nodes.iter().map(|entry| async move {
         let told = match entry.id == node.config.id {
-            true => node.artifacts.told().to_string().into(),
+            true => node.artifacts.told().to_string().into_bytes().into(),
             false => {
                 let asked = node.antientropy.peers().call(entry.id, ArtifactsGet {}.into());
                 match asked.within(&node.ports.clock, TELL_PATIENCE).await {
@@ -210,16 +204,8 @@ async fn reports(node: &Arc<Node>, cluster: &Cluster, store: &StoreName) -> Vec<
                 }
             }
         };
-        let told =
-            serde_json::from_slice(&told).map_or_else(|_| Vec::new(), |told: ToldByNode| told.artifacts);
-        let staged = told.into_iter().filter(|told| told.store == *store && told.state == State::Staged);
-        let report = |told: Told| Report {
-            node: entry.id,
-            generation: told.whole_under,
-            number: told.number,
-            manifest: told.manifest,
-        };
-        staged.map(report).collect()
+        let staged = artifacts_staged(entry.id, &told).into_iter();
+        staged.filter(|(name, _)| name == store).map(|(_, report)| report).collect()
     });
     join_all(tell).await.into_iter().flatten().collect()
 }

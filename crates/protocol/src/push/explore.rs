@@ -1,12 +1,13 @@
 //! Every order in which a push, its reports and its mishaps can happen: three nodes, two slices, two artifacts.
 //!
-//! Documents are real ones and follow each other by the verbs of `model`; [`judge`] and [`goes_on`] alone decide. Around
-//! them nodes adopt documents late, fetch chunk by chunk, report at any moment, lose their disk once; the ring changes
-//! once; a user rolls back or aborts; and the conductor may have read its document long ago.
+//! Documents are real ones and follow each other by the verbs of `model`; [`due`] alone decides. Around it nodes adopt
+//! documents late, fetch chunk by chunk, report at any moment, lose their disk once; the ring changes once; a user rolls
+//! back or aborts; time runs out or not; and the conductor may have read its document long ago.
 
 use std::collections::BTreeSet;
 
-use model::{Cluster, Ring, StoreName, Zone};
+use model::routing::replicas;
+use model::{Cluster, Coming, Ring, Step, StoreName, Zone};
 
 use super::*;
 
@@ -14,6 +15,7 @@ const NODES: usize = 3;
 const SLICES: usize = 2;
 const OLD: ArtifactNumber = ArtifactNumber(1);
 const NEW: ArtifactNumber = ArtifactNumber(2);
+const LATE: WallMillis = WallMillis(9);
 
 /// What a broken conductor would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +28,8 @@ enum Bug {
     ForgetsTheLastSlice,
     /// It swaps to what was rolled back.
     GoesOnAfterRollback,
+    /// It looks at the time first, and then over whatever is there.
+    AbortsBlindly,
 }
 
 /// The document, as far as it differs: which ring, how far the push is, and its number.
@@ -69,7 +73,11 @@ fn store() -> ReadOnlyStore {
     let digest = |byte| ManifestDigest([byte; 16]);
     let store = ReadOnlyStore::new(StoreName::new("words").unwrap(), 2);
     let old = store.stage(OLD, digest(1), "old").unwrap().swap(OLD).unwrap();
-    old.stage(NEW, digest(2), "new").unwrap()
+    old.push(NEW, digest(2), "new", &wish(2)).unwrap()
+}
+
+fn wish(required: u8) -> model::readonly::Push {
+    model::readonly::Push { replicas: Some(required), abort_at: Some(LATE), ..Default::default() }
 }
 
 impl Document {
@@ -158,13 +166,19 @@ impl State {
     }
 
     /// What the conductor publishes, if it does.
-    fn swapped(&self, bug: Option<Bug>, enough: Enough) -> Option<State> {
+    fn conducted(&self, bug: Option<Bug>, required: u8, now: WallMillis) -> Option<State> {
         let read = self.documents[usize::from(self.read)];
         let planted = |planted| bug == Some(planted);
         let mut cluster = read.cluster();
         if planted(Bug::ForgetsTheLastSlice) {
             let zone = Zone("z".to_owned());
             cluster.ring = Ring::equal_slices(1, &[1, 2, 3].map(|id| (NodeId(id), zone.clone())));
+        }
+        if planted(Bug::GoesOnAfterRollback) && read.push == Push::RolledBack {
+            cluster.read_only = vec![store()];
+        }
+        for artifact in &mut cluster.read_only[0].artifacts {
+            artifact.push = artifact.push.take().map(|_| wish(required));
         }
         let reports: Vec<Report> = self
             .nodes
@@ -181,22 +195,25 @@ impl State {
                 }
             })
             .collect();
-        let store = read.store();
-        let wanted =
-            goes_on(&store, NEW) || (planted(Bug::GoesOnAfterRollback) && read.push == Push::RolledBack);
-        let ready = judge(&cluster, &store, NEW, &reports, enough) == Judgement::Ready;
-        let stands = self.document() == read || planted(Bug::PublishesBlindly);
-        let publish = || self.published(|document| document.push = Push::Swapped);
-        (wanted && ready && stands).then(publish)
+        let (_, number, due) = due(&cluster, &[(store().name, reports)].into(), now)?;
+        assert_eq!(number, NEW);
+        let (then, blindly) = match due {
+            Due::Swap => (Push::Swapped, planted(Bug::PublishesBlindly)),
+            Due::Abort => (Push::Aborted, planted(Bug::AbortsBlindly)),
+        };
+        let stands = self.document() == read || blindly;
+        stands.then(|| self.published(|document| document.push = then))
     }
 
-    /// What must hold when the swap has just been published over `before`.
-    fn convict(&self, before: &State, enough: Enough) -> Result<(), String> {
-        if before.document().push != Push::Staging {
-            return Err(format!("swapped though the push was {:?}", before.document().push));
-        }
+    /// What must hold when the conductor has just published over `before`.
+    fn convict(&self, before: &State, required: u8) -> Result<(), String> {
         let document = self.document();
-        let Enough::Replicas(required) = enough else { unreachable!("explored with a number") };
+        if before.document().push != Push::Staging {
+            return Err(format!("{:?} though the push was {:?}", document.push, before.document().push));
+        }
+        if document.push == Push::Aborted {
+            return Ok(());
+        }
         for slice in 0..SLICES {
             let has = |node: &usize| {
                 let place = self.nodes[*node];
@@ -214,7 +231,6 @@ impl State {
 
 /// Visits every state; the number of them, and of swaps among them.
 fn explore(bug: Option<Bug>, required: u8) -> Result<(usize, usize), String> {
-    let enough = Enough::Replicas(required);
     let first = Document { generation: 1, ring_changed: false, push: Push::Staging };
     let nodes = [Place::default(); NODES];
     let mut left = vec![State { documents: vec![first], nodes, read: 0, mishaps: 1 }];
@@ -235,10 +251,12 @@ fn explore(bug: Option<Bug>, required: u8) -> Result<(usize, usize), String> {
             Push::Swapped => next.push(state.published(|document| document.push = Push::RolledBack)),
             Push::RolledBack | Push::Aborted => {}
         }
-        if let Some(swapped) = state.swapped(bug, enough) {
-            swapped.convict(&state, enough)?;
-            swaps += 1;
-            next.push(swapped);
+        for now in [WallMillis(0), LATE] {
+            if let Some(conducted) = state.conducted(bug, required, now) {
+                conducted.convict(&state, required)?;
+                swaps += usize::from(conducted.document().push == Push::Swapped);
+                next.push(conducted);
+            }
         }
         next.retain(|state| visited.insert(state.clone()));
         left.extend(next);
@@ -256,8 +274,13 @@ fn in_every_order_a_swap_is_published_only_when_each_slice_is_held() {
 
 #[test]
 fn every_planted_bug_is_convicted() {
-    let bugs =
-        [Bug::CountsOldReports, Bug::PublishesBlindly, Bug::ForgetsTheLastSlice, Bug::GoesOnAfterRollback];
+    let bugs = [
+        Bug::CountsOldReports,
+        Bug::PublishesBlindly,
+        Bug::ForgetsTheLastSlice,
+        Bug::GoesOnAfterRollback,
+        Bug::AbortsBlindly,
+    ];
     for bug in bugs {
         assert!((1..=2).any(|required| explore(Some(bug), required).is_err()), "{bug:?} passes");
     }
@@ -282,4 +305,63 @@ fn a_judgement_names_the_nodes_that_lack_the_artifact() {
     assert_eq!(judged(&older, Enough::Replicas(1)), Judgement::Ready);
     let other = Report { manifest: ManifestDigest([3; 16]), ..report(2, 5) };
     assert!(matches!(judged(&[all[0], other, all[2]], Enough::All), Judgement::NotYet { .. }));
+}
+
+#[test]
+fn of_two_pushes_that_are_ready_the_newer_one_goes_live_and_ends_the_older_one() {
+    let document = Document { generation: 5, ring_changed: false, push: Push::Staging };
+    let newer = ArtifactNumber(3);
+    let both = store().push(newer, ManifestDigest([3; 16]), "newer", &wish(2)).unwrap();
+    let cluster = Cluster { read_only: vec![both.clone()], ..document.cluster() };
+    let said = |number, byte, nodes: &[u32]| {
+        let report = |&node: &u32| Report {
+            node: NodeId(node),
+            generation: Generation(5),
+            number,
+            manifest: ManifestDigest([byte; 16]),
+        };
+        nodes.iter().map(report).collect::<Vec<_>>()
+    };
+    let name = both.name.clone();
+    let due = |reports: Vec<Report>, now| due(&cluster, &[(name.clone(), reports)].into(), now);
+    let old = said(NEW, 2, &[1, 2, 3]);
+    assert_eq!(due(old.clone(), WallMillis(0)), Some((name.clone(), NEW, Due::Swap)));
+    let all = [old, said(newer, 3, &[1, 2, 3])].concat();
+    assert_eq!(due(all, LATE), Some((name.clone(), newer, Due::Swap)), "ready goes before late");
+    assert_eq!(due(Vec::new(), WallMillis(8)), None);
+    assert_eq!(due(Vec::new(), LATE), Some((name.clone(), newer, Due::Abort)));
+    let swapped = both.swap(newer).unwrap();
+    assert!(swapped.artifacts.iter().all(|artifact| artifact.push.is_none()), "{swapped:?}");
+    assert!(swapped.push(NEW, ManifestDigest([2; 16]), "new", &wish(2)).is_err(), "no push goes back");
+    let rest = Cluster { read_only: vec![swapped], ..document.cluster() };
+    assert!(is_pending(&cluster) && !is_pending(&rest));
+}
+
+#[test]
+fn while_a_partition_moves_old_and_new_replicas_must_hold_what_is_swapped_to() {
+    let document = Document { generation: 5, ring_changed: false, push: Push::Staging };
+    let said = |nodes: &[u32]| {
+        let report = |&node: &u32| Report {
+            node: NodeId(node),
+            generation: Generation(5),
+            number: NEW,
+            manifest: ManifestDigest([2; 16]),
+        };
+        nodes.iter().map(report).collect::<Vec<_>>()
+    };
+    for step in [Step::Copying, Step::Joint, Step::ReadingNew] {
+        let mut cluster = document.cluster();
+        let mut partitions = cluster.ring.partitions().to_vec();
+        for partition in &mut partitions {
+            partition.nodes = vec![NodeId(1), NodeId(2)];
+        }
+        let nodes = vec![NodeId(2), NodeId(4)];
+        partitions[0].coming = Some(Coming { step, nodes, unknown: model::Unknown::new() });
+        cluster.ring = Ring::new(partitions).unwrap();
+        let judged = |nodes: &[u32]| judge(&cluster, &store(), NEW, &said(nodes), Enough::All);
+        let lacks = |node| Judgement::NotYet { slices: 1, lacking: vec![NodeId(node)] };
+        assert_eq!(judged(&[1, 2]), lacks(4), "{step:?}: the one that enters");
+        assert!(matches!(judged(&[2, 4]), Judgement::NotYet { lacking, .. } if lacking == [NodeId(1)]));
+        assert_eq!(judged(&[1, 2, 4]), Judgement::Ready);
+    }
 }

@@ -1,9 +1,9 @@
-//! Whether an artifact can be served: by what nodes have said that they hold of it.
+//! Whether an artifact can be served, by what nodes have said that they hold of it, and what is due for pushes.
 //!
 //! ```text
 //!   document (generation G) ─┐
 //!   reports of nodes at G ───┴─▶ judge ─▶ ready: publish G + 1, which serves it
-//!                                     └─▶ not yet: these nodes lack it
+//!                                     └─▶ not yet: these nodes lack it; too late: publish G + 1 without it
 //! ```
 //!
 //! A node says that it holds an artifact, for all that it owns by one document. Only what was said under exactly the
@@ -15,11 +15,14 @@
 #[cfg(test)]
 mod explore;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::readonly::Standing;
-use model::routing::{replicas, replicas_to_come};
-use model::{ArtifactNumber, Cluster, Generation, ManifestDigest, NodeId, ReadOnlyStore};
+use model::routing::{replicas_before, replicas_to_come};
+use model::{
+    ArtifactNumber, Cluster, Generation, ListedArtifact, ManifestDigest, NodeId, ReadOnlyStore, StoreName,
+    WallMillis,
+};
 
 /// What a node has said: by the document of this generation it holds all that it needs of the artifact, and reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +78,8 @@ pub fn judge(
     let definition = store.as_store();
     let (mut slices, mut lacking) = (0, BTreeSet::new());
     for partition in cluster.ring.partitions() {
-        let lists = [Some(replicas(&definition, partition)), replicas_to_come(&definition, partition)];
+        // While a partition moves, both: a move that is aborted goes back to the old ones at once.
+        let lists = [Some(replicas_before(&definition, partition)), replicas_to_come(&definition, partition)];
         let mut short = false;
         for list in lists.into_iter().flatten() {
             let wanted = match enough {
@@ -97,8 +101,47 @@ pub fn judge(
     }
 }
 
-/// Whether a push may still go live by itself: it was never served. What was served comes back by an order of its own only, so
-/// whoever goes on with a push undoes no rollback.
-pub fn goes_on(store: &ReadOnlyStore, number: ArtifactNumber) -> bool {
-    store.artifact(number).is_some_and(|artifact| artifact.standing == Standing::Staging)
+/// What is due for a push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Serve it.
+    Swap,
+    /// Forget it: its time is over.
+    Abort,
+}
+
+/// Whether an artifact still is to go live by itself: it was never served. What was served comes back by an order of its own
+/// only, so a conductor that goes on undoes no rollback.
+fn is_pushed(artifact: &ListedArtifact) -> bool {
+    artifact.standing == Standing::Staging && artifact.push.is_some()
+}
+
+/// Whether anything of this document waits for a conductor.
+pub fn is_pending(cluster: &Cluster) -> bool {
+    cluster.read_only.iter().flat_map(|store| &store.artifacts).any(is_pushed)
+}
+
+/// The next document, if one is due for a push, and what it does to which artifact. Of several artifacts of a store that are
+/// ready the newest goes live; that ends the pushes of the others.
+pub fn due(
+    cluster: &Cluster,
+    reports: &BTreeMap<StoreName, Vec<Report>>,
+    now: WallMillis,
+) -> Option<(StoreName, ArtifactNumber, Due)> {
+    cluster.read_only.iter().find_map(|store| {
+        let said = reports.get(&store.name).map_or(&[][..], Vec::as_slice);
+        let pushed = || store.artifacts.iter().rev().filter(|artifact| is_pushed(artifact));
+        let ready = |artifact: &&ListedArtifact| {
+            let replicas = artifact.push.as_ref().and_then(|push| push.replicas);
+            let enough = replicas.map_or(Enough::All, Enough::Replicas);
+            judge(cluster, store, artifact.number, said, enough) == Judgement::Ready
+        };
+        let late = |artifact: &&ListedArtifact| {
+            let abort_at = artifact.push.as_ref().and_then(|push| push.abort_at);
+            abort_at.is_some_and(|abort_at| abort_at <= now)
+        };
+        let swap = pushed().find(ready).map(|artifact| (artifact, Due::Swap));
+        let due = swap.or_else(|| pushed().find(late).map(|artifact| (artifact, Due::Abort)));
+        due.map(|(artifact, due)| (store.name.clone(), artifact.number, due))
+    })
 }

@@ -1,0 +1,133 @@
+//! `tontine artifact swap`, `rollback`, `delete` and `abort`: what a read-only store lists and serves.
+//!
+//! Each is one change of the cluster document, which the node that is asked makes.
+
+use std::process::ExitCode;
+
+use client::Client;
+use model::readonly::Order;
+use model::{ArtifactNumber, Cluster, ReadOnlyStore, StoreName};
+use serde_json::{Value as Json, json};
+
+use super::list::{adopted, behind_text};
+use super::push_arguments::{OfStore, OneArtifact, RollbackArguments, SwapArguments};
+use crate::failure::CliError;
+use crate::output::{print, program};
+use crate::shared::Shared;
+
+/// The read-only store of this name.
+pub(super) fn store_of<'a>(cluster: &'a Cluster, name: &str) -> Result<&'a ReadOnlyStore, CliError> {
+    cluster.read_only(name).ok_or_else(|| {
+        let what = match cluster.store(name) {
+            Some(_) => format!("store {name} takes writes and has no artifacts"),
+            None => format!("the cluster has no store {name}"),
+        };
+        CliError::Other(format!(
+            "{what}; create a read-only one with `{} store create NAME --read-only`",
+            program()
+        ))
+    })
+}
+
+/// Serves a staged or kept artifact.
+pub(super) async fn swap(shared: &Shared, arguments: &SwapArguments) -> Result<ExitCode, CliError> {
+    let OneArtifact { store, number, .. } = &arguments.artifact;
+    let client = shared.client().await?;
+    let cluster = client.cluster();
+    let found = store_of(&cluster, store)?;
+    let (name, number) = (found.name.clone(), ArtifactNumber(*number));
+    found.swap(number).map_err(|error| CliError::Other(error.to_string()))?;
+    let order = Order::Swap { store: name, number, replicas: arguments.replicas, first: false };
+    carry_out(shared, &client, (&order, found, number), arguments.artifact.dry_run, "serve").await
+}
+
+/// Serves the artifact from before the served one.
+pub(super) async fn rollback(shared: &Shared, arguments: &RollbackArguments) -> Result<ExitCode, CliError> {
+    let RollbackArguments { of: OfStore { store, dry_run }, replicas } = arguments;
+    let client = shared.client().await?;
+    let cluster = client.cluster();
+    let found = store_of(&cluster, store)?;
+    let number = found.behind().map_err(|error| {
+        let program = program();
+        CliError::Other(format!("{error}; to see what it keeps, run `{program} artifact list {store}`"))
+    })?;
+    let order = Order::Rollback { store: found.name.clone(), replicas: *replicas };
+    carry_out(shared, &client, (&order, found, number), *dry_run, "serve").await
+}
+
+/// Forgets an artifact that is not served.
+pub(super) async fn forget(
+    shared: &Shared,
+    arguments: &OneArtifact,
+    aborts: bool,
+) -> Result<ExitCode, CliError> {
+    let OneArtifact { store, number, dry_run } = arguments;
+    let client = shared.client().await?;
+    let cluster = client.cluster();
+    let found = store_of(&cluster, store)?;
+    let (name, number) = (found.name.clone(), ArtifactNumber(*number));
+    let (order, judged) = match aborts {
+        true => (Order::Abort { store: name, number }, found.abort(number)),
+        false => (Order::Delete { store: name, number }, found.delete(number)),
+    };
+    judged.map_err(|error| CliError::Other(error.to_string()))?;
+    carry_out(shared, &client, (&order, found, number), *dry_run, "forget").await
+}
+
+async fn carry_out(
+    shared: &Shared,
+    client: &Client,
+    (order, before, number): (&Order, &ReadOnlyStore, ArtifactNumber),
+    dry_run: bool,
+    verb: &str,
+) -> Result<ExitCode, CliError> {
+    let name = &before.name;
+    let (generation, behind) = match dry_run {
+        true => (client.cluster().generation, Vec::new()),
+        false => {
+            let generation = client.order_artifacts(order).await?.generation;
+            (generation, adopted(client, generation).await)
+        }
+    };
+    let served = before.served().map(|artifact| artifact.number);
+    let document = json!({ "store": name, "number": number, "served_before": served, "generation": generation,
+        "dry_run": dry_run, "nodes_behind": behind });
+    print(shared.format(), &document, || {
+        let instead = match served {
+            Some(served) if verb == "serve" => format!(" instead of {served}"),
+            _ => String::new(),
+        };
+        match dry_run {
+            true => format!("would {verb} artifact {number} of store {name}{instead}"),
+            false => format!(
+                "{verb}s artifact {number} of store {name}{instead} now; to see all, run `{} artifact list {name}`{}",
+                program(),
+                behind_text(&behind)
+            ),
+        }
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A read-only store that was created.
+pub(crate) async fn create(
+    shared: &Shared,
+    client: &Client,
+    name: StoreName,
+    replicas: u8,
+) -> Result<ExitCode, CliError> {
+    let order = Order::Create { store: name.clone(), replicas };
+    let generation = client.order_artifacts(&order).await?.generation;
+    let behind = adopted(client, generation).await;
+    let document: Json = json!({ "store": name, "replicas": replicas, "read_only": true,
+        "generation": generation, "nodes_behind": behind });
+    print(shared.format(), &document, || {
+        format!(
+            "created read-only store {name}: N={replicas}\nput a table into it with `{program} artifact build INPUT -s {name} \
+             --to DIRECTORY` and `{program} artifact push DIRECTORY`{}",
+            behind_text(&behind),
+            program = program()
+        )
+    });
+    Ok(ExitCode::SUCCESS)
+}
