@@ -1,6 +1,7 @@
 //! The simulated world keeps the promises of the ports, one seed gives one run, and every judge can convict.
 
 mod antientropy;
+mod artifacts;
 mod collection;
 mod convictions;
 mod deletes;
