@@ -2,6 +2,7 @@
 
 mod harm;
 mod moving;
+mod soon;
 
 use std::fmt::Write;
 use std::path::Path;

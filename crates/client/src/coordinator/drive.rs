@@ -119,6 +119,13 @@ impl<T: Unpin> Desk<T> {
         }
     }
 
+    /// A node has answered by the document of this generation.
+    pub(super) fn answered_by(&self, node: NodeId, generation: Generation) {
+        if self.scope.is_read_only() && generation > self.scope.cluster.generation {
+            self.coordinator.catch_up(node);
+        }
+    }
+
     /// Remembers that a get of so many keys found a node to lack something of these sets: the next ones ask others
     /// first. What was written a moment ago does not count, because the get may simply have overtaken it.
     pub(super) fn found_behind<'a>(

@@ -38,6 +38,7 @@ impl Coordinator {
         options: &RequestOptions,
     ) -> Result<Got, Failure> {
         if scope.contents == Contents::Nothing {
+            self.found_nothing(scope, Some(&key));
             return Ok(Got { replicas_answered: 0, sloppy: false, set: VersionSet::default() });
         }
         let deadline = self.deadline(options);
@@ -145,6 +146,7 @@ impl Job for GetJob {
                 Some(Ok(set)) => {
                     self.epoch = self.epoch.min(got.epoch);
                     let generation = answered_under(got.generation, generation);
+                    desk.answered_by(node, generation);
                     return Some(GetEvent::Answered { node, generation, set });
                 }
                 Some(Err(code)) => code_error(code, generation),

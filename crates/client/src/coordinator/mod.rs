@@ -23,6 +23,7 @@ mod get;
 mod laggards;
 mod multi_get;
 mod multi_write;
+mod newer;
 mod parcels;
 mod probe;
 mod repairs;
@@ -30,6 +31,7 @@ mod stamp;
 mod write;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -152,6 +154,8 @@ pub struct Coordinator {
     options: CoordinatorOptions,
     repairs: Arc<Repairs>,
     laggards: Laggards,
+    /// Whether a node is being asked for its document, or was a moment ago.
+    catching_up: AtomicBool,
 }
 
 /// Which of a store's two numbers of required answers a request goes by.
@@ -174,7 +178,8 @@ impl Coordinator {
         options: CoordinatorOptions,
         repairs: Arc<Repairs>,
     ) -> Arc<Self> {
-        Arc::new(Coordinator { replicas, ports, options, repairs, laggards: Laggards::default() })
+        let (laggards, catching_up) = Default::default();
+        Arc::new(Coordinator { replicas, ports, options, repairs, laggards, catching_up })
     }
 
     /// The nodes that it reaches.

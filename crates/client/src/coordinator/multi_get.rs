@@ -72,6 +72,7 @@ impl Coordinator {
         deliver: &mut (dyn FnMut(usize, Result<Got, Failure>) + Send),
     ) {
         if scope.contents == Contents::Nothing {
+            self.found_nothing(scope, keys.first());
             let absent = || Got { replicas_answered: 0, sloppy: false, set: VersionSet::default() };
             return (0..keys.len()).for_each(|position| deliver(position, Ok(absent())));
         }
@@ -184,6 +185,7 @@ impl Job for MultiGetJob {
             Ok(Response::ReplicaGot(got)) if !got.sets.is_empty() && got.sets.len() <= keys.len() => {
                 self.epoch = self.epoch.min(got.epoch);
                 let generation = answered_under(got.generation, generation);
+                desk.answered_by(node, generation);
                 let rest = keys.split_off(got.sets.len());
                 for (key, set) in keys.iter().zip(&got.sets) {
                     self.count(*key, set.as_ref().ok());

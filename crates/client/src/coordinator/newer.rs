@@ -1,0 +1,49 @@
+//! How a client hears of a newer cluster document while nothing of what it asks is refused.
+//!
+//! Readers of a read-only store name the artifact of the document that they know, and replicas answer from that for a while
+//! after a swap. An answer names the document that its node goes by; when that is newer, the client asks for it aside, and
+//! its next request goes by it. Before the first swap there is nothing to ask for, so each get is a reason to look again.
+//!
+//! Nodes hear of documents otherwise: they watch the coordination service.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use model::NodeId;
+use wire::messages::{ClusterGet, Request, Response};
+
+use super::{Coordinator, Scope};
+
+/// How long a node may take to hand its document over, before another answer is a reason to ask again.
+const ASK_TIME_MAX: Duration = Duration::from_secs(2);
+/// Shortest time between two questions: a store without an artifact may be read all the time.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+
+impl Coordinator {
+    /// Asks a node for its document, unless one was asked a moment ago.
+    pub(super) fn catch_up(self: &Arc<Self>, node: NodeId) {
+        if self.replicas.own().is_some() || self.catching_up.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let coordinator = self.clone();
+        self.ports.tasks.spawn(Box::pin(async move {
+            let clock = &coordinator.ports.clock;
+            let call = coordinator.replicas.call(node, Request::ClusterGet(ClusterGet {}));
+            if let Ok(Response::ClusterDocument(document)) = call.within(clock, ASK_TIME_MAX).await {
+                coordinator.replicas.adopt(&document.json);
+            }
+            clock.sleep(ASK_AGAIN).await;
+            coordinator.catching_up.store(false, Ordering::Relaxed);
+        }));
+    }
+
+    /// A store serves nothing by the document that is known; a newer one may say otherwise.
+    pub(super) fn found_nothing(self: &Arc<Self>, scope: &Scope, key: Option<&Bytes>) {
+        let node = key.and_then(|key| scope.preference(key).replicas().first().copied());
+        if let Some(node) = node {
+            self.catch_up(node);
+        }
+    }
+}
