@@ -19,6 +19,8 @@ pub enum ArtifactCommand {
     Show(ShowArguments),
     /// Compare the records of two artifacts. Exits with 1 if they differ.
     Diff(DiffArguments),
+    /// Remove files that no manifest names, such as those of a build that was broken off.
+    Clean(CleanArguments),
     /// Have all nodes fetch an artifact, and serve it when they hold it.
     Push(PushArguments),
     /// Have all nodes fetch an artifact, without serving it.
@@ -91,6 +93,19 @@ pub struct CheckArguments {
 pub struct ShowArguments {
     /// Directory of the artifact: a path or file:///….
     pub url: String,
+}
+
+/// A directory to remove leftovers from.
+#[derive(Clone, Debug, clap::Args)]
+pub struct CleanArguments {
+    /// Directory of the artifact: a path or file:///….
+    pub url: String,
+    /// Clean a directory without a manifest: nothing of the broken build is kept. No build must be writing to it.
+    #[arg(long)]
+    pub unfinished: bool,
+    /// Show what would be removed, and remove nothing.
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// Two artifacts to compare.

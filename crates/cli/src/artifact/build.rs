@@ -31,7 +31,7 @@ use crate::progress::Progress;
 use crate::shared::Shared;
 
 /// Where a build keeps what it has not finished.
-const BUILDING: &str = "building";
+pub(super) const BUILDING: &str = "building";
 /// Pieces of one chunk that wait for its maker.
 const WAITING_MAX: usize = 2;
 
@@ -85,16 +85,21 @@ fn prepare(disk: &dyn Disk, output: &str) -> Result<Box<dyn Send + Sync>, CliErr
             "{output} holds an artifact already; name another directory, or look at it with `tontine artifact show {output}`"
         )));
     }
-    let lock = disk.lock(&format!("{BUILDING}/LOCK")).map_err(|error| match error {
-        DiskError::Locked { .. } => CliError::Other(format!("another build writes to {output}")),
-        error => failed(error),
-    })?;
+    let lock = taken(disk, output)?;
     for name in disk.list(BUILDING).map_err(failed)? {
         if name != "LOCK" {
             disk.remove(&format!("{BUILDING}/{name}")).map_err(failed)?;
         }
     }
     Ok(lock)
+}
+
+/// Takes the directory for this process alone.
+pub(super) fn taken(disk: &dyn Disk, output: &str) -> Result<Box<dyn Send + Sync>, CliError> {
+    disk.lock(&format!("{BUILDING}/LOCK")).map_err(|error| match error {
+        DiskError::Locked { .. } => CliError::Other(format!("another build writes to {output}; wait for it")),
+        error => failed(error),
+    })
 }
 
 /// What was needed while building; whoever builds here next would remove it as well.

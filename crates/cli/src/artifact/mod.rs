@@ -2,6 +2,7 @@
 
 mod arguments;
 mod build;
+mod clean;
 mod diff;
 mod inspect;
 mod list;
@@ -28,6 +29,7 @@ pub(crate) async fn run(shared: Shared, command: ArtifactCommand) -> Result<Exit
         ArtifactCommand::Check(arguments) => inspect::check(&shared, &arguments),
         ArtifactCommand::Show(arguments) => inspect::show(&shared, &arguments),
         ArtifactCommand::Diff(arguments) => diff::run(&shared, &arguments),
+        ArtifactCommand::Clean(arguments) => clean::run(&shared, &arguments),
         ArtifactCommand::Push(arguments) => push::push(&shared, &arguments).await,
         ArtifactCommand::Stage(arguments) => push::stage(&shared, &arguments).await,
         ArtifactCommand::Swap(arguments) => verbs::swap(&shared, &arguments).await,

@@ -180,3 +180,34 @@ fn a_damaged_artifact_is_told_from_a_sound_one_and_from_none() {
     let answer = tontine(&["artifact", "show", &out]);
     assert!(answer.code == 2 && answer.stderr.contains("holds no artifact"), "{}", answer.stderr);
 }
+
+#[test]
+fn files_that_no_manifest_names_are_removed_and_nothing_else() {
+    let shop = Workshop::new();
+    let input = shop.write("counts.tsv", &counts(0..100));
+    shop.built(&[&input], "words-1", &[]);
+    let (url, named) = (shop.path("words-1"), shop.chunks("words-1"));
+    let plant = |name: &str| {
+        let path = Path::new(&url).join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "leftover").unwrap();
+    };
+    for name in [&format!("chunks/{}", "0".repeat(32)), "building/0-1-2-000000.tmp", "chunks/notes.txt"] {
+        plant(name);
+    }
+    let clean = |more: &[&str]| tontine(&[&["artifact", "clean", &url][..], more].concat());
+    let shown = clean(&["--dry-run"]).exits(0).text();
+    assert!(shown.starts_with("would remove 2 files (16 B)"), "{shown}");
+    assert_eq!(shop.chunks("words-1").len(), named.len() + 2);
+    clean(&[]).exits(0);
+    let mut left = named.clone();
+    left.push("notes.txt".to_owned());
+    assert_eq!(shop.chunks("words-1"), left);
+    assert!(!Path::new(&url).join("building").exists());
+    tontine(&["artifact", "check", &url]).exits(0);
+    std::fs::remove_file(Path::new(&url).join("manifest")).unwrap();
+    clean(&[]).fails_with("a build may still be writing to it");
+    assert_eq!(shop.chunks("words-1"), left);
+    clean(&["--unfinished"]).exits(0);
+    assert_eq!(shop.chunks("words-1"), ["notes.txt"]);
+}
