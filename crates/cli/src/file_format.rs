@@ -20,6 +20,8 @@ pub enum FileFormat {
     Jsonl,
     /// Stanzas of `Field: text` lines separated by blank lines, such as Debian's package lists.
     Deb822,
+    /// Files of a read-only store of Voldemort (ro2), which only `artifact build` reads: name the directory of a version.
+    Voldemort,
 }
 
 impl FileFormat {

@@ -43,6 +43,7 @@ pub enum ArtifactCommand {
 Examples:
   tontine artifact build counts.tsv --key 1 --value 2 -s words --to /data/words-2
   tontine artifact build part-*.jsonl.gz --key id -s people --to file:///data/people --jobs 4
+  tontine artifact build --format voldemort node-*/people/version-7 -s people --to people-7
   tontine artifact build people.csv --key id --value name -s people --to people --compression zstd
 
 The files are read as `tontine load` reads them. Values have no expiry time.

@@ -16,7 +16,8 @@ use storage::readonly::{BuildRecord, Merged, Place, Records, Run, TokenHash};
 
 use super::arguments::BuildArguments;
 use crate::failure::CliError;
-use crate::input::{self, Expires, Position, ReadSettings, Source};
+use crate::file_format::FileFormat;
+use crate::input::{self, Expires, Position, ReadSettings, Source, VoldemortReader};
 use crate::output::count;
 use crate::progress::Progress;
 
@@ -125,8 +126,29 @@ impl Filled {
     }
 }
 
+/// Reads directories of Voldemort, one after the other.
+fn read_voldemort(arguments: &BuildArguments, filled: &mut Filled) -> Result<(), CliError> {
+    let mut progress = Progress::new(None, 0);
+    let mut before = 0;
+    for (number, directory) in arguments.inputs.iter().enumerate() {
+        let mut reader = VoldemortReader::open(directory)?;
+        while let Some((key, value)) = reader.next()? {
+            filled.take(&key, &value, Place::new(number as u16, reader.number()))?;
+            if filled.read.records.is_multiple_of(4096) {
+                progress.show(before + reader.bytes(), filled.read.records);
+            }
+        }
+        before += reader.bytes();
+    }
+    progress.end();
+    Ok(())
+}
+
 /// Reads all inputs, one after the other.
 fn read_all(arguments: &BuildArguments, filled: &mut Filled) -> Result<(), CliError> {
+    if arguments.read.format == Some(FileFormat::Voldemort) {
+        return read_voldemort(arguments, filled);
+    }
     let sources: Vec<Source> = arguments.inputs.iter().map(|input| Source::new(input)).collect();
     let total = sources.iter().map(Source::size).sum::<Option<u64>>();
     let mut progress = Progress::new(total, 0);

@@ -30,6 +30,11 @@ impl Form {
             (None, None | Some("-")) => FileFormat::Jsonl,
             (given, file) => FileFormat::given_or_guessed(given, file.unwrap_or("-"))?,
         };
+        if format == FileFormat::Voldemort {
+            return Err(CliError::Usage(
+                "--format voldemort is read by `tontine artifact build`, and never written".to_owned(),
+            ));
+        }
         if arguments.escapes && format != FileFormat::Tsv {
             return Err(CliError::Usage(
                 "--escapes applies only to tsv; the other formats have their own quoting".to_owned(),
@@ -158,7 +163,9 @@ impl RowWriter {
                 }
                 self.put(&[&columns.join(&b'\t'), b"\n"])
             }
-            FileFormat::Jsonl | FileFormat::Deb822 => unreachable!("written without columns"),
+            FileFormat::Jsonl | FileFormat::Deb822 | FileFormat::Voldemort => {
+                unreachable!("written without columns")
+            }
         }
     }
 

@@ -8,9 +8,9 @@ pub struct ReadArguments {
     /// Format of the file; guessed from its extension by default.
     #[arg(long, value_enum)]
     pub format: Option<FileFormat>,
-    /// Column or field that holds the key: a name or, in tsv and csv, a number counted from 1.
+    /// Column or field that holds the key: a name or, in tsv and csv, a number counted from 1. Needed for all of these.
     #[arg(long, value_name = "COLUMN")]
-    pub key: String,
+    pub key: Option<String>,
     /// Column or field that holds the value. By default, jsonl and deb822 store the whole record.
     #[arg(long, value_name = "COLUMN")]
     pub value: Option<String>,

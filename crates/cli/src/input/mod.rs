@@ -10,6 +10,7 @@ mod jsonl;
 mod lines;
 mod record;
 pub(crate) mod settings;
+mod voldemort;
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -23,6 +24,7 @@ pub(crate) use deb822::unfit_stanza;
 pub(crate) use record::{BadRecord, Position, ReadError, Record, RecordReader};
 use record::{Found, Input};
 pub(crate) use settings::{Expires, ReadSettings, expires_of_export};
+pub(crate) use voldemort::VoldemortReader;
 
 /// Bytes read from the file at a time.
 const READ_BYTES: usize = 256 * 1024;

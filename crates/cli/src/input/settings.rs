@@ -100,7 +100,7 @@ impl<Part> Expires<Part> {
 /// Where expiry is unless the command says so. Only what is named as an export names it is taken for an export: a
 /// column that happens to have the name must not make other data vanish.
 pub(crate) fn expires_of_export(arguments: &ReadArguments) -> Expires<String> {
-    if arguments.key == "key" && arguments.value.as_deref() == Some("value") {
+    if arguments.key.as_deref() == Some("key") && arguments.value.as_deref() == Some("value") {
         return Expires::IfThere(EXPIRES.to_owned());
     }
     Expires::Never
@@ -126,11 +126,15 @@ impl ReadSettings {
                 "--escapes applies only to tsv; the other formats have their own quoting".to_owned(),
             ));
         }
-        let (key, value) = (arguments.key.clone(), arguments.value.clone());
+        let (key, value) = (key_of(arguments)?.to_owned(), arguments.value.clone());
         let fields = Wanted { key, value, expires: expires.clone() };
         match format {
             FileFormat::Jsonl => Ok(ReadSettings::Jsonl(fields)),
             FileFormat::Deb822 => Ok(ReadSettings::Deb822(fields)),
+            FileFormat::Voldemort => Err(CliError::Usage(
+                "--format voldemort is read by `tontine artifact build` only, because an artifact is what it becomes"
+                    .to_owned(),
+            )),
             FileFormat::Tsv | FileFormat::Csv => {
                 delimited_settings(arguments, expires, format == FileFormat::Csv)
             }
@@ -180,6 +184,12 @@ fn parts<Part: std::fmt::Display>(key: &Part, value: &str, expires: &Expires<Par
     format!("keys from {key}, values from {value}{expires}")
 }
 
+fn key_of(arguments: &ReadArguments) -> Result<&str, CliError> {
+    arguments.key.as_deref().ok_or_else(|| {
+        CliError::Usage("name the column or field that holds the key: add --key COLUMN".to_owned())
+    })
+}
+
 fn delimited_settings(
     arguments: &ReadArguments,
     expires: Expires<String>,
@@ -190,7 +200,7 @@ fn delimited_settings(
             "tsv and csv need the column that holds the value: add --value COLUMN".to_owned(),
         ));
     };
-    let (key, value) = (Column::parse(&arguments.key), Column::parse(value));
+    let (key, value) = (Column::parse(key_of(arguments)?), Column::parse(value));
     let expires = expires.map(|column| Column::parse(&column));
     let named = [Some(&key), Some(&value), expires.part()].into_iter().find_map(|column| match column {
         Some(Column::Name(name)) => Some(name),

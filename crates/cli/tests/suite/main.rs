@@ -33,3 +33,4 @@ mod traffic;
 mod typed;
 mod upgrade;
 mod vocabulary;
+mod voldemort;
