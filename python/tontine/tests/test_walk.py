@@ -131,6 +131,8 @@ def cluster(binary: str, tmp_path: Path) -> Iterator[Cluster]:
     cluster.stop()
 
 
+# Two Spark sessions, and a cluster under reads: four minutes at a load of 17.
+@pytest.mark.timeout(900)
 def test_the_tutorial(cluster: Cluster, tmp_path: Path) -> None:
     program = re.search(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     assert program is not None
