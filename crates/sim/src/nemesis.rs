@@ -189,6 +189,7 @@ impl Harm {
 
     /// A copy is taken while no process uses the disk; it comes back when at least one further process has, of which the
     /// coordination service was told: before that nobody can tell the copy from a directory whose process was ended.
+    /// Nor can a node that starts while the service is away, so this one waits for it.
     async fn bring_back_older_disk(&mut self) {
         let world = self.world.clone();
         if world.node(self.victim).is_none() {
@@ -208,7 +209,12 @@ impl Harm {
         world.restore(self.victim, &copy);
         world.tell(format!("{} has an older copy of its disk", world.machines()[self.victim].id()));
         self.last(500).await;
-        world.start(self.victim);
+        while !world.service.is_available() && world.executor.now() < self.end {
+            self.last(20).await;
+        }
+        if world.service.is_available() {
+            world.start(self.victim);
+        }
     }
 
     async fn stalled_sync(&mut self) {

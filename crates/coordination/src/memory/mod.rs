@@ -126,6 +126,11 @@ impl MemoryService {
         self.shared.lock().available = available;
     }
 
+    /// Whether it answers.
+    pub fn is_available(&self) -> bool {
+        self.shared.lock().available
+    }
+
     /// Tells `observer` of each document that is created or set from now on, at that moment, for tests that judge what
     /// others write. It must not call the service.
     pub fn observe(&self, observer: impl Fn(&DocumentPath, &Bytes) + Send + 'static) {

@@ -80,17 +80,19 @@ impl Drive<'_> {
         session.start(self.antientropy.ports.clock.now(), &mut actions);
         let mut waiting: VecDeque<Action> = actions.drain(..).collect();
         loop {
-            let mut request = None;
+            let (mut request, mut settled, mut ended) = (None, Vec::new(), None);
             while let Some(action) = waiting.pop_front() {
                 match action {
-                    Action::Settle { partition } => {
-                        if let Some(peered) = Box::pin(self.confirm(partition, &mut heard)).await {
-                            settle(partition, peered);
-                        }
-                    }
-                    Action::End(outcome) => return outcome,
+                    Action::Settle { partition } => settled.push(partition),
+                    Action::End(outcome) => ended = Some(outcome),
                     other => request = Some(other),
                 }
+            }
+            for (partition, peered) in Box::pin(self.confirm(settled, &mut heard)).await {
+                settle(partition, peered);
+            }
+            if let Some(outcome) = ended {
+                return outcome;
             }
             match (request, session.deadline()) {
                 (Some(request), Some(deadline)) => {
@@ -116,17 +118,29 @@ impl Drive<'_> {
         }
     }
 
-    /// What the peer is, after it has given what it has: one that has lost its disk meanwhile gave nothing. `None` when
-    /// nobody knows.
-    async fn confirm(&self, partition: PartitionId, heard: &mut Heard) -> Option<Peered> {
-        if heard.standing.is_some() && self.goal != Goal::Equal {
-            let again = self.sums(Vec::new(), heard).await;
-            if again.is_none() || heard.is_another {
-                return None;
+    /// These partitions, each with what the peer is after the exchange; none when nobody knows. A peer that has lost its
+    /// disk meanwhile gave nothing. What the next step of a move counts on is durable: here, and at the peer, which
+    /// answers this question when its records are.
+    async fn confirm(&self, settled: Vec<PartitionId>, heard: &mut Heard) -> Vec<(PartitionId, Peered)> {
+        if settled.is_empty() {
+            return Vec::new();
+        }
+        if self.goal != Goal::Equal {
+            if heard.standing.is_some() {
+                let again = self.sums(Vec::new(), heard).await;
+                if again.is_none() || heard.is_another {
+                    return Vec::new();
+                }
+            }
+            if let Err(error) = self.store.engine().sync().await {
+                tracing::warn!(%error, "what was exchanged does not count: not synced");
+                return Vec::new();
             }
         }
-        let whole = !heard.incomplete.contains(&partition);
-        Some(Peered { whole, adopted: heard.standing.map_or_else(Generation::default, |peer| peer.adopted) })
+        let adopted = heard.standing.map_or_else(Generation::default, |peer| peer.adopted);
+        let incomplete = &heard.incomplete;
+        let peered = |id: PartitionId| (id, Peered { whole: !incomplete.contains(&id), adopted });
+        settled.into_iter().map(peered).collect()
     }
 
     /// Whether somebody has stopped comparing, or one of the partitions has other replicas by now.

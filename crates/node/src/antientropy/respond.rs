@@ -30,7 +30,7 @@ pub(super) async fn respond(
     request: Request,
 ) -> Result<Response, Failure> {
     match request {
-        Request::TreeSums(sums) => Ok(tree_sums(&replica, incarnation, &sums)?.into()),
+        Request::TreeSums(sums) => Ok(tree_sums(&replica, incarnation, &sums).await?.into()),
         Request::TreeNodes(nodes) => Ok(tree_nodes(&replica, &nodes)?.into()),
         Request::KeyDigests(keys) => Ok(key_digests(&replica, &keys).await?.into()),
         Request::RecordsGet(get) => Ok(records_get(&replica, &get).await?.into()),
@@ -66,10 +66,15 @@ impl<'r> Shared<'r> {
     }
 }
 
-fn tree_sums(replica: &Replica, incarnation: u64, request: &TreeSums) -> Result<TreeSummed, Failure> {
+/// Without partitions it asks what this node is after an exchange: the answer comes when what it holds is durable.
+async fn tree_sums(replica: &Replica, incarnation: u64, request: &TreeSums) -> Result<TreeSummed, Failure> {
     // Before it looks at any record: what it acknowledged under an older generation is among them.
     let standing = Standing { incarnation, adopted: replica.view().adopted() };
     let shared = Shared::of(replica, &request.store, request.generation)?;
+    if request.sums.is_empty() {
+        let synced = shared.store.engine().sync().await;
+        synced.map_err(|error| Failure::new(ErrorCode::StorageFailed, error.to_string()))?;
+    }
     let trees = shared.store.trees();
     let mut summed = TreeSummed {
         standing: standing.into(),

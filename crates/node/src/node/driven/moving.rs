@@ -33,6 +33,15 @@ impl Three {
 
     /// The same, with more stores, which are empty.
     fn with(replicas: u8, more: &[&str]) -> Three {
+        Three::of(replicas, more, Home::syncing)
+    }
+
+    /// The same, where nothing is synced before somebody asks for it.
+    fn lazy(replicas: u8) -> Three {
+        Three::of(replicas, &[], |home| home)
+    }
+
+    fn of(replicas: u8, more: &[&str], synced: fn(Home) -> Home) -> Three {
         let mut document = cluster();
         let (reads_required, writes_required) = (1, replicas);
         document.stores[0].consistency = Consistency { replicas, reads_required, writes_required };
@@ -40,7 +49,7 @@ impl Three {
             let name = StoreName::new(*name).unwrap();
             document.stores.push(Store { name, ..document.stores[0].clone() });
         }
-        let first = Home::of(&document).syncing();
+        let first = synced(Home::of(&document));
         let homes = vec![first.beside(2), first.beside(3)];
         let homes: Vec<Home> = [first].into_iter().chain(homes).collect();
         let nodes: Vec<Arc<Node>> = homes.iter().map(Home::start).collect();
@@ -61,6 +70,22 @@ impl Three {
 
     fn node(&self, id: NodeId) -> &Arc<Node> {
         self.nodes.iter().find(|node| node.id() == id).unwrap()
+    }
+
+    /// Something that this node alone holds, and has not synced.
+    fn write_unsynced(&self, id: NodeId, key: &Bytes) -> VersionSet {
+        let more = super::home::set(&old(), 8, model::Timestamp(5), model::Value::Present("more".into()));
+        let place = self.node(id).replica.view().get().partition(key).0;
+        store(self.node(id)).merge(place, key, &more).unwrap();
+        more
+    }
+
+    /// The power of a node goes, and it starts again.
+    fn cut(&mut self, id: NodeId, seed: u64) {
+        let place = self.nodes.iter().position(|node| node.id() == id).unwrap();
+        let node = self.nodes.remove(place);
+        self.homes[place].cut(node, seed);
+        self.nodes.insert(place, self.homes[place].start());
     }
 
     fn write(&self, id: NodeId, key: &Bytes) {
@@ -273,4 +298,40 @@ fn nothing_is_dropped_while_a_replica_lacks_it() {
     three.homes[0].serve(&three.node(to).clone(), |_| None);
     three.homes[0].stage.until(|| three.holds_nothing(from));
     assert_eq!(record(three.node(to), &only), more);
+}
+
+/// What the one that leaves took alone came by comparing, and nobody had synced it when the next step counted it.
+#[test]
+fn what_was_merged_once_more_is_there_after_a_power_cut() {
+    for seed in 0..6 {
+        let mut three = Three::lazy(2);
+        let (from, to) = three.ends();
+        three.begin();
+        three.homes[0].stage.until(|| three.told(to).entered.iter().any(|entered| entered.whole));
+        let late = three.keys[0].clone();
+        let more = three.write_unsynced(from, &late);
+        assert_eq!(three.step(), Some(Step::Joint));
+        three.homes[0].stage.until(|| three.next().is_some());
+        three.cut(to, seed);
+        assert_eq!(record(three.node(to), &late), more, "{seed}");
+    }
+}
+
+/// A replica that only seemed to hold everything was enough for the one that left to drop it.
+#[test]
+fn what_was_dropped_is_there_after_a_power_cut_of_those_who_hold_it() {
+    for seed in 0..6 {
+        let mut three = Three::lazy(2);
+        let (from, to) = three.ends();
+        three.begin();
+        assert_eq!(three.step(), Some(Step::Joint));
+        assert_eq!(three.step(), Some(Step::ReadingNew));
+        let only = three.keys[7].clone();
+        let more = three.write_unsynced(from, &only);
+        three.write_unsynced(to, &only);
+        assert_eq!(three.step(), None);
+        three.homes[0].stage.until(|| three.holds_nothing(from));
+        three.cut(to, seed);
+        assert_eq!(record(three.node(to), &only), more, "{seed}");
+    }
 }
