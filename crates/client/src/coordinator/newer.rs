@@ -1,10 +1,11 @@
-//! How a client hears of a newer cluster document while nothing of what it asks is refused.
+//! How a coordinator hears of a newer cluster document while nothing of what it asks is refused.
 //!
 //! Readers of a read-only store name the artifact of the document that they know, and replicas answer from that for a while
-//! after a swap. An answer names the document that its node goes by; when that is newer, the client asks for it aside, and
-//! its next request goes by it. Before the first swap there is nothing to ask for, so each get is a reason to look again.
+//! after a swap. An answer names the document that its node goes by; when that is newer, the coordinator asks for it aside,
+//! and the next request goes by it. Before the first swap there is nothing to ask for, so each get of a client is a reason
+//! to look again.
 //!
-//! Nodes hear of documents otherwise: they watch the coordination service.
+//! Nodes also watch the coordination service; that may be away, or late.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,7 +25,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 impl Coordinator {
     /// Asks a node for its document, unless one was asked a moment ago.
     pub(super) fn catch_up(self: &Arc<Self>, node: NodeId) {
-        if self.replicas.own().is_some() || self.catching_up.swap(true, Ordering::Relaxed) {
+        if self.replicas.own() == Some(node) || self.catching_up.swap(true, Ordering::Relaxed) {
             return;
         }
         let coordinator = self.clone();
@@ -41,8 +42,9 @@ impl Coordinator {
 
     /// A store serves nothing by the document that is known; a newer one may say otherwise.
     pub(super) fn found_nothing(self: &Arc<Self>, scope: &Scope, key: Option<&Bytes>) {
+        let is_client = self.replicas.own().is_none();
         let node = key.and_then(|key| scope.preference(key).replicas().first().copied());
-        if let Some(node) = node {
+        if let Some(node) = node.filter(|_| is_client) {
             self.catch_up(node);
         }
     }
