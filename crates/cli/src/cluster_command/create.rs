@@ -151,10 +151,14 @@ fn progress(found: &[ActiveNode], wanted: usize, place: &coordination::address::
     }
     if found.len() < wanted {
         text.push_str(&format!(
-            "\nstart {} more, each with a data directory of its own:\n  {} serve --coordination {} --data-dir DIR",
+            "\nstart {} more, each with a data directory of its own:\n  {} serve --coordination {} --data-dir DIR{}",
             wanted - found.len(),
             program(),
-            crate::holder::shell(&[place.address.to_string()])
+            crate::holder::shell(&[place.address.to_string()]),
+            match crate::serve::is_of_one_machine(&place.address) {
+                true => "",
+                false => " --listen HOST:7401 --insecure",
+            }
         ));
     }
     text
@@ -192,4 +196,27 @@ fn taken(address: &coordination::address::Address, name: &str) -> CliError {
     CliError::Other(format!(
         "{address} holds cluster {name:?} already; choose another chroot or directory for a new cluster"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_that_is_printed_asks_for_an_address_where_nodes_are_on_many_machines() {
+        let place = |address: &str| coordination::address::Place {
+            address: address.parse().unwrap(),
+            session_timeout: Duration::from_secs(10),
+            credentials: None,
+        };
+        let shared = progress(&[], 3, &place("zookeeper://zk1:2181/shop"));
+        assert!(
+            shared.ends_with(
+                "--coordination zookeeper://zk1:2181/shop --data-dir DIR --listen HOST:7401 --insecure"
+            ),
+            "{shared}"
+        );
+        let here = progress(&[], 3, &place("dir:documents"));
+        assert!(here.ends_with("--data-dir DIR"), "{here}");
+    }
 }

@@ -6,11 +6,15 @@
 //! | `--resp` | the host of `--listen`, and its port and a hundred |
 //! | `--advertise` | the address of `--listen` |
 //!
+//! What others reach is the advertised address: whether a node is *local*, reached from its own machine only, is told by
+//! that one. A Redis address that only this machine reaches is published in a cluster of such nodes alone.
+//!
 //! Must never: let a node into the cluster that the others cannot reach, as far as that can be told here.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 
-use model::{Node, NodeId};
+use coordination::address::Address;
+use model::Node;
 use node::Advertised;
 
 use crate::failure::CliError;
@@ -34,7 +38,8 @@ pub struct AddressArguments {
     /// a machine that listens on all of them (--listen 0.0.0.0:7401).
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise: Option<String>,
-    /// Where to listen for Redis clients, or `off`. The default is the host of --listen, with its port plus 100.
+    /// Where to listen for Redis clients, or `off`. The default is the host of --listen, with its port plus 100. An
+    /// address of loopback on a node that other machines reach is told to nobody: give it at each start.
     #[arg(long, value_name = "HOST:PORT")]
     pub resp: Option<String>,
     /// The address of --advertise belongs to another machine that forwards to this one, such as a NAT gateway or the host
@@ -95,6 +100,12 @@ impl HostPort {
         format!("{}:{}", self.host, self.port)
     }
 
+    /// Whether it says by itself that only its own machine reaches it.
+    fn is_local(&self) -> bool {
+        let host = bare(&self.host);
+        host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    }
+
     fn resolve(&self, option: &str) -> Result<Vec<IpAddr>, CliError> {
         let text = self.text();
         let found: Vec<SocketAddr> = text
@@ -132,15 +143,37 @@ impl AddressArguments {
             }
             (None, _) => Some(HostPort { host: listen.host.clone(), port: resp_port(listen.port)? }),
         };
+        if resp.as_ref() == Some(&listen) {
+            return Err(CliError::Usage(format!(
+                "--resp and --listen both name {}; choose another port for Redis clients, or --resp off",
+                listen.text()
+            )));
+        }
         let advertised = self.advertised(&listen, resp.as_ref(), advertise)?;
         let addresses =
             Addresses { native: listen.text(), resp: resp.as_ref().map(HostPort::text), advertised };
-        refuse_taken(&addresses.advertised, known.map(|node| node.id), others)?;
-        let is_loopback = refuse_open(self.insecure, &addresses)?;
+        let id = known.map(|node| node.id);
+        let others: Vec<&Node> = others.iter().filter(|other| Some(other.id) != id).collect();
+        refuse_taken(&addresses.advertised, &others)?;
+        refuse_open(self.insecure, &addresses)?;
         if !self.forwarded {
-            refuse_mixed(is_loopback, &addresses.advertised.native, others)?;
+            check_mixed(&addresses, known.is_some(), &others)?;
         }
         Ok(addresses)
+    }
+
+    /// Asks a new node for an address where other machines share its documents: a port of 127.0.0.1 would be of no use.
+    ///
+    /// # Errors
+    /// When none is named.
+    pub(crate) fn named_for(&self, service: &Address) -> Result<(), CliError> {
+        if self.listen.is_some() || self.advertise.is_some() || is_of_one_machine(service) {
+            return Ok(());
+        }
+        Err(CliError::Usage(format!(
+            "nodes of other machines share {service}, and could not reach this one; name an address of this machine that \
+             they reach with --listen HOST:7401 --insecure, or --listen 127.0.0.1:7401 if all nodes are on this machine"
+        )))
     }
 
     /// Where others reach what listens there.
@@ -171,15 +204,50 @@ impl AddressArguments {
                 ));
                 return Err(refused.later());
             }
+            refuse_unheard(listen, &native, &found)?;
         }
         let resp = match resp {
             Some(resp) if resp.host == listen.host || is_everywhere(&resp.host) => {
                 Some(HostPort { host: native.host.clone(), port: resp.port })
             }
+            // Of as little use to others as theirs would be to us.
+            Some(resp) if resp.is_local() && !native.is_local() => None,
             other => other.cloned(),
         };
         Ok(Advertised { native: native.text(), resp: resp.as_ref().map(HostPort::text) })
     }
+}
+
+/// Refuses to tell others an address that is not listened to.
+fn refuse_unheard(listen: &HostPort, native: &HostPort, advertised: &[IpAddr]) -> Result<(), CliError> {
+    let heard = listen.resolve("--listen")?;
+    // Many machines resolve their own name to loopback, which the others do not.
+    let is_own_name = bare(&native.host).parse::<IpAddr>().is_err()
+        && !native.is_local()
+        && !heard.iter().all(IpAddr::is_loopback);
+    let is_heard = is_own_name || heard.iter().any(|ip| ip.is_unspecified() || advertised.contains(ip));
+    match is_heard && listen.port == native.port {
+        true => Ok(()),
+        false => Err(CliError::Usage(format!(
+            "--advertise {} is not listened to by --listen {}; name the same port and an address that is, or add \
+             --forwarded if something forwards it",
+            native.text(),
+            listen.text()
+        ))),
+    }
+}
+
+/// Whether nodes of other machines cannot share the service.
+pub(crate) fn is_of_one_machine(service: &Address) -> bool {
+    match service {
+        Address::Directory(_) => true,
+        Address::ZooKeeper(address) => address.servers.iter().any(|server| is_local(server)),
+    }
+}
+
+/// Whether `HOST:PORT` says by itself that only its own machine reaches it.
+pub(crate) fn is_local(address: &str) -> bool {
+    HostPort::parse("an address", address).is_ok_and(|address| address.is_local())
 }
 
 fn resp_port(native: u16) -> Result<u16, CliError> {
@@ -222,9 +290,9 @@ fn free(others: &[Node]) -> Result<HostPort, CliError> {
 }
 
 /// Refuses an address that another node has.
-fn refuse_taken(own: &Advertised, id: Option<NodeId>, others: &[Node]) -> Result<(), CliError> {
+fn refuse_taken(own: &Advertised, others: &[&Node]) -> Result<(), CliError> {
     let own = [Some(own.native.as_str()), own.resp.as_deref()];
-    for other in others.iter().filter(|other| Some(other.id) != id) {
+    for other in others {
         let theirs = [Some(other.native.as_str()), other.resp.as_deref()];
         if let Some(address) = own.into_iter().flatten().find(|address| theirs.contains(&Some(*address))) {
             return Err(CliError::Other(format!(
@@ -258,14 +326,24 @@ pub(crate) fn refuse_open(insecure: bool, addresses: &Addresses) -> Result<bool,
     Ok(is_loopback)
 }
 
-/// Refuses a node that the machines of the others cannot reach, and one whose machine cannot reach the others.
-fn refuse_mixed(is_loopback: bool, own: &str, others: &[Node]) -> Result<(), CliError> {
-    let is_local = |node: &&Node| {
-        let host = bare(node.native.rsplit_once(':').map_or("", |(host, _)| host));
-        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
-    };
-    let Some(other) = others.iter().find(|node| is_local(node) != is_loopback) else { return Ok(()) };
-    Err(CliError::Usage(match is_loopback {
+/// Refuses a new node that the machines of the others cannot reach, and one whose machine cannot reach the others.
+/// Members change one after the other: they are told.
+fn check_mixed(own: &Addresses, is_member: bool, others: &[&Node]) -> Result<(), CliError> {
+    let listen = HostPort::parse("--listen", &own.native)?;
+    let advertised = HostPort::parse("--advertise", &own.advertised.native)?;
+    let is_local = advertised.is_local() || listen.resolve("--listen")?.iter().all(IpAddr::is_loopback);
+    match mixed(is_local, &own.advertised.native, others) {
+        Some(text) if is_member => say!("warning: {text}"),
+        Some(text) => return Err(CliError::Usage(text)),
+        None => {}
+    }
+    Ok(())
+}
+
+/// What is wrong when some nodes are reached from their own machine only, and others are on many.
+fn mixed(is_loopback: bool, own: &str, others: &[&Node]) -> Option<String> {
+    let other = others.iter().find(|node| is_local(&node.native) != is_loopback)?;
+    Some(match is_loopback {
         true => format!(
             "{own} can be reached from this machine only, and {} is at {}; name an address that the other machines reach \
              with --listen HOST:PORT",
@@ -276,12 +354,12 @@ fn refuse_mixed(is_loopback: bool, own: &str, others: &[Node]) -> Result<(), Cli
              machines reach (--listen HOST:PORT), or this node with a loopback address",
             other.id, other.native
         ),
-    }))
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use model::Zone;
+    use model::{NodeId, Zone};
 
     use super::*;
 
@@ -324,12 +402,12 @@ mod tests {
         assert_eq!(settled("--listen [::1]:6000", None, &[]), all("[::1]:6000", "[::1]:6100"));
         assert_eq!(settled("--advertise localhost:6000", None, &[]), all("localhost:6000", "localhost:6100"));
         let (native, resp, advertised, advertised_resp) = settled(
-            "--listen 0.0.0.0:6000 --resp 0.0.0.0:6379 --advertise 127.0.0.2:7000 --insecure",
+            "--listen 0.0.0.0:6000 --resp 0.0.0.0:6379 --advertise 127.0.0.2:6000 --insecure",
             None,
             &[],
         );
         assert_eq!((native, resp), (own("0.0.0.0:6000"), Some(own("0.0.0.0:6379"))));
-        assert_eq!((advertised, advertised_resp), (own("127.0.0.2:7000"), Some(own("127.0.0.2:6379"))));
+        assert_eq!((advertised, advertised_resp), (own("127.0.0.2:6000"), Some(own("127.0.0.2:6379"))));
         assert_eq!(settled("--listen 127.0.0.1:6000 --resp off", None, &[]).3, None);
         let known = Node { resp: Some(own("127.0.0.1:1")), ..node(1, "127.0.0.1:6001") };
         assert_eq!(
@@ -362,6 +440,15 @@ mod tests {
             ("--listen 127.0.0.1:6009 --advertise 192.0.2.1:6009", "is not an address of this machine"),
             ("--listen 127.0.0.1:6009 --advertise no-such-host.invalid:1", "cannot resolve --advertise"),
             ("--listen 127.0.0.1:65500", "there is no port 65500 + 100"),
+            (
+                "--listen 127.0.0.1:6009 --advertise 127.0.0.2:6009",
+                "is not listened to by --listen 127.0.0.1:6009",
+            ),
+            (
+                "--listen 127.0.0.1:6009 --advertise 127.0.0.1:6010",
+                "is not listened to by --listen 127.0.0.1:6009",
+            ),
+            ("--listen 127.0.0.1:6009 --resp 127.0.0.1:6009", "both name 127.0.0.1:6009"),
             ("--listen 127.0.0.1:6000", "n2 already has the address 127.0.0.1:6000"),
             ("--listen 127.0.0.1:6009 --resp 127.0.0.1:6100", "n3 already has the address 127.0.0.1:6100"),
         ];
@@ -375,5 +462,45 @@ mod tests {
             refused.contains("127.0.0.1:6000 can be reached from this machine only, and n2"),
             "{refused}"
         );
+        // What counts is what the others reach, and not what is listened to.
+        let refused = refusal("--listen 0.0.0.0:6000 --advertise 127.0.0.1:6000 --insecure", &remote);
+        assert!(refused.contains("127.0.0.1:6000 can be reached from this machine only"), "{refused}");
+    }
+
+    #[test]
+    fn members_go_over_to_another_kind_of_address_one_after_the_other() {
+        let members = [node(1, "127.0.0.1:6001"), node(2, "10.0.0.2:7401")];
+        for (words, native) in [("", "127.0.0.1:6001"), ("--listen 127.0.0.1:6002", "127.0.0.1:6002")] {
+            assert_eq!(settled(words, Some(&members[0]), &members).2, native, "{words:?}");
+        }
+        let local = [node(1, "127.0.0.1:6001")];
+        let own_name = "--listen 0.0.0.0:6000 --advertise 127.0.0.1:6000 --insecure";
+        assert_eq!(settled(own_name, Some(&members[1]), &local).2, "127.0.0.1:6000");
+    }
+
+    #[test]
+    fn a_redis_address_that_others_cannot_reach_is_told_to_nobody_and_taken_by_many() {
+        let other = Node { resp: Some(own("127.0.0.1:6379")), ..node(2, "gateway.example:7401") };
+        let words = "--listen 127.0.0.1:6000 --advertise shop.example:7401 --forwarded --resp localhost:6379";
+        let (_, resp, _, advertised) = settled(words, None, std::slice::from_ref(&other));
+        assert_eq!((resp, advertised), (Some(own("localhost:6379")), None));
+    }
+
+    #[test]
+    fn a_new_node_names_its_address_where_other_machines_share_the_documents() {
+        let named = |words: &str, service: &str| arguments(words).named_for(&service.parse().unwrap());
+        let shared = "zookeeper://zk1:2181,zk2:2181/shop";
+        let refused = named("", shared).unwrap_err().to_string();
+        assert!(refused.contains("--listen HOST:7401 --insecure"), "{refused}");
+        for (words, service) in [
+            ("--listen 127.0.0.1:7401", shared),
+            ("--advertise shop1:7401", shared),
+            ("", "zookeeper://127.0.0.1:2181/shop"),
+            ("", "zookeeper://[::1]:2181/shop"),
+            ("", "zookeeper://localhost:2181/shop"),
+            ("", "dir:x"),
+        ] {
+            assert!(named(words, service).is_ok(), "{words} {service}");
+        }
     }
 }

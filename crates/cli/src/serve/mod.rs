@@ -35,7 +35,7 @@ use crate::server::{NodeSpec, RunningNode};
 use crate::shared::{Shared, block_on};
 use crate::stop_signals::StopSignals;
 
-pub(crate) use self::addresses::{AddressArguments, Addresses, refuse_open};
+pub(crate) use self::addresses::{AddressArguments, Addresses, is_local, is_of_one_machine, refuse_open};
 
 /// Longest name of a zone: it is a part of many documents.
 const ZONE_BYTES_MAX: usize = 64;
@@ -256,6 +256,9 @@ async fn named(arguments: &ServeArguments, service: &Service) -> Result<Named, C
     let mut others = service.others();
     if let Owner::Given(given) = &owner {
         others.retain(|other| other.id != given.node);
+    }
+    if known.is_none() {
+        arguments.addresses.named_for(&service.place.address)?;
     }
     let addresses = arguments.addresses.settle(known, &others)?;
     probe(&addresses)?;
