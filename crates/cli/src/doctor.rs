@@ -250,9 +250,10 @@ fn elsewhere<'a>(dead: &Node, mut places: impl Iterator<Item = &'a Json>) -> Opt
     })?;
     let host = dead.native.rsplit_once(':').map_or(&*dead.native, |(host, _)| host);
     Some(format!(
-        "on its machine, {host}, {START_UNLESS_IT_RUNS}start it as it was started, with its own data directory, and read its \
-         output:\n        tontine serve --coordination={} --data-dir=DIR",
-        crate::holder::shell(&[address.to_owned()])
+        "on its machine, {host}, {START_UNLESS_IT_RUNS}start it as it was started, with its own data directory, its \
+         credentials and its options, and read its output:\n        tontine serve --coordination={} --data-dir=DIR{}",
+        crate::holder::shell(&[address.to_owned()]),
+        if crate::serve::is_local(&dead.native) { "" } else { " --insecure" }
     ))
 }
 
@@ -362,7 +363,9 @@ mod tests {
         let advice = start_again(&nodes[1].node, &nodes);
         assert!(advice.starts_with("on its machine, 10.0.0.2, check whether"), "{advice}");
         assert!(
-            advice.ends_with("tontine serve --coordination=zookeeper://zk1:2181/shop --data-dir=DIR"),
+            advice.ends_with(
+                "tontine serve --coordination=zookeeper://zk1:2181/shop --data-dir=DIR --insecure"
+            ),
             "{advice}"
         );
         let found = wrong_clocks(&nodes);

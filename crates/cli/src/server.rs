@@ -112,7 +112,7 @@ impl RunningNode {
             Err(error) => {
                 // What matters is why it did not start.
                 let _ = node.stop().await;
-                return Err(not_listening(spec.id, error));
+                return Err(not_listening(spec, error));
             }
         };
         crate::holder::note_process(&spec.data_dir);
@@ -195,15 +195,19 @@ fn log_start(spec: &NodeSpec, me: &model::Node, addresses: &Addresses) {
 }
 
 /// Says why a node of a cluster that exists cannot take its addresses.
-fn not_listening(node: NodeId, error: NetworkError) -> CliError {
+fn not_listening(spec: &NodeSpec, error: NetworkError) -> CliError {
     let NetworkError::AddressInUse { address } = error else {
-        return CliError::Other(format!("node {}: {error}", node.0)).later();
+        return CliError::Other(format!("node {}: {error}", spec.id.0)).later();
     };
     let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
     CliError::Other(format!(
-        "node {}: address {address} is in use{}; stop that process: a cluster keeps the ports that it was created with",
-        node.0,
-        port.map_or_else(String::new, crate::port_holder::shown)
+        "node {}: address {address} is in use{}; stop that process{}",
+        spec.id.0,
+        port.map_or_else(String::new, crate::port_holder::shown),
+        match spec.addresses {
+            Some(_) => ", or choose another address with --listen or --resp",
+            None => ": a cluster keeps the ports that it was created with",
+        }
     ))
     .later()
 }
