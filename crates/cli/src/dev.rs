@@ -247,6 +247,7 @@ fn spec(arguments: &DevArguments, node: &Node, cluster: &Cluster, coordination_d
         limits: settings.limits,
         hedge_after: settings.hedge_after,
         repair_period: settings.repair_period,
+        allow_sources: settings.allow_sources.clone(),
         addresses: None,
         insecure: false,
     }

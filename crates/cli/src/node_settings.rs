@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use runtime::sources::AllowedPrefix;
 use storage::Durability;
 
 use crate::durations;
@@ -10,6 +11,9 @@ use crate::holder::PASSWORD_VARIABLE;
 use crate::limits::LimitSettings;
 use crate::logging::LogSettings;
 use crate::server::{EngineKind, show_durability};
+
+/// What a node may read artifacts from unless it is told: any directory of its machine, and no network.
+const ALLOW_SOURCES_DEFAULT: &str = "file:///";
 
 /// Settings that every way of running nodes shares.
 #[derive(Clone, Debug, clap::Args)]
@@ -54,6 +58,10 @@ pub struct NodeSettings {
         value_name = "DURATION"
     )]
     pub repair_period: Duration,
+    /// URLs below which artifacts may be read, with commas between them: file:///DIRECTORY, http(s)://HOST/PATH,
+    /// s3://BUCKET/PATH, hdfs://HOST/PATH.
+    #[arg(long, value_delimiter = ',', default_value = ALLOW_SOURCES_DEFAULT, value_name = "URL,…")]
+    pub allow_sources: Vec<AllowedPrefix>,
 }
 
 impl NodeSettings {
@@ -96,6 +104,10 @@ impl NodeSettings {
         }
         if self.repair_period != Duration::from_secs(600) {
             arguments.push(format!("--repair-period={}", durations::shown(self.repair_period)));
+        }
+        let allowed: Vec<String> = self.allow_sources.iter().map(ToString::to_string).collect();
+        if allowed != [ALLOW_SOURCES_DEFAULT] {
+            arguments.push(format!("--allow-sources={}", allowed.join(",")));
         }
         arguments
     }

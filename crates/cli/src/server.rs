@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use runtime::disk::os::OsDisk;
 use runtime::network::bytes::{self, ByteListener};
 use runtime::network::tcp::TcpNetwork;
-use runtime::sources::OsSources;
+use runtime::sources::{Allowed, AllowedPrefix};
 use runtime::workers::{Stop, Workers};
 use runtime::{Disk, Listener, NetworkError, Ports};
 use storage::{Durability, LogOptions};
@@ -54,6 +54,8 @@ pub(crate) struct NodeSpec {
     pub(crate) limits: LimitSettings,
     pub(crate) hedge_after: Duration,
     pub(crate) repair_period: Duration,
+    /// Below which URLs it may read artifacts.
+    pub(crate) allow_sources: Vec<AllowedPrefix>,
     /// Where the node is, if the cluster document need not know it yet.
     pub(crate) addresses: Option<Addresses>,
     /// Whether it may listen where other machines reach it.
@@ -260,7 +262,8 @@ async fn open(
     config.may_stop_requiring_password = spec.no_password;
     config.coordinator.hedge_after = spec.hedge_after;
     config.antientropy.period = spec.repair_period;
-    config.sources = Some(Arc::new(OsSources));
+    let sources = crate::artifact::sources().map_err(CliError::Other)?;
+    config.sources = Some(Arc::new(Allowed::new(sources, spec.allow_sources.clone())));
     config.places = Some(Arc::new(spec.coordination.clone()));
     config.installation = Installation {
         process_id: std::process::id(),

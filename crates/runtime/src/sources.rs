@@ -1,11 +1,17 @@
-//! Where artifacts come from: directories that somebody else has filled, which are read and never written.
+//! Where artifacts come from: files that somebody else has made, which are read and never written.
 //!
-//! What a URL names is read as a disk is. Only directories of this machine are known so far.
+//! What a URL names is read as a disk is. Directories of this machine are read here; what lies behind a network is for
+//! the crate `sources`, which the binary may be built without.
+
+mod allowed;
+mod url;
 
 use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use self::allowed::{Allowed, AllowedPrefix};
+pub use self::url::{Scheme, SourceUrl};
 use crate::Disk;
 use crate::disk::os::OsDisk;
 
@@ -24,10 +30,14 @@ pub struct OsSources;
 
 impl Sources for OsSources {
     fn open(&self, url: &str) -> Result<Arc<dyn Disk>, String> {
-        let path = match url.split_once("://") {
-            Some(("file", path)) if path.starts_with('/') => Path::new(path),
-            _ => return Err(format!("{url:?} is no source: only file:///… is read")),
-        };
+        let url = SourceUrl::parse(url)?;
+        if url.scheme() != Scheme::File {
+            return Err(format!(
+                "this program was built without {}://; build it with `cargo build --release -p cli --features sources`",
+                url.scheme()
+            ));
+        }
+        let path = Path::new(url.path());
         // Opening a disk would make the directory.
         if !path.is_dir() {
             return Err(format!("{} is no directory on this machine", path.display()));
@@ -46,8 +56,12 @@ mod tests {
         let url = format!("file://{}", missing.display());
         assert!(OsSources.open(&url).is_err_and(|error| error.contains("is no directory")));
         assert!(!missing.exists(), "looking for a source makes none");
-        for url in ["s3://words", "words", "file://words"] {
-            assert!(OsSources.open(url).is_err_and(|error| error.contains("no source")), "{url}");
+        for (url, what) in [
+            ("s3://words", "built without s3"),
+            ("words", "no source"),
+            ("file://words", "begins with file:///"),
+        ] {
+            assert!(OsSources.open(url).is_err_and(|error| error.contains(what)), "{url}");
         }
         let directory = format!("file://{}", std::env::temp_dir().display());
         assert!(OsSources.open(&directory).is_ok());

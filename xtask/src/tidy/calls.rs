@@ -12,13 +12,13 @@ pub(crate) const ORDER: &str = "fixed-order";
 pub(crate) const SELECT: &str = "biased-select";
 
 /// Crates that may touch the operating system; their simulated parts may not.
-const EDGE: &[&str] = &["runtime", "coordination", "cli", "bench"];
+const EDGE: &[&str] = &["runtime", "coordination", "sources", "cli", "bench"];
 
 /// Files of other crates that run outside of the simulated world: the command that starts it.
 const EDGE_FILES: &[&str] = &["crates/sim/src/main.rs"];
 
 /// Crates whose order of iteration is nobody's concern: nothing in them runs in simulation.
-const UNORDERED: &[&str] = &["cli", "bench"];
+const UNORDERED: &[&str] = &["cli", "bench", "sources"];
 
 struct Ban {
     path: &'static str,

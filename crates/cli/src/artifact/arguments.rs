@@ -82,7 +82,7 @@ pub struct BuildArguments {
 /// An artifact to verify.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CheckArguments {
-    /// Directory of the artifact: a path or file:///….
+    /// The artifact: a directory, or a URL (file, http, https, s3, hdfs).
     pub url: String,
     /// How many threads verify, 1 to 64; by default one for each core.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64), value_name = "COUNT")]
@@ -92,7 +92,7 @@ pub struct CheckArguments {
 /// An artifact to show.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ShowArguments {
-    /// Directory of the artifact: a path or file:///….
+    /// The artifact: a directory, or a URL (file, http, https, s3, hdfs).
     pub url: String,
 }
 
@@ -112,10 +112,10 @@ pub struct CleanArguments {
 /// Two artifacts to compare.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DiffArguments {
-    /// Directory of the earlier artifact.
+    /// The earlier artifact: a directory or a URL.
     #[arg(value_name = "A")]
     pub before: String,
-    /// Directory of the later artifact.
+    /// The later artifact: a directory or a URL.
     #[arg(value_name = "B")]
     pub after: String,
 }

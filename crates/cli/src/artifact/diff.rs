@@ -7,9 +7,10 @@ use std::process::ExitCode;
 use bytes::Bytes;
 use model::Token;
 use serde_json::json;
-use storage::readonly::{Artifact, WalkCursor, WalkLimit};
+use storage::readonly::{Artifact, WalkCursor, WalkLimit, chunk_path};
 
 use super::arguments::DiffArguments;
+use super::place::Scratch;
 use super::{opened, unopened};
 use crate::failure::CliError;
 use crate::output::{bytes_json, count, print, shown};
@@ -46,7 +47,8 @@ impl Difference {
 
 /// Carries out the comparison.
 pub(super) fn run(shared: &Shared, arguments: &DiffArguments) -> Result<ExitCode, CliError> {
-    let (mut before, mut after) = (Walk::begin(&arguments.before)?, Walk::begin(&arguments.after)?);
+    let (mut before, mut after) =
+        (Walk::begin(&arguments.before, "before")?, Walk::begin(&arguments.after, "after")?);
     let total = before.artifact.manifest().records() + after.artifact.manifest().records();
     let mut progress = Progress::new(Some(total), 0);
     let mut found = Difference::default();
@@ -105,14 +107,25 @@ struct Walk<'a> {
     artifact: Artifact,
     next: Option<WalkCursor>,
     records: VecDeque<(Token, Bytes, Bytes)>,
+    /// Where it lies while it is compared.
+    _scratch: Option<Scratch>,
 }
 
 impl<'a> Walk<'a> {
-    fn begin(url: &'a str) -> Result<Walk<'a>, CliError> {
-        let (disk, _) = opened(url)?;
-        let artifact = Artifact::open(&*disk, "", &|_| true).map_err(|error| unopened(url, &error))?;
+    fn begin(url: &'a str, name: &str) -> Result<Walk<'a>, CliError> {
+        let (disk, manifest) = opened(url)?;
+        let scratch = Scratch::of(url, name)?;
+        let failed = |error| unopened(url, &error);
+        let artifact = match &scratch {
+            None => Artifact::open(&*disk, "", &|_| true).map_err(failed)?,
+            Some(scratch) => {
+                manifest.chunks.iter().try_for_each(|chunk| scratch.copy(&*disk, chunk)).map_err(failed)?;
+                let place = |digest| chunk_path(digest);
+                Artifact::open_chunks(scratch.disk(), manifest, &place, &|_| true).map_err(failed)?
+            }
+        };
         let next = Some(artifact.walk_from(Token(0)));
-        Ok(Walk { url, artifact, next, records: VecDeque::new() })
+        Ok(Walk { url, artifact, next, records: VecDeque::new(), _scratch: scratch })
     }
 
     fn peek(&mut self) -> Result<Option<(Token, &Bytes, &Bytes)>, CliError> {

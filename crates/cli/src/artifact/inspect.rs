@@ -9,6 +9,7 @@ use storage::readonly::{Layout, Manifest, prove};
 
 use super::arguments::{CheckArguments, ShowArguments, jobs};
 use super::opened;
+use super::place::Scratch;
 use crate::failure::CliError;
 use crate::output::{count, print, size, table};
 use crate::progress::Progress;
@@ -20,6 +21,7 @@ const CHUNKS_SHOWN_MAX: usize = 20;
 /// Verifies all chunks.
 pub(super) fn check(shared: &Shared, arguments: &CheckArguments) -> Result<ExitCode, CliError> {
     let (disk, manifest) = opened(&arguments.url)?;
+    let scratch = Scratch::of(&arguments.url, "check")?;
     let next = AtomicUsize::new(0);
     let damages = Mutex::new(Vec::new());
     let shown = Mutex::new((Progress::new(Some(manifest.file_bytes()), 0), 0, 0));
@@ -27,7 +29,17 @@ pub(super) fn check(shared: &Shared, arguments: &CheckArguments) -> Result<ExitC
         for _ in 0..jobs(arguments.jobs) {
             scope.spawn(|| {
                 while let Some(chunk) = manifest.chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if let Err(error) = prove(&*disk, "", &manifest, chunk) {
+                    let proved = match &scratch {
+                        None => prove(&*disk, "", &manifest, chunk),
+                        Some(scratch) => {
+                            let proved = scratch
+                                .copy(&*disk, chunk)
+                                .and_then(|()| prove(scratch.disk(), "", &manifest, chunk));
+                            scratch.forget(chunk);
+                            proved
+                        }
+                    };
+                    if let Err(error) = proved {
                         damages.lock().push(error.to_string());
                     }
                     let (progress, bytes, records) = &mut *shown.lock();

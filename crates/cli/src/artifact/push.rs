@@ -12,6 +12,7 @@ use model::{ArtifactNumber, Generation, ManifestDigest, ReadOnlyStore, StoreName
 use serde_json::json;
 
 use super::list::{Told, adopted, behind_text, told};
+use super::place::remote;
 use super::push_arguments::{PushArguments, StageArguments};
 use super::verbs::store_of;
 use super::{directory, opened};
@@ -38,16 +39,22 @@ struct Pushed {
 /// Reads an artifact's manifest, and names its directory as nodes reach it.
 fn pushed(url: &str) -> Result<Pushed, CliError> {
     let (_, manifest) = opened(url)?;
-    let place = directory(url)?;
-    let place = place.canonicalize().map_err(CliError::io(format!("cannot look at {url}")))?;
-    let Some(path) = place.to_str() else {
-        return Err(CliError::Usage(format!("the path of {url} is no text, so no document can hold it")));
+    let source = match remote(url)? {
+        Some(remote) => remote.to_string(),
+        None => {
+            let place = directory(url)?;
+            let place = place.canonicalize().map_err(CliError::io(format!("cannot look at {url}")))?;
+            let path = place.to_str().ok_or_else(|| {
+                CliError::Usage(format!("the path of {url} is no text, so no document can hold it"))
+            })?;
+            format!("file://{path}")
+        }
     };
     Ok(Pushed {
         store: manifest.store.clone(),
         number: ArtifactNumber(manifest.number),
         manifest: ManifestDigest(manifest.digest().0),
-        source: format!("file://{path}"),
+        source,
         what: format!("{}, {}", count(manifest.records(), "record"), size(manifest.file_bytes())),
     })
 }

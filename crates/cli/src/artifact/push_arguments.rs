@@ -3,7 +3,7 @@
 /// An artifact to stage.
 #[derive(Clone, Debug, clap::Args)]
 pub struct StageArguments {
-    /// Directory of the artifact: a path or file:///….
+    /// The artifact: a directory, or a URL (file, http, https, s3, hdfs).
     pub url: String,
     /// Seconds to wait; what was ordered goes on after them.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
@@ -21,7 +21,7 @@ Example: a table goes live, and back
   tontine artifact push words-2
   tontine artifact rollback words
 
-Every node must be able to read the directory under the same path.
+Every node must be able to read the directory under the same path, or the URL (--allow-sources).
 A headmaster carries the push out, which `tontine serve` and `tontine dev` start. So the push goes on when this command
 ends early, and the same command watches it again.")]
 pub struct PushArguments {

@@ -120,6 +120,7 @@ async fn start(
         limits: settings.limits,
         hedge_after: settings.hedge_after,
         repair_period: settings.repair_period,
+        allow_sources: settings.allow_sources.clone(),
         addresses: Some(named.addresses),
         insecure: arguments.addresses.insecure,
     };

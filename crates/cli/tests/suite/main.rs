@@ -28,6 +28,8 @@ mod repair;
 mod resp;
 mod rust_guide;
 mod serve;
+#[cfg(feature = "sources")]
+mod sources;
 mod store_creation;
 mod traffic;
 mod typed;

@@ -19,7 +19,7 @@ const VALUE_BYTES: usize = 8 * 1024;
 const SWAPS: u64 = 6;
 
 /// Builds artifact `number`, each value of which begins with that number.
-fn build(folder: &Path, number: u64) -> String {
+pub(crate) fn build(folder: &Path, number: u64) -> String {
     build_of(folder, number, KEYS)
 }
 
@@ -38,21 +38,21 @@ fn build_of(folder: &Path, number: u64, keys: u64) -> String {
     output.to_owned()
 }
 
-fn in_words(address: &str) -> Redis {
+pub(crate) fn in_words(address: &str) -> Redis {
     let mut redis = Redis::connect(address);
     assert_eq!(redis.call(&[b"TONTINE.STORE", b"words"]), Reply::Status("OK".to_owned()));
     redis
 }
 
 /// Which artifact a reply is from.
-fn number_of(reply: &Reply) -> u64 {
+pub(crate) fn number_of(reply: &Reply) -> u64 {
     let Reply::Bulk(Some(value)) = reply else { panic!("a key that is in every artifact: {reply:?}") };
     assert!(value.len() > VALUE_BYTES, "the whole value");
     std::str::from_utf8(value).unwrap().split_once(':').unwrap().0.parse().unwrap()
 }
 
 /// Reads many keys at once, again and again: every answer is of one artifact.
-fn read_on(address: &str, keys: u64, stop: &AtomicBool, answers: &AtomicU64) -> Vec<u64> {
+pub(crate) fn read_on(address: &str, keys: u64, stop: &AtomicBool, answers: &AtomicU64) -> Vec<u64> {
     let mut redis = in_words(address);
     let keys: Vec<String> = (0..keys).map(|key| format!("word{key}")).collect();
     let mut command: Vec<&[u8]> = vec![b"MGET"];
@@ -72,7 +72,7 @@ fn read_on(address: &str, keys: u64, stop: &AtomicBool, answers: &AtomicU64) -> 
 }
 
 /// Waits until the readers have had so many more answers.
-fn more_answers(answers: &AtomicU64, count: u64) {
+pub(crate) fn more_answers(answers: &AtomicU64, count: u64) {
     let (from, begun) = (answers.load(Ordering::Relaxed), Instant::now());
     while answers.load(Ordering::Relaxed) < from + count {
         assert!(begun.elapsed() < PATIENCE, "readers stand still");

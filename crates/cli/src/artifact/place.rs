@@ -1,0 +1,148 @@
+//! Where artifacts lie: in a directory of this machine, or behind a URL.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use runtime::disk::os::OsDisk;
+use runtime::sources::{Scheme, SourceUrl, Sources};
+use runtime::{Disk, DiskError};
+use storage::readonly::{ChunkEntry, Fetch, MANIFEST_PATH, Manifest, OpenError, chunk_path};
+
+use crate::failure::CliError;
+
+/// Longest manifest of a URL: as many chunks as there may be, and a dictionary.
+const MANIFEST_BYTES_MAX: u64 = 160 << 20;
+
+/// What this program reads artifacts from.
+///
+/// # Errors
+/// When the system gives no thread.
+#[cfg(feature = "sources")]
+pub(crate) fn sources() -> Result<Arc<dyn Sources>, String> {
+    ::sources::AllSources::new().map(|sources| Arc::new(sources) as Arc<dyn Sources>)
+}
+
+/// What this program reads artifacts from.
+///
+/// # Errors
+/// None.
+#[cfg(not(feature = "sources"))]
+pub(crate) fn sources() -> Result<Arc<dyn Sources>, String> {
+    Ok(Arc::new(runtime::sources::OsSources))
+}
+
+/// A URL behind a network; `None` for a directory of this machine.
+pub(super) fn remote(url: &str) -> Result<Option<SourceUrl>, CliError> {
+    if !url.contains("://") {
+        return Ok(None);
+    }
+    let parsed = SourceUrl::parse(url).map_err(CliError::Usage)?;
+    Ok((parsed.scheme() != Scheme::File).then_some(parsed))
+}
+
+/// The directory that a URL names: `file:///…`, or a path.
+pub(super) fn directory(url: &str) -> Result<PathBuf, CliError> {
+    if let Some(remote) = remote(url)? {
+        return Err(CliError::Usage(format!(
+            "{remote} is read only; name a directory of this machine, and copy what lies there when it is whole"
+        )));
+    }
+    match url.strip_prefix("file://").unwrap_or(url) {
+        "" => Err(CliError::Usage("name a directory".to_owned())),
+        path => Ok(Path::new(path).to_owned()),
+    }
+}
+
+/// The files of an artifact, and its manifest.
+pub(super) fn opened(url: &str) -> Result<(Arc<dyn Disk>, Manifest), CliError> {
+    let nothing = |place: String| {
+        CliError::Other(format!(
+            "{url} holds no artifact: there is no {place}. A build writes it last, so a build may have been broken off; to \
+             build again, run `tontine artifact build`"
+        ))
+    };
+    let (disk, bytes, place) = match remote(url)? {
+        Some(remote) => {
+            let disk = sources().and_then(|sources| sources.open(url)).map_err(CliError::Other)?;
+            let place = format!("{remote}/{MANIFEST_PATH}");
+            let bytes = whole(&*disk).map_err(|error| match error {
+                DiskError::NotFound { .. } => nothing(place.clone()),
+                error => CliError::Other(format!("{url}: {error}")),
+            })?;
+            (disk, bytes, place)
+        }
+        None => {
+            let directory = directory(url)?;
+            let path = directory.join(MANIFEST_PATH);
+            let place = path.display().to_string();
+            let bytes = std::fs::read(&path).map_err(|error| match error.kind() {
+                std::io::ErrorKind::NotFound => nothing(place.clone()),
+                _ => CliError::io(format!("cannot read {place}"))(error),
+            })?;
+            let disk = OsDisk::open(&directory).map_err(|error| CliError::Other(error.to_string()))?;
+            (Arc::new(disk) as Arc<dyn Disk>, bytes, place)
+        }
+    };
+    let manifest = Manifest::decode(&bytes)
+        .map_err(|error| CliError::Other(format!("{place} cannot be used: {error}")))?;
+    Ok((disk, manifest))
+}
+
+fn whole(disk: &dyn Disk) -> Result<Vec<u8>, DiskError> {
+    let file = disk.open(MANIFEST_PATH)?;
+    if file.length() > MANIFEST_BYTES_MAX {
+        let reason = format!("it has {} bytes, more than any manifest", file.length());
+        return Err(DiskError::Failed { path: MANIFEST_PATH.to_owned(), reason });
+    }
+    let mut bytes = vec![0; file.length() as usize];
+    let read = file.read_at(0, &mut bytes)?;
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
+/// A directory that is removed when nobody needs it: chunks are mapped, so those behind a network are copied first.
+pub(super) struct Scratch {
+    root: PathBuf,
+    disk: OsDisk,
+}
+
+impl Scratch {
+    /// For the chunks of this URL; `None` when they can be mapped where they are.
+    pub(super) fn of(url: &str, name: &str) -> Result<Option<Scratch>, CliError> {
+        if remote(url)?.is_none() {
+            return Ok(None);
+        }
+        let root = std::env::temp_dir().join(format!("tontine-{name}-{}", std::process::id()));
+        let refused = |error: DiskError| CliError::Other(format!("{}: {error}", root.display()));
+        let disk = OsDisk::open(&root).map_err(refused)?;
+        Ok(Some(Scratch { root, disk }))
+    }
+
+    /// Where the copies are.
+    pub(super) fn disk(&self) -> &dyn Disk {
+        &self.disk
+    }
+
+    /// Copies a chunk, each block of which is verified.
+    pub(super) fn copy(&self, from: &dyn Disk, entry: &ChunkEntry) -> Result<(), OpenError> {
+        let path = chunk_path(entry.digest);
+        let wrong = |what: String| OpenError::Chunk { chunk: entry.digest, what };
+        let mut fetch = Fetch::begin((from, &path), (&self.disk, &path), entry)
+            .map_err(|error| wrong(error.to_string()))?;
+        while fetch.step().map_err(|error| wrong(error.to_string()))? > 0 {}
+        Ok(())
+    }
+
+    /// Removes a copy.
+    pub(super) fn forget(&self, entry: &ChunkEntry) {
+        // Whatever stays goes with the directory.
+        let _ = self.disk.remove(&chunk_path(entry.digest));
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Nothing can be done about what stays.
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}

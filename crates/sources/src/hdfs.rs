@@ -1,0 +1,75 @@
+//! Hadoop's file system. Who reads, and how a name service is found, says the environment: `HADOOP_USER_NAME`,
+//! `HADOOP_CONF_DIR`, Kerberos' own.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use hdfs_native::{Client, ClientBuilder, HdfsError};
+use runtime::BoxFuture;
+use runtime::sources::SourceUrl;
+use tokio::runtime::Handle;
+
+use super::{Meta, Origin, Refusal, Stream};
+
+/// A directory there.
+pub(super) struct Hdfs {
+    client: Arc<Client>,
+    directory: String,
+}
+
+/// Prepares the way to a URL; nothing is asked yet.
+pub(super) fn open(url: &SourceUrl, handle: Handle) -> Result<Hdfs, String> {
+    let builder =
+        ClientBuilder::new().with_url(format!("hdfs://{}", url.authority())).with_io_runtime(handle);
+    let client = builder.build().map_err(|error| format!("{url} cannot be read: {error}"))?;
+    Ok(Hdfs { client: Arc::new(client), directory: url.path().to_owned() })
+}
+
+fn refusal(error: HdfsError) -> Refusal {
+    match error {
+        HdfsError::FileNotFound(_) => Refusal::NotFound,
+        HdfsError::RPCError(kind, _) if kind.ends_with("FileNotFoundException") => Refusal::NotFound,
+        HdfsError::RPCError(kind, _) if kind.ends_with("AccessControlException") => Refusal::Failed(
+            "permission denied; set HADOOP_USER_NAME in the environment of this node, or let it read there"
+                .to_owned(),
+        ),
+        // What follows is a trace of the server.
+        HdfsError::RPCError(kind, text) => {
+            Refusal::Failed(format!("{kind}: {}", text.lines().next().unwrap_or_default()))
+        }
+        error => Refusal::Failed(error.to_string()),
+    }
+}
+
+impl Origin for Hdfs {
+    fn stat(&self, path: String) -> BoxFuture<'static, Result<Meta, Refusal>> {
+        let (client, path) = (self.client.clone(), format!("{}/{path}", self.directory));
+        Box::pin(async move {
+            let found = client.get_file_info(&path).await.map_err(refusal)?;
+            if found.isdir {
+                return Err(Refusal::Failed("it is a directory".to_owned()));
+            }
+            let tag = Some(found.modification_time.to_string());
+            Ok(Meta { length: found.length as u64, tag })
+        })
+    }
+
+    fn read(
+        &self,
+        path: String,
+        meta: Meta,
+        first: u64,
+        end: u64,
+    ) -> BoxFuture<'static, Result<Stream, Refusal>> {
+        let (client, path) = (self.client.clone(), format!("{}/{path}", self.directory));
+        Box::pin(async move {
+            let file = client.read(&path).await.map_err(refusal)?;
+            // The library ends the process's thread when it is asked beyond the end.
+            if file.file_length() as u64 != meta.length {
+                return Err(Refusal::Failed("it changed while it was read".to_owned()));
+            }
+            let stream = file.read_range_stream(first as usize, (end - first) as usize);
+            Ok(stream.map(|part| part.map_err(refusal)).boxed())
+        })
+    }
+}
