@@ -1,6 +1,7 @@
 //! What a source that lies, fails or changes leads to. Good servers are real ones, in the suite of `cli`; these here give
 //! answers that a good server does not.
 #![cfg(feature = "remote")]
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed, as it should")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +14,7 @@ use sources::AllSources;
 const LENGTH: usize = 3 << 20;
 
 fn content(at: usize) -> u8 {
-    (at * 31 >> 3) as u8
+    ((at * 31) >> 3) as u8
 }
 
 /// A request: its method, and the range that it asks for.
