@@ -59,6 +59,15 @@ pub enum Order {
         /// What that may do.
         consent: Consent,
     },
+    /// Let a node take the places of one that is dead for good.
+    Replace {
+        /// The one that is dead.
+        node: NodeId,
+        /// The one that takes its places.
+        by: NodeId,
+        /// What that may do.
+        consent: Consent,
+    },
     /// Take a node that holds nothing out of the cluster.
     Remove {
         /// The node.

@@ -113,6 +113,10 @@ pub struct Node {
     /// What the cluster wants of it. Default: [`Role::Serving`].
     #[serde(default, skip_serializing_if = "is_default")]
     pub role: Role,
+    /// It will never answer again: an operator said so, and it answered nobody. Moves go on without it, and its process
+    /// does not start any more. Such a node is [`Role::Leaving`], too. Default: no.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub gone: bool,
     /// Fields of a later program.
     #[serde(flatten)]
     pub unknown: Unknown,
@@ -121,8 +125,8 @@ pub struct Node {
 impl Node {
     /// An ordinary node: weight 100, serving.
     pub fn new(id: NodeId, zone: Zone, native: impl Into<String>, resp: Option<String>) -> Self {
-        let (weight, role, unknown) = Default::default();
-        Node { id, zone, native: native.into(), resp, weight, role, unknown }
+        let (weight, role, gone, unknown) = Default::default();
+        Node { id, zone, native: native.into(), resp, weight, role, gone, unknown }
     }
 }
 

@@ -73,7 +73,9 @@ impl NotOpened {
                 error: CallError::Unreachable { reason: error.to_string() },
                 experience: Experience::Refused,
             },
-            NetworkError::Unreachable { .. } => NotOpened::unreachable(error.to_string()),
+            NetworkError::Unreachable { .. } | NetworkError::Silent { .. } => {
+                NotOpened::unreachable(error.to_string())
+            }
             other => NotOpened::unreachable(format!("{address}: {other}")),
         }
     }

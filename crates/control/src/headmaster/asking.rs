@@ -9,11 +9,11 @@ use client::peers::Peers;
 use futures_util::future::join_all;
 use model::{Cluster, NodeId, StoreName};
 use protocol::push;
-use runtime::{BoxFuture, Clock, Ports};
+use runtime::{BoxFuture, Clock, NetworkError, Ports};
 use serde_json::Value as Json;
-use wire::messages::{ArtifactsGet, MovesGet, MovesGot, Peer, Request, Response, StatusGet};
+use wire::messages::{ArtifactsGet, MovesGet, MovesGot, NodesGet, Peer, Request, Response, StatusGet};
 
-use super::reports::{Report, Reported, Reports};
+use super::reports::{Report, Reported, Reports, Signs};
 use crate::plans::Size;
 
 /// How long a node may take to answer: the others are not kept waiting for longer.
@@ -65,6 +65,35 @@ impl Asking {
     }
 }
 
+impl Asking {
+    /// Whether a process listens at an address. One that is stopped is connected to, and does not greet.
+    async fn listens(&self, address: &str) -> bool {
+        match self.peers.ports().network.connect(address).await {
+            Ok(link) => {
+                link.sender.close();
+                true
+            }
+            Err(error) => !matches!(error, NetworkError::Refused { .. } | NetworkError::Unreachable { .. }),
+        }
+    }
+
+    /// For how long `witness` has heard nothing of a node.
+    async fn silence(&self, witness: NodeId, node: NodeId) -> Result<Duration, String> {
+        let Response::NodesDocument(document) = self.ask(witness, Request::NodesGet(NodesGet {})).await?
+        else {
+            return Err("unexpected answer".to_owned());
+        };
+        let view: Json = serde_json::from_slice(&document.json).map_err(|error| error.to_string())?;
+        let mut seen = view["nodes"].as_array().into_iter().flatten();
+        let seen = seen.find(|seen| seen["node"].as_u64() == Some(u64::from(node.0)));
+        match seen.map(|seen| (seen["state"].as_str(), seen["heard_ms_ago"].as_u64())) {
+            Some((Some("down" | "left"), Some(millis))) => Ok(Duration::from_millis(millis)),
+            Some(_) => Ok(Duration::ZERO),
+            None => Err(format!("it does not know {node}")),
+        }
+    }
+}
+
 fn report(told: &MovesGot) -> Report {
     let copied = told
         .entered
@@ -107,6 +136,25 @@ impl Reports for Asking {
                 reports.entry(store).or_default().push(report);
             }
             reports
+        })
+    }
+
+    fn signs<'a>(
+        &'a self,
+        cluster: &'a Cluster,
+        node: NodeId,
+        witnesses: &'a [NodeId],
+    ) -> BoxFuture<'a, Signs> {
+        self.peers.learn(cluster);
+        Box::pin(async move {
+            let listens = match cluster.node(node) {
+                Some(entry) => self.listens(&entry.native).await,
+                None => false,
+            };
+            let asked =
+                witnesses.iter().filter(|&&witness| witness != node && cluster.node(witness).is_some());
+            let asks = asked.map(|&witness| async move { (witness, self.silence(witness, node).await) });
+            Signs { listens, silent_for: join_all(asks).await }
         })
     }
 }

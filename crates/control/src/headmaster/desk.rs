@@ -56,6 +56,9 @@ impl Office {
             Order::Admit { node } => self.admit(scene, node).await,
             Order::Drain { node, consent } => self.drain(scene, given, node, consent).await,
             Order::Remove { node } => self.remove(scene, node).await,
+            Order::Replace { node, by, consent } => {
+                self.replace_dead(scene, given, (node, by), consent).await
+            }
             Order::Weigh { node, weight } => {
                 let done = format!(
                     "{node} has weight {} now; `tontine plan create spread` goes by it",
@@ -70,12 +73,12 @@ impl Office {
                     Role::Standby => "is given no share of the data by plans to come",
                 };
                 let done = format!("{node} {word}");
-                self.change_node(scene, node, &done, |entry| entry.role = role).await
+                self.change_node(scene, node, &done, |entry| (entry.role, entry.gone) = (role, false)).await
             }
         }
     }
 
-    async fn create(
+    pub(super) async fn create(
         &mut self,
         scene: &Scene,
         given: &Given,
@@ -112,7 +115,7 @@ impl Office {
     }
 
     /// The plan that this order created. A successor looks for it.
-    async fn created_by(&self, order: u64) -> Result<Option<u64>, TurnError> {
+    pub(super) async fn created_by(&self, order: u64) -> Result<Option<u64>, TurnError> {
         let Some(&last) = plans::all_numbers(&*self.service).await?.last() else { return Ok(None) };
         let last = plans::read(&*self.service, last).await?;
         Ok(last.filter(|planned| planned.plan.order == order).map(|planned| planned.number))
@@ -141,7 +144,12 @@ impl Office {
         Some(Size { records: records as u64, bytes: bytes as u64 })
     }
 
-    async fn apply(&mut self, scene: &Scene, given: &Given, number: u64) -> Result<Answer, TurnError> {
+    pub(super) async fn apply(
+        &mut self,
+        scene: &Scene,
+        given: &Given,
+        number: u64,
+    ) -> Result<Answer, TurnError> {
         let planned = match self.known_plan(number).await? {
             Ok(planned) => planned,
             Err(refused) => return Ok(refused),
@@ -376,7 +384,7 @@ impl Office {
     }
 }
 
-fn unknown(node: NodeId) -> Answer {
+pub(super) fn unknown(node: NodeId) -> Answer {
     Answer::refused(format!("the cluster has no node {node}; see its nodes with `tontine node list`"))
 }
 
@@ -385,7 +393,7 @@ fn leaves(node: NodeId) -> Answer {
 }
 
 /// The next document, with another entry for a node.
-fn changed(cluster: &Cluster, node: NodeId, change: impl Fn(&mut Node)) -> Option<Cluster> {
+pub(super) fn changed(cluster: &Cluster, node: NodeId, change: impl Fn(&mut Node)) -> Option<Cluster> {
     let nodes_changed = Some(cluster.nodes_since());
     let generation = Generation(cluster.generation.0 + 1);
     let mut next = Cluster { generation, nodes_changed, ..cluster.clone() };

@@ -52,7 +52,10 @@ impl Office {
         }
         self.busy = true;
         self.ask(scene, &leaving).await?;
-        let free = |node: &NodeId| holds(cluster, *node, self.report(*node)).is_none();
+        // One that is gone has nothing to say. Should it be there after all, it gives back what others lack.
+        let is_gone =
+            |node| cluster.node(node).is_some_and(|entry| entry.gone) && scene.active(node).is_none();
+        let free = |node: &NodeId| is_gone(*node) || holds(cluster, *node, self.report(*node)).is_none();
         let Some(node) = leaving.into_iter().find(free) else { return Ok(false) };
         self.publish(&without(cluster, node)).await?;
         tracing::info!(%node, "node left the cluster");

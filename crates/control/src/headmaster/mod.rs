@@ -19,5 +19,6 @@ pub mod election;
 mod members;
 pub mod office;
 mod push;
+mod replacing;
 pub mod reports;
 pub mod tenure;

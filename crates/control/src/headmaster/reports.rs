@@ -2,6 +2,7 @@
 //! and which artifacts.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use model::{Cluster, NodeId, PartitionId, StoreName};
 use protocol::push;
@@ -23,6 +24,15 @@ pub struct Report {
     pub hints: u64,
 }
 
+/// What speaks for a node's being alive.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Signs {
+    /// Whether a process, be it one that is stopped, listens at its address.
+    pub listens: bool,
+    /// By other node: for how long it has heard nothing of the node; or why it does not say.
+    pub silent_for: Vec<(NodeId, Result<Duration, String>)>,
+}
+
 /// What nodes answered; the error says why one did not.
 pub type Reported = Vec<(NodeId, Result<Report, String>)>;
 
@@ -41,4 +51,12 @@ pub trait Reports: Send + Sync {
     /// Which artifacts all nodes hold; one that does not answer is left out.
     fn artifacts<'a>(&'a self, cluster: &'a Cluster)
     -> BoxFuture<'a, BTreeMap<StoreName, Vec<push::Report>>>;
+
+    /// Whether anybody hears of a node: its address is tried, and these nodes are asked.
+    fn signs<'a>(
+        &'a self,
+        cluster: &'a Cluster,
+        node: NodeId,
+        witnesses: &'a [NodeId],
+    ) -> BoxFuture<'a, Signs>;
 }

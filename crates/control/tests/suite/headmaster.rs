@@ -283,3 +283,79 @@ impl Clock for Still {
         Box::pin(std::future::pending())
     }
 }
+
+fn replace(node: u32, by: u32) -> Order {
+    Order::Replace { node: NodeId(node), by: NodeId(by), consent: Consent::default() }
+}
+
+/// A fourth node that holds nothing.
+async fn with_standby() -> (World, Office) {
+    let (world, mut office) = four().await;
+    assert!(world.order(&mut office, Order::Abort { plan: 1 }).await.done);
+    let standby = Order::Cast { node: NodeId(4), role: Role::Standby };
+    assert!(world.order(&mut office, standby).await.done);
+    (world, office)
+}
+
+#[tokio::test]
+async fn a_node_that_anybody_hears_of_is_not_replaced_and_nothing_is_changed() {
+    let (world, mut office) = with_standby().await;
+    let before = world.cluster().await;
+    let registered = world.order(&mut office, replace(3, 4)).await;
+    assert!(registered.text.contains("n3 is registered"), "{}", registered.text);
+    world.unregister(3).await;
+    let paused = world.order(&mut office, replace(3, 4)).await;
+    assert!(paused.text.contains("a process listens at the address of n3"), "{}", paused.text);
+    world.nodes.dead.lock().unwrap().insert(NodeId(3));
+    for (order, wanted) in [
+        (replace(9, 4), "the cluster has no node n9"),
+        (replace(3, 9), "the cluster has no node n9"),
+        (replace(3, 3), "it cannot take its own places"),
+        (replace(3, 1), "n1 is a replica of partition"),
+    ] {
+        let answer = world.order(&mut office, order).await;
+        assert!(!answer.done && answer.text.contains(wanted), "{}", answer.text);
+    }
+    assert_eq!(world.cluster().await, before);
+}
+
+#[tokio::test]
+async fn a_dead_node_is_replaced_by_any_headmasters_and_leaves_without_a_word() {
+    let (world, _) = with_standby().await;
+    world.unregister(3).await;
+    world.nodes.dead.lock().unwrap().insert(NodeId(3));
+    world.nodes.silent.lock().unwrap().insert(NodeId(3));
+    let number = world.give(replace(3, 4)).await;
+    let mut turns = 0;
+    // Each turn is the first of another process.
+    while turn(&mut world.office()).await {
+        turns += 1;
+        assert!(turns < 100);
+    }
+    let given = orders::read(&*world.session, number).await.unwrap().unwrap();
+    assert!(given.document.answer.is_some_and(|answer| answer.done && answer.plan == Some(2)));
+    let plan = world.plan(2).await;
+    assert_eq!(plan.plan.blocked, [""; 0], "nothing waits for who is gone");
+    assert_eq!(plan.state.unwrap().phase, Phase::Done);
+    let cluster = world.cluster().await;
+    assert_eq!((places(&cluster, 4), cluster.node(NodeId(3))), (PARTITIONS, None));
+    assert_eq!(cluster.node(NodeId(4)).unwrap().role, Role::Serving);
+}
+
+#[tokio::test]
+async fn a_dead_node_is_taken_back_while_its_data_was_not_moved() {
+    let (world, mut office) = with_standby().await;
+    world.unregister(3).await;
+    world.nodes.dead.lock().unwrap().insert(NodeId(3));
+    world.nodes.silent.lock().unwrap().insert(NodeId(3));
+    assert!(world.order(&mut office, replace(3, 4)).await.done);
+    assert!(world.cluster().await.node(NodeId(3)).unwrap().gone);
+    assert!(world.order(&mut office, Order::Abort { plan: 2 }).await.done);
+    settle(&mut office).await;
+    let back = Order::Cast { node: NodeId(3), role: Role::Serving };
+    assert!(world.order(&mut office, back).await.done);
+    let cluster = world.cluster().await;
+    assert!(!cluster.node(NodeId(3)).unwrap().gone && cluster.ring.is_settled());
+    assert_eq!(places(&cluster, 3), PARTITIONS);
+    world.judge();
+}

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use control::bootstrap::{Blueprint, create};
 use control::headmaster::office::{Office, OfficeOptions, TurnError};
-use control::headmaster::reports::{Report, Reported, Reports};
+use control::headmaster::reports::{Report, Reported, Reports, Signs};
 use control::orders::{self, Answer, Order};
 use control::plans::{self, Planned, Size};
-use coordination::CoordinationService;
-use coordination::documents::{self, ActiveNode, cluster_path, read_cluster, register};
+use coordination::documents::{self, ActiveNode, active_node_path, cluster_path, read_cluster, register};
 use coordination::memory::{MemoryService, MemorySession};
+use coordination::{CoordinationService, Expected};
 use model::routing::{replicas_before, replicas_to_come};
 use model::{Cluster, Consistency, Moment, Node, NodeId, Partition, Step, StoreName, WallMillis, Zone};
 use protocol::push;
@@ -44,6 +44,8 @@ impl Clock for Patient {
 pub(crate) struct Nodes {
     /// These do not answer.
     pub(crate) silent: Mutex<BTreeSet<NodeId>>,
+    /// Nobody hears of these.
+    pub(crate) dead: Mutex<BTreeSet<NodeId>>,
     /// Hints that nodes hold.
     pub(crate) hints: Mutex<BTreeMap<NodeId, u64>>,
     /// These nodes hold none of the listed artifacts; the others hold all.
@@ -125,6 +127,14 @@ impl Reports for Nodes {
         let reports = each.collect();
         Box::pin(async move { reports })
     }
+
+    fn signs<'a>(&'a self, _: &'a Cluster, node: NodeId, witnesses: &'a [NodeId]) -> BoxFuture<'a, Signs> {
+        let dead = self.dead.lock().unwrap().contains(&node);
+        let silence = Duration::from_secs(if dead { 60 } else { 1 });
+        let others = witnesses.iter().filter(|&&witness| witness != node);
+        let silent_for = others.map(|&witness| (witness, Ok(silence))).collect();
+        Box::pin(async move { Signs { listens: !dead, silent_for } })
+    }
 }
 
 /// A cluster of played nodes, and the sessions of a command and of the nodes.
@@ -170,6 +180,11 @@ impl World {
     /// A node registers.
     pub(crate) async fn register(&self, id: u32) {
         register(&*self.session, &ActiveNode::new(node(id), 1)).await.unwrap();
+    }
+
+    /// A node's registration ends.
+    pub(crate) async fn unregister(&self, id: u32) {
+        self.session.delete(&active_node_path(NodeId(id)), Expected::Any).await.unwrap();
     }
 
     /// A process that takes the office, with a session of its own.

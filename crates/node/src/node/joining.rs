@@ -364,10 +364,11 @@ pub(super) async fn find_cluster(
     if cluster.name != config.cluster {
         return Err(StartError::OtherCluster { found: cluster.name, wanted: config.cluster.clone() });
     }
-    if cluster.node(config.id).is_none() {
-        return Err(StartError::NotMember { node: config.id, cluster: cluster.name });
+    match cluster.node(config.id) {
+        None => Err(StartError::NotMember { node: config.id, cluster: cluster.name }),
+        Some(entry) if entry.gone => Err(StartError::Gone { node: config.id, cluster: cluster.name }),
+        Some(_) => Ok(cluster),
     }
-    Ok(cluster)
 }
 
 /// Makes the cluster document say where the node is, which must be registered: then it is the only one with its id. False

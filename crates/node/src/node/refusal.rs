@@ -104,6 +104,18 @@ pub enum StartError {
         /// What all members have carried out.
         completed: Epoch,
     },
+    /// The cluster document says that this node is gone.
+    #[error(
+        "{node} of cluster {cluster:?} was declared dead, and others take its place: it must not serve what it held; choose \
+             an empty directory for a new node, or, while its data was not moved, take the declaration back with \
+             `tontine node recommission {}`", .node.0
+    )]
+    Gone {
+        /// This node.
+        node: NodeId,
+        /// The cluster.
+        cluster: String,
+    },
     /// The cluster document does not name this node.
     #[error("{node} is not a member of cluster {cluster:?}; add it to the cluster first")]
     NotMember {

@@ -83,8 +83,9 @@ pub fn left_to_merge(
         ..NodeFacts::default()
     };
     let facts = Facts { nodes: [(node, known)].into() };
+    let facts = &*facts.and_gone(cluster);
     let waiting =
-        cluster.stores.iter().filter_map(|store| match steps::waiting_for(store, partition, node, &facts)? {
+        cluster.stores.iter().filter_map(|store| match steps::waiting_for(store, partition, node, facts)? {
             Waiting::Compare { store, with, others, .. } => {
                 let others = others.into_iter().filter(|other| Some(*other) != with);
                 Some((store, with.into_iter().chain(others).collect()))

@@ -3,9 +3,10 @@
 //! A fact names the incarnation of the node that stated it. A node that loses its disk takes another incarnation, and
 //! what it had said before is void.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Generation, NodeId, PartitionId, StoreName};
+use model::{Cluster, Generation, NodeId, PartitionId, StoreName};
 
 /// Everything that is known of nodes, at some moment. What is known too late only delays a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub struct NodeFacts {
     /// The incarnation and the generation under which it has adopted a document: that is durable at the node, and
     /// nothing that was admitted under an older one is still being carried out.
     pub adopted: Option<(u64, Generation)>,
-    /// It will never answer again: an operator said so, and it answers nobody.
+    /// It will never answer again: an operator said so, and it answers nobody. The document says it, too.
     pub gone: bool,
     /// How far it has come with partitions that it enters.
     pub entered: BTreeMap<PartitionId, Entered>,
@@ -43,11 +44,21 @@ pub struct Entered {
 }
 
 impl Facts {
+    /// With what a document says of nodes that are gone.
+    pub(super) fn and_gone<'a>(&'a self, cluster: &Cluster) -> Cow<'a, Facts> {
+        let mut facts = Cow::Borrowed(self);
+        for node in cluster.nodes.iter().filter(|node| node.gone) {
+            facts.to_mut().nodes.entry(node.id).or_default().gone = true;
+        }
+        facts
+    }
+
     /// Whether the node refuses requests that were formed before this generation, and always will.
     pub(super) fn refuses_before(&self, node: NodeId, generation: Generation) -> bool {
         let Some(known) = self.nodes.get(&node) else { return false };
-        let adopted = |(incarnation, adopted)| known.is_present(incarnation) && adopted >= generation;
-        known.gone || known.adopted.is_some_and(adopted)
+        known
+            .adopted
+            .is_some_and(|(incarnation, adopted)| known.is_present(incarnation) && adopted >= generation)
     }
 
     /// Whether the node is gone for good.

@@ -145,7 +145,7 @@ impl std::error::Error for BeginError {}
 
 /// The document that may follow `cluster`, by what is known of its nodes.
 pub fn next(cluster: &Cluster, facts: &Facts) -> Outcome {
-    let generation = Generation(cluster.generation.0 + 1);
+    let (generation, facts) = (Generation(cluster.generation.0 + 1), &*facts.and_gone(cluster));
     let mut outcome = Outcome { next: None, waiting: Vec::new() };
     let mut partitions: Option<Vec<Partition>> = None;
     for (position, partition) in cluster.ring.partitions().iter().enumerate() {
@@ -265,6 +265,7 @@ pub fn blocked_by(
         let coming = Coming { step, nodes: nodes.to_vec(), unknown: Unknown::new() };
         moving.coming = Some(coming.clone());
         let facts = everybody_but(cluster, &moving, away);
+        let facts = facts.and_gone(cluster);
         blocked.extend(waiting(cluster, &moving, &coming, &facts).into_iter().map(|waiting| (step, waiting)));
     }
     blocked
@@ -406,9 +407,12 @@ fn waiting_for_adoption(
     facts: &Facts,
 ) -> Option<Waiting> {
     let generation = partition.since;
+    // One that is gone answers nobody. Should it be wrong that it is, the others are enough where they can be.
+    let there = places.old.iter().copied().filter(|&node| !facts.is_gone(node));
     let (done, nodes): (Vec<NodeId>, Vec<NodeId>) =
-        places.old.iter().copied().partition(|&node| facts.refuses_before(node, generation));
+        there.partition(|&node| facts.refuses_before(node, generation));
     let enough = meet_every_quorum(places.old.len(), store.consistency.reads_required);
+    let enough = enough.min(done.len() + nodes.len());
     let missing = enough.saturating_sub(done.len());
     (missing > 0).then(|| Waiting::Adopt { store: store.name.clone(), nodes, missing, generation })
 }

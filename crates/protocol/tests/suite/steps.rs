@@ -105,10 +105,25 @@ fn a_dead_node_is_replaced_with_what_the_others_hold() {
     let expected = "n4 must compare store s with 1 of n2";
     assert_eq!(waits(&steps::next(&joint, &facts)), [expected]);
     merged(&mut facts, 4, Generation(3), &[1, 2]);
-    let reading = steps::next(&joint, &facts).next.unwrap();
-    let mut facts = adopted(&[1], Generation(4));
-    facts.nodes.entry(NodeId(3)).or_default().gone = true;
-    assert!(steps::next(&reading, &facts).next.unwrap().ring.is_settled(), "the dead one answers nobody");
+    let mut reading = steps::next(&joint, &facts).next.unwrap();
+    // As the document says it.
+    reading.nodes.iter_mut().find(|node| node.id == NodeId(3)).unwrap().gone = true;
+    let expected = "1 of n2 must adopt generation 4 before older gets of store s end";
+    assert_eq!(waits(&steps::next(&reading, &adopted(&[1], Generation(4)))), [expected], "should it live");
+    let settled = steps::next(&reading, &adopted(&[1, 2], Generation(4))).next.unwrap();
+    assert!(settled.ring.is_settled());
+}
+
+#[test]
+fn a_dead_node_that_was_needed_alone_is_not_waited_for() {
+    // What n3 alone had acknowledged, or would answer, is what is given up with it.
+    for (reads, writes) in [(1, 3), (3, 1)] {
+        let mut cluster = cluster(3, reads, writes);
+        cluster.nodes.iter_mut().find(|node| node.id == NodeId(3)).unwrap().gone = true;
+        let partition = cluster.ring.get(MOVED).unwrap();
+        let blocked = steps::blocked_by(&cluster, partition, &ids([1, 2, 4]), &[NodeId(3)]);
+        assert_eq!(blocked, [], "R {reads}, W {writes}");
+    }
 }
 
 #[test]

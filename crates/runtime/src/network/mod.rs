@@ -34,6 +34,11 @@ pub enum NetworkError {
         /// What the operating system said.
         reason: String,
     },
+    /// The connection stands, and nobody greets: the process there is stopped or stuck.
+    Silent {
+        /// The address.
+        address: String,
+    },
     /// The address to listen on is taken.
     AddressInUse {
         /// The address.
@@ -68,6 +73,12 @@ impl fmt::Display for NetworkError {
                 write!(f, "{address} refused the connection: no process listens there")
             }
             NetworkError::Unreachable { address, reason } => write!(f, "cannot reach {address}: {reason}"),
+            NetworkError::Silent { address } => {
+                write!(
+                    f,
+                    "{address} accepts connections and does not answer: its process is stopped or stuck"
+                )
+            }
             NetworkError::AddressInUse { address } => {
                 write!(
                     f,

@@ -30,18 +30,27 @@ impl Source {
     }
 
     fn of(view: &View, store: &LocalStore, partition: &Partition, node: NodeId) -> Option<Source> {
-        match Part::of(store.definition(), partition, node) {
-            Part::Nothing => None,
+        let source = match Part::of(store.definition(), partition, node) {
+            Part::Nothing => return None,
             Part::Entering => {
                 let sources = sources(store.definition(), partition, node)?;
                 let nodes = sources.replicas.to_vec();
-                Some(Source { donor: sources.donor, replicas: nodes.len(), nodes })
+                Source { donor: sources.donor, replicas: nodes.len(), nodes }
             }
             Part::Holding => {
                 let nodes = view.replicas_of(partition.id, store, node);
-                Some(Source { donor: None, replicas: nodes.len() + 1, nodes })
+                Source { donor: None, replicas: nodes.len() + 1, nodes }
             }
-        }
+        };
+        Some(source.without_gone(view))
+    }
+
+    /// Nothing comes from a node that is gone: what the others hold is all there is.
+    fn without_gone(mut self, view: &View) -> Source {
+        let is_gone = |node: &NodeId| view.cluster().node(*node).is_some_and(|node| node.gone);
+        self.nodes.retain(|node| !is_gone(node));
+        self.donor = self.donor.filter(|donor| !is_gone(donor));
+        self
     }
 
     fn required(&self, store: &LocalStore) -> Required<'_> {

@@ -22,6 +22,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 use tracing::debug;
 
 use super::acceptor::{self, Share, unreachable};
@@ -95,15 +96,7 @@ impl Network for TcpNetwork {
     fn connect(&self, address: &str) -> BoxFuture<'static, Result<Link, NetworkError>> {
         let address = address.to_owned();
         let limits = self.limits.clone();
-        Box::pin(async move {
-            match tokio::time::timeout(CONNECT_TIME_MAX, connect(&address)).await {
-                Ok(connected) => connected.map(|stream| link(stream, address, limits)),
-                Err(_) => Err(NetworkError::Unreachable {
-                    address,
-                    reason: format!("the native protocol's greeting timed out after {CONNECT_TIME_MAX:?}"),
-                }),
-            }
-        })
+        Box::pin(async move { Ok(link(connect(&address).await?, address, limits)) })
     }
 
     fn listen(&self, address: &str) -> BoxFuture<'static, Result<Box<dyn Listener>, NetworkError>> {
@@ -123,15 +116,20 @@ impl Network for TcpNetwork {
 }
 
 async fn connect(address: &str) -> Result<TcpStream, NetworkError> {
-    let mut stream = TcpStream::connect(address).await.map_err(|error| unreachable(address, &error))?;
+    let give_up = Instant::now() + CONNECT_TIME_MAX;
+    let unreachable_for = |reason: String| NetworkError::Unreachable { address: address.to_owned(), reason };
+    let connected = tokio::time::timeout_at(give_up, TcpStream::connect(address)).await;
+    let connected =
+        connected.map_err(|_| unreachable_for(format!("connecting timed out after {CONNECT_TIME_MAX:?}")))?;
+    let mut stream = connected.map_err(|error| unreachable(address, &error))?;
     configure(&stream).map_err(|error| unreachable(address, &error))?;
-    match preamble::greet(&mut stream).await {
-        Ok(()) => Ok(stream),
-        Err(NetworkError::Closed) => Err(NetworkError::Unreachable {
-            address: address.to_owned(),
-            reason: "the peer closed the connection before its greeting".to_owned(),
-        }),
-        Err(error) => Err(error),
+    match tokio::time::timeout_at(give_up, preamble::greet(&mut stream)).await {
+        Ok(Ok(())) => Ok(stream),
+        Ok(Err(NetworkError::Closed)) => {
+            Err(unreachable_for("the peer closed the connection before its greeting".to_owned()))
+        }
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(NetworkError::Silent { address: address.to_owned() }),
     }
 }
 

@@ -1,0 +1,135 @@
+//! A node that is dead for good: what speaks for that, and the order by which another one takes its places.
+//!
+//! An operator says that it is dead; that alone is not enough. It must be registered nowhere, nothing may listen at its
+//! address, and each member must have heard nothing of it for a while. A process that is merely stopped is found by its
+//! address: the operating system goes on to accept connections for it.
+//!
+//! Must never: call a node gone that answers anybody.
+
+use std::time::Duration;
+
+use model::{Cluster, NodeId, Role};
+use protocol::rebalance::planner::{self, Consent, Wish};
+
+use super::desk::{changed, unknown};
+use super::office::{Office, Scene, TurnError};
+use super::reports::Signs;
+use crate::orders::{Answer, Given};
+
+/// How long everybody must have heard nothing of a node: a pause of a process or of a switch is over by then.
+pub(super) const SILENT_MIN: Duration = Duration::from_secs(20);
+
+/// What speaks against a node's being dead; nothing when it is.
+fn lives(node: NodeId, is_registered: bool, signs: &Signs) -> Option<String> {
+    if is_registered {
+        return Some(format!(
+            "{node} is registered with the coordination service; its process runs, or ended less than a session's time ago"
+        ));
+    }
+    if signs.listens {
+        return Some(format!("a process listens at the address of {node}, if only one that is stopped"));
+    }
+    if signs.silent_for.is_empty() {
+        return Some(format!("no other node says whether it hears of {node}"));
+    }
+    signs.silent_for.iter().find_map(|(witness, silent)| match silent {
+        Err(reason) => Some(format!("{witness} does not say whether it hears of {node}: {reason}")),
+        Ok(silent) if *silent < SILENT_MIN => Some(format!(
+            "{witness} heard of {node} {} s ago, and {} s of silence are needed",
+            silent.as_secs(),
+            SILENT_MIN.as_secs()
+        )),
+        Ok(_) => None,
+    })
+}
+
+/// The document that calls a node gone, and lets the one that replaces it serve.
+fn buried(cluster: &Cluster, node: NodeId, by: NodeId) -> Option<Cluster> {
+    let mut next = changed(cluster, node, |entry| (entry.gone, entry.role) = (true, Role::Leaving))?;
+    let by = next.nodes.iter_mut().find(|known| known.id == by)?;
+    if by.role == Role::Standby {
+        by.role = Role::Serving;
+    }
+    Some(next)
+}
+
+impl Office {
+    /// A node takes the places of one that is dead for good. First the document says that this one is gone; then there
+    /// is a plan, which is applied.
+    pub(super) async fn replace_dead(
+        &mut self,
+        scene: &Scene,
+        given: &Given,
+        (node, by): (NodeId, NodeId),
+        consent: Consent,
+    ) -> Result<Answer, TurnError> {
+        if let Some(number) = self.created_by(given.number).await? {
+            return self.apply(scene, given, number).await;
+        }
+        let wish = Wish::Replace { node, by };
+        let Some(next) = buried(&scene.cluster, node, by) else {
+            let missing = if scene.cluster.node(node).is_none() { node } else { by };
+            return Ok(unknown(missing));
+        };
+        let refused = |reason: String| Answer::refused(format!("{node} cannot be replaced: {reason}"));
+        if let Some(other) = self.under_way().await? {
+            let other = other.number;
+            return Ok(refused(format!(
+                "plan {other} is being carried out; wait for it with `tontine plan show {other}`"
+            )));
+        }
+        if by == node {
+            return Ok(refused("it cannot take its own places".to_owned()));
+        }
+        if scene.active(by).is_none() {
+            return Ok(refused(format!(
+                "{by} is not registered; start it, and look with `tontine node list`"
+            )));
+        }
+        if let Err(refusal) = planner::plan(&next, &wish, consent) {
+            return Ok(refused(refusal.to_string()));
+        }
+        let witnesses: Vec<NodeId> = scene.active.iter().map(|active| active.node.id).collect();
+        let signs = self.reports.signs(&scene.cluster, node, &witnesses).await;
+        if let Some(reason) = lives(node, scene.active(node).is_some(), &signs) {
+            return Ok(refused(format!(
+                "it does not look dead: {reason}; to move the data of a node that lives, drain it with `tontine node drain \
+                 {}`",
+                node.0
+            )));
+        }
+        if next.nodes != scene.cluster.nodes {
+            self.publish(&next).await?;
+            // The next turn goes on with the document that is there then.
+            return Err(TurnError::Overtaken);
+        }
+        let answer = self.create(scene, given, wish, consent).await?;
+        match (answer.done, answer.plan) {
+            (true, Some(_)) => Err(TurnError::Overtaken),
+            (true, None) => Ok(Answer::done(format!("{node} is gone; it held nothing"))),
+            _ => Ok(answer),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_dead_when_nobody_has_heard_of_it_for_long_and_everybody_says_so() {
+        let silent = |seconds: u64| Ok(Duration::from_secs(seconds));
+        let signs = |silent_for: &[Result<Duration, String>]| Signs {
+            listens: false,
+            silent_for: silent_for.iter().cloned().zip(1..).map(|(said, id)| (NodeId(id), said)).collect(),
+        };
+        let dead = signs(&[silent(60), silent(20)]);
+        let why = |registered, signs: &Signs| lives(NodeId(3), registered, signs).unwrap_or_default();
+        assert_eq!(why(false, &dead), "");
+        assert!(why(true, &dead).contains("is registered"));
+        assert!(why(false, &Signs { listens: true, ..dead.clone() }).contains("a process listens"));
+        assert!(why(false, &signs(&[])).contains("no other node says"));
+        assert!(why(false, &signs(&[silent(60), silent(19)])).contains("n2 heard of n3 19 s ago"));
+        assert!(why(false, &signs(&[Err("away".to_owned()), silent(60)])).contains("n1 does not say"));
+    }
+}
