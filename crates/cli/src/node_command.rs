@@ -30,6 +30,10 @@ pub enum NodeVerb {
     Add(MemberArguments),
     /// Move all data from a node to others, and take it out of the cluster when it holds nothing.
     Drain(DrainArguments),
+    /// Let a node take the places of one that is dead for good. Refused while anybody hears of that one.
+    Replace(ReplaceArguments),
+    /// Keep a node as a member to which plans to come give no data.
+    Standby(MemberArguments),
     /// Take a node that holds nothing out of the cluster.
     Remove(MemberArguments),
     /// Change how much of the data a node shall carry, compared with others. Plans to come go by it.
@@ -63,6 +67,26 @@ pub struct DrainArguments {
     pub no_wait: bool,
 }
 
+/// Which node is dead, and who takes its places.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ReplaceArguments {
+    /// The node that is dead, such as 3 or n3.
+    #[arg(value_parser = parse_node, value_name = "DEAD")]
+    pub dead: NodeId,
+    /// The node that takes its places. It holds none of its partitions yet.
+    #[arg(value_parser = parse_node, value_name = "NEW")]
+    pub new: NodeId,
+    /// Accept that replicas lie in fewer zones than they do now.
+    #[arg(long)]
+    pub accept_fewer_zones: bool,
+    /// Do not wait until its data is there again.
+    #[arg(long)]
+    pub no_wait: bool,
+    /// Where the documents are.
+    #[command(flatten)]
+    pub documents: DocumentsArguments,
+}
+
 /// Which node, and its weight.
 #[derive(Clone, Debug, clap::Args)]
 pub struct WeightArguments {
@@ -91,6 +115,14 @@ pub(crate) fn node(shared: Shared, mut arguments: NodeArguments) -> Result<ExitC
 /// Orders what a verb says.
 async fn ordered(shared: Shared, verb: NodeVerb) -> Result<ExitCode, CliError> {
     let (MemberArguments { documents, .. }, order, no_wait) = match verb {
+        NodeVerb::Replace(ReplaceArguments { dead, new, accept_fewer_zones, no_wait, documents }) => {
+            let consent = Consent { fewer_zones: accept_fewer_zones };
+            let order = Order::Replace { node: dead, by: new, consent };
+            (MemberArguments { node: dead, documents }, order, no_wait)
+        }
+        NodeVerb::Standby(member) => {
+            (member.clone(), Order::Cast { node: member.node, role: Role::Standby }, true)
+        }
         NodeVerb::List(arguments) => return crate::node_list::list(shared, arguments).await,
         NodeVerb::Add(member) => (member.clone(), Order::Admit { node: member.node }, true),
         NodeVerb::Drain(DrainArguments { member, accept_fewer_zones, no_wait }) => {

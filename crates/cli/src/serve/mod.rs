@@ -320,8 +320,8 @@ fn known<'a>(
     }
     let entry = cluster.node(id).ok_or_else(|| {
         CliError::Other(format!(
-            "{id}, whose data directory {shown} is, is no member of cluster {name:?} any more; choose an empty directory \
-             for a new node"
+            "{id}, whose data directory {shown} is, is no member of cluster {name:?} any more: its data is on other nodes; \
+             choose an empty directory for a new node"
         ))
     })?;
     match &arguments.zone {

@@ -335,6 +335,15 @@ impl Cluster {
         self.restarted.insert(node, process);
     }
 
+    /// What a node that has ended says when it is started again, and refused.
+    pub(crate) fn refused_again(&self, node: usize) -> String {
+        let command_line = self.start_command(node);
+        let mut words = command_line.split(' ');
+        let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
+        assert!(!output.status.success(), "it is started");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
     /// Whether this machine lets a test mount a disk of its own.
     pub(crate) fn can_have_small_disks(&self) -> bool {
         let mount = "mount -t tmpfs -o size=1m tmpfs \"$0\"";

@@ -133,6 +133,37 @@ fn donors_and_entering_nodes_that_are_killed_in_mid_move_lose_nothing_and_an_abo
     heard.check(&joined.cluster);
 }
 
+#[test]
+fn a_dead_node_is_replaced_under_load_and_a_paused_one_is_not() {
+    let joined = Joined::start();
+    joined.cluster.run(&["node", "standby", "4"]).exits(0);
+    let traffic = Traffic::start(&joined.cluster);
+    traffic.await_more(200);
+    joined.cluster.run(&["node", "replace", "3", "4"]).fails_with("n3 is registered");
+    // It is paused for so long that everybody takes it for dead; its address still accepts connections.
+    joined.cluster.signal_node(3, Signal::STOP);
+    let refused = || joined.cluster.run(&["node", "replace", "3", "4"]).stderr;
+    until("its session has ended", refused, |said| said.contains("a process listens at the address of n3"));
+    joined.cluster.signal_node(3, Signal::CONT);
+    joined.cluster.end_node(3, Signal::KILL);
+    let replaced = || joined.cluster.run(&["node", "replace", "3", "4"]);
+    let ended = until("n3 is replaced", || replaced().code, |code| *code == 0);
+    assert_eq!(ended, 0);
+    until("n3 is no member any more", || joined.members(), |members| *members == 3);
+    let plan = joined.plan(1);
+    assert_eq!((&plan["phase"], plan["document"]["wish"]["by"].as_u64()), (&Json::from("done"), Some(4)));
+    traffic.await_more(200);
+    joined.check_records();
+    // It comes back: it is told, and holds nothing up.
+    let told = joined.cluster.refused_again(3);
+    assert!(told.contains("is not a member of cluster"), "{told}");
+    traffic.await_more(200);
+    let heard = traffic.end();
+    assert!(heard.failed.is_empty(), "{:?}", heard.failed);
+    joined.check_records();
+    heard.check(&joined.cluster);
+}
+
 /// Plans of one run, unless `TONTINE_PLANS` says how many.
 const PLANS: u32 = 20;
 
