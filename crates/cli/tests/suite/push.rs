@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::cluster::{Cluster, PATIENCE, tontine};
+use crate::observe::until;
 use crate::resp::{Redis, Reply};
 
 /// Keys of the table. With the values they are more than one message of a multi-get.
@@ -51,14 +52,15 @@ pub(crate) fn number_of(reply: &Reply) -> u64 {
     std::str::from_utf8(value).unwrap().split_once(':').unwrap().0.parse().unwrap()
 }
 
-/// Reads many keys at once, again and again: every answer is of one artifact.
+/// Reads many keys at once, again and again, and once more when it shall stop: every answer is of one artifact.
 pub(crate) fn read_on(address: &str, keys: u64, stop: &AtomicBool, answers: &AtomicU64) -> Vec<u64> {
     let mut redis = in_words(address);
     let keys: Vec<String> = (0..keys).map(|key| format!("word{key}")).collect();
     let mut command: Vec<&[u8]> = vec![b"MGET"];
     command.extend(keys.iter().map(|key| key.as_bytes()));
     let mut seen = Vec::new();
-    while !stop.load(Ordering::Relaxed) {
+    loop {
+        let ends = stop.load(Ordering::Relaxed);
         let Reply::List(values) = redis.call(&command) else { panic!("MGET failed") };
         let first = number_of(&values[0]);
         assert!(values.iter().all(|value| number_of(value) == first), "one answer is of two artifacts");
@@ -67,8 +69,10 @@ pub(crate) fn read_on(address: &str, keys: u64, stop: &AtomicBool, answers: &Ato
             seen.push(first);
         }
         answers.fetch_add(1, Ordering::Relaxed);
+        if ends {
+            return seen;
+        }
     }
-    seen
 }
 
 /// Waits until the readers have had so many more answers.
@@ -123,6 +127,12 @@ fn a_table_goes_live_and_back_under_reads_without_a_failed_or_mixed_request() {
             };
         }
         more_answers(&answers, 6);
+        // A node may hear of a swap a moment after the command has ended.
+        for node in 1..=3 {
+            let mut redis = in_words(&cluster.resp(node));
+            let served = || number_of(&redis.call(&[b"GET", b"word1"]));
+            until("each node serves the last", served, |number| *number == 1);
+        }
         stop.store(true, Ordering::Relaxed);
         readers.into_iter().map(|reader| reader.join().unwrap()).collect()
     });
