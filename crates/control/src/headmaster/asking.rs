@@ -63,9 +63,7 @@ impl Asking {
         };
         Some(Size { records: sum("records")?, bytes: sum("live_bytes")? })
     }
-}
 
-impl Asking {
     /// Whether a process listens at an address. One that is stopped is connected to, and does not greet.
     async fn listens(&self, address: &str) -> bool {
         match self.peers.ports().network.connect(address).await {

@@ -225,11 +225,8 @@ fn what_a_document_brings_is_not_answered_for_before_it_is_here_nor_after_a_cras
     let told = three.told(to);
     assert_eq!((told.entered.len(), told.entered[0].whole), (1, false));
     assert!(three.next().is_none(), "it is not whole");
-    let place = three.nodes.iter().position(|node| node.id() == to).unwrap();
-    let node = three.nodes.remove(place);
-    three.homes[place].cut(node, 3);
-    let again = three.homes[place].start();
-    assert_eq!(get(&again, &three.keys[0]), Err(ErrorCode::Refilling));
+    three.cut(to, 3);
+    assert_eq!(get(three.node(to), &three.keys[0]), Err(ErrorCode::Refilling));
 }
 
 /// Once it was whole without the slices of artifacts, and gets of them were refused.
