@@ -5,13 +5,12 @@
 
 use std::collections::BTreeMap;
 
+use coordination::documents::ReadError;
 use coordination::documents::numbered::{create_next, keep, numbers, plans_path, wishes_path};
-use coordination::documents::{MembershipError, ReadError, admit};
-use model::{Cluster, Generation, Node, NodeId, Role};
-use protocol::rebalance::planner::{self, Consent, Wish};
+use model::{Cluster, Generation, Node, NodeId};
+use protocol::rebalance::planner::{self, Consent, Move, Wish};
 use protocol::rebalance::steps;
 
-use super::members::{holds, without};
 use super::office::{Office, Scene, TurnError};
 use crate::orders::{self, Answer, Given, ORDERS_KEPT, Order};
 use crate::plans::{self, PLANS_KEPT, Phase, PlanDocument, PlanState, Planned, Progress, Size, encode};
@@ -66,15 +65,7 @@ impl Office {
                 );
                 self.change_node(scene, node, &done, |entry| entry.weight = weight).await
             }
-            Order::Cast { node, role } => {
-                let word = match role {
-                    Role::Serving => "takes its share of the data again",
-                    Role::Leaving => "takes nothing new, and leaves when it holds nothing",
-                    Role::Standby => "is given no share of the data by plans to come",
-                };
-                let done = format!("{node} {word}");
-                self.change_node(scene, node, &done, |entry| (entry.role, entry.gone) = (role, false)).await
-            }
+            Order::Cast { node, role } => self.cast(scene, node, role).await,
         }
     }
 
@@ -214,17 +205,21 @@ impl Office {
                  create a new one with `tontine plan create`"
             )));
         }
+        let deaf = self.deaf(scene, &plan.moves).await?;
+        Ok(deaf.map_or(Ok(()), |reason| Err(format!("plan {number} cannot be applied: {reason}"))))
+    }
+
+    /// Why these moves cannot be carried out: a node that is needed for them does not answer.
+    pub(super) async fn deaf(&mut self, scene: &Scene, moves: &[Move]) -> Result<Option<String>, TurnError> {
         let nodes: Vec<NodeId> = scene.cluster.nodes.iter().map(|node| node.id).collect();
         let (_, silent) = self.ask(scene, &nodes).await?;
-        let enters = |node: &NodeId| plan.moves.iter().any(|one| one.entering.contains(node));
+        let enters = |node: &NodeId| moves.iter().any(|one| one.entering.contains(node));
         let deaf = silent.iter().find(|(node, _)| scene.active(**node).is_some() || enters(node));
-        Ok(match deaf {
-            Some((node, reason)) => Err(format!(
-                "plan {number} cannot be applied: {node} does not say how far it is with moves: {reason}; look at it with \
-                 `tontine status`"
-            )),
-            None => Ok(()),
-        })
+        Ok(deaf.map(|(node, reason)| {
+            format!(
+                "{node} does not say how far it is with moves: {reason}; look at it with `tontine status`"
+            )
+        }))
     }
 
     async fn known_plan(&self, number: u64) -> Result<Result<Planned, Answer>, TurnError> {
@@ -294,82 +289,7 @@ impl Office {
         }
     }
 
-    async fn admit(&mut self, scene: &Scene, node: NodeId) -> Result<Answer, TurnError> {
-        if scene.cluster.node(node).is_some() {
-            return Ok(Answer::done(format!("{node} is a member of the cluster")));
-        }
-        let Some(active) = scene.active(node) else {
-            return Ok(Answer::refused(format!(
-                "{node} is not registered; start it with `tontine serve`, and see who is with `tontine node list`"
-            )));
-        };
-        self.pace().await;
-        match admit(&*self.service, std::slice::from_ref(active)).await {
-            Ok(_) => Ok(Answer::done(format!(
-                "{node} is a member now and holds no data; `tontine plan create spread` gives it its share"
-            ))),
-            Err(MembershipError::Publish(error)) => Err(error.into()),
-            Err(error) => Ok(Answer::refused(error.to_string())),
-        }
-    }
-
-    /// The node takes nothing new, and a plan takes from it what it has.
-    async fn drain(
-        &mut self,
-        scene: &Scene,
-        given: &Given,
-        node: NodeId,
-        consent: Consent,
-    ) -> Result<Answer, TurnError> {
-        let created = self.created_by(given.number).await?;
-        let role = scene.cluster.node(node).map(|entry| entry.role);
-        if created.is_none() {
-            if let Some(other) = self.under_way().await? {
-                let other = other.number;
-                return Ok(Answer::refused(format!(
-                    "{node} cannot be drained: plan {other} is being carried out; wait for it with `tontine plan show \
-                     {other}`"
-                )));
-            }
-            let answer = self.create(scene, given, Wish::Drain { nodes: vec![node] }, consent).await?;
-            if !answer.done {
-                return Ok(Answer::refused(format!("{node} cannot be drained: {}", answer.text)));
-            }
-            if answer.plan.is_some() {
-                // The plan stands; another turn finds it, and goes on with the document that is there then.
-                return Err(TurnError::Overtaken);
-            }
-        }
-        if role != Some(Role::Leaving) {
-            let cast = changed(&scene.cluster, node, |entry| entry.role = Role::Leaving);
-            let Some(cast) = cast else { return Ok(unknown(node)) };
-            self.publish(&cast).await?;
-            return if created.is_some() { Err(TurnError::Overtaken) } else { Ok(leaves(node)) };
-        }
-        let Some(number) = created else { return Ok(leaves(node)) };
-        self.apply(scene, given, number).await
-    }
-
-    async fn remove(&mut self, scene: &Scene, node: NodeId) -> Result<Answer, TurnError> {
-        let Some(entry) = scene.cluster.node(node) else { return Ok(unknown(node)) };
-        if scene.cluster.nodes.len() == 1 {
-            return Ok(Answer::refused(format!("{node} is the only node of the cluster")));
-        }
-        self.ask(scene, &[node]).await?;
-        if let Some(reason) = holds(&scene.cluster, node, self.report(node)) {
-            let next = match entry.role {
-                Role::Leaving => {
-                    "it leaves by itself when it holds nothing; see `tontine plan history`".to_owned()
-                }
-                _ => format!("take its data from it with `tontine node drain {}`", node.0),
-            };
-            return Ok(Answer::refused(format!("{node} cannot be removed: {reason}; {next}")));
-        }
-        self.publish(&without(&scene.cluster, node)).await?;
-        Ok(Answer::done(format!("{node} is no member any more; stop its process")))
-    }
-
-    async fn change_node(
+    pub(super) async fn change_node(
         &mut self,
         scene: &Scene,
         node: NodeId,
@@ -386,10 +306,6 @@ impl Office {
 
 pub(super) fn unknown(node: NodeId) -> Answer {
     Answer::refused(format!("the cluster has no node {node}; see its nodes with `tontine node list`"))
-}
-
-fn leaves(node: NodeId) -> Answer {
-    Answer::done(format!("{node} takes nothing new, and leaves when it holds nothing"))
 }
 
 /// The next document, with another entry for a node.

@@ -7,11 +7,138 @@
 
 use coordination::documents::{MembershipError, admit, read_member};
 use model::{Cluster, Generation, NodeId, Role};
+use protocol::rebalance::planner::{self, Consent, Wish};
 
+use super::desk::{changed, unknown};
 use super::office::{Office, Scene, TurnError};
 use super::reports::Report;
+use crate::orders::{Answer, Given};
+use crate::plans::Phase;
 
 impl Office {
+    /// Names a node that is registered.
+    pub(super) async fn admit(&mut self, scene: &Scene, node: NodeId) -> Result<Answer, TurnError> {
+        match scene.cluster.node(node).map(|entry| entry.role) {
+            Some(Role::Leaving) => {
+                return Ok(Answer::refused(format!(
+                    "{node} is a member that is leaving the cluster; to keep it, run `tontine node recommission {}`",
+                    node.0
+                )));
+            }
+            Some(_) => return Ok(Answer::done(format!("{node} is a member of the cluster"))),
+            None => {}
+        }
+        let Some(active) = scene.active(node) else {
+            return Ok(Answer::refused(format!(
+                "{node} is not registered; start it with `tontine serve`, and see who is with `tontine node list`"
+            )));
+        };
+        self.pace().await;
+        match admit(&*self.service, std::slice::from_ref(active)).await {
+            Ok(_) => Ok(Answer::done(format!(
+                "{node} is a member now and holds no data; `tontine plan create spread` gives it its share"
+            ))),
+            Err(MembershipError::Publish(error)) => Err(error.into()),
+            Err(error) => Ok(Answer::refused(error.to_string())),
+        }
+    }
+
+    /// A plan takes from the node what it has, and the node takes nothing new. The plan is applied first, because that
+    /// may be refused: then nothing has changed.
+    pub(super) async fn drain(
+        &mut self,
+        scene: &Scene,
+        given: &Given,
+        node: NodeId,
+        consent: Consent,
+    ) -> Result<Answer, TurnError> {
+        let refused = |reason: String| Ok(Answer::refused(format!("{node} cannot be drained: {reason}")));
+        let answer = match self.created_by(given.number).await? {
+            Some(number) => self.apply(scene, given, number).await?,
+            None => {
+                if let Some(other) = self.under_way().await? {
+                    let other = other.number;
+                    return refused(format!(
+                        "plan {other} is being carried out; wait for it with `tontine plan show {other}`"
+                    ));
+                }
+                let wish = Wish::Drain { nodes: vec![node] };
+                if let Ok(plan) = planner::plan(&scene.cluster, &wish, consent)
+                    && !plan.is_empty()
+                    && let Some(reason) = self.deaf(scene, &plan.moves).await?
+                {
+                    return refused(reason);
+                }
+                let answer = self.create(scene, given, wish, consent).await?;
+                match (answer.done, answer.plan) {
+                    // The plan stands; another turn finds it, and goes on with the document that is there then.
+                    (true, Some(_)) => return Err(TurnError::Overtaken),
+                    (true, None) => {
+                        Answer::done(format!("{node} takes nothing new, and leaves when it holds nothing"))
+                    }
+                    (false, _) => return refused(answer.text),
+                }
+            }
+        };
+        if answer.done && scene.cluster.node(node).is_some_and(|entry| entry.role != Role::Leaving) {
+            let cast = changed(&scene.cluster, node, |entry| entry.role = Role::Leaving);
+            self.publish(&cast.expect("the node was found")).await?;
+        }
+        Ok(answer)
+    }
+
+    /// Takes a node that holds nothing out of the document.
+    pub(super) async fn remove(&mut self, scene: &Scene, node: NodeId) -> Result<Answer, TurnError> {
+        let Some(entry) = scene.cluster.node(node) else { return Ok(unknown(node)) };
+        if scene.cluster.nodes.len() == 1 {
+            return Ok(Answer::refused(format!("{node} is the only node of the cluster")));
+        }
+        self.ask(scene, &[node]).await?;
+        if let Some(reason) = holds(&scene.cluster, node, self.report(node)) {
+            let next = match entry.role {
+                Role::Leaving => {
+                    "it leaves by itself when it holds nothing; see `tontine plan history`".to_owned()
+                }
+                _ => format!("take its data from it with `tontine node drain {}`", node.0),
+            };
+            return Ok(Answer::refused(format!("{node} cannot be removed: {reason}; {next}")));
+        }
+        self.publish(&without(&scene.cluster, node)).await?;
+        Ok(Answer::done(format!("{node} is no member any more; stop its process")))
+    }
+
+    /// Changes what the cluster wants of a node.
+    pub(super) async fn cast(
+        &mut self,
+        scene: &Scene,
+        node: NodeId,
+        role: Role,
+    ) -> Result<Answer, TurnError> {
+        let word = match role {
+            Role::Serving => {
+                if let Some(plan) = self.emptied_by(node).await? {
+                    return Ok(Answer::refused(format!(
+                        "{node} cannot be taken back: plan {plan} takes all its data from it; end that first with `tontine \
+                         plan abort {plan}`"
+                    )));
+                }
+                "takes its share of the data again"
+            }
+            Role::Leaving => "takes nothing new, and leaves when it holds nothing",
+            Role::Standby => "is given no share of the data by plans to come",
+        };
+        let done = format!("{node} {word}");
+        self.change_node(scene, node, &done, |entry| (entry.role, entry.gone) = (role, false)).await
+    }
+
+    /// The plan that is carried out, and takes from this node all that it holds.
+    async fn emptied_by(&mut self, node: NodeId) -> Result<Option<u64>, TurnError> {
+        let Some(planned) = self.under_way().await? else { return Ok(None) };
+        let goes_back = planned.state.as_ref().is_some_and(|state| state.phase == Phase::Aborting);
+        let empties = planned.plan.places.get(&node).is_some_and(|&(before, after)| before > 0 && after == 0);
+        Ok((empties && !goes_back).then_some(planned.number))
+    }
+
     /// Names the nodes that wait for it.
     pub(super) async fn admit_waiting(&mut self, scene: &Scene) -> Result<bool, TurnError> {
         if !self.options.admits {

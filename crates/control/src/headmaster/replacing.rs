@@ -86,9 +86,10 @@ impl Office {
                 "{by} is not registered; start it, and look with `tontine node list`"
             )));
         }
-        if let Err(refusal) = planner::plan(&next, &wish, consent) {
-            return Ok(refused(refusal.to_string()));
-        }
+        let plan = match planner::plan(&next, &wish, consent) {
+            Ok(plan) => plan,
+            Err(refusal) => return Ok(refused(refusal.to_string())),
+        };
         let witnesses: Vec<NodeId> = scene.active.iter().map(|active| active.node.id).collect();
         let signs = self.reports.signs(&scene.cluster, node, &witnesses).await;
         if let Some(reason) = lives(node, scene.active(node).is_some(), &signs) {
@@ -97,6 +98,9 @@ impl Office {
                  {}`",
                 node.0
             )));
+        }
+        if let Some(reason) = self.deaf(scene, &plan.moves).await? {
+            return Ok(refused(reason));
         }
         if next.nodes != scene.cluster.nodes {
             self.publish(&next).await?;

@@ -230,6 +230,65 @@ async fn a_node_without_answer_keeps_a_plan_from_being_applied() {
     assert!(world.plan(1).await.state.is_none());
 }
 
+/// The fourth node holds its share.
+async fn four_with_data() -> (World, Office) {
+    let (world, mut office) = four().await;
+    assert!(world.order(&mut office, Order::Apply { plan: 1 }).await.done);
+    settle(&mut office).await;
+    (world, office)
+}
+
+fn drain(id: u32) -> Order {
+    Order::Drain { node: NodeId(id), consent: Consent::default() }
+}
+
+#[tokio::test]
+async fn a_drain_that_is_refused_changes_nothing() {
+    let (world, mut office) = four_with_data().await;
+    let before = world.cluster().await;
+    // A node is silent before the order comes, or falls silent after any turn that begins to carry it out.
+    for turns in 0..2 {
+        let number = world.give(drain(4)).await;
+        for _ in 0..turns {
+            turn(&mut office).await;
+        }
+        world.nodes.silent.lock().unwrap().insert(NodeId(2));
+        turn(&mut office).await;
+        let answer = orders::read(&*world.session, number).await.unwrap().unwrap().document.answer.unwrap();
+        assert!(!answer.done && answer.text.contains("n2 does not say how far it is"), "{}", answer.text);
+        settle(&mut office).await;
+        assert_eq!(world.cluster().await, before);
+        world.nodes.silent.lock().unwrap().clear();
+    }
+    let plans = control::plans::all_numbers(&*world.session).await.unwrap();
+    assert_eq!(plans, [1, 2], "the node that was silent before leaves no plan behind");
+    assert!(world.order(&mut office, drain(4)).await.done);
+    settle(&mut office).await;
+    assert_eq!(world.cluster().await.node(NodeId(4)), None);
+    world.judge();
+}
+
+#[tokio::test]
+async fn a_node_that_is_leaving_is_taken_back_by_recommission_alone_and_after_its_plan() {
+    let (world, mut office) = four_with_data().await;
+    assert!(world.order(&mut office, drain(4)).await.done);
+    turn(&mut office).await;
+    let add = world.order(&mut office, Order::Admit { node: NodeId(4) }).await;
+    assert!(!add.done && add.text.contains("run `tontine node recommission 4`"), "{}", add.text);
+    let back = || Order::Cast { node: NodeId(4), role: Role::Serving };
+    let early = world.order(&mut office, back()).await;
+    assert!(!early.done && early.text.contains("plan 2 takes all its data from it"), "{}", early.text);
+    assert_eq!(world.cluster().await.node(NodeId(4)).unwrap().role, Role::Leaving);
+    assert!(world.order(&mut office, Order::Abort { plan: 2 }).await.done);
+    let answer = world.order(&mut office, back()).await;
+    assert!(answer.done, "{}", answer.text);
+    settle(&mut office).await;
+    let cluster = world.cluster().await;
+    assert_eq!(cluster.node(NodeId(4)).unwrap().role, Role::Serving);
+    assert_eq!(places(&cluster, 4), PARTITIONS * 3 / 4);
+    world.judge();
+}
+
 #[tokio::test]
 async fn a_plan_whose_partition_another_hand_moves_goes_back_and_fails() {
     let (world, mut office) = four().await;
