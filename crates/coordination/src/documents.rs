@@ -23,7 +23,7 @@ mod stores;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use model::{Cluster, Epoch, Generation, Node, NodeId};
+use model::{Cluster, ClusterError, Epoch, Generation, Node, NodeId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -184,6 +184,14 @@ pub enum PublishError {
         stored: String,
         /// Name of the refused one.
         offered: String,
+    },
+    /// The document does not hold together: nobody could read it.
+    #[error("cannot store generation {}, which contradicts itself: {error}", .offered.0)]
+    Invalid {
+        /// Generation of the refused one.
+        offered: Generation,
+        /// The first thing that does not hold.
+        error: ClusterError,
     },
     /// What is stored cannot be read, so nothing is written over it.
     #[error(transparent)]
@@ -350,7 +358,7 @@ pub async fn read_cluster(service: &dyn CoordinationService) -> Result<Option<Cl
 }
 
 /// Stores a cluster document if its generation is greater than that of the stored one; of several at the same time
-/// with the same generation one succeeds.
+/// with the same generation one succeeds. One that nobody could read is refused.
 ///
 /// # Errors
 /// [`PublishError::Superseded`] when the stored one is at least as new. After
@@ -360,6 +368,8 @@ pub async fn publish_cluster(
     service: &dyn CoordinationService,
     cluster: &Cluster,
 ) -> Result<(), PublishError> {
+    let offered = cluster.generation;
+    cluster.check().map_err(|error| PublishError::Invalid { offered, error })?;
     let path = cluster_path();
     create_parents(service, &path).await?;
     loop {

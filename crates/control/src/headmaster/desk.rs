@@ -27,7 +27,11 @@ impl Office {
             }
             match orders::read(&*self.service, number).await {
                 Ok(Some(given)) if given.document.answer.is_none() => {
-                    let answer = self.answer(scene, &given).await?;
+                    let answer = match self.answer(scene, &given).await {
+                        // It would be so at each turn, and keep all other orders waiting.
+                        Err(TurnError::Refused(error)) => Answer::refused(error.to_string()),
+                        answer => answer?,
+                    };
                     self.write_answer(&given, answer).await?;
                     keep(&*self.service, &wishes_path(), ORDERS_KEPT, |_| true).await?;
                     return Ok(true);

@@ -103,6 +103,11 @@ impl Office {
             };
             return Ok(Answer::refused(format!("{node} cannot be removed: {reason}; {next}")));
         }
+        if let Some(plan) = self.listed_by(node).await? {
+            return Ok(Answer::refused(format!(
+                "{node} cannot be removed: plan {plan} gives it partitions; end that first with `tontine plan abort {plan}`"
+            )));
+        }
         self.publish(&without(&scene.cluster, node)).await?;
         Ok(Answer::done(format!("{node} is no member any more; stop its process")))
     }
@@ -137,6 +142,13 @@ impl Office {
         let goes_back = planned.state.as_ref().is_some_and(|state| state.phase == Phase::Aborting);
         let empties = planned.plan.places.get(&node).is_some_and(|&(before, after)| before > 0 && after == 0);
         Ok((empties && !goes_back).then_some(planned.number))
+    }
+
+    /// The plan that is carried out, and lists this node in a partition where it is not listed yet, perhaps.
+    async fn listed_by(&mut self, node: NodeId) -> Result<Option<u64>, TurnError> {
+        let Some(planned) = self.under_way().await? else { return Ok(None) };
+        let lists = planned.plan.moves.iter().any(|one| one.to.contains(&node));
+        Ok(lists.then_some(planned.number))
     }
 
     /// Names the nodes that wait for it.
@@ -184,6 +196,9 @@ impl Office {
             |node| cluster.node(node).is_some_and(|entry| entry.gone) && scene.active(node).is_none();
         let free = |node: &NodeId| is_gone(*node) || holds(cluster, *node, self.report(*node)).is_none();
         let Some(node) = leaving.into_iter().find(free) else { return Ok(false) };
+        if self.listed_by(node).await?.is_some() {
+            return Ok(false);
+        }
         self.publish(&without(cluster, node)).await?;
         tracing::info!(%node, "node left the cluster");
         Ok(true)

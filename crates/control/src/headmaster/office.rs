@@ -52,6 +52,9 @@ pub enum TurnError {
     /// Another process changed a document meanwhile; look again.
     #[error("another process changed the documents meanwhile")]
     Overtaken,
+    /// The cluster document that was due would contradict itself.
+    #[error(transparent)]
+    Refused(PublishError),
     /// A document could not be read or written.
     #[error(transparent)]
     Documents(#[from] ReadError),
@@ -81,6 +84,7 @@ impl From<PublishError> for TurnError {
     fn from(error: PublishError) -> TurnError {
         match error {
             PublishError::Read(error) => TurnError::Documents(error),
+            PublishError::Invalid { .. } => TurnError::Refused(error),
             _ => TurnError::Overtaken,
         }
     }

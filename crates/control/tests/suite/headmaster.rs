@@ -230,6 +230,31 @@ async fn a_node_without_answer_keeps_a_plan_from_being_applied() {
     assert!(world.plan(1).await.state.is_none());
 }
 
+#[tokio::test]
+async fn a_node_that_a_plan_names_is_not_removed_and_a_plan_of_one_that_was_fails() {
+    let (world, mut office) = four().await;
+    assert!(world.order(&mut office, Order::Apply { plan: 1 }).await.done);
+    assert!(world.order(&mut office, Order::Pause { plan: 1 }).await.done);
+    let before = world.cluster().await;
+    assert!(before.ring.is_settled(), "no move has begun");
+    let answer = world.order(&mut office, Order::Remove { node: NodeId(4) }).await;
+    assert!(!answer.done && answer.text.contains("plan 1 gives it partitions"), "{}", answer.text);
+    assert_eq!(world.cluster().await, before);
+    // Another hand removes it all the same.
+    publish(&world, |cluster| cluster.nodes.retain(|node| node.id != NodeId(4))).await;
+    world.unregister(4).await;
+    assert!(world.order(&mut office, Order::Resume { plan: 1 }).await.done);
+    settle(&mut office).await;
+    let state = world.plan(1).await.state.unwrap();
+    assert_eq!(state.phase, Phase::Failed);
+    assert!(
+        state.reason.as_ref().unwrap().contains("node n4, which the document does not know"),
+        "{state:?}"
+    );
+    let cluster = world.cluster().await;
+    assert!(cluster.check().is_ok() && cluster.ring.is_settled());
+}
+
 /// The fourth node holds its share.
 async fn four_with_data() -> (World, Office) {
     let (world, mut office) = four().await;

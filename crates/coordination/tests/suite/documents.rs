@@ -85,6 +85,16 @@ async fn only_newer_cluster_documents_are_stored() {
 }
 
 #[tokio::test]
+async fn a_cluster_document_that_nobody_could_read_is_not_stored() {
+    let session = MemoryService::new().open();
+    publish_cluster(&session, &cluster(1)).await.unwrap();
+    let without = |cluster: Cluster| Cluster { nodes: cluster.nodes[1..].to_vec(), ..cluster };
+    let error = publish_cluster(&session, &without(cluster(2))).await.unwrap_err();
+    assert!(matches!(error, PublishError::Invalid { offered: Generation(2), .. }), "{error}");
+    assert_eq!(read_cluster(&session).await.unwrap(), Some(cluster(1)));
+}
+
+#[tokio::test]
 async fn followers_get_every_newer_cluster_document_and_only_those() {
     let service = MemoryService::new();
     let (writer, reader) = (service.open(), Arc::new(service.open()));

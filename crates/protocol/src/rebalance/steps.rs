@@ -15,11 +15,13 @@
 //!
 //! Why these rules suffice, and each of them is needed: `docs/design/rebalance.md`. `explore` plays them all.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use model::routing::{replicas_before, replicas_to_come};
 use model::{
-    Cluster, Coming, Generation, NodeId, Partition, PartitionId, Ring, Step, Store, StoreName, Unknown,
+    Cluster, ClusterError, Coming, Generation, NodeId, Partition, PartitionId, Ring, Step, Store, StoreName,
+    Unknown,
 };
 
 use super::facts::Facts;
@@ -123,6 +125,13 @@ pub enum BeginError {
         /// Its replicas at present, and then.
         replicas: (usize, usize),
     },
+    /// The list is empty, or names a node twice.
+    List {
+        /// The partition.
+        partition: PartitionId,
+    },
+    /// The document would not hold together: a list names a node that is no member, for example.
+    Document(ClusterError),
 }
 
 impl fmt::Display for BeginError {
@@ -137,6 +146,10 @@ impl fmt::Display for BeginError {
                 "partition {partition} would have {after} replicas of store {}, and has {before}",
                 store.as_str()
             ),
+            BeginError::List { partition } => {
+                write!(f, "partition {partition} would have a list without a node, or with one twice")
+            }
+            BeginError::Document(error) => write!(f, "the cluster document would contradict itself: {error}"),
         }
     }
 }
@@ -170,13 +183,17 @@ pub fn next(cluster: &Cluster, facts: &Facts) -> Outcome {
 pub fn begin(cluster: &Cluster, moves: &[(PartitionId, Vec<NodeId>)]) -> Result<Cluster, BeginError> {
     let generation = Generation(cluster.generation.0 + 1);
     let mut partitions = cluster.ring.partitions().to_vec();
-    let positions: std::collections::BTreeMap<PartitionId, usize> =
+    let positions: BTreeMap<PartitionId, usize> =
         partitions.iter().enumerate().map(|(position, partition)| (partition.id, position)).collect();
     for (id, nodes) in moves {
         let Some(&position) = positions.get(id) else { return Err(BeginError::Unknown { partition: *id }) };
         let partition = &mut partitions[position];
         if let Some(step) = partition.step() {
             return Err(BeginError::Moves { partition: *id, step });
+        }
+        let distinct: BTreeSet<&NodeId> = nodes.iter().collect();
+        if nodes.is_empty() || distinct.len() < nodes.len() {
+            return Err(BeginError::List { partition: *id });
         }
         let coming = Coming { step: Step::Copying, nodes: nodes.clone(), unknown: Unknown::new() };
         partition.coming = Some(coming);
@@ -194,7 +211,9 @@ pub fn begin(cluster: &Cluster, moves: &[(PartitionId, Vec<NodeId>)]) -> Result<
             partition.nodes.clone_from(nodes);
         }
     }
-    Ok(republished(cluster, generation, partitions))
+    let next = republished(cluster, generation, partitions);
+    next.check().map_err(BeginError::Document)?;
+    Ok(next)
 }
 
 /// As [`begin`], with as many of the moves, from the first, as a document of at most `bytes_max` bytes has room for; and

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use model::{
-    Cluster, Consistency, Generation, Node, NodeId, PartitionId, Ring, Step, Store, StoreName, Zone,
+    Cluster, ClusterError, Consistency, Generation, Node, NodeId, PartitionId, Ring, Step, Store, StoreName,
+    Zone,
 };
 use protocol::rebalance::steps::{self, BeginError, Outcome, Waiting};
 use protocol::rebalance::{Entered, Facts};
@@ -180,6 +181,12 @@ fn a_move_that_cannot_begin_changes_nothing() {
     assert_eq!(refused.to_string(), "partition p0 is moving already (step copying)");
     let refused = steps::begin(&settled, &[(MOVED, ids([1, 2]))]).unwrap_err();
     assert_eq!(refused.to_string(), "partition p0 would have 2 replicas of store s, and has 3");
+    for list in [vec![], ids([1, 2, 1, 4])] {
+        let refused = steps::begin(&settled, &[(MOVED, list)]);
+        assert_eq!(refused, Err(BeginError::List { partition: MOVED }));
+    }
+    let refused = steps::begin(&settled, &[(MOVED, ids([1, 2, 9]))]).unwrap_err();
+    assert!(matches!(&refused, BeginError::Document(ClusterError::NodeUnknown { .. })), "{refused}");
     let reordered = steps::begin(&settled, &[(MOVED, ids([3, 1, 2, 4]))]).unwrap();
     assert!(reordered.ring.is_settled(), "another order, or another fallback, moves no data");
     assert_eq!(reordered.ring.get(MOVED).unwrap().nodes, ids([3, 1, 2, 4]));
