@@ -256,7 +256,7 @@ pub(crate) fn decode<T: DeserializeOwned>(path: &DocumentPath, data: &[u8]) -> R
 /// The plan of this number; `None` when there is none.
 ///
 /// # Errors
-/// When it is malformed or the service refuses.
+/// When it is malformed, which a plan of a later version may be for this one; or when the service refuses.
 pub async fn read(service: &dyn CoordinationService, number: u64) -> Result<Option<Planned>, ReadError> {
     let path = numbered_path(&plans_path(), number);
     let Some(found) = look(service, &path).await? else { return Ok(None) };
@@ -267,14 +267,20 @@ pub async fn read(service: &dyn CoordinationService, number: u64) -> Result<Opti
     Ok(Some(Planned { number, plan, state, read }))
 }
 
-/// All plans that are kept, the oldest first.
+/// All plans that are kept, the oldest first, each with its number. One that this version does not understand says why.
 ///
 /// # Errors
-/// As [`read`].
-pub async fn read_all(service: &dyn CoordinationService) -> Result<Vec<Planned>, ReadError> {
+/// What the service refuses.
+pub async fn read_all(
+    service: &dyn CoordinationService,
+) -> Result<Vec<(u64, Result<Planned, String>)>, ReadError> {
     let mut plans = Vec::new();
     for number in numbers(service, &plans_path()).await? {
-        plans.extend(read(service, number).await?);
+        match read(service, number).await {
+            Ok(found) => plans.extend(found.map(|planned| (number, Ok(planned)))),
+            Err(ReadError::Malformed { reason, .. }) => plans.push((number, Err(reason))),
+            Err(error) => return Err(error),
+        }
     }
     Ok(plans)
 }

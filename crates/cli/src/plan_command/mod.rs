@@ -7,6 +7,7 @@ mod wait;
 
 use std::process::ExitCode;
 
+use ::coordination::documents::ReadError;
 use control::orders::{Answer, Order};
 use control::plans::{self, PlanDocument, Planned};
 use model::{NodeId, PartitionId};
@@ -205,9 +206,16 @@ fn refused(reason: &str) -> String {
 
 async fn find(shared: &Shared, arguments: &NumberArguments) -> Result<(Documents, Planned), CliError> {
     let documents = Documents::open(shared, &arguments.documents).await?;
-    let planned = plans::read(&*documents.service, arguments.plan).await.map_err(unread)?;
+    let number = arguments.plan;
+    let planned = plans::read(&*documents.service, number).await.map_err(|error| match error {
+        ReadError::Malformed { reason, .. } => CliError::Other(format!(
+            "plan {number} is not understood: {reason}; a later version created it: run `{} plan show {number}` of that \
+             version",
+            program()
+        )),
+        error => unread(error),
+    })?;
     let planned = planned.ok_or_else(|| {
-        let number = arguments.plan;
         CliError::Other(format!("there is no plan {number}; list them with `{} plan history`", program()))
     })?;
     Ok((documents, planned))
@@ -254,7 +262,11 @@ async fn history(shared: &Shared, arguments: &DocumentsArguments) -> Result<Exit
     let documents = Documents::open(shared, arguments).await?;
     let all = plans::read_all(&*documents.service).await.map_err(unread)?;
     documents.close().await;
-    let json = json!({ "plans": all.iter().map(shown::json).collect::<Vec<_>>() });
+    let one = |(number, found): &(u64, Result<Planned, String>)| match found {
+        Ok(planned) => shown::json(planned),
+        Err(reason) => json!({ "plan": number, "phase": "not-understood", "reason": reason }),
+    };
+    let json = json!({ "plans": all.iter().map(one).collect::<Vec<_>>() });
     print(shared.format(), &json, || shown::history(&all));
     Ok(ExitCode::SUCCESS)
 }

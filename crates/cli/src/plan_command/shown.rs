@@ -128,12 +128,16 @@ pub(super) fn end(planned: &Planned) -> String {
 }
 
 /// All plans, one a line.
-pub(super) fn history(all: &[Planned]) -> String {
+pub(super) fn history(all: &[(u64, Result<Planned, String>)]) -> String {
     let mut rows = vec![["PLAN", "FOR", "PHASE", "MOVES", "SETTLED", "CREATED"].map(str::to_owned).to_vec()];
-    rows.extend(all.iter().map(|planned| {
+    rows.extend(all.iter().map(|(number, found)| {
+        let Ok(planned) = found else {
+            let unknown = ["-", "not understood: of a later version", "-", "-", "-"].map(str::to_owned);
+            return [number.to_string()].into_iter().chain(unknown).collect();
+        };
         let settled = planned.state.as_ref().map_or(0, |state| state.progress.settled);
         vec![
-            planned.number.to_string(),
+            number.to_string(),
             wish(&planned.plan.wish),
             planned.word().to_owned(),
             planned.plan.moves.len().to_string(),

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 
 use coordination::DOCUMENT_BYTES_MAX;
+use coordination::documents::ReadError;
 use coordination::documents::numbered::{keep, plans_path};
 use model::{Cluster, NodeId, PartitionId};
 use protocol::rebalance::Facts;
@@ -100,18 +101,24 @@ fn involved(cluster: &Cluster) -> Vec<NodeId> {
 }
 
 impl Office {
-    /// The plan that is under way, if any is.
+    /// The plan that is under way, if any is. One that is not understood is passed over: a later version created it, and
+    /// orders and other plans go on.
     pub(super) async fn under_way(&mut self) -> Result<Option<Planned>, TurnError> {
         for number in plans::all_numbers(&*self.service).await? {
             if self.ended.contains(&number) {
                 continue;
             }
-            match plans::read(&*self.service, number).await? {
-                Some(planned) if planned.is_under_way() => return Ok(Some(planned)),
-                Some(planned) if planned.state.is_some() => {
+            match plans::read(&*self.service, number).await {
+                Ok(Some(planned)) if planned.is_under_way() => return Ok(Some(planned)),
+                Ok(Some(planned)) if planned.state.is_some() => {
                     self.ended.insert(number);
                 }
-                _ => {}
+                Ok(_) => {}
+                Err(ReadError::Malformed { reason, .. }) => {
+                    tracing::warn!(plan = number, reason, "plan not understood");
+                    self.ended.insert(number);
+                }
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(None)

@@ -112,7 +112,11 @@ impl Office {
     /// The plan that this order created. A successor looks for it.
     pub(super) async fn created_by(&self, order: u64) -> Result<Option<u64>, TurnError> {
         let Some(&last) = plans::all_numbers(&*self.service).await?.last() else { return Ok(None) };
-        let last = plans::read(&*self.service, last).await?;
+        let last = match plans::read(&*self.service, last).await {
+            // What is not understood was created by a later version.
+            Err(ReadError::Malformed { .. }) => None,
+            last => last?,
+        };
         Ok(last.filter(|planned| planned.plan.order == order).map(|planned| planned.number))
     }
 
@@ -227,9 +231,17 @@ impl Office {
     }
 
     async fn known_plan(&self, number: u64) -> Result<Result<Planned, Answer>, TurnError> {
-        Ok(plans::read(&*self.service, number).await?.ok_or_else(|| {
-            Answer::refused(format!("there is no plan {number}; see them with `tontine plan history`"))
-        }))
+        match plans::read(&*self.service, number).await {
+            Ok(Some(planned)) => Ok(Ok(planned)),
+            Ok(None) => Ok(Err(Answer::refused(format!(
+                "there is no plan {number}; see them with `tontine plan history`"
+            )))),
+            Err(ReadError::Malformed { reason, .. }) => Ok(Err(Answer::refused(format!(
+                "plan {number} is not understood by the headmaster: {reason}; a later version created it: run the \
+                 headmaster of that version, `tontine headmaster`, alone"
+            )))),
+            Err(error) => Err(error.into()),
+        }
     }
 
     async fn abort(&mut self, given: &Given, number: u64) -> Result<Answer, TurnError> {

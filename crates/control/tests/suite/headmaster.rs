@@ -5,8 +5,9 @@ use std::sync::Arc;
 use control::headmaster::office::{Office, OfficeEnd};
 use control::orders::{self, Order};
 use control::plans::Phase;
-use coordination::CoordinationService;
+use coordination::documents::numbered::{create_next, plan_state_path, plans_path};
 use coordination::documents::{Member, write_member};
+use coordination::{CoordinationService, CreateMode};
 use futures_util::FutureExt;
 use model::{Cluster, Moment, NodeId, Role, Step, WallMillis, Weight};
 use protocol::rebalance::planner::{Consent, Wish};
@@ -253,6 +254,28 @@ async fn a_node_that_a_plan_names_is_not_removed_and_a_plan_of_one_that_was_fail
     );
     let cluster = world.cluster().await;
     assert!(cluster.check().is_ok() && cluster.ring.is_settled());
+}
+
+#[tokio::test]
+async fn a_plan_of_a_later_version_keeps_neither_orders_nor_plans_from_going_on() {
+    let (world, mut office) = four().await;
+    let later = r#"{"wish":{"kind":"later"},"moves":[]}"#;
+    let number = create_next(&*world.session, &plans_path(), later.into()).await.unwrap();
+    let begun = world.session.create(&plan_state_path(number), "{}".into(), CreateMode::Persistent).await;
+    begun.unwrap();
+    let answer = world.order(&mut office, Order::Apply { plan: number }).await;
+    assert!(!answer.done && answer.text.contains("plan 2 is not understood"), "{}", answer.text);
+    let answer = world.order(&mut office, Order::Apply { plan: 1 }).await;
+    assert!(answer.done, "{}", answer.text);
+    settle(&mut office).await;
+    assert_eq!(world.plan(1).await.state.unwrap().phase, Phase::Done);
+    assert!(world.order(&mut office, drain(4)).await.done);
+    settle(&mut office).await;
+    assert_eq!(world.cluster().await.node(NodeId(4)), None);
+    let all = control::plans::read_all(&*world.session).await.unwrap();
+    let understood: Vec<_> = all.iter().map(|(number, found)| (*number, found.is_ok())).collect();
+    assert_eq!(understood, [(1, true), (2, false), (3, true)]);
+    world.judge();
 }
 
 /// The fourth node holds its share.
