@@ -21,7 +21,7 @@ use ::coordination::documents::{self, ActiveNode, ReadError};
 use ::coordination::{CoordinationError, CoordinationService};
 use model::{Cluster, Node, NodeId, Zone};
 use node::waiting::{self, Waits};
-use node::{Directory, Given, Owner};
+use node::{Directory, Given, Owner, StartError};
 use parking_lot::Mutex;
 use runtime::disk::os::OsDisk;
 use runtime::{Disk, Ports};
@@ -392,7 +392,7 @@ async fn wait_to_be_named(
     let (cluster, session) = loop {
         tokio::select! {
             biased;
-            named = &mut waited => break named.map_err(|error| CliError::Other(error.to_string()))?,
+            named = &mut waited => break named.map_err(|error| not_named(&error))?,
             () = tokio::time::sleep(REMINDER) => {
                 say!("{} (for {} now)", said.lock(), crate::durations::rough(begun.elapsed()));
             }
@@ -401,6 +401,11 @@ async fn wait_to_be_named(
     drop(directory);
     let zone = cluster.node(given.node).map_or(node.zone, |entry| entry.zone.clone());
     Ok(Named { node: placed(given.node, zone, &addresses), cluster, session, addresses })
+}
+
+fn not_named(error: &StartError) -> CliError {
+    let failed = CliError::Other(error.to_string());
+    if error.is_passing() { failed.later() } else { failed }
 }
 
 /// Takes an id that was never given, and keeps it before it is used.

@@ -11,12 +11,15 @@ use super::joining::is_passing;
 use crate::identity::IdentityError;
 
 impl StartError {
-    /// Whether the same start may succeed later, without anybody's doing but that of the coordination service or the
-    /// disk.
+    /// Whether the same start may succeed later, without anybody's doing but that of the coordination service, the disk,
+    /// or another process that ends.
     pub fn is_passing(&self) -> bool {
         match self {
             StartError::Identity(error) => matches!(error, IdentityError::InUse | IdentityError::Disk(_)),
             StartError::Register(RegisterError::Coordination(error)) => is_passing(error),
+            // It may have been this node's own: a start that was killed between its registration and the first write of
+            // its identity leaves an incarnation that its directory does not know.
+            StartError::Register(RegisterError::AlreadyActive { .. }) => true,
             StartError::Storage { .. }
             | StartError::Elsewhere(_)
             | StartError::PastUnknown { .. }

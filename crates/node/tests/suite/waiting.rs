@@ -88,6 +88,25 @@ async fn start_at(
     Node::start(config, Ports::os().unwrap(), disk.clone(), engines, Arc::new(service.open())).await
 }
 
+/// It was refused as if it could never start, so a supervisor gave up.
+#[tokio::test]
+async fn a_start_that_was_killed_before_it_wrote_its_identity_is_worth_another_one() {
+    let service = MemoryService::new();
+    publish(&service, vec![member(1, "h1:1")]).await;
+    for fresh in [true, false] {
+        let disk = Arc::new(SimulatedDisk::new(1));
+        if !fresh {
+            start_at(&service, &disk, "h1:1").await.unwrap().stop().await.unwrap();
+        }
+        let killed = service.open();
+        documents::register(&killed, &ActiveNode::new(member(1, "h1:1"), u64::MAX)).await.unwrap();
+        let refused = start_at(&service, &disk, "h1:1").await.err().unwrap();
+        assert!(matches!(refused, StartError::Register(_)) && refused.is_passing(), "{refused}");
+        service.kill(killed.session());
+        start_at(&service, &disk, "h1:1").await.unwrap().stop().await.unwrap();
+    }
+}
+
 async fn address_becomes(observer: &MemorySession, node: &Node, native: &str) {
     let is_so = |cluster: &model::Cluster| cluster.node(NodeId(1)).unwrap().native == native;
     while !is_so(&documents::read_cluster(observer).await.unwrap().unwrap())
