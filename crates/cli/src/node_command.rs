@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use control::orders::Order;
-use coordination::CoordinationError;
 use coordination::address::Address;
 use coordination::documents::ReadError;
-use model::{Cluster, NodeId, Role, Weight};
+use coordination::{CoordinationError, CoordinationService};
+use model::{Cluster, Node, NodeId, Role, Weight};
 use protocol::rebalance::planner::Consent;
 use runtime::disk::os::OsDisk;
 
@@ -193,6 +194,32 @@ async fn start(
     id: u32,
     data_dir: PathBuf,
 ) -> Result<ExitCode, CliError> {
+    let mut signals = StopSignals::listen()?;
+    let mut session = None;
+    let start = begin(&arguments, NodeId(id), data_dir, &mut session);
+    let started = signals.unless_requested(arguments.stop_with_stdin, start).await.transpose();
+    if !matches!(started, Ok(Some(_)))
+        && let Some(session) = &session
+    {
+        // The registration would stay as long as the session lives.
+        crate::coordination::leave(&**session).await;
+    }
+    let Some((running, me)) = started? else { return Ok(ExitCode::SUCCESS) };
+    print(shared.format(), &crate::ready::node_json(&me, Some(std::process::id())), || {
+        crate::ready::ready_line(&me)
+    });
+    signals.requested(arguments.stop_with_stdin).await;
+    running.stop().await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Finds the documents and starts the node. What it opens is in `opened`, however it ends.
+async fn begin(
+    arguments: &NodeArguments,
+    id: NodeId,
+    data_dir: PathBuf,
+    opened: &mut Option<Arc<dyn CoordinationService>>,
+) -> Result<(RunningNode, Node), CliError> {
     let named = arguments.service.place()?;
     let no_cluster = |address: &Address| {
         CliError::Other(format!(
@@ -203,6 +230,7 @@ async fn start(
     let address = named.address.clone();
     let found = crate::coordination::find_documents(named, &data_dir).await?;
     let Found { place: coordination, session, cluster } = found.ok_or_else(|| no_cluster(&address))?;
+    *opened = Some(session.clone());
     let cluster = match cluster {
         Ok(Some(cluster)) => cluster,
         Ok(None) => return Err(no_cluster(&coordination.address)),
@@ -221,7 +249,7 @@ async fn start(
     };
     let settings = &arguments.settings;
     let spec = NodeSpec {
-        id: NodeId(id),
+        id,
         cluster: arguments.cluster.clone(),
         data_dir,
         coordination,
@@ -237,18 +265,12 @@ async fn start(
         addresses: None,
         insecure: arguments.insecure,
     };
-    let mut signals = StopSignals::listen()?;
     let running = RunningNode::start(&spec, &cluster, session).await?;
-    let me = cluster.node(spec.id).expect("a node that started is a member");
     if let Address::Directory(directory) = &spec.coordination.address {
         crate::holder::note_launch(directory, spec.id, spec.password.is_some());
     }
-    print(shared.format(), &crate::ready::node_json(me, Some(std::process::id())), || {
-        crate::ready::ready_line(me)
-    });
-    signals.requested(arguments.stop_with_stdin).await;
-    running.stop().await?;
-    Ok(ExitCode::SUCCESS)
+    let me = cluster.node(spec.id).expect("a node that started is a member");
+    Ok((running, me.clone()))
 }
 
 /// The copy of the cluster document in a node's data directory; nothing is made where there is none.

@@ -32,6 +32,20 @@ impl StopSignals {
         })
     }
 
+    /// Carries out what may take long, unless the process is told to stop first: then it is given up where it is, and
+    /// there is `None`.
+    pub(crate) async fn unless_requested<T>(
+        &mut self,
+        with_stdin: bool,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.requested(with_stdin) => None,
+            done = work => Some(done),
+        }
+    }
+
     /// Completes on either, or at the end of standard input if that is wanted.
     pub(crate) async fn requested(&mut self, with_stdin: bool) {
         let stdin_ended = async {

@@ -84,6 +84,15 @@ pub(crate) async fn open(
     place.open(create_chroot, PATIENCE).await.map_err(|error| CliError::Other(error.to_string()))
 }
 
+/// How long a process that ends waits until its session has ended. Without that, its registration goes when the session
+/// expires.
+const LEAVE_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// Ends the session of a process that ends.
+pub(crate) async fn leave(session: &dyn CoordinationService) {
+    let _ = tokio::time::timeout(LEAVE_TIME_MAX, session.close()).await;
+}
+
 fn read_credentials(file: &Path) -> Result<Credentials, CliError> {
     let text = std::fs::read_to_string(file)
         .map_err(CliError::io(format!("cannot read the credentials in {}", file.display())))?;

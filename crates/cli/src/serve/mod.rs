@@ -93,25 +93,47 @@ async fn start(
     arguments: ServeArguments,
     password: Option<String>,
 ) -> Result<ExitCode, CliError> {
-    let place = arguments.service.place()?;
     let mut signals = StopSignals::listen()?;
-    let service = Service::look(place, &arguments.data_dir).await?;
-    let named = tokio::select! {
-        biased;
-        () = signals.requested(false) => Ok(None),
-        named = named(&arguments, &service) => named.map(Some),
-    };
-    if !matches!(named, Ok(Some(_))) {
-        // Its registration would stay as long as a session lives.
-        let _ = service.session.close().await;
+    let mut service = None;
+    let start = begin(&arguments, password, &mut service);
+    let started = signals.unless_requested(false, start).await.transpose();
+    if !matches!(started, Ok(Some(_)))
+        && let Some(service) = &service
+    {
+        // The registration would stay as long as the session lives.
+        crate::coordination::leave(&*service.session).await;
     }
-    let Some(named) = named? else { return Ok(ExitCode::SUCCESS) };
+    let Some((running, node)) = started? else { return Ok(ExitCode::SUCCESS) };
+    print(shared.format(), &crate::ready::node_json(&node, Some(std::process::id())), || {
+        crate::ready::ready_line(&node)
+    });
+    let beside = (!arguments.no_headmaster).then(|| {
+        let file = arguments.log_file.as_ref().map(|file| file.with_extension("headmaster.log"));
+        Beside::start(&arguments.service, arguments.settings.log, file)
+    });
+    signals.requested(false).await;
+    if let Some(beside) = beside {
+        beside.stop().await;
+    }
+    running.stop().await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Finds the documents, waits until they name the node, and starts it. What it opens is in `opened`, however it ends.
+async fn begin(
+    arguments: &ServeArguments,
+    password: Option<String>,
+    opened: &mut Option<Service>,
+) -> Result<(RunningNode, Node), CliError> {
+    let place = arguments.service.place()?;
+    let service = opened.insert(Service::look(place, &arguments.data_dir).await?);
+    let named = named(arguments, service).await?;
     let settings = &arguments.settings;
     let spec = NodeSpec {
         id: named.node.id,
         cluster: named.cluster.name.clone(),
         data_dir: arguments.data_dir.clone(),
-        coordination: service.place,
+        coordination: service.place.clone(),
         engine: settings.engine,
         durability: settings.durability,
         workers: settings.workers_each(1),
@@ -124,23 +146,11 @@ async fn start(
         addresses: Some(named.addresses),
         insecure: arguments.addresses.insecure,
     };
-    let running = RunningNode::start(&spec, &named.cluster, named.session).await?;
+    let running = RunningNode::start(&spec, &named.cluster, service.session.clone()).await?;
     if let Address::Directory(directory) = &spec.coordination.address {
         crate::holder::note_launch(directory, spec.id, spec.password.is_some());
     }
-    print(shared.format(), &crate::ready::node_json(&named.node, Some(std::process::id())), || {
-        crate::ready::ready_line(&named.node)
-    });
-    let beside = (!arguments.no_headmaster).then(|| {
-        let file = arguments.log_file.as_ref().map(|file| file.with_extension("headmaster.log"));
-        Beside::start(&arguments.service, settings.log, file)
-    });
-    signals.requested(false).await;
-    if let Some(beside) = beside {
-        beside.stop().await;
-    }
-    running.stop().await?;
-    Ok(ExitCode::SUCCESS)
+    Ok((running, named.node))
 }
 
 fn check_zone(zone: Option<&str>) -> Result<(), CliError> {
@@ -232,12 +242,11 @@ fn unread(error: ReadError) -> CliError {
 struct Named {
     node: Node,
     cluster: Cluster,
-    session: Arc<dyn CoordinationService>,
     addresses: Addresses,
 }
 
 /// Finds out who the node is, and waits until its cluster names it.
-async fn named(arguments: &ServeArguments, service: &Service) -> Result<Named, CliError> {
+async fn named(arguments: &ServeArguments, service: &mut Service) -> Result<Named, CliError> {
     let owner = owner(&arguments.data_dir)?;
     let known = match &owner {
         Owner::Node { cluster: name, node } => Some(known(service, arguments, name, *node)?),
@@ -266,7 +275,7 @@ async fn named(arguments: &ServeArguments, service: &Service) -> Result<Named, C
     if let Some(entry) = known {
         let node = placed(entry.id, entry.zone.clone(), &addresses);
         let cluster = service.cluster.clone().expect("it names the node");
-        return Ok(Named { node, cluster, session: service.session.clone(), addresses });
+        return Ok(Named { node, cluster, addresses });
     }
     wait_to_be_named(arguments, service, addresses).await
 }
@@ -360,7 +369,7 @@ fn probe(addresses: &Addresses) -> Result<(), CliError> {
 /// Registers a node that the cluster does not name yet, and waits until it does.
 async fn wait_to_be_named(
     arguments: &ServeArguments,
-    service: &Service,
+    service: &mut Service,
     addresses: Addresses,
 ) -> Result<Named, CliError> {
     let ports = Ports::os().map_err(CliError::io("cannot start the background thread"))?;
@@ -398,9 +407,10 @@ async fn wait_to_be_named(
             }
         }
     };
+    service.session = session;
     drop(directory);
     let zone = cluster.node(given.node).map_or(node.zone, |entry| entry.zone.clone());
-    Ok(Named { node: placed(given.node, zone, &addresses), cluster, session, addresses })
+    Ok(Named { node: placed(given.node, zone, &addresses), cluster, addresses })
 }
 
 fn not_named(error: &StartError) -> CliError {

@@ -8,6 +8,26 @@ use crate::cluster::{Cluster, Process, command, exists, free_port_base, limit_fi
 use crate::observe::until;
 use crate::resp::{Redis, Reply};
 
+/// Nobody heard a signal before the node served: with a long session it went on for twenty minutes.
+#[test]
+fn a_start_that_waits_ends_at_once_when_it_is_told_to() {
+    let cluster = Cluster::with(1, &["--separate-processes"]);
+    let coordination = format!("--coordination={}", cluster.data().join("coordination").display());
+    let listen = format!("--listen=127.0.0.1:{}", free_port_base());
+    let commands = [vec!["node", "--id=1"], vec!["serve", &listen]];
+    for (number, (words, signal)) in commands.iter().zip([Signal::TERM, Signal::INT]).enumerate() {
+        // A copy waits for the process of the directory.
+        let copy = cluster.folder.path().join(format!("copy-{number}"));
+        crate::disks::copy_directory(&cluster.data().join("node-1"), &copy);
+        let data = format!("--data-dir={}", copy.display());
+        let words = [&words[..], &[&coordination, &data]].concat();
+        let log = cluster.folder.path().join(format!("copy-{number}.stderr"));
+        let mut waiting = Process::start(&mut command(&words), log);
+        until("it waits", || waiting.stderr(), |said| said.contains("waits for the registration"));
+        assert_eq!(waiting.stop(signal), Some(0), "{}", waiting.stderr());
+    }
+}
+
 /// It once waited without a word for ten seconds, and took the id over, with nothing in its directory, when the node was
 /// restarted meanwhile.
 #[test]
