@@ -31,7 +31,9 @@ use thiserror::Error;
 use crate::{CoordinationError, CoordinationService, CreateMode, DocumentPath, Expected, Watch};
 
 pub use self::ids::{Ids, ids_path, prepare_ids, read_ids, take_id};
-pub use self::membership::{AddressTaken, MembershipError, admit, check_addresses, readdress};
+pub use self::membership::{
+    AddressTaken, MembershipError, admit, check_addresses, readdress, registered_before,
+};
 pub use self::moves::{Move, arrive};
 pub use self::stores::{NoStoreError, create_store};
 

@@ -133,11 +133,11 @@ async fn gather(
         }
         if found.len() >= wanted {
             let nodes: Vec<Node> = found.into_iter().take(wanted).map(|active| active.node).collect();
-            for node in &nodes {
-                documents::check_addresses(node, &nodes)
-                    .map_err(|error| CliError::Other(error.to_string()))?;
+            match nodes.iter().find_map(|node| documents::check_addresses(node, &nodes).err()) {
+                None => return Ok(nodes),
+                // The one that registered later goes elsewhere, or ends.
+                Some(clash) => say!("waiting: {clash}"),
             }
-            return Ok(nodes);
         }
         // Whatever ends the wait, the list is read again.
         let _ = watch.fired().await;

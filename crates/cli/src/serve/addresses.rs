@@ -162,6 +162,11 @@ impl AddressArguments {
         Ok(addresses)
     }
 
+    /// Whether the address of a new node is our choice, which another one may be as well.
+    pub(crate) fn is_chosen(&self) -> bool {
+        self.listen.is_none() && self.advertise.is_none()
+    }
+
     /// Asks a new node for an address where other machines share its documents: a port of 127.0.0.1 would be of no use.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ use ::coordination::address::{Address, Place, Places};
 use ::coordination::documents::{self, ActiveNode, ReadError};
 use ::coordination::{CoordinationError, CoordinationService};
 use model::{Cluster, Node, NodeId, Zone};
-use node::waiting::{self, Waits};
+use node::waiting::{Applicant, Waits};
 use node::{Directory, Given, Owner, StartError};
 use parking_lot::Mutex;
 use runtime::disk::os::OsDisk;
@@ -217,6 +217,13 @@ impl Service {
         Ok(Service { session, place, cluster, active, origin })
     }
 
+    /// Reads again who is registered, and which nodes the cluster has.
+    async fn look_again(&mut self) -> Result<(), CliError> {
+        self.active = documents::active_nodes_now(&*self.session).await.map_err(unread)?;
+        self.cluster = documents::read_cluster(&*self.session).await.map_err(unread)?;
+        Ok(())
+    }
+
     /// Everybody who has, or is about to have, an address in this cluster.
     fn others(&self) -> Vec<Node> {
         let named = self.cluster.iter().flat_map(|cluster| &cluster.nodes);
@@ -370,7 +377,7 @@ fn probe(addresses: &Addresses) -> Result<(), CliError> {
 async fn wait_to_be_named(
     arguments: &ServeArguments,
     service: &mut Service,
-    addresses: Addresses,
+    mut addresses: Addresses,
 ) -> Result<Named, CliError> {
     let ports = Ports::os().map_err(CliError::io("cannot start the background thread"))?;
     // Held while it waits, so that no other process takes an id for the same directory.
@@ -385,32 +392,65 @@ async fn wait_to_be_named(
         }
     };
     let zone = Zone(arguments.zone.clone().unwrap_or_else(|| ZONE_DEFAULT.to_owned()));
-    let node = placed(given.node, zone, &addresses);
-    let follows_as = Some(service.place.user());
-    let active = ActiveNode { follows_as, ..ActiveNode::new(node.clone(), given.since) };
     crate::holder::note_process(&arguments.data_dir);
+    let cluster = loop {
+        let node = placed(given.node, zone.clone(), &addresses);
+        let follows_as = Some(service.place.user());
+        let active = ActiveNode { follows_as, ..ActiveNode::new(node, given.since) };
+        match apply(&ports, service, &directory, &active).await {
+            Ok(cluster) => break cluster,
+            Err(StartError::AddressTaken(taken)) if arguments.addresses.is_chosen() => {
+                tracing::info!(address = taken.address, other = %taken.other, "another port is chosen");
+                service.look_again().await?;
+                let others: Vec<Node> =
+                    service.others().into_iter().filter(|other| other.id != given.node).collect();
+                addresses = arguments.addresses.settle(None, &others)?;
+                probe(&addresses)?;
+            }
+            Err(error) => return Err(not_named(&error)),
+        }
+    };
+    drop(directory);
+    let zone = cluster.node(given.node).map_or(zone, |entry| entry.zone.clone());
+    Ok(Named { node: placed(given.node, zone, &addresses), cluster, addresses })
+}
+
+/// Registers a node, waits until its cluster names it, and says for what it waits. Goes along with the documents.
+async fn apply(
+    ports: &Ports,
+    service: &mut Service,
+    directory: &Directory,
+    active: &ActiveNode,
+) -> Result<Cluster, StartError> {
     let (begun, said) = (Instant::now(), Mutex::new(String::new()));
+    let (from, mut place, id) = (service.place.clone(), service.place.clone(), active.node.id);
     let mut tell = |waits: &Waits| {
-        let line = line(given.node, &service.place.address, waits);
+        if let Waits::Moved { to } = waits
+            && let Ok(moved) = from.at(to)
+        {
+            place = moved;
+        }
+        let line = line(id, &place.address, waits);
         say!("{line}");
-        tracing::info!(node = %given.node, waits = line, "node waits to be named");
+        tracing::info!(node = %id, waits = line, "node waits to be named");
         *said.lock() = line;
     };
-    let waited = waiting::until_named(&ports, service.session.clone(), &active, &mut tell);
-    let mut waited = std::pin::pin!(waited);
-    let (cluster, session) = loop {
-        tokio::select! {
-            biased;
-            named = &mut waited => break named.map_err(|error| not_named(&error))?,
-            () = tokio::time::sleep(REMINDER) => {
-                say!("{} (for {} now)", said.lock(), crate::durations::rough(begun.elapsed()));
+    let applicant = Applicant { ports, active, directory, places: &from };
+    let named = {
+        let waited = applicant.until_named(&mut service.session, &mut tell);
+        let mut waited = std::pin::pin!(waited);
+        loop {
+            tokio::select! {
+                biased;
+                named = &mut waited => break named,
+                () = tokio::time::sleep(REMINDER) => {
+                    say!("{} (for {} now)", said.lock(), crate::durations::rough(begun.elapsed()));
+                }
             }
         }
     };
-    service.session = session;
-    drop(directory);
-    let zone = cluster.node(given.node).map_or(node.zone, |entry| entry.zone.clone());
-    Ok(Named { node: placed(given.node, zone, &addresses), cluster, addresses })
+    service.place = place;
+    named
 }
 
 fn not_named(error: &StartError) -> CliError {
@@ -445,6 +485,10 @@ fn line(node: NodeId, address: &Address, waits: &Waits) -> String {
             "{node} is registered and waits until cluster {cluster} admits it: {program} cluster admit {} --coordination \
              {service}",
             node.0
+        ),
+        Waits::Moved { .. } => format!(
+            "the documents have moved to {address}, and {node} waits there; give that address with --coordination from now \
+             on"
         ),
         Waits::ForService { reason } => {
             format!("{node} waits for the coordination service {address}: {reason}")

@@ -8,7 +8,10 @@
 use model::{Cluster, Generation, Node, NodeId};
 use thiserror::Error;
 
-use super::{ActiveNode, PublishError, ReadError, publish_cluster, read_cluster};
+use super::{
+    ActiveNode, PublishError, ReadError, active_node_path, active_path, parse_active, publish_cluster,
+    read_cluster,
+};
 use crate::{CoordinationError, CoordinationService};
 
 /// Why the cluster document was not changed.
@@ -87,6 +90,30 @@ pub fn check_addresses<'a>(
         }
     }
     Ok(())
+}
+
+/// The nodes that registered before a node that is registered, as they say themselves. What a later version writes in a
+/// form of its own is left out.
+///
+/// # Errors
+/// What the service refuses.
+pub async fn registered_before(
+    service: &dyn CoordinationService,
+    node: NodeId,
+) -> Result<Vec<Node>, CoordinationError> {
+    let own = service.get(&active_node_path(node)).await?.stat.created;
+    let mut before = Vec::new();
+    for name in service.children(&active_path()).await? {
+        let Ok(path) = active_path().child(&name) else { continue };
+        match service.get(&path).await {
+            Ok(found) if found.stat.created < own => {
+                before.extend(parse_active(&path, &found.data).map(|active| active.node));
+            }
+            Ok(_) | Err(CoordinationError::NoNode { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(before)
 }
 
 /// Makes the cluster document say where `node`, which is in it already, can be reached. Returns the document then.

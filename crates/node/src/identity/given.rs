@@ -14,11 +14,13 @@
 
 use std::sync::Arc;
 
+use coordination::documents::Move;
 use model::NodeId;
 use runtime::{Disk, DiskError};
 
 use super::file::{checked, damaged, lock, read, replace};
 use super::{FILE, IdentityError, occupied};
+use crate::moved;
 
 /// The file's name below the data directory.
 pub(super) const GIVEN: &str = "given-id";
@@ -90,6 +92,14 @@ impl Directory {
             given.node.0, given.since, given.origin
         );
         Ok(replace(&*self.disk, GIVEN, text).await?)
+    }
+
+    /// Remembers durably where the documents have moved.
+    ///
+    /// # Errors
+    /// What the disk refuses.
+    pub async fn remember_move(&self, this: &Move) -> Result<(), DiskError> {
+        moved::remember(self.disk.clone(), this).await
     }
 }
 

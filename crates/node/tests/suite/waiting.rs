@@ -1,15 +1,19 @@
 //! Nodes that wait to be named, and nodes that come back at another address.
 
+use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use coordination::address::Places;
 use coordination::documents::{self, ActiveNode, active_node_path};
 use coordination::memory::{MemoryService, MemorySession};
+use coordination::migrate::{Ends, migrate};
 use coordination::{CoordinationService, SessionId};
-use model::{Node as Member, NodeId, Zone};
+use model::{Cluster, Node as Member, NodeId, Zone};
 use node::engines::MemoryEngines;
-use node::waiting::{Waits, until_named};
-use node::{Advertised, Node, NodeConfig, StartError};
+use node::waiting::{Applicant, Waits};
+use node::{Advertised, Directory, Node, NodeConfig, StartError};
 use parking_lot::Mutex;
 use runtime::Ports;
 use runtime::disk::simulated::SimulatedDisk;
@@ -18,6 +22,55 @@ use crate::support::publish;
 
 fn member(id: u32, native: &str) -> Member {
     Member::new(NodeId(id), Zone("a".to_owned()), native, None)
+}
+
+/// The service to which the documents may move, if it answers.
+#[derive(Clone, Default)]
+struct Elsewhere(Arc<Mutex<Option<MemoryService>>>);
+
+impl fmt::Debug for Elsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Elsewhere")
+    }
+}
+
+impl Places for Elsewhere {
+    fn open_at<'me, 'text, 'both>(
+        &'me self,
+        address: &'text str,
+    ) -> Pin<Box<dyn Future<Output = Result<Session, String>> + Send + 'both>>
+    where
+        'me: 'both,
+        'text: 'both,
+    {
+        assert_eq!(address, "new");
+        let service = self.0.lock().clone();
+        Box::pin(async move {
+            let service = service.ok_or("it does not answer")?;
+            Ok(Arc::new(service.open()) as Session)
+        })
+    }
+
+    fn user(&self) -> String {
+        String::new()
+    }
+}
+
+type Session = Arc<dyn CoordinationService>;
+
+/// Registers a node, and waits until it is named; also hands out the session that it has then.
+async fn apply(
+    session: MemorySession,
+    active: &ActiveNode,
+    disk: &SimulatedDisk,
+    places: &Elsewhere,
+    tell: &mut (dyn FnMut(&Waits) + Send),
+) -> (Result<Cluster, StartError>, Session) {
+    let ports = Ports::os().unwrap();
+    let directory = Directory::open(Arc::new(disk.clone())).unwrap();
+    let mut session: Session = Arc::new(session);
+    let applicant = Applicant { ports: &ports, active, directory: &directory, places };
+    (applicant.until_named(&mut session, tell).await, session)
 }
 
 async fn owner_other_than(observer: &MemorySession, ended: Option<SessionId>) -> SessionId {
@@ -42,9 +95,8 @@ async fn a_node_that_waits_stays_registered_through_lost_sessions_until_it_is_na
     let told = Arc::new(Mutex::new(Vec::new()));
     let (session, heard, applicant) = (service.open(), told.clone(), active.clone());
     let waits = tokio::spawn(async move {
-        let ports = Ports::os().unwrap();
         let mut tell = |waits: &Waits| heard.lock().push(waits.clone());
-        until_named(&ports, Arc::new(session), &applicant, &mut tell).await
+        apply(session, &applicant, &SimulatedDisk::new(1), &Elsewhere::default(), &mut tell).await
     });
     tokio::time::sleep(Duration::from_millis(50)).await;
     service.kill(predecessor.session());
@@ -60,7 +112,8 @@ async fn a_node_that_waits_stays_registered_through_lost_sessions_until_it_is_na
     }
     let registered = documents::active_nodes(&observer).await.unwrap().0;
     documents::admit(&observer, &registered).await.unwrap();
-    let (cluster, _session) = waits.await.unwrap().unwrap();
+    let (cluster, _session) = waits.await.unwrap();
+    let cluster = cluster.unwrap();
     assert_eq!(cluster.node(NodeId(4)), Some(&active.node));
     let told = told.lock();
     assert_eq!(told.first(), Some(&Waits::ForCluster), "{told:?}");
@@ -73,8 +126,71 @@ async fn an_id_that_another_directory_has_is_refused_at_once() {
     let other = service.open();
     documents::register(&other, &ActiveNode::new(member(4, "h4:1"), 16)).await.unwrap();
     let active = ActiveNode::new(member(4, "h4:1"), 17);
-    let refused = until_named(&Ports::os().unwrap(), Arc::new(service.open()), &active, &mut |_| ()).await;
+    let (disk, nowhere) = (SimulatedDisk::new(1), Elsewhere::default());
+    let (refused, _) = apply(service.open(), &active, &disk, &nowhere, &mut |_| ()).await;
     assert!(matches!(refused, Err(StartError::Register(_))), "another directory has the id");
+}
+
+/// Nodes that were started at once took the same free port, and the cluster could not be created.
+#[tokio::test]
+async fn of_two_nodes_with_one_address_the_one_that_registered_later_takes_its_registration_back() {
+    let service = MemoryService::new();
+    let first = service.open();
+    // The lower id says nothing: it came later.
+    documents::register(&first, &ActiveNode::new(member(4, "h:7401"), 1)).await.unwrap();
+    let later = ActiveNode::new(member(3, "h:7401"), 2);
+    let (disk, nowhere) = (SimulatedDisk::new(1), Elsewhere::default());
+    let (refused, session) = apply(service.open(), &later, &disk, &nowhere, &mut |_| ()).await;
+    let Err(StartError::AddressTaken(taken)) = refused else { panic!("{refused:?}") };
+    assert_eq!((taken.node, taken.other, &*taken.address), (NodeId(3), NodeId(4), "h:7401"));
+    let registered = documents::active_nodes_now(&*session).await.unwrap();
+    assert_eq!(registered.iter().map(|active| active.node.id).collect::<Vec<_>>(), [NodeId(4)]);
+    // What was free at another port is named beside the first.
+    publish(&service, vec![member(3, "h:7402"), member(4, "h:7401")]).await;
+    let elsewhere = ActiveNode::new(member(3, "h:7402"), 2);
+    let (named, _) = apply(service.open(), &elsewhere, &disk, &nowhere, &mut |_| ()).await;
+    assert!(named.is_ok(), "{named:?}");
+}
+
+/// It waited for ever at the place that the documents had left.
+#[tokio::test]
+async fn a_node_that_waits_goes_along_with_the_documents_and_is_named_there() {
+    let (old, new) = (MemoryService::new(), MemoryService::new());
+    publish(&old, vec![member(1, "h1:1")]).await;
+    let elsewhere = Elsewhere(Arc::new(Mutex::new(Some(new.clone()))));
+    let active = ActiveNode { follows_as: Some(String::new()), ..ActiveNode::new(member(4, "h4:1"), 17) };
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let (session, heard, applicant, places) = (old.open(), told.clone(), active.clone(), elsewhere.clone());
+    let disk = SimulatedDisk::new(1);
+    let kept = disk.clone();
+    let waits = tokio::spawn(async move {
+        let mut tell = |waits: &Waits| heard.lock().push(waits.clone());
+        apply(session, &applicant, &kept, &places, &mut tell).await
+    });
+    while told.lock().last() != Some(&Waits::ToBeNamed { cluster: "test".to_owned() }) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // The first time that it looks, the new place does not answer.
+    elsewhere.0.lock().take();
+    let (from, to) = (old.open(), new.open());
+    let (from_address, to_address) = ("old".to_owned(), "new".to_owned());
+    let ends = Ends { from: &from, from_address, to: &to, to_address, user: String::new() };
+    let done = migrate(&ends, "1").await.unwrap();
+    assert_eq!(done.following.iter().map(|active| active.node.id).collect::<Vec<_>>(), [NodeId(4)]);
+    while !matches!(told.lock().last(), Some(Waits::ForService { .. })) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    elsewhere.0.lock().replace(new.clone());
+    while told.lock().iter().rev().nth(1) != Some(&Waits::Moved { to: "new".to_owned() }) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(documents::active_nodes_now(&from).await.unwrap().is_empty(), "it left the old place");
+    assert_eq!(node::moved::recall(&disk, "old"), Some("new".to_owned()), "its directory knows");
+    let registered = documents::active_nodes_now(&to).await.unwrap();
+    documents::admit(&to, &registered).await.unwrap();
+    let (cluster, session) = waits.await.unwrap();
+    assert_eq!(cluster.unwrap().node(NodeId(4)), Some(&active.node));
+    assert_eq!(documents::active_nodes_now(&*session).await.unwrap(), [active]);
 }
 
 async fn start_at(
