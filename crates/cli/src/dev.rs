@@ -41,15 +41,21 @@ pub(crate) fn run(shared: &Shared, arguments: DevArguments) -> Result<ExitCode, 
             creation::check(&arguments.shape)?;
         }
         let _held = crate::holder::hold(&arguments.data_dir)?;
-        let (mut cluster, own) = creation::create_or_find(&arguments, &coordination_dir).await?;
+        let here = Place {
+            address: Address::Directory(coordination_dir.clone()),
+            session_timeout: SESSION_TIMEOUT_DEFAULT,
+            credentials: None,
+        };
+        let creation::Standing { mut cluster, own, place } =
+            creation::create_or_find(&arguments, here).await?;
         let (mine, added) = cluster.nodes.drain(..).partition(|node| own.is_none_or(|own| node.id <= own));
         cluster.nodes = mine;
         for node in &added {
             say!("{}", added_line(node, &coordination_dir));
         }
         let specs: Vec<NodeSpec> =
-            cluster.nodes.iter().map(|node| spec(&arguments, node, &cluster, &coordination_dir)).collect();
-        let beside = (!arguments.no_headmaster).then(|| headmaster_beside(&arguments, &coordination_dir));
+            cluster.nodes.iter().map(|node| spec(&arguments, node, &cluster, &place)).collect();
+        let beside = (!arguments.no_headmaster).then(|| headmaster_beside(&arguments, &place));
         let ran = match arguments.separate_processes {
             true => run_children(&arguments, format, &cluster, &specs).await,
             false => run_here(&arguments, format, &cluster, &specs).await,
@@ -228,17 +234,13 @@ async fn stop_child(process: &mut NodeProcess) -> bool {
     }
 }
 
-fn spec(arguments: &DevArguments, node: &Node, cluster: &Cluster, coordination_dir: &Path) -> NodeSpec {
+fn spec(arguments: &DevArguments, node: &Node, cluster: &Cluster, place: &Place) -> NodeSpec {
     let settings = &arguments.settings;
     NodeSpec {
         id: node.id,
         cluster: cluster.name.clone(),
         data_dir: arguments.data_dir.join(format!("node-{}", node.id.0)),
-        coordination: Place {
-            address: Address::Directory(coordination_dir.to_owned()),
-            session_timeout: SESSION_TIMEOUT_DEFAULT,
-            credentials: None,
-        },
+        coordination: place.clone(),
         engine: settings.engine,
         durability: settings.durability,
         workers: settings.workers_each(cluster.nodes.len()),
@@ -254,11 +256,11 @@ fn spec(arguments: &DevArguments, node: &Node, cluster: &Cluster, coordination_d
 }
 
 /// Starts a headmaster for this cluster.
-fn headmaster_beside(arguments: &DevArguments, coordination_dir: &Path) -> Beside {
+fn headmaster_beside(arguments: &DevArguments, place: &Place) -> Beside {
     let service = CoordinationArguments {
-        coordination: Some(Address::Directory(coordination_dir.to_owned())),
+        coordination: Some(place.address.clone()),
         coordination_credentials: None,
-        session_timeout: SESSION_TIMEOUT_DEFAULT,
+        session_timeout: place.session_timeout,
     };
     let log = crate::logging::nodes_file(&arguments.data_dir).with_file_name("headmaster.log");
     Beside::start(&service, arguments.settings.log, Some(log))

@@ -229,7 +229,9 @@ async fn begin(
     };
     let address = named.address.clone();
     let found = crate::coordination::find_documents(named, &data_dir).await?;
-    let Found { place: coordination, session, cluster } = found.ok_or_else(|| no_cluster(&address))?;
+    let found = found.ok_or_else(|| no_cluster(&address))?;
+    found.correct(&address);
+    let Found { place: coordination, session, cluster } = found;
     *opened = Some(session.clone());
     let cluster = match cluster {
         Ok(Some(cluster)) => cluster,

@@ -26,7 +26,22 @@ pub(crate) struct Found {
     pub(crate) cluster: Result<Option<Cluster>, ReadError>,
 }
 
-/// Opens the service in which the documents are, and says so where that is another one than the command line names.
+impl Found {
+    /// That the documents are elsewhere than where they were looked for, if so.
+    pub(crate) fn moved_from(&self, named: &Address) -> Option<String> {
+        let place = &self.place.address;
+        (place != named).then(|| format!("the documents have moved from {named} to {place}"))
+    }
+
+    /// Says where the documents are, if that is not where the command line says.
+    pub(crate) fn correct(&self, named: &Address) {
+        if let Some(moved) = self.moved_from(named) {
+            say!("{moved}; give that address with --coordination from now on");
+        }
+    }
+}
+
+/// Opens the service in which the documents are, which may be another one than the named one.
 /// `None` when it is a directory that does not exist, and opening would make it.
 pub(crate) async fn find_documents(named: Place, data_dir: &Path) -> Result<Option<Found>, CliError> {
     // Nothing is made where nothing is.
@@ -54,13 +69,6 @@ pub(crate) async fn find_documents(named: Place, data_dir: &Path) -> Result<Opti
             Err(error) => Err(error),
         };
         let Err(ReadError::Moved(this)) = cluster else {
-            if place.address != named.address {
-                say!(
-                    "the documents have moved from {} to {}; give that address with --coordination from now on",
-                    named.address,
-                    place.address
-                );
-            }
             return Ok(Some(Found { place, session, cluster }));
         };
         let _ = session.close().await;

@@ -6,15 +6,14 @@
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::TcpListener;
-use std::path::Path;
 
 use control::bootstrap::{self, Blueprint};
-use coordination::CoordinationService;
-use coordination::embedded::EmbeddedSession;
+use coordination::address::Place;
 use model::{Cluster, Consistency, Node, NodeId, Zone};
 
 use super::arguments::{DevArguments, ShapeArguments};
 use crate::cluster_command::create::prepare;
+use crate::coordination::find_documents;
 use crate::failure::CliError;
 use crate::output::count;
 
@@ -43,15 +42,31 @@ pub(crate) fn check(arguments: &ShapeArguments) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The cluster of a coordination directory; a new one when there is none yet. Says also up to which id its nodes are this
-/// command's own: later ones were added with `tontine serve`.
-pub(super) async fn create_or_find(
-    arguments: &DevArguments,
-    coordination_dir: &Path,
-) -> Result<(Cluster, Option<NodeId>), CliError> {
+/// The cluster of a data directory, and where its documents are.
+pub(super) struct Standing {
+    pub(super) cluster: Cluster,
+    /// Up to which id its nodes are this command's own: later ones were added with `tontine serve`.
+    pub(super) own: Option<NodeId>,
+    pub(super) place: Place,
+}
+
+/// The cluster whose documents are, or were before they moved, in a directory; a new one when there is none yet.
+pub(super) async fn create_or_find(arguments: &DevArguments, here: Place) -> Result<Standing, CliError> {
     let refused = |error: &dyn std::fmt::Display| CliError::Other(error.to_string());
-    let session = EmbeddedSession::open(coordination_dir).await.map_err(|error| refused(&error))?;
-    let found = coordination::documents::read_cluster(&session).await.map_err(|error| refused(&error))?;
+    // What one node remembers of a move, all do.
+    let found = find_documents(here.clone(), &arguments.data_dir.join("node-1")).await?;
+    let (place, session, found) = match found {
+        Some(found) => {
+            if let Some(moved) = found.moved_from(&here.address) {
+                say!("{moved}");
+            }
+            (found.place, found.session, found.cluster.map_err(|error| refused(&error))?)
+        }
+        None => {
+            let session = crate::coordination::open(&here, true).await?;
+            (here, session, None)
+        }
+    };
     let cluster = match found {
         Some(cluster) => {
             let kept = kept(&arguments.shape, &cluster);
@@ -68,15 +83,15 @@ pub(super) async fn create_or_find(
         None => {
             check(&arguments.shape)?;
             let blueprint = blueprint("dev", &arguments.shape)?;
-            prepare(&session, arguments.shape.nodes_wanted()).await?;
-            bootstrap::create(&session, &blueprint).await.map_err(|error| refused(&error))?
+            prepare(&*session, arguments.shape.nodes_wanted()).await?;
+            bootstrap::create(&*session, &blueprint).await.map_err(|error| refused(&error))?
         }
     };
-    let ids = coordination::documents::read_ids(&session).await.map_err(|error| refused(&error))?;
+    let ids = coordination::documents::read_ids(&*session).await.map_err(|error| refused(&error))?;
     session.close().await.map_err(|error| refused(&error))?;
     // An earlier version kept no such document, and named all nodes itself.
     let own = ids.map(|ids| ids.named).filter(|&named| named > 0).map(NodeId);
-    Ok((cluster, own))
+    Ok(Standing { cluster, own, place })
 }
 
 /// A cluster of this machine, on ports that are free now.

@@ -103,13 +103,15 @@ async fn start(
         // The registration would stay as long as the session lives.
         crate::coordination::leave(&*service.session).await;
     }
-    let Some((running, node)) = started? else { return Ok(ExitCode::SUCCESS) };
+    let (Some((running, node)), Some(service)) = (started?, service) else { return Ok(ExitCode::SUCCESS) };
     print(shared.format(), &crate::ready::node_json(&node, Some(std::process::id())), || {
         crate::ready::ready_line(&node)
     });
     let beside = (!arguments.no_headmaster).then(|| {
         let file = arguments.log_file.as_ref().map(|file| file.with_extension("headmaster.log"));
-        Beside::start(&arguments.service, arguments.settings.log, file)
+        let coordination = Some(service.place.address.clone());
+        let there = CoordinationArguments { coordination, ..arguments.service.clone() };
+        Beside::start(&there, arguments.settings.log, file)
     });
     signals.requested(false).await;
     if let Some(beside) = beside {
@@ -188,7 +190,9 @@ impl Service {
             ))
         };
         let found = crate::coordination::find_documents(named.clone(), data_dir).await?;
-        let Found { place, session, cluster } = found.ok_or_else(|| no_cluster(&named))?;
+        let found = found.ok_or_else(|| no_cluster(&named))?;
+        found.correct(&named.address);
+        let Found { place, session, cluster } = found;
         let cluster = match cluster {
             // A service without a cluster is the wrong one, whatever the copy says.
             Ok(None) => None,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::cluster::{Process, command, free_port_base, tontine};
+use crate::cluster::{Cluster, Process, command, free_port_base, tontine};
 use crate::machines::servers::{Ensemble, wait_until};
 use crate::machines::{create, documents, registered, start_node};
 use crate::traffic::Traffic;
@@ -75,6 +75,25 @@ fn no_request_fails_while_the_documents_move_into_zookeeper_and_back() {
     heard.check_at(addresses);
     for mut node in nodes {
         assert_eq!(node.stop(Signal::TERM), Some(0), "{}", node.stderr());
+    }
+}
+
+/// It said to name the new address, and has no option for that.
+#[test]
+fn dev_starts_again_after_its_documents_were_moved_away() {
+    let ensemble = Ensemble::start(1);
+    let mut cluster = Cluster::start();
+    cluster.run(&["put", "k", "v"]).exits(0);
+    let (here, there) = (directory(&cluster.data(), "coordination"), ensemble.address("/shop"));
+    migrate(&here, &there, &[]).exits(0);
+    for _ in 0..2 {
+        cluster.restart();
+        let said = cluster.dev.stderr();
+        assert!(said.contains(&format!("coordination to {there}")), "{said}");
+        assert_eq!(cluster.run(&["get", "k"]).exits(0).text(), "v\n");
+        assert_eq!(registered(&there).len(), 3);
+        // The second time, only the nodes remember where they are.
+        let _ = std::fs::remove_dir_all(cluster.data().join("coordination"));
     }
 }
 

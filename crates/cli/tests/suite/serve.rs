@@ -172,6 +172,25 @@ fn nodes_take_ids_wait_to_be_named_and_come_back_as_themselves_elsewhere() {
     }
 }
 
+/// They took the same port, for a node that waits holds none, and the cluster could not be created.
+#[test]
+fn nodes_that_are_started_at_once_take_ports_of_their_own() {
+    let place = Place::new();
+    let mut creating = place.create(4);
+    let mut nodes: Vec<Process> = (1..=4).map(|number| place.start(&format!("d{number}"), &[])).collect();
+    assert_eq!(creating.wait(), Some(0), "{}", creating.stderr());
+    for node in &nodes {
+        node.await_line("native 127.0.0.1:");
+    }
+    let cluster = place.document("/config/cluster").unwrap();
+    let doors = cluster["nodes"].as_array().unwrap().iter().flat_map(|node| [&node["native"], &node["resp"]]);
+    let doors: std::collections::BTreeSet<&str> = doors.map(|address| address.as_str().unwrap()).collect();
+    assert_eq!(doors.len(), 8, "{doors:?}");
+    for node in &mut nodes {
+        assert_eq!(node.stop(Signal::TERM), Some(0), "{}", node.stderr());
+    }
+}
+
 #[test]
 fn a_node_that_cannot_be_is_refused_at_once_and_changes_nothing() {
     let place = Place::new();
