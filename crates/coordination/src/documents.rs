@@ -18,6 +18,7 @@ mod ids;
 mod membership;
 pub(crate) mod moves;
 pub mod numbered;
+mod restoring;
 mod stores;
 
 use std::sync::Arc;
@@ -35,10 +36,16 @@ pub use self::membership::{
     AddressTaken, MembershipError, admit, check_addresses, readdress, registered_before,
 };
 pub use self::moves::{Move, arrive};
+pub use self::restoring::{Restored, restored, restored_last};
 pub use self::stores::{NoStoreError, create_store};
 
 /// What a cluster's documents lie below, of the names at the top of its place. Everything else there is not its own.
 pub(crate) const OWN_NAMES: [&str; 6] = ["active", "config", "headmaster", "members", "plans", "wishes"];
+
+/// Whether a name at the top of a cluster's place is that of its own documents.
+pub fn is_own(name: &str) -> bool {
+    OWN_NAMES.contains(&name)
+}
 
 /// Where active nodes register.
 pub fn active_path() -> DocumentPath {

@@ -1,17 +1,14 @@
-//! `tontine coordination`: the documents as they are, out of the service and into one.
+//! `tontine coordination`: the documents as they are, and out of the service.
 //!
-//! Must never: change a document that is there, but by a move.
+//! Must never: change a document that is there.
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ::coordination::{
-    CoordinationError, CoordinationService, CreateMode, Document, DocumentPath, documents as places,
-};
-use bytes::Bytes;
+use ::coordination::{CoordinationError, CoordinationService, Document, DocumentPath};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
@@ -31,7 +28,7 @@ pub enum CoordinationCommand {
     Watch(WatchArguments),
     /// Write all documents but the ephemeral ones to a new file, one JSON document on each line.
     Export(FileArguments),
-    /// Create the documents of an exported file in a service that has none.
+    /// Bring the documents of an exported file back into a service that has lost them, while the nodes run or not.
     Import(FileArguments),
     /// Move all documents to another service, while the nodes run or not.
     Migrate(MigrateArguments),
@@ -69,9 +66,9 @@ pub struct FileArguments {
 
 /// One line of an exported file.
 #[derive(Debug, Serialize, Deserialize)]
-struct Line {
-    path: String,
-    data: Json,
+pub(super) struct Line {
+    pub(super) path: String,
+    pub(super) data: Json,
 }
 
 /// Carries out a command.
@@ -80,7 +77,7 @@ pub(crate) async fn run(shared: Shared, command: CoordinationCommand) -> Result<
         CoordinationCommand::Show(arguments) => show(&shared, arguments).await,
         CoordinationCommand::Watch(arguments) => watch(&shared, arguments).await,
         CoordinationCommand::Export(arguments) => export(arguments).await,
-        CoordinationCommand::Import(arguments) => import(arguments).await,
+        CoordinationCommand::Import(arguments) => super::import::run(arguments).await,
         CoordinationCommand::Migrate(arguments) => super::migrate::run(&shared, arguments).await,
     }
 }
@@ -226,69 +223,4 @@ async fn export(arguments: FileArguments) -> Result<ExitCode, CliError> {
     say!("wrote {}; ephemeral documents are left out", count(written, "document"));
     let _ = service.close().await;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The documents of an exported file.
-fn read_file(arguments: &FileArguments) -> Result<Vec<(DocumentPath, Bytes)>, CliError> {
-    let name = arguments.file.display();
-    let file: Box<dyn Read> = match arguments.file.as_os_str() == "-" {
-        true => Box::new(std::io::stdin()),
-        false => Box::new(File::open(&arguments.file).map_err(CliError::io(format!("cannot read {name}")))?),
-    };
-    let mut documents = Vec::new();
-    for (number, line) in (1..).zip(BufReader::new(file).lines()) {
-        let line = line.map_err(CliError::io(format!("cannot read {name}")))?;
-        let wrong = |reason: String| CliError::Other(format!("{name}, line {number}: {reason}"));
-        let line: Line = serde_json::from_str(&line).map_err(|error| wrong(error.to_string()))?;
-        let path = DocumentPath::new(&line.path).map_err(|error| wrong(error.to_string()))?;
-        let data = match (line.data.as_str(), line.data["hex"].as_str().and_then(unhex)) {
-            (Some(text), _) => Bytes::from(text.to_owned()),
-            (None, Some(bytes)) => Bytes::from(bytes),
-            (None, None) => return Err(wrong("the data is neither text nor {\"hex\": \"...\"}".to_owned())),
-        };
-        documents.push((path, data));
-    }
-    Ok(documents)
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.as_bytes().chunks(2);
-    digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
-}
-
-async fn import(arguments: FileArguments) -> Result<ExitCode, CliError> {
-    // Before anything is made.
-    let documents = read_file(&arguments)?;
-    let place = arguments.service.place()?;
-    let service = super::open(&place, true).await?;
-    let there = service.children(&DocumentPath::root()).await?;
-    if let Some(name) = there.first() {
-        return Err(CliError::Other(format!(
-            "{} is not empty: it holds /{name}; import into a new directory or chroot",
-            place.address
-        )));
-    }
-    let mut created = 0;
-    for (path, data) in documents.into_iter().filter(|(path, _)| !path.is_root()) {
-        if let Err(error) = create(&*service, &path, data).await {
-            say!(
-                "created {} before the failure; remove them before you import again",
-                count(created, "document")
-            );
-            return Err(error.into());
-        }
-        created += 1;
-    }
-    say!("created {} in {}", count(created, "document"), place.address);
-    let _ = service.close().await;
-    Ok(ExitCode::SUCCESS)
-}
-
-async fn create(
-    service: &dyn CoordinationService,
-    path: &DocumentPath,
-    data: Bytes,
-) -> Result<(), CoordinationError> {
-    places::create_parents(service, path).await?;
-    service.create(path, data, CreateMode::Persistent).await.map(drop)
 }

@@ -2,6 +2,7 @@
 
 mod documents;
 mod found;
+mod import;
 mod migrate;
 
 use std::path::{Path, PathBuf};

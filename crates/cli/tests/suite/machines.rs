@@ -128,7 +128,13 @@ fn a_cluster_is_created_where_there_is_none_and_its_documents_are_moved() {
         documents.iter().map(|document| (document["path"].clone(), document["data"].clone())).collect()
     };
     assert_eq!(contents(documents(&directory, "/")), contents(documents(&address, "/")));
-    tontine(&["coordination", "import", file, "--coordination", &directory]).fails_with("is not empty");
+    let again = tontine(&["coordination", "import", file, "--coordination", &directory]).exits(0);
+    assert!(again.stderr.contains("wrote 0 documents"), "{}", again.stderr);
+    let other = format!("dir:{}", folder.path().join("other").display());
+    create(&other, free_port_base());
+    let before = contents(documents(&other, "/"));
+    tontine(&["coordination", "import", file, "--coordination", &other]).fails_with("is not empty: it holds");
+    assert_eq!(contents(documents(&other, "/")), before);
     let back = ensemble.address("/back");
     tontine(&["coordination", "import", file, "--coordination", &back]).exits(0);
     assert_eq!(contents(documents(&back, "/")), contents(documents(&address, "/")));
@@ -142,6 +148,50 @@ fn a_cluster_is_created_where_there_is_none_and_its_documents_are_moved() {
     tontine(&["coordination", "import", file, "--coordination", &again]).exits(0);
     watching.await_line("created /below");
     watching.stop(Signal::KILL);
+}
+
+/// It was refused as not empty once a node had registered, or stopped half way when one registered meanwhile.
+#[test]
+fn an_export_comes_back_into_an_emptied_ensemble_beside_nodes_that_run() {
+    let folder = TempDir::new().unwrap();
+    let mut ensemble = Ensemble::start(1);
+    let address = ensemble.address("/shop");
+    let addresses = create(&address, free_port_base());
+    let mut nodes: Vec<Process> = (1..=3).map(|id| start_node(id, &address, folder.path())).collect();
+    wait_until("all nodes are registered", || registered(&address).len() == 3);
+    let traffic = Traffic::at(addresses.clone());
+    let file = folder.path().join("documents.jsonl").display().to_string();
+    tontine(&["coordination", "export", &file, "--coordination", &address]).exits(0);
+    let cluster = documents(&address, "/config/cluster")[0]["data"].clone();
+
+    ensemble.servers[0].kill();
+    std::fs::remove_dir_all(ensemble.servers[0].data().join("version-2")).unwrap();
+    ensemble.servers[0].start();
+    ensemble.wait_serving();
+    // A first attempt has ended half way; what it has made is enough for the nodes to register.
+    let text = std::fs::read_to_string(&file).unwrap();
+    let half: String =
+        text.lines().filter(|line| line.contains("/config\"")).map(|line| format!("{line}\n")).collect();
+    let part = folder.path().join("half.jsonl").display().to_string();
+    std::fs::write(&part, half).unwrap();
+    let import = |file: &str| tontine(&["coordination", "import", file, "--coordination", &address]);
+    import(&part).exits(0);
+    wait_until("all nodes are registered again", || registered(&address).len() == 3);
+    assert!(documents(&address, "/config/cluster").is_empty());
+    for _ in 0..2 {
+        let said = import(&file).exits(0).stderr;
+        assert!(said.contains("were there already"), "{said}");
+        assert_eq!(documents(&address, "/config/cluster")[0]["data"], cluster);
+    }
+    assert_eq!(nodes[0].stop(Signal::TERM), Some(0), "{}", nodes[0].stderr());
+    nodes[0] = start_node(1, &address, folder.path());
+    traffic.await_more(200);
+    let heard = traffic.end();
+    assert_eq!((&heard.failed[..], &heard.unknown[..]), (&[][..], &[][..]));
+    heard.check_at(addresses);
+    for mut node in nodes {
+        assert_eq!(node.stop(Signal::TERM), Some(0), "{}", node.stderr());
+    }
 }
 
 #[test]
