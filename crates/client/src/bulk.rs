@@ -128,7 +128,8 @@ impl StoreHandle {
     /// a single replica is not enough.
     ///
     /// # Errors
-    /// When the node cannot be reached or refuses.
+    /// When the node cannot be reached or refuses. The client goes by the newer cluster document that a refusal carries:
+    /// other nodes may hold the partition now.
     pub async fn scan(
         &self,
         node: NodeId,
@@ -148,9 +149,15 @@ impl StoreHandle {
             records_max,
             bytes_max: 4 * 1024 * 1024,
         });
-        match inner.call(node, request).await? {
-            Response::Scanned(page) => Ok(page),
-            _ => Err(CallError::Broken.into()),
+        match inner.call(node, request).await {
+            Ok(Response::Scanned(page)) => Ok(page),
+            Ok(_) => Err(CallError::Broken.into()),
+            Err(error) => {
+                if let CallError::Refused(Failure { cluster: Some(document), .. }) = &error {
+                    inner.adopt(document);
+                }
+                Err(error.into())
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::{Context, Key, Resolver, Value, WallMillis};
+use model::{Cluster, Context, Key, Resolver, Value, WallMillis};
 use protocol::quorum::Entry;
 use wire::messages::{Condition, RequestOptions, Written};
 
@@ -83,6 +83,11 @@ impl Client {
 }
 
 impl StoreHandle {
+    /// The cluster as the client of this store knows it now.
+    pub fn cluster(&self) -> Arc<Cluster> {
+        self.client.cluster()
+    }
+
     /// The store's name.
     pub fn name(&self) -> &str {
         &self.name

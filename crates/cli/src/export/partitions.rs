@@ -38,7 +38,8 @@ pub(crate) async fn walk_store(
 ) -> Result<u64, CliError> {
     let mut walks = stream::iter(cluster.ring.partitions())
         .map(|partition| async move {
-            let mut walk = Walk::new(handle.clone(), store, partition, options);
+            let bounds = cluster.ring.bounds(partition.id).expect("the ring has its partitions");
+            let mut walk = Walk::new(handle.clone(), store, bounds, options);
             let first = walk.next().await;
             (walk, first)
         })

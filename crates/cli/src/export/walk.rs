@@ -1,4 +1,8 @@
-//! Walking one partition: R replicas side by side, their records merged in (token, key) order.
+//! Walking a range of tokens: R replicas of a partition side by side, their records merged in (token, key) order.
+//!
+//! The range is a partition of the document with which the walk began. What holds it may change meanwhile: when a node
+//! refuses a page with a newer document, the readers are chosen anew, and the walk goes on at its place. Pages that were
+//! given under different sets of replicas are never merged, for no R of one set would have been asked.
 //!
 //! A replica that leaves out a damaged record is no witness for what it holds there: another one is asked, or the same
 //! again, for it is told of the damage by being asked, and mends it from others.
@@ -9,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::{ClientError, ScanAfter, ScanPage, StoreHandle};
 use futures_util::future::join_all;
-use model::{NodeId, Partition, PartitionId, PreferenceList, Resolver, Store, Token, VersionSet};
+use model::{Cluster, Generation, NodeId, PartitionId, PreferenceList, Resolver, Store, Token, VersionSet};
 use protocol::quorum::Readers;
 use tokio::time::Instant;
 use wire::ErrorCode;
@@ -36,20 +40,41 @@ pub(crate) struct WalkOptions {
     pub(crate) leaves_out_damaged: bool,
 }
 
-/// The walk over one partition.
+/// The walk over a range of tokens.
 pub(super) struct Walk {
     store: StoreHandle,
-    partition: PartitionId,
-    readers: Readers,
-    resolver: Resolver,
+    definition: Store,
+    /// The last token of the range.
+    last: Token,
     options: WalkOptions,
     /// No replica was whole when each had been asked, and the rest is wanted all the same.
     accepts_damaged: bool,
     /// Damaged records that replicas left out of what was taken from them. Others may have had them.
     damaged: u64,
-    /// Everything up to here was handed out.
+    /// Everything in front of this token was handed out.
+    from: Token,
+    /// The last record that was handed out; it lies at `from`.
     after: Option<ScanAfter>,
+    /// The partition that is read, as it is held since the readers were chosen.
+    place: Option<Place>,
+    readers: Readers,
     cursors: Vec<Cursor>,
+}
+
+/// A partition, for as long as the same nodes hold the same tokens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Place {
+    partition: PartitionId,
+    bounds: (Token, Token),
+    since: Generation,
+}
+
+impl Place {
+    fn of(cluster: &Cluster, token: Token) -> Place {
+        let partition = cluster.ring.partition(token);
+        let bounds = cluster.ring.bounds(partition.id).expect("the ring has its partitions");
+        Place { partition: partition.id, bounds, since: cluster.accepted_since(partition) }
+    }
 }
 
 /// What one replica holds, page by page.
@@ -68,21 +93,26 @@ impl Cursor {
 }
 
 impl Walk {
+    /// Over these tokens, the last one included.
     pub(super) fn new(
         store: StoreHandle,
         definition: &Store,
-        partition: &Partition,
+        (from, last): (Token, Token),
         options: WalkOptions,
     ) -> Self {
+        let partition = store.cluster();
+        let partition = partition.ring.partition(from);
         Walk {
-            store,
-            partition: partition.id,
             readers: Readers::of(definition, &PreferenceList::of(definition, partition)),
-            resolver: definition.resolver,
+            store,
+            definition: definition.clone(),
+            last,
             options,
             accepts_damaged: false,
             damaged: 0,
+            from,
             after: None,
+            place: None,
             cursors: Vec::new(),
         }
     }
@@ -92,14 +122,26 @@ impl Walk {
         self.damaged
     }
 
-    /// The next records; `None` at the end of the partition.
+    /// The next records; `None` at the end of the range.
     pub(super) async fn next(&mut self) -> Result<Option<Chunk>, CliError> {
-        self.fill_patiently().await?;
-        let chunk = merge(&mut self.cursors, self.resolver);
-        if let Some((key, _)) = chunk.last() {
-            self.after = Some((Token::of(key), key.clone()));
+        loop {
+            self.fill_patiently().await?;
+            let mut chunk = merge(&mut self.cursors, self.definition.resolver);
+            let Some((key, _)) = chunk.last() else {
+                let end = self.place.map_or(self.last, |place| place.bounds.1);
+                if end >= self.last {
+                    return Ok(None);
+                }
+                // The range is cut into several partitions now.
+                (self.from, self.after) = (Token(end.0 + 1), None);
+                continue;
+            };
+            self.from = Token::of(key);
+            self.after = Some((self.from, key.clone()));
+            // Or it is a part of one that is wider.
+            chunk.truncate(chunk.partition_point(|(key, _)| Token::of(key) <= self.last));
+            return Ok((!chunk.is_empty()).then_some(chunk));
         }
-        Ok((!chunk.is_empty()).then_some(chunk))
     }
 
     /// Fetches until every cursor has records or is exhausted.
@@ -110,6 +152,10 @@ impl Walk {
         self.accepts_damaged = false;
         loop {
             let Err((node, error)) = self.fill().await else { return Ok(()) };
+            if self.place != Some(Place::of(&self.store.cluster(), self.from)) {
+                // Other nodes are to be asked. Each time takes a newer document.
+                continue;
+            }
             if !error.is_retryable() && !error.is_indeterminate() {
                 return Err(error.into());
             }
@@ -138,21 +184,40 @@ impl Walk {
             1 => "no replica answers".to_owned(),
             required => format!("fewer than {required} replicas answer"),
         };
-        format!("partition {}: {few}: {error}; {advice}", self.partition)
+        let partition = self.store.cluster().ring.partition(self.from).id;
+        format!("partition {partition}: {few}: {error}; {advice}")
     }
 
-    async fn fill(&mut self) -> Result<(), (NodeId, ClientError)> {
+    /// Chooses the readers of the place where the walk is, unless they are chosen.
+    fn choose(&mut self) {
+        let cluster = self.store.cluster();
+        let place = Place::of(&cluster, self.from);
+        if self.place != Some(place) {
+            let partition = cluster.ring.partition(self.from);
+            self.readers = Readers::of(&self.definition, &PreferenceList::of(&self.definition, partition));
+            self.place = Some(place);
+            self.cursors.clear();
+        }
         if self.cursors.is_empty() {
-            let fresh = |&node: &NodeId| Cursor {
-                node,
-                page: VecDeque::new(),
-                next: self.after.clone(),
-                exhausted: false,
+            let begins_inside = || (place.bounds.0 < self.from).then(|| before(self.from)).flatten();
+            let next = self.after.clone().or_else(begins_inside);
+            let fresh = |&node: &NodeId| {
+                let (page, next) = (VecDeque::new(), next.clone());
+                Cursor { node, page, next, exhausted: false }
             };
             self.cursors = self.readers.chosen().iter().map(fresh).collect();
         }
-        while self.cursors.iter().any(Cursor::is_hungry) {
-            let (store, partition, accepts_damaged) = (&self.store, self.partition, self.accepts_damaged);
+    }
+
+    async fn fill(&mut self) -> Result<(), (NodeId, ClientError)> {
+        loop {
+            // Another walk, too, may have brought a newer document meanwhile.
+            self.choose();
+            if !self.cursors.iter().any(Cursor::is_hungry) {
+                return Ok(());
+            }
+            let (store, accepts_damaged) = (&self.store, self.accepts_damaged);
+            let partition = self.place.expect("it was chosen").partition;
             let fetches =
                 self.cursors.iter_mut().filter(|cursor| cursor.is_hungry()).map(|cursor| async move {
                     let page = store.scan(cursor.node, partition, cursor.next.clone(), PAGE_RECORDS).await;
@@ -168,8 +233,14 @@ impl Walk {
             let left_out: Vec<u64> = join_all(fetches).await.into_iter().collect::<Result<_, _>>()?;
             self.damaged += left_out.iter().sum::<u64>();
         }
-        Ok(())
     }
+}
+
+/// The last place in front of a token; `None` at the start.
+fn before(token: Token) -> Option<ScanAfter> {
+    // No key is greater than the longest one of the greatest byte.
+    let last = Bytes::from_static(&[u8::MAX; model::limits::KEY_BYTES_MAX]);
+    token.0.checked_sub(1).map(|token| (Token(token), last))
 }
 
 fn unreadable(node: NodeId, damaged: u64) -> ClientError {

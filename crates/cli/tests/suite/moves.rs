@@ -52,6 +52,18 @@ impl Joined {
         self.cluster.run(&["status", "--json"]).json()["nodes"].as_array().map_or(0, Vec::len)
     }
 
+    /// Exports the store and lists its keys, again and again, until a plan has ended. Returns how often.
+    fn walk_until_ended(&self, number: u64) -> u32 {
+        let mut walks = 0;
+        while self.plan(number)["state"]["ended_ms"].is_null() {
+            self.check_records();
+            let listed = self.cluster.run(&["keys", "--prefix", "key-"]).exits(0).text();
+            assert_eq!(listed.lines().count(), RECORDS as usize);
+            walks += 1;
+        }
+        walks
+    }
+
     /// Every record is there once, with its value.
     fn check_records(&self) {
         let exported = self.cluster.run(&["export", "-"]).exits(0).text();
@@ -82,6 +94,8 @@ fn a_node_joins_and_drains_under_load_while_headmasters_are_killed_and_no_reques
     joined.cluster.run(&["plan", "apply", "1", "--no-wait"]).exits(0);
     joined.await_begun(1);
     kill_headmaster(&joined.cluster);
+    let exports = joined.walk_until_ended(1);
+    assert!(exports > 0, "no walk was under way beside the plan");
     let plan = joined.await_phase(1, "done");
     let moves = plan["document"]["moves"].as_array().unwrap().len() as u64;
     assert_eq!(plan["state"]["progress"]["settled"].as_u64(), Some(moves));

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use client::{Client, ClientError, ClientOptions, DeleteOptions, Merge, PutOptions};
-use model::{NodeId, Resolver, Store, VersionSet};
+use coordination::documents;
+use model::{NodeId, Resolver, Ring, Store, VersionSet};
+use node::Node;
 use runtime::Ports;
 use wire::error::ErrorCode;
 use wire::messages::{Condition, RequestOptions};
@@ -297,4 +299,37 @@ async fn a_client_connects_to_the_first_address_that_answers_and_names_all_that_
     };
     let text = error.to_string();
     assert!(text.contains(nobody) && text.contains("nowhere.invalid:7401"), "{text}");
+}
+
+/// A page is refused by a node that holds the partition no more. Whoever walks asks the nodes of the newer document next.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_that_is_refused_for_a_newer_document_brings_that_document() {
+    let cluster = RunningCluster::start((2, 2), store(1, 1, 1), |_| {}).await;
+    let client = cluster.client(patient()).await;
+    let handle = client.store("default").unwrap();
+    let mut next = (*client.cluster()).clone();
+    next.generation.0 += 1;
+    let mut partitions = next.ring.partitions().to_vec();
+    let (before, partition) = (partitions[0].nodes[0], partitions[0].id);
+    partitions[0].nodes.swap(0, 1);
+    partitions[0].since = next.generation;
+    let after = partitions[0].nodes[0];
+    next.ring = Ring::new(partitions).unwrap();
+    documents::publish_cluster(&cluster.service.open(), &next).await.unwrap();
+    let has_adopted = |node: &Arc<Node>| node.replica().view().get().cluster().generation == next.generation;
+    let adopted = async {
+        while !cluster.nodes.iter().all(has_adopted) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, adopted).await.expect("the nodes do not adopt the document");
+    assert!(handle.cluster().generation < next.generation);
+    let refused = handle.scan(before, partition, None, 10).await.unwrap_err();
+    assert!(matches!(refused, ClientError::Failed { code: ErrorCode::StaleGeneration, .. }), "{refused}");
+    assert_eq!(handle.cluster().generation, next.generation);
+    // It is refilled first; what is of interest is that it is asked as it goes by now.
+    let answer = handle.scan(after, partition, None, 10).await;
+    let refilling =
+        |error: &ClientError| matches!(error, ClientError::Failed { code: ErrorCode::Refilling, .. });
+    assert!(answer.as_ref().err().is_none_or(refilling), "{answer:?}");
 }
