@@ -125,7 +125,8 @@ impl StoreHandle {
     }
 
     /// One page of a partition as one node holds it, for tools that walk a store; use several nodes and merge where
-    /// a single replica is not enough.
+    /// a single replica is not enough. The page is of the partition as the newest document that the client knows has it:
+    /// a walk that goes on must compare its bounds, because the partition may be split or merged meanwhile.
     ///
     /// # Errors
     /// When the node cannot be reached or refuses. The client goes by the newer cluster document that a refusal carries:

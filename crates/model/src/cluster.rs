@@ -1,5 +1,6 @@
 //! The cluster as its agreed documents describe it at one generation.
 
+mod buckets;
 mod check;
 mod document;
 mod stores;
@@ -41,6 +42,9 @@ pub struct Cluster {
     pub nodes: Vec<Node>,
     /// Who owns which partition.
     pub ring: Ring,
+    /// How many buckets the token space has, a power of two that never changes. `None` in clusters from before buckets:
+    /// see [`Cluster::bucket_count`].
+    pub buckets: Option<u32>,
     /// All stores that take writes, sorted by name.
     pub stores: Vec<Store>,
     /// All read-only stores, sorted by name. Programs that do not know them pass over them.
@@ -59,6 +63,7 @@ impl Cluster {
             nodes_changed: Some(Generation(1)),
             nodes,
             ring,
+            buckets: None,
             stores,
             read_only: Vec::new(),
             unknown: Unknown::new(),

@@ -39,6 +39,9 @@ pub const PARTITIONS_MAX: usize = 1 << 20;
 /// Partitions of a new hash ring, unless asked otherwise.
 pub const PARTITIONS_DEFAULT: usize = 1024;
 
+/// Buckets of a new cluster, unless it begins with more partitions: so often its partitions can be doubled.
+pub const BUCKETS_DEFAULT: u32 = 4096;
+
 /// Most nodes of one cluster.
 pub const NODES_MAX: usize = 4096;
 

@@ -265,6 +265,12 @@ impl Ring {
         self.partitions.iter().all(|partition| partition.coming.is_none())
     }
 
+    /// Whether its partitions are equal slices, a power of two in number, each with the number of its slice as its id.
+    pub fn is_equal_slices(&self) -> bool {
+        let numbered = |(number, partition): (usize, &Partition)| partition.id.0 as usize == number;
+        self.equal_shift.is_some() && self.partitions.iter().enumerate().all(numbered)
+    }
+
     fn position(&self, id: PartitionId) -> Option<usize> {
         let found = self.by_id.binary_search_by_key(&id, |&position| self.partitions[position as usize].id);
         found.ok().map(|index| self.by_id[index] as usize)

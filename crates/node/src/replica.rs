@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use client::peers::{Call, CallError};
 use model::limits::MESSAGE_BYTES_MAX;
-use model::{Epoch, Generation, NodeId, VersionSet};
+use model::{Epoch, Generation, NodeId, Token, VersionSet};
 use protocol::collection::Refusal;
 use runtime::disk::waiting::{is_refused, without_waiting};
 use runtime::tasks::waited;
@@ -463,17 +463,41 @@ impl Replica {
         }
         let store = self.store_of(view, &request.store, request.generation)?;
         let Some(partition) = view.cluster().ring.get(request.partition) else {
-            return Err(self.misplaced(view, request.partition, request.generation));
+            return Err(self.unknown(view, request.partition, request.generation));
         };
         self.check(view, store, partition, (request.generation, Asked::Reader))?;
-        let after = request.after.clone().map(|(token, key)| ScanCursor { token, key });
-        let limit = ScanLimit {
-            records_max: (request.records_max as usize).clamp(1, SCAN_RECORDS_MAX),
-            bytes_max: (request.bytes_max as usize).clamp(1, SCAN_BYTES_MAX),
-        };
-        let page = store.scan_complete(request.partition, after.as_ref(), limit)?;
-        let next = page.next.map(|cursor| (cursor.token, cursor.key));
-        Ok(Scanned { records: page.records, next, damaged: page.damaged.len() as u64 })
+        let mut page = Scanned { records: Vec::new(), next: None, damaged: 0 };
+        let mut after = request.after.clone().map(|(token, key)| ScanCursor { token, key });
+        let (mut records_left, mut bytes_left) = (
+            (request.records_max as usize).clamp(1, SCAN_RECORDS_MAX),
+            (request.bytes_max as usize).clamp(1, SCAN_BYTES_MAX),
+        );
+        for bucket in view.buckets_of(partition.id) {
+            let tokens = view.buckets().bounds(bucket.id);
+            if after.as_ref().zip(tokens).is_some_and(|(after, (_, last))| after.token > last) {
+                continue;
+            }
+            if records_left == 0 || bytes_left == 0 {
+                // The last record of a full page: behind it the next one begins.
+                page.next = after.map(|cursor| (cursor.token, cursor.key));
+                break;
+            }
+            let limit = ScanLimit { records_max: records_left, bytes_max: bytes_left };
+            let behind = after.as_ref().filter(|after| after.token.0 >= bucket.start);
+            let scan = store.scan_complete(bucket.id, behind, limit)?;
+            records_left = records_left.saturating_sub(scan.records.len());
+            bytes_left = bytes_left.saturating_sub(scan.bytes);
+            page.damaged += scan.damaged.len() as u64;
+            if let Some((key, _)) = scan.records.last() {
+                after = Some(ScanCursor { token: Token::of(key), key: key.clone() });
+            }
+            page.records.extend(scan.records);
+            if let Some(next) = scan.next {
+                page.next = Some((next.token, next.key));
+                break;
+            }
+        }
+        Ok(page)
     }
 }
 

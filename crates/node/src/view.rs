@@ -1,6 +1,9 @@
 //! What this node believes about the cluster right now, and its stores of that moment.
 //!
 //! A view never changes; a newer cluster document makes a new view. Requests hold the view that they started with.
+//!
+//! Below the view nothing knows the ring's partitions: where a record lies is said by its bucket, a fixed slice of the
+//! token space, and [`View::buckets`] says of each bucket who holds it. There a partition's id is the number of a bucket.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::select;
 use model::routing::{replicas_before, replicas_to_come, writers};
-use model::{Cluster, Generation, NodeId, Partition, PartitionId, PreferenceList, Store, Token};
+use model::{Cluster, Generation, NodeId, Partition, PartitionId, PreferenceList, Ring, Store, Token};
 use parking_lot::{RwLock, RwLockReadGuard};
 use runtime::Clock;
 use tokio::sync::{Notify, watch};
@@ -20,6 +23,8 @@ use crate::stores::{KeyPlace, LocalStore, ReadOnly};
 /// The cluster at one generation, as this node sees it.
 pub struct View {
     cluster: Arc<Cluster>,
+    /// The ring by bucket: below the view this is the ring.
+    buckets: Ring,
     document: Bytes,
     /// Sorted as the cluster's stores are.
     stores: Vec<Arc<LocalStore>>,
@@ -42,7 +47,8 @@ impl View {
         let read_only = cluster.read_only.iter();
         let read_only =
             read_only.map(|store| Arc::new(ReadOnly::new(store.clone(), Arc::default()))).collect();
-        View { cluster, document, stores, read_only }
+        let buckets = cluster.by_bucket();
+        View { cluster, buckets, document, stores, read_only }
     }
 
     /// Goes on with the artifacts that are open in an older view.
@@ -56,12 +62,31 @@ impl View {
 
     /// Gives the stores the trees of this view: when it becomes the current one, and not before.
     fn shape(&self) {
-        self.stores.iter().for_each(|store| store.shape(&self.cluster.ring));
+        self.stores.iter().for_each(|store| store.shape(&self.buckets));
     }
 
     /// The cluster.
     pub fn cluster(&self) -> &Arc<Cluster> {
         &self.cluster
+    }
+
+    /// The ring as everything below sees it: an entry for each bucket, with the bucket's number as its id.
+    pub fn buckets(&self) -> &Ring {
+        &self.buckets
+    }
+
+    /// The partition of the ring that a bucket belongs to, for people and for other nodes.
+    pub fn owner(&self, bucket: PartitionId) -> &Partition {
+        let (first, _) = self.buckets.bounds(bucket).unwrap_or((Token(0), Token(0)));
+        self.cluster.ring.partition(first)
+    }
+
+    /// The buckets that a partition of the ring is made of; none for one that it does not have.
+    pub fn buckets_of(&self, partition: PartitionId) -> &[Partition] {
+        let Some((first, last)) = self.cluster.ring.bounds(partition) else { return &[] };
+        let buckets = self.buckets.partitions();
+        let upto = |token: u64| buckets.partition_point(|bucket| bucket.start < token);
+        &buckets[upto(first.0)..last.0.checked_add(1).map_or(buckets.len(), upto)]
     }
 
     /// The cluster as JSON, for whoever is behind.
@@ -92,15 +117,19 @@ impl View {
     /// Where a key of `store` lies and who should hold it.
     pub fn route(&self, store: &LocalStore, key: &[u8]) -> Route {
         let token = Token::of(key);
-        let (partition, preference) = self.cluster.route(store.definition(), token);
-        Route { place: KeyPlace { partition: partition.id, token }, preference }
+        let (_, preference) = self.cluster.route(store.definition(), token);
+        Route { place: self.place(token), preference }
     }
 
     /// Where a key lies: what most requests need to know.
     pub fn partition(&self, key: &[u8]) -> (KeyPlace, &Partition) {
         let token = Token::of(key);
-        let partition = self.cluster.ring.partition(token);
-        (KeyPlace { partition: partition.id, token }, partition)
+        (self.place(token), self.cluster.ring.partition(token))
+    }
+
+    /// Where records with this token lie.
+    fn place(&self, token: Token) -> KeyPlace {
+        KeyPlace { partition: self.buckets.partition(token).id, token }
     }
 
     /// Whether `node` holds records of a store in this partition, or brings them in, whatever the partition's step.
@@ -119,26 +148,26 @@ impl View {
         writers(store.definition(), partition).any(|writer| writer == node)
     }
 
-    /// Requests for this partition that were formed under an older generation are refused; 0 for one that is unknown.
-    pub fn accepted_since(&self, partition: PartitionId) -> Generation {
-        let found = self.cluster.ring.get(partition);
+    /// Requests for this bucket that were formed under an older generation are refused; 0 for one that is unknown.
+    pub fn accepted_since(&self, bucket: PartitionId) -> Generation {
+        let found = self.buckets.get(bucket);
         found.map_or_else(Generation::default, |partition| self.cluster.accepted_since(partition))
     }
 
-    /// The partitions of a store of which `node` is a replica, each with its other replicas.
+    /// The buckets of a store of which `node` is a replica, each with its other replicas.
     pub fn replicated_by(&self, node: NodeId, store: &LocalStore) -> BTreeMap<PartitionId, Vec<NodeId>> {
-        let mine = self.cluster.ring.partitions().iter().filter(|p| self.writes(node, store, p));
+        let mine = self.buckets.partitions().iter().filter(|p| self.writes(node, store, p));
         mine.map(|p| (p.id, others(store, p, node))).collect()
     }
 
-    /// The replicas of a partition of a store but for `node`.
-    pub fn replicas_of(&self, partition: PartitionId, store: &LocalStore, node: NodeId) -> Vec<NodeId> {
-        self.cluster.ring.get(partition).map_or_else(Vec::new, |p| others(store, p, node))
+    /// The replicas of a bucket of a store but for `node`.
+    pub fn replicas_of(&self, bucket: PartitionId, store: &LocalStore, node: NodeId) -> Vec<NodeId> {
+        self.buckets.get(bucket).map_or_else(Vec::new, |p| others(store, p, node))
     }
 
-    /// Which share of all tokens lies in the partitions that `counts` chooses.
+    /// Which share of all tokens lies in the buckets that `counts` chooses.
     pub fn share(&self, counts: impl Fn(PartitionId) -> bool) -> f64 {
-        let partitions = self.cluster.ring.partitions();
+        let partitions = self.buckets.partitions();
         let ends = partitions.iter().skip(1).map(|next| u128::from(next.start)).chain([1 << 64]);
         let widths = partitions.iter().zip(ends).filter(|(partition, _)| counts(partition.id));
         let covered: u128 = widths.map(|(partition, end)| end - u128::from(partition.start)).sum();
@@ -279,7 +308,7 @@ impl CurrentView {
 
 #[cfg(test)]
 mod tests {
-    use model::{Consistency, Ring, StoreName, Zone};
+    use model::{Consistency, StoreName, Zone};
     use runtime::clock::os::OsClock;
     use storage::MemoryEngine;
 

@@ -81,6 +81,7 @@ impl Copies {
     ) -> Result<Remains, String> {
         let token = Token::of(key);
         let partition = cluster.ring.partition(token);
+        let bucket = cluster.by_bucket().partition(token).id;
         // Who holds it while it moves: those that did and those that will. A hint counts for whoever it is for: one for
         // a node that has left goes to those that came.
         let holds = |node| Part::of(definition, partition, node) != Part::Nothing;
@@ -90,7 +91,7 @@ impl Copies {
             if holds(machine.id()) {
                 let engine = self.engine(machine, witness, &format!("{STORES}{store}"))?;
                 // What cannot be read is no copy.
-                let record = engine.and_then(|engine| engine.get(partition.id, token, key).ok().flatten());
+                let record = engine.and_then(|engine| engine.get(bucket, token, key).ok().flatten());
                 let set = record.and_then(|record| read_record(&record)).unwrap_or_default();
                 remains.replicas.push((machine.id(), set));
             }

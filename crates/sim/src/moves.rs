@@ -123,6 +123,7 @@ impl World {
         let mut left = Left::default();
         let Ok(Some(cluster)) = documents::read_cluster(&self.service.open()).await else { return left };
         left.moving = cluster.ring.partitions().iter().filter(|p| p.coming.is_some()).map(|p| p.id).collect();
+        let buckets = cluster.by_bucket();
         for (position, machine) in self.machines().iter().enumerate() {
             let Some(node) = self.node(position) else { continue };
             let view = node.replica().view().get();
@@ -131,8 +132,7 @@ impl World {
             }
             for store in view.stores() {
                 for (id, records) in store.engine().partitions() {
-                    let partition = cluster.ring.get(id);
-                    let part = partition.map(|p| Part::of(store.definition(), p, machine.id()));
+                    let part = buckets.get(id).map(|p| Part::of(store.definition(), p, machine.id()));
                     if records > 0 && part == Some(Part::Nothing) {
                         left.leftovers.push((machine.id(), store.definition().name.to_string(), id, records));
                     }

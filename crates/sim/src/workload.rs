@@ -167,7 +167,8 @@ impl Worker {
         let mut nodes = partition.nodes[..usize::from(self.world.setup.replicas)].to_vec();
         let first = self.extras.below(nodes.len() as u64) as usize;
         nodes.rotate_left(first);
-        let walked = pages(handle, partition.id, &nodes[..usize::from(self.world.setup.reads)]).await;
+        let slice = (partition.id, cluster.ring.bounds(partition.id));
+        let walked = pages(handle, slice, &nodes[..usize::from(self.world.setup.reads)]).await;
         let now = self.ports.clock.now();
         for (id, key) in ids.into_iter().zip(keys) {
             let outcome = match &walked {
@@ -362,7 +363,7 @@ impl Worker {
 /// What these nodes hold of a partition, merged.
 async fn pages(
     handle: &StoreHandle,
-    partition: PartitionId,
+    (partition, bounds): (PartitionId, Option<(Token, Token)>),
     nodes: &[NodeId],
 ) -> Result<BTreeMap<Bytes, VersionSet>, String> {
     let mut sets: BTreeMap<Bytes, VersionSet> = BTreeMap::new();
@@ -371,6 +372,9 @@ async fn pages(
         loop {
             let page = handle.scan(node, partition, after, MANY_MAX as u32).await;
             let page = page.map_err(|error| error.to_string())?;
+            if handle.cluster().ring.bounds(partition) != bounds {
+                return Err(format!("partition {partition} was split or merged while it was walked"));
+            }
             if page.damaged > 0 {
                 return Err(format!("{node} leaves {} damaged records out", page.damaged));
             }

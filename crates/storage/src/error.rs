@@ -13,7 +13,7 @@ pub enum StorageError {
     Full,
     /// The record is there but its checksum does not hold. [`RepairableEngine`](crate::RepairableEngine) forgets it.
     Corrupt {
-        /// In which partition.
+        /// In which bucket.
         partition: PartitionId,
     },
     /// The record, or its key alone, is longer than the engine can hold, however much room there is. Nothing was
@@ -56,7 +56,7 @@ impl fmt::Display for StorageError {
                 f.write_str("writes are refused, because the disk is full; reads still work")
             }
             StorageError::Corrupt { partition } => {
-                write!(f, "a record of partition {partition} is corrupt: its checksum does not match")
+                write!(f, "a record of bucket {} is corrupt: its checksum does not match", partition.0)
             }
             StorageError::TooLong { bytes, bytes_max } => {
                 write!(f, "a record or key of {bytes} bytes is over the engine's limit of {bytes_max} bytes")

@@ -7,8 +7,9 @@ use std::collections::BTreeSet;
 
 use thiserror::Error;
 
+use super::buckets::is_bucket_count;
 use super::{Cluster, Generation};
-use crate::limits::NODES_MAX;
+use crate::limits::{NODES_MAX, PARTITIONS_MAX};
 use crate::node::NodeId;
 use crate::readonly::ReadOnlyError;
 use crate::ring::{Partition, PartitionId, Step};
@@ -74,6 +75,20 @@ pub enum ClusterError {
         /// Its N, or the number of nodes when that is less.
         replicas: usize,
     },
+    /// The token space has a power of two buckets.
+    #[error("the token space has {buckets} buckets; their number is a power of two up to {PARTITIONS_MAX}")]
+    Buckets {
+        /// How many were given.
+        buckets: u32,
+    },
+    /// A partition is made of whole buckets.
+    #[error("partition {partition} does not begin where one of the {buckets} buckets begins")]
+    OffTheGrid {
+        /// The partition.
+        partition: PartitionId,
+        /// How many buckets there are.
+        buckets: u32,
+    },
     /// No number in a document is from the future.
     #[error("generation {} is named for {what}, and the document is only of generation {}", .named.0, .own.0)]
     Future {
@@ -115,9 +130,21 @@ impl Cluster {
             let invalid = |error| ClusterError::ReadOnly { store: store.name.clone(), error };
             store.check().map_err(invalid)?;
         }
+        self.check_buckets()?;
         self.check_past("the oldest requests that are accepted", self.generation_accepted_min)?;
         self.check_past("the set of nodes", self.nodes_changed.unwrap_or_default())?;
         self.ring.partitions().iter().try_for_each(|partition| self.check_partition(partition, &nodes))
+    }
+
+    fn check_buckets(&self) -> Result<(), ClusterError> {
+        let Some(buckets) = self.buckets else { return Ok(()) };
+        if !is_bucket_count(buckets) {
+            return Err(ClusterError::Buckets { buckets });
+        }
+        match self.off_the_grid() {
+            Some(partition) => Err(ClusterError::OffTheGrid { partition: partition.id, buckets }),
+            None => Ok(()),
+        }
     }
 
     fn check_past(&self, what: &str, named: Generation) -> Result<(), ClusterError> {

@@ -14,8 +14,10 @@ use crate::ring::Ring;
 use crate::store::Store;
 
 /// The greatest form that this program understands. Form 1 had no steps: a program that knows no other takes a partition
-/// that moves for one that stays. It is written as long as nothing has moved, for those that know no other.
-const FORM: u32 = 2;
+/// that moves for one that stays. It is written as long as nothing has moved, for those that know no other. Form 2 had no
+/// buckets: a node that knows no other takes each partition for one, and would look for records in the wrong places.
+const FORM: u32 = 3;
+const FORM_STEPS: u32 = 2;
 const FORM_PLAIN: u32 = 1;
 
 /// A form that this program understands.
@@ -51,6 +53,8 @@ struct Written<'a> {
     nodes_changed: Option<Generation>,
     nodes: &'a [Node],
     ring: &'a Ring,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    buckets: Option<u32>,
     stores: &'a [Store],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     read_only: &'a [ReadOnlyStore],
@@ -68,6 +72,7 @@ struct Read {
     nodes_changed: Option<Generation>,
     nodes: Vec<Node>,
     ring: Ring,
+    buckets: Option<u32>,
     stores: Vec<Store>,
     #[serde(default)]
     read_only: Vec<ReadOnlyStore>,
@@ -90,19 +95,25 @@ impl Serialize for Cluster {
             nodes_changed,
             nodes,
             ring,
+            buckets,
             stores,
             read_only,
             unknown,
             ..
         } = self;
         Written {
-            form: if ring.is_plain() { FORM_PLAIN } else { FORM },
+            form: match buckets {
+                Some(_) => FORM,
+                None if ring.is_plain() => FORM_PLAIN,
+                None => FORM_STEPS,
+            },
             name: &self.name,
             generation: *generation,
             generation_accepted_min: *generation_accepted_min,
             nodes_changed: *nodes_changed,
             nodes,
             ring,
+            buckets: *buckets,
             stores,
             read_only,
             unknown,
@@ -120,6 +131,7 @@ impl<'de> Deserialize<'de> for Cluster {
             nodes_changed,
             nodes,
             ring,
+            buckets,
             stores,
             read_only,
             unknown,
@@ -132,6 +144,7 @@ impl<'de> Deserialize<'de> for Cluster {
             nodes_changed,
             nodes,
             ring,
+            buckets,
             stores,
             read_only,
             unknown,

@@ -213,9 +213,9 @@ fn fields_of_a_later_program_survive_a_rewrite() {
 
 #[test]
 fn a_document_of_a_later_form_is_refused_by_its_number_whatever_else_it_holds() {
-    let later = r#"{"form":3,"name":7,"ring":"a circle"}"#;
+    let later = r#"{"form":4,"name":7,"ring":"a circle"}"#;
     let error = serde_json::from_str::<Cluster>(later).unwrap_err().to_string();
-    assert!(error.contains("form 3") && error.contains("up to form 2"), "{error}");
+    assert!(error.contains("form 4") && error.contains("up to form 3"), "{error}");
     let unknown =
         OLDER.replace(r#""nodes":[2,1]"#, r#""nodes":[2,1],"coming":{"step":"flying","nodes":[1,2]}"#);
     let error = serde_json::from_str::<Cluster>(&unknown).unwrap_err().to_string();

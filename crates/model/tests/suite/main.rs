@@ -2,6 +2,7 @@
 
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
+mod buckets;
 mod clusters;
 mod histories;
 mod planted_bugs;

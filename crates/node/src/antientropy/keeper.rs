@@ -82,9 +82,14 @@ fn mend_met(antientropy: &AntiEntropy, store: &Arc<LocalStore>) {
         }
     }
     for (partition, records) in met {
-        let store = store.definition().name.to_string();
+        let (store, partition) = (store.definition().name.to_string(), owner(antientropy, partition));
         antientropy.events.record(Event::CorruptMet { store, partition, records });
     }
+}
+
+/// What people call the place: the partition that a bucket belongs to.
+fn owner(antientropy: &AntiEntropy, bucket: PartitionId) -> PartitionId {
+    antientropy.replica.view().get().owner(bucket).id
 }
 
 fn ask_replicas(antientropy: &AntiEntropy, store: &Arc<LocalStore>, partition: PartitionId) {
@@ -151,6 +156,8 @@ async fn scrub_partition(
     }
     let name = || store.definition().name.to_string();
     let Read { corrupt, wrong_leaves, .. } = read;
+    let bucket = partition;
+    let partition = owner(antientropy, bucket);
     if corrupt > 0 {
         antientropy.numbers.corrupt_records.add(corrupt);
         antientropy.events.record(Event::CorruptFound { store: name(), partition, records: corrupt });
@@ -160,7 +167,7 @@ async fn scrub_partition(
         antientropy.events.record(Event::LeavesRecounted { store: name(), partition, leaves: wrong_leaves });
     }
     if corrupt > 0 || wrong_leaves > 0 {
-        ask_replicas(antientropy, store, partition);
+        ask_replicas(antientropy, store, bucket);
     }
     read
 }
@@ -243,9 +250,10 @@ impl AntiEntropy {
     pub(super) async fn scrub_part(self: &Arc<Self>, only: &Only) -> u64 {
         let before = self.numbers.scrubbed_records.get();
         let mut work = Vec::new();
-        for store in self.replica.view().get().stores() {
+        let view = self.replica.view().get();
+        for store in view.stores() {
             let held = store.engine().partitions().into_iter().map(|(partition, _)| partition);
-            let wanted = held.filter(|&id| only.has(store.definition().name.as_str(), id));
+            let wanted = held.filter(|&id| only.has(store.definition().name.as_str(), view.owner(id).id));
             work.extend(wanted.map(|partition| (store.clone(), partition)));
         }
         let (since, partitions) = (self.ports.clock.now(), work.len());

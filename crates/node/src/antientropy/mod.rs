@@ -302,7 +302,7 @@ impl AntiEntropy {
         let mut refill = self.refill.lock();
         refill.announced();
         let own = (self.replica.node(), self.incarnation);
-        refill.entering_mut().follow(view.cluster(), own);
+        refill.entering_mut().follow(&view, own);
         drop(refill);
         self.refill_wake.notify_one();
         self.leave_wake.notify_one();

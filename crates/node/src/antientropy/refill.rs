@@ -35,8 +35,10 @@ use crate::view::View;
 /// Pause after a round in which nothing became whole; doubles up to the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// Partitions that are brought back together.
-const TOGETHER: usize = 8;
+/// Partitions that are brought back together, at least.
+const TOGETHER_MIN: usize = 8;
+/// Into so many parts all that is incomplete is divided, at most: each costs a conversation with its replicas.
+const PARTS_MAX: usize = 128;
 /// How often it is looked without being woken whether there is something to bring in.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// How often it is written down what is whole by now.
@@ -86,12 +88,9 @@ impl Refill {
 
     /// What `node` shall hold of the stores that are lost.
     pub(crate) fn of(node: NodeId, cluster: &Cluster, lost: impl Fn(&str) -> bool) -> Refill {
+        let buckets = cluster.by_bucket();
         let stores = cluster.stores.iter().filter(|store| lost(store.name.as_str())).map(|store| {
-            let mine = cluster
-                .ring
-                .partitions()
-                .iter()
-                .filter(|partition| Part::of(store, partition, node) != Part::Nothing);
+            let mine = buckets.partitions().iter().filter(|p| Part::of(store, p, node) != Part::Nothing);
             (store.name.to_string(), Ledger::new(mine.map(|partition| partition.id)))
         });
         Refill { stores: stores.collect(), ..Refill::default() }
@@ -111,7 +110,7 @@ impl Refill {
     }
 
     fn is_announced(&self, store: &str, partition: PartitionId) -> bool {
-        self.announced.iter().any(|(name, id)| name == store && *id == partition)
+        self.announced.contains(&(store.to_owned(), partition))
     }
 
     /// How far it is with partitions that it enters.
@@ -145,7 +144,7 @@ impl Refill {
     fn lost(&self, view: &View, node: NodeId) -> usize {
         let of_store = |store: &Arc<LocalStore>| {
             let enters = |id: &PartitionId| {
-                let partition = view.cluster().ring.get(*id);
+                let partition = view.buckets().get(*id);
                 partition.is_some_and(|p| Part::of(store.definition(), p, node) == Part::Entering)
             };
             self.incomplete(store.definition().name.as_str()).iter().filter(|id| !enters(id)).count()
@@ -229,7 +228,7 @@ pub(crate) async fn run(weak: Weak<AntiEntropy>) {
 fn has_work(antientropy: &AntiEntropy) -> bool {
     let view = antientropy.replica().view().get();
     let refill = antientropy.refill().lock();
-    refill.progress().0 > 0 || !refill.entered.left(view.cluster(), antientropy.replica().node()).is_empty()
+    refill.progress().0 > 0 || !refill.entered.left(&view, antientropy.replica().node()).is_empty()
 }
 
 /// Refills until nothing is left to do.
@@ -346,7 +345,7 @@ impl<'a> Round<'a> {
             settle_alone(self.antientropy, &view, store);
             let mut incomplete =
                 self.antientropy.refill().lock().incomplete(store.definition().name.as_str());
-            let spans = bounds(&view.cluster().ring).into_iter();
+            let spans = bounds(view.buckets()).into_iter();
             let lost = Lost {
                 store,
                 sources: Source::all(&view, store, self.antientropy.replica().node()),
@@ -356,9 +355,10 @@ impl<'a> Round<'a> {
                 self.merge_again(&lost).await;
                 continue;
             }
-            let begin = self.number * TOGETHER % incomplete.len();
+            let together = incomplete.len().div_ceil(PARTS_MAX).max(TOGETHER_MIN);
+            let begin = self.number * together % incomplete.len();
             incomplete.rotate_left(begin);
-            for (position, partitions) in incomplete.chunks(TOGETHER).enumerate() {
+            for (position, partitions) in incomplete.chunks(together).enumerate() {
                 self.bring_back(&lost, partitions, position).await;
                 if self.antientropy.is_closing() {
                     return;
@@ -403,7 +403,7 @@ impl<'a> Round<'a> {
     ) -> BTreeMap<NodeId, Vec<(PartitionId, Span)>> {
         let left = {
             let refill = self.antientropy.refill().lock();
-            refill.entered.left(self.view.cluster(), self.antientropy.replica().node())
+            refill.entered.left(&self.view, self.antientropy.replica().node())
         };
         let name = &lost.store.definition().name;
         let mut by_peer: BTreeMap<NodeId, Vec<(PartitionId, Span)>> = BTreeMap::new();

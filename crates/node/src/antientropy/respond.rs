@@ -59,8 +59,8 @@ impl<'r> Shared<'r> {
     }
 
     fn check(&self, partition: PartitionId) -> Result<(), Failure> {
-        let Some(found) = self.view.cluster().ring.get(partition) else {
-            return Err(self.replica.misplaced(&self.view, partition, self.generation));
+        let Some(found) = self.view.buckets().get(partition) else {
+            return Err(self.replica.unknown(&self.view, partition, self.generation));
         };
         self.replica.check(&self.view, &self.store, found, (self.generation, Asked::Holder))
     }

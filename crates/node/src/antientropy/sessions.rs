@@ -148,9 +148,9 @@ fn shared(
     let name = store.definition().name.as_str();
     let replicas = view.replicated_by(own, store);
     let both = |id: PartitionId| replicas.get(&id).is_some_and(|others| others.contains(&peer));
-    let among = |parts: &[Only], id: PartitionId| parts.iter().any(|part| part.has(name, id));
+    let among = |parts: &[Only], id: PartitionId| parts.iter().any(|part| part.has(name, view.owner(id).id));
     let wanted = |id: PartitionId| (only.is_empty() || among(only, id)) && !among(stopped, id);
-    let all = bounds(&view.cluster().ring);
+    let all = bounds(view.buckets());
     let chosen = all.into_iter().filter(|(id, _)| both(*id) && wanted(*id));
     chosen.map(|(id, tokens)| (id, Span::around(&tokens))).collect()
 }

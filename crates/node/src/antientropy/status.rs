@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use client::peers::CallError;
-use model::Moment;
+use model::{Moment, Partition};
 use protocol::antientropy::Outcome;
+use protocol::antientropy::merkle::Tree;
 use serde_json::{Value as Json, json};
 use wire::error::ErrorCode;
 use wire::messages::{AntiEntropyControl, AntiEntropyDocument, AntiEntropyOrder, Failure, Request, Response};
@@ -138,8 +139,9 @@ impl AntiEntropy {
             let (trees, doubtful, bytes) = match only.partition {
                 None => store.trees().summary(),
                 Some(id) => {
-                    let found = store.trees().look(id, |tree| (tree.sum().is_none(), tree.bytes()));
-                    found.map_or((0, 0, 0), |(doubtful, bytes)| (1, usize::from(doubtful), bytes))
+                    let look = |tree: &Tree| (usize::from(tree.sum().is_none()), tree.bytes());
+                    let found = view.buckets_of(id).iter().filter_map(|of| store.trees().look(of.id, look));
+                    found.fold((0, 0, 0), |sum, found| (sum.0 + 1, sum.1 + found.0, sum.2 + found.1))
                 }
             };
             let mut json = json!({
@@ -151,9 +153,12 @@ impl AntiEntropy {
             });
             if let Some(id) = only.partition {
                 json["partition"] = json!(id);
-                json["records"] = json!(store.trees().look(id, |tree| tree.records()).flatten());
-                json["incomplete"] = json!(store.trees().is_incomplete(id));
-                json["compared_with"] = json!(view.replicated_by(self.replica.node(), store).get(&id));
+                let (own, buckets) = (self.replica.node(), view.buckets_of(id));
+                let records = |of: &Partition| store.trees().look(of.id, Tree::records).flatten();
+                json["records"] = json!(buckets.iter().map(records).sum::<Option<u64>>());
+                json["incomplete"] = json!(buckets.iter().any(|of| store.trees().is_incomplete(of.id)));
+                let compared = buckets.first().filter(|of| view.writes(own, store, of));
+                json["compared_with"] = json!(compared.map(|of| view.replicas_of(of.id, store, own)));
             }
             json
         };

@@ -5,43 +5,60 @@
 //! process that starts again compares again.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use model::{Cluster, Generation, NodeId, PartitionId, StoreName, Token};
 use protocol::rebalance::Entered;
 use protocol::rebalance::entering::{Part, left_to_merge};
 use wire::messages::PartitionEntered;
 
-/// How far this node is with the partitions that it enters.
+use crate::view::View;
+
+/// How far this node is with what it enters, by bucket.
 #[derive(Default)]
 pub(crate) struct Entering(BTreeMap<PartitionId, One>);
 
-/// How far it is with one of them.
-#[derive(Default)]
+/// How far it is with one of them, or with all those of a partition.
+#[derive(Clone, Default)]
 struct One {
     entered: Entered,
     /// Records that came with whole pages since this process started, and the bytes that travelled for them.
     came: (u64, u64),
 }
 
-/// Partitions with a store's name, and with whom each may yet merge.
+impl One {
+    /// How far it is with both: merged with whom each was merged with.
+    fn and(mut self, other: &One) -> One {
+        self.entered.generation = self.entered.generation.min(other.entered.generation);
+        self.entered.merged.retain(|store, peers| {
+            let also = other.entered.merged.get(store);
+            peers.retain(|peer| also.is_some_and(|also| also.contains(peer)));
+            !peers.is_empty()
+        });
+        self.came = (self.came.0 + other.came.0, self.came.1 + other.came.1);
+        self
+    }
+}
+
+/// Buckets with a store's name, and with whom each may yet merge.
 type Left = BTreeMap<(PartitionId, StoreName), Vec<NodeId>>;
 
 impl Entering {
-    /// The node goes by this document. What it did at an earlier step tells nothing of the present one.
-    pub(crate) fn follow(&mut self, cluster: &Cluster, (node, incarnation): (NodeId, u64)) {
+    /// The node goes by this view. What it did at an earlier step tells nothing of the present one.
+    pub(crate) fn follow(&mut self, view: &View, (node, incarnation): (NodeId, u64)) {
         let mut entered = std::mem::take(&mut self.0);
-        let definitions = cluster.definitions();
-        for partition in cluster.ring.partitions() {
-            let part = |store| Part::of(store, partition, node);
+        let definitions = view.cluster().definitions();
+        for bucket in view.buckets().partitions() {
+            let part = |store| Part::of(store, bucket, node);
             if !definitions.iter().any(|store| part(store) == Part::Entering) {
                 continue;
             }
-            let generation = partition.since;
-            let mut one = entered.remove(&partition.id).unwrap_or_default();
+            let generation = bucket.since;
+            let mut one = entered.remove(&bucket.id).unwrap_or_default();
             if (one.entered.generation, one.entered.incarnation) != (generation, incarnation) {
                 one.entered = Entered { incarnation, generation, ..Entered::default() };
             }
-            self.0.insert(partition.id, one);
+            self.0.insert(bucket.id, one);
         }
     }
 
@@ -66,38 +83,64 @@ impl Entering {
         }
     }
 
-    /// What is left to merge, until no step waits for this node any more.
-    pub(crate) fn left(&self, cluster: &Cluster, node: NodeId) -> Left {
-        let partitions = self.0.iter().filter_map(|(id, one)| Some((cluster.ring.get(*id)?, &one.entered)));
-        let left = partitions.flat_map(|(partition, entered)| {
-            let left = left_to_merge(cluster, partition, node, entered);
-            left.into_iter().map(|(store, peers)| ((partition.id, store), peers))
-        });
-        left.collect()
+    /// What is left to merge, until no step waits for this node any more. A step of a partition waits for nodes with which
+    /// all its buckets were merged.
+    pub(crate) fn left(&self, view: &View, node: NodeId) -> Left {
+        let mut left = Left::new();
+        for (id, (buckets, one)) in self.by_partition(view) {
+            let Some(partition) = view.cluster().ring.get(id) else { continue };
+            for (store, peers) in left_to_merge(view.cluster(), partition, node, &one.entered) {
+                for bucket in &buckets {
+                    let merged = self.0[bucket].entered.merged.get(&store);
+                    let lacks = |peer: &&NodeId| merged.is_none_or(|merged| !merged.contains(peer));
+                    left.insert((*bucket, store.clone()), peers.iter().filter(lacks).copied().collect());
+                }
+            }
+        }
+        left
     }
 
-    /// How far it is with each; `is_whole` says whether all of it is here.
-    pub(crate) fn told(&self, is_whole: impl Fn(PartitionId) -> bool) -> Vec<PartitionEntered> {
-        let told = |(id, one): (&PartitionId, &One)| {
-            let entered = Entered { whole: is_whole(*id), ..one.entered.clone() };
-            PartitionEntered::of(*id, &entered, one.came)
+    /// How far it is with each partition; `is_whole` says whether all of a bucket is here.
+    pub(crate) fn told(&self, view: &View, is_whole: impl Fn(PartitionId) -> bool) -> Vec<PartitionEntered> {
+        let told = |(id, (buckets, one)): (PartitionId, (Vec<PartitionId>, One))| {
+            let whole = buckets.into_iter().all(&is_whole);
+            PartitionEntered::of(id, &Entered { whole, ..one.entered }, one.came)
         };
-        self.0.iter().map(told).collect()
+        self.by_partition(view).into_iter().map(told).collect()
+    }
+
+    /// Partitions with their buckets, and how far it is with all of these.
+    fn by_partition(&self, view: &View) -> BTreeMap<PartitionId, (Vec<PartitionId>, One)> {
+        let mut all: BTreeMap<PartitionId, (Vec<PartitionId>, One)> = BTreeMap::new();
+        for (bucket, one) in &self.0 {
+            match all.entry(view.owner(*bucket).id) {
+                Entry::Vacant(vacant) => {
+                    vacant.insert((vec![*bucket], one.clone()));
+                }
+                Entry::Occupied(mut known) => {
+                    let (buckets, sum) = known.get_mut();
+                    buckets.push(*bucket);
+                    *sum = std::mem::take(sum).and(one);
+                }
+            }
+        }
+        all
     }
 }
 
-/// The partitions of stores that a newer document makes a node bring in, which went by `before`.
+/// The buckets of stores that a newer document makes a node bring in, which went by `before`.
 pub(crate) fn begun(node: NodeId, before: Option<&Cluster>, after: &Cluster) -> Vec<(String, PartitionId)> {
     let mut begun = Vec::new();
+    let buckets = after.by_bucket();
     for store in &after.stores {
-        for partition in after.ring.partitions() {
+        for bucket in buckets.partitions() {
             let earlier = before.map(|before| {
                 // A store that it did not know was empty, and lay where it would have lain.
                 let known = before.stores.iter().find(|known| known.name == store.name).unwrap_or(store);
-                Part::of(known, before.ring.partition(Token(partition.start)), node)
+                Part::of(known, before.ring.partition(Token(bucket.start)), node)
             });
-            if Part::of(store, partition, node).begins_incomplete(earlier) {
-                begun.push((store.name.to_string(), partition.id));
+            if Part::of(store, bucket, node).begins_incomplete(earlier) {
+                begun.push((store.name.to_string(), bucket.id));
             }
         }
     }

@@ -51,11 +51,19 @@ async fn give_back(antientropy: &Arc<AntiEntropy>) -> bool {
         }
         let given = Giving { antientropy, view: &view, store, left: &left }.run().await;
         all_gone &= given == left;
-        for partition in given {
+        let mut dropped: BTreeMap<PartitionId, u64> = BTreeMap::new();
+        for bucket in given {
             if antientropy.is_closing() {
                 return false;
             }
-            all_gone &= drop_given(antientropy, &view, store, partition);
+            match drop_given(antientropy, &view, store, bucket) {
+                Some(records) => *dropped.entry(view.owner(bucket).id).or_default() += records,
+                None => all_gone = false,
+            }
+        }
+        for (partition, records) in dropped {
+            let store = store.definition().name.to_string();
+            antientropy.events().record(Event::PartitionLeft { store, partition, records });
         }
         if let Err(error) = store.engine().sync().await {
             // What comes back is found and given again.
@@ -79,8 +87,8 @@ impl Giving<'_> {
         let own = self.antientropy.replica().node();
         let mut lacking: BTreeMap<PartitionId, BTreeSet<NodeId>> = BTreeMap::new();
         let mut by_peer: BTreeMap<NodeId, Vec<(PartitionId, Span)>> = BTreeMap::new();
-        for (id, tokens) in bounds(&self.view.cluster().ring) {
-            let partition = self.view.cluster().ring.get(id).filter(|_| self.left.contains(&id));
+        for (id, tokens) in bounds(self.view.buckets()) {
+            let partition = self.view.buckets().get(id).filter(|_| self.left.contains(&id));
             let Some(heirs) = partition.and_then(|partition| heirs(self.store.definition(), partition, own))
             else {
                 continue;
@@ -97,7 +105,7 @@ impl Giving<'_> {
             let (view, store) = (self.view.clone(), self.store.clone());
             let drive = Drive { antientropy: self.antientropy, peer, view, store, goal: Goal::Give };
             let outcome = Box::pin(drive.run(partitions, &mut |id, peered| {
-                let partition = self.view.cluster().ring.get(id);
+                let partition = self.view.buckets().get(id);
                 // One that goes by an older document may still be about to give up what it holds.
                 if partition.is_some_and(|partition| peered.adopted >= partition.since)
                     && let Some(lacking) = lacking.get_mut(&id)
@@ -115,24 +123,21 @@ impl Giving<'_> {
     }
 }
 
-/// Drops a partition that was given by `view`, unless a newer document says something else about it; whether it did.
-fn drop_given(antientropy: &AntiEntropy, view: &View, store: &LocalStore, id: PartitionId) -> bool {
+/// Drops a bucket that was given by `view`, unless a newer document says something else about it; how many records it
+/// had.
+fn drop_given(antientropy: &AntiEntropy, view: &View, store: &LocalStore, id: PartitionId) -> Option<u64> {
     // While this is held no newer document makes the node bring in what is dropped here.
     let now = antientropy.replica().view().admit();
-    if now.cluster().ring.get(id) != view.cluster().ring.get(id) {
-        return false;
+    if now.buckets().get(id) != view.buckets().get(id) {
+        return None;
     }
     let name = &store.definition().name;
     let records = store.engine().partitions().into_iter().find(|(held, _)| *held == id);
     match store.drop_partition(id) {
-        Ok(()) => {
-            let (store, records) = (name.to_string(), records.map_or(0, |(_, records)| records));
-            antientropy.events().record(Event::PartitionLeft { store, partition: id, records });
-            true
-        }
+        Ok(()) => Some(records.map_or(0, |(_, records)| records)),
         Err(error) => {
-            tracing::warn!(store = %name, partition = %id, %error, "partition that was given back not dropped");
-            false
+            tracing::warn!(store = %name, bucket = id.0, %error, "bucket that was given back not dropped");
+            None
         }
     }
 }

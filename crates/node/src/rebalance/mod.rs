@@ -10,6 +10,8 @@
 mod entering;
 pub(crate) mod leaving;
 
+use std::collections::BTreeMap;
+
 use wire::messages::{Leftover, MovesGot};
 
 use crate::antientropy::AntiEntropy;
@@ -29,17 +31,21 @@ pub(crate) fn told(antientropy: &AntiEntropy) -> MovesGot {
     let view = replica.view().get();
     let hints = replica.hints().pending().into_iter().map(|(_, count)| count).sum();
     let has_artifacts = |id| {
-        let partition = view.cluster().ring.get(id);
+        let partition = view.buckets().get(id);
         partition.is_none_or(|partition| {
             view.read_only_stores().iter().all(|store| has_artifacts(store, partition, replica.node()))
         })
     };
     let is_whole =
         |id| view.stores().iter().all(|store| !store.trees().is_incomplete(id)) && has_artifacts(id);
-    let entered = antientropy.refill().lock().entering().told(is_whole);
+    let entered = antientropy.refill().lock().entering().told(&view, is_whole);
     let leftovers = view.stores().iter().flat_map(|store| {
-        let left = leftovers(&view, store, replica.node()).into_iter();
-        left.map(|(partition, records)| Leftover { store: store.reference().clone(), partition, records })
+        let mut left: BTreeMap<PartitionId, u64> = BTreeMap::new();
+        for (bucket, records) in leftovers(&view, store, replica.node()) {
+            *left.entry(view.owner(bucket).id).or_default() += records;
+        }
+        let store = store.reference();
+        left.into_iter().map(|(partition, records)| Leftover { store: store.clone(), partition, records })
     });
     MovesGot {
         incarnation: antientropy.incarnation(),
@@ -62,12 +68,12 @@ fn has_artifacts(store: &ReadOnly, partition: &Partition, node: NodeId) -> bool 
         })
 }
 
-/// The partitions of which this node holds records that are not its own, and how many.
+/// The buckets of which this node holds records that are not its own, and how many.
 fn leftovers(view: &View, store: &LocalStore, node: NodeId) -> Vec<(PartitionId, u64)> {
     let held = store.engine().partitions().into_iter();
     let is_left = |id: PartitionId| {
-        let partition = view.cluster().ring.get(id);
-        partition.is_some_and(|partition| Part::of(store.definition(), partition, node) == Part::Nothing)
+        let bucket = view.buckets().get(id);
+        bucket.is_some_and(|partition| Part::of(store.definition(), partition, node) == Part::Nothing)
     };
     held.filter(|(id, records)| *records > 0 && is_left(*id)).collect()
 }

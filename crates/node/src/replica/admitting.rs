@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{Generation, NodeId, Partition, PartitionId};
+use model::{Generation, NodeId, Partition, PartitionId, Token};
 use wire::error::ErrorCode;
 use wire::messages::{Failure, Request, Role};
 
@@ -96,7 +96,7 @@ impl Replica {
     ) -> Result<(), Failure> {
         let since = view.cluster().accepted_since(partition);
         if generation < since {
-            return Err(stale(view, partition.id, generation));
+            return Err(stale(view, partition, generation));
         }
         let own = self.node();
         let is_it = match asked {
@@ -109,7 +109,7 @@ impl Replica {
             Asked::Holder => view.holds(own, store, partition),
             Asked::Either => true,
         };
-        if is_it { Ok(()) } else { Err(self.misplaced(view, partition.id, generation)) }
+        if is_it { Ok(()) } else { Err(self.misplaced(view, partition, generation)) }
     }
 
     /// Refuses a request that is newer than this node.
@@ -124,8 +124,9 @@ impl Replica {
     }
 
     /// Refuses what this node was not to be asked, with news if it has any.
-    pub(crate) fn misplaced(&self, view: &View, partition: PartitionId, generation: Generation) -> Failure {
+    pub(crate) fn misplaced(&self, view: &View, partition: &Partition, generation: Generation) -> Failure {
         let own = view.cluster().generation;
+        let partition = view.cluster().ring.partition(Token(partition.start)).id;
         let detail = format!("{} is not what it was asked as for partition {partition}", self.node());
         match generation.cmp(&own) {
             std::cmp::Ordering::Less => {
@@ -134,6 +135,15 @@ impl Replica {
             std::cmp::Ordering::Equal => Failure::new(ErrorCode::NotReplica, detail),
             std::cmp::Ordering::Greater => self.behind(view, generation),
         }
+    }
+
+    /// Refuses what was asked about a partition that the ring does not have: it was split or merged since, or will be.
+    pub(crate) fn unknown(&self, view: &View, partition: PartitionId, generation: Generation) -> Failure {
+        if generation > view.cluster().generation {
+            return self.behind(view, generation);
+        }
+        let detail = format!("partition {partition} is not one of the ring's");
+        Failure { code: ErrorCode::StaleGeneration, detail, cluster: Some(view.document().clone()) }
     }
 
     /// Leave to store what was routed by `at`: the view as it is now, if the keys lie there as they do by `at`.
@@ -166,10 +176,10 @@ impl Replica {
         (target, generation): (NodeId, Generation),
     ) -> Result<(), Failure> {
         if generation < view.cluster().accepted_since(partition) {
-            return Err(stale(view, partition.id, generation));
+            return Err(stale(view, partition, generation));
         }
         let is_it = view.writes(target, store, partition);
-        if is_it { Ok(()) } else { Err(self.misplaced(view, partition.id, generation)) }
+        if is_it { Ok(()) } else { Err(self.misplaced(view, partition, generation)) }
     }
 }
 
@@ -182,9 +192,11 @@ fn read_only(store: &str) -> Failure {
 }
 
 /// Refuses a request that is too old for a partition, and tells what is newer.
-fn stale(view: &View, partition: PartitionId, generation: Generation) -> Failure {
+fn stale(view: &View, partition: &Partition, generation: Generation) -> Failure {
     let cluster = view.cluster();
-    let since = view.accepted_since(partition);
+    let since = cluster.accepted_since(partition);
+    // One of a bucket is shown as what it belongs to.
+    let partition = cluster.ring.partition(Token(partition.start)).id;
     Failure {
         code: ErrorCode::StaleGeneration,
         detail: format!(

@@ -16,6 +16,8 @@ use super::store::LocalStore;
 pub(crate) struct Scan {
     /// Keys and their states.
     pub(crate) records: Vec<(Bytes, VersionSet)>,
+    /// Bytes of keys and records, as they are stored.
+    pub(crate) bytes: usize,
     /// The token of each record that is left out because it cannot be read.
     pub(crate) damaged: Vec<Token>,
     /// Where to go on; `None` when the partition is exhausted.
@@ -103,11 +105,12 @@ impl LocalStore {
                 .is_none_or(|next| page.records.last().is_some_and(|(key, _)| *key == next.key)),
             "the next page begins behind the last record of this one"
         );
-        let mut records = Vec::with_capacity(page.records.len());
+        let (mut records, mut bytes) = (Vec::with_capacity(page.records.len()), 0);
         for (key, record) in page.records {
+            bytes += key.len() + record.len();
             records.push((key, decode(&record, partition)?.1));
         }
-        Ok(Scan { records, damaged: page.damaged, next: page.next })
+        Ok(Scan { records, bytes, damaged: page.damaged, next: page.next })
     }
 
     /// One page of a partition, for a reader who takes it for all that this node holds. What is damaged in it is

@@ -110,8 +110,8 @@ impl LocalStore {
             true => Err(Failure::new(
                 ErrorCode::Refilling,
                 format!(
-                    "this node has lost partition {partition} of store {} and is refilling it",
-                    self.definition.name
+                    "this node has lost bucket {} of store {} and is refilling it",
+                    partition.0, self.definition.name
                 ),
             )),
         }

@@ -33,7 +33,7 @@ impl World {
             self.machines.iter().filter_map(|machine| machine.life.lock().node.clone()).collect();
         let view = nodes.first()?.replica().view().get();
         let definition = view.store(store)?.definition();
-        for partition in view.cluster().ring.partitions() {
+        for partition in view.buckets().partitions() {
             let replicas = model::routing::replicas(definition, partition);
             let sum = |id: &NodeId| {
                 let view = nodes.iter().find(|node| node.replica().node() == *id)?.replica().view().get();
@@ -42,10 +42,8 @@ impl World {
             let sums: Vec<_> = replicas.iter().map(sum).collect();
             // A single replica keeps no tree.
             if replicas.len() > 1 && sums.iter().any(|sum| sum.is_none() || *sum != sums[0]) {
-                let id = partition.id;
-                return Some(format!(
-                    "{store}: the trees of partition {id} of {replicas:?} differ: {sums:?}"
-                ));
+                let id = partition.id.0;
+                return Some(format!("{store}: the trees of bucket {id} of {replicas:?} differ: {sums:?}"));
             }
         }
         None

@@ -23,7 +23,7 @@ pub(super) struct Source {
 impl Source {
     /// Of each partition of a store that `node` holds or enters.
     pub(super) fn all(view: &View, store: &LocalStore, node: NodeId) -> BTreeMap<PartitionId, Source> {
-        let partitions = view.cluster().ring.partitions().iter();
+        let partitions = view.buckets().partitions().iter();
         partitions
             .filter_map(|partition| Some((partition.id, Source::of(view, store, partition, node)?)))
             .collect()
@@ -98,7 +98,7 @@ fn is_steady(
     refill: &Refill,
 ) -> bool {
     let now = antientropy.replica().view().get();
-    let same = now.cluster().ring.get(id) == view.cluster().ring.get(id);
+    let same = now.buckets().get(id) == view.buckets().get(id);
     same && !refill.is_announced(store.definition().name.as_str(), id)
 }
 
@@ -110,7 +110,7 @@ pub(super) fn settle(
     peered: Peered,
 ) {
     note(antientropy, view, store, (id, peer), peered);
-    let partition = view.cluster().ring.get(id);
+    let partition = view.buckets().get(id);
     let source = partition.and_then(|p| Source::of(view, store, p, antientropy.replica().node()));
     let mut refill = antientropy.refill().lock();
     if !is_steady(antientropy, view, store, id, &refill) {
