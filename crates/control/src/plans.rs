@@ -12,7 +12,7 @@ use coordination::documents::ReadError;
 use coordination::documents::numbered::{look, numbered_path, numbers, plan_state_path, plans_path};
 use coordination::{CoordinationError, CoordinationService, Document, DocumentPath};
 use model::{Cluster, Generation, NodeId, PartitionId, Step};
-use protocol::rebalance::planner::{Consent, Move, Plan, Wish};
+use protocol::rebalance::planner::{self, Consent, Move, Plan, Refusal, Reshape, Reshaped, Wish};
 use protocol::rebalance::steps::Waiting;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,23 @@ use serde::{Deserialize, Serialize};
 pub const PLANS_KEPT: usize = 100;
 /// Whom moves wait for: so many lines are told.
 const WAITING_SHOWN: usize = 8;
+
+/// Room that a plan leaves in the cluster document, for stores and nodes to come.
+const ROOM_LEFT: usize = 64 * 1024;
+/// Bytes that the cluster document may have by a plan.
+pub(crate) const CLUSTER_BYTES_MAX: usize = coordination::DOCUMENT_BYTES_MAX - ROOM_LEFT;
+
+/// The plan that fulfils a wish, if the cluster document has room for what it makes of the ring.
+///
+/// # Errors
+/// When the wish cannot be fulfilled, or names what is not there.
+pub fn planned(cluster: &Cluster, wish: &Wish, consent: Consent) -> Result<Plan, Refusal> {
+    let plan = planner::plan(cluster, wish, consent)?;
+    if let (true, Some(reshape)) = (plan.moves.is_empty(), &plan.reshape) {
+        reshape.apply(cluster, CLUSTER_BYTES_MAX)?;
+    }
+    Ok(plan)
+}
 
 /// What shall move, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +56,9 @@ pub struct PlanDocument {
     pub generation: Generation,
     /// What moves, in the order of the ring.
     pub moves: Vec<Move>,
+    /// What becomes of bounds when all of these have settled: partitions are cut in two, or joined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reshape: Option<Reshape>,
     /// Places of each node as a replica: at present, and then.
     pub places: BTreeMap<NodeId, (usize, usize)>,
     /// About how much is brought in, by what the nodes hold; `None` when they did not say.
@@ -188,10 +208,13 @@ impl Stand {
 }
 
 impl Progress {
-    /// By what the ring says.
-    pub fn of(cluster: &Cluster, moves: &[Move]) -> Progress {
+    /// By what the ring says. Bounds are changed last.
+    pub fn of(cluster: &Cluster, plan: &PlanDocument) -> Progress {
+        if plan.reshaped(cluster) == Some(Reshaped::Done) {
+            return Progress { settled: plan.moves.len(), ..Progress::default() };
+        }
         let mut progress = Progress::default();
-        for one in moves {
+        for one in &plan.moves {
             match Stand::of(cluster, one) {
                 Stand::Waiting | Stand::Changed => progress.waiting += 1,
                 Stand::Under(Step::Copying) => progress.copying += 1,
@@ -208,7 +231,7 @@ impl Progress {
 impl PlanDocument {
     /// What the planner says, as a document.
     pub fn new(plan: Plan, wish: Wish, consent: Consent) -> PlanDocument {
-        let Plan { generation, moves, places } = plan;
+        let Plan { generation, moves, reshape, places } = plan;
         PlanDocument {
             order: 0,
             by: String::new(),
@@ -217,10 +240,16 @@ impl PlanDocument {
             consent,
             generation,
             moves,
+            reshape,
             places,
             estimate: None,
             blocked: Vec::new(),
         }
+    }
+
+    /// Whether bounds are changed already; `None` for a plan that changes none.
+    pub fn reshaped(&self, cluster: &Cluster) -> Option<Reshaped> {
+        self.reshape.as_ref().map(|reshape| reshape.stands(&cluster.ring))
     }
 
     /// How many copies of partitions are brought in somewhere.

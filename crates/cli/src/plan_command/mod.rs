@@ -11,7 +11,7 @@ use ::coordination::documents::ReadError;
 use control::orders::{Answer, Order};
 use control::plans::{self, PlanDocument, Planned};
 use model::{NodeId, PartitionId};
-use protocol::rebalance::planner::{self, Consent, Wish};
+use protocol::rebalance::planner::{Consent, Wish};
 use serde_json::json;
 
 use crate::failure::CliError;
@@ -140,9 +140,9 @@ pub(crate) async fn run(shared: Shared, command: PlanCommand) -> Result<ExitCode
         }
         PlanCommand::Diff(arguments) => {
             let (documents, planned) = find(&shared, &arguments).await?;
-            print(shared.format(), &json!({ "plan": planned.number, "moves": planned.plan.moves }), || {
-                shown::diff(&planned.plan)
-            });
+            let PlanDocument { moves, reshape, .. } = &planned.plan;
+            let json = json!({ "plan": planned.number, "moves": moves, "reshape": reshape });
+            print(shared.format(), &json, || shown::diff(&planned.plan));
             documents.close().await;
             Ok(ExitCode::SUCCESS)
         }
@@ -178,7 +178,7 @@ async fn create(shared: &Shared, command: CreateCommand) -> Result<ExitCode, Cli
     let consent = Consent { fewer_zones: arguments.accept_fewer_zones };
     let documents = Documents::open(shared, &arguments.documents).await?;
     if arguments.dry_run {
-        let plan = planner::plan(&documents.cluster, &wish, consent);
+        let plan = plans::planned(&documents.cluster, &wish, consent);
         let plan = plan.map_err(|refusal| CliError::Other(refused(&refusal.to_string())))?;
         let plan = PlanDocument::new(plan, wish, consent);
         documents.close().await;

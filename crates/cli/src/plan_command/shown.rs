@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use control::plans::{PlanDocument, Planned};
+use control::plans::{Phase, PlanDocument, Planned};
 use model::NodeId;
-use protocol::rebalance::planner::Wish;
+use protocol::rebalance::planner::{Cut, Reshape, Wish};
 use serde_json::{Value as Json, json};
 
 use crate::durations;
@@ -57,7 +57,7 @@ pub(super) fn text(planned: &Planned) -> String {
 
 /// A plan that is not kept.
 pub(super) fn dry(plan: &PlanDocument) -> String {
-    if plan.moves.is_empty() {
+    if plan.moves.is_empty() && plan.reshape.is_none() {
         return "there is nothing to move".to_owned();
     }
     format!("{}, computed from generation {}\n{}", wish(&plan.wish), plan.generation.0, body(plan))
@@ -65,9 +65,15 @@ pub(super) fn dry(plan: &PlanDocument) -> String {
 
 fn body(plan: &PlanDocument) -> String {
     let copies = plan.copies();
+    let bounds = plan.reshape.as_ref().map(bounds);
+    let moves = match (&bounds, plan.moves.len() as u64) {
+        (Some(_), 0) => String::new(),
+        (Some(_), moves) => format!(" after {} moved", count(moves, "partition")),
+        (None, moves) => count(moves, "partition"),
+    };
     let mut text = format!(
-        "{}, {}",
-        count(plan.moves.len() as u64, "partition"),
+        "{}{moves}, {}",
+        bounds.unwrap_or_default(),
         match copies {
             0 => "no data moves".to_owned(),
             1 => "1 copy is brought in".to_owned(),
@@ -103,7 +109,31 @@ pub(super) fn diff(plan: &PlanDocument) -> String {
         let entering = if one.entering.is_empty() { "-".to_owned() } else { list(&one.entering) };
         vec![one.partition.to_string(), list(&one.from), list(&one.to), entering]
     }));
-    table(&rows)
+    let mut text = if plan.moves.is_empty() { String::new() } else { table(&rows) };
+    match &plan.reshape {
+        None => {}
+        Some(Reshape::Cut { cuts }) => {
+            let mut rows = vec![["PARTITION", "CUT AT TOKEN", "SECOND PART"].map(str::to_owned).to_vec()];
+            let row = |cut: &Cut| vec![cut.partition.to_string(), cut.at.to_string(), cut.second.to_string()];
+            rows.extend(cuts.iter().map(row));
+            text.push_str(&table(&rows));
+        }
+        Some(Reshape::Join { partition, other }) => {
+            if !text.is_empty() {
+                text.push('\n');
+            }
+            text.push_str(&format!("then partition {partition} takes in {other}"));
+        }
+    }
+    text
+}
+
+/// What becomes of bounds.
+fn bounds(reshape: &Reshape) -> String {
+    match reshape {
+        Reshape::Cut { cuts } => format!("{} cut in two", count(cuts.len() as u64, "partition")),
+        Reshape::Join { partition, other } => format!("partition {partition} takes in {other}"),
+    }
 }
 
 /// What a plan came to.
@@ -113,14 +143,23 @@ pub(super) fn end(planned: &Planned) -> String {
     let took = state.ended_ms.map_or(0, |ended| ended.saturating_sub(state.begun_ms));
     let copied = state.progress.copied;
     let mut text = format!(
-        "plan {number} is {} after {}: {} of {} settled, {} in {} copied",
+        "plan {number} is {} after {}",
         state.phase.word(),
         durations::rough(Duration::from_millis(took)),
-        state.progress.settled,
-        count(planned.plan.moves.len() as u64, "partition"),
-        size(copied.bytes),
-        count(copied.records, "record")
     );
+    match (&planned.plan.reshape, planned.plan.moves.len()) {
+        (Some(reshape), 0) if state.phase == Phase::Done => {
+            text.push_str(&format!(": {}, no data moved", bounds(reshape)));
+        }
+        (Some(_), 0) => text.push_str(": nothing changed"),
+        (_, moves) => text.push_str(&format!(
+            ": {} of {} settled, {} in {} copied",
+            state.progress.settled,
+            count(moves as u64, "partition"),
+            size(copied.bytes),
+            count(copied.records, "record")
+        )),
+    }
     if let Some(reason) = &state.reason {
         text.push_str(&format!(": {reason}; create another one with `{} plan create`", program()));
     }
@@ -161,5 +200,9 @@ fn wish(wish: &Wish) -> String {
         Wish::Move { partitions, from, to } => {
             format!("move {} from {from} to {to}", count(partitions.len() as u64, "partition"))
         }
+        Wish::Split { partition, at: None } => format!("split {partition}"),
+        Wish::Split { partition, at: Some(at) } => format!("split {partition} at token {at}"),
+        Wish::Merge { partition, other } => format!("merge {partition} and {other}"),
+        Wish::Double => "double".to_owned(),
     }
 }

@@ -40,7 +40,11 @@ pub(super) async fn until_ended(documents: &Documents, number: u64) -> Result<Pl
 /// How far a plan is, at what rate, and about how long it will take.
 pub(super) fn line(planned: &Planned, state: &PlanState, elapsed: Duration) -> String {
     let (progress, moves) = (&state.progress, planned.plan.moves.len());
-    let mut parts = vec![format!("{}: {} of {} settled", state.phase.word(), progress.settled, moves)];
+    let settled = match moves {
+        0 => "no data moves".to_owned(),
+        moves => format!("{} of {moves} settled", progress.settled),
+    };
+    let mut parts = vec![format!("{}: {settled}", state.phase.word())];
     let steps = [
         (progress.copying, "copying"),
         (progress.joint, "joint"),

@@ -4,18 +4,15 @@
 
 use std::collections::BTreeSet;
 
-use coordination::DOCUMENT_BYTES_MAX;
 use coordination::documents::ReadError;
 use coordination::documents::numbered::{keep, plans_path};
 use model::{Cluster, NodeId, PartitionId};
 use protocol::rebalance::Facts;
+use protocol::rebalance::planner::{Reshape, Reshaped};
 use protocol::rebalance::steps::{self, Outcome};
 
 use super::office::{Office, Scene, TurnError};
-use crate::plans::{self, PLANS_KEPT, Phase, PlanState, Planned, Progress, Size, Stand};
-
-/// Room that moves leave in a document, for stores and nodes to come.
-const ROOM_LEFT: usize = 64 * 1024;
+use crate::plans::{self, CLUSTER_BYTES_MAX, PLANS_KEPT, Phase, PlanState, Planned, Progress, Size, Stand};
 
 /// What is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +30,10 @@ pub(super) enum Due {
 /// What is due for a plan that is under way.
 pub(super) fn due(cluster: &Cluster, planned: &Planned, state: &PlanState, facts: &Facts) -> Due {
     let moves = &planned.plan.moves;
+    if planned.plan.reshaped(cluster) == Some(Reshaped::Done) && !state.phase.has_ended() {
+        // Bounds are changed last. There is nothing to go back to: another plan changes them again.
+        return Due::End(Phase::Done);
+    }
     let stands: Vec<Stand> = moves.iter().map(|one| Stand::of(cluster, one)).collect();
     let at = |stand: fn(&Stand) -> bool| {
         moves.iter().zip(&stands).filter(move |(_, at)| stand(at)).map(|(one, _)| one)
@@ -50,7 +51,7 @@ pub(super) fn due(cluster: &Cluster, planned: &Planned, state: &PlanState, facts
                 at(|stand| *stand == Stand::Waiting).map(|one| (one.partition, one.to.clone())).collect();
             let under_way = stands.iter().any(|stand| matches!(stand, Stand::Under(_)));
             if !lists.is_empty() {
-                match steps::begin_fitting(cluster, &lists, DOCUMENT_BYTES_MAX - ROOM_LEFT) {
+                match steps::begin_fitting(cluster, &lists, CLUSTER_BYTES_MAX) {
                     Ok((_, 0)) if under_way => {}
                     Ok((_, 0)) => {
                         return Due::GiveUp(
@@ -63,7 +64,11 @@ pub(super) fn due(cluster: &Cluster, planned: &Planned, state: &PlanState, facts
                 }
             }
             if lists.is_empty() && !under_way {
-                return Due::End(Phase::Done);
+                return planned
+                    .plan
+                    .reshape
+                    .as_ref()
+                    .map_or(Due::End(Phase::Done), |last| reshaped(cluster, last));
             }
             stepped(cluster, facts)
         }
@@ -73,12 +78,25 @@ pub(super) fn due(cluster: &Cluster, planned: &Planned, state: &PlanState, facts
             match steps::back(cluster, &ids) {
                 Some(next) => Due::Publish(Box::new(next)),
                 None if stands.contains(&Stand::Back) => stepped(cluster, facts),
-                None if stands.iter().all(|stand| *stand == Stand::Settled) => Due::End(Phase::Done),
+                None if stands.iter().all(|stand| *stand == Stand::Settled)
+                    && planned.plan.reshape.is_none() =>
+                {
+                    Due::End(Phase::Done)
+                }
                 None if state.reason.is_some() => Due::End(Phase::Failed),
                 None => Due::End(Phase::Aborted),
             }
         }
         Phase::Done | Phase::Aborted | Phase::Failed => Due::End(state.phase),
+    }
+}
+
+/// Bounds are changed, or the plan is given up.
+fn reshaped(cluster: &Cluster, reshape: &Reshape) -> Due {
+    match (reshape.stands(&cluster.ring), reshape.apply(cluster, CLUSTER_BYTES_MAX)) {
+        (Reshaped::Due, Ok(next)) => Due::Publish(Box::new(next)),
+        (Reshaped::Due, Err(refusal)) => Due::GiveUp(refusal.to_string()),
+        _ => Due::GiveUp("the bounds of partitions were changed by something else than this plan".to_owned()),
     }
 }
 
@@ -180,6 +198,6 @@ impl Office {
         let earlier = before.progress.copied;
         let copied =
             Size { records: copied.records.max(earlier.records), bytes: copied.bytes.max(earlier.bytes) };
-        Progress { copied, ..Progress::of(cluster, &planned.plan.moves) }
+        Progress { copied, ..Progress::of(cluster, &planned.plan) }
     }
 }

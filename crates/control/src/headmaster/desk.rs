@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use coordination::documents::ReadError;
 use coordination::documents::numbered::{create_next, keep, numbers, plans_path, wishes_path};
 use model::{Cluster, Generation, Node, NodeId};
-use protocol::rebalance::planner::{self, Consent, Move, Wish};
+use protocol::rebalance::planner::{Consent, Move, Reshape, Wish};
 use protocol::rebalance::steps;
 
 use super::office::{Office, Scene, TurnError};
@@ -83,7 +83,7 @@ impl Office {
         if let Some(number) = self.created_by(given.number).await? {
             return Ok(Answer::done(format!("created plan {number}")).of_plan(number));
         }
-        let plan = match planner::plan(&scene.cluster, &wish, consent) {
+        let plan = match plans::planned(&scene.cluster, &wish, consent) {
             Ok(plan) if plan.is_empty() => {
                 return Ok(Answer::done("there is nothing to move: no plan was created"));
             }
@@ -177,9 +177,8 @@ impl Office {
             return Ok(Answer::refused(reason));
         }
         self.begin(given, &planned).await?;
-        let moves = planned.plan.moves.len();
-        Ok(Answer::done(format!("plan {number} is being carried out: {moves} partitions move"))
-            .of_plan(number))
+        let what = what(&planned.plan);
+        Ok(Answer::done(format!("plan {number} is being carried out: {what}")).of_plan(number))
     }
 
     async fn begin(&mut self, given: &Given, planned: &Planned) -> Result<(), TurnError> {
@@ -200,9 +199,9 @@ impl Office {
     /// Whether the plan is still what the cluster needs, and its nodes can carry it out.
     async fn fits(&mut self, scene: &Scene, planned: &Planned) -> Result<Result<(), String>, TurnError> {
         let (number, plan) = (planned.number, &planned.plan);
-        let again = planner::plan(&scene.cluster, &plan.wish, plan.consent);
+        let again = plans::planned(&scene.cluster, &plan.wish, plan.consent);
         let reason = match again {
-            Ok(again) if again.moves == plan.moves => None,
+            Ok(again) if again.moves == plan.moves && again.reshape == plan.reshape => None,
             Ok(_) => Some("other moves would do it now".to_owned()),
             Err(refusal) => Some(refusal.to_string()),
         };
@@ -317,6 +316,21 @@ impl Office {
             self.publish(&next).await?;
         }
         Ok(Answer::done(done))
+    }
+}
+
+/// What a plan does, in short.
+fn what(plan: &PlanDocument) -> String {
+    let moves = match plan.moves.len() {
+        1 => "1 partition moves".to_owned(),
+        moves => format!("{moves} partitions move"),
+    };
+    match &plan.reshape {
+        None => moves,
+        Some(Reshape::Cut { cuts }) if cuts.len() == 1 => "a partition is split".to_owned(),
+        Some(Reshape::Cut { cuts }) => format!("{} partitions are split", cuts.len()),
+        Some(Reshape::Join { .. }) if plan.moves.is_empty() => "two partitions become one".to_owned(),
+        Some(Reshape::Join { .. }) => format!("{moves}, then it is one with its neighbour"),
     }
 }
 

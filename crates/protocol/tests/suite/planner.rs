@@ -5,11 +5,10 @@ use std::fmt::Write as _;
 
 use expect_test::{Expect, expect};
 use model::{
-    Cluster, Consistency, Generation, Node, NodeId, PartitionId, Ring, Role, Step, Store, StoreName, Weight,
-    Zone,
+    Cluster, Consistency, Generation, Node, NodeId, PartitionId, Ring, Role, Store, StoreName, Weight, Zone,
 };
 use proptest::prelude::*;
-use protocol::rebalance::planner::{self, CUT_TOKENS, Consent, Plan, Refusal, Wish, plan};
+use protocol::rebalance::planner::{self, Consent, Plan, Refusal, Reshape, Reshaped, Wish, plan};
 use protocol::rebalance::steps;
 
 /// A cluster of nodes 1.. in these zones, whose ring was made for the first `members` of them.
@@ -199,49 +198,134 @@ fn nodes_on_standby_and_leaving_hold_nothing() {
     assert!(plan.moves.iter().all(|one| !one.to.contains(&NodeId(1))), "it is no fallback either");
 }
 
+fn wished(cluster: &Cluster, wish: Wish) -> Result<planner::Plan, Refusal> {
+    planner::plan(cluster, &wish, Consent::default())
+}
+
+/// The document after a plan that moves nothing.
+fn reshaped(cluster: &Cluster, wish: Wish) -> Cluster {
+    let plan = wished(cluster, wish).unwrap();
+    assert!(plan.moves.is_empty(), "{plan:?}");
+    let reshape = plan.reshape.unwrap();
+    assert_eq!(reshape.stands(&cluster.ring), Reshaped::Due);
+    let next = reshape.apply(cluster, usize::MAX).unwrap();
+    assert_eq!(reshape.stands(&next.ring), Reshaped::Done);
+    next
+}
+
+fn with_buckets(partitions: usize, buckets: u32) -> Cluster {
+    Cluster { buckets: Some(buckets), ..cluster(partitions, &["a"; 4], 4, 2) }
+}
+
+fn split(partition: u32, at: Option<u64>) -> Wish {
+    Wish::Split { partition: PartitionId(partition), at }
+}
+
+fn merge(partition: u32, other: u32) -> Wish {
+    Wish::Merge { partition: PartitionId(partition), other: PartitionId(other) }
+}
+
 #[test]
-fn a_split_touches_no_list_and_a_merge_wants_one() {
-    let four = cluster(4, &["a"; 4], 4, 2);
-    let split = planner::split(&four, PartitionId(1), None, usize::MAX).unwrap();
-    assert_eq!(split.generation, Generation(2));
-    let ids: Vec<_> = split.ring.partitions().iter().map(|partition| partition.id.0).collect();
+fn a_split_touches_no_list_and_a_merge_takes_it_back() {
+    let four = with_buckets(4, 64);
+    let halves = reshaped(&four, split(1, None));
+    assert_eq!(halves.generation, Generation(2));
+    let ids: Vec<_> = halves.ring.partitions().iter().map(|partition| partition.id.0).collect();
     assert_eq!(ids, [0, 1, 4, 2, 3]);
-    assert_eq!(split.ring.get(PartitionId(4)).unwrap().start, 3 << 61);
-    assert_eq!(split.ring.get(PartitionId(4)).unwrap().nodes, split.ring.get(PartitionId(1)).unwrap().nodes);
-    let merged = planner::merge(&split, PartitionId(1), PartitionId(4)).unwrap();
-    assert_eq!(merged.ring, four.ring);
-    let apart = planner::merge(&four, PartitionId(0), PartitionId(1));
-    assert_eq!(apart, Err(Refusal::OtherLists { partition: PartitionId(0), other: PartitionId(1) }));
-    let apart = planner::merge(&split, PartitionId(1), PartitionId(2));
-    assert_eq!(apart, Err(Refusal::NoNeighbours { partition: PartitionId(1), other: PartitionId(2) }));
-    let doubled = planner::double(&split, usize::MAX).unwrap();
-    assert_eq!(doubled.ring.partitions().len(), 10);
-}
-
-#[test]
-fn a_cut_outside_or_off_the_grid_is_refused() {
-    let four = cluster(4, &["a"; 4], 4, 2);
-    let first = PartitionId(0);
-    for at in [0, 1 << 62, (1 << 61) + 1, u64::MAX] {
-        let refused = planner::split(&four, first, Some(at), usize::MAX);
-        assert!(matches!(refused, Err(Refusal::Cut { .. })), "{at}");
+    let (first, second) =
+        (halves.ring.get(PartitionId(1)).unwrap(), halves.ring.get(PartitionId(4)).unwrap());
+    assert_eq!((second.start, &second.nodes), (3 << 61, &first.nodes));
+    assert_eq!((first.since, second.since), (Generation(2), Generation(2)), "older requests learn of it");
+    assert_eq!(halves.ring.get(PartitionId(0)).unwrap().since, Generation(0), "others stay as they were");
+    for named in [merge(1, 4), merge(4, 1)] {
+        let merged = reshaped(&halves, named);
+        let bounds = |cluster: &Cluster| {
+            let of = |p: &model::Partition| (p.id, p.start, p.nodes.clone());
+            cluster.ring.partitions().iter().map(of).collect::<Vec<_>>()
+        };
+        assert_eq!(bounds(&merged), bounds(&four));
+        assert_eq!(merged.ring.get(PartitionId(1)).unwrap().since, Generation(3));
     }
-    assert!(planner::split(&four, first, Some(CUT_TOKENS), usize::MAX).is_ok());
-    let narrow = planner::split(&four, first, Some(CUT_TOKENS), usize::MAX).unwrap();
-    let refused = planner::split(&narrow, first, None, usize::MAX);
-    assert!(matches!(refused, Err(Refusal::Cut { between: None, .. })), "{refused:?}");
-    let small = four.document_bytes();
-    let refused = planner::double(&four, small);
-    assert!(matches!(refused, Err(Refusal::TooLarge { partitions: 8, .. })), "{refused:?}");
+    let apart = wished(&halves, merge(1, 2));
+    assert_eq!(apart, Err(Refusal::NoNeighbours { partition: PartitionId(1), other: PartitionId(2) }));
+    let twice = wished(&halves, merge(1, 1));
+    assert_eq!(twice, Err(Refusal::NoNeighbours { partition: PartitionId(1), other: PartitionId(1) }));
+    assert_eq!(reshaped(&halves, Wish::Double).ring.partitions().len(), 10);
 }
 
 #[test]
-fn a_partition_that_moves_can_be_split_and_both_parts_go_on() {
-    let four = cluster(4, &["a"; 4], 4, 2);
+fn partitions_that_merge_are_first_brought_together_and_the_narrower_one_moves() {
+    let four = reshaped(&with_buckets(4, 64), split(1, None));
+    let plan = wished(&four, merge(0, 1)).unwrap();
+    let wide = &four.ring.get(PartitionId(0)).unwrap().nodes;
+    assert_eq!(plan.moves.len(), 1);
+    assert_eq!((plan.moves[0].partition, &plan.moves[0].to), (PartitionId(1), wide));
+    let reshape = plan.reshape.unwrap();
+    let apart = reshape.apply(&four, usize::MAX);
+    assert_eq!(apart, Err(Refusal::OtherLists { partition: PartitionId(0), other: PartitionId(1) }));
+    let before: usize = plan.places.values().map(|places| places.0).sum();
+    let after: usize = plan.places.values().map(|places| places.1).sum();
+    assert_eq!((before, after), (5 * 2, 4 * 2));
+    let mut leaving = four.clone();
+    let enters = plan.moves[0].entering[0];
+    leaving.nodes.iter_mut().find(|node| node.id == enters).unwrap().role = Role::Leaving;
+    assert_eq!(wished(&leaving, merge(0, 1)), Err(Refusal::TakesNothing { node: enters }));
+}
+
+#[test]
+fn a_cut_outside_or_between_no_two_buckets_is_refused_and_a_bucket_cannot_be_cut() {
+    let (four, tokens) = (with_buckets(4, 16), 1 << 60);
+    for at in [0, 1 << 62, tokens + 1, tokens / 2, u64::MAX] {
+        let refused = wished(&four, split(0, Some(at)));
+        let fits = (tokens, 3 * tokens);
+        assert_eq!(
+            refused,
+            Err(Refusal::Cut { partition: PartitionId(0), at, between: fits, tokens }),
+            "{at}"
+        );
+    }
+    let narrow = reshaped(&four, split(0, Some(tokens)));
+    let refused = Refusal::Narrow { partition: PartitionId(0), buckets: 16 };
+    assert_eq!(wished(&narrow, split(0, None)), Err(refused.clone()));
+    assert_eq!(wished(&narrow, split(0, Some(5))), Err(refused.clone()));
+    assert_eq!(wished(&narrow, Wish::Double), Err(refused), "no partition is doubled unless all can be");
+    let last = PartitionId(3);
+    let small = reshaped(&four, Wish::Double).document_bytes() - 1;
+    let refused = Reshape::double(&four).unwrap().apply(&four, small);
+    assert!(matches!(refused, Err(Refusal::TooLarge { partitions: 8, .. })), "{refused:?}");
+    let unknown = wished(&four, split(9, None));
+    assert_eq!(unknown, Err(Refusal::PartitionUnknown { partition: PartitionId(9) }));
+    assert_eq!(reshaped(&four, split(last.0, None)).ring.get(PartitionId(4)).unwrap().start, 7 << 61);
+}
+
+#[test]
+fn a_cluster_from_before_buckets_merges_and_cuts_again_where_it_merged() {
+    let old = cluster(4, &["a"; 2], 2, 2);
+    assert_eq!((old.buckets, old.bucket_count()), (None, Some(4)));
+    assert_eq!(wished(&old, split(1, None)), Err(Refusal::Narrow { partition: PartitionId(1), buckets: 4 }));
+    let mut alike = old.ring.partitions().to_vec();
+    alike[1].nodes = alike[0].nodes.clone();
+    let alike = Cluster { ring: model::Ring::new(alike).unwrap(), ..old };
+    let merged = reshaped(&alike, merge(0, 1));
+    assert_eq!((merged.buckets, merged.ring.partitions().len()), (Some(4), 3), "what lies on disks stays");
+    let again = reshaped(&merged, split(0, None));
+    assert_eq!(again.ring.get(PartitionId(4)).unwrap().start, 1 << 62);
+    let mut uneven = alike.ring.partitions().to_vec();
+    uneven.remove(2);
+    let uneven = Cluster { ring: model::Ring::new(uneven).unwrap(), ..alike };
+    assert_eq!(wished(&uneven, split(0, None)), Err(Refusal::NoBuckets));
+}
+
+#[test]
+fn a_partition_that_moves_is_neither_split_nor_merged() {
+    let four = with_buckets(4, 64);
     let moving = steps::begin(&four, &[(PartitionId(0), [4, 3, 1].map(NodeId).to_vec())]).unwrap();
-    let split = planner::split(&moving, PartitionId(0), None, usize::MAX).unwrap();
-    let steps: Vec<_> = split.ring.partitions().iter().map(model::Partition::step).collect();
-    assert_eq!(steps, [Some(Step::Copying), Some(Step::Copying), None, None, None]);
+    let refused = Refusal::Moves { partition: PartitionId(0) };
+    for wish in [split(0, None), split(2, None), merge(0, 1), Wish::Double] {
+        assert_eq!(wished(&moving, wish), Err(refused.clone()), "one plan is at a time");
+    }
+    let reshape = Reshape::split(&moving, PartitionId(0), None).unwrap();
+    assert_eq!(reshape.apply(&moving, usize::MAX), Err(refused));
 }
 
 /// The most places that can stay, when each node has so many in the end: a flow of least cost, found slowly.

@@ -8,9 +8,10 @@ use model::{
     ArtifactNumber, Cluster, Consistency, Generation, ManifestDigest, NodeId, PartitionId, ReadOnlyStore,
     Step, Store, StoreName, Token, VersionSet,
 };
+use protocol::rebalance::planner::Reshape;
 use protocol::rebalance::{Facts, steps};
 use wire::error::ErrorCode;
-use wire::messages::{MovesGot, ReplicaMerge, Request};
+use wire::messages::{MovesGot, ReplicaMerge, Request, Response, Scan};
 
 use super::home::{cluster, get, store};
 use super::{Answer, Home, merge, old, record};
@@ -43,6 +44,8 @@ impl Three {
 
     fn of(replicas: u8, more: &[&str], synced: fn(Home) -> Home) -> Three {
         let mut document = cluster();
+        // Four for each partition: a step waits for all of them.
+        document.buckets = Some(8);
         let (reads_required, writes_required) = (1, replicas);
         document.stores[0].consistency = Consistency { replicas, reads_required, writes_required };
         for name in more {
@@ -146,7 +149,9 @@ impl Three {
     }
 
     fn holds_nothing(&self, id: NodeId) -> bool {
-        store(self.node(id)).engine().partitions().iter().all(|(held, _)| *held != PartitionId(0))
+        let view = self.node(id).replica.view().get();
+        let is_left = |held: PartitionId| view.owner(held).id == PartitionId(0);
+        store(self.node(id)).engine().partitions().iter().all(|(held, _)| !is_left(*held))
     }
 }
 
@@ -331,4 +336,66 @@ fn what_was_dropped_is_there_after_a_power_cut_of_those_who_hold_it() {
         three.cut(to, seed);
         assert_eq!(record(three.node(to), &only), more, "{seed}");
     }
+}
+
+/// What below the view went by the ring's partitions once found nothing after a split, and its trees were counted anew.
+#[test]
+fn a_split_or_merge_touches_no_record_and_no_tree_and_older_walks_are_refused_with_the_news() {
+    let mut three = Three::new(2);
+    let holder = three.ends().0;
+    let before = three.document.clone();
+    let kept = |three: &Three| {
+        let store = store(three.node(holder));
+        let trees = store.trees().summary();
+        let sums: Vec<_> = (0..8).map(|bucket| store.tree_sum(PartitionId(bucket))).collect();
+        (store.engine().partitions(), trees, sums)
+    };
+    let walk = |three: &Three, document: &Cluster, partition: u32, records_max: u32| {
+        let (mut keys, mut after) = (Vec::new(), None);
+        loop {
+            let scan = Scan {
+                since: document.generation.into(),
+                store: store(three.node(holder)).reference().clone(),
+                generation: document.generation,
+                partition: PartitionId(partition),
+                after,
+                records_max,
+                bytes_max: 1 << 20,
+            };
+            match three.homes[0].call(three.node(holder), scan) {
+                Ok(Response::Scanned(page)) => {
+                    assert!(page.records.len() <= records_max as usize);
+                    keys.extend(page.records.into_iter().map(|(key, _)| key));
+                    after = page.next;
+                }
+                other => return Err(format!("{other:?}")),
+            }
+            if after.is_none() {
+                return Ok(keys);
+            }
+        }
+    };
+    let held = kept(&three);
+    let whole = walk(&three, &before, 0, 7).unwrap();
+    assert_eq!(whole.len(), 50);
+    for records_max in [1, 3, 50, 1000] {
+        assert_eq!(walk(&three, &before, 0, records_max), Ok(whole.clone()), "pages of {records_max}");
+    }
+    let split = Reshape::split(&before, PartitionId(0), None).unwrap();
+    three.publish(split.apply(&before, usize::MAX).unwrap());
+    assert_eq!(kept(&three), held);
+    assert!(three.keys.iter().all(|key| get(three.node(holder), key) == Ok(old())));
+    let refused = walk(&three, &before, 0, 7).unwrap_err();
+    assert!(refused.contains("StaleGeneration"), "half would pass for the whole: {refused}");
+    let after = three.document.clone();
+    let parts = [0, 2].map(|part| walk(&three, &after, part, 7).unwrap());
+    assert!(parts.iter().all(|part| !part.is_empty()));
+    assert_eq!(parts.concat(), whole);
+    let merge = Reshape::merge(&after, PartitionId(2), PartitionId(0)).unwrap();
+    three.publish(merge.apply(&after, usize::MAX).unwrap());
+    assert_eq!(kept(&three), held);
+    let refused = walk(&three, &after, 2, 7).unwrap_err();
+    assert!(refused.contains("StaleGeneration"), "{refused}");
+    let again = three.document.clone();
+    assert_eq!(walk(&three, &again, 0, 7), Ok(whole));
 }

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use assignment::{Assignment, Index};
 
 pub use refusal::Refusal;
-pub use reshape::{CUT_TOKENS, double, merge, split};
+pub use reshape::{Cut, Reshape, Reshaped};
 
 /// What shall become of the ring.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +55,22 @@ pub enum Wish {
         /// The one that takes it.
         to: NodeId,
     },
+    /// A partition is cut in two.
+    Split {
+        /// Which.
+        partition: PartitionId,
+        /// The first token of its second part; `None` cuts it in the middle.
+        at: Option<u64>,
+    },
+    /// Two neighbours become one partition.
+    Merge {
+        /// One.
+        partition: PartitionId,
+        /// The other.
+        other: PartitionId,
+    },
+    /// Every partition is cut in the middle.
+    Double,
 }
 
 /// What a plan may do without being asked again.
@@ -84,6 +100,8 @@ pub struct Plan {
     pub generation: model::Generation,
     /// In the order of the ring.
     pub moves: Vec<Move>,
+    /// What becomes of bounds when all of these have settled.
+    pub reshape: Option<Reshape>,
     /// Places of each node as a replica of the store with most replicas: at present, and then.
     pub places: BTreeMap<NodeId, (usize, usize)>,
 }
@@ -96,7 +114,7 @@ impl Plan {
 
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.moves.is_empty()
+        self.moves.is_empty() && self.reshape.is_none()
     }
 
     /// The plan as arguments of [`begin`](super::steps::begin).
@@ -117,6 +135,11 @@ pub fn plan(cluster: &Cluster, wish: &Wish, consent: Consent) -> Result<Plan, Re
         return Err(Refusal::Moves { partition: partition.id });
     }
     let assignment = match wish {
+        Wish::Split { partition, at } => {
+            return reshaping(cluster, Reshape::split(cluster, *partition, *at)?);
+        }
+        Wish::Double => return reshaping(cluster, Reshape::double(cluster)?),
+        Wish::Merge { partition, other } => return merging(cluster, *partition, *other),
         Wish::Spread => shared_out(cluster, &[], consent, true)?,
         Wish::Drain { nodes } => shared_out(cluster, nodes, consent, false)?,
         Wish::Replace { node, by } => {
@@ -139,7 +162,7 @@ pub fn plan(cluster: &Cluster, wish: &Wish, consent: Consent) -> Result<Plan, Re
 
 fn named(wish: &Wish) -> Vec<NodeId> {
     match wish {
-        Wish::Spread => Vec::new(),
+        Wish::Spread | Wish::Split { .. } | Wish::Merge { .. } | Wish::Double => Vec::new(),
         Wish::Drain { nodes } => nodes.clone(),
         Wish::Replace { node, by } => vec![*node, *by],
         Wish::Move { from, to, .. } => vec![*from, *to],
@@ -238,22 +261,81 @@ fn replaced(
 fn as_plan(cluster: &Cluster, assignment: &Assignment, wish: &Wish) -> Plan {
     let leaving = if let Wish::Drain { nodes } = wish { &nodes[..] } else { &[] };
     let lists = lists::Lists::of(cluster, leaving);
-    let index = Index::of(cluster.nodes.iter().map(|node| node.id));
-    let mut places = vec![(0, 0); cluster.nodes.len()];
     let mut moves = Vec::new();
     for (position, partition) in cluster.ring.partitions().iter().enumerate() {
-        let before = replicas(cluster, &partition.nodes);
-        let after = assignment.replicas(position);
-        before.iter().filter_map(|&node| index.get(node)).for_each(|at| places[at].0 += 1);
-        after.iter().filter_map(|&node| index.get(node)).for_each(|at| places[at].1 += 1);
-        let to = lists.list(position, &after, &partition.nodes);
-        if to != partition.nodes {
-            let entering = after.iter().copied().filter(|node| !before.contains(node)).collect();
-            let from = partition.nodes.clone();
-            moves.push(Move { partition: partition.id, from, to, entering });
-        }
+        let to = lists.list(position, &assignment.replicas(position), &partition.nodes);
+        moves.extend(moved(cluster, partition, to));
     }
-    let places = cluster.nodes.iter().map(|node| node.id).zip(places);
-    let places = places.filter(|(_, counts)| *counts != (0, 0)).collect();
-    Plan { generation: cluster.generation, moves, places }
+    let after = (0..cluster.ring.partitions().len()).flat_map(|position| assignment.replicas(position));
+    let places = places(cluster, after);
+    Plan { generation: cluster.generation, moves, reshape: None, places }
+}
+
+/// The move of a partition to another list, unless it is the same.
+fn moved(cluster: &Cluster, partition: &model::Partition, to: Vec<NodeId>) -> Option<Move> {
+    let (before, after) = (replicas(cluster, &partition.nodes), replicas(cluster, &to));
+    let entering = after.iter().copied().filter(|node| !before.contains(node)).collect();
+    let from = partition.nodes.clone();
+    (to != from).then_some(Move { partition: partition.id, from, to, entering })
+}
+
+/// Places of each node that has some: at present, and then, when these have one for each time that they are named.
+fn places(cluster: &Cluster, after: impl Iterator<Item = NodeId>) -> BTreeMap<NodeId, (usize, usize)> {
+    let mut places: BTreeMap<NodeId, (usize, usize)> = BTreeMap::new();
+    for node in held(cluster) {
+        places.entry(node).or_default().0 += 1;
+    }
+    for node in after {
+        places.entry(node).or_default().1 += 1;
+    }
+    places
+}
+
+/// The holder of each place.
+fn held(cluster: &Cluster) -> impl Iterator<Item = NodeId> {
+    cluster.ring.partitions().iter().flat_map(|partition| replicas(cluster, &partition.nodes)).copied()
+}
+
+/// The plan that changes bounds and moves nothing.
+fn reshaping(cluster: &Cluster, reshape: Reshape) -> Result<Plan, Refusal> {
+    let places = places(cluster, held(&reshape.apply(cluster, usize::MAX)?));
+    Ok(Plan { generation: cluster.generation, moves: Vec::new(), reshape: Some(reshape), places })
+}
+
+/// The plan that brings two partitions together and makes them one. The narrower one moves to the other's nodes.
+fn merging(cluster: &Cluster, partition: PartitionId, other: PartitionId) -> Result<Plan, Refusal> {
+    let reshape = Reshape::merge(cluster, partition, other)?;
+    let width = |id: PartitionId| cluster.ring.bounds(id).map_or(0, |(first, last)| last.0 - first.0);
+    let (moves, stays) =
+        if width(partition) < width(other) { (partition, other) } else { (other, partition) };
+    let get = |id: PartitionId| cluster.ring.get(id).expect("neighbours are of this ring");
+    let to = &get(stays).nodes;
+    let one = match replicas(cluster, &get(moves).nodes) == replicas(cluster, to) {
+        true => None,
+        false => moved(cluster, get(moves), to.clone()),
+    };
+    let takes_nothing = |node: &&NodeId| cluster.node(**node).is_none_or(|known| known.role == Role::Leaving);
+    if let Some(&node) = one.iter().flat_map(|one| &one.entering).find(takes_nothing) {
+        return Err(Refusal::TakesNothing { node });
+    }
+    let together = match &one {
+        Some(one) => gathered(cluster, one),
+        None => cluster.clone(),
+    };
+    let places = places(cluster, held(&reshape.apply(&together, usize::MAX)?));
+    Ok(Plan {
+        generation: cluster.generation,
+        moves: one.into_iter().collect(),
+        reshape: Some(reshape),
+        places,
+    })
+}
+
+/// The document when a move has settled, as far as lists go.
+fn gathered(cluster: &Cluster, one: &Move) -> Cluster {
+    let mut partitions = cluster.ring.partitions().to_vec();
+    let moves = partitions.iter_mut().filter(|partition| partition.id == one.partition);
+    moves.for_each(|partition| partition.nodes.clone_from(&one.to));
+    let ring = model::Ring::new(partitions).expect("only a list is another");
+    Cluster { ring, ..cluster.clone() }
 }

@@ -4,8 +4,6 @@ use std::fmt;
 
 use model::{NodeId, PartitionId};
 
-use super::CUT_TOKENS;
-
 /// Why a wish cannot be fulfilled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -80,8 +78,19 @@ pub enum Refusal {
         /// Where.
         at: u64,
         /// The first and the last token at which it can be cut.
-        between: Option<(u64, u64)>,
+        between: (u64, u64),
+        /// Tokens of a bucket: cuts are multiples of it.
+        tokens: u64,
     },
+    /// A partition is one bucket: it cannot be cut at all.
+    Narrow {
+        /// The partition.
+        partition: PartitionId,
+        /// Buckets of the cluster.
+        buckets: u32,
+    },
+    /// The cluster has no buckets, so no bounds can change.
+    NoBuckets,
     /// Two partitions cannot become one: they are no neighbours.
     NoNeighbours {
         /// The first.
@@ -131,16 +140,27 @@ impl fmt::Display for Refusal {
             Refusal::TooMany { partitions, partitions_max } => {
                 write!(f, "the ring would have {partitions} partitions, over the limit of {partitions_max}")
             }
-            Refusal::Cut { partition, at, between: Some((first, last)) } => write!(
+            Refusal::Cut { partition, at, between: (first, last), tokens } => write!(
                 f,
-                "partition {partition} cannot be cut at token {at}: cuts lie from {first} to {last}, at multiples of \
-                 {CUT_TOKENS}"
+                "partition {partition} cannot be cut at token {at}: it can be cut from {first} to {last}, at multiples \
+                 of {tokens}, where buckets begin; leave out the token to cut it in the middle"
             ),
-            Refusal::Cut { partition, between: None, .. } => {
-                write!(f, "partition {partition} is as narrow as partitions can be")
-            }
+            Refusal::Narrow { partition, buckets } => write!(
+                f,
+                "partition {partition} cannot be cut: it is one bucket, and the cluster was made with {buckets} buckets, \
+                 so it has at most {buckets} partitions; a new cluster may have more: export the data and load it there"
+            ),
+            Refusal::NoBuckets => write!(
+                f,
+                "the partitions of this cluster are no equal slices, and its document names no buckets: their bounds \
+                 cannot change"
+            ),
             Refusal::NoNeighbours { partition, other } => {
-                write!(f, "partition {other} does not begin where partition {partition} ends")
+                write!(
+                    f,
+                    "partitions {partition} and {other} are no neighbours; find neighbours with `tontine coordination \
+                     show`"
+                )
             }
             Refusal::OtherLists { partition, other } => {
                 write!(
