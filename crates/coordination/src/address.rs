@@ -34,6 +34,18 @@ pub enum Address {
     ZooKeeper(ZooKeeperAddress),
 }
 
+impl Address {
+    /// Whether two texts name the same service: one directory, or a chroot of ensembles that have a server in common. Who
+    /// names a part of the servers, or names them in another order, means the same ensemble.
+    pub fn are_same(one: &str, other: &str) -> bool {
+        let parsed = (one.parse(), other.parse());
+        let (Ok(Address::ZooKeeper(left)), Ok(Address::ZooKeeper(right))) = parsed else {
+            return one == other;
+        };
+        left.chroot == right.chroot && left.servers.iter().any(|server| right.servers.contains(server))
+    }
+}
+
 /// Why a text names no service.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -145,6 +157,9 @@ pub trait Places: fmt::Debug + Send + Sync {
 
     /// As which user of an ensemble; empty for nobody in particular.
     fn user(&self) -> String;
+
+    /// The address from which the node has come, in its own words.
+    fn address(&self) -> String;
 }
 
 /// How long a session with the new place may take; whoever waits tries again.
@@ -168,6 +183,10 @@ impl Places for Place {
 
     fn user(&self) -> String {
         self.credentials.as_ref().map_or_else(String::new, |credentials| credentials.user().to_owned())
+    }
+
+    fn address(&self) -> String {
+        self.portable()
     }
 }
 
@@ -195,6 +214,20 @@ impl Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_ensemble_is_known_by_any_of_its_servers_and_its_chroot() {
+        let first = "zookeeper://h1:2181,h2:2181/shop";
+        for same in [first, "zookeeper://h2:2181,h1:2181/shop", "zookeeper://h2/shop"] {
+            assert!(Address::are_same(first, same), "{same}");
+        }
+        for other in
+            ["zookeeper://h1:2181/other", "zookeeper://h3:2181/shop", "zookeeper://h1:2182/shop", "dir:/shop"]
+        {
+            assert!(!Address::are_same(first, other), "{other}");
+        }
+        assert!(Address::are_same("dir:/shop", "dir:/shop") && !Address::are_same("dir:/shop", "dir:/other"));
+    }
 
     #[test]
     fn addresses_name_a_directory_or_an_ensemble() {

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use coordination::address::Address;
 use coordination::documents::Move;
 use model::Token;
 use runtime::{Disk, DiskError};
@@ -34,7 +35,7 @@ struct Remembered {
 impl Left {
     /// Takes a move in. Every service that was left leads to where the documents are now, and that one nowhere.
     fn take(&mut self, this: &Move) {
-        for hop in self.0.iter_mut().filter(|hop| hop.to == this.from) {
+        for hop in self.0.iter_mut().filter(|hop| Address::are_same(&hop.to, &this.from)) {
             hop.to.clone_from(&this.to);
         }
         self.0.retain(|hop| hop.from != this.from);
@@ -55,19 +56,29 @@ fn read(disk: &dyn Disk) -> Option<Left> {
     (found.checksum == checksum(&found.moved)).then_some(found.moved)
 }
 
-/// Where the documents are that were once at `address`; `None` when the directory knows nothing of a move from there.
+/// Where the documents are that were once at `address`, however that names the service; `None` when the directory knows
+/// nothing of a move from there.
 pub fn recall(disk: &dyn Disk, address: &str) -> Option<String> {
-    let left = read(disk)?;
-    left.0.into_iter().find(|hop| hop.from == address).map(|hop| hop.to)
+    let left = read(disk)?.0;
+    // They may have come to it from one that had a server of the same name.
+    if left.iter().any(|hop| hop.to == address) {
+        return None;
+    }
+    let exactly = left.iter().find(|hop| hop.from == address);
+    exactly
+        .or_else(|| left.iter().find(|hop| Address::are_same(&hop.from, address)))
+        .map(|hop| hop.to.clone())
 }
 
-/// Remembers a move, durably.
+/// Remembers a move, durably. `own` is the address of what was left as the node's command line writes it: whoever ordered
+/// the move may name the service otherwise.
 ///
 /// # Errors
 /// What the disk refuses.
-pub async fn remember(disk: Arc<dyn Disk>, this: &Move) -> Result<(), DiskError> {
+pub async fn remember(disk: Arc<dyn Disk>, this: &Move, own: &str) -> Result<(), DiskError> {
     let mut left = read(&*disk).unwrap_or_default();
     left.take(this);
+    left.take(&Move { from: own.to_owned(), ..this.clone() });
     let temporary = format!("{FILE}.new");
     match disk.remove(&temporary) {
         Ok(()) | Err(DiskError::NotFound { .. }) => {}
@@ -92,6 +103,30 @@ mod tests {
         Move { name: text("shop"), from: text(from), to: text(to), attempt: text("1") }
     }
 
+    /// A node did not find its documents when the old ensemble was gone, because it named the servers otherwise than
+    /// whoever had moved them.
+    #[tokio::test]
+    async fn a_move_is_known_however_the_command_line_names_what_was_left() {
+        let disk = SimulatedDisk::new(1);
+        let (old, new) = ("zookeeper://h1:2181,h2:2181/a", "zookeeper://h9:2181/a");
+        remember(Arc::new(disk.clone()), &step(old, new), "zookeeper://10.0.0.1:2181/a").await.unwrap();
+        for named in [old, "zookeeper://h2:2181/a", "zookeeper://10.0.0.1:2181/a"] {
+            assert_eq!(recall(&disk, named).as_deref(), Some(new), "{named}");
+        }
+        for named in [new, "zookeeper://h1:2181/b", "zookeeper://h3:2181/a"] {
+            assert_eq!(recall(&disk, named), None, "{named}");
+        }
+        // They move on, to an ensemble that has a server of the first one.
+        let last = "zookeeper://h2:2181,h3:2181/a";
+        let disk_now: Arc<dyn Disk> = Arc::new(disk.clone());
+        remember(disk_now, &step("zookeeper://h9:2181,h8:2181/a", last), new).await.unwrap();
+        assert_eq!(
+            [old, new].map(|named| recall(&disk, named)),
+            [Some(last.to_owned()), Some(last.to_owned())]
+        );
+        assert_eq!(recall(&disk, last), None);
+    }
+
     #[tokio::test]
     async fn every_service_that_was_left_leads_to_the_one_in_force() {
         let disk = SimulatedDisk::new(1);
@@ -104,7 +139,7 @@ mod tests {
             ("c", "a", [None, some("a"), some("a")]),
             ("a", "c", [some("c"), some("c"), None]),
         ] {
-            remember(Arc::new(disk.clone()), &step(from, to)).await.unwrap();
+            remember(Arc::new(disk.clone()), &step(from, to), from).await.unwrap();
             assert_eq!(recalled(&disk), expected, "after {from} to {to}");
             disk.crash(7);
             assert_eq!(recalled(&disk), expected, "and after a power cut");

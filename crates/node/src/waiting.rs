@@ -164,7 +164,7 @@ impl Applicant<'_> {
             Ok(()) | Err(ReadError::Moved(_)) => {}
             Err(error) => return Err(error.to_string()),
         }
-        if let Err(error) = self.directory.remember_move(this).await {
+        if let Err(error) = self.directory.remember_move(this, &self.places.address()).await {
             // The old place says it as well, as long as it lives.
             tracing::warn!(%error, "new place of the documents not remembered");
         }

@@ -41,17 +41,44 @@ impl Found {
     }
 }
 
-/// Opens the service in which the documents are, which may be another one than the named one.
-/// `None` when it is a directory that does not exist, and opening would make it.
+/// Opens the service in which the documents are, which may be another one than the named one. `None` when it is a
+/// directory that does not exist, and opening would make it.
 pub(crate) async fn find_documents(named: Place, data_dir: &Path) -> Result<Option<Found>, CliError> {
     // Nothing is made where nothing is.
     let disk = data_dir.is_dir().then(|| OsDisk::open(data_dir).ok()).flatten();
     let disk: Option<Arc<dyn Disk>> = disk.map(|disk| Arc::new(disk) as Arc<dyn Disk>);
     let recalled = disk.as_ref().and_then(|disk| node::moved::recall(&**disk, &named.portable()));
-    let mut place = match &recalled {
-        Some(to) => named.at(to).map_err(|error| CliError::Other(error.to_string()))?,
-        None => named.clone(),
+    let Some(to) = recalled else { return follow(&named, named.clone(), disk.as_ref()).await };
+    let place = named.at(&to).map_err(|error| CliError::Other(error.to_string()))?;
+    let holds = |found: &Result<Option<Found>, CliError>| {
+        matches!(found, Ok(Some(Found { cluster: Ok(Some(_)), .. })))
     };
+    let found = follow(&named, place, disk.as_ref()).await;
+    if holds(&found) {
+        return found;
+    }
+    // They may have come back while the node was stopped.
+    let back = follow(&named, named.clone(), disk.as_ref()).await;
+    let (chosen, other) = if holds(&back) { (back, found) } else { (found, back) };
+    if let Ok(Some(other)) = other {
+        let _ = other.session.close().await;
+    }
+    if !holds(&chosen) {
+        say!(
+            "{} remembers that the documents went from {} to {to}, and there is no cluster to be found",
+            data_dir.join("moved.json").display(),
+            named.address
+        );
+    }
+    chosen
+}
+
+/// Opens a service, and from there the one to which the documents have moved.
+async fn follow(
+    named: &Place,
+    mut place: Place,
+    disk: Option<&Arc<dyn Disk>>,
+) -> Result<Option<Found>, CliError> {
     let mut came: Option<Move> = None;
     for _ in 0..MOVES_MAX {
         if let Address::Directory(directory) = &place.address
@@ -72,8 +99,8 @@ pub(crate) async fn find_documents(named: Place, data_dir: &Path) -> Result<Opti
             return Ok(Some(Found { place, session, cluster }));
         };
         let _ = session.close().await;
-        if let Some(disk) = &disk
-            && let Err(error) = node::moved::remember(disk.clone(), &this).await
+        if let Some(disk) = disk
+            && let Err(error) = node::moved::remember(disk.clone(), &this, &place.portable()).await
         {
             tracing::warn!(%error, "new place of the documents not remembered");
         }

@@ -1,7 +1,7 @@
 //! `tontine coordination migrate`: all documents to another service, while the nodes run.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, TcpListener};
+use std::net::{TcpListener, ToSocketAddrs};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use ::coordination::CoordinationService;
 use ::coordination::address::{Address, Place};
 use ::coordination::documents;
 use ::coordination::migrate::{Done, Ends, MigrateError, abort, migrate};
-use model::{Cluster, NodeId};
+use model::{Cluster, Node, NodeId};
 use serde_json::json;
 
 use super::CoordinationArguments;
@@ -126,13 +126,12 @@ fn attempt() -> Result<String, CliError> {
 
 /// A directory is of use to the processes of this machine only.
 fn refuse_other_machines(cluster: &Cluster, to: &Place) -> Result<(), CliError> {
-    let elsewhere = cluster.nodes.iter().find(|node| {
-        let host = node.native.rsplit_once(':').map_or(&*node.native, |(host, _)| host);
-        let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
-        // Only an address of this machine can be listened to.
-        address.is_ok_and(|address| TcpListener::bind((address, 0)).is_err())
-    });
-    match elsewhere {
+    // Only an address of this machine can be listened to. A name may have some that are not used here.
+    let is_here = |node: &Node| {
+        let addresses = node.native.to_socket_addrs().into_iter().flatten();
+        addresses.into_iter().any(|address| TcpListener::bind((address.ip(), 0)).is_ok())
+    };
+    match cluster.nodes.iter().find(|node| !is_here(node)) {
         None => Ok(()),
         Some(node) => Err(CliError::Other(format!(
             "{} serves at {}, which is not an address of this machine, and could not read the directory {}; move the \
@@ -210,4 +209,33 @@ async fn close(old: &dyn CoordinationService, new: &dyn CoordinationService) -> 
         let _ = session.close().await;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use control::bootstrap::Blueprint;
+    use model::{Consistency, Zone};
+
+    use super::*;
+
+    /// Names of other machines passed, for only addresses were looked at.
+    #[test]
+    fn a_directory_is_refused_to_nodes_whose_names_are_not_of_this_machine() {
+        let consistency = Consistency { replicas: 1, reads_required: 1, writes_required: 1 };
+        let to = Place {
+            address: "dir:documents".parse().unwrap(),
+            session_timeout: Duration::from_secs(10),
+            credentials: None,
+        };
+        for (native, is_here) in [
+            ("127.0.0.1:7401", true),
+            ("localhost:7401", true),
+            ("192.0.2.1:7401", false),
+            ("no-such-host.invalid:7401", false),
+        ] {
+            let node = Node::new(NodeId(1), Zone("a".to_owned()), native, None);
+            let cluster = Blueprint::new("shop", vec![node], consistency).unwrap().cluster();
+            assert_eq!(refuse_other_machines(&cluster, &to).is_ok(), is_here, "{native}");
+        }
+    }
 }

@@ -94,12 +94,12 @@ impl Directory {
         Ok(replace(&*self.disk, GIVEN, text).await?)
     }
 
-    /// Remembers durably where the documents have moved.
+    /// Remembers durably where the documents have moved, from the place that the command line calls `own`.
     ///
     /// # Errors
     /// What the disk refuses.
-    pub async fn remember_move(&self, this: &Move) -> Result<(), DiskError> {
-        moved::remember(self.disk.clone(), this).await
+    pub async fn remember_move(&self, this: &Move, own: &str) -> Result<(), DiskError> {
+        moved::remember(self.disk.clone(), this, own).await
     }
 }
 

@@ -34,7 +34,8 @@ impl Node {
         if !self.register_in(&*session).await {
             return Err(this);
         }
-        if let Err(error) = moved::remember(self.disk.clone(), &this).await {
+        let own = self.coordination_address.lock().clone().unwrap_or_else(|| places.address());
+        if let Err(error) = moved::remember(self.disk.clone(), &this, &own).await {
             // The old place says it as well, as long as it lives.
             tracing::warn!(%error, "new place of the documents not remembered");
         }
