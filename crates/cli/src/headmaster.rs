@@ -84,7 +84,10 @@ async fn stand(mut place: Place, options: OfficeOptions) -> CliError {
                 if let TenureEnd::Moved(this) = end {
                     tracing::info!(to = this.to, "documents have moved");
                     match place.at(&this.to) {
-                        Ok(there) => place = there,
+                        Ok(there) => {
+                            place = there;
+                            continue;
+                        }
                         Err(error) => return CliError::Other(error.to_string()),
                     }
                 }

@@ -35,6 +35,7 @@ use client::peers::Peers;
 use coordination::CoordinationService;
 use coordination::address::Places;
 use coordination::documents::ActiveNode;
+use futures_util::future::{Either, select};
 use model::{Cluster, Generation, NodeId};
 use parking_lot::Mutex;
 use protocol::admission::{Admission, AdmissionLimits};
@@ -72,6 +73,9 @@ pub use self::refusal::StartError;
 
 /// Longest pause before requests try a node again that they could not reach; gossip ends it when the node is back.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
+
+/// How long a node that stops waits until the coordination service has ended its session.
+const LEAVE_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Settings of a node.
 #[derive(Clone, Debug)]
@@ -540,6 +544,18 @@ impl Node {
         });
     }
 
+    /// Ends the session with the coordination service. One that does not answer is not waited for: the registration goes
+    /// when the session expires, and the next start of this directory waits for that.
+    async fn leave_service(&self) {
+        let session = self.coordination.lock().clone();
+        let (closing, patience) = (session.close(), self.ports.clock.sleep(LEAVE_TIME_MAX));
+        match select(closing, patience).await {
+            Either::Left((Ok(()), _)) => {}
+            Either::Left((Err(error), _)) => tracing::warn!(%error, "coordination session not closed"),
+            Either::Right(_) => tracing::warn!("coordination session not closed in time"),
+        }
+    }
+
     /// Leaves the cluster's list of active nodes, makes everything durable, and remembers a clean stop. Serving must
     /// have ended.
     ///
@@ -552,10 +568,7 @@ impl Node {
         if let Some(handoffs) = self.handoffs.get() {
             handoffs.stop();
         }
-        let session = self.coordination.lock().clone();
-        if let Err(error) = session.close().await {
-            tracing::warn!(%error, "coordination session not closed");
-        }
+        self.leave_service().await;
         for peers in self.peers.lock().iter().filter_map(Weak::upgrade) {
             peers.close();
         }

@@ -152,10 +152,24 @@ enum Heard {
     Again,
 }
 
+/// Why the cluster document was last not read: it is read again each second, perhaps for hours.
+#[derive(Default)]
+struct Said(String);
+
+impl Said {
+    fn not_read(&mut self, error: &ReadError) {
+        let text = error.to_string();
+        if self.0 != text {
+            tracing::warn!(%error, "cluster document not read");
+            self.0 = text;
+        }
+    }
+}
+
 /// Follows the cluster document and the documents that peers hand over, as long as the node lives, registers it
 /// where it is not registered yet, and goes along when the documents move.
 pub(super) async fn follow(node: Weak<Node>, mut offers: Listening, mut registered: bool) {
-    let mut going: Option<Move> = None;
+    let (mut going, mut said) = (None::<Move>, Said::default());
     let Some(started) = node.upgrade() else { return };
     let mut watch = started.watch_cluster();
     let clock = started.ports.clock.clone();
@@ -185,7 +199,7 @@ pub(super) async fn follow(node: Weak<Node>, mut offers: Listening, mut register
         let Some(node) = node.upgrade() else { return };
         match heard {
             Heard::Served(Ok(cluster)) => {
-                going = None;
+                (going, said) = (None, Said::default());
                 node.learn_for_sure(*cluster).await;
             }
             Heard::Offered => {
@@ -211,7 +225,7 @@ pub(super) async fn follow(node: Weak<Node>, mut offers: Listening, mut register
                 None => registered = node.register().await,
             },
             Heard::Served(Err(error)) => {
-                tracing::warn!(%error, "cluster document not read");
+                said.not_read(&error);
                 let lost = matches!(error, ReadError::Coordination(CoordinationError::SessionLost));
                 if lost && node.reopen().await {
                     registered = node.register().await;
