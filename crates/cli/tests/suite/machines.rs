@@ -5,6 +5,7 @@ mod refused;
 #[path = "../../../coordination/tests/suite/zookeeper/servers.rs"]
 #[allow(dead_code, reason = "the tests of the crate use more of it")]
 pub(crate) mod servers;
+mod starting;
 mod stopped;
 
 use std::path::Path;
