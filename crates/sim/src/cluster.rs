@@ -91,6 +91,8 @@ pub struct World {
     strikes: Mutex<Vec<(Moment, NodeId)>>,
     /// Writes that clients were told are done.
     acknowledgements: AtomicU64,
+    /// Batches of hints that failed while a node had no room for requests.
+    crowded: AtomicU64,
     log: Mutex<Vec<String>>,
 }
 
@@ -180,6 +182,7 @@ impl World {
             members,
             strikes: Mutex::default(),
             acknowledgements: AtomicU64::new(0),
+            crowded: AtomicU64::new(0),
             log: Mutex::default(),
         })
     }
@@ -437,7 +440,8 @@ impl World {
     /// # Errors
     /// What a node could not read.
     pub fn remains(&self, store: &'static str, key: &Bytes) -> Result<Remains, String> {
-        let mut remains = Remains { store, key: key.clone(), replicas: Vec::new(), hints: Vec::new() };
+        let (replicas, former, hints) = Default::default();
+        let mut remains = Remains { store, key: key.clone(), replicas, former, hints };
         for machine in &self.machines {
             let Some(node) = machine.life.lock().node.clone() else {
                 return Err(format!("{} is not up", machine.id));
@@ -462,6 +466,27 @@ impl World {
             }
         }
         Ok(remains)
+    }
+
+    /// Batches of hints that failed so far, as the nodes that run tell.
+    pub fn failed_batches(&self) -> u64 {
+        const NAME: &str = "tontine_handoff_batches_failed_total ";
+        let nodes = (0..self.machines.len()).filter_map(|position| self.node(position));
+        let failed = |text: &str| {
+            let number = text.lines().find_map(|line| line.strip_prefix(NAME));
+            number.and_then(|number| number.parse::<u64>().ok()).unwrap_or(0)
+        };
+        nodes.map(|node| failed(&node.metrics().text())).sum()
+    }
+
+    /// So many more batches of hints have failed while a node had no room for requests.
+    pub(crate) fn crowded(&self, batches: u64) {
+        self.crowded.fetch_add(batches, Ordering::Relaxed);
+    }
+
+    /// All of them.
+    pub fn crowded_batches(&self) -> u64 {
+        self.crowded.load(Ordering::Relaxed)
     }
 
     /// Times that reads found nothing in memory and were begun again elsewhere.

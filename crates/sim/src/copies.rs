@@ -10,7 +10,7 @@
 //!
 //! Must never: change what is in the world that it looks at, nor draw from its dice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -38,6 +38,8 @@ pub struct Copies {
     clock: Arc<dyn Clock>,
     /// The newest document.
     cluster: Mutex<Option<Arc<Cluster>>>,
+    /// Who holds which partition, by any document so far.
+    held: Mutex<BTreeSet<(PartitionId, NodeId)>>,
     opened: Mutex<BTreeMap<(NodeId, String), Opened>>,
 }
 
@@ -47,12 +49,30 @@ type Opened = (u64, Arc<dyn StorageEngine>);
 impl Copies {
     /// Of a run with this kind of engine.
     pub fn new(engine: EngineKind, clock: Arc<dyn Clock>) -> Copies {
-        Copies { engine, clock, cluster: Mutex::default(), opened: Mutex::default() }
+        let (cluster, held, opened) = Default::default();
+        Copies { engine, clock, cluster, held, opened }
     }
 
     /// A document was published.
     pub fn published(&self, cluster: Cluster) {
+        let mut held = self.held.lock();
+        for (partition, store) in cluster
+            .ring
+            .partitions()
+            .iter()
+            .flat_map(|part| cluster.stores.iter().map(move |store| (part, store)))
+        {
+            let ids = cluster.nodes.iter().map(|node| node.id);
+            let holders = ids.filter(|&node| Part::of(store, partition, node) != Part::Nothing);
+            held.extend(holders.map(|node| (partition.id, node)));
+        }
+        drop(held);
         *self.cluster.lock() = Some(Arc::new(cluster));
+    }
+
+    /// Whether a node holds the partition by any document so far.
+    fn has_held(&self, partition: PartitionId, node: NodeId) -> bool {
+        self.held.lock().contains(&(partition, node))
     }
 
     /// What would be left of a key; `None` before the cluster is founded.
@@ -85,15 +105,18 @@ impl Copies {
         // Who holds it while it moves: those that did and those that will. A hint counts for whoever it is for: one for
         // a node that has left goes to those that came.
         let holds = |node| Part::of(definition, partition, node) != Part::Nothing;
-        let mut remains = Remains { store, key: key.clone(), replicas: Vec::new(), hints: Vec::new() };
+        let (replicas, former, hints) = Default::default();
+        let mut remains = Remains { store, key: key.clone(), replicas, former, hints };
         let name = hint_name(store, key);
         for machine in machines {
-            if holds(machine.id()) {
+            let (is_own, was_own) = (holds(machine.id()), self.has_held(partition.id, machine.id()));
+            if is_own || was_own {
                 let engine = self.engine(machine, witness, &format!("{STORES}{store}"))?;
                 // What cannot be read is no copy.
                 let record = engine.and_then(|engine| engine.get(bucket, token, key).ok().flatten());
                 let set = record.and_then(|record| read_record(&record)).unwrap_or_default();
-                remains.replicas.push((machine.id(), set));
+                let of = if is_own { &mut remains.replicas } else { &mut remains.former };
+                of.push((machine.id(), set));
             }
             let Some(engine) = self.engine(machine, witness, HINTS)? else { continue };
             for target in machines.iter().map(Machine::id) {

@@ -7,7 +7,7 @@ use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use model::{PartitionId, Token, Version, VersionSet};
+use model::{PartitionId, Token, Value, Version, VersionSet};
 use node::engines::Engines;
 use parking_lot::Mutex;
 use runtime::BoxFuture;
@@ -105,6 +105,18 @@ impl PlantedEngine {
     }
 }
 
+impl PlantedEngine {
+    /// Whether a record holds a value of no bytes, and that counts for none.
+    fn takes_for_nothing(&self, record: &Bytes) -> bool {
+        let is_empty =
+            |version: &Version| matches!(&version.value, Value::Present(value) if value.is_empty());
+        self.plant == Plant::EmptyIsNothing
+            && !self.hints
+            && wire::versions::decode_record(record)
+                .is_ok_and(|Record { set, .. }| set.versions().iter().any(is_empty))
+    }
+}
+
 impl StorageEngine for PlantedEngine {
     storage::forward_engine!(inner: acknowledges_at_once, room, sync, position, partitions, drop_partition, stats, close);
 
@@ -156,6 +168,14 @@ impl StorageEngine for PlantedEngine {
                     if self.plant == Plant::LostWrites && errs && record.is_some() =>
                 {
                     Change::Put(record.cloned().expect("there is one"))
+                }
+                Change::Put(new) if self.takes_for_nothing(&new) => {
+                    record.map_or(Change::Keep, |record| Change::Put(record.clone()))
+                }
+                Change::PutJoined(head, tail)
+                    if self.takes_for_nothing(&[&head[..], tail].concat().into()) =>
+                {
+                    record.map_or(Change::Keep, |record| Change::Put(record.clone()))
                 }
                 Change::Remove if self.hoards => Change::Keep,
                 Change::Put(new) if self.plant == Plant::PersistIgnored && !self.hints => {

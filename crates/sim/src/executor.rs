@@ -27,7 +27,7 @@ use runtime::{BoxFuture, Clock, Tasks};
 use crate::dice::Dice;
 
 /// Wall-clock time at which every simulation starts, in milliseconds since 1970.
-const WALL_START_MS: u64 = 1_760_000_000_000;
+pub const WALL_START_MS: u64 = 1_760_000_000_000;
 
 /// Polls at one instant after which tasks are taken to be waking each other for ever.
 const POLLS_AT_ONE_INSTANT_MAX: u64 = 2_000_000;

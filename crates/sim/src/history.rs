@@ -30,6 +30,21 @@ pub enum Action {
     },
 }
 
+/// What must hold of a value's expiry for it to be changed, or what becomes of it when the value changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// NX: it has none.
+    IfNone,
+    /// XX: it has one.
+    IfSome,
+    /// GT: the new one is later.
+    IfLater,
+    /// LT: the new one is sooner.
+    IfSooner,
+    /// KEEPTTL: the new value has that of the one before it.
+    Kept,
+}
+
 /// What a write's context came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {
@@ -138,6 +153,8 @@ pub struct History {
     pub epochs: Vec<Moment>,
     /// What the replicas were seen to store.
     pub witnessed: Events,
+    /// What some commands of plain clients say of expiries.
+    pub lifetimes: BTreeMap<OperationId, Lifetime>,
 }
 
 impl History {
@@ -199,6 +216,11 @@ impl Recorder {
         self.history.lock().operations[id.0].condition = condition;
     }
 
+    /// Records what a command says of its value's expiry.
+    pub fn lifetime(&self, id: OperationId, lifetime: Lifetime) {
+        self.history.lock().lifetimes.insert(id, lifetime);
+    }
+
     /// Records that a get is part of a walk.
     pub fn walks(&self, id: OperationId) {
         let get = &mut self.history.lock().operations[id.0];
@@ -256,6 +278,8 @@ pub struct Remains {
     pub key: Bytes,
     /// Each replica's own record.
     pub replicas: Vec<(NodeId, VersionSet)>,
+    /// Records of nodes that have left the key's partition, and have not given all back.
+    pub former: Vec<(NodeId, VersionSet)>,
     /// Hints: holder, target, what is parked.
     pub hints: Vec<(NodeId, NodeId, VersionSet)>,
 }

@@ -22,6 +22,7 @@ pub mod moves;
 pub mod nemesis;
 pub mod network;
 pub mod plant;
+pub mod played;
 pub mod promises;
 pub mod redis;
 pub mod run;

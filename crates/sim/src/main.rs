@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use sim::catalogue;
 use sim::check::reads::{EXCUSED_PER_MILLE_MAX, Pairs};
 use sim::plant::Plant;
+use sim::played::Played;
 use sim::run::{Report, play};
 use sim::swarm::Setup;
 
@@ -127,7 +128,7 @@ fn summary(report: &Report, seconds: f64) -> String {
         if report.setup.storms > 0 { format!(", {} storms", report.setup.storms) } else { String::new() };
     format!(
         "seed {}{away}{storms}: {done} done, {failed} failed, {unknown} of unknown outcome, {} frames, {:.1} virtual s in {seconds:.2} s, \
-         {} gets went back, {} of {} reads of acknowledged writes excused, {} reads waited for the disk, trace {:016x}, {} violations",
+         {} gets went back, {} of {} reads of acknowledged writes excused, {} reads waited for the disk, {}, trace {:016x}, {} violations",
         report.setup.seed,
         report.frames,
         report.lasted.as_secs_f64(),
@@ -135,6 +136,7 @@ fn summary(report: &Report, seconds: f64) -> String {
         report.pairs.deleted + report.pairs.nameless,
         report.pairs.all,
         report.refused_reads,
+        report.played,
         report.trace,
         report.violations.len()
     )
@@ -203,6 +205,7 @@ fn random_seeds(count: u64) -> Vec<u64> {
 fn check_seeds(seeds: &[u64], twice: usize, threads: u64) -> ExitCode {
     let (next, failed, cold) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
     let (spent_us, pairs) = (AtomicU64::new(0), Mutex::new(Pairs::default()));
+    let played = Mutex::new(Played::default());
     let out = Mutex::new(());
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -214,6 +217,7 @@ fn check_seeds(seeds: &[u64], twice: usize, threads: u64) -> ExitCode {
                     let report = play(Setup::of_seed(seed));
                     spent_us.fetch_add(started.elapsed().as_micros() as u64, Ordering::Relaxed);
                     *pairs.lock() += report.pairs;
+                    *played.lock() += report.played;
                     cold.fetch_add(usize::from(report.refused_reads > 0), Ordering::Relaxed);
                     let again = (position < twice).then(|| play(Setup::of_seed(seed)).trace);
                     let differs = again.is_some_and(|trace| trace != report.trace);
@@ -235,6 +239,7 @@ fn check_seeds(seeds: &[u64], twice: usize, threads: u64) -> ExitCode {
     let failed = failed.into_inner();
     let each = spent_us.into_inner() as f64 / 1e6 / seeds.len().max(1) as f64;
     println!("{each:.3} s per seed; in {} of them reads waited for the disk", cold.into_inner());
+    println!("{}", played.into_inner());
     let lenient = tell_of_reads(&pairs.into_inner(), seeds.len());
     println!("{} passed, {failed} failed", seeds.len() - failed);
     if failed == 0 && !lenient { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use protocol::admission::Peer;
 use runtime::disk::simulated::{Fault as DiskFault, Operation};
 
 use crate::cluster::World;
@@ -16,6 +17,8 @@ use crate::swarm::{Fault, Losses};
 
 /// A sync of a slow disk, in microseconds.
 const SLOW_SYNC_US: u64 = 300_000;
+/// How often a crowd looks for a moment at which nothing is under way, a millisecond apart.
+const CROWD_ATTEMPTS: u32 = 500;
 /// The longest sync of a disk that stalls, in microseconds.
 const STALLED_SYNC_US: u64 = 6_000_000;
 
@@ -133,6 +136,7 @@ impl Harm {
             }
             Fault::NewGeneration => self.world.next_generation().await,
             Fault::NoCoordination => self.no_coordination().await,
+            Fault::Crowd => self.crowd().await,
         }
     }
 
@@ -300,6 +304,26 @@ impl Harm {
     fn jump_clock(&mut self) {
         let wall = &self.world.machines()[self.victim].wall;
         wall.skew_ms.store(self.dice.below(600_000) as i64 - 300_000, Ordering::Relaxed);
+    }
+
+    /// Takes all the room for requests, as others' requests would; a node that ends meanwhile has room again.
+    async fn crowd(&mut self) {
+        let Some(node) = self.world.node(self.victim) else { return };
+        let admission = node.admission().clone();
+        drop(node);
+        let Ok(mut connection) = admission.connect() else { return };
+        connection.identify(Peer::Node).expect("nodes are not counted");
+        let failed = self.world.failed_batches();
+        for _ in 0..CROWD_ATTEMPTS {
+            // Bytes alone are over the limit only when something else is under way.
+            if let Ok(all) = connection.admit(admission.limits().node_bytes_max) {
+                self.last(3000).await;
+                drop(all);
+                break;
+            }
+            self.world.executor.sleep(Duration::from_millis(1)).await;
+        }
+        self.world.crowded(self.world.failed_batches().saturating_sub(failed));
     }
 
     async fn no_coordination(&mut self) {

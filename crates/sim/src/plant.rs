@@ -97,6 +97,12 @@ pub enum Plant {
     PersistIgnored,
     /// A client that says a write has a condition, and sends none.
     ConditionsIgnored,
+    /// A plain client that says a change of an expiry has a condition, or that a value keeps its own, and says nothing.
+    LifetimesIgnored,
+    /// Engines that take a value of no bytes for none.
+    EmptyIsNothing,
+    /// A network that turns an overloaded node's refusal of a whole batch into an acknowledgement.
+    CrowdedIsDone,
     /// A client that says how many replicas must answer, and leaves it to the store.
     OwnQuorumIgnored,
     /// A network that says of nodes that enter a partition that they have merged with everybody.
@@ -107,7 +113,7 @@ pub enum Plant {
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 49] = [
+    pub const ALL: [Plant; 52] = [
         Plant::LyingDisk,
         Plant::ForgetfulEngine,
         Plant::StaleEngine,
@@ -154,6 +160,9 @@ impl Plant {
         Plant::ForgottenMembers,
         Plant::PersistIgnored,
         Plant::ConditionsIgnored,
+        Plant::LifetimesIgnored,
+        Plant::EmptyIsNothing,
+        Plant::CrowdedIsDone,
         Plant::OwnQuorumIgnored,
         Plant::MergesClaimed,
         Plant::MovesUncompared,
@@ -210,6 +219,9 @@ impl Plant {
             Plant::ForgottenMembers => (5, "coordination", "an older copy of a disk is known as one"),
             Plant::PersistIgnored => (5, "engine", "a value that was told to live for ever does"),
             Plant::ConditionsIgnored => (4, "client", "a condition holds where the write is stamped"),
+            Plant::LifetimesIgnored => (5, "client", "an expiry changes only where its condition holds"),
+            Plant::EmptyIsNothing => (1, "engine", "a value of no bytes is kept like any other"),
+            Plant::CrowdedIsDone => (1, "network", "an overloaded node has done nothing"),
             Plant::OwnQuorumIgnored => (1, "client", "a write has the copies that its request asked for"),
             Plant::MergesClaimed => {
                 (1, "network", "gets go to those that entered when these have all that was acknowledged")

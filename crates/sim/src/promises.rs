@@ -146,7 +146,7 @@ impl Promises {
             // One of several; the others are judged.
             return None;
         }
-        let copies = event.map(|event| durable::copies(held, event)).unwrap_or_default();
+        let copies = event.map(|event| durable::copies(held, event, write.is_strict())).unwrap_or_default();
         if copies.len() >= required {
             return None;
         }

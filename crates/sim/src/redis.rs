@@ -18,8 +18,9 @@ use wire::resp::{Reply, ReplyParser};
 use crate::cluster::{LAST_WRITE, PLAIN, World, redis_address};
 use crate::dice::Dice;
 use crate::executor::{ProcessId, WallClock};
-use crate::history::{Action, Basis, Operation, OperationId, Outcome, Recorder};
+use crate::history::{Action, Basis, Lifetime, Operation, OperationId, Outcome, Recorder};
 use crate::network::{Host, LinkStream};
+use crate::plant::Plant;
 use crate::workload::{MANY_MAX, TTLS_MS, key};
 
 /// Pause before a client that lost its connection opens another.
@@ -47,6 +48,17 @@ enum Set {
 
 const SETS: [Set; 7] =
     [Set::Plain, Set::Plain, Set::Plain, Set::Absent, Set::Present, Set::Get, Set::PresentGet];
+
+/// EXPIRE's conditions.
+const ONLY: [(Lifetime, &[u8]); 4] = [
+    (Lifetime::IfNone, b"NX"),
+    (Lifetime::IfSome, b"XX"),
+    (Lifetime::IfLater, b"GT"),
+    (Lifetime::IfSooner, b"LT"),
+];
+
+/// So long that no clock of a run takes it for over.
+const LONG_MS: u64 = 1_000_000;
 
 /// A command under way: how to read its reply, and what the history calls it.
 #[derive(Debug)]
@@ -82,6 +94,8 @@ pub struct RedisClient {
     dice: Dice,
     /// For what changes when a value expires.
     touches: Dice,
+    /// For conditions on expiries, and values that keep theirs.
+    lifetimes: Dice,
     written: u64,
     /// The store of the connection.
     store: &'static str,
@@ -94,7 +108,9 @@ impl RedisClient {
         let ports = world.ports(Host(100 + number), process, Arc::new(WallClock::default()));
         let dice = Dice::apart(world.setup.seed, 100 + u64::from(number));
         let touches = Dice::apart(world.setup.seed, 5000 + u64::from(number));
-        RedisClient { world, recorder, number, ports, dice, touches, written: 0, store: LAST_WRITE }
+        let lifetimes = Dice::apart(world.setup.seed, 6000 + u64::from(number));
+        let store = LAST_WRITE;
+        RedisClient { world, recorder, number, ports, dice, touches, lifetimes, written: 0, store }
     }
 
     /// Works until `end`, over one connection after the other.
@@ -241,41 +257,63 @@ impl RedisClient {
         let expires = expiring > 0 && self.dice.chance(expiring);
         let ttl = match (expires, self.dice.chance(500)) {
             (false, _) => None,
-            (true, true) => Some((&b"PX"[..], self.dice.pick(&TTLS_MS).to_string())),
-            (true, false) => Some((&b"EX"[..], self.dice.between(1, 5).to_string())),
+            (true, true) => Some((&b"PX"[..], *self.dice.pick(&TTLS_MS))),
+            (true, false) => Some((&b"EX"[..], self.dice.between(1, 5))),
         };
-        let lives: Vec<&[u8]> = ttl.iter().flat_map(|(unit, number)| [*unit, number.as_bytes()]).collect();
+        let touches = self.world.setup.touches > 0;
+        let lasts = touches && self.lifetimes.chance(300);
+        let ttl = ttl.map(|(unit, number)| (unit, if lasts { LONG_MS } else { number }.to_string()));
+        let keeps = touches && !expires && self.lifetimes.chance(150);
+        let mut lives: Vec<&[u8]> =
+            ttl.iter().flat_map(|(unit, number)| [*unit, number.as_bytes()]).collect();
+        lives.extend((keeps && !self.ignores()).then_some(&b"KEEPTTL"[..]));
         command(bytes, &[&[&b"SET"[..], &at, &value], options, &lives].concat());
         let reads = matches!(set, Set::Get | Set::PresentGet);
         let read = reads.then(|| self.begin(at.clone(), Action::Get));
         let put = self.begin(at, Action::Put(value));
-        if expires {
+        if (expires && !lasts) || keeps {
             self.recorder.may_expire(put);
         }
+        if keeps {
+            self.recorder.lifetime(put, Lifetime::Kept);
+        }
         Asked::Set { set, put, read }
+    }
+
+    /// Whether a planted bug leaves out what a command says of expiries.
+    fn ignores(&self) -> bool {
+        self.world.setup.plant == Some(Plant::LifetimesIgnored)
     }
 
     /// Changes when a value expires.
     fn touch(&mut self, bytes: &mut BytesMut, at: Bytes) -> Asked {
         let (ends, reads) = (self.touches.chance(500), self.touches.chance(300));
-        let millis = self.touches.pick(&TTLS_MS).to_string();
-        let words: &[&[u8]] = match (reads, ends) {
-            (true, true) => &[b"GETEX", &at, b"PX", millis.as_bytes()],
-            (true, false) => &[b"GETEX", &at, b"PERSIST"],
+        let (millis, lasts) = (*self.touches.pick(&TTLS_MS), self.lifetimes.chance(300));
+        let millis = if lasts { LONG_MS } else { millis }.to_string();
+        let only = self.lifetimes.chance(500).then(|| *self.lifetimes.pick(&ONLY));
+        let only = only.filter(|_| ends && !reads);
+        let mut words: Vec<&[u8]> = match (reads, ends) {
+            (true, true) => vec![b"GETEX", &at, b"PX", millis.as_bytes()],
+            (true, false) => vec![b"GETEX", &at, b"PERSIST"],
             // What is over already is deleted.
             (false, true) if self.touches.chance(100) => {
                 command(bytes, &[b"EXPIRE", &at, b"-1"]);
                 return Asked::Delete(self.begin(at, Action::Delete));
             }
-            (false, true) if self.touches.chance(500) => &[b"EXPIRE", &at, b"2"],
-            (false, true) => &[b"PEXPIRE", &at, millis.as_bytes()],
-            (false, false) => &[b"PERSIST", &at],
+            (false, true) if self.touches.chance(500) => vec![b"EXPIRE", &at, b"2"],
+            (false, true) => vec![b"PEXPIRE", &at, millis.as_bytes()],
+            (false, false) => vec![b"PERSIST", &at],
         };
-        command(bytes, words);
+        words.extend(only.filter(|_| !self.ignores()).map(|(_, word)| word));
+        let outlives = lasts && words.contains(&millis.as_bytes());
+        command(bytes, &words);
         let read = reads.then(|| self.begin(at.clone(), Action::Get));
         let touch = self.begin(at, Action::Touch { ends });
-        if ends {
+        if ends && !outlives {
             self.recorder.may_expire(touch);
+        }
+        if let Some((lifetime, _)) = only {
+            self.recorder.lifetime(touch, lifetime);
         }
         match read {
             Some(read) => Asked::GetTouch { read, touch, may_be_so: !ends },
@@ -308,6 +346,9 @@ impl RedisClient {
     /// A value that nobody else writes.
     fn value(&mut self) -> Bytes {
         self.written += 1;
+        if self.world.setup.empty == Some((self.number, self.written)) {
+            return Bytes::new();
+        }
         let mut value = format!("value-c{}-{}-", self.number, self.written).into_bytes();
         // Line ends, which nothing may trip over.
         let bytes = *self.dice.pick(&[0, 10, 100, 1000]);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use model::{Moment, NodeId};
+use model::{Moment, NodeId, WallMillis};
 use parking_lot::Mutex;
 use runtime::BoxFuture;
 
@@ -12,10 +12,11 @@ use crate::check::reads::Pairs;
 use crate::check::{self, Violation};
 use crate::cluster::World;
 use crate::dice::Dice;
-use crate::executor::{Halt, ProcessId};
+use crate::executor::{Halt, ProcessId, WALL_START_MS};
 use crate::history::{History, Outcome, Recorder, Remains};
 use crate::moves;
 use crate::nemesis;
+use crate::played::Played;
 use crate::promises::Promises;
 use crate::redis::RedisClient;
 use crate::scenario;
@@ -61,6 +62,8 @@ pub struct Report {
     pub refused_reads: u64,
     /// How many reads were judged.
     pub pairs: Pairs,
+    /// How often it came to what is rare.
+    pub played: Played,
     /// Polls of tasks.
     pub steps: u64,
 }
@@ -137,7 +140,7 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
 
     let history = History { epochs: world.epochs(), witnessed: world.witness.events(), ..recorder.history() };
     let Found { remains, hints, wrong, unequal, left, moved } = std::mem::take(&mut *found.lock());
-    let (mut violations, pairs) = check::all(&history, &remains, setup.rules());
+    let (mut violations, judged) = check::all(&history, &remains, setup.rules());
     violations.extend(promises.broken());
     violations.extend(unequal.map(|detail| Violation { invariant: 2, detail }));
     violations.extend(left);
@@ -147,6 +150,7 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
     if let Err(halt) = ended {
         violations.push(Violation { invariant: 0, detail: describe(&halt) });
     }
+    let played = Played::of(&history);
     let report = Report {
         setup,
         violations,
@@ -156,7 +160,8 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
         lasted: world.executor.now().since(Moment::default()),
         frames: world.wires.frames(),
         refused_reads: world.refused_reads(),
-        pairs,
+        pairs: judged.pairs,
+        played: Played { lifetimes: judged.lifetimes as u64, crowded: world.crowded_batches(), ..played },
         steps: world.executor.steps(),
     };
     world.end();
@@ -292,7 +297,8 @@ async fn forget_expired(world: &Arc<World>) -> Option<Violation> {
         let keys = || (0..world.setup.keys).map(workload::key);
         let remains = world.stores().iter().flat_map(|store| keys().map(|key| world.remains(store, &key)));
         let remains: Vec<Remains> = remains.filter_map(Result::ok).collect();
-        let left = check::expired::left(&remains)?;
+        let now = WallMillis(WALL_START_MS + world.executor.now().nanos / 1_000_000);
+        let left = check::expired::left(&remains, now)?;
         if world.executor.now() > give_up {
             return Some(left);
         }

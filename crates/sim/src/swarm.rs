@@ -106,6 +106,8 @@ pub enum Fault {
     NewGeneration,
     /// The coordination service cannot be reached.
     NoCoordination,
+    /// The node has no room for requests for a while: it refuses them as *overloaded*, hints among them.
+    Crowd,
 }
 
 const FAULTS: [Fault; 13] = [
@@ -189,6 +191,10 @@ pub struct Setup {
     pub walks: u64,
     /// Puts in a thousand whose value is longer than what hints and refilling move at once.
     pub long_values: u64,
+    /// The one value of no bytes: by which client, and which of its values. Each value of a run is written once.
+    pub empty: Option<(u32, u64)>,
+    /// Puts in a thousand of native clients whose value is above what anybody may store.
+    pub too_long: u64,
     /// Requests under way that a node admits, if it admits few.
     pub crowded: Option<usize>,
     /// Commands in a thousand of Redis clients that change when a value expires.
@@ -264,6 +270,8 @@ impl Setup {
             own_quorums: 0,
             walks: 0,
             long_values: 0,
+            empty: None,
+            too_long: 0,
             crowded: None,
             touches: 0,
             expiring: 0,
@@ -294,6 +302,23 @@ impl Setup {
         self.draw_storms(&mut Dice::apart(seed, 18));
         self.draw_requests(&mut Dice::apart(seed, 19));
         self.draw_moves(&mut Dice::apart(seed, 22));
+        self.draw_lengths(&mut Dice::apart(seed, 23));
+        self.draw_crowds(&mut Dice::apart(seed, 24));
+    }
+
+    /// A value of no bytes in a third of the runs, and in a few values that must be refused.
+    fn draw_lengths(&mut self, dice: &mut Dice) {
+        let client = if self.redis_clients > 0 && dice.chance(500) { 51 } else { 1 };
+        self.empty = dice.chance(333).then(|| (client, dice.between(1, 8)));
+        self.too_long = if dice.chance(30) { 20 } else { 0 };
+    }
+
+    /// Nodes without room for requests in a seventh of the runs.
+    fn draw_crowds(&mut self, dice: &mut Dice) {
+        if dice.chance(150) {
+            self.faults.push(Fault::Crowd);
+            self.harms = self.harms.max(*dice.pick(&[4, 8]));
+        }
     }
 
     /// What users do beside plain reading and writing; the dear of it in few runs.

@@ -8,7 +8,8 @@ use bytes::{Bytes, BytesMut};
 use model::{Epoch, NodeId, StoreName, Value, Version, VersionSet};
 use wire::ErrorCode;
 use wire::messages::{
-    Merged, Request, Response, decode_request, decode_response, encode_request, encode_response,
+    Merged, ReplicaMerged, Request, Response, decode_request, decode_response, encode_request,
+    encode_response,
 };
 
 use crate::cluster::STORES;
@@ -36,6 +37,10 @@ pub fn tamper(plant: Plant, mut dice: Dice) -> Option<Tamper> {
             Box::new(move |frame: &mut Vec<u8>| change_answer(plant, frame))
         }
         Plant::HeedlessConfirms => Box::new(empty_confirm),
+        Plant::CrowdedIsDone => {
+            let mut asked = BTreeMap::new();
+            Box::new(move |frame: &mut Vec<u8>| claim_done(&mut asked, frame))
+        }
         Plant::HintsRedirected | Plant::OldValues => {
             Box::new(move |frame: &mut Vec<u8>| change_merge(plant, &mut dice, &mut values, frame))
         }
@@ -55,6 +60,24 @@ fn forge_answer(frame: &mut Vec<u8>) {
     let mut bytes = BytesMut::new();
     encode_response(id, &Response::ReplicaMerged(merged), &mut bytes);
     *frame = bytes.to_vec();
+}
+
+/// Says that an overloaded node has merged all that it was sent. Links number their requests each for itself: where two
+/// merges have one number, the count of the later may not fit, and the answer is taken for a refusal.
+fn claim_done(asked: &mut BTreeMap<u64, usize>, frame: &mut Vec<u8>) {
+    let bytes = Bytes::copy_from_slice(frame);
+    if let Ok((id, Request::ReplicaMerge(merge))) = decode_request(bytes.clone()) {
+        asked.insert(id, merge.entries.len());
+        return;
+    }
+    let Ok((id, Response::Failure(failure))) = decode_response(bytes) else { return };
+    if let (ErrorCode::Overloaded, Some(&entries)) = (failure.code, asked.get(&id)) {
+        let outcomes = std::iter::repeat_n(Ok(Merged::Changed), entries).collect();
+        let merged = ReplicaMerged { generation: Default::default(), outcomes };
+        let mut bytes = BytesMut::new();
+        encode_response(id, &Response::ReplicaMerged(merged), &mut bytes);
+        *frame = bytes.to_vec();
+    }
 }
 
 /// What a planted bug does to frames as they arrive.

@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use model::{Dot, Moment, NodeId, PartitionId, Timestamp, Token, Value, Version, VersionSet};
+use model::{Dot, Moment, NodeId, PartitionId, Timestamp, Token, Value, Version, VersionSet, WallMillis};
 use node::engines::Engines;
 use parking_lot::Mutex;
 use runtime::BoxFuture;
@@ -26,6 +26,19 @@ pub struct Events {
     pub values: BTreeMap<Bytes, (Dot, Timestamp)>,
     /// Later events of values whose expiry was changed, in the order in which they were first stored.
     pub touches: Vec<Touch>,
+    /// All events of each key in their order, and how long the values live that they wrote.
+    pub lives: BTreeMap<(String, Bytes), BTreeMap<(Timestamp, Dot), Life>>,
+}
+
+/// How long what an event wrote lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It was a deletion.
+    Gone,
+    /// For ever.
+    Ever,
+    /// Until then, by the clocks of nodes.
+    Until(WallMillis),
 }
 
 /// A value that was written again, by the same key's EXPIRE, PERSIST or their kin: only its expiry is another.
@@ -157,6 +170,12 @@ impl Witness {
         let dots = versions.clone().map(|version| version.dot).collect();
         for version in versions {
             known.events.insert(version.dot, version.timestamp);
+            let life = match (&version.value, version.expires) {
+                (Value::Present(_), None) => Life::Ever,
+                (Value::Present(_), Some(until)) => Life::Until(until),
+                _ => Life::Gone,
+            };
+            self.events.lock().lived(&place, version, life);
             let Value::Present(value) = &version.value else { continue };
             let first = *known.values.entry(value.clone()).or_insert(version.dot);
             let mut events = self.events.lock();
@@ -183,6 +202,14 @@ impl Events {
         });
         let only = found.next().filter(|_| found.next().is_none())?;
         Some((only.dot, only.timestamp))
+    }
+
+    fn lived(&mut self, place: &Place, version: &Version, life: Life) {
+        let event = (version.timestamp, version.dot);
+        match self.lives.get_mut(place) {
+            Some(lives) => lives.entry(event).or_insert(life),
+            None => self.lives.entry(place.clone()).or_default().entry(event).or_insert(life),
+        };
     }
 
     fn touched(&mut self, (store, key): &Place, value: &Bytes, version: &Version, at: Moment) {

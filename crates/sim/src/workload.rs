@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use client::{Client, ClientError, ClientOptions, DeleteOptions, Found, PutOptions, StoreHandle};
+use model::limits::VALUE_BYTES_MAX;
 use model::{Cluster, Context, Moment, NodeId, PartitionId, Resolver, Token, VersionSet};
 use runtime::Ports;
 use wire::messages::{Condition, RequestOptions, Written};
@@ -44,6 +45,8 @@ pub struct Worker {
     extras: Dice,
     /// For the quorums of each request's own.
     quorums: Dice,
+    /// For values that are too long.
+    lengths: Dice,
     written: u64,
     /// The last context that it was handed for each key.
     contexts: BTreeMap<(&'static str, Bytes), (OperationId, Context)>,
@@ -56,8 +59,9 @@ impl Worker {
         let dice = Dice::apart(world.setup.seed, 100 + u64::from(number));
         let extras = Dice::apart(world.setup.seed, 4000 + u64::from(number));
         let quorums = Dice::apart(world.setup.seed, 5000 + u64::from(number));
+        let lengths = Dice::apart(world.setup.seed, 6000 + u64::from(number));
         let contexts = BTreeMap::new();
-        Worker { world, recorder, number, ports, dice, extras, quorums, written: 0, contexts }
+        Worker { world, recorder, number, ports, dice, extras, quorums, lengths, written: 0, contexts }
     }
 
     /// Works until `end`.
@@ -143,6 +147,11 @@ impl Worker {
         let bytes = *self.dice.pick(&[0, 10, 100, 1000]);
         let long = self.extras.chance(self.world.setup.long_values);
         let bytes = if long { *self.extras.pick(&[70_000, 300_000, 1_200_000]) } else { bytes };
+        if self.world.setup.empty == Some((self.number, self.written)) {
+            return Bytes::new();
+        }
+        let too_long = self.lengths.chance(self.world.setup.too_long);
+        let bytes = if too_long { VALUE_BYTES_MAX } else { bytes };
         value.resize(value.len() + bytes, b'.');
         value.into()
     }

@@ -5,6 +5,9 @@
 //! A node from which a fault took copies, within the run's budget, after the write was asked, may lack its own. What
 //! a collection round removed may be gone.
 //!
+//! A hint counts wherever its target is: one that stood in for a replica may reach it when that has left the partition.
+//! It is a copy there until what that node alone holds is given back, if a fallback stood in for the write at all.
+//!
 //! Where the last write wins, a copy holds the write's value or that of a later one, not only its dot.
 
 use std::collections::BTreeMap;
@@ -23,10 +26,12 @@ pub struct Event {
     pub timestamp: Timestamp,
 }
 
-/// Copies of a write on different nodes: for each replica that has one, the node where it lies.
-pub fn copies(held: &Remains, event: Event) -> BTreeMap<NodeId, NodeId> {
+/// Copies of a write on different nodes: for each replica that has one, the node where it lies. `strict`: no fallback
+/// stood in for it.
+pub fn copies(held: &Remains, event: Event, strict: bool) -> BTreeMap<NodeId, NodeId> {
     let mut lies: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
-    let own = held.replicas.iter().map(|(node, set)| (*node, *node, set));
+    let former = held.former.iter().filter(|_| !strict);
+    let own = held.replicas.iter().chain(former).map(|(node, set)| (*node, *node, set));
     let hints = held.hints.iter().map(|(holder, target, set)| (*target, *holder, set));
     for (replica, node, set) in own.chain(hints) {
         if holds(held.store, set, event) {
@@ -93,15 +98,18 @@ mod tests {
         let set = Story::set(&[(Story::dot(1, 1), "a")], &[]);
         let nothing = VersionSet::default;
         let both = held(&[(1, set.clone()), (2, nothing())], &[(N[3], N[1], set.clone())]);
-        assert_eq!(copies(&both, event(1, 1)).into_iter().collect::<Vec<_>>(), [(N[0], N[0]), (N[1], N[3])]);
+        assert_eq!(
+            copies(&both, event(1, 1), true).into_iter().collect::<Vec<_>>(),
+            [(N[0], N[0]), (N[1], N[3])]
+        );
         let beside = held(&[(1, set.clone()), (2, nothing())], &[(N[0], N[1], set.clone())]);
         assert_eq!(
-            copies(&beside, event(1, 1)).len(),
+            copies(&beside, event(1, 1), true).len(),
             1,
             "a hint beside the holder's own copy is no second one"
         );
         let twice = held(&[(1, set.clone()), (2, nothing())], &[(N[3], N[0], set)]);
-        assert_eq!(copies(&twice, event(1, 1)).len(), 1, "nor is a hint for who has it");
+        assert_eq!(copies(&twice, event(1, 1), true).len(), 1, "nor is a hint for who has it");
     }
 
     #[test]
@@ -110,7 +118,19 @@ mod tests {
         let nothing = VersionSet::default;
         let hints = [(N[0], N[1], set.clone()), (N[3], N[0], set.clone())];
         let held = held(&[(1, set), (2, nothing())], &hints);
-        assert_eq!(copies(&held, event(1, 1)).into_iter().collect::<Vec<_>>(), [(N[0], N[3]), (N[1], N[0])]);
+        assert_eq!(
+            copies(&held, event(1, 1), true).into_iter().collect::<Vec<_>>(),
+            [(N[0], N[3]), (N[1], N[0])]
+        );
+    }
+
+    /// Seed 12348: a hint for a replica that went reached it after it had left the partition.
+    #[test]
+    fn what_a_former_replica_has_yet_to_give_back_is_a_copy_of_a_write_for_which_a_fallback_stood_in() {
+        let set = Story::set(&[(Story::dot(1, 1), "a")], &[]);
+        let held = Remains { former: vec![(N[3], set.clone())], ..held(&[(1, set)], &[]) };
+        assert_eq!(copies(&held, event(1, 1), true).len(), 1);
+        assert_eq!(copies(&held, event(1, 1), false).len(), 2);
     }
 
     #[test]

@@ -144,6 +144,7 @@ impl Story {
             store: super::siblings::STORE,
             key: Bytes::from("k"),
             replicas: replicas.iter().map(|(node, set)| (NodeId(*node), set.clone())).collect(),
+            former: Vec::new(),
             hints: Vec::new(),
         }
     }

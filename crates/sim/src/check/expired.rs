@@ -5,10 +5,13 @@
 //! longer is their business, what they forget earlier is not. When a value expires that a Redis client wrote, and
 //! whether it still shows, is decided by clocks of nodes that are wrong: judged is only that it is gone in the end.
 
-use model::{Moment, Value, VersionSet};
+use model::{Moment, Value, VersionSet, WallMillis};
 
 use super::{Attribution, StoreKey, Violation, name, sets};
 use crate::history::{Action, History, Outcome, Remains};
+
+/// What expires so much later than the end of a run has not expired by any of its clocks.
+const OUTLIVES_MS: u64 = 320_000;
 
 /// Checks what was shown, and what became of values that expire.
 pub fn check(history: &History, remains: &[Remains]) -> Vec<Violation> {
@@ -51,9 +54,10 @@ fn taken_early(
     early.map(|put| format!("{}: the value of {put:?} was taken away before its time", name(place))).collect()
 }
 
-/// A key of which something is left at the end although all of it has expired or was deleted.
-pub fn left(remains: &[Remains]) -> Option<Violation> {
-    let left = remains.iter().find(|held| held.sets().any(is_left));
+/// A key of which something is left at the end although all of it has expired or was deleted. `now`: what no clock has
+/// reached yet lives.
+pub fn left(remains: &[Remains], now: WallMillis) -> Option<Violation> {
+    let left = remains.iter().find(|held| held.sets().any(|set| is_left(set, now)));
     left.map(|held| {
         let name = name(&(held.store, held.key.clone()));
         let detail = format!("{name}: nothing of it lives, something expired, and its record is still there");
@@ -61,10 +65,13 @@ pub fn left(remains: &[Remains]) -> Option<Violation> {
     })
 }
 
-/// By the end of a run every value that expires has done so.
-fn is_left(set: &VersionSet) -> bool {
+/// By the end of a run every value that expires has done so, but for those that outlive it by far.
+fn is_left(set: &VersionSet, now: WallMillis) -> bool {
     let versions = set.versions();
-    let dead = |version: &model::Version| version.value == Value::Tombstone || version.expires.is_some();
+    let outlives = |until: WallMillis| until.0 > now.0 + OUTLIVES_MS;
+    let dead = |version: &model::Version| {
+        version.value == Value::Tombstone || version.expires.is_some_and(|until| !outlives(until))
+    };
     versions.iter().all(dead) && versions.iter().any(|version| version.expires.is_some())
 }
 
@@ -74,6 +81,8 @@ mod tests {
 
     use super::super::examples::Story;
     use super::*;
+
+    const NOW: WallMillis = WallMillis(1_000_000);
 
     fn after(moment: Moment, nanos: u64) -> Moment {
         Moment { nanos: moment.nanos + nanos }
@@ -127,9 +136,16 @@ mod tests {
     fn what_is_left_of_an_expired_value_is_found() {
         let (_, dot) = told(Some(2));
         let held = |set: VersionSet| [Story::remains(&[(1, VersionSet::default()), (2, set)])];
-        assert_eq!(left(&held(VersionSet::default())), None);
-        assert_eq!(left(&held(Story::set(&[(dot, "a")], &[]))), None, "it lives");
-        assert_eq!(left(&held(tombstone(dot, None))), None, "it was deleted");
-        assert!(left(&held(tombstone(dot, Some(7)))).is_some());
+        assert_eq!(left(&held(VersionSet::default()), NOW), None);
+        assert_eq!(left(&held(Story::set(&[(dot, "a")], &[])), NOW), None, "it lives");
+        assert_eq!(left(&held(tombstone(dot, None)), NOW), None, "it was deleted");
+        assert!(left(&held(tombstone(dot, Some(7))), NOW).is_some());
+        let until = |millis: u64| {
+            let set = Story::set(&[(dot, "a")], &[]);
+            let version = Version { expires: Some(WallMillis(millis)), ..set.versions()[0].clone() };
+            VersionSet::from_parts(set.vector().clone(), [version].into_iter().collect()).expect("as before")
+        };
+        assert!(left(&held(until(NOW.0 + 1000)), NOW).is_some());
+        assert_eq!(left(&held(until(NOW.0 + 1_000_000)), NOW), None, "it outlives the run");
     }
 }

@@ -1,6 +1,6 @@
 //! The judges: pure functions from what happened to what must not have happened.
 //!
-//! [`conditions`] is 4 for writes that have one, [`durable`] (while the run goes on) and [`lost`] (at its end) are invariant 1, [`drained`] is 2 as far as hints go, [`deleted`] and [`expired`] are 3, [`touched`] is 3 and 7 for what changes when a value expires, [`siblings`] is 4, [`values`] is 5, [`moved`] is 6, [`reads`] is 7, and
+//! [`conditions`] is 4 for writes that have one, [`durable`] (while the run goes on) and [`lost`] (at its end) are invariant 1, [`drained`] is 2 as far as hints go, [`deleted`] and [`expired`] are 3, [`touched`] is 3 and 7 for what changes when a value expires, [`lifetimes`] is 5 for what commands say of that, [`siblings`] is 4, [`values`] is 5, [`moved`] is 6, [`reads`] is 7, and
 //! [`plain`] is 1 and 7 for what clients hear that see no versions, [`artifacts`] is 10, for stories that push some.
 //! Each knows only the history, what the nodes hold at the end, and the promises that this run's settings and faults
 //! leave standing ([`Rules`]).
@@ -14,6 +14,7 @@ pub mod drained;
 pub mod durable;
 pub mod expired;
 pub(crate) mod forgotten;
+pub mod lifetimes;
 pub mod lost;
 pub mod moved;
 pub mod plain;
@@ -95,8 +96,17 @@ impl Rules {
     }
 }
 
-/// All invariants; and how many reads were judged.
-pub fn all(history: &History, remains: &[Remains], rules: Rules) -> (Vec<Violation>, reads::Pairs) {
+/// How many things were judged: reads, and commands that say something of expiries.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Judged {
+    /// Pairs of a get and an earlier write.
+    pub pairs: reads::Pairs,
+    /// Commands with a condition on an expiry, or that keep one.
+    pub lifetimes: usize,
+}
+
+/// All invariants; and how much was judged.
+pub fn all(history: &History, remains: &[Remains], rules: Rules) -> (Vec<Violation>, Judged) {
     let mut violations = values::check(history, remains);
     violations.extend(lost::check(history, remains, rules));
     violations.extend(conditions::check(history));
@@ -107,7 +117,9 @@ pub fn all(history: &History, remains: &[Remains], rules: Rules) -> (Vec<Violati
     let (missed, pairs) = reads::check(history, remains, rules);
     violations.extend(missed);
     violations.extend(plain::check(history, remains, rules));
-    (violations, pairs)
+    let (broken, lifetimes) = lifetimes::check(history, remains, rules);
+    violations.extend(broken);
+    (violations, Judged { pairs, lifetimes })
 }
 
 /// A key of a store.

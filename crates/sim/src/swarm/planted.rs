@@ -19,6 +19,7 @@ impl Setup {
         (setup.redis_clients, setup.workers) = (0, 1);
         (setup.conditional, setup.walks, setup.long_values, setup.crowded) = (0, 0, 0, None);
         (setup.own_quorums, setup.touches) = (0, 0);
+        (setup.empty, setup.too_long) = (None, 0);
         (setup.engine, setup.losses) = (EngineKind::Log(Durability::Always), Losses::None);
         setup.conditions = Conditions::calm();
         (setup.clients, setup.keys, setup.span) = (4, 3, Duration::from_secs(8));
@@ -123,6 +124,19 @@ impl Setup {
             Plant::PersistIgnored => {
                 (self.redis_clients, self.touches, self.expiring) = (3, 400, 900);
                 (Vec::new(), 0)
+            }
+            Plant::LifetimesIgnored => {
+                (self.redis_clients, self.touches, self.expiring) = (3, 400, 900);
+                (Vec::new(), 0)
+            }
+            Plant::EmptyIsNothing => {
+                self.empty = Some((1, 3));
+                (Vec::new(), 0)
+            }
+            Plant::CrowdedIsDone => {
+                (self.nodes, self.sloppy) = (5, true);
+                self.without = vec![SafetyNet::AntiEntropy, SafetyNet::ReadRepair];
+                (vec![Fault::Crowd, Fault::Kill], 20)
             }
             Plant::ConditionsIgnored => {
                 self.conditional = 500;

@@ -1,0 +1,62 @@
+//! How often a run came to what is rare: printed, so that it cannot cease unseen.
+
+use std::fmt;
+use std::ops::AddAssign;
+
+use model::limits::VALUE_BYTES_MAX;
+
+use crate::history::{Action, History, Outcome};
+
+/// Counts of rare things.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Played {
+    /// Answers that showed a value of no bytes.
+    pub empty: u64,
+    /// Values above what may be stored, each refused.
+    pub too_long: u64,
+    /// Commands with a condition on an expiry, or that keep one, that could be judged.
+    pub lifetimes: u64,
+    /// Batches of hints that failed while a node had no room for requests.
+    pub crowded: u64,
+}
+
+impl Played {
+    /// What a history shows of it.
+    pub fn of(history: &History) -> Played {
+        let shows_empty = |outcome: &Outcome| match outcome {
+            Outcome::Shown(Some(value)) => value.is_empty(),
+            Outcome::Got(set) => set
+                .versions()
+                .iter()
+                .any(|version| matches!(&version.value, model::Value::Present(value) if value.is_empty())),
+            _ => false,
+        };
+        let mut played = Played::default();
+        for operation in &history.operations {
+            played.empty += u64::from(shows_empty(&operation.outcome));
+            let too_long = matches!(&operation.action, Action::Put(value) if value.len() > VALUE_BYTES_MAX);
+            played.too_long += u64::from(too_long && matches!(operation.outcome, Outcome::Failed(_)));
+        }
+        played
+    }
+}
+
+impl AddAssign for Played {
+    fn add_assign(&mut self, other: Played) {
+        self.empty += other.empty;
+        self.too_long += other.too_long;
+        self.lifetimes += other.lifetimes;
+        self.crowded += other.crowded;
+    }
+}
+
+impl fmt::Display for Played {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} answers showed a value of 0 bytes, {} values were refused as too long, {} conditions on expiries were \
+             judged, {} batches of hints met a node without room",
+            self.empty, self.too_long, self.lifetimes, self.crowded
+        )
+    }
+}
