@@ -1,9 +1,8 @@
 //! A whole cluster in one thread: network, time, disks, faults, checkers.
 //!
 //! In reading order: [`dice`], [`executor`], [`network`] and [`disk`] are the world; [`cluster`] puts real nodes and
-//! real clients into it; [`witness`] sees what engines store; [`nemesis`], [`storm`] and [`scenario`] do them harm; [`moves`] changes who holds what; [`workload`] and
-//! [`redis`] keep the clients busy and write the
-//! [`history`];
+//! real clients into it; [`witness`] sees what engines store; [`nemesis`], [`storm`] and [`scenario`] do them harm; [`moves`] and
+//! [`headmasters`] change who holds what; [`workload`] and [`redis`] keep the clients busy and write the [`history`];
 //! [`check`] judges it, and [`promises`] judges on the way, with what [`witness`] saw and what [`copies`] would be left.
 //! [`sources`] is where artifacts come from. [`swarm`] draws all of this from one seed, and [`run`] plays it.
 //!
@@ -17,6 +16,7 @@ pub mod dice;
 pub mod disk;
 pub mod engine;
 pub mod executor;
+pub mod headmasters;
 pub mod history;
 pub mod moves;
 pub mod nemesis;

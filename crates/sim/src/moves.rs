@@ -121,6 +121,7 @@ impl World {
     /// What is left of moves, by the newest document: nothing, some time after the last one has begun.
     pub async fn left_of_moves(&self) -> Left {
         let mut left = Left::default();
+        self.left_of_orders(&mut left).await;
         let Ok(Some(cluster)) = documents::read_cluster(&self.service.open()).await else { return left };
         left.moving = cluster.ring.partitions().iter().filter(|p| p.coming.is_some()).map(|p| p.id).collect();
         let buckets = cluster.by_bucket();

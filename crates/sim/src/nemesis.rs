@@ -12,6 +12,7 @@ use runtime::disk::simulated::{Fault as DiskFault, Operation};
 
 use crate::cluster::World;
 use crate::dice::Dice;
+use crate::headmasters;
 use crate::network::Host;
 use crate::swarm::{Fault, Losses};
 
@@ -260,6 +261,7 @@ impl Harm {
         let own = self.world.machines()[self.victim].host();
         // Hosts above 100 are clients: a node may be cut off from them as well.
         let hosts = (1..=self.world.setup.nodes).chain(101..=100 + self.world.setup.clients).map(Host);
+        let hosts = hosts.chain(headmasters::HOSTS.into_iter().filter(|_| self.world.setup.headmasters));
         let mut others: Vec<Host> = hosts.filter(|&host| host != own).collect();
         if fault == Fault::OneWay || self.dice.chance(500) {
             others.retain(|_| self.dice.chance(500));

@@ -13,6 +13,7 @@ use crate::check::{self, Violation};
 use crate::cluster::World;
 use crate::dice::Dice;
 use crate::executor::{Halt, ProcessId, WALL_START_MS};
+use crate::headmasters;
 use crate::history::{History, Outcome, Recorder, Remains};
 use crate::moves;
 use crate::nemesis;
@@ -190,7 +191,11 @@ async fn conduct(
     }
     let end = world.executor.now().after(world.setup.span);
     if world.setup.moves {
-        world.executor.spawn(operator, Box::pin(moves::manage(world.clone(), operator, end)));
+        let managing: BoxFuture<'static, ()> = match world.setup.headmasters {
+            true => Box::pin(headmasters::reign(world.clone(), operator, end)),
+            false => Box::pin(moves::manage(world.clone(), operator, end)),
+        };
+        world.executor.spawn(operator, managing);
     }
     let clients = world.executor.process();
     let working = Arc::new(tokio::sync::Semaphore::new(0));

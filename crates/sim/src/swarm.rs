@@ -213,6 +213,8 @@ pub struct Setup {
     pub storms: u64,
     /// Whether partitions move.
     pub moves: bool,
+    /// Whether headmasters move them, by an operator's orders.
+    pub headmasters: bool,
     /// What happens in place of harm that was drawn.
     pub scenario: Option<Scenario>,
     /// Planted bug.
@@ -281,6 +283,7 @@ impl Setup {
             without: Vec::new(),
             storms: 0,
             moves: false,
+            headmasters: false,
             scenario: None,
             plant: None,
         };
@@ -343,11 +346,16 @@ impl Setup {
         self.touches = if touches { *dice.pick(&[50, 250]) } else { 0 };
     }
 
-    /// Moves in a third of the runs. There must be a node that is no replica.
+    /// Moves in a third of the runs, by headmasters in half of these. There must be a node that is no replica.
     fn draw_moves(&mut self, dice: &mut Dice) {
         self.moves = dice.chance(333);
         if self.moves {
             self.nodes = self.nodes.max(u32::from(self.replicas) + dice.between(1, 2) as u32);
+            self.headmasters = dice.chance(500);
+        }
+        if self.headmasters {
+            // A plan takes some seconds.
+            self.span = self.span.max(Duration::from_secs(8));
         }
     }
 

@@ -13,6 +13,10 @@ pub struct Left {
     pub moving: Vec<PartitionId>,
     /// Nodes that go by an older document.
     pub behind: Vec<NodeId>,
+    /// Plans that were begun and have not ended, and what has become of them.
+    pub plans: Vec<(u64, String)>,
+    /// Orders without an answer.
+    pub orders: Vec<u64>,
     /// Node, store, partition, and records that the node holds of it although they are not its own.
     pub leftovers: Vec<(NodeId, String, PartitionId, u64)>,
 }
@@ -28,7 +32,10 @@ pub fn check(left: &Left) -> Vec<Violation> {
     let leftovers = left.leftovers.iter().map(|(node, store, id, records)| {
         format!("{node} still holds {records} records of partition {id} of {store}, which is not its own")
     });
-    moving.chain(behind).chain(leftovers).map(|detail| Violation { invariant: 6, detail }).collect()
+    let plans = left.plans.iter().map(|(plan, word)| format!("plan {plan} is still {word}"));
+    let orders = left.orders.iter().map(|order| format!("order {order} has no answer"));
+    let wrong = moving.chain(behind).chain(leftovers).chain(plans).chain(orders);
+    wrong.map(|detail| Violation { invariant: 6, detail }).collect()
 }
 
 #[cfg(test)]
@@ -41,10 +48,12 @@ mod tests {
         let left = Left {
             moving: vec![PartitionId(1)],
             behind: vec![NodeId(2)],
+            plans: vec![(6, "applying".to_owned())],
+            orders: vec![7],
             leftovers: vec![(NodeId(3), "default".to_owned(), PartitionId(4), 5)],
         };
         let details: Vec<String> = check(&left).into_iter().map(|violation| violation.to_string()).collect();
-        assert_eq!(details.len(), 3);
+        assert_eq!(details.len(), 5);
         assert!(details[2].contains("n3 still holds 5 records of partition p4 of default"), "{}", details[2]);
     }
 }

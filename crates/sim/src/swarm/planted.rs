@@ -15,7 +15,8 @@ impl Setup {
         let mut setup = Setup::of_seed(seed);
         (setup.nodes, setup.replicas, setup.reads, setup.writes, setup.sloppy) = (3, 3, 2, 2, false);
         (setup.monotonic, setup.expiring) = (false, 0);
-        (setup.without, setup.storms, setup.moves) = (Vec::new(), 0, false);
+        (setup.without, setup.storms) = (Vec::new(), 0);
+        (setup.moves, setup.headmasters) = (false, false);
         (setup.redis_clients, setup.workers) = (0, 1);
         (setup.conditional, setup.walks, setup.long_values, setup.crowded) = (0, 0, 0, None);
         (setup.own_quorums, setup.touches) = (0, 0);
@@ -144,6 +145,7 @@ impl Setup {
             }
             Plant::MergesClaimed | Plant::MovesUncompared => {
                 (self.nodes, self.moves, self.keys, self.hint_bytes_max) = (5, true, 40, 0);
+                self.headmasters = self.seed.is_multiple_of(2);
                 self.without = vec![SafetyNet::AntiEntropy, SafetyNet::Hints, SafetyNet::ReadRepair];
                 (vec![Fault::Isolate], 5)
             }
