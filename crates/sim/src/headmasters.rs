@@ -20,8 +20,8 @@ use control::headmaster::tenure;
 use control::orders::{self, Order};
 use control::plans::{self, Phase, Planned};
 use coordination::CoordinationService;
-use coordination::documents;
 use coordination::documents::numbered::{numbers, wishes_path};
+use coordination::documents::{self, ReadError};
 use coordination::memory::MemorySession;
 use futures_util::future::{Either, select};
 use model::{Cluster, Moment, NodeId, Partition, PartitionId, Role, Weight};
@@ -137,7 +137,7 @@ async fn operate(world: Arc<World>, end: Moment) {
         let session = world.service.open();
         let over = world.executor.now() >= end;
         let Ok(Some(cluster)) = documents::read_cluster(&session).await else { continue };
-        let Ok(planned) = plans::read_all(&session).await else { continue };
+        let Ok(planned) = planned(&session).await else { continue };
         let under_way: Vec<&Planned> = planned.iter().filter(|planned| planned.is_under_way()).collect();
         let order = match (over, under_way.first()) {
             (true, Some(planned)) if is_paused(planned) => Some(Order::Resume { plan: planned.number }),
@@ -149,6 +149,12 @@ async fn operate(world: Arc<World>, end: Moment) {
             give(&world, &session, order).await;
         }
     }
+}
+
+/// All plans: each that is there was made by this version.
+async fn planned(session: &MemorySession) -> Result<Vec<Planned>, ReadError> {
+    let all = plans::read_all(session).await?;
+    Ok(all.into_iter().filter_map(|(_, plan)| plan.ok()).collect())
 }
 
 /// Gives an order, and waits for the answer for a while.
@@ -231,7 +237,7 @@ impl World {
     /// Adds what is left of orders and plans.
     pub(crate) async fn left_of_orders(&self, left: &mut Left) {
         let session = self.service.open();
-        let Ok(planned) = plans::read_all(&session).await else { return };
+        let Ok(planned) = planned(&session).await else { return };
         let under_way = planned.iter().filter(|planned| planned.is_under_way());
         left.plans = under_way.map(|planned| (planned.number, planned.word().to_owned())).collect();
         for number in numbers(&session, &wishes_path()).await.unwrap_or_default() {

@@ -1,4 +1,4 @@
-//! The command line of benchmarks: `tontine bench load|run|compare|resp|pipeline|persistent|cluster|handoff`. The binary is `cli`'s.
+//! The command line of benchmarks: `tontine bench load|run|compare|resp|pipeline|persistent|cluster|handoff|moves`. The binary is `cli`'s.
 //!
 //! [`run`] blocks, and starts client threads with runtimes of their own: call it outside of any async runtime.
 
@@ -21,6 +21,7 @@ use crate::report::{
 };
 use crate::scenarios::cluster::ClusterScenario;
 use crate::scenarios::handoff::HandoffScenario;
+use crate::scenarios::moves::MovesScenario;
 use crate::scenarios::persistent::PersistentScenario;
 use crate::scenarios::pipeline::PipelineScenario;
 use crate::scenarios::resp::RespScenario;
@@ -51,6 +52,8 @@ pub enum BenchCommand {
     Cluster(ScenarioArgs<ClusterScenario>),
     /// Kill one of four nodes under load and restart it: what clients notice, and how long it takes to catch up.
     Handoff(ScenarioArgs<HandoffScenario>),
+    /// Move a share of the keys from one of four nodes to another under load: what clients notice, and how long it takes.
+    Moves(ScenarioArgs<MovesScenario>),
 }
 
 /// What every command of the program knows about its cluster, and benchmarks share.
@@ -290,6 +293,7 @@ pub fn run(command: &BenchCommand, reach: &Reach) -> Result<BenchReport, BenchEr
         }
         BenchCommand::Cluster(arguments) => scenario(arguments.scenario.run(&reach.store), &arguments.output),
         BenchCommand::Handoff(arguments) => scenario(arguments.scenario.run(&reach.store), &arguments.output),
+        BenchCommand::Moves(arguments) => scenario(arguments.scenario.run(&reach.store), &arguments.output),
     }
 }
 

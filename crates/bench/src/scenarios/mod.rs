@@ -7,13 +7,16 @@
 //! | [`persistent`] | what does a request cost on the persistent engine with a million records? |
 //! | [`cluster`] | what do three replicas cost, and which process pays? |
 //! | [`handoff`] | how soon is a node equal that was away under load, and what do clients notice? |
+//! | [`moves`] | what do clients notice while a share of the keys moves, and how long does it take? |
 
 pub mod cluster;
 pub mod handoff;
+pub mod moves;
 pub mod persistent;
 pub mod pipeline;
 pub mod redis_benchmark;
 pub mod resp;
+mod script;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -59,6 +62,14 @@ pub enum ScenarioError {
     /// The nodes did not answer a question about themselves.
     #[error("the nodes do not answer: {0}")]
     NotAsked(String),
+    /// A command of the program that a scenario needs failed.
+    #[error("`{command}` failed: {reason}")]
+    Command {
+        /// The command.
+        command: String,
+        /// What it said.
+        reason: String,
+    },
 }
 
 /// How a Tontine is started for a scenario.

@@ -2,25 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
-use client::{Client, ClientError, ClientOptions, ScanPage, StoreHandle};
+use client::{Client, ClientError, ScanPage, StoreHandle};
 use model::{NodeId, PartitionId, PreferenceList, VersionSet};
 use parking_lot::Mutex;
-use runtime::Ports;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::compare::MeasureError;
-use crate::driver::DriveError;
 use crate::peers::ServerProcess;
 use crate::processes::{Sample, Watched};
-use crate::target::native::NativeTarget;
-use crate::target::{OpenError, Session, Target};
 
-use super::{HandoffScenario, ScenarioError, TIMEOUT, WARM_UP};
+use super::{HandoffScenario, ScenarioError};
+use crate::scenarios::script::{Opened, POLL, Script, ask, system};
 
 /// The node that dies: not the first, which starts collection rounds and is what clients connect to first.
 pub(super) const VICTIM: u32 = 2;
@@ -30,8 +25,6 @@ const DRAIN_TIME_MAX: Duration = Duration::from_secs(900);
 const EQUAL_TIME_MAX: Duration = Duration::from_secs(120);
 /// How often nodes are asked for their hints.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
-/// How often the script looks whether it is time, or over.
-const POLL: Duration = Duration::from_millis(10);
 /// Longest wait for `dev` to notice the end of a node.
 const NOTICE_TIME_MAX: Duration = Duration::from_secs(30);
 /// Records of one page when replicas are compared.
@@ -59,36 +52,6 @@ pub(super) struct Compared {
     pub(super) unequal: u64,
     /// Seconds until none differed; `None` when some still do.
     pub(super) equal_after: Option<f64>,
-}
-
-/// A target that notes when its sessions are open: a warm-up later the measured part begins.
-pub(super) struct Opened {
-    target: NativeTarget,
-    at: Mutex<Option<Instant>>,
-}
-
-impl Opened {
-    pub(super) fn new(target: NativeTarget) -> Self {
-        Opened { target, at: Mutex::new(None) }
-    }
-
-    /// What was opened until now was for something else.
-    pub(super) fn forget(&self) {
-        *self.at.lock() = None;
-    }
-}
-
-#[async_trait]
-impl Target for Opened {
-    async fn open(&self, sessions: usize) -> Result<Vec<Box<dyn Session>>, OpenError> {
-        let opened = self.target.open(sessions).await;
-        *self.at.lock() = Some(Instant::now());
-        opened
-    }
-
-    fn describe(&self) -> String {
-        self.target.describe()
-    }
 }
 
 /// A node that was started again by hand; it ends with the benchmark.
@@ -142,41 +105,25 @@ impl<'a> Conductor<'a> {
         watched: &[Watched],
         over: &AtomicBool,
     ) -> Result<Course, ScenarioError> {
-        let too_early = || ScenarioError::Stuck { what: "the run ended before its script" };
-        let from = loop {
-            if let Some(opened) = *opened.at.lock() {
-                break opened + Duration::from_secs_f64(WARM_UP);
-            }
-            if over.load(Ordering::Relaxed) {
-                return Err(too_early());
-            }
-            thread::sleep(POLL);
-        };
-        let wait_until = |until: Instant| {
-            while Instant::now() < until && !over.load(Ordering::Relaxed) {
-                thread::sleep(POLL.min(until.saturating_duration_since(Instant::now())));
-            }
-            if over.load(Ordering::Relaxed) { Err(too_early()) } else { Ok(()) }
-        };
-        let since_start = || Instant::now().saturating_duration_since(from).as_secs_f64();
+        let script = Script::begin(opened, over)?;
         let used = |other: Option<u32>| {
             let own = Some(std::process::id());
             let pids = watched.iter().map(|watched| watched.pid).chain(own).chain(other);
             pids.filter_map(Sample::take).map(|sample| sample.cpu().as_secs_f64()).sum::<f64>()
         };
         let victim = u32::try_from(self.victim.as_raw_pid()).ok();
-        wait_until(from)?;
-        let (began, at_first) = (since_start(), used(victim));
-        wait_until(from + Duration::from_secs(scenario.before))?;
+        let (began, at_first) = (script.seconds(), used(victim));
+        script.wait_until_second(scenario.before)?;
         let at_kill = used(victim);
         kill_process(self.victim, Signal::KILL).map_err(|error| system(error.into()))?;
-        let (killed, left) = (since_start(), used(None));
-        wait_until(Instant::now() + Duration::from_secs(scenario.away))?;
-        let hints_held = self.ask(async |client| Ok(hints(&client).await.map_or(0, |found| found.count)))?;
-        let (back, at_return) = (since_start(), used(None));
+        let (killed, left) = (script.seconds(), used(None));
+        script.wait_until(Instant::now() + Duration::from_secs(scenario.away))?;
+        let hints_held =
+            ask(&self.addresses, async |client| Ok(hints(&client).await.map_or(0, |found| found.count)))?;
+        let (back, at_return) = (script.seconds(), used(None));
         let returned = self.returned.lock().insert(self.start_again()?).0.id();
         self.await_drained()?;
-        let (drained, at_end) = (since_start(), used(Some(returned)));
+        let (drained, at_end) = (script.seconds(), used(Some(returned)));
         let cores = [
             (at_kill - at_first) / (killed - began),
             (at_return - left) / (back - killed),
@@ -200,7 +147,7 @@ impl<'a> Conductor<'a> {
 
     /// Waits until the victim answers and no node holds a hint for it.
     fn await_drained(&self) -> Result<(), ScenarioError> {
-        self.ask(async |client| {
+        ask(&self.addresses, async |client| {
             let deadline = Instant::now() + DRAIN_TIME_MAX;
             while Instant::now() < deadline {
                 if hints(&client).await.is_some_and(|found| found.all_answered && found.count == 0) {
@@ -218,7 +165,7 @@ impl<'a> Conductor<'a> {
 
     /// Compares what the victim holds with what another replica holds, until nothing differs.
     pub(super) fn compare(&self, store: &str) -> Result<Compared, ScenarioError> {
-        self.ask(async |client| {
+        ask(&self.addresses, async |client| {
             let began = Instant::now();
             let (keys, unequal) = unequal_keys(&client, store).await?;
             let mut left = unequal;
@@ -230,24 +177,6 @@ impl<'a> Conductor<'a> {
             Ok(Compared { keys, unequal, equal_after })
         })
     }
-
-    /// Runs something that asks nodes.
-    fn ask<T>(
-        &self,
-        question: impl AsyncFnOnce(Client) -> Result<T, ClientError>,
-    ) -> Result<T, ScenarioError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system)?;
-        let ports = Ports::os().map_err(system)?;
-        let asked = runtime.block_on(async {
-            let options = ClientOptions { deadline: TIMEOUT, ..ClientOptions::default() };
-            question(Client::connect(&self.addresses, ports, options).await?).await
-        });
-        asked.map_err(|error| ScenarioError::NotAsked(error.to_string()))
-    }
-}
-
-fn system(error: std::io::Error) -> ScenarioError {
-    MeasureError::Drive(DriveError::System(error)).into()
 }
 
 /// Hints for the victim.

@@ -14,24 +14,20 @@ mod course;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use crate::compare::{Contestant, MeasureError};
 use crate::driver::{DriveError, DriverOptions, Phase};
 use crate::peers::PeerOptions;
-use crate::report::{RunReport, SecondReport, median};
+use crate::report::{RunReport, SecondReport};
 use crate::target::native::NativeTarget;
 use crate::workload::{Preset, WorkloadOptions};
 
+use super::script::{Opened, PhaseFigures, TIMEOUT, WARM_UP, within};
 use super::{ScenarioError, ScenarioReport, TontineArgs, native_addresses};
-use course::{Compared, Conductor, Course, Opened, VICTIM};
+use course::{Compared, Conductor, Course, VICTIM};
 
 /// Loading is no part of the figures: a pipeline makes it short.
 const LOAD_DEPTH: usize = 16;
-/// A request that finds its coordinator dead has to go elsewhere, and still succeeds within this.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// Seconds of work before anything is measured.
-const WARM_UP: f64 = 3.0;
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
@@ -199,32 +195,6 @@ impl HandoffScenario {
     }
 }
 
-/// What clients saw in a part of the run.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct PhaseFigures {
-    /// Operations that went well, per second.
-    throughput: f64,
-    /// The 99th percentile of the median second, in microseconds.
-    p99_us: f64,
-}
-
-impl PhaseFigures {
-    fn of<'a>(seconds: impl Iterator<Item = &'a SecondReport> + Clone) -> PhaseFigures {
-        let count = seconds.clone().count();
-        let operations: u64 = seconds.clone().map(|second| second.operations).sum();
-        PhaseFigures {
-            throughput: operations as f64 / count as f64,
-            p99_us: if count == 0 { f64::NAN } else { median(seconds.map(|second| second.p99_us)) },
-        }
-    }
-}
-
-impl std::fmt::Display for PhaseFigures {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:.0} ({:.1} ms)", self.throughput, self.p99_us / 1e3)
-    }
-}
-
 /// The parts of the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Phases {
@@ -240,9 +210,6 @@ impl Phases {
     fn of(series: &[SecondReport], course: &Course) -> Phases {
         // The last second is cut off by the end of the run.
         let series = &series[..series.len().saturating_sub(1)];
-        let within = |second: &SecondReport, from: f64, to: f64| {
-            second.second as f64 >= from && (second.second + 1) as f64 <= to
-        };
         let touches = |second: &SecondReport| {
             (second.second as f64) < course.drained && (second.second + 1) as f64 > course.back
         };

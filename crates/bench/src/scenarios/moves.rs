@@ -1,0 +1,373 @@
+//! A share of the keys moves from one of four nodes to another under load: what clients keep of their throughput, how
+//! long it takes, and what it costs; then the same moves back without load, beside a raw copy of as many bytes.
+//!
+//! ```text
+//!   one run:  undisturbed ── plan applied ── moving ── settled ── undisturbed        then, without load: moved back
+//! ```
+//!
+//! The load never stops, so the share that clients keep compares seconds of one run. The plan is created and applied
+//! with the program's own commands, as an operator does.
+//! **Never** call a move fast that was fast because nobody used the cluster, nor free because it was slow: both times
+//! stand in the report.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use model::{NodeId, PartitionId, PreferenceList};
+use serde_json::Value as Json;
+
+use crate::compare::{Contestant, MeasureError};
+use crate::driver::{DriveError, DriverOptions, Phase};
+use crate::peers::PeerOptions;
+use crate::processes::Sample;
+use crate::report::RunReport;
+use crate::target::native::NativeTarget;
+use crate::workload::{Preset, WorkloadOptions};
+
+use super::script::{Opened, PhaseFigures, Script, TIMEOUT, WARM_UP, ask, system, within};
+use super::{ScenarioError, ScenarioReport, TontineArgs, native_addresses};
+
+/// Loading is no part of the figures: a pipeline makes it short.
+const LOAD_DEPTH: usize = 16;
+/// Nodes, of which three hold each key.
+const NODES: usize = 4;
+/// The node that gives up places, and the one that takes them.
+const FROM: NodeId = NodeId(1);
+const TO: NodeId = NodeId(4);
+/// Bytes that the raw copy reads and writes at once.
+const COPY_BYTES: usize = 1 << 20;
+
+/// What to measure.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Example: what a quarter of all keys costs that moves
+  tontine bench moves --share 25 --within 180")]
+pub struct MovesScenario {
+    /// The nodes.
+    #[command(flatten)]
+    pub tontine: TontineArgs,
+    /// Of a hundred keys, so many change one of their three nodes; 25 at most.
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=25), value_name = "PERCENT")]
+    pub share: u64,
+    /// Seconds under load before the move.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(2..=3600), value_name = "SECONDS")]
+    pub before: u64,
+    /// Seconds under load from the beginning of the move; it must have ended by then.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(2..=3600), value_name = "SECONDS")]
+    pub within: u64,
+    /// Requests in flight.
+    #[arg(long, default_value_t = 16)]
+    pub connections: usize,
+    /// Operations per second (an open loop); without it, as fast as possible.
+    #[arg(long)]
+    pub rate: Option<f64>,
+    /// Records.
+    #[arg(long, default_value_t = 200_000)]
+    pub records: u64,
+    /// Bytes of a value.
+    #[arg(long, default_value_t = 1024)]
+    pub value_length: usize,
+    /// Show no progress.
+    #[arg(long, short = 'q')]
+    pub quiet: bool,
+}
+
+/// When what happened, in seconds since the measured part of the run began.
+#[derive(Clone, Copy, Debug)]
+struct Course {
+    applied: f64,
+    settled: f64,
+    /// Processors that nodes and client used together: before, and while it moved.
+    cores: [f64; 2],
+    copied: Copied,
+}
+
+/// What a plan brought in.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Copied {
+    records: f64,
+    bytes: f64,
+    seconds: f64,
+}
+
+impl Copied {
+    /// By what `plan apply` says of a plan that is done.
+    fn of(plan: &Json) -> Option<Copied> {
+        let state = &plan["state"];
+        let copied = &state["progress"]["copied"];
+        let millis = state["ended_ms"].as_f64()? - state["begun_ms"].as_f64()?;
+        let done = state["phase"] == "done";
+        done.then_some(Copied {
+            records: copied["records"].as_f64()?,
+            bytes: copied["bytes"].as_f64()?,
+            seconds: millis / 1e3,
+        })
+    }
+
+    fn megabytes_per_second(self) -> f64 {
+        self.bytes / 1e6 / self.seconds
+    }
+}
+
+/// Runs the program's own commands against the cluster.
+struct Operator {
+    program: PathBuf,
+    connect: String,
+}
+
+impl Operator {
+    fn run(&self, words: &[&str]) -> Result<Json, ScenarioError> {
+        let command = || format!("{} {}", self.program.display(), words.join(" "));
+        let failed = |reason: String| ScenarioError::Command { command: command(), reason };
+        let ran = Command::new(&self.program)
+            .args(words)
+            .args(["-o", "json", "--connect", &self.connect])
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| failed(error.to_string()))?;
+        if !ran.status.success() {
+            return Err(failed(String::from_utf8_lossy(&ran.stderr).trim().to_owned()));
+        }
+        serde_json::from_slice(&ran.stdout).map_err(|error| failed(format!("its answer is no JSON: {error}")))
+    }
+
+    /// Creates a plan that moves these partitions, and says its number.
+    fn plan(&self, partitions: &[PartitionId], from: NodeId, to: NodeId) -> Result<String, ScenarioError> {
+        let ids: Vec<String> = partitions.iter().map(ToString::to_string).collect();
+        let (from, to) = (from.to_string(), to.to_string());
+        let mut words = vec!["plan", "create", "move", "--from", &from, "--to", &to];
+        words.extend(ids.iter().map(String::as_str));
+        let created = self.run(&words)?;
+        Ok(created["plan"].to_string())
+    }
+
+    /// Applies a plan, and waits until it is done.
+    fn apply(&self, plan: &str) -> Result<Copied, ScenarioError> {
+        let applied = self.run(&["plan", "apply", plan])?;
+        Copied::of(&applied).ok_or(ScenarioError::Stuck { what: "the plan did not come to its end" })
+    }
+}
+
+impl MovesScenario {
+    /// Starts the cluster, moves partitions under load, moves them back without, and watches.
+    ///
+    /// # Errors
+    /// When the cluster cannot be started or reached, or a plan does not end in time.
+    pub fn run(&self, store: &str) -> Result<ScenarioReport, ScenarioError> {
+        let question = format!(
+            "95 % reads and 5 % updates, Zipfian, on four nodes; {} % of the keys change one of their three nodes: \
+             throughput meanwhile, time, processor time, requests that failed.",
+            self.share
+        );
+        let mut report = ScenarioReport::new("moves", &question);
+        let arguments =
+            format!("dev --nodes {NODES} --data-dir {{dir}} --port-base {{base}} --separate-processes");
+        let options = self.tontine.options(&arguments, NODES)?;
+        let program = options.program.clone();
+        let started = Contestant::start("tontine", &PeerOptions::Tontine(options))?;
+        let addresses = native_addresses(&started, NODES)?;
+        let operator = Operator { program, connect: addresses.join(",") };
+        let target = NativeTarget::new(addresses.clone(), store, TIMEOUT)
+            .map_err(|error| MeasureError::Drive(DriveError::System(error)))?;
+        let target = Arc::new(Opened::new(target));
+        let workload = WorkloadOptions {
+            field_length: self.value_length,
+            ..WorkloadOptions::preset(Preset::B, self.records)
+        };
+        let load = DriverOptions { depth: LOAD_DEPTH, operations: None, ..self.driver() };
+        let driven = started.through("a share of the keys moves", target.clone());
+        driven.load(&workload, &load)?;
+        target.forget();
+        let partitions = self.partitions(&addresses, store)?;
+
+        let over = AtomicBool::new(false);
+        let (run, course) = std::thread::scope(|scope| {
+            let script = scope.spawn(|| self.conduct(&operator, &partitions, (&driven, &target), &over));
+            let run = driven.measure(&workload, &self.driver(), Phase::Run);
+            over.store(true, Ordering::Relaxed);
+            let course = script.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            (run, course)
+        });
+        let (run, course) = (run?, course?);
+        let back = operator.plan(&partitions, TO, FROM)?;
+        let back = operator.apply(&back)?;
+        let raw = raw_copy(self.tontine.scratch.as_deref(), back.bytes).map_err(system)?;
+        self.judge(&mut report, &run, &course, (back, raw));
+        report.runs.push(run);
+        Ok(report)
+    }
+
+    fn driver(&self) -> DriverOptions {
+        DriverOptions {
+            connections: self.connections,
+            rate: self.rate,
+            warm_up: WARM_UP,
+            duration: Some((self.before + self.within) as f64),
+            quiet: self.quiet,
+            ..DriverOptions::default()
+        }
+    }
+
+    /// As many partitions as the share asks for, of those that can go from the one node to the other.
+    fn partitions(&self, addresses: &[String], store: &str) -> Result<Vec<PartitionId>, ScenarioError> {
+        ask(addresses, async |client| {
+            let cluster = client.cluster();
+            client.store(store)?;
+            let definition = cluster.store(store).expect("the store was found");
+            let all = cluster.ring.partitions();
+            let wanted = (all.len() as u64 * self.share).div_ceil(100) as usize;
+            let fits = |partition: &&model::Partition| {
+                let list = PreferenceList::of(definition, partition);
+                list.is_replica(FROM) && !list.is_replica(TO)
+            };
+            Ok(all.iter().filter(fits).take(wanted).map(|partition| partition.id).collect())
+        })
+    }
+
+    /// Moves the partitions while the run is under way.
+    fn conduct(
+        &self,
+        operator: &Operator,
+        partitions: &[PartitionId],
+        (driven, opened): (&Contestant, &Opened),
+        over: &AtomicBool,
+    ) -> Result<Course, ScenarioError> {
+        let script = Script::begin(opened, over)?;
+        let used = || {
+            let pids = driven.watched.iter().map(|watched| watched.pid).chain([std::process::id()]);
+            pids.filter_map(Sample::take).map(|sample| sample.cpu().as_secs_f64()).sum::<f64>()
+        };
+        let (began, at_first) = (script.seconds(), used());
+        script.wait_until_second(self.before)?;
+        let plan = operator.plan(partitions, FROM, TO)?;
+        let (applied, at_begin) = (script.seconds(), used());
+        let copied = operator.apply(&plan)?;
+        let (settled, at_end) = (script.seconds(), used());
+        // A move that ends after the load was not measured.
+        script.wait_until(Instant::now())?;
+        let cores = [(at_begin - at_first) / (applied - began), (at_end - at_begin) / (settled - applied)];
+        Ok(Course { applied, settled, cores, copied })
+    }
+
+    /// Puts what was seen into figures and words.
+    fn judge(
+        &self,
+        report: &mut ScenarioReport,
+        run: &RunReport,
+        course: &Course,
+        (back, raw): (Copied, f64),
+    ) {
+        // The last second is cut off by the end of the run.
+        let series = &run.series[..run.series.len().saturating_sub(1)];
+        let before = PhaseFigures::of(series.iter().filter(|second| within(second, 0.0, course.applied)));
+        let at_rest = series.iter().filter(|second| {
+            within(second, 0.0, course.applied) || within(second, course.settled, f64::INFINITY)
+        });
+        let undisturbed = PhaseFigures::of(at_rest);
+        let moving = series.iter().filter(|second| {
+            (second.second as f64) < course.settled && (second.second + 1) as f64 > course.applied
+        });
+        let worst = moving.clone().map(|second| second.operations as f64).fold(f64::INFINITY, f64::min)
+            / undisturbed.throughput;
+        let moving = PhaseFigures::of(moving);
+        let outcomes = &run.outcomes;
+        let failed = outcomes.failed.values().sum::<u64>() + outcomes.missing + outcomes.corrupt;
+        let share = moving.throughput / undisturbed.throughput;
+        let cpu = [1e6 * course.cores[0] / before.throughput, 1e6 * course.cores[1] / moving.throughput];
+        report.notes.push(format!(
+            "Moving {} % of the keys took {:.1} s under load: {:.0} records, {:.1} MB, {:.1} MB/s. Without load it took \
+             {:.1} s back: {:.1} MB/s; a raw copy of as many bytes, synced, {raw:.1} s.",
+            self.share,
+            course.copied.seconds,
+            course.copied.records,
+            course.copied.bytes / 1e6,
+            course.copied.megabytes_per_second(),
+            back.seconds,
+            back.megabytes_per_second(),
+        ));
+        report.notes.push(format!(
+            "Operations per second, and the 99th percentile of latency in the median second: {undisturbed} undisturbed, \
+             {moving} while it moved: {:.1} % of undisturbed, {:.1} % in the worst second, {:.2} times the p99.",
+            100.0 * share,
+            100.0 * worst,
+            moving.p99_us / undisturbed.p99_us,
+        ));
+        report.notes.push(format!(
+            "Processor time per operation, of all nodes and the client: {:.1} µs before, {:.1} µs while it moved: at full \
+             load, and whatever others do, {:.1} % of the throughput is kept. Of {} requests {failed} failed.",
+            cpu[0],
+            cpu[1],
+            100.0 * cpu[0] / cpu[1],
+            run.operations,
+        ));
+        let figures = [
+            ("moved_s", course.copied.seconds),
+            ("moved_bytes", course.copied.bytes),
+            ("moved_records", course.copied.records),
+            ("moved_back_without_load_s", back.seconds),
+            ("moved_back_bytes", back.bytes),
+            ("raw_copy_s", raw),
+            ("undisturbed_throughput", undisturbed.throughput),
+            ("undisturbed_p99_us", undisturbed.p99_us),
+            ("moving_throughput", moving.throughput),
+            ("moving_p99_us", moving.p99_us),
+            ("throughput_share", share),
+            ("throughput_share_worst_second", worst),
+            ("before_cpu_us", cpu[0]),
+            ("moving_cpu_us", cpu[1]),
+            ("requests_failed", failed as f64),
+        ];
+        report.figures.extend(figures.map(|(name, figure)| (name.to_owned(), figure)));
+    }
+}
+
+/// Seconds that it takes to copy a file of so many bytes, and to sync the copy.
+fn raw_copy(parent: Option<&Path>, bytes: f64) -> std::io::Result<f64> {
+    let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
+    let directory = tempfile::tempdir_in(parent)?;
+    let (from, to) = (directory.path().join("from"), directory.path().join("to"));
+    let mut page = vec![0u8; COPY_BYTES];
+    let mut source = File::create(&from)?;
+    let pages = (bytes / COPY_BYTES as f64).ceil() as u64;
+    for number in 0..pages {
+        // No two pages alike, for file systems that would notice.
+        page[..8].copy_from_slice(&number.to_le_bytes());
+        source.write_all(&page)?;
+    }
+    source.sync_data()?;
+    let began = Instant::now();
+    let (mut source, mut copy) = (File::open(&from)?, File::create(&to)?);
+    for _ in 0..pages {
+        source.read_exact(&mut page)?;
+        copy.write_all(&page)?;
+    }
+    copy.sync_data()?;
+    Ok(began.elapsed().as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_plan_brought_in_is_read_from_its_end_alone() {
+        let text = r#"{"state": {"phase": "done", "begun_ms": 1000, "ended_ms": 3000,
+            "progress": {"copied": {"records": 5, "bytes": 4000000}}}}"#;
+        let mut plan: Json = serde_json::from_str(text).unwrap();
+        let copied = Copied::of(&plan).unwrap();
+        assert_eq!(copied, Copied { records: 5.0, bytes: 4e6, seconds: 2.0 });
+        assert_eq!(copied.megabytes_per_second(), 2.0);
+        plan["state"]["phase"] = "aborted".into();
+        assert_eq!(Copied::of(&plan), None);
+    }
+
+    #[test]
+    fn a_raw_copy_takes_time() {
+        assert!(raw_copy(None, 3e6).unwrap() > 0.0);
+    }
+}
