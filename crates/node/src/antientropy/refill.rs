@@ -56,9 +56,11 @@ pub(crate) struct Refill {
     coming: Came,
     /// What a document that is about to be adopted makes this node bring in: nothing here is settled before it is.
     announced: BTreeSet<(String, PartitionId)>,
+    /// How many partitions documents have made this node bring in: these were not lost.
+    begun: usize,
     /// How far it is with partitions that it enters.
     entered: Entering,
-    /// When it began after this start, and how many partitions were incomplete then.
+    /// When it began after this start, and how many lost partitions were incomplete then.
     began: Option<(Moment, usize)>,
     ended: Option<Moment>,
 }
@@ -99,7 +101,9 @@ impl Refill {
     /// These partitions must be brought in, too, by a document that is about to be adopted.
     pub(crate) fn announce(&mut self, begun: Vec<(String, PartitionId)>) {
         for (store, partition) in &begun {
-            self.stores.entry(store.clone()).or_default().begin(*partition);
+            let ledger = self.stores.entry(store.clone()).or_default();
+            self.begun += usize::from(!ledger.is_incomplete(*partition));
+            ledger.begin(*partition);
         }
         self.announced.extend(begun);
     }
@@ -140,32 +144,33 @@ impl Refill {
         self.stores.get(store).map_or_else(Vec::new, |ledger| ledger.incomplete().collect())
     }
 
-    /// How many are incomplete that this node does not merely enter.
-    fn lost(&self, view: &View, node: NodeId) -> usize {
-        let of_store = |store: &Arc<LocalStore>| {
-            let enters = |id: &PartitionId| {
-                let partition = view.buckets().get(*id);
-                partition.is_some_and(|p| Part::of(store.definition(), p, node) == Part::Entering)
-            };
-            self.incomplete(store.definition().name.as_str()).iter().filter(|id| !enters(id)).count()
+    /// How many of a store are incomplete that this node does not merely enter.
+    fn lost_of(&self, store: &LocalStore, view: &View, node: NodeId) -> usize {
+        let enters = |id: &PartitionId| {
+            let partition = view.buckets().get(*id);
+            partition.is_some_and(|p| Part::of(store.definition(), p, node) == Part::Entering)
         };
-        view.stores().iter().map(of_store).sum()
+        self.incomplete(store.definition().name.as_str()).iter().filter(|id| !enters(id)).count()
+    }
+
+    /// Partitions that were lost: those that are incomplete, and how many there were in the beginning.
+    pub(crate) fn lost(&self, view: &View, node: NodeId) -> (usize, usize) {
+        let left = view.stores().iter().map(|store| self.lost_of(store, view, node)).sum();
+        (left, self.progress().1.saturating_sub(self.begun).max(left))
     }
 
     /// How it stands; null when nothing was lost.
-    pub(crate) fn status(&self, now: Moment) -> Json {
-        let (left, total) = self.progress();
+    pub(crate) fn status(&self, now: Moment, view: &View, node: NodeId) -> Json {
+        let (left, total) = self.lost(view, node);
         if total == 0 {
             return Json::Null;
         }
-        let stores: Vec<Json> = self
-            .stores
-            .iter()
-            .map(|(store, ledger)| {
-                let (left, total) = ledger.progress();
-                json!({ "store": store, "partitions": total, "partitions_left": left })
-            })
-            .collect();
+        let of_store = |store: &Arc<LocalStore>| {
+            let name = store.definition().name.as_str();
+            let (left, (_, total)) = (self.lost_of(store, view, node), self.stores.get(name)?.progress());
+            Some(json!({ "store": name, "partitions": total, "partitions_left": left }))
+        };
+        let stores: Vec<Json> = view.stores().iter().filter_map(of_store).collect();
         let Came { records, bytes } = self.came();
         let (began, at_first) = self.began.unwrap_or((now, left));
         let seconds = self.ended.unwrap_or(now).since(began).as_secs_f64();
@@ -239,9 +244,11 @@ async fn refill(weak: &Weak<AntiEntropy>) {
     let view = antientropy.replica().view().get();
     let lost = {
         let mut refill = antientropy.refill().lock();
-        let (left, _) = refill.progress();
-        (refill.began, refill.ended) = (Some((began, left)), None);
-        refill.lost(&view, antientropy.replica().node())
+        let (lost, _) = refill.lost(&view, antientropy.replica().node());
+        // Also what an earlier process had begun to bring in.
+        refill.begun = refill.begun.max(refill.progress().0 - lost);
+        (refill.began, refill.ended) = (Some((began, lost)), None);
+        lost
     };
     if lost > 0 {
         antientropy.events().record(Event::RefillStarted { partitions: lost as u64 });
@@ -275,7 +282,8 @@ fn end(antientropy: &AntiEntropy, began: Moment, at_first: usize) {
     let (Came { records, bytes }, partitions) = {
         let mut refill = antientropy.refill().lock();
         refill.ended = Some(now);
-        (refill.came(), refill.progress().1 as u64)
+        let view = antientropy.replica().view().get();
+        (refill.came(), refill.lost(&view, antientropy.replica().node()).1 as u64)
     };
     let seconds = now.since(began).as_secs();
     if at_first == 0 {
@@ -458,7 +466,8 @@ impl<'a> Round<'a> {
             self.remembered_at = now;
             remember(self.antientropy).await;
         }
-        let (left, partitions) = self.antientropy.refill().lock().progress();
+        let node = self.antientropy.replica().node();
+        let (left, partitions) = self.antientropy.refill().lock().lost(&self.view, node);
         if left > 0 && now.since(self.told_at) >= TELL_INTERVAL {
             self.told_at = now;
             self.antientropy
@@ -481,9 +490,11 @@ impl Lost<'_> {
         let Some(ledger) = refill.stores.get(self.store.definition().name.as_str()) else {
             return Vec::new();
         };
-        let gives =
-            |id: &PartitionId| self.sources.get(id).is_some_and(|source| source.nodes.contains(&peer));
-        let wanted = among.iter().filter(|&&id| ledger.wants(id, peer) && gives(&id));
+        let gives = |id: &PartitionId| {
+            let source = self.sources.get(id).filter(|source| source.nodes.contains(&peer));
+            source.is_some_and(|source| ledger.wants(*id, source.since, peer))
+        };
+        let wanted = among.iter().filter(|id| gives(id));
         wanted.filter_map(|id| Some((*id, *self.spans.get(id)?))).collect()
     }
 }

@@ -112,7 +112,21 @@ impl AntiEntropy {
 
     /// How refilling stands; null when nothing was lost.
     pub(crate) fn refill_status(&self) -> Json {
-        self.refill.lock().status(self.ports.clock.now())
+        let view = self.replica.view().get();
+        self.refill.lock().status(self.ports.clock.now(), &view, self.replica.node())
+    }
+
+    /// Partitions of stores that were lost here: those that are incomplete, and all.
+    pub(crate) fn lost(&self) -> (usize, usize) {
+        let view = self.replica.view().get();
+        self.refill.lock().lost(&view, self.replica.node())
+    }
+
+    /// Partitions of stores that documents make this node bring in, and that are not whole yet.
+    pub(crate) fn bringing_in(&self) -> usize {
+        let view = self.replica.view().get();
+        let refill = self.refill.lock();
+        refill.progress().0.saturating_sub(refill.lost(&view, self.replica.node()).0)
     }
 
     /// How repair stands.

@@ -123,11 +123,13 @@ metrics! {
     gauge "tontine_refill_incomplete_partitions" [] "partitions"
         "Partitions that this node lost and has not got back from its peers yet; 0 when it is whole.";
     counter "tontine_refill_bytes_total" [] "bytes"
-        "Bytes received to refill partitions that this node had lost.";
+        "Bytes received for partitions that this node had lost, or that moved here.";
+    gauge "tontine_refill_entering_partitions" [] "partitions"
+        "Partitions that a plan moves here and that have not arrived yet.";
     gauge "tontine_refill_lost_partitions" [] "partitions"
         "Partitions that this node lost in all, refilled or not.";
     counter "tontine_refill_records_total" [] "records"
-        "Records that refilling brought back.";
+        "Records that came for partitions that this node had lost, or that moved here.";
     counter "tontine_repair_reads_refused_total" [] "repairs"
         "Read repairs that were not begun because too many were under way.";
     counter "tontine_repair_reads_total" [] "repairs"

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{NodeId, PartitionId};
+use model::{Generation, NodeId, PartitionId};
 
 use crate::quorum::hold_every_write;
 
@@ -26,6 +26,8 @@ pub struct Ledger {
 
 #[derive(Clone, Debug, Default)]
 struct Merged {
+    /// All of these were asked by a document in which the partition is as it is since this generation.
+    since: Generation,
     whole: BTreeSet<NodeId>,
     themselves_incomplete: BTreeSet<NodeId>,
 }
@@ -33,11 +35,14 @@ struct Merged {
 /// What makes a partition whole, by the store's definition and the ring of now.
 #[derive(Clone, Copy, Debug)]
 pub struct Required<'a> {
-    /// N: replicas of the partition, this node among them.
+    /// Since which generation the partition is as it is. With whom it was merged before tells nothing: others may have
+    /// been its replicas, and those of now may have lacked then what they hold.
+    pub since: Generation,
+    /// N: replicas of the partition.
     pub replicas: usize,
     /// W of the store.
     pub writes_required: usize,
-    /// The other replicas; where the node enters, all old ones.
+    /// The replicas that answer gets, but for this node; where it enters, all old ones.
     pub others: &'a [NodeId],
     /// The one whose place this node takes: what that one has acknowledged is all that could be missing.
     pub donor: Option<NodeId>,
@@ -78,9 +83,10 @@ impl Ledger {
         }
     }
 
-    /// Whether the partition still needs what this node holds.
-    pub fn wants(&self, partition: PartitionId, node: NodeId) -> bool {
-        self.incomplete.get(&partition).is_some_and(|merged| !merged.whole.contains(&node))
+    /// Whether the partition, which is as it is since such a generation, still needs what this node holds.
+    pub fn wants(&self, partition: PartitionId, since: Generation, node: NodeId) -> bool {
+        let merged = self.incomplete.get(&partition);
+        merged.is_some_and(|merged| merged.since != since || !merged.whole.contains(&node))
     }
 
     /// A partition was merged with all that `peer` held; true when it is whole now.
@@ -92,6 +98,9 @@ impl Ledger {
         required: Required<'_>,
     ) -> bool {
         let Some(merged) = self.incomplete.get_mut(&partition) else { return false };
+        if merged.since != required.since {
+            *merged = Merged { since: required.since, ..Merged::default() };
+        }
         if peer_is_whole {
             merged.whole.insert(peer);
             merged.themselves_incomplete.remove(&peer);
@@ -105,7 +114,9 @@ impl Ledger {
     /// Whether the partition is whole under these requirements; then it is incomplete no more.
     pub fn settle(&mut self, partition: PartitionId, required: Required<'_>) -> bool {
         let Some(merged) = self.incomplete.get(&partition) else { return false };
-        let Required { replicas, writes_required, others, donor } = required;
+        let Required { since, replicas, writes_required, others, donor } = required;
+        let nobody = Merged::default();
+        let merged = if merged.since == since { merged } else { &nobody };
         let whole = others.iter().filter(|node| merged.whole.contains(node)).count();
         let any = |node: &&NodeId| merged.whole.contains(node) || merged.themselves_incomplete.contains(node);
         let all = others.iter().filter(any).count() == others.len();
@@ -140,7 +151,8 @@ mod tests {
 
     fn ledger_after(n: usize, w: usize, peers: &[(u32, bool)]) -> bool {
         let others: Vec<NodeId> = (2..=n as u32).map(NodeId).collect();
-        let required = Required { replicas: n, writes_required: w, others: &others, donor: None };
+        let since = Generation(5);
+        let required = Required { since, replicas: n, writes_required: w, others: &others, donor: None };
         let mut ledger = Ledger::new([P]);
         let mut whole = ledger.settle(P, required);
         for &(peer, peer_is_whole) in peers {
@@ -172,14 +184,34 @@ mod tests {
     #[test]
     fn the_one_whose_place_it_takes_is_enough_if_that_one_is_whole() {
         let others = [NodeId(1), NodeId(2), NodeId(3)];
-        let required = Required { replicas: 3, writes_required: 2, others: &others, donor: Some(NodeId(2)) };
+        let (since, donor) = (Generation(5), Some(NodeId(2)));
+        let required = Required { since, replicas: 3, writes_required: 2, others: &others, donor };
         let mut ledger = Ledger::new([P]);
         assert!(!ledger.merged(P, NodeId(1), true, required), "some other one");
         assert!(!ledger.merged(P, NodeId(2), false, required), "it lost its records itself");
         assert!(ledger.merged(P, NodeId(2), true, required));
         ledger.begin(P);
-        assert!(ledger.is_incomplete(P) && ledger.wants(P, NodeId(2)), "another move");
+        assert!(ledger.is_incomplete(P) && ledger.wants(P, since, NodeId(2)), "another move");
         assert_eq!(ledger.progress(), (1, 2));
+    }
+
+    /// A node that entered counted with what it held at an earlier step, though it had not compared since then.
+    #[test]
+    fn merges_of_an_earlier_step_count_for_nothing() {
+        let required = |since, others| Required {
+            since: Generation(since),
+            replicas: 2,
+            writes_required: 2,
+            others,
+            donor: None,
+        };
+        let mut ledger = Ledger::new([P]);
+        let (old, new) = ([NodeId(2), NodeId(3)], [NodeId(3)]);
+        let at_joint = Required { replicas: 3, ..required(5, &old) };
+        assert!(!ledger.merged(P, NodeId(3), true, at_joint));
+        assert!(!ledger.wants(P, Generation(5), NodeId(3)) && ledger.wants(P, Generation(6), NodeId(3)));
+        assert!(!ledger.settle(P, required(6, &new)), "it is asked again");
+        assert!(ledger.merged(P, NodeId(3), true, required(6, &new)));
     }
 
     /// Every write that W replicas acknowledged, fewer than W of which lost their disks, is with one of those asked.

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{NodeId, Partition, PartitionId};
+use model::routing::replicas;
+use model::{Generation, NodeId, Partition, PartitionId};
 use protocol::antientropy::ledger::Required;
 use protocol::rebalance::entering::{Part, sources};
 
@@ -16,7 +17,9 @@ use crate::view::View;
 pub(super) struct Source {
     pub(super) nodes: Vec<NodeId>,
     pub(super) donor: Option<NodeId>,
-    /// N, or as many as take writes while it moves.
+    /// Since which generation the partition is as it is.
+    pub(super) since: Generation,
+    /// N.
     replicas: usize,
 }
 
@@ -30,16 +33,19 @@ impl Source {
     }
 
     fn of(view: &View, store: &LocalStore, partition: &Partition, node: NodeId) -> Option<Source> {
+        let since = partition.since;
         let source = match Part::of(store.definition(), partition, node) {
             Part::Nothing => return None,
             Part::Entering => {
                 let sources = sources(store.definition(), partition, node)?;
                 let nodes = sources.replicas.to_vec();
-                Source { donor: sources.donor, replicas: nodes.len(), nodes }
+                Source { donor: sources.donor, since, replicas: nodes.len(), nodes }
             }
             Part::Holding => {
-                let nodes = view.replicas_of(partition.id, store, node);
-                Source { donor: None, replicas: nodes.len() + 1, nodes }
+                // One that merely enters may lack what the others have acknowledged.
+                let readers = replicas(store.definition(), partition);
+                let nodes = readers.iter().copied().filter(|&reader| reader != node).collect();
+                Source { donor: None, since, replicas: readers.len(), nodes }
             }
         };
         Some(source.without_gone(view))
@@ -55,7 +61,8 @@ impl Source {
 
     fn required(&self, store: &LocalStore) -> Required<'_> {
         let writes_required = usize::from(store.definition().consistency.writes_required);
-        Required { replicas: self.replicas, writes_required, others: &self.nodes, donor: self.donor }
+        let Source { since, replicas, ref nodes, donor } = *self;
+        Required { since, replicas, writes_required, others: nodes, donor }
     }
 }
 
@@ -119,6 +126,10 @@ pub(super) fn settle(
     let Some((ledger, source)) = refill.stores.get_mut(store.definition().name.as_str()).zip(source) else {
         return;
     };
+    // A replica that still takes requests of the step before may acknowledge more by it.
+    if peered.adopted < source.since {
+        return;
+    }
     if ledger.merged(id, peer, peered.whole, source.required(store)) {
         store.trees().set_incomplete(id, false);
     }

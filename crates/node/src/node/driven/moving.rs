@@ -91,6 +91,27 @@ impl Three {
         self.nodes.insert(place, self.homes[place].start());
     }
 
+    /// The power of all nodes goes. All but one start again; that one has lost its disk, and is the last of the homes.
+    fn lose(&mut self, id: NodeId) {
+        for (home, node) in self.homes.iter().zip(self.nodes.drain(..)) {
+            home.cut(node, 0);
+        }
+        let place = self.homes.iter().position(|home| home.config.id == id).unwrap();
+        let lost = self.homes.remove(place);
+        lost.disk.wipe();
+        self.nodes = self.homes.iter().map(Home::start).collect();
+        self.homes.push(lost);
+        self.nodes.iter().for_each(|node| self.homes[0].serve(node, |_| None));
+    }
+
+    /// The one that lost its disk starts.
+    fn start_last(&mut self) -> Arc<Node> {
+        let node = self.homes.last().unwrap().start();
+        self.homes[0].serve(&node, |_| None);
+        self.nodes.push(node.clone());
+        node
+    }
+
     fn write(&self, id: NodeId, key: &Bytes) {
         let (generation, since) = (self.document.generation, self.document.generation.into());
         let merge = ReplicaMerge { generation, since, ..merge(key, &old(), 0, None) };
@@ -227,6 +248,10 @@ fn what_a_document_brings_is_not_answered_for_before_it_is_here_nor_after_a_cras
     three.begin();
     three.homes[0].stage.pass(Duration::from_secs(30));
     assert_eq!(get(three.node(to), &three.keys[0]), Err(ErrorCode::Refilling));
+    let antientropy = &three.node(to).antientropy;
+    assert_eq!(antientropy.lost(), (0, 0), "no disk was lost");
+    assert!(antientropy.bringing_in() > 0);
+    assert!(antientropy.refill_status().is_null());
     let told = three.told(to);
     assert_eq!((told.entered.len(), told.entered[0].whole), (1, false));
     assert!(three.next().is_none(), "it is not whole");
@@ -398,4 +423,40 @@ fn a_split_or_merge_touches_no_record_and_no_tree_and_older_walks_are_refused_wi
     assert!(refused.contains("StaleGeneration"), "{refused}");
     let again = three.document.clone();
     assert_eq!(walk(&three, &again, 0, 7), Ok(whole));
+}
+
+/// What it had from the node that entered, before that one had compared, once made a partition whole after the move.
+#[test]
+fn a_lost_disk_is_not_whole_by_what_a_node_that_enters_gave_at_an_earlier_step() {
+    let mut three = Three::new(2);
+    let (from, to) = three.ends();
+    let stays = three.old_replicas().into_iter().find(|id| *id != from).unwrap();
+    three.begin();
+    three.homes[0].stage.until(|| three.told(to).entered.iter().any(|entered| entered.whole));
+    three.lose(stays);
+    // The two old replicas had acknowledged this, when the one that enters had copied it past.
+    let late = three.keys[0].clone();
+    let more = three.write_unsynced(from, &late);
+    three.homes[0].serve(&three.node(from).clone(), |_| Some(super::failing(ErrorCode::Overloaded)));
+    assert_eq!(three.step(), Some(Step::Joint));
+    let lost = three.start_last();
+    // It has what the one that enters has so far, and takes nothing that it does not ask for.
+    three.homes[0].stage.until(|| record(&lost, &late) == old());
+    three.homes[0].stage.pass(Duration::from_secs(5));
+    three.homes[0].serve(&lost, |request| {
+        matches!(request, Request::ReplicaMerge(_)).then(|| super::failing(ErrorCode::Overloaded))
+    });
+    assert!(lost.antientropy.lost().0 > 0 && lost.antientropy.bringing_in() == 0);
+    assert_eq!(get(&lost, &late), Err(ErrorCode::Refilling));
+    // The one that leaves talks to the one that enters, and gives nothing to the other.
+    three.homes[0].serve(&three.node(from).clone(), |request| {
+        matches!(request, Request::RecordsPage(_)).then(|| super::failing(ErrorCode::Overloaded))
+    });
+    assert_eq!(three.step(), Some(Step::ReadingNew));
+    assert_eq!(three.step(), None);
+    three.homes[0].stage.until(|| {
+        let found = get(&lost, &late);
+        assert!(found == Err(ErrorCode::Refilling) || found == Ok(more.clone()), "{found:?}");
+        found.is_ok()
+    });
 }
