@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use coordination::zookeeper::SCHEME;
 use model::{Node, NodeId};
@@ -23,10 +24,24 @@ use disks::{Refuses, refuses};
 use finding::{Code, Finding};
 use passwords::{open_to_everybody, requires_password};
 
+/// Pause before nodes are asked again that do not go by the same document.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// `tontine doctor`.
 pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
-    let nodes = ask_all(&client).await;
+    let first = ask_all(&client).await;
+    let generation = client.cluster().generation.0;
+    // A document spreads in a moment, and while a plan is carried out there are two in a second.
+    let nodes = match first.iter().all(|status| goes_by(status).is_none_or(|own| own == generation)) {
+        true => first.clone(),
+        false => {
+            tokio::time::sleep(LOOK_AGAIN).await;
+            let _ = client.refresh().await;
+            ask_all(&client).await
+        }
+    };
+    let seen = crate::orders::look(&shared).await;
     let mut findings = Vec::new();
     let cluster = client.cluster();
     for store in &cluster.stores {
@@ -59,14 +74,17 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
         }
     }
     for status in &nodes {
-        examine(status, cluster.generation.0, &nodes, &mut findings);
+        examine(status, &nodes, &mut findings);
+        let before = first.iter().find(|before| before.node.id == status.node.id).and_then(goes_by);
+        findings.extend(left_behind(status, before, cluster.generation.0));
     }
+    findings.extend(seen.as_ref().and_then(|seen| older_documents(&nodes, seen.generation)));
     findings.extend(wrong_clocks(&nodes));
     findings.extend(open_to_everybody(&nodes));
     findings.extend(stopped_repair(&nodes));
     findings.extend(hints::waiting(&nodes, &hints::heard(&client, &nodes).await));
     findings.extend(waiting_tombstones(&nodes));
-    findings.extend(moves::found(&client).await);
+    findings.extend(moves::found(&client, seen.as_ref()).await);
     let healthy = !findings.iter().any(Finding::is_bad);
     let document = json!({
         "healthy": healthy,
@@ -74,6 +92,45 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     });
     print(shared.format(), &document, || describe(&findings, nodes.len()));
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// The generation that a node goes by.
+fn goes_by(status: &NodeStatus) -> Option<u64> {
+    status.answer.as_ref().ok()?["generation"].as_u64()
+}
+
+/// A node that has gone by another generation than this client since it was asked first.
+fn left_behind(status: &NodeStatus, before: Option<u64>, generation: u64) -> Option<Finding> {
+    let own = goes_by(status)?;
+    (own != generation && before == Some(own)).then(|| Finding {
+        code: Code::GenerationDiffers,
+        node: Some(status.id()),
+        store: None,
+        what: format!(
+            "{} is at generation {own} of the cluster, and this client at {generation}",
+            status.node.id
+        ),
+        next: "restore the node's connection to the coordination service".to_owned(),
+    })
+}
+
+/// That the coordination service has gone back: the headmaster publishes nothing until it has not.
+fn older_documents(nodes: &[NodeStatus], stored: u64) -> Option<Finding> {
+    let newest =
+        nodes.iter().filter_map(|status| Some((goes_by(status)?, status))).max_by_key(|(own, _)| *own);
+    let (own, status) = newest.filter(|(own, _)| *own > stored)?;
+    Some(Finding {
+        code: Code::DocumentsOlder,
+        node: Some(status.id()),
+        store: None,
+        what: format!(
+            "the coordination service holds generation {stored} of the cluster document, and {} goes by {own}: the service was \
+             restored from an older copy, and no plan or order is carried out",
+            status.node.id
+        ),
+        next: "import the newest export into an empty place and start the nodes with that one: tontine coordination import"
+            .to_owned(),
+    })
 }
 
 fn describe(findings: &[Finding], nodes: usize) -> String {
@@ -306,7 +363,7 @@ fn start_again(dead: &Node, nodes: &[NodeStatus]) -> String {
     }
 }
 
-fn examine(status: &NodeStatus, generation: u64, nodes: &[NodeStatus], findings: &mut Vec<Finding>) {
+fn examine(status: &NodeStatus, nodes: &[NodeStatus], findings: &mut Vec<Finding>) {
     let id = status.node.id;
     let answer = match &status.answer {
         Ok(answer) => answer,
@@ -322,20 +379,6 @@ fn examine(status: &NodeStatus, generation: u64, nodes: &[NodeStatus], findings:
         }
     };
     findings.extend(disks::room(status, answer));
-    if answer["generation"].as_u64() != Some(generation) {
-        findings.push(Finding {
-            code: Code::GenerationDiffers,
-            node: Some(status.id()),
-            store: None,
-            what: format!(
-                "{id} is at generation {} of the cluster, and this client at {generation}",
-                answer["generation"]
-            ),
-            next:
-                "wait a moment; if this persists, restore the node's connection to the coordination service"
-                    .to_owned(),
-        });
-    }
     findings.extend(refused_hints(status, answer));
     // A node whose storage has stopped gets nothing back.
     findings
@@ -354,6 +397,21 @@ mod tests {
     fn status(id: u32, place: &Json, ahead_ms: i64) -> NodeStatus {
         let node = Node::new(NodeId(id), Zone("a".to_owned()), format!("10.0.0.{id}:7401"), None);
         NodeStatus { node, answer: Ok(json!({ "place": place })), ahead_ms: Some(ahead_ms) }
+    }
+
+    #[test]
+    fn a_node_is_left_behind_when_it_stays_so_and_a_service_that_went_back_is_named() {
+        let at = |generation: u64| {
+            let status = status(2, &Json::Null, 0);
+            NodeStatus { answer: Ok(json!({ "generation": generation })), ..status }
+        };
+        assert!(left_behind(&at(6), Some(5), 7).is_none(), "it goes on");
+        assert!(left_behind(&at(7), Some(7), 7).is_none());
+        let found = left_behind(&at(5), Some(5), 7).unwrap();
+        assert_eq!(found.what, "n2 is at generation 5 of the cluster, and this client at 7");
+        assert!(older_documents(&[at(7), at(9)], 9).is_none());
+        let found = older_documents(&[at(7), at(9)], 8).unwrap();
+        assert!(found.is_bad() && found.what.contains("holds generation 8 of the cluster document"));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use client::Client;
-use model::NodeId;
+use model::{Node, NodeId};
 use serde_json::{Value as Json, json};
 
 use crate::failure::CliError;
@@ -41,11 +41,15 @@ pub struct NodeListArguments {
 pub(crate) async fn list(shared: Shared, arguments: NodeListArguments) -> Result<ExitCode, CliError> {
     let client = shared.client().await?;
     loop {
-        let (document, text) = if arguments.all_views {
+        let (mut document, mut text) = if arguments.all_views {
             all_views(&client).await
         } else {
             one_view(&client, arguments.from).await?
         };
+        if let Some(seen) = crate::orders::look(&shared).await {
+            text.push_str(&waiting_text(&seen.waiting));
+            document["waiting"] = seen.waiting.iter().map(waiting_json).collect();
+        }
         if arguments.watch && shared.format() == Format::Text && std::io::stdout().is_terminal() {
             // Home, and clear to the end: a watch shows the present.
             let _ = write!(std::io::stdout(), "\x1b[H\x1b[2J");
@@ -56,6 +60,23 @@ pub(crate) async fn list(shared: Shared, arguments: NodeListArguments) -> Result
         }
         tokio::time::sleep(WATCH_INTERVAL).await;
     }
+}
+
+/// Nodes that are no members yet, one a line.
+fn waiting_text(waiting: &[Node]) -> String {
+    let line = |node: &Node| {
+        let (id, address) = (node.id, &node.native);
+        format!(
+            "\n{id} at {address} is no member; to make it one, run `{} node add {}`",
+            crate::output::program(),
+            id.0
+        )
+    };
+    waiting.iter().map(line).collect()
+}
+
+fn waiting_json(node: &Node) -> Json {
+    json!({ "node": node.id, "native": node.native, "zone": node.zone })
 }
 
 /// Whether nobody is suspected or down in any view that the document holds.

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use ::coordination::CoordinationService;
 use ::coordination::address::Address;
-use ::coordination::documents::{ReadError, read_cluster};
+use ::coordination::documents::{ReadError, active_nodes_now, read_cluster};
 use ::coordination::zookeeper::SESSION_TIMEOUT_DEFAULT;
 use control::headmaster::election::holder;
 use control::orders::{self, Answer, Order};
-use model::{Cluster, NodeId, PartitionId};
+use control::plans::{self, Planned};
+use model::{Cluster, Node, NodeId, PartitionId};
 use serde_json::Value as Json;
 
 use crate::coordination::CoordinationArguments;
@@ -20,6 +21,9 @@ use crate::shared::Shared;
 
 /// How long a command waits for the answer to an order: a headmaster that ends meanwhile has a successor by then.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(40);
+
+/// How long a command looks at documents that it can do without.
+const LOOK_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Where the documents are, for a command about plans or members.
 #[derive(Clone, Debug, clap::Args)]
@@ -90,6 +94,36 @@ impl Documents {
     pub(crate) async fn close(self) {
         let _ = self.service.close().await;
     }
+}
+
+/// What documents tell that no node does.
+pub(crate) struct Seen {
+    /// The generation of the cluster document that the service holds.
+    pub(crate) generation: u64,
+    /// Nodes that are registered and are no members.
+    pub(crate) waiting: Vec<Node>,
+    /// The plan that is under way.
+    pub(crate) plan: Option<Planned>,
+    /// Whether some process holds the office of headmaster.
+    pub(crate) has_headmaster: bool,
+}
+
+/// Looks at the documents, for a command that can do without: `None` when they cannot be read at once.
+pub(crate) async fn look(shared: &Shared) -> Option<Seen> {
+    let arguments = DocumentsArguments { coordination: None, coordination_credentials: None };
+    let look = async {
+        let documents = Documents::open(shared, &arguments).await.ok()?;
+        let (service, cluster) = (&*documents.service, &documents.cluster);
+        let active = active_nodes_now(service).await.ok()?.into_iter().map(|active| active.node);
+        let waiting = active.filter(|node| cluster.node(node.id).is_none()).collect();
+        let plans = plans::read_all(service).await.ok()?.into_iter().rev();
+        let plan = plans.filter_map(|(_, found)| found.ok()).find(Planned::is_under_way);
+        let has_headmaster = holder(service).await.ok()?.is_some();
+        let seen = Seen { generation: cluster.generation.0, waiting, plan, has_headmaster };
+        documents.close().await;
+        Some(seen)
+    };
+    tokio::time::timeout(LOOK_TIME_MAX, look).await.ok().flatten()
 }
 
 pub(crate) fn unread(error: ReadError) -> CliError {

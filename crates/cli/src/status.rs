@@ -15,6 +15,7 @@ use crate::ready::{read_only_json, stores_json};
 use crate::shared::Shared;
 
 /// A node, and what it says of itself.
+#[derive(Clone)]
 pub(crate) struct NodeStatus {
     pub(crate) node: Node,
     pub(crate) answer: Result<Json, ClientError>,

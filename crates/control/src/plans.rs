@@ -128,6 +128,9 @@ pub struct PlanState {
     pub ended_ms: Option<u64>,
     /// How far its moves are.
     pub progress: Progress,
+    /// At what rate data comes, by the last seconds; `None` until that is known.
+    #[serde(default)]
+    pub bytes_per_second: Option<u64>,
     /// For whom the first of its moves wait, each once.
     pub waiting: Vec<String>,
 }

@@ -66,7 +66,9 @@ codes! {
     DiskLow "disk-low" Note
         "The node is running out of disk space.";
     GenerationDiffers "generation-differs" Bad
-        "The node and this client use different generations of the cluster.";
+        "The node goes by another generation of the cluster than this client, and did so a second before.";
+    DocumentsOlder "documents-older" Bad
+        "The coordination service holds an older cluster document than the node: it was restored from an older copy.";
     HintsRefused "hints-refused" Note
         "The node has refused hints because its hints reached their limit.";
     HintsWaiting "hints-waiting" Note

@@ -7,10 +7,11 @@ use protocol::rebalance::{Facts, steps};
 use wire::messages::MovesGot;
 
 use super::finding::{Code, Finding};
+use crate::orders::Seen;
 use crate::output::{count, program};
 
 /// One finding for all partitions that move, and one for each node that holds what is not its own.
-pub(super) async fn found(client: &Client) -> Vec<Finding> {
+pub(super) async fn found(client: &Client, seen: Option<&Seen>) -> Vec<Finding> {
     let cluster = client.cluster();
     let asks =
         cluster.nodes.iter().map(|node| async move { Some((node.id, client.moves(node.id).await.ok()?)) });
@@ -23,13 +24,7 @@ pub(super) async fn found(client: &Client) -> Vec<Finding> {
     }
     let nodes = answers.iter().map(|(node, told)| (*node, told.facts())).collect();
     let waiting = told(&steps::next(&cluster, &Facts { nodes }).waiting);
-    let (why, next) = match waiting.first() {
-        Some(first) => (first.clone(), format!("see the plan with `{} plan history`", program())),
-        None => (
-            "their next step is due".to_owned(),
-            format!("if this persists, no headmaster runs: start one with `{} headmaster`", program()),
-        ),
-    };
+    let (why, next) = why(waiting.first(), seen);
     findings.push(Finding {
         code: Code::PartitionsMoving,
         node: None,
@@ -38,6 +33,37 @@ pub(super) async fn found(client: &Client) -> Vec<Finding> {
         next,
     });
     findings
+}
+
+/// Why partitions stand where they do, and what to do.
+fn why(waiting: Option<&String>, seen: Option<&Seen>) -> (String, String) {
+    let program = program();
+    let plan = seen.and_then(|seen| seen.plan.as_ref());
+    if let Some(plan) = plan.filter(|plan| plan.word() == "paused") {
+        let number = plan.number;
+        let next = format!(
+            "go on with `{program} plan resume {number}`, or go back with `{program} plan abort {number}`"
+        );
+        return (format!("plan {number} is paused"), next);
+    }
+    if seen.is_some_and(|seen| !seen.has_headmaster) {
+        let next = format!("start one with `{program} headmaster`");
+        return ("no headmaster runs, so they take no step".to_owned(), next);
+    }
+    let show = match plan {
+        Some(plan) => format!("see the plan with `{program} plan show {}`", plan.number),
+        None => format!("see the plan with `{program} plan history`"),
+    };
+    match waiting {
+        Some(first) => (first.clone(), show),
+        None => {
+            let next = format!(
+                "if this persists, the plan is paused, or no headmaster runs: look with `{program} plan history`, and start \
+                 one with `{program} headmaster`"
+            );
+            ("their next step is due".to_owned(), if plan.is_some() { show } else { next })
+        }
+    }
 }
 
 fn are(partitions: u64) -> String {

@@ -229,6 +229,7 @@ pub(crate) async fn order_and_wait(
     no_wait: bool,
 ) -> Result<ExitCode, CliError> {
     let documents = Documents::open(shared, documents).await?;
+    let wanted = if matches!(order, Order::Abort { .. }) { "aborted" } else { "done" };
     let answer = documents.order(order).await?;
     if !answer.done {
         documents.close().await;
@@ -254,8 +255,7 @@ pub(crate) async fn order_and_wait(
         return Ok(ExitCode::SUCCESS);
     };
     print(shared.format(), &shown::json(&planned), || shown::end(&planned));
-    let is_done = planned.word() == "done";
-    Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(if planned.word() == wanted { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 async fn history(shared: &Shared, arguments: &DocumentsArguments) -> Result<ExitCode, CliError> {

@@ -34,7 +34,7 @@ pub(super) fn text(planned: &Planned) -> String {
     if let Some(state) = &planned.state {
         let until = state.ended_ms.unwrap_or_else(|| crate::clocks::now_ms().unsigned_abs());
         let took = Duration::from_millis(until.saturating_sub(state.begun_ms));
-        text.push_str(&format!("\n{}\n", super::wait::line(planned, state, took)));
+        text.push_str(&format!("\n{}\n", super::wait::line(planned, state)));
         for waiting in &state.waiting {
             text.push_str(&format!("  waits: {waiting}\n"));
         }
@@ -44,10 +44,15 @@ pub(super) fn text(planned: &Planned) -> String {
         let took = durations::rough(took);
         match state.ended_ms {
             Some(ended) => text.push_str(&format!("ended on {}, after {took}\n", moment(ended))),
-            None => text.push_str(&format!(
-                "applied {took} ago; to take it back: `{} plan abort {number}`\n",
-                program()
-            )),
+            None => {
+                let program = program();
+                if state.phase == Phase::Paused {
+                    text.push_str(&format!("to go on: `{program} plan resume {number}`\n"));
+                }
+                text.push_str(&format!(
+                    "applied {took} ago; to take it back: `{program} plan abort {number}`\n"
+                ));
+            }
         }
     } else {
         text.push_str(&format!("\nto carry it out: `{} plan apply {number}`\n", program()));

@@ -16,7 +16,6 @@ const LINE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Waits until a plan has ended.
 pub(super) async fn until_ended(documents: &Documents, number: u64) -> Result<Planned, CliError> {
-    let begun = Instant::now();
     let mut said: Option<(Instant, String)> = None;
     loop {
         let planned = plans::read(&*documents.service, number).await.map_err(unread)?;
@@ -26,7 +25,7 @@ pub(super) async fn until_ended(documents: &Documents, number: u64) -> Result<Pl
         let Some(state) = planned.state.as_ref().filter(|state| !state.phase.has_ended()) else {
             return Ok(planned);
         };
-        let line = line(&planned, state, begun.elapsed());
+        let line = line(&planned, state);
         let is_due =
             said.as_ref().is_none_or(|(at, before)| at.elapsed() >= LINE_INTERVAL && *before != line);
         if is_due {
@@ -38,7 +37,7 @@ pub(super) async fn until_ended(documents: &Documents, number: u64) -> Result<Pl
 }
 
 /// How far a plan is, at what rate, and about how long it will take.
-pub(super) fn line(planned: &Planned, state: &PlanState, elapsed: Duration) -> String {
+pub(super) fn line(planned: &Planned, state: &PlanState) -> String {
     let (progress, moves) = (&state.progress, planned.plan.moves.len());
     let settled = match moves {
         0 => "no data moves".to_owned(),
@@ -54,14 +53,13 @@ pub(super) fn line(planned: &Planned, state: &PlanState, elapsed: Duration) -> S
     parts.extend(steps.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}")));
     let copied = progress.copied;
     if copied.records > 0 {
-        let rate = copied.bytes as f64 / elapsed.as_secs_f64().max(0.1);
         let mut text = format!("{} in {} copied", size(copied.bytes), count(copied.records, "record"));
         let whole = planned.plan.estimate.map_or(0, |estimate| estimate.bytes);
-        if elapsed > LINE_INTERVAL && !state.phase.has_ended() {
-            text.push_str(&format!(" at {}/s", size(rate as u64)));
-            let seconds = whole.saturating_sub(copied.bytes) as f64 / rate.max(1.0);
-            if seconds >= 1.0 {
-                let left = Duration::from_secs(seconds as u64);
+        if let Some(rate) = state.bytes_per_second.filter(|&rate| rate > 0 && !state.phase.has_ended()) {
+            text.push_str(&format!(" at {}/s", size(rate)));
+            let seconds = whole.saturating_sub(copied.bytes) / rate;
+            if seconds > 0 {
+                let left = Duration::from_secs(seconds);
                 text.push_str(&format!(", about {} left", durations::rough(left)));
             }
         }

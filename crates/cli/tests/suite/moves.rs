@@ -136,8 +136,8 @@ fn donors_and_entering_nodes_that_are_killed_in_mid_move_lose_nothing_and_an_abo
     let aborted = joined.cluster.run(&["plan", "abort", "2"]);
     let plan = joined.plan(2);
     match plan["phase"].as_str() {
-        Some("aborted") => aborted.exits(1),
-        Some("done") => aborted.exits(if plan["state"]["order"] == 4 { 2 } else { 0 }),
+        Some("aborted") => aborted.exits(0),
+        Some("done") => aborted.exits(if plan["state"]["order"] == 4 { 2 } else { 1 }),
         other => panic!("{other:?}: {}", aborted.stderr),
     };
     traffic.await_more(200);

@@ -3,6 +3,7 @@
 //! Must never: let a plan go on with a partition that another hand has moved.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use coordination::documents::ReadError;
 use coordination::documents::numbered::{keep, plans_path};
@@ -13,6 +14,10 @@ use protocol::rebalance::steps::{self, Outcome};
 
 use super::office::{Office, Scene, TurnError};
 use crate::plans::{self, CLUSTER_BYTES_MAX, PLANS_KEPT, Phase, PlanState, Planned, Progress, Size, Stand};
+
+/// Over how long it is averaged at what rate data comes, and the shortest time that tells.
+const RATE_WINDOW: Duration = Duration::from_secs(10);
+const RATE_TIME_MIN: Duration = Duration::from_secs(2);
 
 /// What is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,9 +152,10 @@ impl Office {
         let Some(planned) = self.under_way().await? else { return Ok(false) };
         self.busy = true;
         let Some(state) = planned.state.clone() else { return Ok(false) };
-        let (facts, _) = self.ask(scene, &involved(&scene.cluster)).await?;
+        let (facts, silent) = self.ask(scene, &involved(&scene.cluster)).await?;
         let mut next =
             PlanState { progress: self.progress(&scene.cluster, &planned, &state), ..state.clone() };
+        next.bytes_per_second = self.rate(next.progress.copied.bytes);
         let due = due(&scene.cluster, &planned, &state, &facts);
         let waits = matches!(due, Due::Wait(_));
         match due {
@@ -163,12 +169,18 @@ impl Office {
                 next.ended_ms = Some(self.now_ms());
                 next.waiting.clear();
                 self.copied.clear();
+                self.rates.clear();
             }
             Due::GiveUp(reason) => {
                 next.phase = Phase::Aborting;
                 next.reason = Some(reason);
             }
-            Due::Wait(waiting) => next.waiting = waiting,
+            Due::Wait(waiting) => {
+                // Those that are away first: the rest may wait for them.
+                let away = silent.iter().map(|(node, reason)| format!("{node} does not answer: {reason}"));
+                let away = away.take(if waiting.is_empty() { 0 } else { usize::MAX });
+                next.waiting = away.chain(waiting).collect();
+            }
         }
         if next != state {
             self.write_state(&planned, &next).await?;
@@ -177,6 +189,21 @@ impl Office {
             keep(&*self.service, &plans_path(), PLANS_KEPT, |number| number != planned.number).await?;
         }
         Ok(!waits)
+    }
+
+    /// Bytes a second by the last moments, once some have passed.
+    fn rate(&mut self, copied: u64) -> Option<u64> {
+        let now = self.clock.now();
+        if self.rates.back().is_some_and(|(_, before)| *before > copied) {
+            self.rates.clear();
+        }
+        self.rates.push_back((now, copied));
+        while self.rates.len() > 2 && now.since(self.rates[1].0) >= RATE_WINDOW {
+            self.rates.pop_front();
+        }
+        let (begun, before) = self.rates[0];
+        let passed = now.since(begun);
+        (passed >= RATE_TIME_MIN).then(|| ((copied - before) as f64 / passed.as_secs_f64()) as u64)
     }
 
     /// How far a plan is, by the ring and by what nodes say.

@@ -21,21 +21,42 @@ const BLOCKED_SHOWN: usize = 8;
 impl Office {
     /// Answers the oldest order that has no answer.
     pub(super) async fn answer_next(&mut self, scene: &Scene) -> Result<bool, TurnError> {
+        let Some(given) = self.next_order().await? else { return Ok(false) };
+        let answer = match self.answer(scene, &given).await {
+            // It would be so at each turn, and keep all other orders waiting.
+            Err(TurnError::Refused(error)) => Answer::refused(error.to_string()),
+            answer => answer?,
+        };
+        self.write_answer(&given, answer).await?;
+        keep(&*self.service, &wishes_path(), ORDERS_KEPT, |_| true).await?;
+        Ok(true)
+    }
+
+    /// Refuses it, since this node goes by a newer document than the service holds.
+    pub(super) async fn refuse_next(
+        &mut self,
+        (node, generation): (NodeId, Generation),
+    ) -> Result<bool, TurnError> {
+        self.busy = true;
+        let Some(given) = self.next_order().await? else { return Ok(false) };
+        let reason = format!(
+            "nothing was ordered: {node} goes by generation {} of the cluster document, and the coordination service holds an \
+             older one, so it was restored from an older copy; import the newest export into an empty place with `tontine \
+             coordination import`, and start the nodes with that",
+            generation.0
+        );
+        self.write_answer(&given, Answer::refused(reason)).await?;
+        Ok(true)
+    }
+
+    /// The oldest order that has no answer.
+    async fn next_order(&mut self) -> Result<Option<Given>, TurnError> {
         for number in numbers(&*self.service, &wishes_path()).await? {
             if self.answered.contains(&number) {
                 continue;
             }
             match orders::read(&*self.service, number).await {
-                Ok(Some(given)) if given.document.answer.is_none() => {
-                    let answer = match self.answer(scene, &given).await {
-                        // It would be so at each turn, and keep all other orders waiting.
-                        Err(TurnError::Refused(error)) => Answer::refused(error.to_string()),
-                        answer => answer?,
-                    };
-                    self.write_answer(&given, answer).await?;
-                    keep(&*self.service, &wishes_path(), ORDERS_KEPT, |_| true).await?;
-                    return Ok(true);
-                }
+                Ok(Some(given)) if given.document.answer.is_none() => return Ok(Some(given)),
                 Ok(_) => {
                     self.answered.insert(number);
                 }
@@ -46,7 +67,7 @@ impl Office {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     async fn answer(&mut self, scene: &Scene, given: &Given) -> Result<Answer, TurnError> {
@@ -190,9 +211,11 @@ impl Office {
             begun_ms: self.now_ms(),
             ended_ms: None,
             progress: Progress { waiting: moves, ..Progress::default() },
+            bytes_per_second: None,
             waiting: Vec::new(),
         };
         self.copied.clear();
+        self.rates.clear();
         self.write_state(planned, &state).await
     }
 
@@ -288,7 +311,11 @@ impl Office {
             Ok(planned) => planned,
             Err(refused) => return Ok(refused),
         };
-        let done = Answer::done(format!("plan {number} is {}", to.word())).of_plan(number);
+        let text = match to {
+            Phase::Paused => format!("plan {number} is paused: go on with `tontine plan resume {number}`"),
+            _ => format!("plan {number} is {}", to.word()),
+        };
+        let done = Answer::done(text).of_plan(number);
         match &planned.state {
             Some(state) if state.phase == to && state.order == given.number => Ok(done),
             Some(state) if state.phase == from => {

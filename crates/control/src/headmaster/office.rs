@@ -3,7 +3,7 @@
 //! A turn reads the documents, does what is due, and publishes at most one cluster document. What it was computed from
 //! may have changed meanwhile: then it is refused, and the next turn looks again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +30,8 @@ const PUBLISH_INTERVAL: Duration = Duration::from_millis(500);
 const BUSY: Duration = Duration::from_millis(500);
 /// How often it looks while it waits for orders alone, which wake it.
 const IDLE: Duration = Duration::from_secs(5);
+/// How far a server of the service may lag behind what nodes have read at another one.
+const LAG_MAX: Duration = Duration::from_secs(10);
 /// How long it waits for a service that does not answer.
 const AWAY: Duration = Duration::from_secs(1);
 
@@ -113,13 +115,17 @@ pub struct Office {
     known: BTreeMap<NodeId, Report>,
     /// What was brought in for the plan that is carried out.
     pub(super) copied: BTreeMap<(NodeId, PartitionId), Size>,
+    /// How much that was, at the last moments.
+    pub(super) rates: VecDeque<(Moment, u64)>,
     /// Orders with an answer: nobody changes these any more.
     pub(super) answered: BTreeSet<u64>,
     /// Plans that have ended, for the same reason.
     pub(super) ended: BTreeSet<u64>,
     published: Option<Moment>,
-    /// The document that the last turn began with.
+    /// The document that the last turn began with, or published.
     seen: Option<Generation>,
+    /// Since when the service holds an older document than a node went by before, and whether that was said.
+    older_since: Option<(Moment, bool)>,
     /// Whether a plan or a push is under way, or a node is leaving: what nodes say matters then.
     pub(super) busy: bool,
 }
@@ -139,10 +145,12 @@ impl Office {
             options,
             known: BTreeMap::new(),
             copied: BTreeMap::new(),
+            rates: VecDeque::new(),
             answered: BTreeSet::new(),
             ended: BTreeSet::new(),
             published: None,
             seen: None,
+            older_since: None,
             busy: false,
         }
     }
@@ -205,9 +213,15 @@ impl Office {
     pub async fn turn(&mut self) -> Result<bool, TurnError> {
         self.busy = false;
         let Some(cluster) = read_cluster(&*self.service).await? else { return Ok(false) };
-        self.seen = Some(cluster.generation);
+        if self.seen.replace(cluster.generation).is_some_and(|seen| cluster.generation < seen) {
+            // What nodes said is older than what they may go by.
+            self.known.clear();
+        }
         let active = active_nodes_now(&*self.service).await?;
         let scene = Scene { cluster, active };
+        if let Some(newer) = self.newer_elsewhere(&scene).await? {
+            return self.refuse_next(newer).await;
+        }
         Ok(self.answer_next(&scene).await?
             || self.admit_waiting(&scene).await?
             || self.push(&scene).await?
@@ -215,10 +229,46 @@ impl Office {
             || self.release_leaving(&scene).await?)
     }
 
+    /// A node that goes by a newer document than the service holds: the service was restored from an older copy, and a
+    /// document that followed its own would be another one under a number that nodes know.
+    ///
+    /// What a node said counts if it was said before the document was read: a node may be ahead of an earlier reading.
+    /// Nothing is published meanwhile, and it is said when it lasts.
+    async fn newer_elsewhere(&mut self, scene: &Scene) -> Result<Option<(NodeId, Generation)>, TurnError> {
+        let present = scene.cluster.generation;
+        let told = |(node, report): (&NodeId, &Report)| Some((*node, report.facts.adopted?.1));
+        let newest = self.known.iter().filter_map(told).max_by_key(|(_, adopted)| *adopted);
+        let newer = newest.filter(|(_, adopted)| *adopted > present);
+        if let Some((node, adopted)) = newer {
+            let now = self.clock.now();
+            let (since, is_told) = self.older_since.get_or_insert((now, false));
+            if now.since(*since) < LAG_MAX {
+                return Err(TurnError::Overtaken);
+            }
+            if !std::mem::replace(is_told, true) {
+                let (generation, stored) = (adopted.0, present.0);
+                tracing::error!(%node, generation, stored, "coordination service holds an older cluster document than nodes");
+            }
+            return Ok(newer);
+        }
+        self.older_since = None;
+        // Members of which nobody has heard yet in this office: all at first, later those that are registered.
+        let is_first = self.known.is_empty();
+        let members = scene.cluster.nodes.iter().map(|node| node.id);
+        let unheard: Vec<NodeId> = members
+            .filter(|id| !self.known.contains_key(id) && (is_first || scene.active(*id).is_some()))
+            .collect();
+        if !unheard.is_empty() {
+            self.ask(scene, &unheard).await?;
+        }
+        Ok(None)
+    }
+
     /// Publishes the cluster document that follows the scene's.
     pub(super) async fn publish(&mut self, cluster: &Cluster) -> Result<(), TurnError> {
         self.pace().await;
         publish_cluster(&*self.service, cluster).await?;
+        self.seen = Some(cluster.generation);
         tracing::info!(generation = cluster.generation.0, "cluster document published");
         Ok(())
     }
@@ -260,6 +310,9 @@ impl Office {
     }
 
     /// What is known of these nodes, once they were asked; and why some did not answer.
+    ///
+    /// # Errors
+    /// Also when one of them goes by a newer document than the scene's.
     pub(super) async fn ask(
         &mut self,
         scene: &Scene,
@@ -285,6 +338,10 @@ impl Office {
             };
             let mut known = known.facts.clone();
             known.incarnation = present.or(known.incarnation);
+            // The document is not the newest. The next turn reads it again, and judges.
+            if known.adopted.is_some_and(|(_, adopted)| adopted > scene.cluster.generation) {
+                return Err(TurnError::Overtaken);
+            }
             facts.nodes.insert(node, known);
         }
         Ok((facts, silent))

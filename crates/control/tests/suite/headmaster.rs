@@ -6,8 +6,8 @@ use control::headmaster::office::{Office, OfficeEnd};
 use control::orders::{self, Order};
 use control::plans::Phase;
 use coordination::documents::numbered::{create_next, plan_state_path, plans_path};
-use coordination::documents::{Member, write_member};
-use coordination::{CoordinationService, CreateMode};
+use coordination::documents::{Member, cluster_path, write_member};
+use coordination::{CoordinationService, CreateMode, Expected};
 use futures_util::FutureExt;
 use model::{Cluster, Moment, NodeId, Role, Step, WallMillis, Weight};
 use protocol::rebalance::planner::{Consent, Wish};
@@ -210,9 +210,11 @@ async fn a_plan_waits_for_a_node_that_is_silent_and_says_so() {
     settle(&mut office).await;
     let state = world.plan(1).await.state.unwrap();
     assert_eq!(state.phase, Phase::Applying);
-    assert!(state.waiting[0].starts_with("n4 "), "{:?}", state.waiting);
+    assert_eq!(state.waiting[0], "n4 does not answer: it is silent");
+    assert!(state.waiting[1].starts_with("n4 "), "{:?}", state.waiting);
     let before = world.cluster().await.generation;
-    assert!(world.order(&mut office, Order::Pause { plan: 1 }).await.done);
+    let paused = world.order(&mut office, Order::Pause { plan: 1 }).await;
+    assert_eq!(paused.text, "plan 1 is paused: go on with `tontine plan resume 1`");
     world.nodes.silent.lock().unwrap().clear();
     settle(&mut office).await;
     assert_eq!(world.cluster().await.generation, before, "it is paused");
@@ -276,6 +278,42 @@ async fn a_plan_of_a_later_version_keeps_neither_orders_nor_plans_from_going_on(
     let understood: Vec<_> = all.iter().map(|(number, found)| (*number, found.is_ok())).collect();
     assert_eq!(understood, [(1, true), (2, false), (3, true)]);
     world.judge();
+}
+
+/// A headmaster that went on from an older copy once published other documents under numbers that nodes knew.
+#[tokio::test]
+async fn nothing_is_published_over_an_older_copy_of_the_documents() {
+    let (world, mut office) = four().await;
+    assert!(world.order(&mut office, Order::Apply { plan: 1 }).await.done);
+    turn(&mut office).await;
+    let before = world.cluster().await;
+    turn(&mut office).await;
+    // The service is restored from a copy of before; what the nodes went by, they go by.
+    let newest = world.cluster().await;
+    assert!(newest.generation > before.generation);
+    *world.nodes.adopted.lock().unwrap() = Some(newest.generation);
+    let older = serde_json::to_vec(&before).unwrap();
+    world.session.set(&cluster_path(), older.into(), Expected::Any).await.unwrap();
+    for mut office in [office, world.office()] {
+        let number = world.give(Order::Weigh { node: NodeId(1), weight: Weight::default() }).await;
+        for _ in 0..5 {
+            let _ = office.turn().await;
+        }
+        assert_eq!(world.cluster().await, before, "it may be a server that lags");
+        let later = world.clock.now().after(std::time::Duration::from_secs(11));
+        world.clock.sleep_until(later).await;
+        settle(&mut office).await;
+        let given = orders::read(&*world.session, number).await.unwrap().unwrap();
+        let answer = given.document.answer.unwrap();
+        assert!(!answer.done && answer.text.contains("was restored from an older copy"), "{}", answer.text);
+        assert_eq!(world.cluster().await, before);
+    }
+    // The newer one is put back.
+    let newest = serde_json::to_vec(&newest).unwrap();
+    world.session.set(&cluster_path(), newest.into(), Expected::Any).await.unwrap();
+    *world.nodes.adopted.lock().unwrap() = None;
+    settle(&mut world.office()).await;
+    assert_eq!(world.plan(1).await.state.unwrap().phase, Phase::Done);
 }
 
 /// The fourth node holds its share.

@@ -14,7 +14,9 @@ use coordination::documents::{self, ActiveNode, active_node_path, cluster_path, 
 use coordination::memory::{MemoryService, MemorySession};
 use coordination::{CoordinationService, Expected};
 use model::routing::{replicas_before, replicas_to_come};
-use model::{Cluster, Consistency, Moment, Node, NodeId, Partition, Step, StoreName, WallMillis, Zone};
+use model::{
+    Cluster, Consistency, Generation, Moment, Node, NodeId, Partition, Step, StoreName, WallMillis, Zone,
+};
 use protocol::push;
 use protocol::rebalance::{Entered, NodeFacts};
 use runtime::{BoxFuture, Clock};
@@ -46,6 +48,8 @@ pub(crate) struct Nodes {
     pub(crate) silent: Mutex<BTreeSet<NodeId>>,
     /// Nobody hears of these.
     pub(crate) dead: Mutex<BTreeSet<NodeId>>,
+    /// What they went by before the service was restored, if it was.
+    pub(crate) adopted: Mutex<Option<Generation>>,
     /// Hints that nodes hold.
     pub(crate) hints: Mutex<BTreeMap<NodeId, u64>>,
     /// These nodes hold none of the listed artifacts; the others hold all.
@@ -59,7 +63,7 @@ impl Nodes {
     fn report(&self, cluster: &Cluster, node: NodeId) -> Report {
         let mut facts = NodeFacts {
             incarnation: Some(1),
-            adopted: Some((1, cluster.generation)),
+            adopted: Some((1, self.adopted.lock().unwrap().unwrap_or(cluster.generation))),
             ..NodeFacts::default()
         };
         let mut copied = BTreeMap::new();
