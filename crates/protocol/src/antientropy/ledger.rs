@@ -98,8 +98,9 @@ impl Ledger {
         required: Required<'_>,
     ) -> bool {
         let Some(merged) = self.incomplete.get_mut(&partition) else { return false };
-        if merged.since != required.since {
-            *merged = Merged { since: required.since, ..Merged::default() };
+        let since = required.since;
+        if merged.since != since {
+            *merged = Merged { since, ..Merged::default() };
         }
         if peer_is_whole {
             merged.whole.insert(peer);
