@@ -68,8 +68,8 @@ fn step(view: &View, store: &LocalStore, clock: &dyn Clock) -> usize {
     let now = clock.wall();
     let due = store.take_due(now, STEP_KEYS);
     for &key in &due {
-        let (partition, _) = view.cluster().route(store.definition(), key.token);
-        if let Err(failure) = store.reap(partition.id, key, now) {
+        let bucket = view.buckets().partition(key.token).id;
+        if let Err(failure) = store.reap(bucket, key, now) {
             tracing::debug!(store = %store.definition().name, error = %failure, "expired value not reaped yet");
         }
     }
