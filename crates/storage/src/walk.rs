@@ -4,8 +4,12 @@
 //! look the places up one after the other. What is written later may be missed and what is removed is skipped, as
 //! the contract of a scan allows; whatever stays is met exactly once. The unfinished list waits here for the next
 //! page, so that a whole scan costs one sort; a cursor whose list is gone starts a new one.
+//!
+//! A cursor does not say whose it is. A scan that was given up leaves a list, and a later one may come to the same
+//! cursor: it must not go on by that list, which lacks what was written before the later one began. So a scan that
+//! begins a partition takes away all lists of it that were made before.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::{ControlFlow, RangeInclusive};
 
 use bytes::Bytes;
@@ -24,16 +28,31 @@ pub(crate) type IndexedKey = (Token, u32);
 /// Unfinished walks.
 #[derive(Default)]
 pub(crate) struct Walks {
-    waiting: Mutex<VecDeque<Walk>>,
+    lists: Mutex<Lists>,
+}
+
+#[derive(Default)]
+struct Lists {
+    waiting: VecDeque<Walk>,
+    /// Lists that were made so far.
+    made: u64,
+    /// By partition, how many were when a scan last began it: those are too old for that scan.
+    begun: BTreeMap<PartitionId, u64>,
 }
 
 struct Walk {
     partition: PartitionId,
     /// The page that goes on here asks with this cursor.
     cursor: ScanCursor,
+    list: List,
+    position: usize,
+}
+
+struct List {
+    /// How many were made before it.
+    number: u64,
     /// Sorted, distinct.
     places: Vec<IndexedKey>,
-    position: usize,
 }
 
 /// An index that can be walked.
@@ -90,8 +109,9 @@ impl Walks {
         after: Option<&ScanCursor>,
         limit: ScanLimit,
     ) -> Result<ScanPage, StorageError> {
-        let (places, mut position) =
-            self.resume(partition, after).unwrap_or_else(|| (begin(index, partition, after), 0));
+        let (list, mut position) =
+            self.resume(partition, after).unwrap_or_else(|| (self.begin(index, partition, after), 0));
+        let places = &list.places;
         let mut page = ScanPage::default();
         let mut bytes = 0;
         let mut last = None;
@@ -111,7 +131,7 @@ impl Walks {
                 }
                 let filled = page.records.len() >= limit.records_max.max(1) || bytes >= limit.bytes_max;
                 if let (true, Some(cursor)) = (filled && !page.records.is_empty(), last.take()) {
-                    page.next = Some(self.suspend(Walk { partition, cursor, places, position }));
+                    page.next = Some(self.suspend(Walk { partition, cursor, list, position }));
                     return Ok(page);
                 }
                 bytes += key.len() + record.len();
@@ -125,28 +145,42 @@ impl Walks {
         Ok(page)
     }
 
-    fn resume(&self, partition: PartitionId, after: Option<&ScanCursor>) -> Option<(Vec<IndexedKey>, usize)> {
+    fn resume(&self, partition: PartitionId, after: Option<&ScanCursor>) -> Option<(List, usize)> {
         let after = after?;
-        let mut waiting = self.waiting.lock();
+        let waiting = &mut self.lists.lock().waiting;
         let found = waiting.iter().position(|walk| walk.partition == partition && walk.cursor == *after)?;
-        waiting.remove(found).map(|walk| (walk.places, walk.position))
+        waiting.remove(found).map(|walk| (walk.list, walk.position))
     }
 
     fn suspend(&self, walk: Walk) -> ScanCursor {
         let cursor = walk.cursor.clone();
-        let mut waiting = self.waiting.lock();
-        if waiting.len() >= WALKS_MAX {
-            waiting.pop_front();
+        let mut lists = self.lists.lock();
+        // A scan may have begun while this page was read.
+        if walk.list.number < lists.begun.get(&walk.partition).copied().unwrap_or(0) {
+            return cursor;
         }
-        waiting.push_back(walk);
+        if lists.waiting.len() >= WALKS_MAX {
+            lists.waiting.pop_front();
+        }
+        lists.waiting.push_back(walk);
         cursor
     }
-}
 
-fn begin(index: &dyn Walkable, partition: PartitionId, after: Option<&ScanCursor>) -> Vec<IndexedKey> {
-    let mut places = Vec::new();
-    index.places(partition, after.map_or(Token(0), |after| after.token), &mut places);
-    places.sort_unstable();
-    places.dedup();
-    places
+    fn begin(&self, index: &dyn Walkable, partition: PartitionId, after: Option<&ScanCursor>) -> List {
+        let number = {
+            let mut lists = self.lists.lock();
+            if after.is_none() {
+                lists.waiting.retain(|walk| walk.partition != partition);
+                let made = lists.made;
+                lists.begun.insert(partition, made);
+            }
+            lists.made += 1;
+            lists.made - 1
+        };
+        let mut places = Vec::new();
+        index.places(partition, after.map_or(Token(0), |after| after.token), &mut places);
+        places.sort_unstable();
+        places.dedup();
+        List { number, places }
+    }
 }
