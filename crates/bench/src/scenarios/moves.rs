@@ -15,21 +15,21 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use model::{NodeId, PartitionId, PreferenceList};
 use serde_json::Value as Json;
 
 use crate::compare::{Contestant, MeasureError};
-use crate::driver::{DriveError, DriverOptions, Phase};
+use crate::driver::{DriveError, DriverOptions};
 use crate::peers::PeerOptions;
 use crate::processes::Sample;
 use crate::report::RunReport;
 use crate::target::native::NativeTarget;
 use crate::workload::{Preset, WorkloadOptions};
 
-use super::script::{Opened, PhaseFigures, Script, TIMEOUT, WARM_UP, ask, system, within};
+use super::script::{Opened, PhaseFigures, Script, TIMEOUT, WARM_UP, ask, beside, system, within};
 use super::{ScenarioError, ScenarioReport, TontineArgs, native_addresses};
 
 /// Loading is no part of the figures: a pipeline makes it short.
@@ -185,15 +185,9 @@ impl MovesScenario {
         target.forget();
         let partitions = self.partitions(&addresses, store)?;
 
-        let over = AtomicBool::new(false);
-        let (run, course) = std::thread::scope(|scope| {
-            let script = scope.spawn(|| self.conduct(&operator, &partitions, (&driven, &target), &over));
-            let run = driven.measure(&workload, &self.driver(), Phase::Run);
-            over.store(true, Ordering::Relaxed);
-            let course = script.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            (run, course)
-        });
-        let (run, course) = (run?, course?);
+        let (run, course) = beside(&driven, (&workload, &self.driver()), |over| {
+            self.conduct(&operator, &partitions, (&driven, &target), over)
+        })?;
         let back = operator.plan(&partitions, TO, FROM)?;
         let back = operator.apply(&back)?;
         let raw = raw_copy(self.tontine.scratch.as_deref(), back.bytes).map_err(system)?;

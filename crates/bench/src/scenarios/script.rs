@@ -10,11 +10,12 @@ use client::{Client, ClientError, ClientOptions};
 use parking_lot::Mutex;
 use runtime::Ports;
 
-use crate::compare::MeasureError;
-use crate::driver::DriveError;
-use crate::report::{SecondReport, median};
+use crate::compare::{Contestant, MeasureError};
+use crate::driver::{DriveError, DriverOptions, Phase};
+use crate::report::{RunReport, SecondReport, median};
 use crate::target::native::NativeTarget;
 use crate::target::{OpenError, Session, Target};
+use crate::workload::WorkloadOptions;
 
 use super::ScenarioError;
 
@@ -99,6 +100,22 @@ impl<'a> Script<'a> {
     fn too_early() -> ScenarioError {
         ScenarioError::Stuck { what: "the run ended before its script" }
     }
+}
+
+/// Measures a run, and carries out a script beside it, which is told when the run has ended.
+pub(super) fn beside<T: Send>(
+    driven: &Contestant,
+    (workload, driver): (&WorkloadOptions, &DriverOptions),
+    script: impl FnOnce(&AtomicBool) -> Result<T, ScenarioError> + Send,
+) -> Result<(RunReport, T), ScenarioError> {
+    let over = AtomicBool::new(false);
+    let (run, found) = thread::scope(|scope| {
+        let script = scope.spawn(|| script(&over));
+        let run = driven.measure(workload, driver, Phase::Run);
+        over.store(true, Ordering::Relaxed);
+        (run, script.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    Ok((run?, found?))
 }
 
 /// Runs something that asks nodes.

@@ -13,16 +13,15 @@
 mod course;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::compare::{Contestant, MeasureError};
-use crate::driver::{DriveError, DriverOptions, Phase};
+use crate::driver::{DriveError, DriverOptions};
 use crate::peers::PeerOptions;
 use crate::report::{RunReport, SecondReport};
 use crate::target::native::NativeTarget;
 use crate::workload::{Preset, WorkloadOptions};
 
-use super::script::{Opened, PhaseFigures, TIMEOUT, WARM_UP, within};
+use super::script::{Opened, PhaseFigures, TIMEOUT, WARM_UP, beside, within};
 use super::{ScenarioError, ScenarioReport, TontineArgs, native_addresses};
 use course::{Compared, Conductor, Course, VICTIM};
 
@@ -99,15 +98,9 @@ impl HandoffScenario {
         let staying = Contestant { label: "one node away and back".to_owned(), ..staying };
         target.forget();
 
-        let over = AtomicBool::new(false);
-        let (run, course) = std::thread::scope(|scope| {
-            let script = scope.spawn(|| conductor.conduct(self, &target, &staying.watched, &over));
-            let run = staying.measure(&workload, &self.driver(), Phase::Run);
-            over.store(true, Ordering::Relaxed);
-            let course = script.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            (run, course)
-        });
-        let (run, course) = (run?, course?);
+        let (run, course) = beside(&staying, (&workload, &self.driver()), |over| {
+            conductor.conduct(self, &target, &staying.watched, over)
+        })?;
         let compared = conductor.compare(store)?;
         report.unknown_outcomes_max = self.connections as u64;
         self.judge(&mut report, &run, &course, compared);
