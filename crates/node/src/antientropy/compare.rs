@@ -127,14 +127,15 @@ impl LocalStore {
         dropped
     }
 
-    /// The keys of a span with their digests.
+    /// The keys of a span with their digests. What cannot be read is left out and noted ([`LocalStore::unreadable`]).
     pub(crate) fn keys(&self, partition: PartitionId, span: Span) -> Result<Vec<(Bytes, Digest)>, Failure> {
         let mut keys = Vec::new();
-        let walked = self.engine().walk(partition, span.tokens(), &mut |_, met| {
-            if let Met::Record { key, record } = met
-                && let Some(digest) = digest_of(key, record)
-            {
-                keys.push((key.clone(), digest));
+        let walked = self.engine().walk(partition, span.tokens(), &mut |token, met| {
+            match met {
+                Met::Record { key, record } if let Some(digest) = digest_of(key, record) => {
+                    keys.push((key.clone(), digest));
+                }
+                _ => self.trees().unreadable().note(partition, token),
             }
             ControlFlow::Continue(())
         });
@@ -150,7 +151,8 @@ impl LocalStore {
         }
     }
 
-    /// Records from this token on, up to about `bytes_max` bytes; whole tokens, at least one.
+    /// Records from this token on, up to about `bytes_max` bytes; whole tokens, at least one. What cannot be read is left
+    /// out and noted ([`LocalStore::unreadable`]).
     pub(crate) fn page(
         &self,
         partition: PartitionId,
@@ -164,11 +166,12 @@ impl LocalStore {
                 return ControlFlow::Break(());
             }
             last = Some(token);
-            if let Met::Record { key, record } = met
-                && let Ok((_, set)) = decode(record, partition)
-            {
-                bytes += key.len() + record.len();
-                records.push((key.clone(), set));
+            match met {
+                Met::Record { key, record } if let Ok((_, set)) = decode(record, partition) => {
+                    bytes += key.len() + record.len();
+                    records.push((key.clone(), set));
+                }
+                _ => self.trees().unreadable().note(partition, token),
             }
             ControlFlow::Continue(())
         });
@@ -186,6 +189,7 @@ impl LocalStore {
             return Ok(Counted { done: true, ..Counted::default() });
         };
         let (records, corrupt) = (walked.records(), walked.corrupt.len() as u64);
+        walked.corrupt.iter().for_each(|token| self.trees().unreadable().note(partition, *token));
         let done = locked.tree().counted_up_to(*tokens.end(), walked.digests);
         Ok(Counted { done, records, corrupt })
     }
@@ -207,6 +211,7 @@ impl LocalStore {
         let tree = locked.tree();
         let wrong_leaves = tree.verify(&tokens, &walked.digests);
         let next = (*tokens.end() < *tree.tokens().end()).then(|| Token(tokens.end().0 + 1));
+        walked.corrupt.iter().for_each(|token| self.trees().unreadable().note(partition, *token));
         Ok(Scrubbed {
             next,
             records: walked.records(),

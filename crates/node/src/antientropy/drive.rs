@@ -9,7 +9,7 @@ use client::peers::CallError;
 use futures_util::future::{Either, select};
 use model::limits::MESSAGE_BYTES_MAX;
 use model::{Epoch, Generation, Moment, NodeId, PartitionId, Token, VersionSet};
-use protocol::antientropy::merkle::Span;
+use protocol::antientropy::merkle::{Digest, Span};
 use protocol::antientropy::session::Listing;
 use protocol::antientropy::{Action, Event, Goal, Options, Outcome, Pace, RequestId, Session};
 use smallvec::SmallVec;
@@ -41,8 +41,10 @@ pub(crate) struct Drive<'a> {
 /// What a peer was when this node was merged with a partition of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peered {
-    /// It has all that it acknowledged of the partition.
+    /// It has all that it acknowledged of the partition, and could read it.
     pub(crate) whole: bool,
+    /// So could this node, or else the peer has what this one could not read.
+    pub(crate) all_given: bool,
     /// The generation that it had adopted before it looked at its records; 0 when it did not say.
     pub(crate) adopted: Generation,
 }
@@ -50,8 +52,10 @@ pub(crate) struct Peered {
 /// What the driver learns on the way.
 #[derive(Default)]
 struct Heard {
-    /// Partitions that the peer itself has lost.
+    /// Partitions that the peer itself has lost, or cannot read in full.
     incomplete: BTreeSet<PartitionId>,
+    /// Places of records that this node cannot read, and at which the peer has one that this node lacks.
+    made_up_for: BTreeSet<(PartitionId, Token)>,
     /// What the peer went by when it was asked first.
     standing: Option<Standing>,
     /// The peer is another than it was: what it told before is void.
@@ -60,6 +64,15 @@ struct Heard {
     generation: Generation,
     /// When what is left was counted last.
     counted_at: Option<Moment>,
+}
+
+impl Heard {
+    /// The peer has these keys, this node those: what cannot be read here is there where a token has a further key.
+    fn make_up(&mut self, partition: PartitionId, mine: &[(Bytes, Digest)], theirs: &[(Bytes, Digest)]) {
+        let own: BTreeSet<&Bytes> = mine.iter().map(|(key, _)| key).collect();
+        let further = theirs.iter().filter(|(key, _)| !own.contains(key));
+        self.made_up_for.extend(further.map(|(key, _)| (partition, Token::of(key))));
+    }
 }
 
 impl Drive<'_> {
@@ -138,8 +151,11 @@ impl Drive<'_> {
             }
         }
         let adopted = heard.standing.map_or_else(Generation::default, |peer| peer.adopted);
-        let incomplete = &heard.incomplete;
-        let peered = |id: PartitionId| (id, Peered { whole: !incomplete.contains(&id), adopted });
+        let peered = |id: PartitionId| {
+            let unreadable = self.store.unreadable(id);
+            let all_given = unreadable.iter().all(|token| heard.made_up_for.contains(&(id, *token)));
+            (id, Peered { whole: !heard.incomplete.contains(&id), all_given, adopted })
+        };
         settled.into_iter().map(peered).collect()
     }
 
@@ -199,7 +215,7 @@ impl Drive<'_> {
         let (request, event) = match action {
             Action::CompareSums { request, partitions } => (request, self.sums(partitions, heard).await),
             Action::Descend { request, spans } => (request, self.descend(spans).await),
-            Action::List { request, spans } => (request, self.list(spans).await),
+            Action::List { request, spans } => (request, self.list(spans, heard).await),
             Action::Pull { request, keys } => (request, self.pull(keys).await),
             Action::Push { request, keys } => (request, self.push(keys).await),
             Action::Page { request, partition, from } => (request, self.page(partition, from).await),
@@ -239,7 +255,7 @@ impl Drive<'_> {
         Some(Event::Descended { parts: parts.collect() })
     }
 
-    async fn list(&self, spans: Vec<(PartitionId, Span)>) -> Option<Event> {
+    async fn list(&self, spans: Vec<(PartitionId, Span)>, heard: &mut Heard) -> Option<Event> {
         let (store, generation) = self.address();
         let Ok(Response::KeyDigested(digested)) =
             self.call(KeyDigests { store, generation, spans: spans.clone() }).await
@@ -250,6 +266,9 @@ impl Drive<'_> {
         for ((partition, span), theirs) in spans.into_iter().zip(digested.keys) {
             bytes += theirs.iter().map(|(key, _)| key.len() as u64 + 18).sum::<u64>();
             let mine = self.store.keys(partition, span).ok()?;
+            if self.goal == Goal::Give {
+                heard.make_up(partition, &mine, &theirs);
+            }
             keys.push(Some(Listing { mine, theirs }));
             breathe().await;
         }

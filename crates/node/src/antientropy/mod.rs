@@ -24,6 +24,7 @@ mod sessions;
 mod standstill;
 mod status;
 pub(crate) mod trees;
+mod unreadable;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -26,6 +26,8 @@ use parking_lot::{Mutex, MutexGuard};
 use protocol::antientropy::merkle::{Change, Digest, Span, Tree};
 use storage::Partitions;
 
+use super::unreadable::Unreadable;
+
 /// Stripes of a store: so many that workers rarely meet, so few that all of them stay near.
 const STRIPES: usize = 64;
 
@@ -58,6 +60,8 @@ pub struct Trees {
     corrupt_met: AtomicU64,
     /// Where they did.
     damaged: Mutex<Damaged>,
+    /// Where records lie that cannot be read.
+    unreadable: Unreadable,
 }
 
 /// Places of corrupt records that requests have met.
@@ -255,6 +259,7 @@ impl Default for Trees {
             watched: AtomicU64::new(0),
             corrupt_met: AtomicU64::new(0),
             damaged: Mutex::default(),
+            unreadable: Unreadable::default(),
         }
     }
 }
@@ -409,6 +414,11 @@ impl Trees {
         if let Some(replaced) = damaged.met.get_mut(&(partition, token)) {
             *replaced = true;
         }
+    }
+
+    /// Where records lie that cannot be read.
+    pub(crate) fn unreadable(&self) -> &Unreadable {
+        &self.unreadable
     }
 
     pub(crate) fn note_repaired(&self) {

@@ -94,6 +94,7 @@ impl Giving<'_> {
                 continue;
             };
             lacking.insert(id, heirs.iter().copied().collect());
+            self.look_behind_damage(id);
             for &heir in heirs {
                 by_peer.entry(heir).or_default().push((id, Span::around(&tokens)));
             }
@@ -106,8 +107,10 @@ impl Giving<'_> {
             let drive = Drive { antientropy: self.antientropy, peer, view, store, goal: Goal::Give };
             let outcome = Box::pin(drive.run(partitions, &mut |id, peered| {
                 let partition = self.view.buckets().get(id);
-                // One that goes by an older document may still be about to give up what it holds.
-                if partition.is_some_and(|partition| peered.adopted >= partition.since)
+                // One that goes by an older document may still be about to give up what it holds. What nobody can read here
+                // and the peer lacks stays: it may be the last trace.
+                if peered.all_given
+                    && partition.is_some_and(|partition| peered.adopted >= partition.since)
                     && let Some(lacking) = lacking.get_mut(&id)
                 {
                     lacking.remove(&peer);
@@ -120,6 +123,18 @@ impl Giving<'_> {
         }
         let given = lacking.into_iter().filter(|(_, lacking)| lacking.is_empty());
         given.map(|(id, _)| id).collect()
+    }
+}
+
+impl Giving<'_> {
+    /// A tree may still count a record that cannot be read any more. Without the tree the keys of both are listed, which
+    /// shows whether the heirs have it.
+    fn look_behind_damage(&self, id: PartitionId) {
+        if !self.store.unreadable(id).is_empty()
+            && let Some(mut locked) = self.store.trees().lock(id)
+        {
+            locked.tree().doubt();
+        }
     }
 }
 

@@ -6,7 +6,8 @@
 //!
 //! That counts replicas which have not themselves lost their records. If so few of them are left, W or more replicas
 //! lost theirs, and what is lost cannot be found anywhere; then the partition is as whole as it can be when it was
-//! merged with all the others.
+//! merged with all the others. A node that enters a partition goes that way only beside a replica that has all of its
+//! own: the last one that holds a record which it cannot read must not be relieved of it.
 //!
 //! **Architecture Invariant:** a partition that is not whole does not answer gets.
 
@@ -46,6 +47,8 @@ pub struct Required<'a> {
     pub others: &'a [NodeId],
     /// The one whose place this node takes: what that one has acknowledged is all that could be missing.
     pub donor: Option<NodeId>,
+    /// This node enters the partition: it has lost nothing, and those who hold it may go.
+    pub enters: bool,
 }
 
 impl Ledger {
@@ -115,12 +118,12 @@ impl Ledger {
     /// Whether the partition is whole under these requirements; then it is incomplete no more.
     pub fn settle(&mut self, partition: PartitionId, required: Required<'_>) -> bool {
         let Some(merged) = self.incomplete.get(&partition) else { return false };
-        let Required { since, replicas, writes_required, others, donor } = required;
+        let Required { since, replicas, writes_required, others, donor, enters } = required;
         let nobody = Merged::default();
         let merged = if merged.since == since { merged } else { &nobody };
         let whole = others.iter().filter(|node| merged.whole.contains(node)).count();
         let any = |node: &&NodeId| merged.whole.contains(node) || merged.themselves_incomplete.contains(node);
-        let all = others.iter().filter(any).count() == others.len();
+        let all = others.iter().filter(any).count() == others.len() && (whole > 0 || !enters);
         let inherits = donor.is_some_and(|donor| merged.whole.contains(&donor));
         let done = inherits || hold_every_write(whole, replicas, writes_required) || all;
         if done {
@@ -153,7 +156,8 @@ mod tests {
     fn ledger_after(n: usize, w: usize, peers: &[(u32, bool)]) -> bool {
         let others: Vec<NodeId> = (2..=n as u32).map(NodeId).collect();
         let since = Generation(5);
-        let required = Required { since, replicas: n, writes_required: w, others: &others, donor: None };
+        let required =
+            Required { since, replicas: n, writes_required: w, others: &others, donor: None, enters: false };
         let mut ledger = Ledger::new([P]);
         let mut whole = ledger.settle(P, required);
         for &(peer, peer_is_whole) in peers {
@@ -186,7 +190,8 @@ mod tests {
     fn the_one_whose_place_it_takes_is_enough_if_that_one_is_whole() {
         let others = [NodeId(1), NodeId(2), NodeId(3)];
         let (since, donor) = (Generation(5), Some(NodeId(2)));
-        let required = Required { since, replicas: 3, writes_required: 2, others: &others, donor };
+        let required =
+            Required { since, replicas: 3, writes_required: 2, others: &others, donor, enters: true };
         let mut ledger = Ledger::new([P]);
         assert!(!ledger.merged(P, NodeId(1), true, required), "some other one");
         assert!(!ledger.merged(P, NodeId(2), false, required), "it lost its records itself");
@@ -205,6 +210,7 @@ mod tests {
             writes_required: 2,
             others,
             donor: None,
+            enters: false,
         };
         let mut ledger = Ledger::new([P]);
         let (old, new) = ([NodeId(2), NodeId(3)], [NodeId(3)]);

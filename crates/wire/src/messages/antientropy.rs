@@ -115,7 +115,8 @@ fields! {
         pub differing: Vec<(PartitionId, u8)>,
         /// Those that cannot be compared now: one of the trees is doubtful.
         pub unready: Vec<PartitionId>,
-        /// Those whose records the answering node has lost and not refilled yet.
+        /// Those of which the answering node has not all: it has lost their records and not refilled them yet, or holds
+        /// records that it cannot read. The latter are named whether or not they were asked for.
         pub incomplete: Vec<PartitionId>,
     }
 }

@@ -21,6 +21,8 @@ pub(super) struct Source {
     pub(super) since: Generation,
     /// N.
     replicas: usize,
+    /// It enters the partition.
+    enters: bool,
 }
 
 impl Source {
@@ -39,13 +41,13 @@ impl Source {
             Part::Entering => {
                 let sources = sources(store.definition(), partition, node)?;
                 let nodes = sources.replicas.to_vec();
-                Source { donor: sources.donor, since, replicas: nodes.len(), nodes }
+                Source { donor: sources.donor, since, replicas: nodes.len(), nodes, enters: true }
             }
             Part::Holding => {
                 // One that merely enters may lack what the others have acknowledged.
                 let readers = replicas(store.definition(), partition);
                 let nodes = readers.iter().copied().filter(|&reader| reader != node).collect();
-                Source { donor: None, since, replicas: readers.len(), nodes }
+                Source { donor: None, since, replicas: readers.len(), nodes, enters: false }
             }
         };
         Some(source.without_gone(view))
@@ -61,8 +63,8 @@ impl Source {
 
     fn required(&self, store: &LocalStore) -> Required<'_> {
         let writes_required = usize::from(store.definition().consistency.writes_required);
-        let Source { since, replicas, ref nodes, donor } = *self;
-        Required { since, replicas, writes_required, others: nodes, donor }
+        let Source { since, replicas, ref nodes, donor, enters } = *self;
+        Required { since, replicas, writes_required, others: nodes, donor, enters }
     }
 }
 

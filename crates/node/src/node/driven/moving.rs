@@ -10,6 +10,7 @@ use model::{
 };
 use protocol::rebalance::planner::Reshape;
 use protocol::rebalance::{Facts, steps};
+use storage::Change;
 use wire::error::ErrorCode;
 use wire::messages::{MovesGot, ReplicaMerge, Request, Response, Scan};
 
@@ -81,6 +82,18 @@ impl Three {
         let place = self.node(id).replica.view().get().partition(key).0;
         store(self.node(id)).merge(place, key, &more).unwrap();
         more
+    }
+
+    /// A node cannot read what it holds of the key any more.
+    fn damage(&self, id: NodeId, key: &Bytes) {
+        self.put(id, key, Bytes::from_static(b"\xff"));
+    }
+
+    /// Puts bytes in place of a record, past everything that looks at what it says.
+    fn put(&self, id: NodeId, key: &Bytes, bytes: Bytes) {
+        let place = self.node(id).replica.view().get().partition(key).0;
+        let change = &mut |_: Option<&Bytes>| Change::Put(bytes.clone());
+        store(self.node(id)).engine().update(place.partition, place.token, key, change).unwrap();
     }
 
     /// The power of a node goes, and it starts again.
@@ -459,4 +472,64 @@ fn a_lost_disk_is_not_whole_by_what_a_node_that_enters_gave_at_an_earlier_step()
         assert!(found == Err(ErrorCode::Refilling) || found == Ok(more.clone()), "{found:?}");
         found.is_ok()
     });
+}
+
+/// The donor once counted as whole, the key became *not found*, and the last trace of it was dropped.
+#[test]
+fn the_only_replica_is_not_relieved_of_a_record_that_it_cannot_read() {
+    let mut three = Three::new(1);
+    let ((from, to), key) = (three.ends(), three.keys[7].clone());
+    three.damage(from, &key);
+    three.begin();
+    three.homes[0].stage.pass(Duration::from_secs(60));
+    assert!(!three.told(to).entered[0].whole && three.next().is_none());
+    assert_eq!(get(three.node(from), &key), Err(ErrorCode::Corrupt), "an answer that is true");
+    // It can be read again, and the move goes on.
+    let place = three.node(from).replica.view().get().partition(&three.keys[6]).0;
+    let intact = store(three.node(from)).engine().get(place.partition, place.token, &three.keys[6]).unwrap();
+    three.put(from, &key, intact.unwrap());
+    assert_eq!(three.step(), Some(Step::Joint));
+    assert_eq!(three.step(), Some(Step::ReadingNew));
+    assert_eq!(three.step(), None);
+    three.homes[0].stage.until(|| three.holds_nothing(from));
+    assert!(three.holds_all(to));
+}
+
+#[test]
+fn another_replica_gives_what_the_donor_cannot_read_and_nothing_holds_the_donor_up() {
+    let mut three = Three::new(2);
+    let ((from, to), key) = (three.ends(), three.keys[7].clone());
+    three.damage(from, &key);
+    three.begin();
+    assert_eq!(three.step(), Some(Step::Joint));
+    assert!(three.holds_all(to));
+    assert_eq!(three.step(), Some(Step::ReadingNew));
+    // In case that comparing has mended it.
+    three.damage(from, &key);
+    assert_eq!(three.step(), None);
+    three.homes[0].stage.until(|| three.holds_nothing(from));
+    assert!(three.holds_all(to));
+}
+
+#[test]
+fn who_leaves_keeps_a_record_that_it_cannot_read_while_nobody_else_has_it() {
+    let mut three = Three::new(2);
+    let (from, to) = three.ends();
+    three.begin();
+    assert_eq!(three.step(), Some(Step::Joint));
+    assert_eq!(three.step(), Some(Step::ReadingNew));
+    let is_of = |key: &Bytes| three.document.ring.partition(Token::of(key)).id == PartitionId(0);
+    let only = (0..).map(|number| Bytes::from(format!("only {number}"))).find(is_of).unwrap();
+    three.damage(from, &only);
+    let place = three.node(from).replica.view().get().partition(&only).0;
+    store(three.node(from)).trees().lock(place.partition).unwrap().tree().doubt();
+    three.homes[0].stage.until(|| !store(three.node(from)).with_unreadable().is_empty());
+    assert_eq!(three.step(), None);
+    three.homes[0].stage.pass(Duration::from_secs(60));
+    assert_eq!(three.told(from).leftovers.len(), 1, "it is told of");
+    assert!(!three.holds_nothing(from));
+    three.write(to, &only);
+    let others: Vec<NodeId> = three.nodes.iter().map(|node| node.id()).filter(|id| *id != from).collect();
+    others.into_iter().for_each(|id| three.write(id, &only));
+    three.homes[0].stage.until(|| three.holds_nothing(from));
 }
