@@ -14,6 +14,9 @@ pub struct Blueprint {
     pub nodes: Vec<Node>,
     /// Partitions of its ring; rounded up to a power of two. Default: 1024.
     pub partitions: usize,
+    /// Buckets of its token space, a power of two, and at least one for each partition. `None` as in clusters from before
+    /// buckets: each partition is one.
+    pub buckets: Option<u32>,
     /// Its stores.
     pub stores: Vec<Store>,
 }
@@ -29,7 +32,8 @@ impl Blueprint {
         for (store, resolver) in [("default", Resolver::LastWriteWins), ("siblings", Resolver::Siblings)] {
             stores.push(Store { resolver, ..Store::new(StoreName::new(store)?, consistency)? });
         }
-        Ok(Blueprint { name: name.to_owned(), nodes, partitions: PARTITIONS_DEFAULT, stores })
+        let (name, partitions, buckets) = (name.to_owned(), PARTITIONS_DEFAULT, None);
+        Ok(Blueprint { name, nodes, partitions, buckets, stores })
     }
 
     /// The first document of the cluster.
@@ -41,7 +45,8 @@ impl Blueprint {
         let members: Vec<_> = nodes.iter().map(|node| (node.id, node.zone.clone())).collect();
         let replicas = stores.iter().map(|store| usize::from(store.consistency.replicas)).max().unwrap_or(1);
         let ring = Ring::equal_slices_listing(self.partitions, &members, replicas + FALLBACKS_LISTED);
-        Cluster::new(self.name.clone(), nodes, ring, stores)
+        let buckets = self.buckets.map(|buckets| buckets.max(ring.partitions().len() as u32));
+        Cluster { buckets, ..Cluster::new(self.name.clone(), nodes, ring, stores) }
     }
 }
 

@@ -22,12 +22,12 @@ use crate::shared::Shared;
 /// What can be done with plans.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum PlanCommand {
-    /// Compute what shall move, and keep it as a plan; nothing moves before it is applied.
+    /// Compute what shall move or be cut, and keep it as a plan; nothing changes before it is applied.
     #[command(subcommand)]
     Create(CreateCommand),
     /// Show a plan: what moves, shares before and after, what blocks it, how far it is.
     Show(NumberArguments),
-    /// Show each move of a plan: the partition's list before and after.
+    /// Show each move of a plan, the partition's list before and after, and what is cut or joined.
     Diff(NumberArguments),
     /// Carry a plan out, and wait for its end. It goes on if this command is stopped.
     Apply(ApplyArguments),
@@ -82,6 +82,32 @@ pub enum CreateCommand {
         #[command(flatten)]
         create: CreateArguments,
     },
+    /// A partition is cut in two. No data moves: both parts stay on the same nodes.
+    Split {
+        /// Which partition, such as 12 or p12.
+        #[arg(value_parser = parse_partition, value_name = "PARTITION")]
+        partition: PartitionId,
+        /// The first token of its second part, where a bucket begins. By default it is cut in the middle.
+        #[arg(long, value_name = "TOKEN")]
+        at: Option<u64>,
+        /// How.
+        #[command(flatten)]
+        create: CreateArguments,
+    },
+    /// Two neighbours become one partition. If they lie on different nodes, the narrower one moves first.
+    Merge {
+        /// One of them, such as 12 or p12.
+        #[arg(value_parser = parse_partition, value_name = "PARTITION")]
+        partition: PartitionId,
+        /// The one before or behind it.
+        #[arg(value_parser = parse_partition, value_name = "NEIGHBOUR")]
+        neighbour: PartitionId,
+        /// How.
+        #[command(flatten)]
+        create: CreateArguments,
+    },
+    /// Every partition is cut in the middle. No data moves.
+    Double(CreateArguments),
 }
 
 /// How a plan is created.
@@ -168,13 +194,27 @@ pub(crate) async fn run(shared: Shared, command: PlanCommand) -> Result<ExitCode
     }
 }
 
+impl CreateCommand {
+    /// What is wished for, and how.
+    fn wish(self) -> (Wish, CreateArguments) {
+        match self {
+            CreateCommand::Spread(create) => (Wish::Spread, create),
+            CreateCommand::Drain { nodes, create } => (Wish::Drain { nodes }, create),
+            CreateCommand::Replace { node, by, create } => (Wish::Replace { node, by }, create),
+            CreateCommand::Move { partitions, from, to, create } => {
+                (Wish::Move { partitions, from, to }, create)
+            }
+            CreateCommand::Split { partition, at, create } => (Wish::Split { partition, at }, create),
+            CreateCommand::Merge { partition, neighbour: other, create } => {
+                (Wish::Merge { partition, other }, create)
+            }
+            CreateCommand::Double(create) => (Wish::Double, create),
+        }
+    }
+}
+
 async fn create(shared: &Shared, command: CreateCommand) -> Result<ExitCode, CliError> {
-    let (wish, arguments) = match command {
-        CreateCommand::Spread(create) => (Wish::Spread, create),
-        CreateCommand::Drain { nodes, create } => (Wish::Drain { nodes }, create),
-        CreateCommand::Replace { node, by, create } => (Wish::Replace { node, by }, create),
-        CreateCommand::Move { partitions, from, to, create } => (Wish::Move { partitions, from, to }, create),
-    };
+    let (wish, arguments) = command.wish();
     let consent = Consent { fewer_zones: arguments.accept_fewer_zones };
     let documents = Documents::open(shared, &arguments.documents).await?;
     if arguments.dry_run {

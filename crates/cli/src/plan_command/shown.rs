@@ -208,6 +208,6 @@ fn wish(wish: &Wish) -> String {
         Wish::Split { partition, at: None } => format!("split {partition}"),
         Wish::Split { partition, at: Some(at) } => format!("split {partition} at token {at}"),
         Wish::Merge { partition, other } => format!("merge {partition} and {other}"),
-        Wish::Double => "double".to_owned(),
+        Wish::Double => "double all partitions".to_owned(),
     }
 }

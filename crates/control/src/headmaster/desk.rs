@@ -225,6 +225,7 @@ impl Office {
         let again = plans::planned(&scene.cluster, &plan.wish, plan.consent);
         let reason = match again {
             Ok(again) if again.moves == plan.moves && again.reshape == plan.reshape => None,
+            Ok(_) if plan.reshape.is_some() => Some("it would cut or join elsewhere".to_owned()),
             Ok(_) => Some("other moves would do it now".to_owned()),
             Err(refusal) => Some(refusal.to_string()),
         };

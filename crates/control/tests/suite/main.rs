@@ -6,3 +6,4 @@ mod election;
 mod headmaster;
 mod played;
 mod push;
+mod reshaping;

@@ -13,6 +13,7 @@ use control::plans::{self, Planned, Size};
 use coordination::documents::{self, ActiveNode, active_node_path, cluster_path, read_cluster, register};
 use coordination::memory::{MemoryService, MemorySession};
 use coordination::{CoordinationService, Expected};
+use model::limits::BUCKETS_DEFAULT;
 use model::routing::{replicas_before, replicas_to_come};
 use model::{
     Cluster, Consistency, Generation, Moment, Node, NodeId, Partition, Step, StoreName, WallMillis, Zone,
@@ -171,8 +172,11 @@ impl World {
         let session = Arc::new(service.open());
         let members: Vec<Node> = (1..=count).map(node).collect();
         let numbers = Consistency { replicas: 3, reads_required: 2, writes_required: 2 };
-        let blueprint =
-            Blueprint { partitions: PARTITIONS, ..Blueprint::new("shop", members, numbers).unwrap() };
+        let blueprint = Blueprint {
+            partitions: PARTITIONS,
+            buckets: Some(BUCKETS_DEFAULT),
+            ..Blueprint::new("shop", members, numbers).unwrap()
+        };
         create(&*session, &blueprint).await.unwrap();
         let world = World { service, session, nodes: Arc::default(), clock, published };
         for id in 1..=count {

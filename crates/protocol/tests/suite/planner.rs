@@ -246,10 +246,14 @@ fn a_split_touches_no_list_and_a_merge_takes_it_back() {
         assert_eq!(bounds(&merged), bounds(&four));
         assert_eq!(merged.ring.get(PartitionId(1)).unwrap().since, Generation(3));
     }
-    let apart = wished(&halves, merge(1, 2));
-    assert_eq!(apart, Err(Refusal::NoNeighbours { partition: PartitionId(1), other: PartitionId(2) }));
-    let twice = wished(&halves, merge(1, 1));
-    assert_eq!(twice, Err(Refusal::NoNeighbours { partition: PartitionId(1), other: PartitionId(1) }));
+    let refused = |partition, other| wished(&halves, merge(partition, other)).unwrap_err().to_string();
+    assert_eq!(refused(1, 2), "partitions p1 and p2 are no neighbours: p1 can be merged with p0 or p4");
+    assert_eq!(refused(1, 1), "partitions p1 and p1 are no neighbours: p1 can be merged with p0 or p4");
+    assert_eq!(
+        refused(3, 0),
+        "partitions p3 and p0 are no neighbours: p3 can be merged with p2",
+        "no circle"
+    );
     assert_eq!(reshaped(&halves, Wish::Double).ring.partitions().len(), 10);
 }
 
@@ -287,7 +291,8 @@ fn a_cut_outside_or_between_no_two_buckets_is_refused_and_a_bucket_cannot_be_cut
     let narrow = reshaped(&four, split(0, Some(tokens)));
     let refused = Refusal::Narrow { partition: PartitionId(0), buckets: 16 };
     assert_eq!(wished(&narrow, split(0, None)), Err(refused.clone()));
-    assert_eq!(wished(&narrow, split(0, Some(5))), Err(refused.clone()));
+    assert_eq!(wished(&narrow, split(0, Some(5))), Err(refused));
+    let refused = Refusal::NotDoubled { partition: PartitionId(0), buckets: 16 };
     assert_eq!(wished(&narrow, Wish::Double), Err(refused), "no partition is doubled unless all can be");
     let last = PartitionId(3);
     let small = reshaped(&four, Wish::Double).document_bytes() - 1;

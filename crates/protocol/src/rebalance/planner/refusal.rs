@@ -91,12 +91,21 @@ pub enum Refusal {
     },
     /// The cluster has no buckets, so no bounds can change.
     NoBuckets,
+    /// Not every partition can be cut: one is a single bucket.
+    NotDoubled {
+        /// The partition.
+        partition: PartitionId,
+        /// Buckets of the cluster.
+        buckets: u32,
+    },
     /// Two partitions cannot become one: they are no neighbours.
     NoNeighbours {
         /// The first.
         partition: PartitionId,
         /// The second.
         other: PartitionId,
+        /// The neighbours of the first.
+        neighbours: Vec<PartitionId>,
     },
     /// Two partitions cannot become one before they lie on the same nodes.
     OtherLists {
@@ -155,19 +164,27 @@ impl fmt::Display for Refusal {
                 "the partitions of this cluster are no equal slices, and its document names no buckets: their bounds \
                  cannot change"
             ),
-            Refusal::NoNeighbours { partition, other } => {
-                write!(
-                    f,
-                    "partitions {partition} and {other} are no neighbours; find neighbours with `tontine coordination \
-                     show`"
-                )
+            Refusal::NotDoubled { partition, buckets } => write!(
+                f,
+                "not every partition can be cut: {partition} is one bucket of the {buckets} that the cluster was made \
+                 with; cut those that are wider with `tontine plan create split`"
+            ),
+            Refusal::NoNeighbours { partition, other, neighbours } => {
+                write!(f, "partitions {partition} and {other} are no neighbours: ")?;
+                match &neighbours[..] {
+                    [] => write!(f, "{partition} is the only partition"),
+                    [one] => write!(f, "{partition} can be merged with {one}"),
+                    all => {
+                        let all: Vec<String> = all.iter().map(PartitionId::to_string).collect();
+                        write!(f, "{partition} can be merged with {}", all.join(" or "))
+                    }
+                }
             }
-            Refusal::OtherLists { partition, other } => {
-                write!(
-                    f,
-                    "partitions {partition} and {other} lie on different nodes: move one to the other's first"
-                )
-            }
+            Refusal::OtherLists { partition, other } => write!(
+                f,
+                "partitions {partition} and {other} lie on different nodes; bring them together with a new plan: \
+                 `tontine plan create merge {partition} {other}`"
+            ),
         }
     }
 }

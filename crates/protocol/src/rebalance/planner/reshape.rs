@@ -74,8 +74,11 @@ impl Reshape {
         let partitions = cluster.ring.partitions();
         check_count(2 * partitions.len())?;
         let cuts = partitions.iter().zip(first_free(cluster)?..).map(|(partition, second)| {
-            let (at, second) = (cut(cluster, partition, None)?, PartitionId(second));
-            Ok(Cut { partition: partition.id, at, second })
+            let at = cut(cluster, partition, None).map_err(|refusal| match refusal {
+                Refusal::Narrow { partition, buckets } => Refusal::NotDoubled { partition, buckets },
+                refusal => refusal,
+            })?;
+            Ok(Cut { partition: partition.id, at, second: PartitionId(second) })
         });
         Ok(Reshape::Cut { cuts: cuts.collect::<Result<_, Refusal>>()? })
     }
@@ -95,7 +98,12 @@ impl Reshape {
             (first, second) if first == second + 1 => {
                 Ok(Reshape::Join { partition: other, other: partition })
             }
-            _ => Err(Refusal::NoNeighbours { partition, other }),
+            (first, _) => {
+                let beside = [first.checked_sub(1), first.checked_add(1)].into_iter().flatten();
+                let known = cluster.ring.partitions();
+                let neighbours = beside.filter_map(|at| known.get(at)).map(|known| known.id).collect();
+                Err(Refusal::NoNeighbours { partition, other, neighbours })
+            }
         }
     }
 
