@@ -14,6 +14,7 @@ use crate::output::{count, print, size};
 use crate::shared::Shared;
 use crate::status::{NodeStatus, ask_all, is_up, tombstones};
 
+mod artifacts;
 mod disks;
 mod finding;
 mod hints;
@@ -84,6 +85,7 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
     findings.extend(stopped_repair(&nodes));
     findings.extend(hints::waiting(&nodes, &hints::heard(&client, &nodes).await));
     findings.extend(waiting_tombstones(&nodes));
+    findings.extend(artifacts::found(&cluster, &nodes));
     findings.extend(moves::found(&client, seen.as_ref()).await);
     let healthy = !findings.iter().any(Finding::is_bad);
     let document = json!({

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ::bytes::{Bytes, BytesMut};
 use client::{DeleteOptions, Found, PutOptions, StoreHandle};
-use model::{Context, Key, Value, Version, WallMillis};
+use model::{ArtifactNumber, Context, Key, Value, Version, WallMillis};
 use protocol::quorum::can_be_met;
 use serde_json::{Value as Json, json};
 use wire::messages::{Condition, RequestOptions, Written};
@@ -84,6 +84,9 @@ pub struct GetArguments {
     /// it then has no single value.
     #[arg(long)]
     pub raw: bool,
+    /// Read this artifact of a read-only store, whether it is served or not; `tontine artifact list` shows the numbers.
+    #[arg(long, value_name = "NUMBER")]
+    pub artifact: Option<u64>,
 }
 
 /// Some keys.
@@ -211,18 +214,26 @@ fn written_json(key: &str, written: &Written) -> Json {
     })
 }
 
-async fn read(shared: &Shared, arguments: &SiblingsArguments) -> Result<Found, CliError> {
+async fn read(
+    shared: &Shared,
+    arguments: &SiblingsArguments,
+    artifact: Option<u64>,
+) -> Result<Found, CliError> {
     let options = RequestOptions { required: arguments.reads, ..RequestOptions::default() };
-    Ok(open_for(shared, "-r", arguments.reads).await?.get_with(arguments.key.clone(), &options).await?)
+    let mut store = open_for(shared, "-r", arguments.reads).await?;
+    if let Some(number) = artifact {
+        store = store.of_artifact(ArtifactNumber(number))?;
+    }
+    Ok(store.get_with(arguments.key.clone(), &options).await?)
 }
 
 /// `tontine get`.
 pub(crate) async fn get(shared: Shared, arguments: GetArguments) -> Result<ExitCode, CliError> {
     if arguments.raw {
-        return get_raw(&shared, &arguments.one).await;
+        return get_raw(&shared, &arguments).await;
     }
+    let found = read(&shared, &arguments.one, arguments.artifact).await?;
     let arguments = arguments.one;
-    let found = read(&shared, &arguments).await?;
     let values: Vec<&Bytes> = found.values().collect();
     let document = found_json(&arguments.key, &found);
     match values.as_slice() {
@@ -264,12 +275,13 @@ pub(crate) async fn get(shared: Shared, arguments: GetArguments) -> Result<ExitC
 }
 
 /// The value's bytes, or nothing.
-async fn get_raw(shared: &Shared, arguments: &SiblingsArguments) -> Result<ExitCode, CliError> {
+async fn get_raw(shared: &Shared, arguments: &GetArguments) -> Result<ExitCode, CliError> {
     use std::io::Write;
     if shared.format() == Format::Json {
         return Err(CliError::Usage("--raw and -o json cannot be combined".to_owned()));
     }
-    let found = read(shared, arguments).await?;
+    let found = read(shared, &arguments.one, arguments.artifact).await?;
+    let arguments = &arguments.one;
     let values: Vec<&Bytes> = found.values().collect();
     match values.as_slice() {
         [] => {
@@ -396,7 +408,7 @@ pub(crate) async fn delete(shared: Shared, arguments: DeleteArguments) -> Result
 
 /// `tontine siblings`.
 pub(crate) async fn siblings(shared: Shared, arguments: SiblingsArguments) -> Result<ExitCode, CliError> {
-    let found = read(&shared, &arguments).await?;
+    let found = read(&shared, &arguments, None).await?;
     let now = found.now();
     let versions: Vec<Json> = found.versions().iter().map(|version| version_json(version, now)).collect();
     let document = json!({

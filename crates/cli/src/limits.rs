@@ -7,6 +7,7 @@ use protocol::admission::{
     AdmissionLimits, CONNECTION_BYTES_MAX, CONNECTION_REQUESTS_MAX, CONNECTIONS_MAX, NODE_BYTES_MAX,
     NODE_REQUESTS_MAX,
 };
+use protocol::push::{FETCH_CEILING_DEFAULT, FETCH_CEILING_MIN};
 
 use crate::durations;
 
@@ -75,6 +76,16 @@ pub struct LimitSettings {
     /// Bytes of hints that the node holds for other nodes. Writes beyond that reach them through replica repair.
     #[arg(long, help_heading = HEADING, default_value_t = HINT_BYTES_MAX, value_name = "BYTES")]
     pub hint_bytes_max: u64,
+    /// Bytes of artifacts a second that the node fetches at most, and gives other nodes at most, from 1 MiB. It takes less
+    /// while requests are late.
+    #[arg(
+        long,
+        help_heading = HEADING,
+        default_value_t = FETCH_CEILING_DEFAULT,
+        value_parser = clap::value_parser!(u64).range(FETCH_CEILING_MIN..1 << 40),
+        value_name = "BYTES"
+    )]
+    pub fetch_ceiling: u64,
 }
 
 impl Default for LimitSettings {
@@ -88,6 +99,7 @@ impl Default for LimitSettings {
             connection_bytes_max: limits.connection_bytes_max as u64,
             rest_time_max: limits.rest_time_max,
             hint_bytes_max: HINT_BYTES_MAX,
+            fetch_ceiling: FETCH_CEILING_DEFAULT,
         }
     }
 }
@@ -117,6 +129,7 @@ impl LimitSettings {
                 ("connection-bytes-max", limits.connection_bytes_max.to_string()),
                 ("rest-time-max", durations::shown(limits.rest_time_max)),
                 ("hint-bytes-max", limits.hint_bytes_max.to_string()),
+                ("fetch-ceiling", limits.fetch_ceiling.to_string()),
             ]
         };
         let changed = pairs(self).into_iter().zip(pairs(&LimitSettings::default()));
@@ -152,12 +165,15 @@ mod tests {
             "--request-bytes-max=1048576",
             "--rest-time-max=1m30s",
             "--hint-bytes-max=5",
+            "--fetch-ceiling=2097152",
         ]
         .map(str::to_owned);
         let chosen = parse(&words);
         assert_eq!(chosen.as_arguments(), words);
         assert_eq!((chosen.admission().node_requests_max, chosen.admission().node_bytes_max), (7, 1 << 20));
-        for refused in ["--requests-max=0", "--request-bytes-max=1000", "--requests-max=16777216"] {
+        for refused in
+            ["--requests-max=0", "--request-bytes-max=1000", "--requests-max=16777216", "--fetch-ceiling=1"]
+        {
             assert!(Alone::try_parse_from(["x", refused]).is_err(), "{refused}");
         }
     }

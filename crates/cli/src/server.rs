@@ -251,6 +251,7 @@ async fn open(
     let mut config = NodeConfig::new(spec.id, &spec.cluster);
     config.limits = spec.limits.admission();
     config.hint_bytes_max = spec.limits.hint_bytes_max;
+    config.fetch_ceiling = spec.limits.fetch_ceiling;
     config.resp = RespOptions {
         password: spec.password.clone(),
         port,

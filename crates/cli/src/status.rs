@@ -104,7 +104,7 @@ pub(crate) async fn status(shared: Shared) -> Result<ExitCode, CliError> {
             count(cluster.ring.partitions().len() as u64, "partition"),
             stores.join(", "),
             table(&rows)
-        )
+        ) + &artifacts(&nodes)
     });
     let all_up = nodes.iter().all(|node| node.answer.is_ok());
     Ok(if all_up { ExitCode::SUCCESS } else { ExitCode::from(1) })
@@ -130,6 +130,35 @@ fn store_names(cluster: &Cluster) -> Vec<String> {
         })
         .chain(read_only)
         .collect()
+}
+
+/// What each node has of artifacts and fetches, for people; empty where no store has any.
+fn artifacts(nodes: &[NodeStatus]) -> String {
+    let mut rows =
+        vec![["NODE", "STORE", "ARTIFACT", "STATE", "HERE", "OF", "FETCHES"].map(str::to_owned).to_vec()];
+    for status in nodes {
+        let Ok(answer) = &status.answer else { continue };
+        let told = &answer["read_only"];
+        let rate = told["fetching"]["rate_bytes_per_second"].as_u64().unwrap_or(0);
+        for entry in told["artifacts"].as_array().into_iter().flatten() {
+            let text = |field: &str| entry[field].as_str().unwrap_or("-").to_owned();
+            let bytes = |field: &str| size(entry[field].as_u64().unwrap_or(0));
+            let fetches = match entry["state"] == "fetching" {
+                true => format!("{}/s", size(rate)),
+                false => "-".to_owned(),
+            };
+            rows.push(vec![
+                status.node.id.to_string(),
+                text("store"),
+                entry["number"].to_string(),
+                text("state"),
+                bytes("bytes"),
+                bytes("bytes_total"),
+                fetches,
+            ]);
+        }
+    }
+    if rows.len() == 1 { String::new() } else { format!("\n{}", table(&rows)) }
 }
 
 /// Alive, or what the first node that answers believes about one that does not.

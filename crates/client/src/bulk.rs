@@ -43,7 +43,7 @@ impl StoreHandle {
         let mut answers: Vec<Option<Result<Got, Failure>>> = keys.iter().map(|_| None).collect();
         let mut attempt = 0;
         loop {
-            let scope = inner.scope_for(&self.name, options)?;
+            let scope = self.scope_for(options)?;
             let mut left: Vec<usize> = positions(&answers, |answer| match answer {
                 None => true,
                 Some(Err(failure)) => failure.code.is_retryable(),
@@ -61,7 +61,7 @@ impl StoreHandle {
             }
             attempt += 1;
             // The pause may have brought a newer document.
-            let scope = inner.scope_for(&self.name, options)?;
+            let scope = self.scope_for(options)?;
             let keys = left.iter().map(|&position| keys[position].clone()).collect();
             let options = &self.until(end, options);
             let got = inner.coordinator.multi_get(&scope, keys, options, usize::MAX).await;

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::{Cluster, Context, Key, Resolver, Value, WallMillis};
+use model::{ArtifactNumber, Cluster, Context, Key, Resolver, Value, WallMillis};
 use protocol::quorum::Entry;
+use wire::ErrorCode;
 use wire::messages::{Condition, RequestOptions, Written};
 
 use crate::connect::Client;
-use crate::coordinator::left_at;
+use crate::coordinator::{Contents, Scope, left_at};
 use crate::error::ClientError;
 use crate::found::Found;
 use crate::order::Order;
@@ -69,6 +70,8 @@ pub struct StoreHandle {
     pub(crate) client: Client,
     pub(crate) name: Arc<str>,
     merge: Option<Merge>,
+    /// The artifact that it reads, if that is not the one that the store serves.
+    artifact: Option<ArtifactNumber>,
 }
 
 impl Client {
@@ -78,7 +81,7 @@ impl Client {
     /// [`ClientError::UnknownStore`].
     pub fn store(&self, name: &str) -> Result<StoreHandle, ClientError> {
         self.inner.scope(name)?;
-        Ok(StoreHandle { client: self.clone(), name: name.into(), merge: None })
+        Ok(StoreHandle { client: self.clone(), name: name.into(), merge: None, artifact: None })
     }
 }
 
@@ -97,6 +100,28 @@ impl StoreHandle {
     pub fn with_merge(mut self, merge: Merge) -> Self {
         self.merge = Some(merge);
         self
+    }
+
+    /// Reads this artifact of a read-only store from now on, before it goes live or after another one did.
+    ///
+    /// # Errors
+    /// `artifact-refused` where the store takes writes, or lists no such artifact.
+    pub fn of_artifact(mut self, number: ArtifactNumber) -> Result<Self, ClientError> {
+        self.artifact = Some(number);
+        self.scope_for(&RequestOptions::default())?;
+        Ok(self)
+    }
+
+    /// The scope of a request with these options that starts now.
+    pub(crate) fn scope_for(&self, options: &RequestOptions) -> Result<Scope, ClientError> {
+        let scope = self.client.inner.scope_for(&self.name, options)?;
+        let Some(number) = self.artifact else { return Ok(scope) };
+        let refused = |detail| ClientError::Failed { code: ErrorCode::ArtifactRefused, detail };
+        let store = scope.cluster.read_only(&self.name);
+        let store =
+            store.ok_or_else(|| refused(format!("store {} takes writes and has no artifacts", self.name)))?;
+        let contents = Contents::chosen(store, number).map_err(|failure| refused(failure.detail))?;
+        Ok(Scope { contents, ..scope })
     }
 
     /// Reads a key with the store's own R.
@@ -181,7 +206,7 @@ impl StoreHandle {
         let end = inner.coordinator.deadline(options);
         let mut attempt = 0;
         loop {
-            let scope = inner.scope_for(&self.name, options)?;
+            let scope = self.scope_for(options)?;
             let options = &self.until(end, options);
             match inner.coordinator.get(&scope, key.bytes().clone(), options).await {
                 Ok(got) => {

@@ -163,6 +163,10 @@ impl File for WatchedFile {
     fn map(&self) -> Result<Arc<dyn runtime::Mapping>, DiskError> {
         self.inner.map()
     }
+
+    fn drop_cached(&self, range: std::ops::Range<u64>) {
+        self.inner.drop_cached(range);
+    }
 }
 
 #[cfg(test)]

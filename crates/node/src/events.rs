@@ -93,6 +93,34 @@ events! {
         /// Its number.
         number: u64,
     } => "holds artifact {number} of store {store}",
+    /// An artifact of a read-only store begins to come.
+    ArtifactFetching "artifact-fetching" {
+        /// Its store.
+        store: String,
+        /// Its number.
+        number: u64,
+        /// Chunks that are missing here.
+        chunks: u64,
+        /// Bytes of their files.
+        bytes: u64,
+    } => "fetches artifact {number} of store {store}: {chunks}, {bytes}"
+        where chunks counts "chunk" and bytes counts "byte",
+    /// An artifact cannot be fetched, or opened; it is tried again. Told once for each reason in a row.
+    ArtifactFailed "artifact-failed" {
+        /// Its store.
+        store: String,
+        /// Its number.
+        number: u64,
+        /// Why.
+        error: String,
+    } => "cannot stage artifact {number} of store {store}, and tries again: {error}",
+    /// Gets found a chunk whose checksums do not hold, or whose file is gone; it is fetched again.
+    ArtifactCorrupt "artifact-corrupt" {
+        /// Its store.
+        store: String,
+        /// The chunk's digest.
+        chunk: String,
+    } => "found chunk {chunk} of store {store} corrupt; fetching it again",
     /// A peer that was believed to live is avoided from now on.
     PeerSuspected "peer-suspected" {
         /// Which.
@@ -301,6 +329,8 @@ impl Event {
                 | Event::PeerDown { .. }
                 | Event::CorruptFound { .. }
                 | Event::CorruptMet { .. }
+                | Event::ArtifactFailed { .. }
+                | Event::ArtifactCorrupt { .. }
                 | Event::HintsCorrupt { .. }
                 | Event::DiskLost {}
                 | Event::RollbackNoticed {}

@@ -40,6 +40,7 @@ use model::{Cluster, Generation, NodeId};
 use parking_lot::Mutex;
 use protocol::admission::{Admission, AdmissionLimits};
 use protocol::handoff::HandoffOptions;
+use protocol::push::FETCH_CEILING_DEFAULT;
 use runtime::{Disk, Moment, Ports, Sources};
 use wire::messages::Peer;
 
@@ -110,6 +111,8 @@ pub struct NodeConfig {
     pub installation: Installation,
     /// What it fetches artifacts from. Default: nothing.
     pub sources: Option<Arc<dyn Sources>>,
+    /// Bytes of artifacts a second that it fetches at most, and gives other nodes at most. Default: 128 MiB.
+    pub fetch_ceiling: u64,
     /// How it goes along when the documents move to another service. Default: it does not.
     pub places: Option<Arc<dyn Places>>,
 }
@@ -153,6 +156,7 @@ impl NodeConfig {
             may_stop_requiring_password: false,
             installation: Installation::default(),
             sources: None,
+            fetch_ceiling: FETCH_CEILING_DEFAULT,
             places: None,
         }
     }
@@ -265,8 +269,8 @@ impl Node {
             refill,
             incarnation,
         });
-        let doors = (ports.clone(), disk.clone(), config.sources.clone());
-        let artifacts = Artifacts::start(config.id, view.clone(), doors, events.clone()).await;
+        let counted = (pulse.clone(), events.clone(), metrics.clone());
+        let artifacts = pushing::start(&config, (&ports, &disk), &view, antientropy.peers(), counted).await;
         let node = Arc::new(Node {
             resp: resp::Shared::new(config.resp.clone(), admission.clone()),
             admission,

@@ -484,21 +484,22 @@ newtype_field! {
     model::ArtifactNumber => u64,
     model::Epoch => u64,
     model::Generation => u64,
+    model::ManifestDigest => [u8; 16],
     model::NodeId => u32,
     model::PartitionId => u32,
     model::WallMillis => u64,
 }
 
-impl Field for model::ManifestDigest {
+impl Field for [u8; 16] {
     const BYTES_MIN: usize = 16;
     fn bytes_bound(&self) -> usize {
         16
     }
     fn write(&self, out: &mut BytesMut) {
-        out.put_slice(&self.0);
+        out.put_slice(self);
     }
     fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        reader.array().map(model::ManifestDigest)
+        reader.array()
     }
 }
 

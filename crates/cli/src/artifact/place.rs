@@ -6,7 +6,9 @@ use std::sync::Arc;
 use runtime::disk::os::OsDisk;
 use runtime::sources::{Scheme, SourceUrl, Sources};
 use runtime::{Disk, DiskError};
-use storage::readonly::{ChunkEntry, Fetch, MANIFEST_PATH, Manifest, OpenError, chunk_path};
+use storage::readonly::{
+    ChunkEntry, Fetch, FetchError, MANIFEST_PATH, Manifest, OpenError, SourceChunk, chunk_path,
+};
 
 use crate::failure::CliError;
 
@@ -127,10 +129,16 @@ impl Scratch {
     pub(super) fn copy(&self, from: &dyn Disk, entry: &ChunkEntry) -> Result<(), OpenError> {
         let path = chunk_path(entry.digest);
         let wrong = |what: String| OpenError::Chunk { chunk: entry.digest, what };
-        let mut fetch = Fetch::begin((from, &path), (&self.disk, &path), entry)
-            .map_err(|error| wrong(error.to_string()))?;
-        while fetch.step().map_err(|error| wrong(error.to_string()))? > 0 {}
-        Ok(())
+        let bring = || {
+            let source = SourceChunk::open(from, entry)?;
+            let list = source.read(Fetch::list(entry)?)?;
+            let mut fetch = Fetch::resume((&self.disk, &path), entry, list, 0)?;
+            while let Some(range) = fetch.wanted() {
+                fetch.put(&source.read(range)?)?;
+            }
+            Ok(())
+        };
+        bring().map_err(|error: FetchError| wrong(error.to_string()))
     }
 
     /// Removes a copy.

@@ -93,6 +93,20 @@ codes! {
         "The node found corrupt records, and good copies have replaced them.";
     LogDamaged "log-damaged" Bad
         "The node found corruption in its log and cannot tell which keys were there.";
+    ArtifactSourceAway "artifact-source-away" Bad
+        "The node cannot fetch an artifact: neither its source nor a replica gives it.";
+    ArtifactSourceCorrupt "artifact-source-corrupt" Bad
+        "The node cannot fetch an artifact because its source is damaged.";
+    ArtifactNoRoom "artifact-no-room" Bad
+        "The node cannot fetch an artifact because its disk has too little room.";
+    ArtifactFailed "artifact-failed" Bad
+        "The node cannot store or open an artifact for a reason of its own.";
+    ArtifactBehind "artifact-behind" Note
+        "The node lacks a part of the artifact that a read-only store serves, and is fetching it.";
+    ArtifactCorrupt "artifact-corrupt" Bad
+        "The node holds corrupt chunks of artifacts that have not been replaced yet.";
+    ArtifactReplaced "artifact-replaced" Note
+        "The node found corrupt chunks of artifacts, and good copies have replaced them.";
 }
 
 /// One thing that the doctor found.

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use model::{ArtifactNumber, Cluster, Epoch, ManifestDigest, NodeId, ReadOnlyStore};
 use smallvec::SmallVec;
-use wire::messages::{ArtifactGet, ReplicaGet, Request, Role, StoreRef, Terms};
+use wire::ErrorCode;
+use wire::messages::{ArtifactGet, Failure, ReplicaGet, Request, Role, StoreRef, Terms};
 
 use super::Scope;
 use super::drive::Desk;
@@ -27,6 +28,8 @@ pub enum Contents {
         number: ArtifactNumber,
         /// Digest of its manifest.
         manifest: ManifestDigest,
+        /// Whether the caller wants this one, whatever the store serves.
+        chosen: bool,
     },
     /// Nothing: a read-only store before its first swap.
     Nothing,
@@ -38,7 +41,23 @@ impl Contents {
         store.served().map_or(Contents::Nothing, |artifact| Contents::Artifact {
             number: artifact.number,
             manifest: artifact.manifest,
+            chosen: false,
         })
+    }
+
+    /// The artifact of this number, whether it is served or not.
+    ///
+    /// # Errors
+    /// `artifact-refused` when the store does not list it.
+    pub fn chosen(store: &ReadOnlyStore, number: ArtifactNumber) -> Result<Contents, Failure> {
+        let listed = store.artifact(number).ok_or_else(|| {
+            let numbers: Vec<String> =
+                store.artifacts.iter().map(|listed| listed.number.to_string()).collect();
+            let lists = if numbers.is_empty() { "none".to_owned() } else { numbers.join(", ") };
+            let detail = format!("store {} lists no artifact {number}; it lists {lists}", store.name);
+            Failure::new(ErrorCode::ArtifactRefused, detail)
+        })?;
+        Ok(Contents::Artifact { number, manifest: listed.manifest, chosen: true })
     }
 }
 
@@ -54,6 +73,17 @@ impl Scope {
         }
     }
 
+    /// The same request under a newer document: of what the store serves by that, or of the artifact that was chosen.
+    pub(super) fn under(&self, cluster: &Arc<Cluster>, store: &ReadOnlyStore) -> Result<Scope, Failure> {
+        let scope = Scope::read_only(cluster, store);
+        match self.contents {
+            Contents::Artifact { number, chosen: true, .. } => {
+                Ok(Scope { contents: Contents::chosen(store, number)?, ..scope })
+            }
+            _ => Ok(scope),
+        }
+    }
+
     /// Whether the request reads an artifact, or the nothing before the first.
     pub(crate) fn is_read_only(&self) -> bool {
         self.contents != Contents::Versions
@@ -65,7 +95,7 @@ impl<T> Desk<T> {
     pub(super) fn fetch_request(&self, role: Role, keys: SmallVec<[Bytes; 1]>) -> Request {
         let (store, generation) = (self.scope.store.clone(), self.scope.cluster.generation);
         match self.scope.contents {
-            Contents::Artifact { number, manifest } => {
+            Contents::Artifact { number, manifest, .. } => {
                 ArtifactGet { store, generation, number, manifest, keys }.into()
             }
             Contents::Versions | Contents::Nothing => {

@@ -401,7 +401,7 @@ impl Coordinator {
             ));
         }
         if let Some(store) = cluster.read_only(&scope.store).filter(|_| scope.is_read_only()) {
-            return Ok(Scope::read_only(&cluster, store));
+            return scope.under(&cluster, store);
         }
         let Some(definition) = cluster.store(scope.store.as_str()) else {
             return Err(Failure::new(

@@ -1,29 +1,67 @@
-//! Brings manifests and chunks from their source to this disk, and removes what nobody names any more.
+//! Brings manifests and chunks to this disk, from their source or from replicas, and removes what nobody names any more.
+//!
+//! Four chunks come at a time. Each goes on after its last block that is here, whatever broke it off: another document, a
+//! source that failed, or the end of the process.
 
+use std::borrow::Borrow;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
-use model::{ArtifactNumber, ListedArtifact, StoreName};
+use futures_util::future::{Either, select};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use model::{ListedArtifact, StoreName};
+use protocol::push::Origin;
 use runtime::{Disk, DiskError};
 use storage::readonly::{
-    CHUNKS_MAX, ChunkEntry, DICTIONARY_BYTES_MAX, Digest, Fetch, MANIFEST_PATH, Manifest, TokenHash,
-    chunk_path,
+    CHUNKS_MAX, ChunkEntry, DICTIONARY_BYTES_MAX, Digest, Fetch, FetchError, MANIFEST_PATH, Manifest,
+    TokenHash,
 };
 
-use super::{Artifacts, NotYet, files};
+use super::origin::{Errand, Giver};
+use super::{Artifacts, NotYet, Trouble, failed, files};
+use crate::events::Event;
 use crate::stores::ReadOnly;
 use crate::view::View;
 
-/// Bytes a second that a node fetches at most: about half of what one core copies and verifies, and of a common disk.
-const FETCH_BYTES_PER_SECOND: u64 = 128 << 20;
+/// Chunks that come at a time: enough to keep a disk busy while others are verified and synced.
+const CHUNKS_TOGETHER: usize = 4;
+/// After so many chunks that could not be had no more are begun, until it is tried again.
+const FAILURES_MAX: usize = 4;
 /// Bytes that a fetch leaves free on the disk, for the stores that take writes.
 const SPACE_LEFT_BYTES: u64 = 256 << 20;
 /// Longest manifest: as many chunks as there may be, and a dictionary.
 const MANIFEST_BYTES_MAX: u64 = (CHUNKS_MAX as u64) * 64 + DICTIONARY_BYTES_MAX as u64 + 4096;
 
-fn failed(error: impl ToString) -> NotYet {
-    NotYet::Failed(error.to_string())
+/// Why a chunk does not come from one giver.
+enum Halt {
+    /// No other one would help.
+    Here(NotYet),
+    /// Another one may.
+    There(NotYet),
+}
+
+impl Halt {
+    fn there(not_yet: NotYet) -> Halt {
+        match not_yet {
+            NotYet::Changed => Halt::Here(NotYet::Changed),
+            not_yet => Halt::There(not_yet),
+        }
+    }
+}
+
+/// What this node's disk says.
+fn at_disk(error: impl Borrow<DiskError>) -> NotYet {
+    let error = error.borrow();
+    let trouble = if *error == DiskError::Full { Trouble::Room } else { Trouble::Node };
+    NotYet::Failed(error.to_string(), trouble)
+}
+
+fn no_room(what: String) -> NotYet {
+    NotYet::Failed(what, Trouble::Room)
+}
+
+fn corrupt(what: String) -> NotYet {
+    NotYet::Failed(what, Trouble::Corrupt)
 }
 
 /// The bytes of a whole file.
@@ -71,48 +109,72 @@ impl Artifacts {
         let read = move || match read_whole(&*disk, &files::manifest(&name, &listed)) {
             Ok(bytes) => Ok(check_manifest(&name, &listed, &bytes).ok()),
             Err(DiskError::NotFound { .. }) => Ok(None),
-            Err(error) => Err(failed(error)),
+            Err(error) => Err(at_disk(error)),
         };
         self.wait(read).await?
     }
 
-    /// Brings the manifest of an artifact from its source.
+    /// Brings the manifest of an artifact from its source, or from another node that has it.
     pub(super) async fn bring_manifest(
         &self,
+        view: &View,
         store: &ReadOnly,
         listed: &ListedArtifact,
     ) -> Result<Manifest, NotYet> {
-        let (disk, name) = (self.disk.clone(), store.listed().name.clone());
-        let (source, wanted) = (self.source(listed).await?, listed.clone());
-        let url = listed.source.clone();
-        let bring = move || {
-            let bytes =
-                read_whole(&*source, MANIFEST_PATH).map_err(|error| failed(format!("{url}: {error}")))?;
-            let manifest =
-                check_manifest(&name, &wanted, &bytes).map_err(|what| failed(format!("{url}: {what}")))?;
-            let part = format!("{}{}", files::manifest(&name, &wanted), files::PART);
-            match disk.remove(&part) {
-                Ok(()) | Err(DiskError::NotFound { .. }) => {}
-                Err(error) => return Err(failed(error)),
+        let of_source = match self.source(listed).await {
+            Err(error) => Err(error),
+            Ok(source) => {
+                let read = self.wait(move || read_whole(&*source, MANIFEST_PATH)).await?;
+                read.map_err(|error| failed(format!("{}: {error}", listed.source)))
             }
-            let file = disk.create(&part).map_err(failed)?;
-            file.append(&bytes).map_err(failed)?;
-            Ok((manifest, file))
         };
-        let (manifest, file) = self.wait(bring).await??;
-        file.sync().await.map_err(failed)?;
-        let path = files::manifest(&store.listed().name, listed);
-        self.disk.rename(&format!("{path}{}", files::PART), &path).map_err(failed)?;
-        self.disk.sync_directory(&files::directory(&store.listed().name)).await.map_err(failed)?;
+        let of_source = of_source.and_then(|bytes| self.checked(store, listed, bytes));
+        let (manifest, bytes) = match of_source {
+            Ok(sound) => sound,
+            Err(error) => {
+                let others = self.manifest_of_others(view, store, listed, MANIFEST_BYTES_MAX).await;
+                // What is wrong with the source matters to people, and not who else had none.
+                let sound = others.and_then(|bytes| self.checked(store, listed, bytes).ok());
+                sound.ok_or(error)?
+            }
+        };
+        self.keep_manifest(&store.listed().name, listed, bytes).await?;
         Ok(manifest)
     }
 
-    /// The files of an artifact's source.
-    async fn source(&self, listed: &ListedArtifact) -> Result<Arc<dyn Disk>, NotYet> {
-        let sources = self.sources.clone();
-        let sources = sources.ok_or_else(|| failed("this node reads from no sources"))?;
-        let url = listed.source.clone();
-        self.wait(move || sources.open(&url)).await?.map_err(NotYet::Failed)
+    fn checked(
+        &self,
+        store: &ReadOnly,
+        listed: &ListedArtifact,
+        bytes: Vec<u8>,
+    ) -> Result<(Manifest, Vec<u8>), NotYet> {
+        let manifest = check_manifest(&store.listed().name, listed, &bytes)
+            .map_err(|what| corrupt(format!("{}: {what}", listed.source)))?;
+        Ok((manifest, bytes))
+    }
+
+    async fn keep_manifest(
+        &self,
+        name: &StoreName,
+        listed: &ListedArtifact,
+        bytes: Vec<u8>,
+    ) -> Result<(), NotYet> {
+        let path = files::manifest(name, listed);
+        let part = format!("{path}{}", files::PART);
+        let (disk, into) = (self.disk.clone(), part.clone());
+        let write = move || {
+            match disk.remove(&into) {
+                Ok(()) | Err(DiskError::NotFound { .. }) => {}
+                Err(error) => return Err(at_disk(error)),
+            }
+            let file = disk.create(&into).map_err(at_disk)?;
+            file.append(&bytes).map_err(at_disk)?;
+            Ok(file)
+        };
+        let file = self.wait(write).await??;
+        file.sync().await.map_err(at_disk)?;
+        self.disk.rename(&part, &path).map_err(at_disk)?;
+        self.disk.sync_directory(&files::directory(name)).await.map_err(at_disk)
     }
 
     /// Which of the wanted chunks are here.
@@ -136,7 +198,7 @@ impl Artifacts {
         self.wait(look).await.unwrap_or(nothing)
     }
 
-    /// Brings the wanted chunks that are not here. Goes back for every newer document after each chunk, which stays.
+    /// Brings the wanted chunks that are not here. Goes back for every newer document; what came stays.
     pub(super) async fn bring_chunks(
         &self,
         view: &View,
@@ -162,74 +224,191 @@ impl Artifacts {
         if missing.is_empty() {
             return Ok(());
         }
-        self.progress.lock().entry((name.clone(), number)).or_default().begin(&owned);
-        let needed: u64 = missing.iter().map(|chunk| chunk.file_bytes).sum();
+        let first = self.progress.lock().entry((name.clone(), number)).or_default().begin(&owned);
+        if first {
+            let (chunks, bytes) = (missing.len() as u64, missing.iter().map(|chunk| chunk.file_bytes).sum());
+            let store = name.to_string();
+            self.events.record(Event::ArtifactFetching { store, number: number.0, chunks, bytes });
+        }
+        self.check_room(name, &missing).await?;
+        let errand = Errand::new(view, store, listed);
+        let bringing = Box::pin(self.bring_all(&errand, missing));
+        let brought = match select(bringing, Box::pin(self.tend())).await {
+            Either::Left((brought, _)) => brought,
+            Either::Right((never, _)) => match never {},
+        };
+        self.rest();
+        brought
+    }
+
+    /// Whether there is room for all that comes, before the first byte.
+    async fn check_room(&self, name: &StoreName, missing: &[&ChunkEntry]) -> Result<(), NotYet> {
+        let disk = self.disk.clone();
+        let parts: Vec<(String, u64)> =
+            missing.iter().map(|chunk| (files::part(name, chunk.digest), chunk.file_bytes)).collect();
+        let needed = move || -> u64 {
+            let left = |(part, bytes): &(String, u64)| {
+                bytes.saturating_sub(disk.stat(part).map_or(0, |stat| stat.length))
+            };
+            parts.iter().map(left).sum()
+        };
+        let needed = self.wait(needed).await?;
         let available = self.disk.available_bytes();
         if needed.saturating_add(SPACE_LEFT_BYTES) > available {
-            return Err(failed(format!(
+            return Err(no_room(format!(
                 "fetching needs {needed} bytes, and the disk has {available} bytes left, of which {SPACE_LEFT_BYTES} stay \
                  free; free space, or delete artifacts with `tontine artifact delete`"
             )));
         }
-        let source = self.source(listed).await?;
-        for chunk in missing {
-            self.bring_chunk(&source, name, listed, chunk).await?;
-            self.disk.sync_directory(&files::chunks(name)).await.map_err(failed)?;
-            if self.view.generation() != view.cluster().generation {
-                return Err(NotYet::Changed);
-            }
-        }
         Ok(())
     }
 
-    /// Brings one chunk, at no more than the pace.
-    async fn bring_chunk(
-        &self,
-        source: &Arc<dyn Disk>,
-        name: &StoreName,
-        listed: &ListedArtifact,
-        chunk: &ChunkEntry,
-    ) -> Result<(), NotYet> {
-        let part = format!("{}{}", files::chunk(name, chunk.digest), files::PART);
-        let told = |error: storage::readonly::FetchError| failed(format!("{}: {error}", listed.source));
-        let (from, to, entry, into) = (source.clone(), self.disk.clone(), chunk.clone(), part.clone());
-        let begin = move || Fetch::begin((&*from, &chunk_path(entry.digest)), (&*to, &into), &entry);
-        let mut fetch = self.wait(begin).await?.map_err(told)?;
-        let clock = &self.ports.clock;
-        let mut next = clock.now();
+    /// Brings chunks, a few at a time. One that cannot be had does not keep the others from coming.
+    async fn bring_all(&self, errand: &Errand<'_>, missing: Vec<&ChunkEntry>) -> Result<(), NotYet> {
+        let mut missing = missing.into_iter();
+        let mut flights = FuturesUnordered::new();
+        let (mut changed, mut failures, mut why) = (false, 0, None);
         loop {
-            let step = move || {
-                let stepped = fetch.step();
-                (fetch, stepped)
-            };
-            let stepped;
-            (fetch, stepped) = self.wait(step).await?;
-            let bytes = stepped.map_err(told)? as u64;
-            if bytes == 0 {
-                break;
+            while flights.len() < CHUNKS_TOGETHER && failures < FAILURES_MAX && !changed {
+                let Some(chunk) = missing.next() else { break };
+                flights.push(Box::pin(self.bring_chunk(errand, chunk)));
             }
-            self.count(name, listed.number, bytes);
-            next = next
-                .max(clock.now())
-                .after(Duration::from_nanos(bytes * 1_000_000_000 / FETCH_BYTES_PER_SECOND));
-            let view = self.view.get();
-            let listing = view.cluster().read_only(name.as_str());
-            if listing.and_then(|store| store.artifact(listed.number)).is_none() {
-                return Err(NotYet::Changed);
+            match flights.next().await {
+                None => break,
+                Some(Ok(())) => {}
+                Some(Err(NotYet::Changed)) => changed = true,
+                Some(Err(error)) => {
+                    failures += 1;
+                    why = why.or(Some(error));
+                }
             }
-            clock.sleep_until(next).await;
         }
-        fetch.finish().await.map_err(told)?;
-        self.disk.rename(&part, &files::chunk(name, chunk.digest)).map_err(failed)?;
-        self.progress.lock().entry((name.clone(), listed.number)).or_default().chunks += 1;
+        self.disk.sync_directory(&files::chunks(errand.name())).await.map_err(at_disk)?;
+        match why {
+            _ if changed => Err(NotYet::Changed),
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Brings one chunk from whoever gives it.
+    async fn bring_chunk(&self, errand: &Errand<'_>, entry: &ChunkEntry) -> Result<(), NotYet> {
+        let clock = &self.ports.clock;
+        let order = errand.origins.lock().choose(clock.now());
+        let (mut counted, mut of_source, mut of_replicas) = (0, None, None);
+        for origin in order {
+            let reason = match self.givers(errand, entry, origin).await {
+                Err(NotYet::Changed) => return Err(NotYet::Changed),
+                Err(reason) => Some(reason),
+                Ok(givers) => {
+                    let mut reason = None;
+                    for giver in givers {
+                        match self.bring_from(errand, entry, &giver, &mut counted).await {
+                            Ok(()) => return Ok(()),
+                            Err(Halt::Here(not_yet)) => return Err(not_yet),
+                            Err(Halt::There(why)) => reason = Some(why),
+                        }
+                    }
+                    reason
+                }
+            };
+            errand.origins.lock().failed(origin, clock.now());
+            match origin {
+                Origin::Source => of_source = reason,
+                Origin::Replicas => of_replicas = reason,
+            }
+        }
+        // What is wrong with the source matters to people; replicas may rightly have nothing yet.
+        Err(of_source.or(of_replicas).unwrap_or_else(|| failed("nobody gives it")))
+    }
+
+    /// Brings one chunk from one giver, at no more than the pace.
+    async fn bring_from(
+        &self,
+        errand: &Errand<'_>,
+        entry: &ChunkEntry,
+        giver: &Giver,
+        counted: &mut u64,
+    ) -> Result<(), Halt> {
+        let (name, digest, clock) = (errand.name(), entry.digest, &self.ports.clock);
+        let key = (name.clone(), digest);
+        let place = Fetch::list(entry).map_err(|error| self.halt(giver, error))?;
+        let list = self.read_chunk(errand, giver, entry, place).await.map_err(Halt::there)?;
+        let (disk, part, chunk) = (self.disk.clone(), files::part(name, digest), entry.clone());
+        let verified = self.verified.lock().remove(&key).unwrap_or(0);
+        let resume = move || Fetch::resume((&*disk, &part), &chunk, list, verified);
+        let resumed = self.wait(resume).await.map_err(Halt::Here)?;
+        let mut fetch = resumed.map_err(|error| self.halt(giver, error))?;
+        let mut took = Duration::ZERO;
+        let begun_at = fetch.here();
+        self.count(errand, begun_at, counted, 0);
+        while let Some(range) = fetch.wanted() {
+            self.verified.lock().insert(key.clone(), fetch.here());
+            let bytes = range.end - range.start;
+            if self.is_superseded(errand.view) {
+                return Err(Halt::Here(NotYet::Changed));
+            }
+            self.await_turn(bytes).await;
+            let asked_at = clock.now();
+            let block = self.read_chunk(errand, giver, entry, range).await.map_err(Halt::there)?;
+            took += clock.now().since(asked_at);
+            let put = move || {
+                let put = fetch.put(&block);
+                (fetch, put)
+            };
+            let put = self.wait(put).await.map_err(Halt::Here)?;
+            fetch = put.0;
+            put.1.map_err(|error| self.halt(giver, error))?;
+            self.count(errand, fetch.here(), counted, bytes);
+        }
+        self.verified.lock().remove(&key);
+        let came = fetch.here() - begun_at;
+        fetch.finish().await.map_err(|error| self.halt(giver, error))?;
+        let renamed = self.disk.rename(&files::part(name, digest), &files::chunk(name, digest));
+        renamed.map_err(|error| Halt::Here(at_disk(error)))?;
+        if came > 0 {
+            errand.origins.lock().gave(giver.origin(), came, took);
+        }
+        let mut progress = self.progress.lock();
+        progress.entry((name.clone(), errand.listed.number)).or_default().chunks += 1;
         Ok(())
     }
 
-    fn count(&self, name: &StoreName, number: ArtifactNumber, bytes: u64) {
+    /// Whether there is a newer document than the one by which something is fetched.
+    fn is_superseded(&self, view: &View) -> bool {
+        self.view.generation() != view.cluster().generation
+    }
+
+    /// What an error of a fetch says about where to go on. Counts chunks that are given wrong.
+    fn halt(&self, giver: &Giver, error: FetchError) -> Halt {
+        let reason = match giver {
+            Giver::Source(_) => error.to_string(),
+            Giver::Replica(node) => format!("{node}: {error}"),
+        };
+        match error {
+            FetchError::Target { error: why, .. } => {
+                let trouble = if why == DiskError::Full { Trouble::Room } else { Trouble::Node };
+                Halt::Here(NotYet::Failed(reason, trouble))
+            }
+            FetchError::Differs { .. } => {
+                match giver {
+                    Giver::Source(_) => self.numbers.corrupt_at_source.increment(),
+                    Giver::Replica(_) => self.numbers.corrupt_at_replicas.increment(),
+                }
+                Halt::There(corrupt(reason))
+            }
+            _ => Halt::There(failed(reason)),
+        }
+    }
+
+    /// Counts what of a chunk is here, of which `counted` is counted already, and what came.
+    fn count(&self, errand: &Errand<'_>, here: u64, counted: &mut u64, came: u64) {
         let mut progress = self.progress.lock();
-        let progress = progress.entry((name.clone(), number)).or_default();
-        progress.bytes += bytes;
-        progress.bytes_fetched += bytes;
+        let progress = progress.entry((errand.name().clone(), errand.listed.number)).or_default();
+        let more = here.saturating_sub(*counted);
+        progress.bytes += more;
+        progress.bytes_fetched += came;
+        *counted += more;
     }
 
     /// Closes artifacts that the document does not list, and removes files that no listed artifact names. As long as a
@@ -247,9 +426,11 @@ impl Artifacts {
             manifests.insert(files::manifest_name(listed));
             match self.manifest_here(store, listed).await {
                 Ok(Some(manifest)) => {
-                    chunks.iter_mut().for_each(|chunks| {
-                        chunks.extend(manifest.chunks.iter().map(|chunk| chunk.digest.to_string()));
-                    });
+                    for chunk in &manifest.chunks {
+                        let name = chunk.digest.to_string();
+                        let part = format!("{name}{}", files::PART);
+                        chunks.iter_mut().for_each(|chunks| chunks.extend([name.clone(), part.clone()]));
+                    }
                 }
                 _ => chunks = None,
             }

@@ -30,3 +30,8 @@ pub(super) fn manifest_name(listed: &ListedArtifact) -> String {
 pub(super) fn manifest(store: &StoreName, listed: &ListedArtifact) -> String {
     format!("artifacts/{store}/{}", manifest_name(listed))
 }
+
+/// What is here of a chunk that is on its way.
+pub(super) fn part(store: &StoreName, digest: Digest) -> String {
+    format!("{}{PART}", chunk(store, digest))
+}

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   document ─▶ reconcile ─▶ manifest here? ─▶ chunks here? ─▶ opened ─▶ told: whole under this generation
-//!                  ▲              │ fetch          │ fetch, block by block
+//!                  ▲              │ fetch          │ fetch, block by block, four at a time
 //!                  └── each second, and for each newer document
 //! ```
 //!
@@ -13,13 +13,20 @@
 
 mod bring;
 mod files;
+mod give;
+mod origin;
+mod pacing;
 mod told;
 
-use std::collections::BTreeMap;
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use client::peers::Peers;
+use futures_util::FutureExt;
 use futures_util::future::select;
 use model::{ArtifactNumber, Generation, ListedArtifact, NodeId, StoreName};
 use parking_lot::Mutex;
@@ -28,9 +35,12 @@ use runtime::{Disk, Ports, Sources};
 use storage::readonly::{Artifact, ChunkEntry, Digest, Manifest};
 
 use crate::events::{Event, Events};
+use crate::metrics::Metrics;
+use crate::pulse::Pulse;
 use crate::stores::{Open, ReadOnly};
 use crate::view::{CurrentView, View};
-pub use told::{Progress, State};
+use pacing::{Budgets, Numbers};
+pub use told::{Progress, State, Trouble};
 
 /// How often a node looks after its artifacts when nothing has changed: pages that the system has evicted are noted, and
 /// what failed is tried again.
@@ -46,13 +56,44 @@ pub struct Artifacts {
     sources: Option<Arc<dyn Sources>>,
     ports: Ports,
     events: Arc<Events>,
+    /// Links to the nodes that may have what is missing here.
+    peers: Arc<Peers>,
+    /// This node's workers, whose requests go before what is fetched and given.
+    pulse: Arc<Pulse>,
+    budgets: Budgets,
+    numbers: Numbers,
     progress: Mutex<BTreeMap<(StoreName, ArtifactNumber), Progress>>,
+    /// Bytes of chunks on their way that this process has verified.
+    verified: Mutex<BTreeMap<(StoreName, Digest), u64>>,
+    /// Corrupt chunks that were told of and have not come again.
+    damage_told: Mutex<BTreeSet<(StoreName, Digest)>>,
     /// The generation of the document after which files were removed last.
     removed_under: AtomicU64,
 }
 
-/// Where it works: the node's doors, its data directory, and where it fetches from.
-type Doors = (Ports, Arc<dyn Disk>, Option<Arc<dyn Sources>>);
+/// What looking after artifacts needs.
+pub(crate) struct Parts {
+    /// This node.
+    pub(crate) node: NodeId,
+    /// Its document.
+    pub(crate) view: Arc<CurrentView>,
+    /// The doors to the world.
+    pub(crate) ports: Ports,
+    /// Its data directory.
+    pub(crate) disk: Arc<dyn Disk>,
+    /// Where it fetches from.
+    pub(crate) sources: Option<Arc<dyn Sources>>,
+    /// Links to other nodes.
+    pub(crate) peers: Arc<Peers>,
+    /// Its workers.
+    pub(crate) pulse: Arc<Pulse>,
+    /// Where what happened is told.
+    pub(crate) events: Arc<Events>,
+    /// Where it is counted.
+    pub(crate) metrics: Arc<Metrics>,
+    /// Bytes a second that it fetches at most, and gives at most.
+    pub(crate) fetch_ceiling: u64,
+}
 
 /// Why an artifact is not here yet.
 #[derive(Debug)]
@@ -60,17 +101,27 @@ enum NotYet {
     /// A newer document came: everything is looked at anew.
     Changed,
     /// This went wrong; it is tried again.
-    Failed(String),
+    Failed(String, Trouble),
+}
+
+/// Nobody gives what is missing, or something else is in the way.
+fn failed(error: impl ToString) -> NotYet {
+    NotYet::Failed(error.to_string(), Trouble::Source)
+}
+
+/// What a panic says of itself. Where panics end the process nobody comes here.
+fn bug(panic: &(dyn Any + Send)) -> NotYet {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason is known");
+    tracing::error!(error = text, "fetching of artifacts panicked, and goes on");
+    let error = format!("a bug in fetching: {text}; report it with the node's log around this time");
+    NotYet::Failed(error, Trouble::Node)
 }
 
 impl Artifacts {
     /// Opens what is here already, so that it is served at once, and looks after artifacts from then on.
-    pub(crate) async fn start(
-        node: NodeId,
-        view: Arc<CurrentView>,
-        (ports, disk, sources): Doors,
-        events: Arc<Events>,
-    ) -> Arc<Artifacts> {
+    pub(crate) async fn start(parts: Parts) -> Arc<Artifacts> {
+        let Parts { node, view, ports, disk, sources, peers, pulse, events, metrics, fetch_ceiling } = parts;
         let artifacts = Arc::new(Artifacts {
             node,
             view,
@@ -78,9 +129,16 @@ impl Artifacts {
             sources,
             ports,
             events,
+            peers,
+            pulse,
+            budgets: Budgets::new(fetch_ceiling),
+            numbers: Numbers::new(&metrics),
             progress: Mutex::default(),
+            verified: Mutex::default(),
+            damage_told: Mutex::default(),
             removed_under: AtomicU64::new(0),
         });
+        artifacts.watch(&metrics);
         artifacts.open_present().await;
         let keeping = keep(Arc::downgrade(&artifacts));
         artifacts.ports.tasks.spawn_background(Box::pin(keeping));
@@ -96,7 +154,7 @@ impl Artifacts {
             let here = self.here(&store, &manifest, wanted.clone()).await;
             let whole = here == wanted;
             let under = if whole { view.cluster().generation } else { Generation::default() };
-            if let Err(NotYet::Failed(error)) = self.open(&store, &listed, manifest, here, under).await {
+            if let Err(NotYet::Failed(error, _)) = self.open(&store, &listed, manifest, here, under).await {
                 tracing::warn!(store = %store.listed().name, number = listed.number.0, error, "artifact not opened");
             }
         }
@@ -107,14 +165,18 @@ impl Artifacts {
         let view = self.view.get();
         for (store, listed) in listed(&view) {
             let key = (store.listed().name.clone(), listed.number);
-            match self.ensure(&view, &store, &listed, thorough).await {
+            // A bug that one artifact meets must not keep the others from coming, nor this one for good.
+            let ensured =
+                AssertUnwindSafe(self.ensure(&view, &store, &listed, thorough)).catch_unwind().await;
+            match ensured.unwrap_or_else(|panic| Err(bug(&*panic))) {
                 Ok(()) => {}
                 Err(NotYet::Changed) => return false,
-                Err(NotYet::Failed(error)) => {
-                    let known = self.progress.lock().entry(key).or_default().fail(&error);
+                Err(NotYet::Failed(error, trouble)) => {
+                    let known = self.progress.lock().entry(key).or_default().fail(&error, trouble);
                     if !known {
-                        let (store, number) = (&store.listed().name, listed.number.0);
-                        tracing::warn!(%store, number, error, "artifact not staged");
+                        let (store, number) = (store.listed().name.to_string(), listed.number.0);
+                        tracing::warn!(store, number, error, "artifact not staged");
+                        self.events.record(Event::ArtifactFailed { store, number, error });
                     }
                 }
             }
@@ -143,6 +205,7 @@ impl Artifacts {
         let generation = view.cluster().generation;
         let open = store.held().open(listed.number, listed.manifest);
         let damaged = store.held().damaged();
+        self.tell_damaged(&store.listed().name, &damaged);
         if let Some(open) = &open
             && open.whole_under() == generation
             && damaged.is_empty()
@@ -152,7 +215,7 @@ impl Artifacts {
         }
         let manifest = match self.manifest_here(store, listed).await? {
             Some(manifest) => manifest,
-            None => self.bring_manifest(store, listed).await?,
+            None => self.bring_manifest(view, store, listed).await?,
         };
         let wanted = self.wanted(view, store, &manifest);
         let mut here = self.here(store, &manifest, wanted.clone()).await;
@@ -184,6 +247,20 @@ impl Artifacts {
         Ok(())
     }
 
+    /// Tells of chunks that gets have found corrupt, once each until they have come again.
+    fn tell_damaged(&self, store: &StoreName, damaged: &[Digest]) {
+        let mut told = self.damage_told.lock();
+        told.retain(|(of, chunk)| of != store || damaged.contains(chunk));
+        for &chunk in damaged {
+            if told.insert((store.clone(), chunk)) {
+                self.numbers.corrupt_here.increment();
+                tracing::warn!(%store, %chunk, "chunk of an artifact found corrupt");
+                let (store, chunk) = (store.to_string(), chunk.to_string());
+                self.events.record(Event::ArtifactCorrupt { store, chunk });
+            }
+        }
+    }
+
     /// Opens these chunks of an artifact in place of what is open of it.
     async fn open(
         &self,
@@ -203,7 +280,8 @@ impl Artifacts {
             let place = |digest| files::chunk(&name, digest);
             Artifact::open_chunks(&*disk, manifest, &place, &wanted)
         };
-        let artifact = self.wait(open).await?.map_err(|error| NotYet::Failed(error.to_string()))?;
+        let opened = self.wait(open).await?;
+        let artifact = opened.map_err(|error| NotYet::Failed(error.to_string(), Trouble::Node))?;
         let (number, manifest) = (listed.number, listed.manifest);
         store.held().put(number, Open::new(manifest, artifact, chunks, whole_under));
         self.progress.lock().insert((store.listed().name.clone(), number), progress);
@@ -230,8 +308,12 @@ impl Artifacts {
 
     /// Carries out work that waits for the disk.
     async fn wait<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, NotYet> {
-        let done = waited(&*self.ports.tasks, work).await;
-        done.ok_or_else(|| NotYet::Failed("the node is stopping".to_owned()))
+        let work = move || catch_unwind(AssertUnwindSafe(work));
+        match waited(&*self.ports.tasks, work).await {
+            Some(Ok(done)) => Ok(done),
+            Some(Err(panic)) => Err(bug(&*panic)),
+            None => Err(NotYet::Failed("the node is stopping".to_owned(), Trouble::Node)),
+        }
     }
 
     /// Notes which pages of open artifacts are in memory.
@@ -269,7 +351,11 @@ async fn keep(artifacts: Weak<Artifacts>) {
     loop {
         let Some(keeper) = artifacts.upgrade() else { return };
         let seen = view.generation();
-        let settled = keeper.reconcile(looks.is_multiple_of(LOOKS_FOR_FILES)).await;
+        let looked = keeper.reconcile(looks.is_multiple_of(LOOKS_FOR_FILES));
+        let settled = AssertUnwindSafe(looked).catch_unwind().await.unwrap_or_else(|panic| {
+            bug(&*panic);
+            true
+        });
         if settled {
             keeper.refresh().await;
         }

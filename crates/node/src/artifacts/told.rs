@@ -21,6 +21,20 @@ pub enum State {
     Failed,
 }
 
+/// What is in the way of an artifact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Trouble {
+    /// Neither the source nor a replica gives it.
+    Source,
+    /// What the source gives is not what was pushed.
+    Corrupt,
+    /// This node's disk has too little room.
+    Room,
+    /// This node itself.
+    Node,
+}
+
 /// How far, in numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Progress {
@@ -32,7 +46,7 @@ pub struct Progress {
     pub bytes: u64,
     /// Bytes of files that this node owns.
     pub bytes_total: u64,
-    /// Bytes that were fetched since the node started.
+    /// Bytes that were fetched since the node started. What was here before, and is gone on after, does not count.
     pub bytes_fetched: u64,
     /// Chunks that are here.
     pub chunks: u64,
@@ -41,6 +55,9 @@ pub struct Progress {
     /// What went wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// What kind of trouble that is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<Trouble>,
 }
 
 impl Progress {
@@ -61,8 +78,9 @@ impl Progress {
         }
     }
 
-    /// Of what is about to be fetched.
-    pub(super) fn begin(&mut self, owned: &[(&ChunkEntry, bool)]) {
+    /// Of what is about to be fetched; whether nobody has tried before.
+    pub(super) fn begin(&mut self, owned: &[(&ChunkEntry, bool)]) -> bool {
+        let first = self.state == State::Waiting && self.error.is_none();
         let here = || owned.iter().filter(|(_, here)| *here);
         let bytes = |chunks: &mut dyn Iterator<Item = &(&ChunkEntry, bool)>| {
             chunks.map(|(chunk, _)| chunk.file_bytes).sum::<u64>()
@@ -71,14 +89,15 @@ impl Progress {
         self.whole_under = Generation::default();
         (self.bytes, self.chunks) = (bytes(&mut here()), here().count() as u64);
         (self.bytes_total, self.chunks_total) = (bytes(&mut owned.iter()), owned.len() as u64);
+        first
     }
 
     /// Something went wrong; whether that was known.
-    pub(super) fn fail(&mut self, error: &str) -> bool {
+    pub(super) fn fail(&mut self, error: &str, trouble: Trouble) -> bool {
         let known = self.error.as_deref() == Some(error);
         self.state = State::Failed;
         self.whole_under = Generation::default();
-        self.error = Some(error.to_owned());
+        (self.error, self.trouble) = (Some(error.to_owned()), Some(trouble));
         known
     }
 }
@@ -99,10 +118,27 @@ impl Artifacts {
                 artifacts.push(entry);
             }
         }
+        let (pace, ceiling) = self.budgets.fetching();
         serde_json::json!({
             "node": self.node,
             "generation": view.cluster().generation,
             "artifacts": artifacts,
+            "fetching": {
+                "rate_bytes_per_second": self.budgets.rate(),
+                "pace_bytes_per_second": pace,
+                "ceiling_bytes_per_second": ceiling,
+                "bytes_from_source": self.numbers.from_source.get(),
+                "bytes_from_replicas": self.numbers.from_replicas.get(),
+                "bytes_given": self.numbers.given.get(),
+                "held_ms": u64::try_from(self.budgets.held().as_millis()).unwrap_or(u64::MAX),
+                "chunks_corrupt": self.numbers.corrupt_here.get(),
+                "chunks_corrupt_now": self.corrupt_now(),
+            },
         })
+    }
+
+    /// Chunks that gets have found corrupt, and that have not come again yet.
+    fn corrupt_now(&self) -> usize {
+        self.view.get().read_only_stores().iter().map(|store| store.held().damaged().len()).sum()
     }
 }

@@ -7,23 +7,53 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use client::artifacts_staged;
+use client::peers::Peers;
 use coordination::CoordinationError;
 use coordination::documents::{self, PublishError, ReadError};
 use futures_util::future::join_all;
 use model::readonly::{ArtifactError, Order, Push, Standing};
 use model::{ArtifactNumber, ArtifactsError, Cluster, NodeId, ReadOnlyStore, StoreName, WallMillis};
 use protocol::push::{Enough, Judgement, Report, judge};
+use runtime::{Disk, Ports};
 use wire::error::ErrorCode;
 use wire::messages::{
     ArtifactsDocument, ArtifactsGet, ArtifactsOrder, ClusterDocument, Failure, Request, Response,
 };
 
-use super::Node;
+use super::{Node, NodeConfig};
+use crate::artifacts::{Artifacts, Parts};
+use crate::events::Events;
+use crate::metrics::Metrics;
+use crate::pulse::Pulse;
+use crate::view::CurrentView;
 
 /// How often a change is tried that others were faster with, or that the service did not confirm.
 const ATTEMPTS: usize = 8;
 /// How long another node may take to say what it holds.
 const TELL_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Looks after a node's artifacts from then on.
+pub(super) async fn start(
+    config: &NodeConfig,
+    (ports, disk): (&Ports, &Arc<dyn Disk>),
+    view: &Arc<CurrentView>,
+    peers: &Arc<Peers>,
+    (pulse, events, metrics): (Arc<Pulse>, Arc<Events>, Arc<Metrics>),
+) -> Arc<Artifacts> {
+    let parts = Parts {
+        node: config.id,
+        view: view.clone(),
+        ports: ports.clone(),
+        disk: disk.clone(),
+        sources: config.sources.clone(),
+        peers: peers.clone(),
+        pulse,
+        events,
+        metrics,
+        fetch_ceiling: config.fetch_ceiling,
+    };
+    Artifacts::start(parts).await
+}
 
 /// Answers what is asked about artifacts.
 pub(super) async fn answer(node: Weak<Node>, request: Request) -> Result<Response, Failure> {
@@ -33,6 +63,10 @@ pub(super) async fn answer(node: Weak<Node>, request: Request) -> Result<Respons
             let order =
                 order.map_err(|error| artifact_refused(format!("the order cannot be read: {error}")))?;
             carry_out(node, order).await
+        }
+        Request::ArtifactRead(read) => {
+            let artifacts = node.upgrade().ok_or_else(ended)?.artifacts.clone();
+            artifacts.give(read).await
         }
         _ => {
             let node = node.upgrade().ok_or_else(ended)?;

@@ -46,6 +46,7 @@ impl Node {
             "hint_bytes_wanted": wanted(&**hints.engine()).bytes,
             "collection": self.collection.get().map(|collection| collection.status()),
             "stores": stores,
+            "read_only": self.artifacts.told(),
         });
         serde_json::to_vec(&status).expect("a status is plain data")
     }

@@ -15,6 +15,7 @@ pub mod simulated;
 pub mod waiting;
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use self::mapping::Mapping;
@@ -105,6 +106,10 @@ pub trait File: Send + Sync {
     /// # Errors
     /// [`DiskError::Failed`] when the system refuses, or too many files are mapped.
     fn map(&self) -> Result<Arc<dyn Mapping>, DiskError>;
+
+    /// These bytes are not needed soon, so they shall not push others out of memory: the device begins to write them, and
+    /// what it has leaves memory, now or at the next call. A hint, which changes nothing that can be read. Does not wait.
+    fn drop_cached(&self, _range: Range<u64>) {}
 }
 
 /// A directory tree. One process at a time changes a file: who shares a tree takes a lock, and opens a file anew after

@@ -34,7 +34,7 @@ use crate::stage::{keys, play, setup, until};
 const KEYS: u32 = 40;
 const READERS: u32 = 3;
 
-fn name() -> StoreName {
+pub(crate) fn name() -> StoreName {
     StoreName::new("words").expect("a short name")
 }
 
@@ -45,11 +45,21 @@ async fn built(world: &World, number: u64) -> (String, ManifestDigest) {
 
 /// The same with values of another number: a source that lies.
 async fn built_as(world: &World, number: u64, says: u64) -> (String, ManifestDigest) {
+    let value = |line: usize| format!("{says}:{}", "x".repeat(line * 7 % 300)).into_bytes();
+    built_of(world, (number, says), &keys(KEYS), &value).await
+}
+
+/// The same of these keys, where a function says each one's value.
+pub(crate) async fn built_of(
+    world: &World,
+    (number, says): (u64, u64),
+    keys: &[Bytes],
+    value: &(dyn Fn(usize) -> Vec<u8> + Sync),
+) -> (String, ManifestDigest) {
     let mut records = Records::default();
-    for (line, key) in keys(KEYS).iter().enumerate() {
-        let value = format!("{says}:{}", "x".repeat(line * 7 % 300));
+    for (line, key) in keys.iter().enumerate() {
         let (token, place) = (Token::of(key), Place::new(0, line as u64 + 1));
-        records.push(BuildRecord { token, key, value: value.as_bytes(), place });
+        records.push(BuildRecord { token, key, value: &value(line), place });
     }
     records.sort();
     let disk = SimulatedDisk::new(says);
@@ -83,7 +93,7 @@ struct Record {
 }
 
 /// Orders until it is done: nodes may be down, or not hold the artifact yet.
-async fn order(world: &World, client: &Client, order: Order) {
+pub(crate) async fn order(world: &World, client: &Client, order: Order) {
     let give_up = world.executor.now().after(Duration::from_secs(120));
     loop {
         let error = match client.order_artifacts(&order).await {
@@ -252,9 +262,13 @@ fn tamper(world: &World, plant: Plant, record: &Record) {
             *frame = bytes.to_vec();
         }))),
         Plant::AbsentForNotHere => world.wires.tamper(Some(Box::new(|frame: &mut Vec<u8>| {
-            let Ok((id, Response::Failure(failure))) = decode_response(Bytes::copy_from_slice(frame)) else {
-                return;
-            };
+            let Ok((id, response)) = decode_response(Bytes::copy_from_slice(frame)) else { return };
+            if let Response::ArtifactBytes(_) = response {
+                // Nobody gives the node what it does not hold.
+                let last = frame.len() - 1;
+                frame[last] ^= 1;
+            }
+            let Response::Failure(failure) = response else { return };
             if failure.code == ErrorCode::ArtifactNotHere {
                 let sets = [Ok(VersionSet::default())].into_iter().collect();
                 let got = ReplicaGot { generation: Default::default(), epoch: Default::default(), sets };

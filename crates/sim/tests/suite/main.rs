@@ -7,6 +7,7 @@ mod convictions;
 mod deletes;
 mod detection;
 mod expiry;
+mod fetching;
 mod handoff;
 mod messages;
 mod plants;

@@ -1,13 +1,22 @@
-//! Brings a chunk from a source to this disk, block by block. The list of its blocks comes first, and its digest is the
-//! chunk's name; then each block is compared with the list before it is written.
+//! Brings a chunk to this disk, block by block, from whoever has it. The list of its blocks comes first, and its digest
+//! is the chunk's name; then each block is compared with the list before it is written.
+//!
+//! ```text
+//!   list of blocks ─▶ resume: what is here of the chunk is compared, block by block, and kept as far as it is right
+//!                        └─▶ wanted: which bytes come next ─▶ put: compared, written ─▶ … ─▶ finish: synced
+//! ```
+//!
+//! So a fetch that was broken off, by whatever, goes on after the last block that is here.
 //!
 //! Must never: give a file a chunk's name whose bytes are not that chunk.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use runtime::{Disk, DiskError, File};
 use thiserror::Error;
 
+use super::artifact::chunk_path;
 use super::format::{BLOCK_BYTES, Digest, body_bytes, chunk_digest};
 use super::manifest::ChunkEntry;
 
@@ -41,10 +50,52 @@ pub enum FetchError {
     },
 }
 
+fn differs(entry: &ChunkEntry, what: impl Into<String>) -> FetchError {
+    FetchError::Differs { chunk: entry.digest, what: what.into() }
+}
+
+/// A chunk of a source, open to be read.
+pub struct SourceChunk {
+    chunk: Digest,
+    file: Arc<dyn File>,
+}
+
+impl SourceChunk {
+    /// Opens it, and compares its length. Waits for the source.
+    ///
+    /// # Errors
+    /// When the source does not give a file of that length.
+    pub fn open(source: &dyn Disk, entry: &ChunkEntry) -> Result<SourceChunk, FetchError> {
+        let chunk = entry.digest;
+        let file = source.open(&chunk_path(chunk)).map_err(|error| FetchError::Source { chunk, error })?;
+        let (found, expected) = (file.length(), entry.file_bytes);
+        match found == expected {
+            true => Ok(SourceChunk { chunk, file }),
+            false => Err(differs(entry, format!("it has {found} bytes, and the manifest says {expected}"))),
+        }
+    }
+
+    /// Bytes of it, which nothing has verified. They do not stay in memory. Waits for the source.
+    ///
+    /// # Errors
+    /// When the source does not give all of them.
+    pub fn read(&self, range: Range<u64>) -> Result<Vec<u8>, FetchError> {
+        let chunk = self.chunk;
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        let read = self.file.read_at(range.start, &mut bytes);
+        let read = read.map_err(|error| FetchError::Source { chunk, error })?;
+        if read < bytes.len() {
+            let what = format!("it ends at {}", range.start + read as u64);
+            return Err(FetchError::Differs { chunk, what });
+        }
+        self.file.drop_cached(range);
+        Ok(bytes)
+    }
+}
+
 /// A chunk on its way.
 pub struct Fetch {
     chunk: Digest,
-    source: Arc<dyn File>,
     target: Arc<dyn File>,
     /// Digests of its blocks.
     blocks: Vec<u8>,
@@ -53,64 +104,104 @@ pub struct Fetch {
 }
 
 impl Fetch {
-    /// Begins: verifies the list of blocks, and makes a file of this name for what comes. Whatever had the name is gone.
+    /// Where the list of a chunk's blocks lies in its file.
     ///
     /// # Errors
-    /// When the source does not give that chunk.
-    pub fn begin(
-        (source, path): (&dyn Disk, &str),
-        (target, part): (&dyn Disk, &str),
-        entry: &ChunkEntry,
-    ) -> Result<Fetch, FetchError> {
-        let chunk = entry.digest;
-        let from = |error| FetchError::Source { chunk, error };
-        let differs = |what: String| FetchError::Differs { chunk, what };
-        let file = source.open(path).map_err(from)?;
-        if file.length() != entry.file_bytes {
-            let (found, expected) = (file.length(), entry.file_bytes);
-            return Err(differs(format!("it has {found} bytes, and the manifest says {expected}")));
-        }
-        let body =
-            body_bytes(entry.file_bytes).ok_or_else(|| differs("no chunk has its length".to_owned()))?;
-        let mut blocks = vec![0; (entry.file_bytes - body) as usize];
-        let read = file.read_at(body, &mut blocks).map_err(from)?;
-        if read < blocks.len() || chunk_digest(&blocks, body) != chunk {
-            return Err(differs("its bytes have another digest".to_owned()));
-        }
-        let kept = |error| FetchError::Target { chunk, error };
-        match target.remove(part) {
-            Ok(()) | Err(DiskError::NotFound { .. }) => {}
-            Err(error) => return Err(kept(error)),
-        }
-        let target = target.create(part).map_err(kept)?;
-        Ok(Fetch { chunk, source: file, target, blocks, body, at: 0 })
+    /// When no chunk has the length that the manifest says.
+    pub fn list(entry: &ChunkEntry) -> Result<Range<u64>, FetchError> {
+        let body = body_bytes(entry.file_bytes).ok_or_else(|| differs(entry, "no chunk has its length"))?;
+        Ok(body..entry.file_bytes)
     }
 
-    /// Brings one block, and tells how many bytes it has; 0 when all are here. Waits for the disks.
+    /// Begins, or goes on after the last block that is here in a file of this name: those before it are compared with
+    /// the list, but for the first `verified` bytes, and whatever else the file holds is cut off. Waits for the disk.
     ///
     /// # Errors
-    /// As [`Fetch::begin`]; what is here is of no use then.
-    pub fn step(&mut self) -> Result<usize, FetchError> {
-        let chunk = self.chunk;
+    /// When the list is not that of the chunk, or the disk refuses.
+    pub fn resume(
+        (target, part): (&dyn Disk, &str),
+        entry: &ChunkEntry,
+        list: Vec<u8>,
+        verified: u64,
+    ) -> Result<Fetch, FetchError> {
+        let chunk = entry.digest;
+        let place = Fetch::list(entry)?;
+        if list.len() as u64 != place.end - place.start || chunk_digest(&list, place.start) != chunk {
+            return Err(differs(entry, "its bytes have another digest"));
+        }
         let kept = |error| FetchError::Target { chunk, error };
-        let wanted = (self.body - self.at).min(BLOCK_BYTES as u64) as usize;
-        if wanted == 0 {
-            return Ok(0);
+        let (file, is_new) = match target.open(part) {
+            Ok(file) => (file, false),
+            Err(DiskError::NotFound { .. }) => (target.create(part).map_err(kept)?, true),
+            Err(error) => return Err(kept(error)),
+        };
+        let verified = if verified <= file.length().min(place.start) { verified } else { 0 };
+        let mut fetch = Fetch { chunk, target: file, blocks: list, body: place.start, at: verified };
+        if !is_new {
+            fetch.keep_verified().map_err(kept)?;
         }
-        let mut block = vec![0; wanted];
-        let read = self.source.read_at(self.at, &mut block);
-        let read = read.map_err(|error| FetchError::Source { chunk, error })?;
+        Ok(fetch)
+    }
+
+    /// Goes behind the blocks that are here, and cuts off the rest.
+    fn keep_verified(&mut self) -> Result<(), DiskError> {
+        let length = self.target.length();
+        let mut block = Vec::new();
+        while let Some(next) = self.wanted().filter(|next| next.end <= length) {
+            block.resize((next.end - next.start) as usize, 0);
+            let read = self.target.read_at(next.start, &mut block)?;
+            self.target.drop_cached(next.clone());
+            if read < block.len() || !self.is_next(&block) {
+                break;
+            }
+            self.at = next.end;
+        }
+        if length > self.at {
+            self.target.truncate(self.at)?;
+        }
+        match self.at == self.body {
+            true => self.target.append(&self.blocks).map(|_| ()),
+            false => Ok(()),
+        }
+    }
+
+    /// How many bytes of it are here.
+    pub fn here(&self) -> u64 {
+        self.at
+    }
+
+    /// Which bytes of its file come next, a block; `None` when all are here.
+    pub fn wanted(&self) -> Option<Range<u64>> {
+        (self.at < self.body).then(|| self.at..(self.at + BLOCK_BYTES as u64).min(self.body))
+    }
+
+    fn is_next(&self, block: &[u8]) -> bool {
         let which = (self.at / BLOCK_BYTES as u64) as usize * 16;
-        if read < wanted || Digest::of(&block).0[..] != self.blocks[which..which + 16] {
-            let what = format!("the block at {} has another digest", self.at);
-            return Err(FetchError::Differs { chunk, what });
+        Digest::of(block).0[..] == self.blocks[which..which + 16]
+    }
+
+    /// Takes the bytes that came next. What is written does not stay in memory. Waits for the disk.
+    ///
+    /// # Errors
+    /// When they are not those of the chunk, or the disk refuses; then it is of no use any more, and [`Fetch::resume`]
+    /// goes on.
+    pub fn put(&mut self, block: &[u8]) -> Result<(), FetchError> {
+        let chunk = self.chunk;
+        let wanted = self.wanted().unwrap_or(self.at..self.at);
+        if block.len() as u64 != wanted.end - wanted.start || !self.is_next(block) {
+            return Err(FetchError::Differs {
+                chunk,
+                what: format!("the block at {} has another digest", self.at),
+            });
         }
-        self.target.append(&block).map_err(kept)?;
-        self.at += wanted as u64;
+        let kept = |error| FetchError::Target { chunk, error };
+        self.target.append(block).map_err(kept)?;
+        self.at = wanted.end;
         if self.at == self.body {
             self.target.append(&self.blocks).map_err(kept)?;
         }
-        Ok(wanted)
+        self.target.drop_cached(wanted);
+        Ok(())
     }
 
     /// Makes durable what came.
@@ -118,8 +209,10 @@ impl Fetch {
     /// # Errors
     /// When the disk refuses.
     pub async fn finish(self) -> Result<(), FetchError> {
-        debug_assert_eq!(self.at, self.body, "all blocks are here");
+        assert_eq!(self.at, self.body, "all blocks are here");
         let chunk = self.chunk;
-        self.target.sync().await.map_err(|error| FetchError::Target { chunk, error })
+        self.target.sync().await.map_err(|error| FetchError::Target { chunk, error })?;
+        self.target.drop_cached(0..self.target.length());
+        Ok(())
     }
 }

@@ -41,7 +41,7 @@ pub use chunk_writer::{ChunkWriter, DATA_BYTES_MAX, Finished, WriteError};
 pub use coding::{Compression, DICTIONARY_BYTES_MAX, Sealer, train};
 pub use cut::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Cut, Cutter};
 pub use error::{OpenError, ReadError};
-pub use fetch::{Fetch, FetchError};
+pub use fetch::{Fetch, FetchError, SourceChunk};
 pub use format::{BLOCK_BYTES, Digest, FORMAT, Layout, Slice};
 pub use manifest::{CHUNKS_MAX, ChunkEntry, Manifest, ManifestError, TokenHash};
 pub use proof::prove;

@@ -448,7 +448,7 @@ fn the_bytes_of_an_artifact_are_pinned() {
 
 #[test]
 fn a_chunk_is_fetched_whole_and_a_source_that_gives_another_is_refused() {
-    use storage::readonly::{Fetch, FetchError};
+    use storage::readonly::{Fetch, FetchError, SourceChunk};
 
     let source = SimulatedDisk::new(1);
     let records: Vec<_> = (0..40_u32).map(|key| (key.to_be_bytes().to_vec(), vec![7; 200])).collect();
@@ -461,8 +461,11 @@ fn a_chunk_is_fetched_whole_and_a_source_that_gives_another_is_refused() {
         let (from, to) = (SimulatedDisk::new(2), SimulatedDisk::new(3));
         from.plant(&path, bytes);
         to.plant("part", b"what an earlier fetch has left");
-        let mut fetch = Fetch::begin((&from, &path), (&to, "part"), entry)?;
-        while fetch.step()? > 0 {}
+        let chunk = SourceChunk::open(&from, entry)?;
+        let mut fetch = Fetch::resume((&to, "part"), entry, chunk.read(Fetch::list(entry)?)?, 0)?;
+        while let Some(next) = fetch.wanted() {
+            fetch.put(&chunk.read(next)?)?;
+        }
         now(fetch.finish())?;
         Ok(to.contents("part").unwrap())
     };
@@ -476,4 +479,48 @@ fn a_chunk_is_fetched_whole_and_a_source_that_gives_another_is_refused() {
     for wrong in [&sound[..sound.len() - 1], &longer, b""] {
         assert!(matches!(fetch(wrong), Err(FetchError::Differs { .. })), "{} bytes", wrong.len());
     }
+}
+
+/// Power cuts, kills and other bytes leave any beginning of the chunk, or garbage behind it.
+#[test]
+fn a_fetch_goes_on_after_the_last_block_that_is_here_and_right() {
+    use storage::readonly::{BLOCK_BYTES, Fetch, SourceChunk};
+
+    let source = SimulatedDisk::new(1);
+    let records: Vec<_> = (0..3500_u32).map(|key| (key.to_be_bytes().to_vec(), vec![7; 1000])).collect();
+    let manifest =
+        build_in(&source, &records, 1, &[0], &options(TokenHash::Xxh3, None, Compression::None)).unwrap();
+    let entry = &manifest.chunks[0];
+    let sound = source.contents(&chunk_path(entry.digest)).unwrap();
+    let body = Fetch::list(entry).unwrap().start as usize;
+    assert!(body > 3 * BLOCK_BYTES && body < 4 * BLOCK_BYTES, "{body}");
+    let chunk = SourceChunk::open(&source, entry).unwrap();
+    let resumed = |left: &[u8]| {
+        let to = SimulatedDisk::new(3);
+        to.plant("part", left);
+        let list = chunk.read(Fetch::list(entry).unwrap()).unwrap();
+        let mut fetch = Fetch::resume((&to, "part"), entry, list, 0).unwrap();
+        let here = fetch.here() as usize;
+        while let Some(next) = fetch.wanted() {
+            fetch.put(&chunk.read(next).unwrap()).unwrap();
+        }
+        now(fetch.finish()).unwrap();
+        assert!(to.contents("part").unwrap() == sound, "the whole chunk");
+        here
+    };
+    for (length, here) in [
+        (0, 0),
+        (BLOCK_BYTES - 1, 0),
+        (BLOCK_BYTES, BLOCK_BYTES),
+        (3 * BLOCK_BYTES + 5, 3 * BLOCK_BYTES),
+        (body, body),
+        (body + 7, body),
+        (sound.len(), body),
+    ] {
+        assert_eq!(resumed(&sound[..length]), here, "{length} bytes were here");
+    }
+    assert_eq!(resumed(&[&sound[..], b"and more"].concat()), body);
+    let mut torn = sound.clone();
+    torn[BLOCK_BYTES + 9] ^= 1;
+    assert_eq!(resumed(&torn), BLOCK_BYTES, "what lies behind a wrong block is fetched again");
 }

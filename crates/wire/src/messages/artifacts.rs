@@ -5,7 +5,7 @@ use model::{ArtifactNumber, Generation, ManifestDigest};
 use smallvec::SmallVec;
 
 use super::store_ref::StoreRef;
-use crate::codec::fields;
+use crate::codec::{fields, tags};
 
 fields! {
     /// Asks what the node has of each artifact that its cluster document lists.
@@ -42,5 +42,42 @@ fields! {
     pub struct ArtifactsDocument {
         /// As JSON, for people and tools.
         pub json: Bytes,
+    }
+}
+
+tags! {
+    /// A file of an artifact.
+    pub enum ArtifactFile: "a file of an artifact" {
+        /// What the artifact is, and its chunks.
+        Manifest = 0,
+        /// Records.
+        Chunk = 1,
+    }
+}
+
+fields! {
+    /// Asks for a part of a file that artifacts are made of, by the digest that names it: another node fetches it. A node
+    /// that speaks version 2 of the protocol does not know it.
+    pub struct ArtifactRead {
+        /// Of which store.
+        pub store: StoreRef,
+        /// Which kind of file.
+        pub file: ArtifactFile,
+        /// What names it.
+        pub digest: [u8; 16],
+        /// From which byte on.
+        pub offset: u64,
+        /// Bytes at most; the node grants at most 1 MiB.
+        pub bytes_max: u32,
+    }
+}
+
+fields! {
+    /// A part of a file, which nothing has verified.
+    pub struct ArtifactBytes {
+        /// How long the whole file is.
+        pub file_bytes: u64,
+        /// What was asked for; less only at the end of the file, or where the node grants less.
+        pub bytes: Bytes,
     }
 }

@@ -32,7 +32,9 @@ pub use antientropy::{
     AntiEntropyControl, AntiEntropyDocument, AntiEntropyGet, AntiEntropyOrder, KeyDigested, KeyDigests,
     RecordsGet, RecordsGot, RecordsPage, RecordsPaged, Standing, TreeNoded, TreeNodes, TreeSummed, TreeSums,
 };
-pub use artifacts::{ArtifactGet, ArtifactsDocument, ArtifactsGet, ArtifactsOrder};
+pub use artifacts::{
+    ArtifactBytes, ArtifactFile, ArtifactGet, ArtifactRead, ArtifactsDocument, ArtifactsGet, ArtifactsOrder,
+};
 pub use collection::{
     Collect, CollectCandidated, CollectCandidates, CollectConfirm, CollectConfirmed, CollectFence,
     CollectFenced, CollectPlace, CollectRelease, CollectReleased, Collectable, Collected, StaleEpoch,
@@ -65,7 +67,7 @@ pub const SLOT_BITS: u32 = 16;
 pub const VERSION_MIN: u16 = 1;
 
 /// Newest version of the protocol that this program speaks.
-pub const VERSION_MAX: u16 = 2;
+pub const VERSION_MAX: u16 = 3;
 
 /// Kind and request id.
 const FRAME_HEAD_BYTES_MAX: usize = 11;

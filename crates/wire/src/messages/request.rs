@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::antientropy::{
     AntiEntropyControl, AntiEntropyGet, KeyDigests, RecordsGet, RecordsPage, TreeNodes, TreeSums,
 };
-use super::artifacts::{ArtifactGet, ArtifactsGet, ArtifactsOrder};
+use super::artifacts::{ArtifactGet, ArtifactRead, ArtifactsGet, ArtifactsOrder};
 use super::collection::{Collect, CollectCandidates, CollectConfirm, CollectFence, CollectRelease};
 use super::declare::messages;
 use super::gossip::Gossip;
@@ -53,6 +53,7 @@ messages! {
         0x40 ArtifactsGet "artifacts-get",
         0x41 ArtifactsOrder "artifacts-order",
         0x42 ArtifactGet "artifact-get",
+        0x43 ArtifactRead "artifact-read",
     }
 }
 
@@ -382,7 +383,11 @@ impl Request {
     /// The oldest version of the protocol that knows it; it must not be sent to a node that speaks an older one.
     pub fn version_min(&self) -> u16 {
         match self {
-            Request::MovesGet(_) => 2,
+            Request::MovesGet(_)
+            | Request::ArtifactsGet(_)
+            | Request::ArtifactsOrder(_)
+            | Request::ArtifactGet(_) => 2,
+            Request::ArtifactRead(_) => 3,
             _ => 1,
         }
     }

@@ -5,7 +5,7 @@ use model::{Context, Dot, Epoch, Generation, NodeId, VersionSet};
 use smallvec::SmallVec;
 
 use super::antientropy::{AntiEntropyDocument, KeyDigested, RecordsGot, RecordsPaged, TreeNoded, TreeSummed};
-use super::artifacts::ArtifactsDocument;
+use super::artifacts::{ArtifactBytes, ArtifactsDocument};
 use super::collection::{
     CollectCandidated, CollectConfirmed, CollectFenced, CollectReleased, Collected, StaleEpoch,
 };
@@ -49,6 +49,7 @@ messages! {
         0xbc StaleEpoch "stale-epoch",
         0xbd CollectReleased "collect-released",
         0xc0 ArtifactsDocument "artifacts-document",
+        0xc1 ArtifactBytes "artifact-bytes",
         0xff Failure "failure",
     }
 }

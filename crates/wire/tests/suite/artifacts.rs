@@ -37,14 +37,58 @@ pub fn requests() -> Vec<u8> {
                 65                                               e
             "#]],
         ),
+        request(
+            ArtifactRead {
+                store: store(),
+                file: ArtifactFile::Chunk,
+                digest: [0xcd; 16],
+                offset: 1 << 20,
+                bytes_max: 1 << 20,
+            },
+            expect![[r#"
+                43 ac 02 05 63 61 72 74 73 01 cd cd cd cd cd cd  C...carts.......
+                cd cd cd cd cd cd cd cd cd cd 80 80 40 80 80 40  ............@..@
+            "#]],
+        ),
     ]
 }
 
 pub fn responses() -> Vec<u8> {
-    vec![response(
-        ArtifactsDocument { json: Bytes::from_static(b"{}") },
-        expect![[r#"
-            c0 01 02 7b 7d                                   ...{}
-        "#]],
-    )]
+    vec![
+        response(
+            ArtifactsDocument { json: Bytes::from_static(b"{}") },
+            expect![[r#"
+                c0 01 02 7b 7d                                   ...{}
+            "#]],
+        ),
+        response(
+            ArtifactBytes { file_bytes: 300, bytes: Bytes::from_static(b"part") },
+            expect![[r#"
+                c1 01 ac 02 04 70 61 72 74                       .....part
+            "#]],
+        ),
+    ]
+}
+
+/// A node of an older version would close the link that carries one of them.
+#[test]
+fn what_is_about_artifacts_is_sent_to_no_node_that_is_too_old_for_it() {
+    let get = ArtifactGet {
+        store: store(),
+        generation: Generation(9),
+        number: ArtifactNumber(1),
+        manifest: ManifestDigest([0; 16]),
+        keys: smallvec![],
+    };
+    let read = ArtifactRead {
+        store: store(),
+        file: ArtifactFile::Manifest,
+        digest: [0; 16],
+        offset: 0,
+        bytes_max: 1,
+    };
+    let order = ArtifactsOrder { json: Bytes::from_static(b"{}") };
+    let requests: [Request; 5] =
+        [Ping {}.into(), ArtifactsGet {}.into(), order.into(), get.into(), read.into()];
+    assert_eq!(requests.map(|request| request.version_min()), [1, 2, 2, 2, 3]);
 }

@@ -237,6 +237,12 @@ pub fn request() -> impl Strategy<Value = Request> {
                 ArtifactGet { store, generation, number, manifest, keys: keys.into() }.into()
             }
         ),
+        (store(), any::<bool>(), any::<[u8; 16]>(), number(), any::<u32>()).prop_map(
+            |(store, chunk, digest, offset, bytes_max)| {
+                let file = if chunk { ArtifactFile::Chunk } else { ArtifactFile::Manifest };
+                ArtifactRead { store, file, digest, offset, bytes_max }.into()
+            }
+        ),
         replica_merge.prop_map(Request::from),
         scan().prop_map(Request::from),
         repair_request(),
@@ -296,6 +302,7 @@ pub fn response() -> impl Strategy<Value = Response> {
         welcome().prop_map(Response::from),
         bytes().prop_map(|json| ClusterDocument { json }.into()),
         bytes().prop_map(|json| StatusDocument { json }.into()),
+        (number(), bytes()).prop_map(|(file_bytes, bytes)| ArtifactBytes { file_bytes, bytes }.into()),
         Just(Response::Pong(Pong {})),
         (any::<u8>(), any::<bool>(), set()).prop_map(|(replicas_answered, sloppy, set)| Got {
             replicas_answered,

@@ -317,7 +317,7 @@ impl Served {
                 let Some(permit) = self.permit(id, bytes) else { return true };
                 self.run(id, permit, None, self.service.antientropy.clone().answer(request));
             }
-            change @ (Request::StoreCreate(_) | Request::ArtifactsGet(_) | Request::ArtifactsOrder(_)) => {
+            change if is_change(&change) => {
                 let Some(permit) = self.permit(id, bytes) else { return true };
                 self.run(id, permit, None, self.change(change));
             }
@@ -539,6 +539,17 @@ fn check_key(key: &Bytes) -> Result<(), Failure> {
         let code = if key.is_empty() { ErrorCode::KeyEmpty } else { ErrorCode::KeyTooLong };
         Failure::new(code, error.to_string())
     })
+}
+
+/// What an operator asks of the cluster document, and what is asked about artifacts as a whole.
+fn is_change(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::StoreCreate(_)
+            | Request::ArtifactsGet(_)
+            | Request::ArtifactsOrder(_)
+            | Request::ArtifactRead(_)
+    )
 }
 
 fn is_round_step(request: &Request) -> bool {

@@ -15,6 +15,8 @@ mod syncer;
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, IoSliceMut};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -29,6 +31,9 @@ use self::syncer::Syncer;
 use super::mapping::Mapping;
 use super::{Disk, DiskError, File, FileStat, waiting};
 use crate::BoxFuture;
+
+/// What was to leave memory before, and may not have been written then, is looked at again with each call.
+const DROP_AGAIN_BYTES: u64 = 64 << 20;
 
 /// Files below one root directory of the operating system.
 pub struct OsDisk {
@@ -245,6 +250,18 @@ impl File for OsFile {
 
     fn map(&self) -> Result<Arc<dyn Mapping>, DiskError> {
         Ok(Arc::new(OsMapping::new(self.path.clone(), self.file.clone())?))
+    }
+
+    fn drop_cached(&self, range: Range<u64>) {
+        let start = range.start.saturating_sub(DROP_AGAIN_BYTES);
+        let (Ok(at), Ok(bytes)) = (i64::try_from(range.start), i64::try_from(range.end - range.start)) else {
+            return;
+        };
+        // SAFETY: the descriptor is open as long as `self.file` is. Whatever the system answers, bytes stay as they are.
+        unsafe { libc::sync_file_range(self.file.as_raw_fd(), at, bytes, libc::SYNC_FILE_RANGE_WRITE) };
+        // Only what has been written leaves memory; so what was asked for before is asked for again.
+        let length = std::num::NonZeroU64::new(range.end - start);
+        let _ = rustix::fs::fadvise(&*self.file, start, length, rustix::fs::Advice::DontNeed);
     }
 }
 

@@ -1,0 +1,181 @@
+//! How fast this node fetches and gives artifacts, and what it counts of that.
+//!
+//! [`FetchPace`] decides; here somebody looks, now and then, whether requests are late, and whoever moves bytes waits for
+//! their turn.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use model::Moment;
+use parking_lot::Mutex;
+use protocol::push::FetchPace;
+use wire::error::ErrorCode;
+use wire::messages::Failure;
+
+use super::Artifacts;
+use crate::metrics::{Counter, Metrics};
+
+/// How often it is looked whether requests are late, while bytes move.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+/// Every so many looks it is noted which pages of open artifacts are in memory.
+const LOOKS_FOR_PAGES: u32 = 5;
+/// A node that would have to wait for longer until it may give is refused: others may have what it wants.
+const GIVING_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// The budgets of a node, over all stores.
+pub(super) struct Budgets {
+    fetching: Mutex<FetchPace>,
+    /// Of what other nodes are given, and when it was looked last whether requests are late.
+    giving: Mutex<(FetchPace, Moment)>,
+    /// How long fetches had to wait for their turn.
+    held_ns: AtomicU64,
+    /// Bytes that came within the last second or so.
+    rate: AtomicU64,
+}
+
+impl Budgets {
+    /// Both below the same ceiling.
+    pub(super) fn new(ceiling: u64) -> Budgets {
+        Budgets {
+            fetching: Mutex::new(FetchPace::new(ceiling)),
+            giving: Mutex::new((FetchPace::new(ceiling), Moment::default())),
+            held_ns: AtomicU64::new(0),
+            rate: AtomicU64::new(0),
+        }
+    }
+
+    /// How long fetches had to wait for their turn.
+    pub(super) fn held(&self) -> Duration {
+        Duration::from_nanos(self.held_ns.load(Ordering::Relaxed))
+    }
+
+    /// Bytes a second that the node may fetch now, and at most.
+    pub(super) fn fetching(&self) -> (u64, u64) {
+        let pace = self.fetching.lock();
+        (pace.rate(), pace.ceiling())
+    }
+
+    /// Bytes that came within the last second or so.
+    pub(super) fn rate(&self) -> u64 {
+        self.rate.load(Ordering::Relaxed)
+    }
+}
+
+/// What is counted.
+pub(super) struct Numbers {
+    /// Bytes that came from sources.
+    pub(super) from_source: Counter,
+    /// Bytes that came from replicas.
+    pub(super) from_replicas: Counter,
+    /// Bytes that other nodes were given.
+    pub(super) given: Counter,
+    /// Chunks that a source gave wrong.
+    pub(super) corrupt_at_source: Counter,
+    /// Chunks that a replica gave wrong.
+    pub(super) corrupt_at_replicas: Counter,
+    /// Chunks that gets have found damaged here.
+    pub(super) corrupt_here: Counter,
+}
+
+impl Numbers {
+    pub(super) fn new(metrics: &Metrics) -> Numbers {
+        let fetched =
+            |origin| metrics.counter("tontine_artifacts_fetched_bytes_total", &[("origin", origin)]);
+        let corrupt = |place| metrics.counter("tontine_artifacts_corrupt_chunks_total", &[("place", place)]);
+        Numbers {
+            from_source: fetched("source"),
+            from_replicas: fetched("replica"),
+            given: metrics.counter("tontine_artifacts_given_bytes_total", &[]),
+            corrupt_at_source: corrupt("source"),
+            corrupt_at_replicas: corrupt("replica"),
+            corrupt_here: corrupt("here"),
+        }
+    }
+
+    /// Bytes that came, from wherever.
+    pub(super) fn fetched(&self) -> u64 {
+        self.from_source.get() + self.from_replicas.get()
+    }
+}
+
+impl Artifacts {
+    /// Shows what is counted here anyway.
+    pub(super) fn watch(self: &Arc<Self>, metrics: &Metrics) {
+        let watch = |name, read: fn(&Artifacts) -> f64| {
+            let weak = Arc::downgrade(self);
+            metrics.watch(name, &[], move || weak.upgrade().map_or(0.0, |artifacts| read(&artifacts)));
+        };
+        watch("tontine_artifacts_held_seconds_total", |artifacts| artifacts.budgets.held().as_secs_f64());
+        watch("tontine_artifacts_pace_bytes", |artifacts| artifacts.budgets.fetching().0 as f64);
+        watch("tontine_artifacts_rate_bytes", |artifacts| artifacts.budgets.rate() as f64);
+    }
+
+    /// Waits until so many bytes may be fetched.
+    pub(super) async fn await_turn(&self, bytes: u64) {
+        let now = self.ports.clock.now();
+        let begin = self.budgets.fetching.lock().reserve(now, bytes);
+        if begin > now {
+            self.ports.clock.sleep_until(begin).await;
+            let held = u64::try_from(begin.since(now).as_nanos()).unwrap_or(u64::MAX);
+            self.budgets.held_ns.fetch_add(held, Ordering::Relaxed);
+        }
+    }
+
+    /// Looks whether requests are late as long as something is fetched, and after the pages of what is served.
+    pub(super) async fn tend(&self) -> Infallible {
+        let clock = &self.ports.clock;
+        let (mut looks, mut seen, mut seen_at) = (0_u32, self.numbers.fetched(), clock.now());
+        loop {
+            clock.sleep(LOOK_INTERVAL).await;
+            let times = self.pulse.times().await;
+            self.budgets.fetching.lock().observe(times);
+            looks = looks.wrapping_add(1);
+            if looks.is_multiple_of(LOOKS_FOR_PAGES) {
+                let (now, fetched) = (clock.now(), self.numbers.fetched());
+                let millis = u64::try_from(now.since(seen_at).as_millis()).unwrap_or(u64::MAX).max(1);
+                self.budgets.rate.store(fetched.saturating_sub(seen) * 1000 / millis, Ordering::Relaxed);
+                (seen, seen_at) = (fetched, now);
+                self.refresh().await;
+            }
+        }
+    }
+
+    /// Nothing is fetched any more.
+    pub(super) fn rest(&self) {
+        self.budgets.rate.store(0, Ordering::Relaxed);
+    }
+
+    /// Waits until so many bytes may be given to another node.
+    ///
+    /// # Errors
+    /// `Overloaded` when that would take too long.
+    pub(super) async fn await_giving(&self, bytes: u64) -> Result<(), Failure> {
+        let clock = &self.ports.clock;
+        let look = {
+            let (now, mut giving) = (clock.now(), self.budgets.giving.lock());
+            let due = now.since(giving.1) >= LOOK_INTERVAL;
+            if due {
+                giving.1 = now;
+            }
+            due
+        };
+        if look {
+            let times = self.pulse.times().await;
+            self.budgets.giving.lock().0.observe(times);
+        }
+        let now = clock.now();
+        let begin = {
+            let pace = &mut self.budgets.giving.lock().0;
+            if pace.backlog(now) > GIVING_WAIT_MAX {
+                let detail =
+                    "this node gives other nodes as much of its artifacts as requests leave room for";
+                return Err(Failure::new(ErrorCode::Overloaded, detail));
+            }
+            pace.reserve(now, bytes)
+        };
+        clock.sleep_until(begin).await;
+        Ok(())
+    }
+}

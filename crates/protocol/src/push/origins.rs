@@ -1,0 +1,126 @@
+//! From where a node fetches a chunk: from the artifact's source, or from a replica that has it.
+//!
+//! The source comes first as long as it is there. A replica is asked when the source fails; and now and then to learn
+//! which of the two is faster, for a source may be far away. Both verify alike, so this is about time alone.
+
+use std::time::Duration;
+
+use model::Moment;
+
+/// An origin that has failed is left alone for this long.
+const LEFT_ALONE: Duration = Duration::from_secs(5);
+/// One in so many chunks comes from the slower of two origins, so that a change is noticed.
+const TRIED_ONE_IN: u64 = 8;
+/// Replicas are kept free for requests unless they are so many times as fast.
+const FASTER_TIMES: u64 = 2;
+
+/// Where a chunk may come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Where the artifact was built to.
+    Source,
+    /// Other nodes.
+    Replicas,
+}
+
+impl Origin {
+    /// Both.
+    pub const ALL: [Origin; 2] = [Origin::Source, Origin::Replicas];
+
+    fn other(self) -> Origin {
+        match self {
+            Origin::Source => Origin::Replicas,
+            Origin::Replicas => Origin::Source,
+        }
+    }
+}
+
+/// What is known of one origin.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// Bytes a second of one chunk, smoothed; 0 while nothing came.
+    speed: u64,
+    /// It has failed, and is left alone until then.
+    alone_until: Moment,
+}
+
+/// What a node knows of the origins of one artifact.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Origins {
+    source: Known,
+    replicas: Known,
+    chosen: u64,
+}
+
+impl Origins {
+    fn known(&mut self, origin: Origin) -> &mut Known {
+        match origin {
+            Origin::Source => &mut self.source,
+            Origin::Replicas => &mut self.replicas,
+        }
+    }
+
+    /// The order in which the next chunk is tried.
+    pub fn choose(&mut self, now: Moment) -> [Origin; 2] {
+        self.chosen += 1;
+        let alone = |known: Known| now < known.alone_until;
+        let faster =
+            self.source.speed > 0 && self.replicas.speed > self.source.speed.saturating_mul(FASTER_TIMES);
+        let mut first = if faster { Origin::Replicas } else { Origin::Source };
+        if self.chosen.is_multiple_of(TRIED_ONE_IN) {
+            first = first.other();
+        }
+        if alone(*self.known(first)) && !alone(*self.known(first.other())) {
+            first = first.other();
+        }
+        [first, first.other()]
+    }
+
+    /// So many bytes came from it within this time.
+    pub fn gave(&mut self, origin: Origin, bytes: u64, took: Duration) {
+        let nanos = took.as_nanos().max(1);
+        let speed = u128::from(bytes) * 1_000_000_000 / nanos;
+        let speed = u64::try_from(speed).unwrap_or(u64::MAX).max(1);
+        let known = self.known(origin);
+        known.alone_until = Moment::default();
+        known.speed = if known.speed == 0 { speed } else { known.speed / 4 * 3 + speed / 4 };
+    }
+
+    /// It did not give a chunk.
+    pub fn failed(&mut self, origin: Origin, now: Moment) {
+        self.known(origin).alone_until = now.after(LEFT_ALONE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Moment {
+        Moment::default().after(Duration::from_secs(seconds))
+    }
+
+    fn firsts(origins: &mut Origins, now: Moment) -> usize {
+        (0..80).filter(|_| origins.choose(now)[0] == Origin::Source).count()
+    }
+
+    #[test]
+    fn the_source_comes_first_unless_it_fails_or_replicas_are_far_faster() {
+        let mut origins = Origins::default();
+        assert_eq!(firsts(&mut origins, at(1)), 70, "replicas are tried now and then");
+        let second = Duration::from_secs(1);
+        origins.gave(Origin::Source, 1000, second);
+        origins.gave(Origin::Replicas, 1900, second);
+        assert_eq!(firsts(&mut origins, at(1)), 70, "replicas have requests to serve");
+        origins.gave(Origin::Replicas, 9000, second);
+        assert_eq!(firsts(&mut origins, at(1)), 10);
+        origins.failed(Origin::Replicas, at(1));
+        assert_eq!(firsts(&mut origins, at(5)), 80);
+        assert_eq!(firsts(&mut origins, at(6)), 10);
+        origins.failed(Origin::Source, at(10));
+        assert_eq!(firsts(&mut origins, at(10)), 0);
+        assert_eq!(origins.choose(at(10)), [Origin::Replicas, Origin::Source], "both are tried in the end");
+        origins.failed(Origin::Replicas, at(10));
+        assert_eq!(firsts(&mut origins, at(10)), 10, "both have failed: as if none had");
+    }
+}
