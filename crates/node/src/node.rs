@@ -264,6 +264,7 @@ impl Node {
             replica: replica.clone(),
             peers,
             pulse: pulse.clone(),
+            standings: gossip.clone(),
             events: events.clone(),
             metrics: metrics.clone(),
             refill,

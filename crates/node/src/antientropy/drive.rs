@@ -1,7 +1,9 @@
 //! Carrying out one session.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,6 +28,10 @@ use crate::view::View;
 const PUSH_BYTES_MAX: usize = 1 << 20;
 const _: () = assert!(PUSH_BYTES_MAX < MESSAGE_BYTES_MAX);
 
+/// Bytes that are exchanged before it is made durable, here and there, and settled: a sync for each partition would cost
+/// more than what it brings.
+const SETTLED_BYTES: u64 = 16 << 20;
+
 /// How often it is counted what a comparison has left to do.
 const LEFT_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -49,9 +55,15 @@ pub(crate) struct Peered {
     pub(crate) adopted: Generation,
 }
 
+/// A page that was asked for while the one before it is merged.
+struct Ahead<'d> {
+    of: (PartitionId, Token),
+    answer: Pin<Box<dyn Future<Output = Result<Response, CallError>> + Send + 'd>>,
+}
+
 /// What the driver learns on the way.
 #[derive(Default)]
-struct Heard {
+struct Heard<'d> {
     /// Partitions that the peer itself has lost, or cannot read in full.
     incomplete: BTreeSet<PartitionId>,
     /// Places of records that this node cannot read, and at which the peer has one that this node lacks.
@@ -64,9 +76,14 @@ struct Heard {
     generation: Generation,
     /// When what is left was counted last.
     counted_at: Option<Moment>,
+    /// Partitions that were exchanged and not settled yet.
+    exchanged: Vec<PartitionId>,
+    /// Bytes that had travelled when partitions were settled last.
+    settled_bytes: u64,
+    ahead: Option<Ahead<'d>>,
 }
 
-impl Heard {
+impl Heard<'_> {
     /// The peer has these keys, this node those: what cannot be read here is there where a token has a further key.
     fn make_up(&mut self, partition: PartitionId, mine: &[(Bytes, Digest)], theirs: &[(Bytes, Digest)]) {
         let own: BTreeSet<&Bytes> = mine.iter().map(|(key, _)| key).collect();
@@ -83,9 +100,14 @@ impl Drive<'_> {
         partitions: Vec<(PartitionId, Span)>,
         settle: &mut (dyn FnMut(PartitionId, Peered) + Send),
     ) -> Outcome {
-        let concerned: BTreeSet<PartitionId> = partitions.iter().map(|(id, _)| *id).collect();
+        let mut concerned: BTreeSet<PartitionId> = partitions.iter().map(|(id, _)| *id).collect();
         let options = &self.antientropy.options;
-        let pace = Pace::new(options.bytes_per_second);
+        let pace = match self.goal {
+            Goal::Refill | Goal::Again => {
+                Pace::finding(options.brought_per_second.0, options.brought_per_second.1)
+            }
+            Goal::Equal | Goal::Give => Pace::new(options.bytes_per_second),
+        };
         let mut session =
             Session::new(Options { goal: self.goal, patience: options.patience, pace }, partitions);
         let (mut actions, mut heard) = (Vec::new(), Heard::default());
@@ -93,16 +115,25 @@ impl Drive<'_> {
         session.start(self.antientropy.ports.clock.now(), &mut actions);
         let mut waiting: VecDeque<Action> = actions.drain(..).collect();
         loop {
-            let (mut request, mut settled, mut ended) = (None, Vec::new(), None);
+            let (mut request, mut ended) = (None, None);
             while let Some(action) = waiting.pop_front() {
                 match action {
-                    Action::Settle { partition } => settled.push(partition),
+                    Action::Settle { partition } => {
+                        // What happens to it from here on breaks nothing off.
+                        concerned.remove(&partition);
+                        heard.exchanged.push(partition);
+                    }
                     Action::End(outcome) => ended = Some(outcome),
                     other => request = Some(other),
                 }
             }
-            for (partition, peered) in Box::pin(self.confirm(settled, &mut heard)).await {
-                settle(partition, peered);
+            let bytes = session.progress().bytes;
+            if ended.is_some() || bytes - heard.settled_bytes >= SETTLED_BYTES {
+                heard.settled_bytes = bytes;
+                let exchanged = std::mem::take(&mut heard.exchanged);
+                for (partition, peered) in Box::pin(self.confirm(exchanged, &mut heard)).await {
+                    settle(partition, peered);
+                }
             }
             if let Some(outcome) = ended {
                 return outcome;
@@ -111,7 +142,8 @@ impl Drive<'_> {
                 (Some(request), Some(deadline)) => {
                     self.observe(&request, &mut session).await;
                     let clock = &self.antientropy.ports.clock;
-                    let answer = Box::pin(self.carry_out(request, &mut heard));
+                    let after = session.page_after();
+                    let answer = Box::pin(self.carry_out(request, after, &mut heard));
                     match select(answer, clock.sleep_until(deadline)).await {
                         Either::Left(((id, event), _)) => session.step(id, event, clock.now(), &mut actions),
                         Either::Right(_) => session.elapsed(clock.now(), &mut actions),
@@ -134,7 +166,7 @@ impl Drive<'_> {
     /// These partitions, each with what the peer is after the exchange; none when nobody knows. A peer that has lost its
     /// disk meanwhile gave nothing. What the next step of a move counts on is durable: here, and at the peer, which
     /// answers this question when its records are.
-    async fn confirm(&self, settled: Vec<PartitionId>, heard: &mut Heard) -> Vec<(PartitionId, Peered)> {
+    async fn confirm(&self, settled: Vec<PartitionId>, heard: &mut Heard<'_>) -> Vec<(PartitionId, Peered)> {
         if settled.is_empty() {
             return Vec::new();
         }
@@ -160,7 +192,7 @@ impl Drive<'_> {
     }
 
     /// Whether somebody has stopped comparing, or one of the partitions has other replicas by now.
-    fn is_unwanted(&self, concerned: &BTreeSet<PartitionId>, heard: &mut Heard) -> bool {
+    fn is_unwanted(&self, concerned: &BTreeSet<PartitionId>, heard: &mut Heard<'_>) -> bool {
         let stopped = self.goal == Goal::Equal && self.antientropy.state.lock().abort;
         if stopped || self.antientropy.is_stopping() {
             return true;
@@ -174,7 +206,7 @@ impl Drive<'_> {
         concerned.iter().any(|id| begun < view.accepted_since(*id))
     }
 
-    fn show(&self, session: &Session, heard: &mut Heard) {
+    fn show(&self, session: &Session, heard: &mut Heard<'_>) {
         // Counting what is left goes through all that waits: not at each step.
         let now = self.antientropy.ports.clock.now();
         let left = heard.counted_at.is_none_or(|at| now.since(at) >= LEFT_INTERVAL).then(|| session.left());
@@ -211,20 +243,28 @@ impl Drive<'_> {
         peers.call(self.peer, request.into()).within(&ports.clock, options.patience).await
     }
 
-    async fn carry_out(&self, action: Action, heard: &mut Heard) -> (RequestId, Event) {
+    /// `after` is the page that will be asked for when the present one has no next.
+    async fn carry_out<'d>(
+        &'d self,
+        action: Action,
+        after: Option<(PartitionId, Token)>,
+        heard: &mut Heard<'d>,
+    ) -> (RequestId, Event) {
         let (request, event) = match action {
             Action::CompareSums { request, partitions } => (request, self.sums(partitions, heard).await),
             Action::Descend { request, spans } => (request, self.descend(spans).await),
             Action::List { request, spans } => (request, self.list(spans, heard).await),
             Action::Pull { request, keys } => (request, self.pull(keys).await),
             Action::Push { request, keys } => (request, self.push(keys).await),
-            Action::Page { request, partition, from } => (request, self.page(partition, from).await),
+            Action::Page { request, partition, from } => {
+                (request, self.page((partition, from), after, heard).await)
+            }
             Action::Settle { .. } | Action::End(_) => unreachable!("it asks for nothing"),
         };
         (request, event.unwrap_or(Event::Failed))
     }
 
-    async fn sums(&self, partitions: Vec<PartitionId>, heard: &mut Heard) -> Option<Event> {
+    async fn sums(&self, partitions: Vec<PartitionId>, heard: &mut Heard<'_>) -> Option<Event> {
         let own = |id: PartitionId| self.store.trees().look(id, |tree| tree.sum().zip(tree.bits())).flatten();
         let sums = partitions.into_iter().map(|id| (id, own(id))).collect();
         let (store, generation) = self.address();
@@ -255,7 +295,7 @@ impl Drive<'_> {
         Some(Event::Descended { parts: parts.collect() })
     }
 
-    async fn list(&self, spans: Vec<(PartitionId, Span)>, heard: &mut Heard) -> Option<Event> {
+    async fn list(&self, spans: Vec<(PartitionId, Span)>, heard: &mut Heard<'_>) -> Option<Event> {
         let (store, generation) = self.address();
         let Ok(Response::KeyDigested(digested)) =
             self.call(KeyDigests { store, generation, spans: spans.clone() }).await
@@ -379,13 +419,29 @@ impl Drive<'_> {
         Some(Event::Pushed { done, failed, bytes: bytes as u64 })
     }
 
-    async fn page(&self, partition: PartitionId, from: Token) -> Option<Event> {
+    /// Asks for a page, and lets the answer come while something else is done.
+    fn ask_ahead<'d>(&'d self, of: (PartitionId, Token)) -> Ahead<'d> {
         let (store, generation) = self.address();
-        let Ok(Response::RecordsPaged(paged)) =
-            self.call(RecordsPage { store, generation, partition, from }).await
-        else {
-            return None;
-        };
+        let (partition, from) = of;
+        let mut answer: Pin<Box<dyn Future<Output = _> + Send + 'd>> =
+            Box::pin(self.call(RecordsPage { store, generation, partition, from }));
+        // The first poll sends the question; whoever awaits the answer is woken by a later one.
+        let mut nobody = Context::from_waker(Waker::noop());
+        match answer.as_mut().poll(&mut nobody) {
+            Poll::Ready(done) => Ahead { of, answer: Box::pin(std::future::ready(done)) },
+            Poll::Pending => Ahead { of, answer },
+        }
+    }
+
+    async fn page<'d>(
+        &'d self,
+        (partition, from): (PartitionId, Token),
+        after: Option<(PartitionId, Token)>,
+        heard: &mut Heard<'d>,
+    ) -> Option<Event> {
+        let asked = heard.ahead.take().filter(|ahead| ahead.of == (partition, from));
+        let asked = asked.unwrap_or_else(|| self.ask_ahead((partition, from)));
+        let Ok(Response::RecordsPaged(paged)) = asked.answer.await else { return None };
         if paged.epoch < respond::collected(&self.antientropy.replica) {
             self.tell_epoch().await;
             return None;
@@ -393,6 +449,7 @@ impl Drive<'_> {
         if paged.next.is_some_and(|next| next <= from) {
             return None;
         }
+        heard.ahead = paged.next.map(|next| (partition, next)).or(after).map(|of| self.ask_ahead(of));
         let (mut merged, mut failed, mut bytes) = (0, 0, 0);
         for (position, (key, set)) in paged.records.iter().enumerate() {
             bytes += (key.len() + wire::versions::record_bytes(None, set)) as u64;

@@ -40,6 +40,7 @@ use runtime::{Disk, Ports};
 use tokio::sync::Notify;
 
 use crate::events::Events;
+use crate::handoff::Standings;
 use crate::metrics::Metrics;
 use crate::pulse::Pulse;
 
@@ -62,6 +63,10 @@ pub struct AntiEntropyOptions {
     pub scrub_period: Duration,
     /// Bytes of records that one comparison moves in a second at most; 0 is no limit. Default: 64 MiB.
     pub bytes_per_second: u64,
+    /// Bytes of records that a node brings in within a second when it enters partitions or has lost its disk: at least,
+    /// however late requests are, and at most. In between it goes as fast as requests do not feel it.
+    /// Default: 8 MiB and 1 GiB.
+    pub brought_per_second: (u64, u64),
     /// How long a peer may take to answer. Default: 10 seconds.
     pub patience: Duration,
 }
@@ -72,6 +77,7 @@ impl Default for AntiEntropyOptions {
             period: Duration::from_secs(600),
             scrub_period: Duration::from_secs(7 * 24 * 3600),
             bytes_per_second: 64 << 20,
+            brought_per_second: (8 << 20, 1 << 30),
             patience: Duration::from_secs(10),
         }
     }
@@ -85,6 +91,8 @@ pub(crate) struct Parts {
     pub(crate) replica: Arc<Replica>,
     pub(crate) peers: Arc<Peers>,
     pub(crate) pulse: Arc<Pulse>,
+    /// Who is believed to be there.
+    pub(crate) standings: Arc<dyn Standings>,
     pub(crate) events: Arc<Events>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) refill: Refill,
@@ -100,6 +108,7 @@ pub struct AntiEntropy {
     replica: Arc<Replica>,
     peers: Arc<Peers>,
     pulse: Arc<Pulse>,
+    standings: Arc<dyn Standings>,
     events: Arc<Events>,
     numbers: Numbers,
     refill: Mutex<Refill>,
@@ -212,8 +221,19 @@ struct Scrub {
 impl AntiEntropy {
     /// Begins. Tasks end when the result is dropped or closed.
     pub(crate) fn start(parts: Parts) -> Arc<AntiEntropy> {
-        let Parts { options, ports, disk, replica, peers, pulse, events, metrics, refill, incarnation } =
-            parts;
+        let Parts {
+            options,
+            ports,
+            disk,
+            replica,
+            peers,
+            pulse,
+            standings,
+            events,
+            metrics,
+            refill,
+            incarnation,
+        } = parts;
         let mut schedule = Schedule::new(replica.node(), options.period);
         if standstill::is_remembered(&*disk) {
             tracing::warn!("comparing replicas is stopped since before this start");
@@ -239,6 +259,7 @@ impl AntiEntropy {
             replica,
             peers,
             pulse,
+            standings,
             events,
             refill: Mutex::new(refill),
             state: Mutex::new(state),
@@ -274,6 +295,11 @@ impl AntiEntropy {
     /// Its links, for whoever tells them of newer documents.
     pub(crate) fn peers(&self) -> &Arc<Peers> {
         &self.peers
+    }
+
+    /// Who is believed to be there.
+    pub(crate) fn standings(&self) -> &dyn Standings {
+        &*self.standings
     }
 
     /// The incarnation of this node.

@@ -39,6 +39,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 const TOGETHER_MIN: usize = 8;
 /// Into so many parts all that is incomplete is divided, at most: each costs a conversation with its replicas.
 const PARTS_MAX: usize = 128;
+/// In one round of so many also those are asked that are believed down.
+const ASK_ALL: usize = 4;
 /// How often it is looked without being woken whether there is something to bring in.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// How often it is written down what is whole by now.
@@ -335,7 +337,7 @@ struct Round<'a> {
     view: Arc<View>,
     /// Counts rounds: each begins somewhere else, so that what cannot be had keeps nothing from the rest.
     number: usize,
-    /// Peers that did not answer; they are asked again in the next round.
+    /// Peers that did not answer or are believed down; they are looked at again in the next round.
     silent: BTreeSet<NodeId>,
     remembered_at: Moment,
     told_at: Moment,
@@ -344,7 +346,12 @@ struct Round<'a> {
 impl<'a> Round<'a> {
     fn new(antientropy: &'a Arc<AntiEntropy>, number: usize) -> Self {
         let (view, now) = (antientropy.replica().view().get(), antientropy.ports().clock.now());
-        Round { antientropy, view, number, silent: BTreeSet::new(), remembered_at: now, told_at: now }
+        // Each in vain would take seconds, and all that could go on would wait for it. A belief may be wrong, though.
+        let others = view.cluster().nodes.iter().map(|node| node.id);
+        let is_left_out =
+            |id: &NodeId| number % ASK_ALL != ASK_ALL - 1 && !antientropy.standings().is_alive(*id);
+        let silent = others.filter(is_left_out).collect();
+        Round { antientropy, view, number, silent, remembered_at: now, told_at: now }
     }
 
     async fn run(mut self) {
@@ -359,8 +366,9 @@ impl<'a> Round<'a> {
                 sources: Source::all(&view, store, self.antientropy.replica().node()),
                 spans: spans.map(|(id, tokens)| (id, Span::around(&tokens))).collect(),
             };
+            // Who is whole for the next step first: the sooner it comes, the fewer writes go to both sets of replicas.
+            self.merge_again(&lost).await;
             if incomplete.is_empty() {
-                self.merge_again(&lost).await;
                 continue;
             }
             let together = incomplete.len().div_ceil(PARTS_MAX).max(TOGETHER_MIN);
@@ -368,7 +376,7 @@ impl<'a> Round<'a> {
             incomplete.rotate_left(begin);
             for (position, partitions) in incomplete.chunks(together).enumerate() {
                 self.bring_back(&lost, partitions, position).await;
-                if self.antientropy.is_closing() {
+                if self.antientropy.is_closing() || self.is_overtaken() {
                     return;
                 }
                 self.tell().await;
@@ -426,9 +434,14 @@ impl<'a> Round<'a> {
         by_peer
     }
 
+    /// There is a newer document: what was broken off for it is begun again by that one.
+    fn is_overtaken(&self) -> bool {
+        self.antientropy.replica().view().generation() != self.view.cluster().generation
+    }
+
     /// One that did not answer is not asked again before the next round.
     fn hear(&mut self, peer: NodeId, outcome: &Outcome) {
-        if !outcome.complete && outcome.failed == 0 {
+        if !outcome.complete && outcome.failed == 0 && !self.is_overtaken() {
             self.silent.insert(peer);
         }
     }

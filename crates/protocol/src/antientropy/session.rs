@@ -304,6 +304,12 @@ impl Session {
         self.options.pace.observe(times);
     }
 
+    /// The page that will be asked for after the one that is out, unless that one has a next; a driver may ask early.
+    pub fn page_after(&self) -> Option<(PartitionId, Token)> {
+        let is_page = self.out.as_ref().is_some_and(|out| matches!(out.action, Action::Page { .. }));
+        self.pages.front().copied().filter(|_| is_page)
+    }
+
     /// Begins.
     pub fn start(&mut self, now: Moment, actions: &mut Vec<Action>) {
         self.go_on(now, actions);
