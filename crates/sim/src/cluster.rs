@@ -259,7 +259,7 @@ impl World {
             name: CLUSTER.to_owned(),
             nodes: self.machines.iter().map(member).collect(),
             partitions: PARTITIONS,
-            buckets: None,
+            buckets: setup.buckets,
             stores: self.stores().iter().map(|name| store(name)).collect(),
         };
         let founding = bootstrap::create(&self.service.open(), &blueprint).await;

@@ -38,7 +38,7 @@ pub struct Copies {
     clock: Arc<dyn Clock>,
     /// The newest document.
     cluster: Mutex<Option<Arc<Cluster>>>,
-    /// Who holds which partition, by any document so far.
+    /// Who holds which bucket, by any document so far: the bounds of partitions change.
     held: Mutex<BTreeSet<(PartitionId, NodeId)>>,
     opened: Mutex<BTreeMap<(NodeId, String), Opened>>,
 }
@@ -55,12 +55,9 @@ impl Copies {
 
     /// A document was published.
     pub fn published(&self, cluster: Cluster) {
-        let mut held = self.held.lock();
-        for (partition, store) in cluster
-            .ring
-            .partitions()
-            .iter()
-            .flat_map(|part| cluster.stores.iter().map(move |store| (part, store)))
+        let (mut held, buckets) = (self.held.lock(), cluster.by_bucket());
+        for (partition, store) in
+            buckets.partitions().iter().flat_map(|part| cluster.stores.iter().map(move |store| (part, store)))
         {
             let ids = cluster.nodes.iter().map(|node| node.id);
             let holders = ids.filter(|&node| Part::of(store, partition, node) != Part::Nothing);
@@ -70,9 +67,9 @@ impl Copies {
         *self.cluster.lock() = Some(Arc::new(cluster));
     }
 
-    /// Whether a node holds the partition by any document so far.
-    fn has_held(&self, partition: PartitionId, node: NodeId) -> bool {
-        self.held.lock().contains(&(partition, node))
+    /// Whether a node holds the bucket by any document so far.
+    fn has_held(&self, bucket: PartitionId, node: NodeId) -> bool {
+        self.held.lock().contains(&(bucket, node))
     }
 
     /// What would be left of a key; `None` before the cluster is founded.
@@ -101,7 +98,10 @@ impl Copies {
     ) -> Result<Remains, String> {
         let token = Token::of(key);
         let partition = cluster.ring.partition(token);
-        let bucket = cluster.by_bucket().partition(token).id;
+        let bucket = match (cluster.buckets, cluster.bucket_tokens()) {
+            (Some(_), Some(tokens)) => PartitionId((token.0 / tokens) as u32),
+            _ => partition.id,
+        };
         // Who holds it while it moves: those that did and those that will. A hint counts for whoever it is for: one for
         // a node that has left goes to those that came.
         let holds = |node| Part::of(definition, partition, node) != Part::Nothing;
@@ -109,7 +109,7 @@ impl Copies {
         let mut remains = Remains { store, key: key.clone(), replicas, former, hints };
         let name = hint_name(store, key);
         for machine in machines {
-            let (is_own, was_own) = (holds(machine.id()), self.has_held(partition.id, machine.id()));
+            let (is_own, was_own) = (holds(machine.id()), self.has_held(bucket, machine.id()));
             if is_own || was_own {
                 let engine = self.engine(machine, witness, &format!("{STORES}{store}"))?;
                 // What cannot be read is no copy.

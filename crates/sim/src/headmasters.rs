@@ -143,7 +143,7 @@ async fn operate(world: Arc<World>, end: Moment) {
             (true, Some(planned)) if is_paused(planned) => Some(Order::Resume { plan: planned.number }),
             (true, Some(_)) => None,
             (true, None) => return,
-            (false, _) => Some(draw(&cluster, &planned, &mut dice)),
+            (false, _) => Some(draw((&cluster, world.setup.reshapes), &planned, &mut dice)),
         };
         if let Some(order) = order {
             give(&world, &session, order).await;
@@ -174,8 +174,8 @@ fn is_paused(planned: &Planned) -> bool {
     planned.state.as_ref().is_some_and(|state| state.phase == Phase::Paused)
 }
 
-/// What an operator may want, sensible or not.
-fn draw(cluster: &Cluster, planned: &[Planned], dice: &mut Dice) -> Order {
+/// What an operator may want, sensible or not; other bounds of partitions where the run `reshapes`.
+fn draw((cluster, reshapes): (&Cluster, bool), planned: &[Planned], dice: &mut Dice) -> Order {
     let under_way = planned.iter().find(|planned| planned.is_under_way());
     if let Some(planned) = under_way
         && dice.chance(500)
@@ -201,7 +201,10 @@ fn draw(cluster: &Cluster, planned: &[Planned], dice: &mut Dice) -> Order {
             let role = *dice.pick(&[Role::Serving, Role::Serving, Role::Standby]);
             Order::Cast { node: node(dice), role }
         }
-        _ => Order::Create { wish: wish(cluster, dice), consent: Consent { fewer_zones: dice.chance(900) } },
+        _ => Order::Create {
+            wish: wish(cluster, reshapes, dice),
+            consent: Consent { fewer_zones: dice.chance(900) },
+        },
     }
 }
 
@@ -209,12 +212,13 @@ fn weight(dice: &mut Dice) -> Weight {
     Weight::new(dice.between(1, 4) as u32 * 50).expect("it is within the bounds")
 }
 
-fn wish(cluster: &Cluster, dice: &mut Dice) -> Wish {
+fn wish(cluster: &Cluster, reshapes: bool, dice: &mut Dice) -> Wish {
     let node = |dice: &mut Dice| dice.pick(&cluster.nodes).id;
     match dice.below(10) {
         0..=1 => Wish::Spread,
         2..=3 => Wish::Drain { nodes: vec![node(dice)] },
         4 => Wish::Replace { node: node(dice), by: node(dice) },
+        5..=6 if reshapes => other_bounds(cluster, dice),
         _ => {
             // One that holds gives way to one that does not; sometimes in all partitions of which that is so.
             let replicas = cluster.replicas_max();
@@ -229,6 +233,20 @@ fn wish(cluster: &Cluster, dice: &mut Dice) -> Wish {
             let fitting = cluster.ring.partitions().iter().filter(fitting).map(|partition| partition.id);
             let partitions: Vec<PartitionId> = fitting.take(dice.between(1, 8) as usize).collect();
             Wish::Move { partitions, from, to }
+        }
+    }
+}
+
+/// Other bounds of partitions: of few, so that there are never many.
+fn other_bounds(cluster: &Cluster, dice: &mut Dice) -> Wish {
+    let partitions = cluster.ring.partitions();
+    let at = dice.below(partitions.len() as u64) as usize;
+    match dice.below(8) {
+        0 if partitions.len() < 20 => Wish::Double,
+        1..=3 if partitions.len() < 40 => Wish::Split { partition: partitions[at].id, at: None },
+        _ => {
+            let other = partitions.get(at + 1).unwrap_or(&partitions[0]).id;
+            Wish::Merge { partition: partitions[at].id, other }
         }
     }
 }

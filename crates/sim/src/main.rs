@@ -1,4 +1,4 @@
-//! Runs seeds: `sim run --seed N [--verbose] [--plant NAME]`, `sim check --seeds A..=B [--random M] [--twice N]`.
+//! Runs seeds: `sim run --seed N [--verbose] [--bounds] [--plant NAME]`, `sim check --seeds A..=B [--random M] [--twice N]`.
 //!
 //! Exit code 0: every seed passed; 1: a promise was broken, or too few reads were judged; 2: the command line is wrong.
 
@@ -14,7 +14,7 @@ use sim::played::Played;
 use sim::run::{Report, play};
 use sim::swarm::Setup;
 
-const USAGE: &str = "usage: sim run --seed N [--plant NAME] [--verbose]
+const USAGE: &str = "usage: sim run --seed N [--plant NAME] [--bounds] [--verbose]
        sim plant all [--page]
        sim check --seeds A..=B [--random M] [--twice N] [--threads T]
 
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Options as pairs; `--verbose` alone.
+/// Options as pairs; `--verbose` and `--bounds` alone.
 struct Options<'a>(&'a [String]);
 
 impl<'a> Options<'a> {
@@ -68,7 +68,7 @@ impl<'a> Options<'a> {
             if !known.contains(&argument.as_str()) {
                 return Err(format!("unknown option {argument:?}"));
             }
-            if argument != "--verbose" {
+            if !["--verbose", "--bounds"].contains(&argument.as_str()) {
                 arguments.next();
             }
         }
@@ -78,9 +78,10 @@ impl<'a> Options<'a> {
 
 fn run(arguments: &[String]) -> Result<ExitCode, String> {
     let options = Options(arguments);
-    options.only(&["--seed", "--plant", "--verbose"])?;
+    options.only(&["--seed", "--plant", "--verbose", "--bounds"])?;
     let seed = options.number("--seed")?.ok_or("run needs --seed")?;
     let setup = match options.text("--plant")? {
+        None if arguments.iter().any(|argument| argument == "--bounds") => Setup::of_seed(seed).with_bounds(),
         None => Setup::of_seed(seed),
         Some(name) => Setup::planted(seed, Plant::named(name).ok_or(format!("unknown plant {name:?}"))?),
     };

@@ -1,5 +1,6 @@
 //! A manager that moves partitions while everything else happens: it begins moves, publishes each step as soon as what
-//! nodes say of themselves allows it, and now and then breaks a move off at whatever step it is.
+//! nodes say of themselves allows it, and now and then breaks a move off at whatever step it is. Beside that it cuts and
+//! joins partitions, see [`bounds`].
 //!
 //! It asks nodes over the simulated network, as a headmaster does, and decides by `protocol::rebalance::steps`. What is
 //! drawn is only which partition goes where, and when it turns round.
@@ -15,6 +16,7 @@ use model::{Cluster, Generation, Moment, NodeId, Partition, PartitionId};
 use protocol::rebalance::entering::Part;
 use protocol::rebalance::{Facts, steps};
 
+use crate::bounds::{self, Drawn};
 use crate::check::moved::{self, Left};
 use crate::cluster::World;
 use crate::dice::Dice;
@@ -25,10 +27,13 @@ use crate::network::Host;
 const HOST: Host = Host(100);
 /// Partitions that move at the same time at most.
 const TOGETHER_MAX: usize = 3;
+/// Looks in a thousand at which bounds change.
+const RESHAPES: u64 = 150;
 
 /// Moves partitions until the run is over; begins none after `end`.
 pub async fn manage(world: Arc<World>, process: ProcessId, end: Moment) {
     let mut dice = Dice::apart(world.setup.seed, 21);
+    let mut cuts = Dice::apart(world.setup.seed, 26);
     let client = loop {
         let options = ClientOptions { name: "manager".to_owned(), ..ClientOptions::default() };
         let ports = world.ports(HOST, process, Arc::new(WallClock::default()));
@@ -41,10 +46,32 @@ pub async fn manage(world: Arc<World>, process: ProcessId, end: Moment) {
         world.executor.sleep(dice.millis(20, 400)).await;
         let Ok(Some(cluster)) = documents::read_cluster(&world.service.open()).await else { continue };
         let begins = world.executor.now() < end;
-        if let Some((what, next)) = next(&client, &cluster, &mut dice, begins).await
+        let reshapes = begins && world.setup.reshapes && cuts.chance(RESHAPES);
+        let reshaped = reshapes.then(|| other_bounds(&world, &cluster, &mut cuts));
+        let next = match reshaped.flatten() {
+            Some(reshaped) => Some(reshaped),
+            None => next(&client, &cluster, &mut dice, begins).await,
+        };
+        if let Some((what, next)) = next
             && documents::publish_cluster(&world.service.open(), &next).await.is_ok()
         {
             world.tell(format!("generation {}: {what} {}", next.generation.0, steps_of(&next)));
+        }
+    }
+}
+
+/// Other bounds, or the move that brings two partitions together which shall be joined.
+fn other_bounds(world: &World, cluster: &Cluster, dice: &mut Dice) -> Option<(String, Cluster)> {
+    match bounds::draw(cluster, world.setup.plant, dice) {
+        Drawn::Other(what, next) => Some((what, *next)),
+        Drawn::Apart(moves, stays) => {
+            let list = cluster.ring.get(stays)?.nodes.clone();
+            let next = steps::begin(cluster, &[(moves, list)]).ok()?;
+            Some((format!("{moves} shall lie where {stays} does:"), next))
+        }
+        Drawn::Refused(refusal) => {
+            world.tell(format!("bounds stay: {refusal}"));
+            None
         }
     }
 }
@@ -55,7 +82,11 @@ async fn next(
     cluster: &Cluster,
     dice: &mut Dice,
     begins: bool,
-) -> Option<(&'static str, Cluster)> {
+) -> Option<(String, Cluster)> {
+    let named = |what: &str| {
+        let what = what.to_owned();
+        move |next| (what, next)
+    };
     let moving: Vec<PartitionId> =
         cluster.ring.partitions().iter().filter(|p| p.coming.is_some()).map(|p| p.id).collect();
     if begins && moving.len() < TOGETHER_MAX && dice.chance(400) {
@@ -63,21 +94,21 @@ async fn next(
             cluster.ring.partitions().iter().filter(|p| p.coming.is_none()).collect();
         let partition = *dice.pick(&settled);
         let list = another_list(cluster, partition, dice);
-        return steps::begin(cluster, &[(partition.id, list)]).ok().map(|next| ("a move begins:", next));
+        return steps::begin(cluster, &[(partition.id, list)]).ok().map(named("a move begins:"));
     }
     if moving.is_empty() {
         return None;
     }
     if begins && dice.chance(100) {
         let turned = *dice.pick(&moving);
-        return steps::back(cluster, &[turned]).map(|next| ("a move is broken off:", next));
+        return steps::back(cluster, &[turned]).map(named("a move is broken off:"));
     }
     let asked = cluster.nodes.iter().map(|node| async move {
         let told = client.moves(node.id).await.ok()?;
         Some((node.id, told.facts()))
     });
     let nodes = join_all(asked).await.into_iter().flatten().collect();
-    steps::next(cluster, &Facts { nodes }).next.map(|next| ("a step is taken:", next))
+    steps::next(cluster, &Facts { nodes }).next.map(named("a step is taken:"))
 }
 
 /// Another list for a partition: mostly one replica gives way, in some all may.

@@ -109,11 +109,13 @@ pub enum Plant {
     MergesClaimed,
     /// A network that says that who enters or leaves a partition holds the same as who holds it.
     MovesUncompared,
+    /// Documents by which requests from before a cut are still accepted.
+    CutsUnannounced,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 52] = [
+    pub const ALL: [Plant; 53] = [
         Plant::LyingDisk,
         Plant::ForgetfulEngine,
         Plant::StaleEngine,
@@ -166,6 +168,7 @@ impl Plant {
         Plant::OwnQuorumIgnored,
         Plant::MergesClaimed,
         Plant::MovesUncompared,
+        Plant::CutsUnannounced,
     ];
 
     /// What it breaks: the invariant whose judge must convict it, the layer at whose seam it lives, and the promise.
@@ -228,6 +231,9 @@ impl Plant {
             }
             Plant::MovesUncompared => {
                 (1, "network", "who enters brings all in, and who leaves gives all back")
+            }
+            Plant::CutsUnannounced => {
+                (7, "document", "a request from before a cut is refused, with the news")
             }
         }
     }

@@ -215,6 +215,10 @@ pub struct Setup {
     pub moves: bool,
     /// Whether headmasters move them, by an operator's orders.
     pub headmasters: bool,
+    /// Buckets of the cluster; `None` as in one from before buckets.
+    pub buckets: Option<u32>,
+    /// Whether partitions are cut and joined while others move.
+    pub reshapes: bool,
     /// What happens in place of harm that was drawn.
     pub scenario: Option<Scenario>,
     /// Planted bug.
@@ -284,6 +288,8 @@ impl Setup {
             storms: 0,
             moves: false,
             headmasters: false,
+            buckets: None,
+            reshapes: false,
             scenario: None,
             plant: None,
         };
@@ -344,6 +350,12 @@ impl Setup {
         self.own_quorums = if dice.chance(250) { *dice.pick(&[100, 500]) } else { 0 };
         let touches = self.redis_clients > 0 && dice.chance(400);
         self.touches = if touches { *dice.pick(&[50, 250]) } else { 0 };
+    }
+
+    /// The same run with other bounds of partitions, where partitions move. No seed draws them by itself yet.
+    pub fn with_bounds(self) -> Setup {
+        let buckets = *Dice::apart(self.seed, 27).pick(&[None, Some(8), Some(16), Some(32), Some(64)]);
+        Setup { buckets, reshapes: self.moves, ..self }
     }
 
     /// Moves in a third of the runs, by headmasters in half of these. There must be a node that is no replica.

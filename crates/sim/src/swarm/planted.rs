@@ -143,14 +143,26 @@ impl Setup {
                 self.conditional = 500;
                 (Vec::new(), 0)
             }
+            Plant::OwnQuorumIgnored => {
+                (self.reads, self.writes, self.own_quorums) = (1, 1, 500);
+                (Vec::new(), 0)
+            }
+            _ => self.bring_out_moving(plant),
+        }
+    }
+
+    /// The same for bugs of moves, and of other bounds of partitions.
+    fn bring_out_moving(&mut self, plant: Plant) -> (Vec<Fault>, u64) {
+        match plant {
             Plant::MergesClaimed | Plant::MovesUncompared => {
                 (self.nodes, self.moves, self.keys, self.hint_bytes_max) = (5, true, 40, 0);
                 self.headmasters = self.seed.is_multiple_of(2);
                 self.without = vec![SafetyNet::AntiEntropy, SafetyNet::Hints, SafetyNet::ReadRepair];
                 (vec![Fault::Isolate], 5)
             }
-            Plant::OwnQuorumIgnored => {
-                (self.reads, self.writes, self.own_quorums) = (1, 1, 500);
+            Plant::CutsUnannounced => {
+                (self.nodes, self.moves, self.keys, self.walks) = (5, true, 40, 500);
+                (self.buckets, self.reshapes) = (Some(64), true);
                 (Vec::new(), 0)
             }
             _ => (Vec::new(), 0),
