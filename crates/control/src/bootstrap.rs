@@ -2,7 +2,7 @@
 
 use coordination::CoordinationService;
 use coordination::documents::{self, PublishError};
-use model::limits::{FALLBACKS_LISTED, PARTITIONS_DEFAULT};
+use model::limits::{BUCKETS_DEFAULT, FALLBACKS_LISTED, PARTITIONS_DEFAULT};
 use model::{Cluster, Consistency, Node, Resolver, Ring, Store, StoreError, StoreName};
 
 /// What a new cluster shall be.
@@ -32,7 +32,7 @@ impl Blueprint {
         for (store, resolver) in [("default", Resolver::LastWriteWins), ("siblings", Resolver::Siblings)] {
             stores.push(Store { resolver, ..Store::new(StoreName::new(store)?, consistency)? });
         }
-        let (name, partitions, buckets) = (name.to_owned(), PARTITIONS_DEFAULT, None);
+        let (name, partitions, buckets) = (name.to_owned(), PARTITIONS_DEFAULT, Some(BUCKETS_DEFAULT));
         Ok(Blueprint { name, nodes, partitions, buckets, stores })
     }
 

@@ -25,6 +25,7 @@ mod push;
 mod real_input;
 mod refusals;
 mod repair;
+mod reshaping;
 mod resp;
 mod rust_guide;
 mod serve;

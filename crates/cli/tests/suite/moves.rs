@@ -197,7 +197,11 @@ impl Joined {
         let partitions: Vec<String> = (0..40).map(|_| dice.below(1024).to_string()).collect();
         let nodes = (1 + dice.below(4)).to_string();
         let to = (1 + dice.below(4)).to_string();
-        let words = match dice.below(4) {
+        let (one, next) = (&partitions[0], (partitions[0].parse::<u32>().unwrap() + 1).to_string());
+        let words = match dice.below(8) {
+            4 | 5 => vec!["plan", "create", "split", one],
+            6 => vec!["plan", "create", "merge", one, &next],
+            7 => vec!["plan", "create", "double"],
             0 => vec!["plan", "create", "spread"],
             1 => vec!["plan", "create", "drain", "4"],
             2 => vec!["plan", "create", "drain", &nodes],

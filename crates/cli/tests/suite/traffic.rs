@@ -16,7 +16,10 @@ pub(crate) const CLIENTS: usize = 4;
 /// Keys of each.
 const KEYS: usize = 50;
 
-/// Clients that put and get, in a thread of their own.
+/// Of so many writes one is a delete.
+const DELETE_EVERY: usize = 9;
+
+/// Clients that put, delete and get, in a thread of their own.
 pub(crate) struct Traffic {
     stop: Arc<AtomicBool>,
     done: Arc<AtomicUsize>,
@@ -28,7 +31,7 @@ pub(crate) struct Traffic {
 pub(crate) struct Heard {
     /// Requests that certainly failed, with the reason.
     pub(crate) failed: Vec<String>,
-    /// Puts of which nobody can know, with the reason.
+    /// Writes of which nobody can know, with the reason.
     pub(crate) unknown: Vec<String>,
     /// How each key was left.
     keys: BTreeMap<String, Left>,
@@ -37,10 +40,10 @@ pub(crate) struct Heard {
 /// What a key may be.
 #[derive(Default)]
 struct Left {
-    /// What was acknowledged last.
+    /// What was acknowledged last; `None` when it was deleted.
     acknowledged: Option<String>,
-    /// Every put of unknown outcome: the clock of the node that stamped it may have been a little ahead.
-    unknown: Vec<String>,
+    /// Every write of unknown outcome: the clock of the node that stamped it may have been a little ahead.
+    unknown: Vec<Option<String>>,
 }
 
 impl Traffic {
@@ -92,15 +95,20 @@ async fn work(client: usize, store: StoreHandle, stop: &AtomicBool, done: &Atomi
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        let (key, value) = (format!("c{client}-k{}", number % KEYS), format!("v{number}"));
+        let key = format!("c{client}-k{}", number % KEYS);
+        let value = (number % DELETE_EVERY != 0).then(|| format!("v{number}"));
         let left = heard.keys.entry(key.clone()).or_default();
-        match store.put(key.clone(), value.clone(), Default::default()).await {
-            Ok(_) => left.acknowledged = Some(value),
+        let written = match &value {
+            Some(value) => store.put(key.clone(), value.clone(), Default::default()).await,
+            None => store.delete(key.clone(), Default::default()).await,
+        };
+        match written {
+            Ok(_) => left.acknowledged = value,
             Err(error) if error.is_indeterminate() => {
                 heard.unknown.push(format!("{key}: {error}"));
                 left.unknown.push(value);
             }
-            Err(error) => heard.failed.push(format!("put: {error}")),
+            Err(error) => heard.failed.push(format!("write: {error}")),
         }
         if let Err(error) = store.get(key).await {
             heard.failed.push(format!("get: {error}"));
@@ -127,8 +135,7 @@ impl Heard {
                 let found = store.get(key.clone()).await.unwrap();
                 let found = found.value().map(|value| String::from_utf8_lossy(&value).into_owned());
                 let (known, unknown) = (&left.acknowledged, &left.unknown);
-                let is_expected =
-                    found == *known || found.as_ref().is_some_and(|value| unknown.contains(value));
+                let is_expected = found == *known || unknown.contains(&found);
                 assert!(
                     is_expected,
                     "{key} is {found:?}; acknowledged last was {known:?}, unknown are {unknown:?}"
