@@ -288,6 +288,11 @@ impl Identity {
             .collect()
     }
 
+    /// How the node comes back by what is known of it, as [`Identity::settle`] would have it.
+    pub(crate) fn standing_by(&self, known: Known) -> Standing {
+        standing(self.remembered.as_ref(), known)
+    }
+
     /// Says how the node comes back, and settles incarnation, births and what is set aside accordingly.
     pub(crate) fn settle(&mut self, known: Known, wall: WallMillis, gone: &[Gone]) -> Standing {
         let standing = match standing(self.remembered.as_ref(), known) {

@@ -116,7 +116,14 @@ fn at_any_moment_at_most_one_living_session_is_elected_whatever_the_service_lose
     for seed in 0..300 {
         let service = MemoryService::new();
         let mut contenders: Vec<Contender> = (0..3).map(|_| Contender::new(&service)).collect();
-        let faults = MemoryFaults { seed, lost_per_mille: 30, indeterminate_per_mille: 200, behind_max: 20 };
+        let behind_at_first = seed % 2 == 0;
+        let faults = MemoryFaults {
+            seed,
+            lost_per_mille: 30,
+            indeterminate_per_mille: 200,
+            behind_max: 20,
+            behind_at_first,
+        };
         for turn in 0..40 {
             service.set_faults(MemoryFaults { seed: seed * 1000 + turn, ..faults });
             let elected: Vec<bool> = contenders.iter_mut().map(|one| one.act(&service)).collect();

@@ -44,7 +44,7 @@ where
     O: Future<Output = Arc<dyn CoordinationService>> + Send,
 {
     let open = || -> BoxFuture<'_, Session> { Box::pin(open()) };
-    let checks: [(&str, Check); 19] = [
+    let checks: [(&str, Check); 20] = [
         ("reads", |service| Box::pin(documents::are_read_as_they_were_written(service))),
         ("refusals", |service| Box::pin(documents::wrong_wishes_are_refused_by_name(service))),
         ("sizes", |service| Box::pin(documents::sizes_up_to_the_limit_are_kept(service))),
@@ -54,6 +54,7 @@ where
         ("set-race", |service| Box::pin(races::compare_and_set_loses_no_increment(service))),
         ("create-race", |service| Box::pin(races::one_of_many_creators_wins(service))),
         ("delete-race", |service| Box::pin(races::one_of_many_deleters_wins(service))),
+        ("refused", |service| Box::pin(races::a_refused_write_shows_what_refused_it(service))),
         ("sequences", |service| Box::pin(races::sequences_are_unique_and_grow(service))),
         ("numbers", |service| Box::pin(races::sequence_numbers_are_not_used_again(service))),
         ("ephemerals", |service| Box::pin(sessions::ephemerals_end_with_their_session(service))),

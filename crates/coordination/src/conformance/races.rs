@@ -81,6 +81,24 @@ pub(super) async fn one_of_many_deleters_wins(service: Service<'_>) {
     close(sessions).await;
 }
 
+/// Its place is among all writes, so its session is no older than that afterwards: who must know writes first.
+pub(super) async fn a_refused_write_shows_what_refused_it(service: Service<'_>) {
+    let path = service.path("prize");
+    let sessions = service.sessions(2).await;
+    for turn in 0..TURNS {
+        let (first, second) = (&sessions[turn % 2], &sessions[(turn + 1) % 2]);
+        create(first, &path, CreateMode::Persistent).await;
+        let exists = Err(CoordinationError::NodeExists { path: path.clone() });
+        assert_eq!(second.create(&path, Bytes::new(), CreateMode::Persistent).await, exists);
+        assert!(second.get(&path).await.is_ok(), "the session that was refused sees why");
+        first.delete(&path, Expected::Any).await.expect("it is there");
+        let absent = Err(CoordinationError::NoNode { path: path.clone() });
+        assert_eq!(second.set(&path, Bytes::new(), Expected::Any).await.map(|_| ()), absent);
+        assert_eq!(second.get(&path).await.map(|_| ()), absent, "the session that was refused sees why");
+    }
+    close(sessions).await;
+}
+
 pub(super) async fn sequences_are_unique_and_grow(service: Service<'_>) {
     let prefix = service.path("turn-");
     let sessions = service.sessions(RACERS).await;

@@ -11,8 +11,22 @@ pub struct MemoryFaults {
     /// session's next call.
     pub indeterminate_per_mille: u32,
     /// How many changes of others a session may not have seen yet. It catches up as it reads, by some at a time; after
-    /// a write of its own, and before a watch fires, by all.
+    /// a write of its own that was answered, done or refused, and before a watch fires, by all.
     pub behind_max: usize,
+    /// Whether a new session may be behind, too: it finds a server that is. Sessions of ZooKeeper are so where the
+    /// ensemble is told to keep them local to a server.
+    pub behind_at_first: bool,
+}
+
+/// How often calls have gone wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryFaultCounts {
+    /// Sessions that ended at a call.
+    pub sessions_lost: u64,
+    /// Writes that were not answered.
+    pub writes_in_doubt: u64,
+    /// Readings by sessions that were behind.
+    pub reads_behind: u64,
 }
 
 /// What happens to a write.
@@ -32,12 +46,14 @@ pub(super) enum Fate {
 #[derive(Debug, Default)]
 pub(super) struct Dice {
     pub(super) faults: MemoryFaults,
+    pub(super) counts: MemoryFaultCounts,
     state: u64,
 }
 
 impl Dice {
-    pub(super) fn new(faults: MemoryFaults) -> Dice {
-        Dice { faults, state: faults.seed }
+    /// Rolls for these faults from now on.
+    pub(super) fn begin(&mut self, faults: MemoryFaults) {
+        (self.faults, self.state) = (faults, faults.seed);
     }
 
     fn roll(&mut self) -> u64 {
@@ -54,7 +70,9 @@ impl Dice {
 
     /// Whether the session ends at this call.
     pub(super) fn ends_session(&mut self) -> bool {
-        self.happens(self.faults.lost_per_mille)
+        let ends = self.happens(self.faults.lost_per_mille);
+        self.counts.sessions_lost += u64::from(ends);
+        ends
     }
 
     /// What happens to this write.
@@ -62,6 +80,7 @@ impl Dice {
         if !self.happens(self.faults.indeterminate_per_mille) {
             return Fate::Confirmed;
         }
+        self.counts.writes_in_doubt += 1;
         [Fate::Unconfirmed, Fate::Lost, Fate::Late][(self.roll() % 3) as usize]
     }
 

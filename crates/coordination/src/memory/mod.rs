@@ -17,8 +17,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-pub use self::faults::MemoryFaults;
 use self::faults::{Dice, Fate};
+pub use self::faults::{MemoryFaultCounts, MemoryFaults};
 use crate::tree::{Change, Tree};
 use crate::watch::WatchRegistry;
 use crate::{
@@ -41,6 +41,15 @@ struct Shared {
     observer: Option<Observer>,
     dice: Dice,
     sessions: BTreeMap<SessionId, Session>,
+    /// What new sessions find, where they may be behind.
+    lagging: Option<Lagging>,
+}
+
+/// A server that is behind.
+struct Lagging {
+    seen: Tree,
+    /// Changes that it does not have yet, in their order: as many as sessions may be behind.
+    unseen: VecDeque<Change>,
 }
 
 struct Session {
@@ -89,6 +98,7 @@ impl MemoryService {
             observer: None,
             dice: Dice::default(),
             sessions: BTreeMap::new(),
+            lagging: None,
         };
         MemoryService { shared: Arc::new(Mutex::new(shared)) }
     }
@@ -99,9 +109,13 @@ impl MemoryService {
         let id = shared.tree.next_session();
         let (ended, is_ended) = watch::channel(false);
         shared.change(&Change::SessionOpened { session: id });
-        let seen = shared.tree.clone();
-        let session =
-            Session { seen, unseen: VecDeque::new(), late: None, watches: WatchRegistry::default(), ended };
+        let (seen, unseen) = match &shared.lagging {
+            Some(lagging) => (lagging.seen.clone(), lagging.unseen.clone()),
+            None => (shared.tree.clone(), VecDeque::new()),
+        };
+        let count = shared.dice.catches_up(unseen.len());
+        let mut session = Session { seen, unseen, late: None, watches: WatchRegistry::default(), ended };
+        session.catch_up(count);
         shared.sessions.insert(id, session);
         MemorySession { id, shared: Arc::clone(&self.shared), ended: is_ended }
     }
@@ -114,7 +128,9 @@ impl MemoryService {
     /// Lets calls go wrong from now on, or no more.
     pub fn set_faults(&self, faults: MemoryFaults) {
         let mut shared = self.shared.lock();
-        shared.dice = Dice::new(faults);
+        shared.dice.begin(faults);
+        let lags = faults.behind_at_first && faults.behind_max > 0;
+        shared.lagging = lags.then(|| Lagging { seen: shared.tree.clone(), unseen: VecDeque::new() });
         for session in shared.sessions.values_mut().filter(|_| faults.behind_max == 0) {
             session.catch_up(session.unseen.len());
         }
@@ -124,6 +140,11 @@ impl MemoryService {
     /// meantime kills it.
     pub fn set_available(&self, available: bool) {
         self.shared.lock().available = available;
+    }
+
+    /// How often calls have gone wrong so far.
+    pub fn fault_counts(&self) -> MemoryFaultCounts {
+        self.shared.lock().dice.counts
     }
 
     /// Whether it answers.
@@ -162,6 +183,7 @@ impl Shared {
         self.begin(id)?;
         let missing = self.session(id).unseen.len();
         let count = self.dice.catches_up(missing);
+        self.dice.counts.reads_behind += u64::from(count < missing);
         let session = self.session(id);
         session.catch_up(count);
         Ok(session)
@@ -171,7 +193,16 @@ impl Shared {
     fn write(&mut self, id: SessionId, write: Write) -> Result<Change, CoordinationError> {
         self.begin(id)?;
         match self.dice.fate() {
-            Fate::Confirmed => return self.write_now(id, &write),
+            Fate::Confirmed => {
+                let answer = self.write_now(id, &write);
+                // What is too large is not even sent. All else took its place among all writes, refused or not.
+                if !matches!(answer, Err(CoordinationError::TooLarge { .. })) {
+                    let session = self.session(id);
+                    session.catch_up(session.unseen.len());
+                }
+                return answer;
+            }
+            // It need not even see it itself: it goes on at another server.
             Fate::Unconfirmed => drop(self.write_now(id, &write)),
             Fate::Lost => {}
             Fate::Late => self.session(id).late = Some(write),
@@ -186,8 +217,6 @@ impl Shared {
             Write::Delete { path, expected } => self.tree.plan_delete(id, path, *expected),
         }?;
         self.change(&change);
-        let session = self.session(id);
-        session.catch_up(session.unseen.len());
         Ok(change)
     }
 
@@ -201,6 +230,13 @@ impl Shared {
         let mut events: Vec<Event> = Vec::new();
         self.tree.apply(change, &mut events);
         let behind_max = self.dice.faults.behind_max;
+        if let Some(lagging) = &mut self.lagging {
+            lagging.unseen.push_back(change.clone());
+            if lagging.unseen.len() > behind_max {
+                let oldest = lagging.unseen.pop_front().expect("it was pushed");
+                lagging.seen.apply(&oldest, &mut Vec::new());
+            }
+        }
         for session in self.sessions.values_mut() {
             session.unseen.push_back(change.clone());
             let fires = events.iter().any(|event| session.watches.concerns(event));

@@ -29,7 +29,10 @@ async fn no_id_is_ever_given_twice_whatever_becomes_of_the_takers() {
         let service = MemoryService::new();
         prepare_ids(&service.open(), 0, 7).await.unwrap();
         let (lost_per_mille, indeterminate_per_mille, behind_max) = (100, 300, 3);
-        service.set_faults(MemoryFaults { seed, lost_per_mille, indeterminate_per_mille, behind_max });
+        let behind_at_first = seed % 2 == 0;
+        let faults =
+            MemoryFaults { seed, lost_per_mille, indeterminate_per_mille, behind_max, behind_at_first };
+        service.set_faults(faults);
         let takers = (0..8).map(|taker| {
             let service = service.clone();
             async move {

@@ -49,7 +49,9 @@ async fn an_unavailable_service_refuses_everything_and_comes_back_with_its_sessi
 async fn a_service_whose_sessions_are_behind_keeps_the_traits_promises() {
     for seed in 0..20 {
         let service = MemoryService::new();
-        service.set_faults(MemoryFaults { seed, behind_max: 50, ..MemoryFaults::default() });
+        let behind_at_first = seed % 2 == 0;
+        let faults = MemoryFaults { seed, behind_max: 50, behind_at_first, ..MemoryFaults::default() };
+        service.set_faults(faults);
         conformance::run(&DocumentPath::root(), || async {
             Arc::new(service.open()) as Arc<dyn CoordinationService>
         })
@@ -78,6 +80,48 @@ async fn a_session_that_is_behind_reads_what_was_and_a_watch_set_on_it_has_fired
         assert_eq!(reader.get(&path).await.unwrap().data, "new", "after the event comes the change");
     }
     assert!((20..=80).contains(&old) && fired == old, "{old} old readings, {fired} events");
+}
+
+#[tokio::test]
+async fn a_new_session_may_be_behind_from_the_beginning_and_sees_all_after_a_write_of_its_own() {
+    let path = DocumentPath::new("/document").unwrap();
+    let mut old = 0;
+    for seed in 0..100 {
+        let service = MemoryService::new();
+        let behind_at_first = true;
+        service.set_faults(MemoryFaults { seed, behind_max: 3, behind_at_first, ..MemoryFaults::default() });
+        let writer = service.open();
+        writer.create(&path, Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let reader = service.open();
+        old += usize::from(reader.get(&path).await.is_err());
+        let refused = reader.create(&path, Bytes::new(), CreateMode::Persistent).await;
+        assert_eq!(refused, Err(CoordinationError::NodeExists { path: path.clone() }));
+        assert!(reader.get(&path).await.is_ok(), "a refused write shows what refused it");
+    }
+    assert!((8..=50).contains(&old), "{old} old readings");
+}
+
+/// Its session may go on at another server, to which the write has not come yet.
+#[tokio::test]
+async fn a_session_need_not_see_a_write_of_its_own_that_was_not_answered() {
+    let path = DocumentPath::new("/document").unwrap();
+    let (mut hidden, mut seen) = (0, 0);
+    for seed in 0..300 {
+        let service = MemoryService::new();
+        let (writer, observer) = (service.open(), service.open());
+        let faults =
+            MemoryFaults { seed, indeterminate_per_mille: 1000, behind_max: 5, ..MemoryFaults::default() };
+        service.set_faults(faults);
+        writer.create(&path, Bytes::new(), CreateMode::Persistent).await.unwrap_err();
+        let found = writer.get(&path).await.is_ok();
+        service.set_faults(MemoryFaults::default());
+        match (observer.get(&path).await.is_ok(), found) {
+            (true, false) => hidden += 1,
+            (_, true) => seen += 1,
+            (false, false) => {}
+        }
+    }
+    assert!(hidden > 30 && seen > 30, "{hidden} hidden, {seen} seen");
 }
 
 #[tokio::test]

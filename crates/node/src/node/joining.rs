@@ -111,7 +111,7 @@ pub(super) async fn join(
     let contents_before = identity.contents().to_owned();
     let known = known_of(coordination, config.id, identity.incarnation_before().is_none()).await?;
     let standing = identity.settle(known, ports.clock.wall(), &replaced);
-    let registered = introduce(config, ports, coordination, &cluster, &identity).await?;
+    let registered = introduce(config, ports, coordination, &cluster, (&identity, standing)).await?;
     // First what is lost, then who the node is, then that it was: whatever ends in between, nothing passes for whole.
     let refill = missing(disk, engines, (config.id, &cluster), standing, &gone).await?;
     // Before its epoch, which must not be that of contents that are no part of it.
@@ -167,13 +167,38 @@ async fn introduce(
     ports: &Ports,
     coordination: &dyn CoordinationService,
     cluster: &Cluster,
-    identity: &Identity,
+    (identity, standing): (&Identity, Standing),
 ) -> Result<bool, StartError> {
     let entry = cluster.node(config.id).expect("membership was checked");
     let active = config.registration(entry, identity.incarnation());
     documents::check_addresses(&active.node, &cluster.nodes)?;
-    Ok(register(ports, coordination, &active, identity.incarnation_before()).await?
-        && readdress(coordination, entry, &active.node).await?)
+    if !register(ports, coordination, &active, identity.incarnation_before()).await? {
+        return match identity.incarnation_before() {
+            Some(_) => Ok(false),
+            None => {
+                let detail = "it did not register the node".to_owned();
+                Err(StartError::PastUnknown { node: config.id, detail })
+            }
+        };
+    }
+    ask_again(config, coordination, (identity, standing)).await?;
+    readdress(coordination, entry, &active.node).await
+}
+
+/// Asks about the node's past once more, now that the node is registered: what is read from here on is no older than
+/// that, and nobody else has its id. Before, a server that was behind may have answered, or another process of this node
+/// may have ended in between. Nothing was written so far.
+async fn ask_again(
+    config: &NodeConfig,
+    coordination: &dyn CoordinationService,
+    (identity, standing): (&Identity, Standing),
+) -> Result<(), StartError> {
+    let known = known_of(coordination, config.id, identity.incarnation_before().is_none()).await?;
+    let now = identity.standing_by(known);
+    if known != Known::Unavailable && now.owns_nothing() && now != standing {
+        return Err(StartError::PastChanged { node: config.id });
+    }
+    Ok(())
 }
 
 /// The view by which the node begins. It has adopted the document once the copy of it is durable.
@@ -269,6 +294,10 @@ pub(super) async fn known_of(
         Ok(Some(member)) => Ok(Known::Member(member)),
         Ok(None) => Ok(Known::Nothing),
         Err(error) if fresh => Err(StartError::PastUnknown { node: id, detail: error.to_string() }),
+        // The service is there. It says what it knows under another session.
+        Err(ReadError::Coordination(error @ CoordinationError::SessionLost)) => {
+            Err(StartError::Register(error.into()))
+        }
         Err(error) => {
             tracing::warn!(%error, "coordination service not asked about this node's past");
             Ok(Known::Unavailable)
@@ -351,16 +380,19 @@ pub(super) async fn find_cluster(
     disk: &dyn Disk,
     coordination: &dyn CoordinationService,
 ) -> Result<Cluster, StartError> {
-    let (served, detail) = match documents::read_cluster(coordination).await {
-        Ok(Some(cluster)) => (Some(cluster), String::new()),
-        Ok(None) => (None, "there is none".to_owned()),
+    let (served, detail, passes) = match documents::read_cluster(coordination).await {
+        Ok(Some(cluster)) => (Some(cluster), String::new(), false),
+        Ok(None) => (None, "there is none".to_owned(), false),
         Err(error @ (ReadError::Moved(_) | ReadError::Arriving(_))) => {
             return Err(StartError::Elsewhere(error));
         }
-        Err(error) => (None, error.to_string()),
+        Err(error) => {
+            let passes = matches!(&error, ReadError::Coordination(error) if is_passing(error));
+            (None, error.to_string(), passes)
+        }
     };
     let cluster =
-        local_copy::newest(served, local_copy::read(disk)).ok_or(StartError::NoCluster { detail })?;
+        local_copy::newest(served, local_copy::read(disk)).ok_or(StartError::NoCluster { detail, passes })?;
     if cluster.name != config.cluster {
         return Err(StartError::OtherCluster { found: cluster.name, wanted: config.cluster.clone() });
     }
@@ -422,7 +454,8 @@ async fn refuse_elsewhere(coordination: &dyn CoordinationService) -> Result<(), 
 /// incarnation that this directory remembers, `before`. Anybody else who has the id keeps it: if the wait ended when
 /// such a one stops, whoever restarts it would find its id taken, by a directory that knows nothing of its records.
 ///
-/// False when the service could not be asked: the node is registered later.
+/// False when the service could not be asked: the node is registered later. A session that has ended is an error, because
+/// the service may be there.
 pub(crate) async fn register(
     ports: &Ports,
     coordination: &dyn CoordinationService,
@@ -451,7 +484,15 @@ pub(crate) async fn register(
                 }
                 ports.clock.sleep(Duration::from_millis(100)).await;
             }
-            Err(RegisterError::Coordination(error)) if is_passing(&error) => {
+            // It may be registered. The next attempt finds that, or that the service is away.
+            Err(RegisterError::Coordination(CoordinationError::Indeterminate { .. }))
+                if ports.clock.now() < give_up =>
+            {
+                ports.clock.sleep(Duration::from_millis(100)).await;
+            }
+            Err(RegisterError::Coordination(error))
+                if is_passing(&error) && error != CoordinationError::SessionLost =>
+            {
                 // The data path does not need the service; whoever watches the list sees the node later.
                 tracing::warn!(%error, "coordination service unavailable, the node is registered later");
                 return Ok(false);

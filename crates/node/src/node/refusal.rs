@@ -20,9 +20,11 @@ impl StartError {
             // It may have been this node's own: a start that was killed between its registration and the first write of
             // its identity leaves an incarnation that its directory does not know.
             StartError::Register(RegisterError::AlreadyActive { .. }) => true,
+            StartError::NoCluster { passes, .. } => *passes,
             StartError::Storage { .. }
             | StartError::Elsewhere(_)
             | StartError::PastUnknown { .. }
+            | StartError::PastChanged { .. }
             | StartError::EpochUnknown { .. } => true,
             _ => false,
         }
@@ -61,6 +63,8 @@ pub enum StartError {
     NoCluster {
         /// What the service said.
         detail: String,
+        /// Whether it may say something else after a while: it could not be asked.
+        passes: bool,
     },
     /// The cluster document is that of another cluster.
     #[error(
@@ -86,6 +90,15 @@ pub enum StartError {
         node: NodeId,
         /// What the service said.
         detail: String,
+    },
+    /// What the coordination service said of the node's past was not the last word.
+    #[error(
+        "the coordination service first answered without the newest of what it knows of {node}: one of its servers lags \
+             behind, or another process of {node} has just ended; start it again"
+    )]
+    PastChanged {
+        /// Which node.
+        node: NodeId,
     },
     /// The data directory holds nothing yet, and nobody says with which collection epoch it begins.
     #[error(

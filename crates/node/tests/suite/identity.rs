@@ -1,8 +1,9 @@
 //! Whose a data directory is, and under which incarnation it stamps.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use coordination::memory::MemoryService;
+use coordination::memory::{MemoryFaults, MemoryService};
 use coordination::{CoordinationService, Expected, documents};
 use model::{Epoch, Node as Member, NodeId, Zone};
 use node::engines::{Engines, LogEngines, MemoryEngines};
@@ -12,6 +13,11 @@ use runtime::{Disk, Ports};
 use storage::{Durability, LogOptions};
 
 use crate::support::{order, publish};
+
+fn members() -> Vec<Member> {
+    let member = |id| Member::new(NodeId(id), Zone("a".to_owned()), format!("127.0.0.1:{id}"), None);
+    [1, 2].map(member).to_vec()
+}
 
 async fn start(disk: &Arc<SimulatedDisk>, id: u32, service: &MemoryService) -> Result<Arc<Node>, StartError> {
     start_with(disk, id, service, Arc::new(MemoryEngines)).await
@@ -29,9 +35,7 @@ async fn start_with(
     service: &MemoryService,
     engines: Arc<dyn Engines>,
 ) -> Result<Arc<Node>, StartError> {
-    let members =
-        [1, 2].map(|id| Member::new(NodeId(id), Zone("a".to_owned()), format!("127.0.0.1:{id}"), None));
-    publish(service, members.to_vec()).await;
+    publish(service, members()).await;
     let config = NodeConfig::new(NodeId(id), "test");
     let ports = Ports::os().unwrap();
     Node::start(config, ports, disk.clone(), engines, Arc::new(service.open())).await
@@ -173,6 +177,89 @@ async fn whether_a_disk_was_lost_is_asked_until_it_is_known() {
     let node = start(&disk, 1, &service).await.unwrap();
     assert_ne!(session.get(&path).await.unwrap().data, member, "it is another incarnation");
     node.stop().await.unwrap();
+}
+
+/// A session that is new may read from a server that lags behind. A node that asked about its past there, and wrote
+/// afterwards, once passed for a new one though its disk was lost.
+#[tokio::test]
+async fn a_lost_disk_is_known_as_one_also_where_the_server_that_is_asked_lags_behind() {
+    let (mut refused, mut started) = (0, 0);
+    for seed in 0..100 {
+        let (disk, service) = (Arc::new(SimulatedDisk::new(1)), MemoryService::new());
+        publish(&service, members()).await;
+        let (behind_max, behind_at_first) = (1000, true);
+        service.set_faults(MemoryFaults { seed, behind_max, behind_at_first, ..MemoryFaults::default() });
+        start(&disk, 1, &service).await.unwrap().stop().await.unwrap();
+        disk.wipe();
+        let node = loop {
+            match start(&disk, 1, &service).await {
+                Ok(node) => break node,
+                Err(error) => {
+                    assert!(matches!(error, StartError::PastChanged { .. }) && error.is_passing(), "{error}");
+                    assert!(disk.contents("identity").is_none(), "a start that is refused begins nothing");
+                    refused += 1;
+                }
+            }
+        };
+        assert!(kinds(&node).contains(&"disk-lost"), "seed {seed}: {:?}", kinds(&node));
+        started += 1;
+        node.stop().await.unwrap();
+    }
+    assert!(refused >= 5 && started == 100, "{refused} times the server lagged behind");
+}
+
+/// A copy of a directory passes for it only where nobody knows better: not where a session ends as the node asks, nor
+/// where the first answer is an old one.
+#[tokio::test]
+async fn an_older_copy_is_known_as_one_whatever_becomes_of_the_sessions_that_are_asked() {
+    for seed in 0..20 {
+        let (disk, service) = (Arc::new(SimulatedDisk::new(1)), MemoryService::new());
+        publish(&service, members()).await;
+        let faults = MemoryFaults {
+            seed,
+            lost_per_mille: 150,
+            indeterminate_per_mille: 100,
+            behind_max: 1000,
+            behind_at_first: true,
+        };
+        service.set_faults(faults);
+        let told = Arc::new(AtomicU64::new(0));
+        let (hears, path) = (told.clone(), documents::member_path(NodeId(1)));
+        service.observe(move |written, data| {
+            if *written == path {
+                let member: documents::Member = serde_json::from_slice(data).unwrap();
+                hears.store(member.incarnation, Ordering::Relaxed);
+            }
+        });
+        let started = || async {
+            loop {
+                match start_logging(&disk, &service).await {
+                    Ok(node) => break node,
+                    Err(error) => assert!(error.is_passing(), "seed {seed}: {error}"),
+                }
+            }
+        };
+        end(&disk, started().await);
+        let copy = disk.files();
+        loop {
+            let node = started().await;
+            let is_told = told.load(Ordering::Relaxed) == node.incarnation();
+            end(&disk, node);
+            if is_told {
+                break;
+            }
+        }
+        assert!(disk.contents("refill").is_none(), "nothing is lost so far");
+        disk.wipe();
+        copy.iter().for_each(|(path, contents)| disk.plant(path, contents));
+        let node = started().await;
+        // A start that noticed it, remembered what is lost, and failed then, leaves that to the next one.
+        let known = ["rollback-noticed", "refill-started"];
+        let is_known =
+            disk.contents("refill").is_some() || kinds(&node).iter().any(|kind| known.contains(kind));
+        assert!(is_known, "seed {seed}: {:?}", kinds(&node));
+        end(&disk, node);
+    }
 }
 
 /// Once, a store whose directory was gone passed for an empty one, after a clean stop even with the hash trees of what

@@ -229,6 +229,28 @@ async fn a_start_that_was_killed_before_it_wrote_its_identity_is_worth_another_o
     }
 }
 
+/// A node that waited, whose session ended while the service was away, once went on under that session for ever.
+#[tokio::test]
+async fn a_node_that_waits_opens_another_session_also_where_the_service_was_away_when_the_first_one_ended() {
+    let service = MemoryService::new();
+    let (observer, session) = (service.open(), service.open());
+    service.set_available(false);
+    service.kill(session.session());
+    let active = ActiveNode::new(member(4, "h4:1"), 17);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let heard = told.clone();
+    let waits = tokio::spawn(async move {
+        let mut tell = |waits: &Waits| heard.lock().push(waits.clone());
+        apply(session, &active, &SimulatedDisk::new(1), &Elsewhere::default(), &mut tell).await
+    });
+    while told.lock().is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    service.set_available(true);
+    owner_other_than(&observer, None).await;
+    waits.abort();
+}
+
 async fn address_becomes(observer: &MemorySession, node: &Node, native: &str) {
     let is_so = |cluster: &model::Cluster| cluster.node(NodeId(1)).unwrap().native == native;
     while !is_so(&documents::read_cluster(observer).await.unwrap().unwrap())

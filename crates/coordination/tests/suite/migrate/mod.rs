@@ -332,8 +332,13 @@ fn going_on_with_a_move_takes_back_nothing_that_a_node_has_changed_at_the_new_pl
 fn whatever_goes_wrong_with_calls_what_anybody_was_told_holds() {
     for seed in 0..2_000 {
         let places = Places::begin();
-        let faults =
-            |seed| MemoryFaults { seed, lost_per_mille: 10, indeterminate_per_mille: 40, behind_max: 3 };
+        let faults = |seed| MemoryFaults {
+            seed,
+            lost_per_mille: 10,
+            indeterminate_per_mille: 40,
+            behind_max: 3,
+            behind_at_first: seed % 2 == 0,
+        };
         places.old.set_faults(faults(seed));
         places.new.set_faults(faults(seed ^ 0xffff_0000));
         let told = RefCell::default();
