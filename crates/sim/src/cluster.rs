@@ -10,6 +10,7 @@
 mod damage;
 mod ending;
 mod equal;
+mod sessions;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +33,8 @@ use runtime::disk::simulated::SimulatedDisk;
 use runtime::{Disk, Ports};
 use storage::{Durability, LogOptions};
 
-use crate::check::siblings;
+use crate::check::numbers::Numbers;
+use crate::check::{Violation, siblings};
 use crate::copies::Copies;
 use crate::dice::{Dice, ProcessEntropy};
 use crate::disk::TracedDisk;
@@ -83,6 +85,8 @@ pub struct World {
     /// What would be left if harm came now.
     pub copies: Arc<Copies>,
     machines: Vec<Machine>,
+    /// What the documents say that only grows.
+    numbers: Arc<Mutex<Numbers>>,
     /// When collection epochs were written.
     epochs: Arc<Mutex<Vec<Moment>>>,
     /// Which incarnations the coordination service was told of.
@@ -94,6 +98,8 @@ pub struct World {
     /// Batches of hints that failed while a node had no room for requests.
     crowded: AtomicU64,
     log: Mutex<Vec<String>>,
+    /// Planted: what documents held before.
+    before: sessions::Before,
 }
 
 /// One simulated machine.
@@ -148,6 +154,8 @@ impl World {
         let machines = (1..=setup.nodes).map(|id| Machine::new(NodeId(id), &executor, &mut dice)).collect();
         let (service, epochs) = (MemoryService::new(), Arc::new(Mutex::new(Vec::new())));
         let (clock, written) = (executor.clone(), epochs.clone());
+        let numbers: Arc<Mutex<Numbers>> = Arc::default();
+        let judged = numbers.clone();
         let members: Arc<Mutex<BTreeMap<NodeId, u64>>> = Arc::default();
         let (told, ids) = (members.clone(), (1..=setup.nodes).map(NodeId));
         let nodes: Vec<_> = ids.map(|id| (documents::member_path(id), id)).collect();
@@ -155,6 +163,7 @@ impl World {
         let copies = Arc::new(Copies::new(setup.engine, process_clock));
         let publishing = copies.clone();
         service.observe(move |path, data| {
+            judged.lock().written(path, data);
             if *path == documents::epochs_path() {
                 written.lock().push(clock.now());
             }
@@ -178,13 +187,20 @@ impl World {
             sources: Arc::default(),
             setup,
             machines,
+            numbers,
             epochs,
             members,
             strikes: Mutex::default(),
             acknowledgements: AtomicU64::new(0),
             crowded: AtomicU64::new(0),
             log: Mutex::default(),
+            before: sessions::Before::default(),
         })
+    }
+
+    /// What of the documents went backwards.
+    pub fn backwards(&self) -> Vec<Violation> {
+        self.numbers.lock().broken()
     }
 
     /// When the nodes wrote their collection epochs, so far.
@@ -268,11 +284,11 @@ impl World {
 
     /// Publishes the same cluster under the next generation and has the older one refused.
     pub async fn next_generation(&self) {
-        let session = self.service.open();
-        let Ok(Some(mut cluster)) = documents::read_cluster(&session).await else { return };
+        let session = self.session();
+        let Ok(Some(mut cluster)) = documents::read_cluster(&*session).await else { return };
         cluster.generation = Generation(cluster.generation.0 + 1);
         cluster.generation_accepted_min = cluster.generation;
-        if documents::publish_cluster(&session, &cluster).await.is_ok() {
+        if documents::publish_cluster(&*session, &cluster).await.is_ok() {
             self.tell(format!("generation {} published", cluster.generation.0));
         }
     }
@@ -359,7 +375,7 @@ impl World {
             // What would give it away.
             let _ = self.service.open().delete(&documents::member_path(machine.id), Expected::Any).await;
         }
-        let starting = Node::start(config, ports.clone(), disk, engines, session);
+        let starting = Node::start(config, ports.clone(), disk, engines, self.planted(session));
         Box::pin(starting).await.map_err(|error| error.to_string())
     }
 

@@ -85,7 +85,7 @@ async fn stand(
         let session = Arc::new(world.service.open());
         *present.lock() = Some(session.clone());
         // All nodes are members from the beginning.
-        tenure::serve(session, &ports, &candidate, OfficeOptions { admits: true }).await;
+        tenure::serve(world.planted(session), &ports, &candidate, OfficeOptions { admits: true }).await;
         world.executor.sleep(STAND_AGAIN).await;
     }
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
+use coordination::memory::MemoryFaults;
 use parking_lot::Mutex;
 use sim::catalogue;
 use sim::check::reads::{EXCUSED_PER_MILLE_MAX, Pairs};
@@ -16,11 +17,12 @@ use sim::swarm::Setup;
 
 const USAGE: &str = "usage: sim run --seed N [--plant NAME] [--bounds] [--verbose]
        sim plant all [--page]
-       sim check --seeds A..=B [--random M] [--twice N] [--threads T]
+       sim check --seeds A..=B [--random M] [--twice N] [--threads T] [--service failing]
 
 run      plays one seed and says what happened
 plant    plays each planted bug until a seed convicts it, and prints the page of them
-check    plays the seeds A to B and M further ones, N of them twice, comparing the traces
+check    plays the seeds A to B and M further ones, N of them twice, comparing the traces;
+         with --service failing only those in which single calls of the coordination service fail
 ";
 
 /// Seeds without which the part of reads that was excused says nothing.
@@ -184,7 +186,7 @@ fn plants(arguments: &[String]) -> Result<ExitCode, String> {
 
 fn check(arguments: &[String]) -> Result<ExitCode, String> {
     let options = Options(arguments);
-    options.only(&["--seeds", "--random", "--twice", "--threads"])?;
+    options.only(&["--seeds", "--random", "--twice", "--threads", "--service"])?;
     let range = options.text("--seeds")?.unwrap_or("1..=100");
     let bounds = range.split_once("..=").ok_or(format!("--seeds needs A..=B, got {range:?}"))?;
     let bound = |text: &str| text.parse::<u64>().map_err(|_| format!("--seeds needs A..=B, got {range:?}"));
@@ -192,6 +194,12 @@ fn check(arguments: &[String]) -> Result<ExitCode, String> {
     let twice = options.number("--twice")?.unwrap_or(0) as usize;
     let threads = options.number("--threads")?.unwrap_or(2).max(1);
     seeds.extend(random_seeds(options.number("--random")?.unwrap_or(0)));
+    match options.text("--service")? {
+        None => {}
+        // Of the seeds only those whose coordination service fails at single calls.
+        Some("failing") => seeds.retain(|&seed| Setup::of_seed(seed).service != MemoryFaults::default()),
+        Some(other) => return Err(format!("--service knows \"failing\" only, got {other:?}")),
+    }
     Ok(check_seeds(&seeds, twice, threads))
 }
 

@@ -44,7 +44,7 @@ pub async fn manage(world: Arc<World>, process: ProcessId, end: Moment) {
     };
     loop {
         world.executor.sleep(dice.millis(20, 400)).await;
-        let Ok(Some(cluster)) = documents::read_cluster(&world.service.open()).await else { continue };
+        let Ok(Some(cluster)) = documents::read_cluster(&*world.session()).await else { continue };
         let begins = world.executor.now() < end;
         let reshapes = begins && world.setup.reshapes && cuts.chance(RESHAPES);
         let reshaped = reshapes.then(|| other_bounds(&world, &cluster, &mut cuts));
@@ -53,7 +53,7 @@ pub async fn manage(world: Arc<World>, process: ProcessId, end: Moment) {
             None => next(&client, &cluster, &mut dice, begins).await,
         };
         if let Some((what, next)) = next
-            && documents::publish_cluster(&world.service.open(), &next).await.is_ok()
+            && documents::publish_cluster(&*world.session(), &next).await.is_ok()
         {
             world.tell(format!("generation {}: {what} {}", next.generation.0, steps_of(&next)));
         }
@@ -137,14 +137,14 @@ fn steps_of(cluster: &Cluster) -> String {
 impl World {
     /// One partition is refused to older requests, wherever it stands.
     pub async fn next_since(&self, dice: &mut Dice) {
-        let session = self.service.open();
-        let Ok(Some(mut cluster)) = documents::read_cluster(&session).await else { return };
+        let session = self.session();
+        let Ok(Some(mut cluster)) = documents::read_cluster(&*session).await else { return };
         cluster.generation = Generation(cluster.generation.0 + 1);
         let mut partitions = cluster.ring.partitions().to_vec();
         let place = dice.below(partitions.len() as u64) as usize;
         partitions[place].since = cluster.generation;
         cluster.ring = model::Ring::new(partitions).expect("only its generation has changed");
-        if documents::publish_cluster(&session, &cluster).await.is_ok() {
+        if documents::publish_cluster(&*session, &cluster).await.is_ok() {
             self.tell(format!("generation {} published for one partition", cluster.generation.0));
         }
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use coordination::memory::MemoryFaults;
 use protocol::admission::Peer;
 use runtime::disk::simulated::{Fault as DiskFault, Operation};
 
@@ -76,6 +77,7 @@ pub async fn heal(world: &Arc<World>, dice: &mut Dice) {
     world.wires.heal();
     world.resume_all();
     world.service.set_available(true);
+    world.service.set_faults(MemoryFaults::default());
     for (position, machine) in world.machines().iter().enumerate() {
         machine.disk().clear_faults();
         machine.disk().set_capacity(None);

@@ -111,11 +111,16 @@ pub enum Plant {
     MovesUncompared,
     /// Documents by which requests from before a cut are still accepted.
     CutsUnannounced,
+    /// Sessions with the coordination service that set documents whatever their version is.
+    VersionsIgnored,
+    /// Sessions with the coordination service that read of a node's past what was before its last start, also when they
+    /// have written since.
+    PastHidden,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 53] = [
+    pub const ALL: [Plant; 55] = [
         Plant::LyingDisk,
         Plant::ForgetfulEngine,
         Plant::StaleEngine,
@@ -169,6 +174,8 @@ impl Plant {
         Plant::MergesClaimed,
         Plant::MovesUncompared,
         Plant::CutsUnannounced,
+        Plant::VersionsIgnored,
+        Plant::PastHidden,
     ];
 
     /// What it breaks: the invariant whose judge must convict it, the layer at whose seam it lives, and the promise.
@@ -235,6 +242,10 @@ impl Plant {
             Plant::CutsUnannounced => {
                 (7, "document", "a request from before a cut is refused, with the news")
             }
+            Plant::VersionsIgnored => {
+                (6, "coordination", "a document is replaced only by a writer that has read it")
+            }
+            Plant::PastHidden => (5, "coordination", "a node's past is what its newest start left"),
         }
     }
 

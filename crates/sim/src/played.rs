@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::AddAssign;
 
+use coordination::memory::MemoryFaultCounts;
 use model::limits::VALUE_BYTES_MAX;
 
 use crate::history::{Action, History, Outcome};
@@ -18,6 +19,8 @@ pub struct Played {
     pub lifetimes: u64,
     /// Batches of hints that failed while a node had no room for requests.
     pub crowded: u64,
+    /// Calls of the coordination service that went wrong.
+    pub service: MemoryFaultCounts,
 }
 
 impl Played {
@@ -47,6 +50,9 @@ impl AddAssign for Played {
         self.too_long += other.too_long;
         self.lifetimes += other.lifetimes;
         self.crowded += other.crowded;
+        self.service.sessions_lost += other.service.sessions_lost;
+        self.service.writes_in_doubt += other.service.writes_in_doubt;
+        self.service.reads_behind += other.service.reads_behind;
     }
 }
 
@@ -55,8 +61,15 @@ impl fmt::Display for Played {
         write!(
             f,
             "{} answers showed a value of 0 bytes, {} values were refused as too long, {} conditions on expiries were \
-             judged, {} batches of hints met a node without room",
-            self.empty, self.too_long, self.lifetimes, self.crowded
+             judged, {} batches of hints met a node without room; of the coordination service {} sessions ended at a call, {} \
+             writes stayed in doubt, and {} readings were behind",
+            self.empty,
+            self.too_long,
+            self.lifetimes,
+            self.crowded,
+            self.service.sessions_lost,
+            self.service.writes_in_doubt,
+            self.service.reads_behind
         )
     }
 }

@@ -146,6 +146,7 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
     violations.extend(unequal.map(|detail| Violation { invariant: 2, detail }));
     violations.extend(left);
     violations.extend(moved);
+    violations.extend(world.backwards());
     violations.extend(check::drained::check(&hints));
     violations.extend(wrong.into_iter().map(|detail| Violation { invariant: 0, detail }));
     if let Err(halt) = ended {
@@ -162,7 +163,12 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
         frames: world.wires.frames(),
         refused_reads: world.refused_reads(),
         pairs: judged.pairs,
-        played: Played { lifetimes: judged.lifetimes as u64, crowded: world.crowded_batches(), ..played },
+        played: Played {
+            lifetimes: judged.lifetimes as u64,
+            crowded: world.crowded_batches(),
+            service: world.service.fault_counts(),
+            ..played
+        },
         steps: world.executor.steps(),
     };
     world.end();
@@ -186,6 +192,7 @@ async fn conduct(
     done: Arc<AtomicBool>,
 ) {
     world.found().await;
+    world.service.set_faults(world.setup.service);
     for position in 0..world.machines().len() {
         world.start(position);
     }

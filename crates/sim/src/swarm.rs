@@ -5,10 +5,12 @@
 //! [`Losses`].
 
 mod planted;
+mod service;
 
 use std::time::Duration;
 
 use client::coordinator::REPAIRS_MAX;
+use coordination::memory::MemoryFaults;
 use node::handoff::HINT_BYTES_MAX;
 use protocol::handoff::HandoffOptions;
 use storage::Durability;
@@ -219,6 +221,8 @@ pub struct Setup {
     pub buckets: Option<u32>,
     /// Whether partitions are cut and joined while others move.
     pub reshapes: bool,
+    /// How calls of the coordination service go wrong, until all faults are healed.
+    pub service: MemoryFaults,
     /// What happens in place of harm that was drawn.
     pub scenario: Option<Scenario>,
     /// Planted bug.
@@ -290,6 +294,7 @@ impl Setup {
             headmasters: false,
             buckets: None,
             reshapes: false,
+            service: MemoryFaults::default(),
             scenario: None,
             plant: None,
         };
@@ -313,6 +318,7 @@ impl Setup {
         self.draw_moves(&mut Dice::apart(seed, 22));
         self.draw_lengths(&mut Dice::apart(seed, 23));
         self.draw_crowds(&mut Dice::apart(seed, 24));
+        self.draw_service(&mut Dice::apart(seed, 26));
     }
 
     /// A value of no bytes in a third of the runs, and in a few values that must be refused.

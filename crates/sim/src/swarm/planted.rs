@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use coordination::memory::MemoryFaults;
 use storage::Durability;
 
 use super::{EXPIRY_MARGIN, EngineKind, Fault, Losses, SafetyNet, Setup};
@@ -17,6 +18,7 @@ impl Setup {
         (setup.monotonic, setup.expiring) = (false, 0);
         (setup.without, setup.storms) = (Vec::new(), 0);
         (setup.moves, setup.headmasters) = (false, false);
+        setup.service = MemoryFaults::default();
         (setup.redis_clients, setup.workers) = (0, 1);
         (setup.conditional, setup.walks, setup.long_values, setup.crowded) = (0, 0, 0, None);
         (setup.own_quorums, setup.touches) = (0, 0);
@@ -164,6 +166,26 @@ impl Setup {
                 (self.nodes, self.moves, self.keys, self.walks) = (5, true, 40, 500);
                 (self.buckets, self.reshapes) = (Some(64), true);
                 (Vec::new(), 0)
+            }
+            _ => self.bring_out_of_documents(plant),
+        }
+    }
+
+    /// The same for bugs of sessions with the coordination service.
+    fn bring_out_of_documents(&mut self, plant: Plant) -> (Vec<Fault>, u64) {
+        match plant {
+            Plant::VersionsIgnored => {
+                (self.nodes, self.moves) = (5, true);
+                self.headmasters = self.seed.is_multiple_of(2);
+                let indeterminate_per_mille = 200;
+                self.service =
+                    MemoryFaults { seed: self.seed, indeterminate_per_mille, ..MemoryFaults::default() };
+                (vec![Fault::NewGeneration], 20)
+            }
+            Plant::PastHidden => {
+                self.rarely_touch_keys();
+                self.losses = Losses::Nodes(1);
+                (vec![Fault::OlderDisk], 10)
             }
             _ => (Vec::new(), 0),
         }

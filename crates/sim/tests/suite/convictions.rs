@@ -103,6 +103,16 @@ fn an_engine_that_does_not_check_what_it_reads_returns_what_nobody_wrote() {
     convicts(Plant::UncheckedReads);
 }
 
+#[test]
+fn sessions_that_set_documents_whatever_their_version_lose_steps_of_moves() {
+    convicts(Plant::VersionsIgnored);
+}
+
+#[test]
+fn sessions_that_hide_a_nodes_last_start_let_an_older_disk_pass_for_the_newest() {
+    convicts(Plant::PastHidden);
+}
+
 /// Plain clients alone hear too little to find everything, but they find what their own judge is there for, and what
 /// they are shown is judged like what others get.
 #[test]
