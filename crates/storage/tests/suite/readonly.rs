@@ -53,6 +53,16 @@ fn build_in(
     starts: &[u64],
     options: &BuildOptions,
 ) -> Result<Manifest, BuildError> {
+    build_cut(disk, records, runs, Cutter::new(starts, (3000, 20_000)), options)
+}
+
+fn build_cut(
+    disk: &SimulatedDisk,
+    records: &[(Vec<u8>, Vec<u8>)],
+    runs: usize,
+    cutter: Cutter,
+    options: &BuildOptions,
+) -> Result<Manifest, BuildError> {
     let mut parts: Vec<Records> = (0..runs.max(1)).map(|_| Records::default()).collect();
     for (line, (key, value)) in records.iter().enumerate() {
         let (token, place) = (options.hash.token(key), Place::new(0, line as u64 + 1));
@@ -67,7 +77,7 @@ fn build_in(
         .map(|(number, part)| part.write_run(disk, &format!("runs/{number}")).unwrap())
         .collect();
     let merged = Merged::new(written, memory, 1 << 20).unwrap();
-    now(build(Arc::new(disk.clone()), merged, options, Cutter::new(starts, (3000, 20_000))))
+    now(build(Arc::new(disk.clone()), merged, options, cutter))
 }
 
 fn list(table: &Table) -> Vec<(Vec<u8>, Vec<u8>)> {
@@ -488,8 +498,9 @@ fn a_fetch_goes_on_after_the_last_block_that_is_here_and_right() {
 
     let source = SimulatedDisk::new(1);
     let records: Vec<_> = (0..3500_u32).map(|key| (key.to_be_bytes().to_vec(), vec![7; 1000])).collect();
-    let manifest =
-        build_in(&source, &records, 1, &[0], &options(TokenHash::Xxh3, None, Compression::None)).unwrap();
+    let options = options(TokenHash::Xxh3, Some(Layout::Slots), Compression::None);
+    let cutter = Cutter::new(&[0], (1, 64 << 20));
+    let manifest = build_cut(&source, &records, 1, cutter, &options).unwrap();
     let entry = &manifest.chunks[0];
     let sound = source.contents(&chunk_path(entry.digest)).unwrap();
     let body = Fetch::list(entry).unwrap().start as usize;
