@@ -244,8 +244,8 @@ fn not_compared(status: &NodeStatus, answer: &Json) -> Option<Finding> {
              tombstones",
             status.node.id, answer["collection"]["epoch"]
         ),
-        next: "restore its connection to the coordination service; if it is connected, its data directory is an older copy: start \
-               it with an empty one"
+        next: "see with `tontine coordination show` whether the coordination service answers; while it does not, there is nothing \
+               else to mend; if it does, the node's data directory is an older copy: start it with an empty one"
             .to_owned(),
     })
 }

@@ -202,9 +202,36 @@ pub enum PublishError {
         /// The first thing that does not hold.
         error: ClusterError,
     },
+    /// Whoever wants to change the document goes by a newer one than is stored, or by another one of that number. What
+    /// follows the stored one would take the place of documents that nodes know.
+    #[error(
+        "nothing was changed: the coordination service holds generation {} of the cluster document, and this node goes by {}, \
+         so the service was restored from an older copy; import the newest export into an empty chroot with \
+         `tontine coordination import`, and start the nodes with that",
+        .stored.0, .known.0
+    )]
+    Older {
+        /// Generation of the stored document.
+        stored: Generation,
+        /// Generation that is known.
+        known: Generation,
+    },
     /// What is stored cannot be read, so nothing is written over it.
     #[error(transparent)]
     Read(#[from] ReadError),
+}
+
+/// Whether a document may be changed by somebody who goes by `known`.
+///
+/// # Errors
+/// [`PublishError::Older`]. A server of the service that lags behind makes it pass for restored for a moment.
+pub fn check_known(stored: &Cluster, known: Option<&Cluster>) -> Result<(), PublishError> {
+    let Some(known) = known else { return Ok(()) };
+    let (before, now) = (known.generation, stored.generation);
+    if before > now || (before == now && known != stored) {
+        return Err(PublishError::Older { stored: now, known: before });
+    }
+    Ok(())
 }
 
 impl From<CoordinationError> for PublishError {

@@ -9,8 +9,8 @@ use model::{Cluster, Generation, Node, NodeId};
 use thiserror::Error;
 
 use super::{
-    ActiveNode, PublishError, ReadError, active_node_path, active_path, parse_active, publish_cluster,
-    read_cluster,
+    ActiveNode, PublishError, ReadError, active_node_path, active_path, check_known, parse_active,
+    publish_cluster, read_cluster,
 };
 use crate::{CoordinationError, CoordinationService};
 
@@ -44,6 +44,11 @@ impl From<ReadError> for MembershipError {
 }
 
 impl MembershipError {
+    /// Whether the service holds an older document than the node goes by.
+    pub fn is_older(&self) -> bool {
+        matches!(self, MembershipError::Publish(PublishError::Older { .. }))
+    }
+
     /// Whether it cannot be done now because the documents are being moved.
     pub fn is_moving(&self) -> bool {
         let MembershipError::Publish(PublishError::Read(error)) = self else { return false };
@@ -116,13 +121,19 @@ pub async fn registered_before(
     Ok(before)
 }
 
-/// Makes the cluster document say where `node`, which is in it already, can be reached. Returns the document then.
+/// Makes the cluster document say where `node`, which is in it already and goes by `known`, if anything, can be reached.
+/// Returns the document then.
 ///
 /// # Errors
 /// See [`MembershipError`]. After [`CoordinationError::Indeterminate`] call it again: what is done already is not done
 /// twice.
-pub async fn readdress(service: &dyn CoordinationService, node: &Node) -> Result<Cluster, MembershipError> {
+pub async fn readdress(
+    service: &dyn CoordinationService,
+    node: &Node,
+    known: Option<&Cluster>,
+) -> Result<Cluster, MembershipError> {
     change(service, |cluster| {
+        check_known(cluster, known).map_err(MembershipError::Publish)?;
         let not_member = || MembershipError::NotMember { node: node.id, cluster: cluster.name.clone() };
         let entry = cluster.nodes.iter().position(|known| known.id == node.id).ok_or_else(not_member)?;
         check_addresses(node, &cluster.nodes)?;

@@ -5,7 +5,7 @@
 use model::{Cluster, CreateStoreError, Store};
 use thiserror::Error;
 
-use super::{PublishError, ReadError, publish_cluster, read_cluster};
+use super::{PublishError, ReadError, check_known, publish_cluster, read_cluster};
 use crate::{CoordinationError, CoordinationService};
 
 /// How often a change that the service did not confirm is looked at and tried again.
@@ -32,11 +32,15 @@ impl From<ReadError> for NoStoreError {
     }
 }
 
-/// Publishes the cluster document with one store more, and returns it.
+/// Publishes the cluster document with one store more, and returns it. Whoever asks goes by `known`, if anything.
 ///
 /// # Errors
-/// See [`NoStoreError`]. After [`CoordinationError::Indeterminate`] the store may exist, or may yet.
-pub async fn create_store(service: &dyn CoordinationService, store: &Store) -> Result<Cluster, NoStoreError> {
+/// See [`NoStoreError`]; [`PublishError::Older`] by what is known. After [`CoordinationError::Indeterminate`] the store may exist, or may yet.
+pub async fn create_store(
+    service: &dyn CoordinationService,
+    store: &Store,
+    known: Option<&Cluster>,
+) -> Result<Cluster, NoStoreError> {
     let mut unconfirmed = None;
     for _ in 0..ATTEMPTS {
         loop {
@@ -44,6 +48,7 @@ pub async fn create_store(service: &dyn CoordinationService, store: &Store) -> R
             if unconfirmed.is_some() && cluster.store(store.name.as_str()) == Some(store) {
                 return Ok(cluster);
             }
+            check_known(&cluster, known)?;
             let changed = cluster.with_store(store.clone())?;
             match publish_cluster(service, &changed).await {
                 Ok(()) => return Ok(changed),

@@ -159,8 +159,8 @@ async fn enter(shared: &Shared, client: Client) -> Result<Client, (String, bool)
             |error: Error| (format!("cannot look at the chroot of {address}: {error}"), is_denied(&error));
         if found.unwrap_or(Err(Error::Timeout)).map_err(failed)?.is_none() {
             let reason = format!(
-                "the chroot of {address} does not exist; correct the address, or create the cluster there with \
-                 `tontine cluster create`"
+                "the chroot of {address} does not exist; correct the address, bring a cluster that was there back with \
+                 `tontine coordination import`, or create a new one with `tontine cluster create`"
             );
             return Err((reason, true));
         }

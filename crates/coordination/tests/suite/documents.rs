@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coordination::documents::{
     ActiveNode, NoStoreError, PublishError, ReadError, RegisterError, active_node_path, active_nodes,
-    cluster_path, create_store, publish_cluster, read_cluster, register, watch_cluster,
+    cluster_path, create_store, publish_cluster, read_cluster, readdress, register, watch_cluster,
 };
 use coordination::memory::{MemoryFaults, MemoryService};
 use coordination::{CoordinationError, CoordinationService, Expected};
@@ -160,7 +160,7 @@ async fn a_store_is_created_once_although_the_service_confirms_nothing() {
         let session = service.open();
         publish_cluster(&session, &cluster(1)).await.unwrap();
         service.set_faults(MemoryFaults { seed, indeterminate_per_mille: 700, ..MemoryFaults::default() });
-        let answer = create_store(&session, &store).await;
+        let answer = create_store(&session, &store, None).await;
         service.set_faults(MemoryFaults::default());
         let stored = read_cluster(&session).await.unwrap().unwrap();
         match answer {
@@ -179,7 +179,29 @@ async fn a_store_is_created_once_although_the_service_confirms_nothing() {
     assert!(created > 100 && doubtful > 10, "{created} created, {doubtful} in doubt");
     let again = MemoryService::new().open();
     publish_cluster(&again, &cluster(1)).await.unwrap();
-    create_store(&again, &store).await.unwrap();
-    let exists = create_store(&again, &store).await.unwrap_err();
+    create_store(&again, &store, None).await.unwrap();
+    let exists = create_store(&again, &store, None).await.unwrap_err();
     assert_eq!(exists.to_string(), "store carts exists already");
+}
+
+/// An operator restored the service from an older copy. What was written then took the place of documents that nodes knew:
+/// two histories met at one number, `doctor` called the cluster healthy, and a store was gone.
+#[tokio::test]
+async fn nobody_changes_a_document_that_is_older_than_what_they_go_by() {
+    let session = MemoryService::new().open();
+    publish_cluster(&session, &cluster(3)).await.unwrap();
+    let consistency = Consistency { replicas: 1, reads_required: 1, writes_required: 1 };
+    let store = Store::new(StoreName::new("carts").unwrap(), consistency).unwrap();
+    let other = cluster(2).with_store(store.clone()).unwrap();
+    assert_eq!(other.generation, Generation(3), "another one of the same number");
+    for known in [cluster(4), other] {
+        let older = PublishError::Older { stored: Generation(3), known: known.generation };
+        let refused = create_store(&session, &store, Some(&known)).await;
+        assert_eq!(refused, Err(NoStoreError::Publish(older.clone())));
+        let me = cluster(3).nodes.first().cloned().unwrap();
+        let refused = readdress(&session, &me, Some(&known)).await.unwrap_err();
+        assert!(refused.is_older(), "{refused}");
+        assert_eq!(read_cluster(&session).await.unwrap(), Some(cluster(3)), "nothing was changed");
+    }
+    create_store(&session, &store, Some(&cluster(3))).await.unwrap();
 }

@@ -99,7 +99,7 @@ async fn nodes_are_admitted_and_readdressed_beside_one_another() {
     });
     let moving = (1..=2).map(|id| {
         let service = service.clone();
-        async move { readdress(&service.open(), &node(id, &format!("moved{id}:1"))).await.map(drop) }
+        async move { readdress(&service.open(), &node(id, &format!("moved{id}:1")), None).await.map(drop) }
     });
     let (admitted, moved) = tokio::join!(join_all(admitting), join_all(moving));
     assert!(admitted.into_iter().chain(moved).all(|done| done.is_ok()));
@@ -108,22 +108,25 @@ async fn nodes_are_admitted_and_readdressed_beside_one_another() {
     let natives: Vec<&str> = now.nodes.iter().map(|node| node.native.as_str()).collect();
     let expected = ["moved1:1", "moved2:1", "h3:1", "h4:1", "h5:1", "h6:1", "h7:1", "h8:1", "h9:1", "h10:1"];
     assert_eq!(natives, expected);
-    readdress(&session, &node(1, "h1:1")).await.unwrap();
-    let again = readdress(&session, &node(1, "moved1:1")).await.unwrap();
+    readdress(&session, &node(1, "h1:1"), None).await.unwrap();
+    let again = readdress(&session, &node(1, "moved1:1"), None).await.unwrap();
     assert!(again.nodes_since() <= Generation(11), "a node that moves is no other one");
     let now = again;
 
     // What is so already is no change.
     assert_eq!(admit(&session, &waiting).await.unwrap().generation, Generation(13));
-    assert_eq!(readdress(&session, &node(1, "moved1:1")).await.unwrap().generation, Generation(13));
+    assert_eq!(readdress(&session, &node(1, "moved1:1"), None).await.unwrap().generation, Generation(13));
     let taken = AddressTaken { node: NodeId(2), address: "h3:1".into(), other: NodeId(3) };
-    let refused = readdress(&session, &node(2, "h3:1")).await;
+    let refused = readdress(&session, &node(2, "h3:1"), None).await;
     assert_eq!(refused, Err(MembershipError::AddressTaken(taken)));
     let twin = ActiveNode::new(node(11, "h3:1"), 1);
     assert!(matches!(admit(&session, &[twin]).await, Err(MembershipError::AddressTaken(_))));
-    assert!(matches!(readdress(&session, &node(12, "x:1")).await, Err(MembershipError::NotMember { .. })));
+    assert!(matches!(
+        readdress(&session, &node(12, "x:1"), None).await,
+        Err(MembershipError::NotMember { .. })
+    ));
     assert_eq!(read_cluster(&session).await.unwrap().unwrap(), now, "what is refused changes nothing");
     service.set_available(false);
-    let away = readdress(&session, &node(1, "other:1")).await.unwrap_err();
+    let away = readdress(&session, &node(1, "other:1"), None).await.unwrap_err();
     assert!(matches!(away.coordination(), Some(CoordinationError::Unavailable { .. })), "{away}");
 }

@@ -126,10 +126,12 @@ impl Node {
                     tracing::warn!(%error, "coordination service not told of this start");
                     return false;
                 }
-                joining::readdress(session, entry, &active.node).await.unwrap_or_else(|error| {
-                    tracing::error!(%error, "new address not written to the cluster document");
-                    false
-                })
+                joining::readdress(session, (view.cluster(), entry), &active.node).await.unwrap_or_else(
+                    |error| {
+                        tracing::error!(%error, "new address not written to the cluster document");
+                        false
+                    },
+                )
             }
             Err(error) => {
                 // What stands in the way may be the session before, whose end takes its time.

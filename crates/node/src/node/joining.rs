@@ -182,7 +182,7 @@ async fn introduce(
         };
     }
     ask_again(config, coordination, (identity, standing)).await?;
-    readdress(coordination, entry, &active.node).await
+    readdress(coordination, (cluster, entry), &active.node).await
 }
 
 /// Asks about the node's past once more, now that the node is registered: what is read from here on is no older than
@@ -404,16 +404,16 @@ pub(super) async fn find_cluster(
 }
 
 /// Makes the cluster document say where the node is, which must be registered: then it is the only one with its id. False
-/// when the service could not be asked: it is done later.
+/// when the service could not be asked, or holds an older document than the node: it is done later.
 pub(super) async fn readdress(
     coordination: &dyn CoordinationService,
-    entry: &Node,
+    (known, entry): (&Cluster, &Node),
     me: &Node,
 ) -> Result<bool, StartError> {
     if entry == me {
         return Ok(true);
     }
-    match documents::readdress(coordination, me).await {
+    match documents::readdress(coordination, me, Some(known)).await {
         Ok(cluster) => {
             tracing::info!(
                 node = %me.id,
@@ -423,7 +423,9 @@ pub(super) async fn readdress(
             );
             Ok(true)
         }
-        Err(error) if error.is_moving() || error.coordination().is_some_and(is_passing) => {
+        Err(error)
+            if error.is_moving() || error.is_older() || error.coordination().is_some_and(is_passing) =>
+        {
             tracing::warn!(%error, "new address not written to the cluster document");
             Ok(false)
         }

@@ -20,6 +20,7 @@ use wire::messages::{
     ArtifactsDocument, ArtifactsGet, ArtifactsOrder, ClusterDocument, Failure, Request, Response,
 };
 
+use super::defining::{OLDER_ASKED, OLDER_PAUSE, known};
 use super::{Node, NodeConfig};
 use crate::artifacts::{Artifacts, Parts};
 use crate::events::Events;
@@ -85,10 +86,19 @@ async fn carry_out(node: Weak<Node>, mut order: Order) -> Result<Response, Failu
         let node = node.upgrade().ok_or_else(ended)?;
         (node.coordination.lock().clone(), node.ports.clock.wall())
     };
-    let mut unconfirmed = false;
+    let (mut unconfirmed, mut asked) = (false, 1);
     for _ in 0..ATTEMPTS {
         let read = documents::read_cluster(&*session).await;
         let cluster = read.map_err(|error| refused(&error.into()))?.ok_or_else(no_cluster)?;
+        let (known, clock) = known(&*node.upgrade().ok_or_else(ended)?);
+        if let Err(older) = documents::check_known(&cluster, Some(&known)) {
+            if asked == OLDER_ASKED {
+                return Err(refused(&older));
+            }
+            asked += 1;
+            clock.sleep(OLDER_PAUSE).await;
+            continue;
+        }
         settle_target(&mut order, &cluster)?;
         if unconfirmed && is_done(&order, &cluster) {
             return done(&node, cluster);
