@@ -108,8 +108,8 @@ impl Artifacts {
             metrics.watch(name, &[], move || weak.upgrade().map_or(0.0, |artifacts| read(&artifacts)));
         };
         watch("tontine_artifacts_held_seconds_total", |artifacts| artifacts.budgets.held().as_secs_f64());
-        watch("tontine_artifacts_pace_bytes", |artifacts| artifacts.budgets.fetching().0 as f64);
-        watch("tontine_artifacts_rate_bytes", |artifacts| artifacts.budgets.rate() as f64);
+        watch("tontine_artifacts_pace_bytes_per_second", |artifacts| artifacts.budgets.fetching().0 as f64);
+        watch("tontine_artifacts_rate_bytes_per_second", |artifacts| artifacts.budgets.rate() as f64);
     }
 
     /// Waits until so many bytes may be fetched.

@@ -60,9 +60,9 @@ metrics! {
         "Bytes of artifacts that this node gave to other nodes.";
     counter "tontine_artifacts_held_seconds_total" [] "seconds"
         "Time that fetching waited for its turn, over all chunks: the budget was spent, or requests were late.";
-    gauge "tontine_artifacts_pace_bytes" [] "bytes a second"
+    gauge "tontine_artifacts_pace_bytes_per_second" [] "bytes a second"
         "Bytes a second that this node may fetch now. It falls while requests are late.";
-    gauge "tontine_artifacts_rate_bytes" [] "bytes a second"
+    gauge "tontine_artifacts_rate_bytes_per_second" [] "bytes a second"
         "Bytes a second that this node fetched a moment ago, 0 while nothing is fetched.";
     counter "tontine_collection_records_total" [] "records"
         "Tombstones that collection rounds started by this node removed for good.";
