@@ -52,7 +52,9 @@ fn cut(cluster: &Cluster, partition: &Partition, dice: &mut Dice) -> u64 {
     let (first, last) = cluster.ring.bounds(partition.id).expect("it is of this ring");
     let tokens = cluster.bucket_tokens().unwrap_or(1);
     let buckets = (last.0 - first.0) / tokens + 1;
-    first.0 + dice.below(buckets + 1) * tokens + u64::from(dice.chance(50))
+    let at = first.0.saturating_add(dice.below(buckets + 1).saturating_mul(tokens));
+    // The end of the last partition is no token.
+    at.saturating_add(u64::from(dice.chance(50)))
 }
 
 /// Two that lie beside each other; mostly on the same nodes, if any do.
