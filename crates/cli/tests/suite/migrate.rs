@@ -10,6 +10,9 @@ use crate::machines::servers::{Ensemble, wait_until};
 use crate::machines::{create, documents, registered, start_node};
 use crate::traffic::Traffic;
 
+/// After so long at most a client tries a node again that it could not reach.
+const CLIENTS_LOOK: Duration = Duration::from_secs(2);
+
 fn migrate(from: &str, to: &str, further: &[&str]) -> crate::cluster::Answer {
     let words = ["coordination", "migrate", "--coordination", from, "--to", to, "--session-timeout=4s"];
     tontine(&[&words[..], further].concat())
@@ -17,6 +20,29 @@ fn migrate(from: &str, to: &str, further: &[&str]) -> crate::cluster::Answer {
 
 fn directory(folder: &Path, name: &str) -> String {
     format!("dir:{}", folder.join(name).display())
+}
+
+/// What the page on machines asks for before the next node is stopped: all nodes are alive to each other, and no hints
+/// wait. Clients, too, have looked for the node again by then.
+fn await_calm(addresses: &[String]) {
+    let connect = format!("--connect={}", addresses.join(","));
+    wait_until("all nodes are alive, and no hints wait", || {
+        let listed = tontine(&["node", "list", "--all-views", "--json", "--deadline=2s", &connect]).json();
+        let statuses = tontine(&["status", "--json", "--deadline=2s", &connect]).text();
+        let views = listed["views"].as_array().cloned().unwrap_or_default();
+        let all_alive = |view: &serde_json::Value| {
+            let nodes = view["nodes"].as_array().cloned().unwrap_or_default();
+            nodes.len() + 1 >= addresses.len() && nodes.iter().all(|seen| seen["state"] == "alive")
+        };
+        let hints = |status: &serde_json::Value| {
+            let waiting = status["hints"].as_array().cloned().unwrap_or_default();
+            waiting.iter().any(|hint| hint["hints"].as_u64() != Some(0))
+        };
+        let found: serde_json::Value = serde_json::from_str(&statuses).unwrap_or_default();
+        let nodes = found["nodes"].as_array().cloned().unwrap_or_default();
+        views.len() == addresses.len() && views.iter().all(all_alive) && !nodes.iter().any(hints)
+    });
+    std::thread::sleep(CLIENTS_LOOK);
 }
 
 /// The paths and contents of all that is not ephemeral, but for the lists that are made when they are needed.
@@ -56,6 +82,7 @@ fn no_request_fails_while_the_documents_move_into_zookeeper_and_back() {
 
     // The old service is no more, and a command line still names it.
     traffic.await_more(200);
+    await_calm(&addresses);
     assert_eq!(nodes[0].stop(Signal::TERM), Some(0), "{}", nodes[0].stderr());
     std::fs::remove_dir_all(folder.path().join("coordination")).unwrap();
     nodes[0] = start_node(1, &here, folder.path());
