@@ -63,6 +63,10 @@ impl LocalStore {
     pub(crate) fn unreadable(&self, partition: PartitionId) -> BTreeSet<Token> {
         let known = self.trees().unreadable();
         let mut places = known.of(partition);
+        if places.len() >= PLACES_MAX {
+            // Others may have been left out.
+            return places;
+        }
         places.retain(|&token| {
             let still = self.is_unreadable(partition, token);
             if !still {
@@ -75,6 +79,9 @@ impl LocalStore {
 
     /// The partitions in which such records lie.
     pub(crate) fn with_unreadable(&self) -> Vec<PartitionId> {
+        if !self.trees().unreadable().any.load(Ordering::Acquire) {
+            return Vec::new();
+        }
         let known: Vec<PartitionId> = self.trees().unreadable().places.lock().keys().copied().collect();
         known.into_iter().filter(|id| !self.unreadable(*id).is_empty()).collect()
     }
