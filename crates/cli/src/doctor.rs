@@ -16,6 +16,7 @@ use crate::status::{NodeStatus, ask_all, is_up, tombstones};
 
 mod artifacts;
 mod disks;
+mod documents;
 mod finding;
 mod hints;
 mod moves;
@@ -42,8 +43,9 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
             ask_all(&client).await
         }
     };
-    let seen = crate::orders::look(&shared).await;
-    let mut findings = Vec::new();
+    let look = crate::orders::look(&shared).await;
+    let mut findings: Vec<Finding> = documents::unread(&look).into_iter().collect();
+    let seen = look.seen();
     let cluster = client.cluster();
     for store in &cluster.stores {
         let numbers = store.consistency;
@@ -79,7 +81,7 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
         let before = first.iter().find(|before| before.node.id == status.node.id).and_then(goes_by);
         findings.extend(left_behind(status, before, cluster.generation.0));
     }
-    findings.extend(seen.as_ref().and_then(|seen| older_documents(&nodes, seen.generation)));
+    findings.extend(seen.as_ref().and_then(|seen| documents::older(&nodes, seen.generation)));
     findings.extend(wrong_clocks(&nodes));
     findings.extend(open_to_everybody(&nodes));
     findings.extend(stopped_repair(&nodes));
@@ -113,25 +115,6 @@ fn left_behind(status: &NodeStatus, before: Option<u64>, generation: u64) -> Opt
             status.node.id
         ),
         next: "restore the node's connection to the coordination service".to_owned(),
-    })
-}
-
-/// That the coordination service has gone back: the headmaster publishes nothing until it has not.
-fn older_documents(nodes: &[NodeStatus], stored: u64) -> Option<Finding> {
-    let newest =
-        nodes.iter().filter_map(|status| Some((goes_by(status)?, status))).max_by_key(|(own, _)| *own);
-    let (own, status) = newest.filter(|(own, _)| *own > stored)?;
-    Some(Finding {
-        code: Code::DocumentsOlder,
-        node: Some(status.id()),
-        store: None,
-        what: format!(
-            "the coordination service holds generation {stored} of the cluster document, and {} goes by {own}: the service was \
-             restored from an older copy, and no plan or order is carried out",
-            status.node.id
-        ),
-        next: "import the newest export into an empty place and start the nodes with that one: tontine coordination import"
-            .to_owned(),
     })
 }
 
@@ -411,8 +394,8 @@ mod tests {
         assert!(left_behind(&at(7), Some(7), 7).is_none());
         let found = left_behind(&at(5), Some(5), 7).unwrap();
         assert_eq!(found.what, "n2 is at generation 5 of the cluster, and this client at 7");
-        assert!(older_documents(&[at(7), at(9)], 9).is_none());
-        let found = older_documents(&[at(7), at(9)], 8).unwrap();
+        assert!(documents::older(&[at(7), at(9)], 9).is_none());
+        let found = documents::older(&[at(7), at(9)], 8).unwrap();
         assert!(found.is_bad() && found.what.contains("holds generation 8 of the cluster document"));
     }
 

@@ -30,6 +30,7 @@ pub enum NodeVerb {
     /// Make a node that waits a member. It holds no data until a plan gives it some.
     Add(MemberArguments),
     /// Move all data from a node to others, and take it out of the cluster when it holds nothing.
+    #[command(alias = "decommission")]
     Drain(DrainArguments),
     /// Let a node take the places of one that is dead for good. Refused while anybody hears of that one.
     Replace(ReplaceArguments),
@@ -226,6 +227,7 @@ async fn begin(
             "{address} holds no cluster; create one with `tontine cluster create` first, or with `tontine dev` and use the \
                  directory `coordination` in its data directory"
         ))
+        .later()
     };
     let address = named.address.clone();
     let found = crate::coordination::find_documents(named, &data_dir).await?;

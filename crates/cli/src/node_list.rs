@@ -46,7 +46,7 @@ pub(crate) async fn list(shared: Shared, arguments: NodeListArguments) -> Result
         } else {
             one_view(&client, arguments.from).await?
         };
-        if let Some(seen) = crate::orders::look(&shared).await {
+        if let Some(seen) = crate::orders::look(&shared).await.seen() {
             text.push_str(&waiting_text(&seen.waiting));
             document["waiting"] = seen.waiting.iter().map(waiting_json).collect();
         }

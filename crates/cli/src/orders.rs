@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::coordination::CoordinationService;
-use ::coordination::address::Address;
+use ::coordination::address::{Address, OpenError, Place};
 use ::coordination::documents::{ReadError, active_nodes_now, read_cluster};
 use ::coordination::zookeeper::SESSION_TIMEOUT_DEFAULT;
+use ::coordination::{CoordinationError, CoordinationService};
 use control::headmaster::election::holder;
 use control::orders::{self, Answer, Order};
 use control::plans::{self, Planned};
@@ -23,7 +23,9 @@ use crate::shared::Shared;
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(40);
 
 /// How long a command looks at documents that it can do without.
-const LOOK_TIME_MAX: Duration = Duration::from_secs(2);
+const LOOK_TIME_MAX: Duration = Duration::from_secs(3);
+/// How long of that it waits for an ensemble, so that there is time left to say what failed.
+const LOOK_OPEN_TIME_MAX: Duration = Duration::from_millis(2500);
 
 /// Where the documents are, for a command about plans or members.
 #[derive(Clone, Debug, clap::Args)]
@@ -48,7 +50,7 @@ impl Documents {
     pub(crate) async fn open(shared: &Shared, arguments: &DocumentsArguments) -> Result<Documents, CliError> {
         let address = match &arguments.coordination {
             Some(address) => address.clone(),
-            None => named_by_nodes(shared).await?,
+            None => named_by_nodes(shared).await?.0,
         };
         let service = CoordinationArguments {
             coordination: Some(address.clone()),
@@ -108,22 +110,90 @@ pub(crate) struct Seen {
     pub(crate) has_headmaster: bool,
 }
 
-/// Looks at the documents, for a command that can do without: `None` when they cannot be read at once.
-pub(crate) async fn look(shared: &Shared) -> Option<Seen> {
-    let arguments = DocumentsArguments { coordination: None, coordination_credentials: None };
-    let look = async {
-        let documents = Documents::open(shared, &arguments).await.ok()?;
-        let (service, cluster) = (&*documents.service, &documents.cluster);
-        let active = active_nodes_now(service).await.ok()?.into_iter().map(|active| active.node);
-        let waiting = active.filter(|node| cluster.node(node.id).is_none()).collect();
-        let plans = plans::read_all(service).await.ok()?.into_iter().rev();
-        let plan = plans.filter_map(|(_, found)| found.ok()).find(Planned::is_under_way);
-        let has_headmaster = holder(service).await.ok()?.is_some();
-        let seen = Seen { generation: cluster.generation.0, waiting, plan, has_headmaster };
-        documents.close().await;
-        Some(seen)
+/// What a command found that looks at documents it can do without.
+pub(crate) enum Look {
+    /// The documents.
+    Seen(Box<Seen>),
+    /// A service that holds no cluster.
+    Empty {
+        /// Its address.
+        address: Address,
+    },
+    /// Nothing, because the service or its documents cannot be read from here.
+    Unread {
+        /// Its address.
+        address: Address,
+        /// Why not.
+        reason: String,
+    },
+    /// Nothing: no node says where the documents are, or they are on their way to another service.
+    Nowhere,
+}
+
+impl Look {
+    /// The documents, if they could be read.
+    pub(crate) fn seen(self) -> Option<Seen> {
+        if let Look::Seen(seen) = self { Some(*seen) } else { None }
+    }
+}
+
+/// Looks at the documents, for a command that can do without.
+pub(crate) async fn look(shared: &Shared) -> Look {
+    let Ok(Ok((address, is_here))) = tokio::time::timeout(LOOK_TIME_MAX, named_by_nodes(shared)).await else {
+        return Look::Nowhere;
     };
-    tokio::time::timeout(LOOK_TIME_MAX, look).await.ok().flatten()
+    match &address {
+        Address::Directory(directory) if !directory.is_dir() => {
+            // Opening would make it; and on another machine nobody expects it.
+            return if is_here { Look::Empty { address } } else { Look::Nowhere };
+        }
+        _ => {}
+    }
+    let looked = tokio::time::timeout(LOOK_TIME_MAX, look_at(&address)).await;
+    let reason = match looked {
+        Ok(Ok(Some(seen))) => return Look::Seen(Box::new(seen)),
+        Ok(Ok(None)) => return Look::Empty { address },
+        Ok(Err(Unread::Moves)) => return Look::Nowhere,
+        Ok(Err(Unread::Because(reason))) => reason,
+        Err(_) => format!("no answer within {} s", LOOK_TIME_MAX.as_secs()),
+    };
+    Look::Unread { address, reason }
+}
+
+/// Why documents were not read.
+enum Unread {
+    Moves,
+    Because(String),
+}
+
+impl From<ReadError> for Unread {
+    fn from(error: ReadError) -> Unread {
+        match error {
+            ReadError::Moved(_) | ReadError::Moving(_) | ReadError::Arriving(_) => Unread::Moves,
+            ReadError::Coordination(CoordinationError::Unavailable { reason }) => Unread::Because(reason),
+            error => Unread::Because(error.to_string()),
+        }
+    }
+}
+
+/// Reads the documents at an address; `None` where there is no cluster.
+async fn look_at(address: &Address) -> Result<Option<Seen>, Unread> {
+    let place =
+        Place { address: address.clone(), session_timeout: SESSION_TIMEOUT_DEFAULT, credentials: None };
+    let service = match place.open(false, LOOK_OPEN_TIME_MAX).await {
+        Ok(service) => service,
+        Err(OpenError::NoChroot { .. }) => return Ok(None),
+        Err(error) => return Err(Unread::Because(error.to_string())),
+    };
+    let service = &*service;
+    let Some(cluster) = read_cluster(service).await? else { return Ok(None) };
+    let active = active_nodes_now(service).await?.into_iter().map(|active| active.node);
+    let waiting = active.filter(|node| cluster.node(node.id).is_none()).collect();
+    let plans = plans::read_all(service).await?.into_iter().rev();
+    let plan = plans.filter_map(|(_, found)| found.ok()).find(Planned::is_under_way);
+    let has_headmaster = holder(service).await.map_err(ReadError::Coordination)?.is_some();
+    let _ = service.close().await;
+    Ok(Some(Seen { generation: cluster.generation.0, waiting, plan, has_headmaster }))
 }
 
 pub(crate) fn unread(error: ReadError) -> CliError {
@@ -133,8 +203,8 @@ pub(crate) fn unread(error: ReadError) -> CliError {
     }
 }
 
-/// The service of the first node that answers.
-async fn named_by_nodes(shared: &Shared) -> Result<Address, CliError> {
+/// The service of the first node that answers, and whether that node is on this machine.
+async fn named_by_nodes(shared: &Shared) -> Result<(Address, bool), CliError> {
     let client = shared.client().await?;
     let mut reasons = Vec::new();
     for node in &client.cluster().nodes {
@@ -144,9 +214,10 @@ async fn named_by_nodes(shared: &Shared) -> Result<Address, CliError> {
                 if let Some(address) = status["place"]["coordination_directory"].as_str()
                     && !address.is_empty()
                 {
-                    return address.parse().map_err(|error| {
+                    let address = address.parse().map_err(|error| {
                         CliError::Other(format!("{} names no coordination service: {error}", node.id))
-                    });
+                    })?;
+                    return Ok((address, crate::serve::is_local(&node.native)));
                 }
             }
             Err(error) => reasons.push(format!("{}: {error}", node.id)),

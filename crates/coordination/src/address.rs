@@ -18,7 +18,7 @@ use thiserror::Error;
 
 use crate::embedded::{self, EmbeddedSession};
 use crate::zookeeper::{
-    AddressError, Credentials, SCHEME, ZooKeeperAddress, ZooKeeperOptions, ZooKeeperSession,
+    AddressError, Credentials, Refusal, SCHEME, ZooKeeperAddress, ZooKeeperOptions, ZooKeeperSession,
 };
 use crate::{CoordinationError, CoordinationService};
 
@@ -96,7 +96,13 @@ pub enum OpenError {
     /// The directory refuses.
     #[error(transparent)]
     Directory(#[from] embedded::OpenError),
-    /// The ensemble answers, and refuses: the chroot is not there, or may not be used.
+    /// The ensemble answers, and the chroot is not there. It is made when a cluster is created or brought back.
+    #[error("{reason}")]
+    NoChroot {
+        /// Which one, and what to do.
+        reason: String,
+    },
+    /// The ensemble answers, and refuses: the credentials are wrong, or may not use the chroot.
     #[error("{reason}")]
     Refused {
         /// What it refuses, and what to do.
@@ -137,8 +143,10 @@ impl Place {
         let options = ZooKeeperOptions { address, session_timeout, credentials, create_chroot };
         let session = ZooKeeperSession::open(options)?;
         if let Err(CoordinationError::Unavailable { reason }) = session.connected(patience).await {
-            if let Some(reason) = session.refused() {
-                return Err(OpenError::Refused { reason });
+            match session.refused() {
+                Some((Refusal::NoChroot, reason)) => return Err(OpenError::NoChroot { reason }),
+                Some((Refusal::Denied, reason)) => return Err(OpenError::Refused { reason }),
+                None => {}
             }
             tracing::warn!(reason, "coordination session not opened in time");
         }

@@ -97,12 +97,15 @@ pub struct ActiveNode {
     /// would not go along: it is of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follows_as: Option<String>,
+    /// The cluster whose member the node is. `None` of a node that waits to be named, and of one of an older version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<String>,
 }
 
 impl ActiveNode {
-    /// A node that does not go along with its documents.
+    /// A node that waits to be named, and does not go along with its documents.
     pub fn new(node: Node, incarnation: u64) -> Self {
-        ActiveNode { node, incarnation, follows_as: None }
+        ActiveNode { node, incarnation, follows_as: None, cluster: None }
     }
 }
 

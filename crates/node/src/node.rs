@@ -160,13 +160,15 @@ impl NodeConfig {
             places: None,
         }
     }
-}
 
-impl NodeConfig {
     /// How the node registers.
     fn registration(&self, entry: &model::Node, incarnation: u64) -> ActiveNode {
         let follows_as = self.places.as_ref().map(|places| places.user());
-        ActiveNode { follows_as, ..ActiveNode::new(self.placed(entry), incarnation) }
+        ActiveNode {
+            follows_as,
+            cluster: Some(self.cluster.clone()),
+            ..ActiveNode::new(self.placed(entry), incarnation)
+        }
     }
 
     /// The node's entry in the cluster document as it should be.

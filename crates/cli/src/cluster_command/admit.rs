@@ -23,7 +23,7 @@ Example: start a fourth node of a `tontine dev` cluster, and let it in
   tontine cluster admit --coordination dir:tontine-data/coordination
 
 A node that is admitted serves requests for all keys. It holds no partitions until a plan gives it some: run
-`tontine plan create spread`. `tontine node add` admits a node, too, through the headmaster.")]
+`tontine plan create spread`. Where a headmaster runs, `tontine node add` does the same.")]
 pub struct AdmitArguments {
     /// Ids of the nodes, such as 4; all nodes that wait by default.
     #[arg(value_name = "ID")]
@@ -43,10 +43,15 @@ pub(super) async fn run(shared: Shared, arguments: AdmitArguments) -> Result<Exi
     })?;
     let mut waiting = registered(&*service).await?.0;
     waiting.retain(|active| cluster.node(active.node.id).is_none());
+    let (left, mut waiting): (Vec<_>, Vec<_>) =
+        waiting.into_iter().partition(|active| active.cluster.is_some());
     let asked: BTreeSet<NodeId> = arguments.ids.iter().copied().map(NodeId).collect();
     if let Some(odd) = asked.iter().find(|id| waiting.iter().all(|active| active.node.id != **id)) {
         let why = match cluster.node(*odd) {
             Some(_) => "is a member already",
+            None if left.iter().any(|active| active.node.id == *odd) => {
+                "was a member: it has left the cluster, or the coordination service was restored from an older copy"
+            }
             None => "is not registered",
         };
         return Err(CliError::Other(format!("{odd} {why}; {}", waiting_line(&waiting))));

@@ -1,7 +1,7 @@
 //! `tontine cluster create`: a new cluster of the nodes that register, or of nodes on this machine that it names itself.
 //!
 //! **Architecture Invariant:** until the first document is written, nothing but the chroot and the document of ids is, so
-//! a command that was ended can be given again.
+//! a command that was ended can be given again, and `tontine coordination import` finds nothing that is strange to it.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -67,6 +67,7 @@ pub(super) async fn run(shared: Shared, arguments: CreateArguments) -> Result<Ex
     }
     let blueprint = if is_here {
         let waiting = registered(&*service).await?.0;
+        refuse_lost(&waiting, &place.address)?;
         if let Some(first) = waiting.first() {
             return Err(CliError::Other(format!(
                 "{} is registered at {} and waits for a cluster; leave out --port-base to name the nodes that are \
@@ -126,6 +127,7 @@ async fn gather(
             }
             Err(error) => return Err(error),
         };
+        refuse_lost(&found, &place.address)?;
         let names: Vec<String> = found.iter().map(shown).collect();
         if told.as_ref() != Some(&names) {
             say!("{}", progress(&found, wanted, place));
@@ -142,6 +144,22 @@ async fn gather(
         // Whatever ends the wait, the list is read again.
         let _ = watch.fired().await;
     }
+}
+
+/// Refuses where a cluster runs whose documents are gone: its nodes would become those of another one, with the records
+/// of the first.
+fn refuse_lost(found: &[ActiveNode], address: &coordination::address::Address) -> Result<(), CliError> {
+    let members: Vec<&ActiveNode> = found.iter().filter(|active| active.cluster.is_some()).collect();
+    let Some(name) = members.first().and_then(|first| first.cluster.as_ref()) else { return Ok(()) };
+    let shown: Vec<String> = members.iter().map(|active| shown(active)).collect();
+    Err(CliError::Other(format!(
+        "{address} has lost the documents of cluster {name:?}, whose members still run and register there: {}; choose \
+         another chroot or directory for a new cluster, or bring the newest export back:\n  {} coordination import FILE \
+         --coordination {}",
+        shown.join(", "),
+        program(),
+        crate::holder::shell(&[address.to_string()])
+    )))
 }
 
 fn progress(found: &[ActiveNode], wanted: usize, place: &coordination::address::Place) -> String {
@@ -201,6 +219,25 @@ fn taken(address: &coordination::address::Address, name: &str) -> CliError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn members_of_a_cluster_whose_documents_are_gone_are_no_nodes_of_a_new_one() {
+        let address = "zookeeper://zk1:2181/shop".parse().unwrap();
+        let node =
+            |id: u32| Node::new(model::NodeId(id), model::Zone("a".to_owned()), format!("h{id}:1"), None);
+        let waits = ActiveNode::new(node(4), 7);
+        let member = ActiveNode { cluster: Some("shop".to_owned()), ..ActiveNode::new(node(1), 1) };
+        refuse_lost(std::slice::from_ref(&waits), &address).unwrap();
+        let said = refuse_lost(&[member, waits], &address).unwrap_err().to_string();
+        assert!(said.contains(
+            "the documents of cluster \"shop\", whose members still run and register there: n1 at h1:1"
+        ));
+        assert!(!said.contains("n4"), "{said}");
+        assert!(
+            said.ends_with("coordination import FILE --coordination zookeeper://zk1:2181/shop"),
+            "{said}"
+        );
+    }
 
     #[test]
     fn the_command_that_is_printed_asks_for_an_address_where_nodes_are_on_many_machines() {

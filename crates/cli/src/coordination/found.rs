@@ -86,7 +86,7 @@ async fn follow(
         {
             return Ok(None);
         }
-        let session = super::open(&place, false).await?;
+        let session = super::open_for_start(&place).await?;
         let arrived = match &came {
             Some(this) => documents::arrive(&*session, this).await,
             None => Ok(()),

@@ -113,7 +113,11 @@ async fn open_both(
     if arguments.abort {
         let there =
             CoordinationArguments { coordination: Some(to.address.clone()), ..arguments.service.clone() };
-        return Ok((old, there.existing().await?));
+        let new = there
+            .existing()
+            .await
+            .map_err(|error| CliError::Other(format!("no move to {} can be aborted: {error}", to.address)))?;
+        return Ok((old, new));
     }
     Ok((old, super::open(to, true).await?))
 }

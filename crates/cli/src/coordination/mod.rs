@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::coordination::CoordinationService;
-use ::coordination::address::{Address, Place};
+use ::coordination::address::{Address, OpenError, Place};
 use ::coordination::zookeeper::Credentials;
 
 use crate::durations;
@@ -83,6 +83,14 @@ pub(crate) async fn open(
     create_chroot: bool,
 ) -> Result<Arc<dyn CoordinationService>, CliError> {
     place.open(create_chroot, PATIENCE).await.map_err(|error| CliError::Other(error.to_string()))
+}
+
+/// Opens a session for a node that starts. A chroot that is not there may be there at its next start.
+async fn open_for_start(place: &Place) -> Result<Arc<dyn CoordinationService>, CliError> {
+    place.open(false, PATIENCE).await.map_err(|error| {
+        let failed = CliError::Other(error.to_string());
+        if let OpenError::NoChroot { .. } = error { failed.later() } else { failed }
+    })
 }
 
 /// How long a process that ends waits until its session has ended. Without that, its registration goes when the session

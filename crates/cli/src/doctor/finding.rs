@@ -69,6 +69,10 @@ codes! {
         "The node goes by another generation of the cluster than this client, and did so a second before.";
     DocumentsOlder "documents-older" Bad
         "The coordination service holds an older cluster document than the node: it was restored from an older copy.";
+    CoordinationEmpty "coordination-empty" Bad
+        "The coordination service holds no cluster although nodes run: its documents are lost.";
+    CoordinationAway "coordination-away" Note
+        "This command cannot read the documents of the coordination service; data is served without them.";
     HintsRefused "hints-refused" Note
         "The node has refused hints because its hints reached their limit.";
     HintsWaiting "hints-waiting" Note

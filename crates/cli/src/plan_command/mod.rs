@@ -26,9 +26,9 @@ pub enum PlanCommand {
     #[command(subcommand)]
     Create(CreateCommand),
     /// Show a plan: what moves, shares before and after, what blocks it, how far it is.
-    Show(NumberArguments),
+    Show(ShowArguments),
     /// Show each move of a plan, the partition's list before and after, and what is cut or joined.
-    Diff(NumberArguments),
+    Diff(ShowArguments),
     /// Carry a plan out, and wait for its end. It goes on if this command is stopped.
     Apply(ApplyArguments),
     /// End a plan: what has not settled goes back to where it was.
@@ -38,6 +38,7 @@ pub enum PlanCommand {
     /// Let the partitions of a paused plan take steps again.
     Resume(NumberArguments),
     /// List the plans: the last hundred are kept.
+    #[command(alias = "list")]
     History(HistoryArguments),
 }
 
@@ -130,6 +131,17 @@ pub struct NumberArguments {
     /// Number of the plan.
     #[arg(value_name = "NUMBER")]
     pub plan: u64,
+    /// Where the documents are.
+    #[command(flatten)]
+    pub documents: DocumentsArguments,
+}
+
+/// Which plan is shown.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ShowArguments {
+    /// Number of the plan; by default the one that is under way, or else the newest.
+    #[arg(value_name = "NUMBER")]
+    pub plan: Option<u64>,
     /// Where the documents are.
     #[command(flatten)]
     pub documents: DocumentsArguments,
@@ -244,9 +256,12 @@ fn refused(reason: &str) -> String {
     format!("no plan was created: {reason}")
 }
 
-async fn find(shared: &Shared, arguments: &NumberArguments) -> Result<(Documents, Planned), CliError> {
+async fn find(shared: &Shared, arguments: &ShowArguments) -> Result<(Documents, Planned), CliError> {
     let documents = Documents::open(shared, &arguments.documents).await?;
-    let number = arguments.plan;
+    let number = match arguments.plan {
+        Some(number) => number,
+        None => latest(&documents).await?,
+    };
     let planned = plans::read(&*documents.service, number).await.map_err(|error| match error {
         ReadError::Malformed { reason, .. } => CliError::Other(format!(
             "plan {number} is not understood: {reason}; a later version created it: run `{} plan show {number}` of that \
@@ -259,6 +274,21 @@ async fn find(shared: &Shared, arguments: &NumberArguments) -> Result<(Documents
         CliError::Other(format!("there is no plan {number}; list them with `{} plan history`", program()))
     })?;
     Ok((documents, planned))
+}
+
+/// The plan that is under way, or else the newest.
+async fn latest(documents: &Documents) -> Result<u64, CliError> {
+    let all = plans::read_all(&*documents.service).await.map_err(unread)?;
+    let is_under_way =
+        |(_, found): &&(u64, Result<Planned, String>)| found.as_ref().is_ok_and(Planned::is_under_way);
+    let plan = all.iter().rev().find(is_under_way).or_else(|| all.last());
+    plan.map(|(number, _)| *number).ok_or_else(|| {
+        CliError::Other(format!(
+            "there is no plan yet; create one with `{program} plan create`; `{program} help plan create` lists what can be \
+             planned",
+            program = program()
+        ))
+    })
 }
 
 /// Gives an order about a plan, or one that may begin one, and waits for the plan's end.

@@ -52,7 +52,7 @@ Examples:
       --listen 10.0.0.1:7401 --zone rack-1 --insecure
   tontine serve --coordination dir:tontine-data/coordination --data-dir tontine-data/node-4
 
-The first nodes of a cluster are named by `tontine cluster create`, later ones by `tontine cluster admit`.
+The first nodes of a cluster are named by `tontine cluster create`, later ones by `tontine node add`.
 Started again with the same directory, it is the same node, also at another address.")]
 pub struct ServeArguments {
     /// Which coordination service.
@@ -188,6 +188,8 @@ impl Service {
                  address",
                 place.address
             ))
+            // `tontine cluster create` may follow.
+            .later()
         };
         let found = crate::coordination::find_documents(named.clone(), data_dir).await?;
         let found = found.ok_or_else(|| no_cluster(&named))?;
@@ -329,7 +331,8 @@ fn known<'a>(
         return Err(CliError::Other(format!(
             "the data directory {shown} belongs to {id} of cluster {name:?}, and {address} holds no cluster; correct the \
              address, or bring the documents back with `tontine coordination import`"
-        )));
+        ))
+        .later());
     };
     if cluster.name != *name {
         return Err(CliError::Other(format!(
@@ -486,8 +489,7 @@ fn line(node: NodeId, address: &Address, waits: &Waits) -> String {
              --coordination {service}"
         ),
         Waits::ToBeNamed { cluster } => format!(
-            "{node} is registered and waits until cluster {cluster} admits it: {program} cluster admit {} --coordination \
-             {service}",
+            "{node} is registered and waits until cluster {cluster} admits it: {program} node add {} --coordination {service}",
             node.0
         ),
         Waits::Moved { .. } => format!(

@@ -1,6 +1,7 @@
 //! Nodes whose documents are in a ZooKeeper ensemble.
 
 pub(crate) mod fleet;
+mod lost;
 mod refused;
 #[path = "../../../coordination/tests/suite/zookeeper/servers.rs"]
 #[allow(dead_code, reason = "the tests of the crate use more of it")]

@@ -187,7 +187,8 @@ fn a_move_to_where_it_cannot_go_is_refused_and_changes_nothing() {
     migrate(&here, &here, &[]).fails_with("name another place with --to");
     migrate(&elsewhere, &other, &[]).fails_with("there is no coordination directory");
     migrate(&here, "etcd://h:1", &[]).fails_with("names no service that Tontine knows");
-    migrate(&here, &elsewhere, &["--abort"]).fails_with("there is no coordination directory");
+    migrate(&here, &elsewhere, &["--abort"])
+        .fails_with("elsewhere can be aborted: there is no coordination directory");
     migrate(&here, &other, &["--abort"]).fails_with("there is nothing to abort");
     assert_eq!((lasting(&here), lasting(&other)), before);
     assert!(!folder.path().join("elsewhere").exists());

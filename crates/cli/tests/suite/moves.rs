@@ -89,7 +89,10 @@ fn a_node_joins_and_drains_under_load_while_headmasters_are_killed_and_no_reques
     let joined = Joined::start();
     let traffic = Traffic::start(&joined.cluster);
     traffic.await_more(200);
+    joined.cluster.run(&["plan", "show"]).fails_with("there is no plan yet; create one with");
     let created = joined.cluster.json(&["plan", "create", "spread"]);
+    assert_eq!(joined.cluster.json(&["plan", "show"]), created, "the newest, while none is under way");
+    assert_eq!(joined.cluster.json(&["plan", "list"]), joined.cluster.json(&["plan", "history"]));
     assert_eq!((&created["plan"], &created["phase"]), (&Json::from(1), &Json::from("created")));
     joined.cluster.run(&["plan", "apply", "1", "--no-wait"]).exits(0);
     joined.await_begun(1);

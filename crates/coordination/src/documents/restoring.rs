@@ -4,6 +4,7 @@
 //! |---|---|
 //! | the same | stays |
 //! | below `/members`, `/config/epochs`, `/config/ids` of the same cluster | the greater numbers count: they only grow |
+//! | `/config/ids` of which no directory was given one | the exported one counts: nobody goes by the other |
 //! | `/active`, `/headmaster` | stays: nodes make the lists of what is registered when they need them |
 //! | anything else | is somebody else's |
 //!
@@ -49,12 +50,14 @@ pub fn restored(path: &DocumentPath, there: &[u8], exported: &Bytes) -> Restored
             encode(&Epochs { opened, completed: there.completed.max(exported.completed) })
         })
     } else if *path == ids_path() {
-        both(path, there, exported)
-            .filter(|(there, exported): &(Ids, Ids)| there.origin == exported.origin)
-            .map(|(there, exported)| {
-                let (last, named) = (there.last.max(exported.last), there.named.max(exported.named));
-                encode(&Ids { last, named, ..there })
-            })
+        both(path, there, exported).and_then(|(there, exported): (Ids, Ids)| {
+            if there.origin != exported.origin {
+                // A `cluster create` that was broken off leaves such a document.
+                return (there.last == there.named).then(|| encode(&exported));
+            }
+            let (last, named) = (there.last.max(exported.last), there.named.max(exported.named));
+            Some(encode(&Ids { last, named, ..there }))
+        })
     } else {
         None
     };
@@ -102,7 +105,8 @@ mod tests {
             ("/config/epochs", &epochs(9, 9), &epochs(9, 8), stays.clone()),
             ("/config/ids", &ids("a", 4), &ids("a", 5), becomes(&ids("a", 5))),
             ("/config/ids", &ids("a", 6), &ids("a", 5), stays),
-            ("/config/ids", &ids("b", 0), &ids("a", 5), Restored::Strange),
+            ("/config/ids", &ids("b", 4), &ids("a", 5), Restored::Strange),
+            ("/config/ids", &ids("b", 3), &ids("a", 5), becomes(&ids("a", 5))),
         ];
         for (path, there, exported, expected) in cases {
             let path = DocumentPath::new(path).unwrap();

@@ -30,6 +30,7 @@ use zookeeper_client::{Acl, Acls, Client, OneshotWatcher, Permission, SessionSta
 pub use self::options::{
     AddressError, Credentials, SCHEME, SESSION_TIMEOUT_DEFAULT, ZooKeeperAddress, ZooKeeperOptions,
 };
+pub use self::supervisor::Refusal;
 
 use self::answers::{Call, Outcome, event_kind, settle, stat, version};
 use self::supervisor::{Ending, State};
@@ -85,7 +86,7 @@ impl ZooKeeperSession {
             Shared { options, id: AtomicU64::new(0), session_timeout_ms: AtomicU64::new(timeout_ms) };
         let shared = Arc::new(shared);
         let reason = format!("no session with {} yet", shared.options.address);
-        let (publish, state) = watch::channel(State::Connecting { reason, refused: false });
+        let (publish, state) = watch::channel(State::Connecting { reason, refused: None });
         let (stop, stopped) = watch::channel(false);
         let supervised = shared.clone();
         std::thread::Builder::new().name("coordination".to_owned()).spawn(move || {
@@ -100,16 +101,16 @@ impl ZooKeeperSession {
     /// `Unavailable` when there is none in time; says why. `SessionLost` when it has ended already.
     pub async fn connected(&self, limit: Duration) -> Result<(), CoordinationError> {
         let mut state = self.state.clone();
-        let is_settled = |state: &State| !matches!(state, State::Connecting { refused: false, .. });
+        let is_settled = |state: &State| !matches!(state, State::Connecting { refused: None, .. });
         // Both kinds of failure are read from the state.
         let _ = self.bounded(limit, state.wait_for(is_settled)).await;
         self.connection().map(drop)
     }
 
     /// Why the ensemble refuses the session, as long as it does: somebody has to mend something.
-    pub fn refused(&self) -> Option<String> {
+    pub fn refused(&self) -> Option<(Refusal, String)> {
         match &*self.state.borrow() {
-            State::Connecting { reason, refused: true } => Some(reason.clone()),
+            State::Connecting { reason, refused: Some(refusal) } => Some((*refusal, reason.clone())),
             _ => None,
         }
     }

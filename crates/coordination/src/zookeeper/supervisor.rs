@@ -21,8 +21,8 @@ pub(super) enum State {
     Connecting {
         /// Why not.
         reason: String,
-        /// Whether the ensemble has answered, and somebody has to mend something before there can be one.
-        refused: bool,
+        /// What the ensemble has answered, if somebody has to mend something before there can be one.
+        refused: Option<Refusal>,
     },
     /// There is one; it may be without connection for a while.
     Open {
@@ -36,6 +36,15 @@ pub(super) enum State {
         /// How it ended.
         ending: Ending,
     },
+}
+
+/// Why an ensemble that answers gives no session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The chroot does not exist. Whoever creates the cluster creates it.
+    NoChroot,
+    /// The credentials, or what they may do.
+    Denied,
 }
 
 /// How a session ended.
@@ -113,7 +122,7 @@ async fn connect(shared: &Shared, state: &watch::Sender<State>) -> Client {
 }
 
 /// Says why there is no session, to callers and in the log.
-fn note(state: &watch::Sender<State>, reason: String, refused: bool) {
+fn note(state: &watch::Sender<State>, reason: String, refused: Option<Refusal>) {
     state.send_if_modified(|state| {
         let news = !matches!(state, State::Connecting { reason: before, .. } if *before == reason);
         if news {
@@ -124,8 +133,8 @@ fn note(state: &watch::Sender<State>, reason: String, refused: bool) {
     });
 }
 
-/// Tries each server once. Failing, says why, and whether the ensemble refused.
-async fn attempt(shared: &Shared) -> Result<Client, (String, bool)> {
+/// Tries each server once. Failing, says why, and what the ensemble refused.
+async fn attempt(shared: &Shared) -> Result<Client, (String, Option<Refusal>)> {
     let address = &shared.options.address;
     let mut connector =
         Client::connector().with_session_timeout(shared.options.session_timeout).with_fail_eagerly();
@@ -133,14 +142,14 @@ async fn attempt(shared: &Shared) -> Result<Client, (String, bool)> {
         connector = connector.with_auth("digest", credentials.as_bytes());
     }
     connector.connect(&address.servers.join(",")).await.map_err(|error| match error {
-        Error::AuthFailed => (format!("{address} refused the credentials"), true),
-        Error::NoHosts | Error::Timeout => (format!("no server of {address} opened a session"), false),
-        error => (format!("cannot open a session with {address}: {error}"), false),
+        Error::AuthFailed => (format!("{address} refused the credentials"), Some(Refusal::Denied)),
+        Error::NoHosts | Error::Timeout => (format!("no server of {address} opened a session"), None),
+        error => (format!("cannot open a session with {address}: {error}"), None),
     })
 }
 
-/// Takes the chroot for the root. Failing, says why, and whether somebody has to mend something.
-async fn enter(shared: &Shared, client: Client) -> Result<Client, (String, bool)> {
+/// Takes the chroot for the root. Failing, says why, and what somebody has to mend.
+async fn enter(shared: &Shared, client: Client) -> Result<Client, (String, Option<Refusal>)> {
     let address = &shared.options.address;
     if address.chroot.is_root() {
         return Ok(client);
@@ -151,26 +160,28 @@ async fn enter(shared: &Shared, client: Client) -> Result<Client, (String, bool)
         let persistent = CreateMode::Persistent.with_acls(shared.acls());
         let made = tokio::time::timeout(limit, client.mkdir(chroot, &persistent)).await;
         if let Err(error) = made.unwrap_or(Err(Error::Timeout)) {
-            return Err((format!("cannot create the chroot of {address}: {error}"), is_denied(&error)));
+            return Err((format!("cannot create the chroot of {address}: {error}"), denied(&error)));
         }
     } else {
         let found = tokio::time::timeout(limit, client.check_stat(chroot)).await;
         let failed =
-            |error: Error| (format!("cannot look at the chroot of {address}: {error}"), is_denied(&error));
+            |error: Error| (format!("cannot look at the chroot of {address}: {error}"), denied(&error));
         if found.unwrap_or(Err(Error::Timeout)).map_err(failed)?.is_none() {
             let reason = format!(
                 "the chroot of {address} does not exist; correct the address, bring a cluster that was there back with \
                  `tontine coordination import`, or create a new one with `tontine cluster create`"
             );
-            return Err((reason, true));
+            return Err((reason, Some(Refusal::NoChroot)));
         }
     }
-    client.chroot(chroot).map_err(|_| (format!("the client refuses the chroot of {address}"), true))
+    client
+        .chroot(chroot)
+        .map_err(|_| (format!("the client refuses the chroot of {address}"), Some(Refusal::Denied)))
 }
 
-/// Whether trying again does not help.
-fn is_denied(error: &Error) -> bool {
-    matches!(error, Error::NoAuth | Error::AuthFailed)
+/// Whether the ensemble has refused: then trying again does not help.
+fn denied(error: &Error) -> Option<Refusal> {
+    matches!(error, Error::NoAuth | Error::AuthFailed).then_some(Refusal::Denied)
 }
 
 /// Waits for the end of an open session.

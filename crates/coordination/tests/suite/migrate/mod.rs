@@ -33,7 +33,7 @@ fn cluster(generation: u64) -> Cluster {
 }
 
 fn active(id: u32, follows_as: Option<&str>) -> ActiveNode {
-    ActiveNode { node: node(id), incarnation: 1, follows_as: follows_as.map(str::to_owned) }
+    ActiveNode { follows_as: follows_as.map(str::to_owned), ..ActiveNode::new(node(id), 1) }
 }
 
 /// What is done here needs no executor.

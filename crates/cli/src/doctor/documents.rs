@@ -1,0 +1,55 @@
+//! What the coordination service holds, as far as this command can read it.
+
+use super::finding::{Code, Finding};
+use super::goes_by;
+use crate::orders::Look;
+use crate::output::program;
+use crate::status::NodeStatus;
+
+/// That the documents are gone, or cannot be read.
+pub(super) fn unread(look: &Look) -> Option<Finding> {
+    let (code, address, what, next) = match look {
+        Look::Seen(_) | Look::Nowhere => return None,
+        Look::Empty { address } => (
+            Code::CoordinationEmpty,
+            address,
+            format!(
+                "{address} holds no cluster: its documents are lost; the nodes that run serve by their own copies, and a node \
+                 that is restarted does not start"
+            ),
+            "bring the newest export back: ",
+        ),
+        Look::Unread { address, reason } => (
+            Code::CoordinationAway,
+            address,
+            format!(
+                "the documents at {address} cannot be read from here: {reason}; requests are served without them, and no \
+                 plan, order or new node is"
+            ),
+            "bring the service back, or mend the way to it from this machine, and look: ",
+        ),
+    };
+    let command = if code == Code::CoordinationEmpty { "import FILE" } else { "show" };
+    let service = crate::holder::shell(&[address.to_string()]);
+    let next = format!("{next}{} coordination {command} --coordination {service}", program());
+    Some(Finding { code, node: None, store: None, what, next })
+}
+
+/// That the coordination service has gone back: the headmaster publishes nothing until it has not.
+pub(super) fn older(nodes: &[NodeStatus], stored: u64) -> Option<Finding> {
+    let newest =
+        nodes.iter().filter_map(|status| Some((goes_by(status)?, status))).max_by_key(|(own, _)| *own);
+    let (own, status) = newest.filter(|(own, _)| *own > stored)?;
+    Some(Finding {
+        code: Code::DocumentsOlder,
+        node: Some(status.id()),
+        store: None,
+        what: format!(
+            "the coordination service holds generation {stored} of the cluster document, and {} goes by {own}: the service was \
+             restored from an older copy, and no plan or order is carried out",
+            status.node.id
+        ),
+        next: "import the newest export into an empty place and start the nodes with that one: tontine coordination import"
+            .to_owned(),
+    })
+}
