@@ -34,6 +34,7 @@ fn read(chunk: &[u8], believed: bool) {
         compression: Compression::None,
         dictionary: Vec::new(),
         chunks: vec![entry.clone()],
+        lineage: None,
     };
     let disk = SimulatedDisk::new(0);
     disk.plant("manifest", &manifest.encode());
@@ -102,9 +103,10 @@ mod tests {
 
     #[test]
     fn the_corpus_is_chunks_whose_checksums_are_right() {
-        for chunk in
-            [&include_bytes!("../corpus/artifact/golden-pages")[..], include_bytes!("../corpus/artifact/golden-slots")]
-        {
+        for chunk in [
+            &include_bytes!("../corpus/artifact/golden-pages")[..],
+            include_bytes!("../corpus/artifact/golden-slots"),
+        ] {
             assert_eq!(with_right_checksums(chunk), chunk);
             assert_eq!(entry(chunk).expect("it has a footer").records, 3);
         }

@@ -9,6 +9,7 @@
 //! | [`segment`] | a segment of the log engine | it opens; what it serves was written |
 //! | [`snapshot`] | the log engine's index | it opens, and serves what the segments hold |
 //! | [`artifact`] | a chunk of an artifact | it opens or is refused; what it serves was built |
+//! | [`delta`] | a delta of an artifact's chunk | a merge makes what was built, or refuses |
 //! | [`coordination`] | the coordination service's log | it opens or is refused; what is opened can be written to |
 //!
 //! Checksums would keep almost every mutation at the door, so the targets on files also put the checksums right and
@@ -17,6 +18,7 @@
 pub mod artifact;
 pub mod cluster;
 pub mod coordination;
+pub mod delta;
 pub mod frame;
 pub mod mutate;
 pub mod record;
@@ -43,5 +45,6 @@ pub const TARGETS: &[Target] = &[
     Target { name: "segment", check: segment::check, input_bytes_max: 4096 },
     Target { name: "snapshot", check: snapshot::check, input_bytes_max: 4096 },
     Target { name: "artifact", check: artifact::check, input_bytes_max: 16384 },
+    Target { name: "delta", check: delta::check, input_bytes_max: 4096 },
     Target { name: "coordination", check: coordination::check, input_bytes_max: 4096 },
 ];

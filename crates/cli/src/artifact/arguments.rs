@@ -45,9 +45,11 @@ Examples:
   tontine artifact build part-*.jsonl.gz --key id -s people --to file:///data/people --jobs 4
   tontine artifact build --format voldemort node-*/people/version-7 -s people --to people-7
   tontine artifact build people.csv --key id --value name -s people --to people --compression zstd
+  tontine artifact build counts.tsv --key 1 --value 2 -s words --to words-3 --parent words-2
 
 The files are read as `tontine load` reads them. Values have no expiry time.
 The same records make the same chunks, in any order and with any number of jobs.
+With --parent, INPUT is still all that the artifact is to hold. Nodes that serve the parent fetch only what changed.
 With --connect, chunks are cut along the ring of that cluster; otherwise along that of a new one.")]
 pub struct BuildArguments {
     /// Files of records, all of one format; `-` reads standard input.
@@ -59,6 +61,9 @@ pub struct BuildArguments {
     /// Directory for the artifact: a path or file:///…; it must not hold an artifact yet.
     #[arg(long, value_name = "URL")]
     pub to: String,
+    /// The artifact of the day before: a directory, or a URL. Slices, layouts, compression and dictionary are taken over.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["compression", "layout"])]
+    pub parent: Option<String>,
     /// Number of the artifact, greater than that of every earlier one of the store; by default the seconds since 1970.
     #[arg(long, value_name = "NUMBER")]
     pub number: Option<u64>,

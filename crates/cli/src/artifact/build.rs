@@ -4,6 +4,8 @@
 //! sorted records → steps (this thread) ─ a chunk at a time ─▶ makers (threads) → chunks → manifest
 //! ```
 //!
+//! Upon a parent, the records are cut at its slices instead, and each maker compares a chunk with the parent's.
+//!
 //! What is written before the manifest lies below `building` and `chunks`; without a manifest it is no artifact, and the
 //! next build into the directory removes what is below `building`.
 
@@ -16,14 +18,16 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use model::{NodeId, Ring, StoreName, Zone, limits::PARTITIONS_DEFAULT};
 use parking_lot::Mutex;
 use runtime::disk::os::OsDisk;
-use runtime::{Disk, DiskError};
+use runtime::{Disk, DiskError, File};
 use serde_json::json;
 use storage::readonly::{
-    BuildError, BuildOptions, ChunkEntry, ChunkMaker, Cut, Cutter, MANIFEST_PATH, Manifest, Merged, Settled,
-    Slice, Step, TokenHash, WriteError, publish, steps,
+    BuildError, BuildOptions, Changed, ChildMaker, ChunkEntry, ChunkMaker, Cut, Cutter, DeltaEntry,
+    MANIFEST_PATH, Manifest, MergeError, Merged, Settled, Slice, Step, TokenHash, WriteError, child_manifest,
+    publish, steps, steps_within,
 };
 
 use super::arguments::{BuildArguments, jobs};
+use super::parent::Parent;
 use super::{directory, spill};
 use crate::failure::CliError;
 use crate::output::{count, print, size};
@@ -42,17 +46,21 @@ pub(super) async fn run(shared: &Shared, arguments: &BuildArguments) -> Result<E
     }
     let store = StoreName::new(shared.store.clone()).map_err(|error| CliError::Usage(error.to_string()))?;
     let root = directory(&arguments.to)?;
-    let ring = match shared.connect_named {
+    let number = arguments.number.map_or_else(seconds_now, Ok)?;
+    let parent =
+        arguments.parent.as_ref().map(|url| Parent::open(url, store.as_str(), number)).transpose()?;
+    let ring = match shared.connect_named && parent.is_none() {
         true => shared.client().await?.cluster().ring.clone(),
         false => Ring::equal_slices(PARTITIONS_DEFAULT, &[(NodeId(1), Zone("any".to_owned()))]),
     };
-    let disk: Arc<dyn Disk> = Arc::new(OsDisk::open(&root).map_err(failed)?);
+    let output = Arc::new(OsDisk::open(&root).map_err(failed)?);
+    let disk: Arc<dyn Disk> = output.clone();
     let _lock = prepare(&*disk, &arguments.to)?;
     let began = Instant::now();
     let threads = jobs(arguments.jobs);
     let options = BuildOptions {
         store,
-        number: arguments.number.map_or_else(seconds_now, Ok)?,
+        number,
         hash: TokenHash::Xxh3,
         compression: arguments.compression.into(),
         layout: arguments.layout.map(Into::into),
@@ -60,13 +68,17 @@ pub(super) async fn run(shared: &Shared, arguments: &BuildArguments) -> Result<E
     };
     let (merged, read) = spill::sorted(&disk, arguments, threads)?;
     let cutter = Cutter::along(&ring);
-    let built = Build { disk: &disk, options: &options, arguments, threads };
+    let built = Build { disk: &disk, options: &options, arguments, threads, parent: parent.as_ref() };
     let manifest = built.chunks(merged, cutter, read.records)?;
+    if let Some(parent) = &parent {
+        parent.share(&manifest, &root, &output).await?;
+    }
     publish(&*disk, &manifest).await.map_err(failed)?;
     leave(&root);
     let seconds = began.elapsed().as_secs_f64();
-    print(shared.format(), &report(&manifest, arguments, seconds, read.runs), || {
-        text(&manifest, arguments, seconds)
+    let same = parent.map(|parent| parent.same(&manifest));
+    print(shared.format(), &report(&manifest, arguments, (seconds, read.runs), same), || {
+        text(&manifest, arguments, seconds, same)
     });
     Ok(ExitCode::SUCCESS)
 }
@@ -118,12 +130,16 @@ struct Job {
     cuts: Receiver<Cut>,
 }
 
+/// A chunk that was made: its number, what it is, and how it is made of the parent's.
+type Made = (usize, ChunkEntry, Option<DeltaEntry>);
+
 /// What the makers share.
 struct Makers<'a> {
     disk: &'a Arc<dyn Disk>,
+    parent: Option<&'a Parent>,
     jobs: Mutex<Receiver<Job>>,
     settled: Mutex<Option<Settled>>,
-    made: Mutex<Vec<(usize, ChunkEntry)>>,
+    made: Mutex<Vec<Made>>,
     failure: Mutex<Option<String>>,
 }
 
@@ -132,6 +148,7 @@ struct Build<'a> {
     options: &'a BuildOptions,
     arguments: &'a BuildArguments,
     threads: usize,
+    parent: Option<&'a Parent>,
 }
 
 impl Build<'_> {
@@ -140,6 +157,7 @@ impl Build<'_> {
         let (sender, jobs) = sync_channel(0);
         let makers = Makers {
             disk: self.disk,
+            parent: self.parent,
             jobs: Mutex::new(jobs),
             settled: Mutex::new(None),
             made: Mutex::new(Vec::new()),
@@ -157,7 +175,13 @@ impl Build<'_> {
                 progress: Progress::new(Some(records), 0),
                 done: 0,
             };
-            let outcome = steps(merged, self.options, None, cutter, &mut |step| feeder.take(step));
+            let outcome = match self.parent {
+                None => steps(merged, self.options, None, cutter, &mut |step| feeder.take(step)),
+                Some(parent) => {
+                    let (duplicates, slices) = (self.options.duplicates, parent.slices());
+                    steps_within(merged, duplicates, &slices, &mut |cut| feeder.take(Step::Cut(cut)))
+                }
+            };
             feeder.progress.end();
             outcome
         });
@@ -167,7 +191,10 @@ impl Build<'_> {
         }
         outcome.map_err(|error| self.explain(&error))?;
         let mut made = makers.made.into_inner();
-        made.sort_by_key(|(number, _)| *number);
+        if let Some(parent) = self.parent {
+            return Ok(child_manifest(&parent.manifest, self.options.number, made));
+        }
+        made.sort_by_key(|(number, ..)| *number);
         let settled = makers.settled.into_inner().map(|settled| settled.dictionary);
         Ok(Manifest {
             store: self.options.store.clone(),
@@ -175,7 +202,8 @@ impl Build<'_> {
             hash: self.options.hash,
             compression: self.options.compression,
             dictionary: settled.unwrap_or_default(),
-            chunks: made.into_iter().map(|(_, entry)| entry).collect(),
+            chunks: made.into_iter().map(|(_, entry, _)| entry).collect(),
+            lineage: None,
         })
     }
 
@@ -246,24 +274,14 @@ impl Makers<'_> {
             Ok(executor) => executor,
             Err(error) => return self.fail(format!("cannot start an event loop: {error}")),
         };
-        let mut maker: Option<ChunkMaker> = None;
+        let mut maker: Option<Maker> = None;
         loop {
             let next = self.jobs.lock().recv();
             let Ok(job) = next else { return };
-            let maker = maker.get_or_insert_with(|| {
-                let settled = self.settled.lock();
-                let settled = settled.as_ref().expect("all is settled before the first chunk begins");
-                ChunkMaker::new(self.disk.clone(), hash, settled)
-            });
-            let path = format!("{BUILDING}/chunk-{:07}", job.number);
-            let made = maker.make(&path, job.outer, &mut job.cuts.iter()).and_then(|finished| {
-                executor.block_on(finished.file.sync())?;
-                maker.keep(&finished)?;
-                Ok(finished.entry)
-            });
-            match made {
-                Ok(entry) => self.made.lock().push((job.number, entry)),
-                Err(WriteError::BrokenOff) => return,
+            let maker = maker.get_or_insert_with(|| self.maker(hash));
+            match maker.make(&job, &executor) {
+                Ok(made) => self.made.lock().extend(made),
+                Err(MergeError::Write(WriteError::BrokenOff)) => return,
                 Err(error) => {
                     self.fail(error.to_string());
                     // The feeder may be waiting for somebody to take the next one.
@@ -274,13 +292,68 @@ impl Makers<'_> {
         }
     }
 
+    fn maker(&self, hash: TokenHash) -> Maker {
+        let disk = self.disk.clone();
+        if let Some(parent) = self.parent {
+            return Maker::Upon(ChildMaker::new(disk, parent.disk.clone(), parent.manifest.clone()));
+        }
+        let settled = self.settled.lock();
+        let settled = settled.as_ref().expect("all is settled before the first chunk begins");
+        Maker::Alone(ChunkMaker::new(disk, hash, settled))
+    }
+
     fn fail(&self, what: String) {
         self.failure.lock().get_or_insert(what);
     }
 }
 
-fn report(manifest: &Manifest, arguments: &BuildArguments, seconds: f64, runs: usize) -> serde_json::Value {
+/// Makes chunks by themselves, or upon those of a parent.
+enum Maker {
+    Alone(ChunkMaker),
+    Upon(ChildMaker),
+}
+
+impl Maker {
+    /// Makes a chunk durable under its name; none when it is the parent's.
+    fn make(&mut self, job: &Job, executor: &tokio::runtime::Runtime) -> Result<Option<Made>, MergeError> {
+        let path = format!("{BUILDING}/chunk-{:07}", job.number);
+        let cuts = &mut job.cuts.iter();
+        let sync = |file: &dyn File| executor.block_on(file.sync()).map_err(WriteError::from);
+        match self {
+            Maker::Alone(maker) => {
+                let finished = maker.make(&path, job.outer, cuts)?;
+                sync(&*finished.file)?;
+                maker.keep(&finished).map_err(WriteError::from)?;
+                Ok(Some((job.number, finished.entry, None)))
+            }
+            Maker::Upon(maker) => {
+                let Some(Changed { chunk, delta }) = maker.make(&path, job.number, cuts)? else {
+                    return Ok(None);
+                };
+                sync(&*chunk.file)?;
+                delta.iter().try_for_each(|delta| sync(&*delta.file))?;
+                maker.keep(&chunk, delta.as_ref()).map_err(WriteError::from)?;
+                Ok(Some((job.number, chunk.entry, delta.map(|delta| delta.entry))))
+            }
+        }
+    }
+}
+
+fn delta_bytes(manifest: &Manifest) -> u64 {
+    manifest.deltas().iter().map(|delta| delta.file_bytes).sum()
+}
+
+fn report(
+    manifest: &Manifest,
+    arguments: &BuildArguments,
+    (seconds, runs): (f64, usize),
+    same: Option<usize>,
+) -> serde_json::Value {
     json!({
+        "parent": manifest.lineage.as_ref().map(|lineage| lineage.number),
+        "chunks_same": same,
+        "deltas": manifest.deltas().len(),
+        "delta_bytes": delta_bytes(manifest),
         "store": manifest.store.as_str(),
         "number": manifest.number,
         "manifest": manifest.digest().to_string(),
@@ -295,9 +368,19 @@ fn report(manifest: &Manifest, arguments: &BuildArguments, seconds: f64, runs: u
     })
 }
 
-fn text(manifest: &Manifest, arguments: &BuildArguments, seconds: f64) -> String {
+fn text(manifest: &Manifest, arguments: &BuildArguments, seconds: f64, same: Option<usize>) -> String {
+    let upon = same.map_or_else(String::new, |same| {
+        format!(
+            "\n{same} of its chunks are the parent's, {} made of it by {} of deltas",
+            match manifest.deltas().len() {
+                1 => "1 is".to_owned(),
+                count => format!("{count} are"),
+            },
+            size(delta_bytes(manifest))
+        )
+    });
     format!(
-        "built artifact {} of store {} in {:.1} s, {:.0} records/s\n{} ({}) in {} of {} together\nmanifest {}\nnext: \
+        "built artifact {} of store {} in {:.1} s, {:.0} records/s\n{} ({}) in {} of {} together{upon}\nmanifest {}\nnext: \
          tontine artifact check {}",
         manifest.number,
         manifest.store,

@@ -33,7 +33,7 @@ pub(super) fn run(shared: &Shared, arguments: &CleanArguments) -> Result<ExitCod
         )));
     }
     let named = match whole {
-        true => opened(url)?.1.chunks.iter().map(|chunk| chunk.digest.to_string()).collect(),
+        true => opened(url)?.1.files().map(|file| file.digest.to_string()).collect(),
         false => BTreeSet::new(),
     };
     let leftovers = leftovers(&disk, &named)?;

@@ -119,7 +119,11 @@ impl<'a> Walk<'a> {
         let artifact = match &scratch {
             None => Artifact::open(&*disk, "", &|_| true).map_err(failed)?,
             Some(scratch) => {
-                manifest.chunks.iter().try_for_each(|chunk| scratch.copy(&*disk, chunk)).map_err(failed)?;
+                manifest
+                    .chunks
+                    .iter()
+                    .try_for_each(|chunk| scratch.copy(&*disk, chunk.file()))
+                    .map_err(failed)?;
                 let place = |digest| chunk_path(digest);
                 Artifact::open_chunks(scratch.disk(), manifest, &place, &|_| true).map_err(failed)?
             }

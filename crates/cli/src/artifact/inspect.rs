@@ -4,8 +4,9 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use runtime::Disk;
 use serde_json::json;
-use storage::readonly::{Layout, Manifest, prove};
+use storage::readonly::{ChunkEntry, Layout, Manifest, OpenError, prove, prove_delta};
 
 use super::arguments::{CheckArguments, ShowArguments, jobs};
 use super::opened;
@@ -28,18 +29,10 @@ pub(super) fn check(shared: &Shared, arguments: &CheckArguments) -> Result<ExitC
     std::thread::scope(|scope| {
         for _ in 0..jobs(arguments.jobs) {
             scope.spawn(|| {
-                while let Some(chunk) = manifest.chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let proved = match &scratch {
-                        None => prove(&*disk, "", &manifest, chunk),
-                        Some(scratch) => {
-                            let proved = scratch
-                                .copy(&*disk, chunk)
-                                .and_then(|()| prove(scratch.disk(), "", &manifest, chunk));
-                            scratch.forget(chunk);
-                            proved
-                        }
-                    };
-                    if let Err(error) = proved {
+                loop {
+                    let place = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(chunk) = manifest.chunks.get(place) else { break };
+                    if let Err(error) = check_chunk(&*disk, scratch.as_ref(), &manifest, (place, chunk)) {
                         damages.lock().push(error.to_string());
                     }
                     let (progress, bytes, records) = &mut *shown.lock();
@@ -59,6 +52,7 @@ pub(super) fn check(shared: &Shared, arguments: &CheckArguments) -> Result<ExitC
         "manifest": manifest.digest().to_string(),
         "chunks": manifest.chunks.len(),
         "records": manifest.records(),
+        "deltas": manifest.deltas().len(),
         "sound": damages.is_empty(),
         "damages": damages,
     });
@@ -82,14 +76,45 @@ pub(super) fn check(shared: &Shared, arguments: &CheckArguments) -> Result<ExitC
     Ok(if damages.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
+/// Verifies a chunk, and the delta that makes it of the parent's.
+fn check_chunk(
+    disk: &dyn Disk,
+    scratch: Option<&Scratch>,
+    manifest: &Manifest,
+    (place, chunk): (usize, &ChunkEntry),
+) -> Result<(), OpenError> {
+    let delta = manifest.lineage.as_ref().and_then(|lineage| lineage.delta(place));
+    let prove_both = |disk: &dyn Disk| {
+        prove(disk, "", manifest, chunk)?;
+        delta.map_or(Ok(()), |delta| prove_delta(disk, manifest, delta))
+    };
+    let Some(scratch) = scratch else { return prove_both(disk) };
+    let copied = scratch
+        .copy(disk, chunk.file())
+        .and_then(|()| delta.map_or(Ok(()), |delta| scratch.copy(disk, delta.file())));
+    let proved = copied.and_then(|()| prove_both(scratch.disk()));
+    scratch.forget(chunk.digest);
+    delta.into_iter().for_each(|delta| scratch.forget(delta.digest));
+    proved
+}
+
 /// Shows what the manifest says.
 pub(super) fn show(shared: &Shared, arguments: &ShowArguments) -> Result<ExitCode, CliError> {
     let (_, manifest) = opened(&arguments.url)?;
     let chunks: Vec<_> = manifest
         .chunks
         .iter()
-        .map(|chunk| {
+        .enumerate()
+        .map(|(place, chunk)| {
+            let delta = manifest.lineage.as_ref().and_then(|lineage| lineage.delta(place));
             json!({
+                "delta": delta.map(|delta| json!({
+                    "digest": delta.digest.to_string(),
+                    "parent_chunk": delta.parent.to_string(),
+                    "puts": delta.puts,
+                    "deletes": delta.deletes,
+                    "file_bytes": delta.file_bytes,
+                })),
                 "digest": chunk.digest.to_string(),
                 "first_token": format!("{:016x}", chunk.slice.first.0),
                 "last_token": format!("{:016x}", chunk.slice.last.0),
@@ -104,6 +129,9 @@ pub(super) fn show(shared: &Shared, arguments: &ShowArguments) -> Result<ExitCod
         "store": manifest.store.as_str(),
         "number": manifest.number,
         "manifest": manifest.digest().to_string(),
+        "parent": manifest.lineage.as_ref().map(|lineage| {
+            json!({ "number": lineage.number, "manifest": lineage.manifest.to_string() })
+        }),
         "compression": manifest.compression.name(),
         "dictionary_bytes": manifest.dictionary.len(),
         "records": manifest.records(),
@@ -117,8 +145,18 @@ pub(super) fn show(shared: &Shared, arguments: &ShowArguments) -> Result<ExitCod
 
 fn text(manifest: &Manifest) -> String {
     let slots = manifest.chunks.iter().filter(|chunk| chunk.layout == Layout::Slots).count();
+    let upon = manifest.lineage.as_ref().map_or_else(String::new, |lineage| {
+        let bytes = lineage.deltas.iter().map(|delta| delta.file_bytes).sum();
+        let deltas = count(lineage.deltas.len() as u64, "delta");
+        format!(
+            "built upon artifact {} (manifest {}), with {deltas} of {}\n",
+            lineage.number,
+            lineage.manifest,
+            size(bytes)
+        )
+    });
     let mut text = format!(
-        "artifact {} of store {}\n{}, {} of keys and values, {} on disk\ncompression {}\nmanifest {}\n{} in pages, {} in \
+        "artifact {} of store {}\n{}, {} of keys and values, {} on disk\n{upon}compression {}\nmanifest {}\n{} in pages, {} in \
          slots\n\n",
         manifest.number,
         manifest.store,

@@ -6,6 +6,7 @@ mod clean;
 mod diff;
 mod inspect;
 mod list;
+mod parent;
 mod place;
 mod push;
 mod push_arguments;

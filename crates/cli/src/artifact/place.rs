@@ -7,7 +7,7 @@ use runtime::disk::os::OsDisk;
 use runtime::sources::{Scheme, SourceUrl, Sources};
 use runtime::{Disk, DiskError};
 use storage::readonly::{
-    ChunkEntry, Fetch, FetchError, MANIFEST_PATH, Manifest, OpenError, SourceChunk, chunk_path,
+    Digest, Fetch, FetchError, FileEntry, MANIFEST_PATH, Manifest, OpenError, SourceChunk, chunk_path,
 };
 
 use crate::failure::CliError;
@@ -105,7 +105,7 @@ fn whole(disk: &dyn Disk) -> Result<Vec<u8>, DiskError> {
 /// A directory that is removed when nobody needs it: chunks are mapped, so those behind a network are copied first.
 pub(super) struct Scratch {
     root: PathBuf,
-    disk: OsDisk,
+    disk: Arc<OsDisk>,
 }
 
 impl Scratch {
@@ -117,22 +117,32 @@ impl Scratch {
         let root = std::env::temp_dir().join(format!("tontine-{name}-{}", std::process::id()));
         let refused = |error: DiskError| CliError::Other(format!("{}: {error}", root.display()));
         let disk = OsDisk::open(&root).map_err(refused)?;
-        Ok(Some(Scratch { root, disk }))
+        Ok(Some(Scratch { root, disk: Arc::new(disk) }))
     }
 
     /// Where the copies are.
     pub(super) fn disk(&self) -> &dyn Disk {
-        &self.disk
+        &*self.disk
     }
 
-    /// Copies a chunk, each block of which is verified.
-    pub(super) fn copy(&self, from: &dyn Disk, entry: &ChunkEntry) -> Result<(), OpenError> {
+    /// The same, for whoever keeps it.
+    pub(super) fn shared(&self) -> Arc<dyn Disk> {
+        self.disk.clone()
+    }
+
+    /// Its directory.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Copies a chunk or a delta, each block of which is verified.
+    pub(super) fn copy(&self, from: &dyn Disk, entry: FileEntry) -> Result<(), OpenError> {
         let path = chunk_path(entry.digest);
         let wrong = |what: String| OpenError::Chunk { chunk: entry.digest, what };
         let bring = || {
             let source = SourceChunk::open(from, entry)?;
             let list = source.read(Fetch::list(entry)?)?;
-            let mut fetch = Fetch::resume((&self.disk, &path), entry, list, 0)?;
+            let mut fetch = Fetch::resume((&*self.disk, &path), entry, list, 0)?;
             while let Some(range) = fetch.wanted() {
                 fetch.put(&source.read(range)?)?;
             }
@@ -142,9 +152,9 @@ impl Scratch {
     }
 
     /// Removes a copy.
-    pub(super) fn forget(&self, entry: &ChunkEntry) {
+    pub(super) fn forget(&self, digest: Digest) {
         // Whatever stays goes with the directory.
-        let _ = self.disk.remove(&chunk_path(entry.digest));
+        let _ = self.disk.remove(&chunk_path(digest));
     }
 }
 

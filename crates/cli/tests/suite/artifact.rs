@@ -215,3 +215,113 @@ fn files_that_no_manifest_names_are_removed_and_nothing_else() {
     clean(&["--unfinished"]).exits(0);
     assert_eq!(shop.chunks("words-1"), ["notes.txt"]);
 }
+
+/// Words of which one in twenty of a few chunks has changed, is gone or has come.
+fn changed_counts() -> String {
+    let kept = counts(0..RECORDS);
+    let mut text = kept.lines().filter(|line| !line.starts_with("word0000100\t")).fold(
+        String::new(),
+        |mut text, line| {
+            match line.starts_with("word0000200\t") {
+                true => text.push_str("word0000200\t2"),
+                false => text.push_str(line),
+            }
+            text.push('\n');
+            text
+        },
+    );
+    text.push_str("another word\t1\n");
+    text
+}
+
+#[test]
+fn a_child_shares_with_its_parent_what_has_not_changed() {
+    let shop = Workshop::new();
+    let before = shop.write("before.tsv", &counts(0..RECORDS));
+    let after = shop.write("after.tsv", &changed_counts());
+    for compression in ["none", "zstd"] {
+        let (one, two) = (format!("1-{compression}"), format!("2-{compression}"));
+        let parent = shop.built(&[&before], &one, &["--number", "1", "--compression", compression]);
+        let upon = shop.path(&one);
+        let again =
+            shop.built(&[&before], &format!("same-{compression}"), &["--number", "2", "--parent", &upon]);
+        assert_eq!((&again["chunks_same"], &again["deltas"]), (&parent["chunks"], &Json::from(0)));
+        let child = shop.built(&[&after], &two, &["--number", "2", "--parent", &upon, "--jobs", "2"]);
+        let (chunks, same) = (child["chunks"].as_u64().unwrap(), child["chunks_same"].as_u64().unwrap());
+        let deltas = child["deltas"].as_u64().unwrap();
+        assert!((1..=3).contains(&deltas) && same == chunks - deltas, "{child}");
+        assert!(child["delta_bytes"].as_u64().unwrap() < 3000, "{child}");
+        assert_eq!(shop.chunks(&two).len() as u64, chunks + deltas);
+        let url = shop.path(&two);
+        let checked = tontine(&["artifact", "check", &url, "--json"]).exits(0).text();
+        let checked: Json = serde_json::from_str(&checked).unwrap();
+        assert_eq!((&checked["sound"], &checked["deltas"]), (&Json::from(true), &Json::from(deltas)));
+        let differ = tontine(&["artifact", "diff", &upon, &url]);
+        assert!(differ.text().starts_with("1 record added, 1 removed, 1 changed"), "{}", differ.text());
+        let shown = tontine(&["artifact", "show", &url]).exits(0).text();
+        assert!(shown.contains("built upon artifact 1 (manifest "), "{shown}");
+        let left = tontine(&["artifact", "clean", &url]).exits(0).text();
+        assert!(left.starts_with("nothing to remove"), "{left}");
+        // It is whole without its parent.
+        std::fs::remove_dir_all(&upon).unwrap();
+        tontine(&["artifact", "check", &url]).exits(0);
+    }
+}
+
+#[test]
+fn a_parent_that_does_not_fit_is_refused() {
+    let shop = Workshop::new();
+    let input = shop.write("counts.tsv", &counts(0..3000));
+    shop.built(&[&input], "one", &["--number", "5"]);
+    let upon = shop.path("one");
+    let refused = |store: &str, more: &[&str], expected: &str| {
+        let output = shop.path("out");
+        let words = [
+            "artifact", "build", &input, "--key", "1", "--value", "2", "--to", &output, "-s", store,
+            "--parent", &upon,
+        ];
+        let answer = tontine(&[&words[..], more].concat());
+        assert_eq!(answer.code, 2, "{}", answer.stderr);
+        assert!(answer.stderr.contains(expected), "no {expected:?} in {}", answer.stderr);
+        assert!(!Path::new(&output).join("manifest").exists());
+    };
+    refused("people", &[], "is an artifact of store words");
+    refused("words", &["--number", "5"], "needs a greater one");
+    refused("words", &["--compression", "lz4"], "cannot be used with");
+    let chunk = Path::new(&upon).join("chunks").join(&shop.chunks("one")[0]);
+    let mut bytes = std::fs::read(&chunk).unwrap();
+    bytes[5000] ^= 4;
+    std::fs::write(&chunk, &bytes).unwrap();
+    refused("words", &[], "of the parent cannot be read: a checksum does not match");
+    std::fs::remove_file(&chunk).unwrap();
+    refused("words", &[], "of the parent cannot be read");
+}
+
+#[test]
+fn a_damaged_delta_is_told_from_a_sound_one() {
+    let shop = Workshop::new();
+    let (before, after) = (shop.write("1.tsv", &counts(0..RECORDS)), shop.write("2.tsv", &changed_counts()));
+    shop.built(&[&before], "one", &["--number", "1"]);
+    shop.built(&[&after], "two", &["--number", "2", "--parent", &shop.path("one")]);
+    let url = shop.path("two");
+    let shown: Json =
+        serde_json::from_str(&tontine(&["artifact", "show", &url, "--json"]).exits(0).text()).unwrap();
+    let delta =
+        shown["chunks"].as_array().unwrap().iter().find_map(|chunk| chunk["delta"]["digest"].as_str());
+    let path = Path::new(&url).join("chunks").join(delta.unwrap());
+    let whole = std::fs::read(&path).unwrap();
+    for change in ["flipped", "cut", "missing"] {
+        let mut bytes = whole.clone();
+        match change {
+            "flipped" => bytes[12] ^= 4,
+            _ => bytes.truncate(whole.len() - 1),
+        }
+        match change {
+            "missing" => std::fs::remove_file(&path).unwrap(),
+            _ => std::fs::write(&path, bytes).unwrap(),
+        }
+        let answer = tontine(&["artifact", "check", &url, "--json"]);
+        let found: Json = serde_json::from_str(&answer.text()).unwrap();
+        assert_eq!((answer.code, found["sound"].as_bool()), (1, Some(false)), "{change}");
+    }
+}

@@ -13,8 +13,8 @@ use model::{ListedArtifact, StoreName};
 use protocol::push::Origin;
 use runtime::{Disk, DiskError};
 use storage::readonly::{
-    CHUNKS_MAX, ChunkEntry, DICTIONARY_BYTES_MAX, Digest, Fetch, FetchError, MANIFEST_PATH, Manifest,
-    TokenHash,
+    CHUNKS_MAX, ChunkEntry, DICTIONARY_BYTES_MAX, Digest, Fetch, FetchError, FileEntry, MANIFEST_PATH,
+    Manifest, Slice, TokenHash,
 };
 
 use super::origin::{Errand, Giver};
@@ -271,7 +271,7 @@ impl Artifacts {
         loop {
             while flights.len() < CHUNKS_TOGETHER && failures < FAILURES_MAX && !changed {
                 let Some(chunk) = missing.next() else { break };
-                flights.push(Box::pin(self.bring_chunk(errand, chunk)));
+                flights.push(Box::pin(self.bring_file(errand, (chunk.slice, chunk.file()))));
             }
             match flights.next().await {
                 None => break,
@@ -291,19 +291,19 @@ impl Artifacts {
         }
     }
 
-    /// Brings one chunk from whoever gives it.
-    async fn bring_chunk(&self, errand: &Errand<'_>, entry: &ChunkEntry) -> Result<(), NotYet> {
+    /// Brings one file of this slice from whoever gives it.
+    async fn bring_file(&self, errand: &Errand<'_>, wanted: (Slice, FileEntry)) -> Result<(), NotYet> {
         let clock = &self.ports.clock;
         let order = errand.origins.lock().choose(clock.now());
         let (mut counted, mut of_source, mut of_replicas) = (0, None, None);
         for origin in order {
-            let reason = match self.givers(errand, entry, origin).await {
+            let reason = match self.givers(errand, wanted, origin).await {
                 Err(NotYet::Changed) => return Err(NotYet::Changed),
                 Err(reason) => Some(reason),
                 Ok(givers) => {
                     let mut reason = None;
                     for giver in givers {
-                        match self.bring_from(errand, entry, &giver, &mut counted).await {
+                        match self.bring_from(errand, wanted.1, &giver, &mut counted).await {
                             Ok(()) => return Ok(()),
                             Err(Halt::Here(not_yet)) => return Err(not_yet),
                             Err(Halt::There(why)) => reason = Some(why),
@@ -322,11 +322,11 @@ impl Artifacts {
         Err(of_source.or(of_replicas).unwrap_or_else(|| failed("nobody gives it")))
     }
 
-    /// Brings one chunk from one giver, at no more than the pace.
+    /// Brings one file from one giver, at no more than the pace.
     async fn bring_from(
         &self,
         errand: &Errand<'_>,
-        entry: &ChunkEntry,
+        entry: FileEntry,
         giver: &Giver,
         counted: &mut u64,
     ) -> Result<(), Halt> {
@@ -334,9 +334,9 @@ impl Artifacts {
         let key = (name.clone(), digest);
         let place = Fetch::list(entry).map_err(|error| self.halt(giver, error))?;
         let list = self.read_chunk(errand, giver, entry, place).await.map_err(Halt::there)?;
-        let (disk, part, chunk) = (self.disk.clone(), files::part(name, digest), entry.clone());
+        let (disk, part) = (self.disk.clone(), files::part(name, digest));
         let verified = self.verified.lock().remove(&key).unwrap_or(0);
-        let resume = move || Fetch::resume((&*disk, &part), &chunk, list, verified);
+        let resume = move || Fetch::resume((&*disk, &part), entry, list, verified);
         let resumed = self.wait(resume).await.map_err(Halt::Here)?;
         let mut fetch = resumed.map_err(|error| self.halt(giver, error))?;
         let mut took = Duration::ZERO;

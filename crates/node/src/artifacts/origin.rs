@@ -8,7 +8,7 @@ use model::{ListedArtifact, NodeId, StoreName};
 use parking_lot::Mutex;
 use protocol::push::{Origin, Origins};
 use runtime::Disk;
-use storage::readonly::{BLOCK_BYTES, ChunkEntry, FetchError, SourceChunk};
+use storage::readonly::{BLOCK_BYTES, FetchError, FileEntry, Slice, SourceChunk};
 use wire::messages::{ArtifactFile, ArtifactRead, Response, StoreRef};
 
 use super::{Artifacts, NotYet, Trouble, failed};
@@ -80,11 +80,11 @@ impl Artifacts {
     pub(super) async fn givers(
         &self,
         errand: &Errand<'_>,
-        entry: &ChunkEntry,
+        wanted: (Slice, FileEntry),
         origin: Origin,
     ) -> Result<Vec<Giver>, NotYet> {
         if origin == Origin::Replicas {
-            let replicas = self.replicas_of(errand, entry);
+            let replicas = self.replicas_of(errand, wanted);
             return Ok(replicas.into_iter().map(Giver::Replica).collect());
         }
         let known = errand.source.lock().clone();
@@ -93,22 +93,22 @@ impl Artifacts {
             None => self.source(errand.listed).await?,
         };
         *errand.source.lock() = Some(source.clone());
-        let (wanted, url) = (entry.clone(), &errand.listed.source);
-        let opened = self.wait(move || SourceChunk::open(&*source, &wanted)).await?;
+        let (file, url) = (wanted.1, &errand.listed.source);
+        let opened = self.wait(move || SourceChunk::open(&*source, file)).await?;
         let opened = opened.map_err(|error| of_source(url, &error))?;
         Ok(vec![Giver::Source(Arc::new(opened))])
     }
 
     /// The other nodes that own a part of a chunk's slice, a few, beginning with another one for each chunk.
-    fn replicas_of(&self, errand: &Errand<'_>, entry: &ChunkEntry) -> Vec<NodeId> {
+    fn replicas_of(&self, errand: &Errand<'_>, (slice, file): (Slice, FileEntry)) -> Vec<NodeId> {
         let (view, definition) = (errand.view, errand.store.definition());
-        let (first, last) = (entry.slice.first.0, entry.slice.last.0);
+        let (first, last) = (slice.first.0, slice.last.0);
         let partitions = view.cluster().ring.partitions();
         let begin = partitions.partition_point(|partition| partition.start <= first).saturating_sub(1);
         let touched: Vec<_> =
             partitions[begin..].iter().take_while(|partition| partition.start <= last).collect();
         let owns = |node: NodeId| touched.iter().any(|partition| view.holds_of(node, definition, partition));
-        self.others(view, owns, usize::from(entry.digest.0[0]))
+        self.others(view, owns, usize::from(file.digest.0[0]))
     }
 
     /// Some of the other nodes, those in doubt left out.
@@ -130,7 +130,7 @@ impl Artifacts {
         &self,
         errand: &Errand<'_>,
         giver: &Giver,
-        entry: &ChunkEntry,
+        entry: FileEntry,
         range: Range<u64>,
     ) -> Result<Vec<u8>, NotYet> {
         let wanted = range.end - range.start;
@@ -145,7 +145,7 @@ impl Artifacts {
             Giver::Replica(node) => {
                 let file = (ArtifactFile::Chunk, entry.digest.0);
                 let (length, bytes) = self.ask_for(*node, errand.name(), file, range).await?;
-                if length != entry.file_bytes {
+                if length != entry.bytes {
                     return Err(failed(format!("{node} has a chunk {} of {length} bytes", entry.digest)));
                 }
                 Ok(bytes)

@@ -11,7 +11,7 @@ use super::artifact::{MANIFEST_PATH, chunk_path};
 use super::chunk_writer::{ChunkWriter, Finished, WriteError};
 use super::coding::{Compression, Sealer, train};
 use super::cut::{Cut, Cutter};
-use super::format::{Layout, Slice};
+use super::format::{FileEntry, Layout, Slice};
 use super::manifest::{Manifest, TokenHash};
 use super::sort::{BuildRecord, Merged, Place, Records};
 
@@ -102,57 +102,68 @@ pub enum Step {
     Cut(Cut),
 }
 
+/// Hands out the records of different keys, each with whether it is the last one.
+pub(super) fn distinct<E: From<BuildError>>(
+    mut merged: Merged,
+    duplicates: Duplicates,
+    each: &mut dyn FnMut(BuildRecord<'_>, bool) -> Result<(), E>,
+) -> Result<(), E> {
+    let failed = |error: DiskError| BuildError::from(error);
+    let mut held = Held::default();
+    loop {
+        let next = merged.current();
+        let again = next.is_some_and(|next| held.is_key_of(&next));
+        if let (true, Some(next)) = (again && duplicates == Duplicates::Refuse, next) {
+            let key = next.key.escape_ascii().to_string();
+            return Err(BuildError::Duplicate { key, first: held.place, second: next.place }.into());
+        }
+        if let Some(record) = held.record().filter(|_| !again) {
+            each(record, next.is_none())?;
+        }
+        match next {
+            Some(next) => held.take(next),
+            None if held.there => return Ok(()),
+            None => return Err(BuildError::Empty.into()),
+        }
+        merged.advance().map_err(failed)?;
+    }
+}
+
 /// Hands out the steps of a build. One that makes only a range of the chunks is told what is `settled`.
 ///
 /// # Errors
 /// When two records have one key, there is none at all, or `step` fails.
 pub fn steps<E: From<BuildError>>(
-    mut merged: Merged,
+    merged: Merged,
     options: &BuildOptions,
     settled: Option<Settled>,
     mut cutter: Cutter,
     step: &mut dyn FnMut(Step) -> Result<(), E>,
 ) -> Result<(), E> {
-    let failed = |error: DiskError| BuildError::from(error);
     let mut sample = settled.is_none().then(Records::default);
     settled.map_or(Ok(()), |settled| step(Step::Settled(settled)))?;
     let mut cuts = Vec::new();
-    let mut held = Held::default();
-    loop {
-        let next = merged.current();
-        let again = next.is_some_and(|next| held.is_key_of(&next));
-        if let (true, Some(next)) = (again && options.duplicates == Duplicates::Refuse, next) {
-            let key = next.key.escape_ascii().to_string();
-            return Err(BuildError::Duplicate { key, first: held.place, second: next.place }.into());
-        }
-        if let Some(record) = held.record().filter(|_| !again) {
-            let full = match &mut sample {
-                Some(records) => {
-                    records.push(record);
-                    records.payload_bytes() >= SAMPLE_BYTES
-                }
-                None => {
-                    cutter.push(record, &mut cuts);
-                    false
-                }
-            };
-            if full || (next.is_none() && sample.is_some()) {
-                let records = sample.take().expect("it is there until it is full");
-                step(Step::Settled(Settled::of(options, &records)))?;
-                for record in records.iter() {
-                    cutter.push(record, &mut cuts);
-                    cuts.drain(..).try_for_each(|cut| step(Step::Cut(cut)))?;
-                }
+    distinct(merged, options.duplicates, &mut |record: BuildRecord<'_>, is_last| {
+        let full = match &mut sample {
+            Some(records) => {
+                records.push(record);
+                records.payload_bytes() >= SAMPLE_BYTES
             }
-            cuts.drain(..).try_for_each(|cut| step(Step::Cut(cut)))?;
+            None => {
+                cutter.push(record, &mut cuts);
+                false
+            }
+        };
+        if full || (is_last && sample.is_some()) {
+            let records = sample.take().expect("it is there until it is full");
+            step(Step::Settled(Settled::of(options, &records)))?;
+            for record in records.iter() {
+                cutter.push(record, &mut cuts);
+                cuts.drain(..).try_for_each(|cut| step(Step::Cut(cut)))?;
+            }
         }
-        match next {
-            Some(next) => held.take(next),
-            None if held.there => break,
-            None => return Err(BuildError::Empty.into()),
-        }
-        merged.advance().map_err(failed)?;
-    }
+        cuts.drain(..).try_for_each(|cut| step(Step::Cut(cut)))
+    })?;
     cutter.finish(&mut cuts);
     cuts.drain(..).try_for_each(|cut| step(Step::Cut(cut)))
 }
@@ -246,11 +257,16 @@ impl ChunkMaker {
     /// # Errors
     /// When the disk refuses.
     pub fn keep(&self, finished: &Finished) -> Result<(), DiskError> {
-        let path = chunk_path(finished.entry.digest);
-        match self.disk.stat(&path) {
-            Ok(there) if there.length == finished.entry.file_bytes => self.disk.remove(&finished.path),
-            _ => self.disk.rename(&finished.path, &path),
-        }
+        keep(&*self.disk, &finished.path, finished.entry.file())
+    }
+}
+
+/// Gives a file its name; what has the name already is the same.
+pub(super) fn keep(disk: &dyn Disk, from: &str, file: FileEntry) -> Result<(), DiskError> {
+    let path = chunk_path(file.digest);
+    match disk.stat(&path) {
+        Ok(there) if there.length == file.bytes => disk.remove(from),
+        _ => disk.rename(from, &path),
     }
 }
 
@@ -371,6 +387,7 @@ pub async fn build(
         compression: options.compression,
         dictionary: settled.dictionary,
         chunks: chunks.into_iter().map(|finished| finished.entry).collect(),
+        lineage: None,
     };
     publish(&*disk, &manifest).await?;
     Ok(manifest)

@@ -11,10 +11,9 @@ use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::coding::{Compression, Sealer};
-use super::format::{
-    BLOCK_BYTES, Digest, FOOTER_BYTES, Footer, Layout, PAGE_BYTES, Slice, chunk_digest, prefix, shift,
-};
+use super::format::{Footer, Layout, PAGE_BYTES, Slice, prefix, shift};
 use super::manifest::ChunkEntry;
+use super::output::Output;
 use super::page::{self, Packed, Page, PageBuilder};
 use super::{record, table};
 
@@ -96,6 +95,21 @@ impl ChunkWriter {
         outer: Slice,
         layout: Layout,
     ) -> Result<ChunkWriter, WriteError> {
+        ChunkWriter::shifted(disk, path, outer, layout, shift(outer.first, outer.last))
+    }
+
+    /// Begins a chunk of the same slice as another one, whose layout and prefixes it takes over.
+    pub(super) fn like(disk: Arc<dyn Disk>, path: &str, footer: &Footer) -> Result<ChunkWriter, WriteError> {
+        ChunkWriter::shifted(disk, path, footer.slice, footer.layout, footer.shift)
+    }
+
+    fn shifted(
+        disk: Arc<dyn Disk>,
+        path: &str,
+        outer: Slice,
+        layout: Layout,
+        shift: u8,
+    ) -> Result<ChunkWriter, WriteError> {
         let output = Output::new(disk.create(path)?);
         let salt = Footer::salt(outer);
         let body = match layout {
@@ -109,7 +123,7 @@ impl ChunkWriter {
             outer,
             body,
             salt,
-            shift: shift(outer.first, outer.last),
+            shift,
             records: 0,
             payload_bytes: 0,
             last: None,
@@ -129,6 +143,17 @@ impl ChunkWriter {
         value: &[u8],
         sealer: &mut Sealer,
     ) -> Result<(), WriteError> {
+        self.add_sealed(token, key, sealer.seal(value), value.len())
+    }
+
+    /// Takes the next record, whose value is sealed already; `value_bytes` is its length before compression.
+    pub(super) fn add_sealed(
+        &mut self,
+        token: Token,
+        key: &[u8],
+        sealed: (Compression, &[u8]),
+        value_bytes: usize,
+    ) -> Result<(), WriteError> {
         if !self.outer.contains(token) {
             let Slice { first, last } = self.outer;
             return Err(WriteError::Outside { token: token.0, first: first.0, last: last.0 });
@@ -145,8 +170,7 @@ impl ChunkWriter {
             None => self.last = Some((token, key.to_vec())),
         }
         self.records += 1;
-        self.payload_bytes += (key.len() + value.len()) as u64;
-        let sealed = sealer.seal(value);
+        self.payload_bytes += (key.len() + value_bytes) as u64;
         if matches!(self.body, Body::Pages { .. }) && key.len() + sealed.1.len() > page::RECORD_BYTES_MAX {
             self.leave_pages()?;
         }
@@ -271,64 +295,5 @@ impl ChunkWriter {
     /// The last record's token.
     pub fn last_token(&self) -> Option<Token> {
         self.last.as_ref().map(|(token, _)| *token)
-    }
-}
-
-/// A file that is written in blocks, each with its digest.
-struct Output {
-    file: Arc<dyn File>,
-    /// What is not written yet: less than a block.
-    buffer: Vec<u8>,
-    written: u64,
-    blocks: Vec<u8>,
-}
-
-impl Output {
-    fn new(file: Arc<dyn File>) -> Output {
-        Output { file, buffer: Vec::new(), written: 0, blocks: Vec::new() }
-    }
-
-    fn length(&self) -> u64 {
-        self.written + self.buffer.len() as u64
-    }
-
-    fn push(&mut self, mut bytes: &[u8]) -> Result<(), WriteError> {
-        while self.buffer.len() + bytes.len() >= BLOCK_BYTES {
-            let (now, rest) = bytes.split_at(BLOCK_BYTES - self.buffer.len());
-            self.buffer.extend_from_slice(now);
-            self.write()?;
-            bytes = rest;
-        }
-        self.buffer.extend_from_slice(bytes);
-        Ok(())
-    }
-
-    fn write(&mut self) -> Result<(), WriteError> {
-        self.blocks.extend_from_slice(&Digest::of(&self.buffer).0);
-        self.file.append(&self.buffer)?;
-        self.written += self.buffer.len() as u64;
-        self.buffer.clear();
-        Ok(())
-    }
-
-    /// What was pushed at this offset.
-    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DiskError> {
-        let from_file =
-            usize::try_from(self.written.saturating_sub(offset)).unwrap_or(usize::MAX).min(into.len());
-        let (first, rest) = into.split_at_mut(from_file);
-        self.file.read_at(offset, first)?;
-        let from = (offset + from_file as u64).saturating_sub(self.written) as usize;
-        rest.copy_from_slice(&self.buffer[from..from + rest.len()]);
-        Ok(())
-    }
-
-    /// The digest of the chunk, and the length of its file.
-    fn finish(&mut self) -> Result<(Digest, u64), WriteError> {
-        if !self.buffer.is_empty() {
-            self.write()?;
-        }
-        debug_assert!(self.written >= FOOTER_BYTES as u64);
-        self.file.append(&self.blocks)?;
-        Ok((chunk_digest(&self.blocks, self.written), self.written + self.blocks.len() as u64))
     }
 }

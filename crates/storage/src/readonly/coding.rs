@@ -120,6 +120,14 @@ impl Sealer {
     }
 }
 
+/// Bytes of a value before compression, as its stored bytes say; `None` when no sealer made them.
+pub(super) fn value_bytes(coding: Compression, stored: &[u8]) -> Option<usize> {
+    match coding {
+        Compression::None => Some(stored.len()),
+        _ => (stored.len() >= LENGTH_BYTES).then(|| u32_at(stored, 0) as usize),
+    }
+}
+
 /// What decompressing needs: shared by all readers of an artifact.
 pub(super) struct Opener {
     dictionary: Option<DDict<'static>>,

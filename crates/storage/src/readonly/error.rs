@@ -42,6 +42,14 @@ pub enum OpenError {
         /// What is wrong.
         what: String,
     },
+    /// A delta is not what its manifest says, or does not lead to the chunk that it makes.
+    #[error("delta {delta} is damaged: {what}")]
+    Delta {
+        /// The delta.
+        delta: Digest,
+        /// What is wrong.
+        what: String,
+    },
     /// The disk refused.
     #[error("{error}")]
     Disk {

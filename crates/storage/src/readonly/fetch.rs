@@ -1,4 +1,4 @@
-//! Brings a chunk to this disk, block by block, from whoever has it. The list of its blocks comes first, and its digest
+//! Brings a chunk, or a delta, to this disk, block by block, from whoever has it. The list of its blocks comes first, and its digest
 //! is the chunk's name; then each block is compared with the list before it is written.
 //!
 //! ```text
@@ -17,8 +17,7 @@ use runtime::{Disk, DiskError, File};
 use thiserror::Error;
 
 use super::artifact::chunk_path;
-use super::format::{BLOCK_BYTES, Digest, body_bytes, chunk_digest};
-use super::manifest::ChunkEntry;
+use super::format::{BLOCK_BYTES, Digest, FileEntry, body_bytes, chunk_digest};
 
 /// Why a chunk could not be brought here.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -50,7 +49,7 @@ pub enum FetchError {
     },
 }
 
-fn differs(entry: &ChunkEntry, what: impl Into<String>) -> FetchError {
+fn differs(entry: FileEntry, what: impl Into<String>) -> FetchError {
     FetchError::Differs { chunk: entry.digest, what: what.into() }
 }
 
@@ -65,10 +64,10 @@ impl SourceChunk {
     ///
     /// # Errors
     /// When the source does not give a file of that length.
-    pub fn open(source: &dyn Disk, entry: &ChunkEntry) -> Result<SourceChunk, FetchError> {
+    pub fn open(source: &dyn Disk, entry: FileEntry) -> Result<SourceChunk, FetchError> {
         let chunk = entry.digest;
         let file = source.open(&chunk_path(chunk)).map_err(|error| FetchError::Source { chunk, error })?;
-        let (found, expected) = (file.length(), entry.file_bytes);
+        let (found, expected) = (file.length(), entry.bytes);
         match found == expected {
             true => Ok(SourceChunk { chunk, file }),
             false => Err(differs(entry, format!("it has {found} bytes, and the manifest says {expected}"))),
@@ -108,9 +107,9 @@ impl Fetch {
     ///
     /// # Errors
     /// When no chunk has the length that the manifest says.
-    pub fn list(entry: &ChunkEntry) -> Result<Range<u64>, FetchError> {
-        let body = body_bytes(entry.file_bytes).ok_or_else(|| differs(entry, "no chunk has its length"))?;
-        Ok(body..entry.file_bytes)
+    pub fn list(entry: FileEntry) -> Result<Range<u64>, FetchError> {
+        let body = body_bytes(entry.bytes).ok_or_else(|| differs(entry, "no chunk has its length"))?;
+        Ok(body..entry.bytes)
     }
 
     /// Begins, or goes on after the last block that is here in a file of this name: those before it are compared with
@@ -120,7 +119,7 @@ impl Fetch {
     /// When the list is not that of the chunk, or the disk refuses.
     pub fn resume(
         (target, part): (&dyn Disk, &str),
-        entry: &ChunkEntry,
+        entry: FileEntry,
         list: Vec<u8>,
         verified: u64,
     ) -> Result<Fetch, FetchError> {

@@ -32,6 +32,15 @@ impl Digest {
     }
 }
 
+/// A file of an artifact: a chunk, or a delta. Both are fetched, verified and named alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileEntry {
+    /// Names it.
+    pub digest: Digest,
+    /// Its length.
+    pub bytes: u64,
+}
+
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))

@@ -5,7 +5,8 @@ use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::coding::{Compression, DICTIONARY_BYTES_MAX};
-use super::format::{Digest, FORMAT, Layout, Slice};
+use super::format::{Digest, FORMAT, FileEntry, Layout, Slice};
+use super::lineage::{DeltaEntry, FORMAT_WITH_PARENT, Lineage};
 
 const MAGIC: &[u8; 8] = b"TONTMANI";
 /// Bytes of a chunk's entry.
@@ -69,6 +70,13 @@ pub struct ChunkEntry {
     pub payload_bytes: u64,
 }
 
+impl ChunkEntry {
+    /// Its file.
+    pub fn file(&self) -> FileEntry {
+        FileEntry { digest: self.digest, bytes: self.file_bytes }
+    }
+}
+
 /// An artifact's table of contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
@@ -84,6 +92,8 @@ pub struct Manifest {
     pub dictionary: Vec<u8>,
     /// The chunks in the order of their slices, which together cover all tokens.
     pub chunks: Vec<ChunkEntry>,
+    /// What it was built upon; `None` when it was built by itself.
+    pub lineage: Option<Lineage>,
 }
 
 /// Why bytes are no manifest.
@@ -94,7 +104,9 @@ pub enum ManifestError {
     #[error("it is no manifest of an artifact")]
     Foreign,
     /// Written by a newer program.
-    #[error("it has format {found}, and this program reads format {FORMAT}; upgrade tontine")]
+    #[error(
+        "it has format {found}, and this program reads formats up to {FORMAT_WITH_PARENT}; upgrade tontine"
+    )]
     NewerFormat {
         /// The format found.
         found: u32,
@@ -110,7 +122,7 @@ pub enum ManifestError {
     },
 }
 
-fn lies(what: impl Into<String>) -> ManifestError {
+pub(super) fn lies(what: impl Into<String>) -> ManifestError {
     ManifestError::Lies { what: what.into() }
 }
 
@@ -130,6 +142,16 @@ impl Manifest {
         self.chunks.iter().map(|chunk| chunk.file_bytes).sum()
     }
 
+    /// Its deltas, in the order of the chunks that they make.
+    pub fn deltas(&self) -> &[DeltaEntry] {
+        self.lineage.as_ref().map_or(&[], |lineage| &lineage.deltas)
+    }
+
+    /// All files that it names: those of chunks, and of deltas.
+    pub fn files(&self) -> impl Iterator<Item = FileEntry> {
+        self.chunks.iter().map(ChunkEntry::file).chain(self.deltas().iter().map(DeltaEntry::file))
+    }
+
     /// Its digest.
     pub fn digest(&self) -> Digest {
         Digest::of(&self.encode())
@@ -138,7 +160,8 @@ impl Manifest {
     /// The bytes of its file.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
-        bytes.extend_from_slice(&FORMAT.to_le_bytes());
+        let format = if self.lineage.is_some() { FORMAT_WITH_PARENT } else { FORMAT };
+        bytes.extend_from_slice(&format.to_le_bytes());
         bytes.push(self.hash.code());
         bytes.push(self.compression.code());
         let store = self.store.as_str();
@@ -162,6 +185,7 @@ impl Manifest {
             }
             bytes.extend_from_slice(&[chunk.layout.code(), 0, 0, 0, 0, 0, 0, 0]);
         }
+        self.lineage.iter().for_each(|lineage| lineage.encode(&mut bytes));
         let check = xxh3_64(&bytes);
         bytes.extend_from_slice(&check.to_le_bytes());
         bytes
@@ -176,7 +200,7 @@ impl Manifest {
             return Err(ManifestError::Foreign);
         }
         let found = u32::from_le_bytes(bytes[8..12].try_into().expect("four bytes"));
-        if found != FORMAT {
+        if found != FORMAT && found != FORMAT_WITH_PARENT {
             return Err(ManifestError::NewerFormat { found });
         }
         let (body, check) = bytes.split_at(bytes.len() - 8);
@@ -194,9 +218,13 @@ impl Manifest {
         if zero != 0 || dictionary_bytes > DICTIONARY_BYTES_MAX || count > CHUNKS_MAX {
             return Err(lies("a field is out of range"));
         }
-        if rest.len() != count * ENTRY_BYTES {
-            return Err(lies(format!("it names {count} chunks and lists {}", rest.len() / ENTRY_BYTES)));
-        }
+        let entries = take_bytes(&mut rest, count * ENTRY_BYTES)
+            .map_err(|_| lies(format!("it names {count} chunks and lists fewer")))?;
+        let lineage = match found {
+            FORMAT if rest.is_empty() => None,
+            FORMAT => return Err(lies(format!("something follows its {count} chunks"))),
+            _ => Some(Lineage::decode(rest, count)?),
+        };
         let store = std::str::from_utf8(store).ok().and_then(|name| StoreName::new(name).ok());
         let manifest = Manifest {
             store: store.ok_or_else(|| lies("its store's name is none"))?,
@@ -205,7 +233,8 @@ impl Manifest {
             compression: Compression::of(compression)
                 .ok_or_else(|| lies(format!("compression {compression} is unknown")))?,
             dictionary,
-            chunks: rest.chunks_exact(ENTRY_BYTES).map(entry).collect::<Result<_, _>>()?,
+            chunks: entries.chunks_exact(ENTRY_BYTES).map(entry).collect::<Result<_, _>>()?,
+            lineage,
         };
         manifest.validate()?;
         Ok(manifest)
@@ -258,6 +287,6 @@ fn take_bytes<'a>(rest: &mut &'a [u8], count: usize) -> Result<&'a [u8], Manifes
     Ok(taken)
 }
 
-fn take<const COUNT: usize>(rest: &mut &[u8]) -> Result<[u8; COUNT], ManifestError> {
+pub(super) fn take<const COUNT: usize>(rest: &mut &[u8]) -> Result<[u8; COUNT], ManifestError> {
     Ok(take_bytes(rest, COUNT)?.try_into().expect("as many as were taken"))
 }

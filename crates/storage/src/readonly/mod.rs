@@ -16,20 +16,26 @@
 
 mod artifact;
 mod build;
+mod child;
 mod chunk;
 mod chunk_writer;
 mod coding;
 mod cut;
+mod delta;
 mod error;
 mod fetch;
 mod format;
 mod lanes;
+mod lineage;
 mod manifest;
+mod merge;
+mod output;
 mod page;
 mod proof;
 mod ranges;
 mod record;
 mod sort;
+mod stream;
 mod table;
 
 pub use artifact::{Artifact, MANIFEST_PATH, WalkCursor, WalkLimit, WalkPage, chunk_path};
@@ -37,13 +43,19 @@ pub use build::{
     BuildError, BuildOptions, ChunkMaker, Duplicates, PAGES_RECORD_BYTES_MAX, Settled, Step, build,
     make_chunks, publish, settle, steps,
 };
+pub use child::{
+    Changed, ChildError, ChildMaker, DELTA_PART_MAX, build_child, child_manifest, copy, steps_within,
+};
 pub use chunk_writer::{ChunkWriter, DATA_BYTES_MAX, Finished, WriteError};
 pub use coding::{Compression, DICTIONARY_BYTES_MAX, Sealer, train};
 pub use cut::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Cut, Cutter};
+pub use delta::FinishedDelta;
 pub use error::{OpenError, ReadError};
 pub use fetch::{Fetch, FetchError, SourceChunk};
-pub use format::{BLOCK_BYTES, Digest, FORMAT, Layout, Slice};
+pub use format::{BLOCK_BYTES, Digest, FORMAT, FileEntry, Layout, Slice};
+pub use lineage::{DeltaEntry, FORMAT_WITH_PARENT, Lineage};
 pub use manifest::{CHUNKS_MAX, ChunkEntry, Manifest, ManifestError, TokenHash};
-pub use proof::prove;
+pub use merge::{MergeError, MergeInputs, merge};
+pub use proof::{prove, prove_delta};
 pub use ranges::{Load, Range, ranges};
 pub use sort::{BuildRecord, Merged, Place, Records, Run};

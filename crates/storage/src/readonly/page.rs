@@ -258,6 +258,12 @@ impl<'a> Page<'a> {
         Ok(Record { key, coding, stored, check: u32_at(bytes, 0), head, place })
     }
 
+    /// Where key and stored value of a record lie on the page.
+    pub(super) fn body(&self, index: usize) -> Range<usize> {
+        let Range { start, end } = self.bounds(index);
+        start + RECORD_HEAD_BYTES..end
+    }
+
     #[inline]
     fn bounds(&self, index: usize) -> Range<usize> {
         let start = |index: usize| usize::from(u16_at(self.bytes, self.starts + 2 * index));

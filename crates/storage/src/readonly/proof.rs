@@ -11,7 +11,9 @@ use super::coding::Opener;
 use super::error::OpenError;
 use super::format::Digest;
 use super::format::{BLOCK_BYTES, body_bytes, chunk_digest};
+use super::lineage::DeltaEntry;
 use super::manifest::{ChunkEntry, Manifest};
+use super::stream::{Broken, Stream};
 
 /// Largest value after decompression, whatever a record says.
 const VALUE_BYTES_MAX: usize = 64 << 20;
@@ -84,6 +86,64 @@ pub fn prove(
         return Err(wrong(format!("it holds {records} records, and the manifest says {}", entry.records)));
     }
     Ok(())
+}
+
+/// Verifies one delta of an artifact: the digest of all its bytes, the order of its changes, and that the chunk has them.
+/// Whether it makes that chunk only [`merge`](super::merge) shows, with the parent's chunk.
+///
+/// # Errors
+/// Says what is wrong.
+pub fn prove_delta(disk: &dyn Disk, manifest: &Manifest, delta: &DeltaEntry) -> Result<(), OpenError> {
+    let wrong = |what: &str| OpenError::Delta { delta: delta.digest, what: what.to_owned() };
+    let refused = |error| OpenError::Disk { chunk: Some(delta.digest), error };
+    let broken = |Broken(what): Broken| wrong(&what);
+    let file = disk.open(&chunk_path(delta.digest)).map_err(refused)?;
+    if digest(&*file, delta.file_bytes).map_err(refused)? != Some(delta.digest) {
+        return Err(wrong("its bytes have another digest"));
+    }
+    let (mut changes, footer) = Stream::of_delta(file, manifest.hash).map_err(broken)?;
+    let entry = &manifest.chunks[delta.chunk as usize];
+    if (footer.slice, footer.parent) != (entry.slice, delta.parent) {
+        return Err(wrong("it and the manifest contradict each other"));
+    }
+    let made = disk.open(&chunk_path(entry.digest)).map_err(refused)?;
+    let made = Chunk::open(&*made, entry)?;
+    let opener = Opener::new(&manifest.dictionary);
+    let (mut puts, mut deletes) = (0, 0);
+    let mut last: Option<(Token, Vec<u8>)> = None;
+    let mut held = Vec::new();
+    while let Some(change) = changes.current() {
+        if last.as_ref().is_some_and(|(before, key)| (*before, &key[..]) >= (change.token, change.key)) {
+            return Err(wrong("its changes are not in order"));
+        }
+        if !entry.slice.contains(change.token) {
+            return Err(wrong("a change lies outside its slice"));
+        }
+        held.clear();
+        let aim = made.aim(change.token, change.key);
+        let found = made.get(aim, change.token, change.key, &opener, &mut held);
+        let agrees = match change.sealed {
+            None => matches!(found, Ok(false)),
+            Some((coding, stored)) => {
+                matches!(found, Ok(true))
+                    && opener.open(coding, stored, VALUE_BYTES_MAX).is_some_and(|value| value == held)
+            }
+        };
+        if !agrees {
+            return Err(wrong("the chunk that it makes does not have one of its changes"));
+        }
+        match change.sealed {
+            Some(_) => puts += 1,
+            None => deletes += 1,
+        }
+        last = Some((change.token, change.key.to_vec()));
+        changes.advance().map_err(broken)?;
+    }
+    let said = [(footer.puts, footer.deletes), (delta.puts, delta.deletes)];
+    match said == [(puts, deletes); 2] {
+        true => Ok(()),
+        false => Err(wrong("it holds another number of changes than the manifest says")),
+    }
 }
 
 /// The digest of a chunk's bytes, block by block; `None` when they are no chunk's.

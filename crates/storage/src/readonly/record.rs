@@ -8,6 +8,8 @@ use super::coding::Compression;
 use super::format::{record_check, record_hash, u16_at, u32_at};
 use super::page::{head, unhead};
 
+/// What stands in the place of a coding when a delta's record deletes its key.
+const DELETED: u16 = 7 << 13;
 /// Bytes before the key.
 pub(super) const HEAD_BYTES: usize = 10;
 
@@ -23,7 +25,15 @@ pub(super) fn append(
     key: &[u8],
     (coding, stored): (Compression, &[u8]),
 ) {
-    let head = head(key.len(), coding);
+    append_headed(out, (salt, position), head(key.len(), coding), key, stored);
+}
+
+/// Appends a record of a delta that deletes a key.
+pub(super) fn append_deletion(out: &mut Vec<u8>, (salt, position): (u64, u32), key: &[u8]) {
+    append_headed(out, (salt, position), key.len() as u16 | DELETED, key, &[]);
+}
+
+fn append_headed(out: &mut Vec<u8>, (salt, position): (u64, u32), head: u16, key: &[u8], stored: &[u8]) {
     let check = record_check(record_hash(key, stored), head, stored.len(), place(salt, position));
     out.extend_from_slice(&check.to_le_bytes());
     out.extend_from_slice(&head.to_le_bytes());
@@ -56,6 +66,18 @@ impl Head {
             coding,
             stored_bytes: u32_at(bytes, 6) as usize,
         })
+    }
+
+    /// Reads the head of a delta's record, and whether it deletes its key.
+    pub(super) fn read_delta(bytes: &[u8]) -> Option<(Head, bool)> {
+        if u16_at(bytes.get(..HEAD_BYTES)?, 4) & DELETED != DELETED {
+            return Head::read(bytes).map(|head| (head, false));
+        }
+        let head = u16_at(bytes, 4);
+        let key_bytes = usize::from(head & !DELETED);
+        let (check, coding) = (u32_at(bytes, 0), Compression::None);
+        let deletes = Head { check, head, key_bytes, coding, stored_bytes: u32_at(bytes, 6) as usize };
+        (deletes.stored_bytes == 0).then_some((deletes, true))
     }
 
     /// Bytes of the whole record.

@@ -9,6 +9,7 @@ mod crash;
 mod crowd;
 mod damage;
 mod full;
+mod increments;
 mod ledger;
 mod planted;
 mod readonly;

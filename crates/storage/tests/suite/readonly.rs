@@ -14,39 +14,39 @@ use storage::readonly::{
     prove,
 };
 
-type Table = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(crate) type Table = BTreeMap<Vec<u8>, Vec<u8>>;
 
-fn now<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
 }
 
-struct Dice(u64);
+pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
     }
 
-    fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
 
     /// Bytes of which about half repeat.
-    fn bytes(&mut self, count: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|at| if at % 2 == 0 { b'x' } else { self.next() as u8 }).collect()
     }
 }
 
-fn options(hash: TokenHash, layout: Option<Layout>, compression: Compression) -> BuildOptions {
+pub(crate) fn options(hash: TokenHash, layout: Option<Layout>, compression: Compression) -> BuildOptions {
     let store = StoreName::new("words").unwrap();
     BuildOptions { store, number: 7, hash, compression, layout, duplicates: Duplicates::Refuse }
 }
 
 /// Builds records, given in some order and number of runs, cut at these partitions.
-fn build_in(
+pub(crate) fn build_in(
     disk: &SimulatedDisk,
     records: &[(Vec<u8>, Vec<u8>)],
     runs: usize,
@@ -56,7 +56,7 @@ fn build_in(
     build_cut(disk, records, runs, Cutter::new(starts, (3000, 20_000)), options)
 }
 
-fn build_cut(
+pub(crate) fn build_cut(
     disk: &SimulatedDisk,
     records: &[(Vec<u8>, Vec<u8>)],
     runs: usize,
@@ -80,7 +80,7 @@ fn build_cut(
     now(build(Arc::new(disk.clone()), merged, options, cutter))
 }
 
-fn list(table: &Table) -> Vec<(Vec<u8>, Vec<u8>)> {
+pub(crate) fn list(table: &Table) -> Vec<(Vec<u8>, Vec<u8>)> {
     table.iter().map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
@@ -89,7 +89,7 @@ fn open(disk: &SimulatedDisk) -> Result<Artifact, OpenError> {
 }
 
 /// Random keys and values; the other keys are not among them.
-fn random(seed: u64, count: usize, value_bytes_max: usize) -> (Table, Vec<Vec<u8>>) {
+pub(crate) fn random(seed: u64, count: usize, value_bytes_max: usize) -> (Table, Vec<Vec<u8>>) {
     let mut dice = Dice(seed);
     let key = |dice: &mut Dice| {
         let bytes = 1 + dice.below(30);
@@ -118,7 +118,7 @@ fn walked(artifact: &Artifact) -> Vec<(Bytes, Bytes)> {
 }
 
 /// Each key has its value, every other is absent, one by one and together; and a walk has all in order.
-fn check(disk: &SimulatedDisk, table: &Table, absent: &[Vec<u8>]) {
+pub(crate) fn check(disk: &SimulatedDisk, table: &Table, absent: &[Vec<u8>]) {
     let artifact = open(disk).unwrap();
     let hash = artifact.manifest().hash;
     let keys: Vec<&[u8]> = table.keys().chain(absent).map(Vec::as_slice).collect();
@@ -143,16 +143,16 @@ fn check(disk: &SimulatedDisk, table: &Table, absent: &[Vec<u8>]) {
     manifest.chunks.iter().for_each(|chunk| prove(disk, "", manifest, chunk).unwrap());
 }
 
-const COMPRESSIONS: [Compression; 3] = [Compression::None, Compression::Lz4, Compression::Zstd];
+pub(crate) const COMPRESSIONS: [Compression; 3] = [Compression::None, Compression::Lz4, Compression::Zstd];
 /// Whole tokens, tokens of which many tie with their neighbours, and tokens that are all the same.
-const HASHES: [TokenHash; 5] = [
+pub(crate) const HASHES: [TokenHash; 5] = [
     TokenHash::Xxh3,
     TokenHash::Cut { bits: 11 },
     TokenHash::Cut { bits: 7 },
     TokenHash::Cut { bits: 3 },
     TokenHash::Cut { bits: 0 },
 ];
-const QUARTERS: [u64; 4] = [0, 1 << 62, 2 << 62, 3 << 62];
+pub(crate) const QUARTERS: [u64; 4] = [0, 1 << 62, 2 << 62, 3 << 62];
 
 #[test]
 fn each_key_is_found_with_its_value_and_every_other_is_absent() {
@@ -471,8 +471,9 @@ fn a_chunk_is_fetched_whole_and_a_source_that_gives_another_is_refused() {
         let (from, to) = (SimulatedDisk::new(2), SimulatedDisk::new(3));
         from.plant(&path, bytes);
         to.plant("part", b"what an earlier fetch has left");
-        let chunk = SourceChunk::open(&from, entry)?;
-        let mut fetch = Fetch::resume((&to, "part"), entry, chunk.read(Fetch::list(entry)?)?, 0)?;
+        let chunk = SourceChunk::open(&from, entry.file())?;
+        let mut fetch =
+            Fetch::resume((&to, "part"), entry.file(), chunk.read(Fetch::list(entry.file())?)?, 0)?;
         while let Some(next) = fetch.wanted() {
             fetch.put(&chunk.read(next)?)?;
         }
@@ -503,14 +504,14 @@ fn a_fetch_goes_on_after_the_last_block_that_is_here_and_right() {
     let manifest = build_cut(&source, &records, 1, cutter, &options).unwrap();
     let entry = &manifest.chunks[0];
     let sound = source.contents(&chunk_path(entry.digest)).unwrap();
-    let body = Fetch::list(entry).unwrap().start as usize;
+    let body = Fetch::list(entry.file()).unwrap().start as usize;
     assert!(body > 3 * BLOCK_BYTES && body < 4 * BLOCK_BYTES, "{body}");
-    let chunk = SourceChunk::open(&source, entry).unwrap();
+    let chunk = SourceChunk::open(&source, entry.file()).unwrap();
     let resumed = |left: &[u8]| {
         let to = SimulatedDisk::new(3);
         to.plant("part", left);
-        let list = chunk.read(Fetch::list(entry).unwrap()).unwrap();
-        let mut fetch = Fetch::resume((&to, "part"), entry, list, 0).unwrap();
+        let list = chunk.read(Fetch::list(entry.file()).unwrap()).unwrap();
+        let mut fetch = Fetch::resume((&to, "part"), entry.file(), list, 0).unwrap();
         let here = fetch.here() as usize;
         while let Some(next) = fetch.wanted() {
             fetch.put(&chunk.read(next).unwrap()).unwrap();

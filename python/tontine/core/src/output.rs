@@ -83,6 +83,7 @@ pub(crate) fn manifest<'py>(
         hash: TokenHash::Xxh3,
         compression: compression_of(compression)?,
         dictionary,
+        lineage: None,
         chunks: entries.into_iter().map(chunk_of).collect::<PyResult<_>>()?,
     };
     manifest.validate().map_err(refused)?;
