@@ -71,6 +71,9 @@ impl FromStr for ZooKeeperAddress {
         let rest = address.strip_prefix(SCHEME).ok_or_else(scheme)?;
         let (servers, chroot) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let refused = |reason: String| AddressError::Chroot { address: address.to_owned(), reason };
+        if chroot.len() > 1 && chroot.ends_with('/') {
+            return Err(refused("it ends with a slash; leave that out".to_owned()));
+        }
         let chroot = DocumentPath::new(if chroot.is_empty() { "/" } else { chroot })
             .map_err(|error| refused(error.to_string()))?;
         if chroot.as_str().contains(',') {
@@ -234,6 +237,8 @@ mod tests {
         {
             assert!(matches!(text.parse::<ZooKeeperAddress>(), Err(AddressError::Chroot { .. })), "{text}");
         }
+        let said = "zookeeper://h1/Shop/".parse::<ZooKeeperAddress>().unwrap_err().to_string();
+        assert!(said.ends_with("refuses: it ends with a slash; leave that out"), "{said}");
         let many = format!("zookeeper://{}", vec!["h1"; SERVERS_MAX + 1].join(","));
         let refused = AddressError::TooManyServers { servers: SERVERS_MAX + 1 };
         assert_eq!(many.parse::<ZooKeeperAddress>(), Err(refused));

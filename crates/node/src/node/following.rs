@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use coordination::documents::{self, Move, ReadError};
+use coordination::documents::{self, Move, ReadError, RegisterError};
 use coordination::{CoordinationError, CoordinationService};
 use futures_util::future::{Either, select};
 use model::Cluster;
@@ -133,8 +133,14 @@ impl Node {
                     },
                 )
             }
+            // Its own session before, after an outage; or, where a directory was copied, the copy.
+            Err(RegisterError::AlreadyActive { other: Some(other), .. })
+                if other.incarnation == active.incarnation =>
+            {
+                tracing::warn!(node = %active.node.id, "node not registered, its earlier session has not ended yet");
+                false
+            }
             Err(error) => {
-                // What stands in the way may be the session before, whose end takes its time.
                 tracing::warn!(%error, "node not registered");
                 false
             }

@@ -1,5 +1,6 @@
 //! The service of a real ensemble: the promises of every service, and what only an ensemble can do.
 
+mod behind;
 mod expiry;
 mod full;
 mod interrupted;

@@ -199,18 +199,26 @@ pub(crate) struct Ensemble {
 impl Ensemble {
     /// Starts an ensemble, and waits until it serves.
     pub(crate) fn start(size: usize) -> Ensemble {
+        Ensemble::start_through(size, |_, port| port)
+    }
+
+    /// The same, where a server's way to another one may lead through something: `way` is told the number of the server
+    /// and the port where it follows the other one, and says the port that it is given.
+    pub(crate) fn start_through(size: usize, way: impl Fn(usize, u16) -> u16) -> Ensemble {
         let memory = Path::new("/dev/shm");
         let place = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let directory = tempfile::Builder::new().prefix("tontine-zk-").tempdir_in(place).unwrap();
         let mut servers: Vec<Server> = (1..=size)
             .map(|number| Server::new(directory.path().join(format!("server-{number}")), number))
             .collect();
-        let lines = servers.iter().map(|server| {
-            let (quorum, election) = server.quorum_ports;
-            format!("server.{}=127.0.0.1:{quorum}:{election}\n", server.number)
-        });
-        let members: String = if size == 1 { String::new() } else { lines.collect() };
+        let ports: Vec<(usize, (u16, u16))> =
+            servers.iter().map(|server| (server.number, server.quorum_ports)).collect();
         for server in &mut servers {
+            let line = |(number, (quorum, election)): &(usize, (u16, u16))| {
+                let quorum = if *number == server.number { *quorum } else { way(server.number, *quorum) };
+                format!("server.{number}=127.0.0.1:{quorum}:{election}\n")
+            };
+            let members: String = if size == 1 { String::new() } else { ports.iter().map(line).collect() };
             server.configure(&members);
             server.start();
         }
