@@ -5,6 +5,7 @@
 //!
 //! Must never: wait, or change the world.
 
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,8 +126,13 @@ impl Promises {
                 return;
             }
         };
+        // Made at most once: some seeds ask at each look for many writes of a key that a round took.
+        let seen = LazyCell::new(|| self.seen(history));
+        let forgetting =
+            LazyCell::new(|| Forgetting::new(&seen.0, &seen.1, world.setup.rules().reaped_after));
+        let may_be_forgotten = |id| forgetting.is_taken(id, world.executor.now());
         for &id in writes {
-            match self.verdict(history, id, &held) {
+            match self.verdict(history, id, &held, may_be_forgotten) {
                 None => drop(self.kept.lock().insert(id, world.executor.now())),
                 Some(detail) => {
                     let violation = Violation { invariant: 1, detail };
@@ -137,8 +143,14 @@ impl Promises {
     }
 
     /// What is wrong with a write, if anything is.
-    fn verdict(&self, history: &History, id: OperationId, held: &Remains) -> Option<String> {
-        let (write, now) = (history.operation(id), self.world.executor.now());
+    fn verdict(
+        &self,
+        history: &History,
+        id: OperationId,
+        held: &Remains,
+        may_be_forgotten: impl Fn(OperationId) -> bool,
+    ) -> Option<String> {
+        let write = history.operation(id);
         let struck = self.world.struck_since(write.invoked);
         let required = usize::from(write.required).saturating_sub(struck.len());
         let event = self.event(write);
@@ -152,17 +164,18 @@ impl Promises {
         }
         // Without a round that removed something of the key nothing of it may be gone.
         let forgotten = self.world.witness.was_forgotten(write.store, &write.key, write.invoked);
-        if forgotten && self.may_be_forgotten(history, id, now) {
+        if forgotten && may_be_forgotten(id) {
             return None;
         }
         Some(self.describe(id, write, event, held, (copies.len(), required), &struck))
     }
 
-    fn may_be_forgotten(&self, history: &History, id: OperationId, now: Moment) -> bool {
+    /// The history with what was witnessed so far, and who wrote what.
+    fn seen(&self, history: &History) -> (History, Attribution) {
         let (epochs, witnessed) = (self.world.epochs(), self.world.witness.events());
         let history = History { epochs, witnessed, ..history.clone() };
         let known = Attribution::new(&history, &[]);
-        Forgetting::new(&history, &known, self.world.setup.rules().reaped_after).is_taken(id, now)
+        (history, known)
     }
 
     /// The event of a write, as the client was told it, or else as the nodes that stored its value named it.
