@@ -12,7 +12,7 @@ use crate::durations;
 use crate::export::{WalkOptions, What, walk_store};
 use crate::failure::CliError;
 use crate::output::{Format, bytes_json, count, shown};
-use crate::shared::{Shared, writable};
+use crate::shared::{Shared, walkable};
 
 /// Which keys.
 #[derive(Clone, Debug, clap::Args)]
@@ -36,6 +36,9 @@ pub struct KeyListArguments {
     /// How long to retry a partition that has too few replicas before the command fails.
     #[arg(long, default_value = "1m", value_parser = durations::parse, value_name = "DURATION")]
     pub patience: Duration,
+    /// List the keys of this artifact of a read-only store, whether it is served or not.
+    #[arg(long, value_name = "NUMBER")]
+    pub artifact: Option<u64>,
 }
 
 fn limit(text: &str) -> Result<u64, String> {
@@ -82,15 +85,14 @@ impl Listing {
 pub(crate) async fn list(shared: Shared, arguments: KeyListArguments) -> Result<ExitCode, CliError> {
     let unwritten = || CliError::io("cannot write the keys to standard output");
     let client = shared.client().await?;
-    let handle = client.store(&shared.store)?;
+    let (handle, store) = walkable(&client, &shared.store, arguments.artifact)?;
     let cluster = client.cluster();
-    let store = writable(&cluster, &shared.store)?;
     let clock = Ports::os().map_err(CliError::io("cannot start the background thread"))?.clock;
     let options = WalkOptions { patience: arguments.patience, leaves_out_damaged: false };
     let mut listing = Listing::begin(shared.format()).map_err(unwritten())?;
     let (prefix, limit) = (arguments.prefix.as_bytes(), arguments.limit.unwrap_or(u64::MAX));
     let mut complete = true;
-    walk_store(&handle, &cluster, store, options, |step| {
+    walk_store(&handle, &cluster, &store, options, |step| {
         let What::Records(records) = step.what else { return Ok(ControlFlow::Continue(())) };
         let now = clock.wall();
         for (key, set) in records {

@@ -4,11 +4,11 @@
 
 use std::time::Duration;
 
-use client::{Client, ClientOptions};
+use client::{Client, ClientOptions, StoreHandle};
 use runtime::Ports;
 
 use crate::durations;
-use model::{Cluster, Store};
+use model::{ArtifactNumber, Cluster, Store};
 
 use crate::failure::CliError;
 use crate::output::Format;
@@ -92,15 +92,45 @@ pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, CliError>>) -> 
         .block_on(future)
 }
 
-/// The store of this name, which takes writes and is walked.
+/// A store to walk: as it is, or, where it is read-only, one artifact of it from the first page to the last. That is the one
+/// of this number, or the one that is served now.
+///
+/// # Errors
+/// When there is no such store or artifact, or it serves none yet.
+pub(crate) fn walkable(
+    client: &Client,
+    store: &str,
+    artifact: Option<u64>,
+) -> Result<(StoreHandle, Store), CliError> {
+    let handle = client.store(store)?;
+    let cluster = client.cluster();
+    let Some(listed) = cluster.read_only(store) else {
+        let handle = match artifact {
+            Some(number) => handle.of_artifact(ArtifactNumber(number))?,
+            None => handle,
+        };
+        return Ok((handle, writable(&cluster, store)?.clone()));
+    };
+    let number = artifact.map(ArtifactNumber).or_else(|| listed.served().map(|served| served.number));
+    let number = number.ok_or_else(|| {
+        CliError::Other(format!(
+            "store {store} serves no artifact yet, so it has no keys; to see what is on its way, run `{} artifact list \
+             {store}`",
+            crate::output::program()
+        ))
+    })?;
+    Ok((handle.of_artifact(number)?, listed.as_store()))
+}
+
+/// The store of this name, which takes writes.
 ///
 /// # Errors
 /// When it is a read-only store, or there is none.
 pub(crate) fn writable<'a>(cluster: &'a Cluster, store: &str) -> Result<&'a Store, CliError> {
     cluster.store(store).ok_or_else(|| {
         CliError::Other(format!(
-            "store {store} is read-only: it takes no writes, and cannot be walked yet; to see its artifacts, run `{} \
-             artifact list {store}`",
+            "store {store} is read-only: it takes no writes; to give it other contents, run `{} artifact build` and \
+             `artifact push`",
             crate::output::program()
         ))
     })

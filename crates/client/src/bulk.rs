@@ -5,13 +5,16 @@ use model::limits::MULTI_KEYS_MAX;
 use model::{Key, Moment, NodeId, PartitionId, Token, Value, WallMillis};
 use protocol::quorum::Entry;
 use wire::error::ErrorCode;
-use wire::messages::{Condition, Failure, Got, Request, RequestOptions, Response, Scan, Scanned, Written};
+use wire::messages::{Condition, Failure, Got, RequestOptions, Response, Scanned, Written};
 
 use crate::error::ClientError;
 use crate::found::Found;
 use crate::order::Order;
 use crate::peers::CallError;
 use crate::store::StoreHandle;
+
+/// Bytes of keys and values after which a page of a scan ends.
+const SCAN_BYTES_MAX: u32 = 4 * 1024 * 1024;
 
 /// Where a scan of one partition goes on: after this token and key.
 pub type ScanAfter = (Token, Bytes);
@@ -139,17 +142,14 @@ impl StoreHandle {
         records_max: u32,
     ) -> Result<ScanPage, ClientError> {
         let inner = &self.client.inner;
-        let scope = inner.scope(&self.name)?;
-        let since = scope.cluster.ring.get(partition).map(|found| scope.cluster.accepted_since(found));
-        let request = Request::Scan(Scan {
-            since: since.unwrap_or_default().into(),
-            store: scope.store.clone(),
-            generation: scope.cluster.generation,
-            partition,
-            after,
-            records_max,
-            bytes_max: 4 * 1024 * 1024,
-        });
+        let scope = self.scope_for(&RequestOptions::default())?;
+        let found = scope.cluster.ring.get(partition).ok_or_else(|| ClientError::Failed {
+            code: ErrorCode::StaleGeneration,
+            detail: format!("the ring has no partition {partition} any more"),
+        })?;
+        let Some(request) = scope.scan_request(found, after, records_max, SCAN_BYTES_MAX) else {
+            return Ok(ScanPage { records: Vec::new(), next: None, damaged: 0 });
+        };
         match inner.call(node, request).await {
             Ok(Response::Scanned(page)) => Ok(page),
             Ok(_) => Err(CallError::Broken.into()),

@@ -161,7 +161,7 @@ impl Replica {
 
     fn carry_out(self: &Arc<Self>, request: Request) -> Call {
         // A page of a scan reads so much that it would wait in any case.
-        if !matches!(request, Request::Scan(_)) {
+        if !matches!(request, Request::Scan(_) | Request::ArtifactScan(_)) {
             let tried = without_waiting(|| self.answer(&request));
             if !tried.refused {
                 return tried.answer;
@@ -252,6 +252,10 @@ impl Replica {
                 Err(answer) => Call::Ready(*answer),
             },
             Request::Scan(scan) => match self.scan(scan) {
+                Ok(scanned) => Call::Ready(Ok(Response::Scanned(scanned))),
+                Err(failure) => refused(failure),
+            },
+            Request::ArtifactScan(scan) => match self.artifact_scan(scan) {
                 Ok(scanned) => Call::Ready(Ok(Response::Scanned(scanned))),
                 Err(failure) => refused(failure),
             },

@@ -90,7 +90,7 @@ error_codes! {
         "The cluster cannot have such a store."
         "Read the reason; `tontine store list` shows the stores that there are.";
     ReadOnly = 107 "read-only" Failed false
-        "The store is read-only: it takes no writes, and is read by get and multi-get only."
+        "The store is read-only: it takes no writes."
         "Build an artifact and put it live with `tontine artifact push`.";
     ArtifactRefused = 108 "artifact-refused" Failed false
         "The store's artifacts cannot be changed so."

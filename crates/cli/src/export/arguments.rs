@@ -44,4 +44,8 @@ pub struct ExportArguments {
     /// the export.
     #[arg(long)]
     pub leave_out_damaged: bool,
+    /// Export this artifact of a read-only store, whether it is served or not; by default the one that is served when the
+    /// export begins. `tontine artifact list` shows the numbers.
+    #[arg(long, value_name = "NUMBER")]
+    pub artifact: Option<u64>,
 }

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use crate::failure::CliError;
 use crate::output::{Format, count, print, size};
 use crate::progress::Progress;
-use crate::shared::{Shared, writable};
+use crate::shared::{Shared, walkable};
 pub(crate) use arguments::ExportArguments;
 use form::{Form, RowWriter};
 pub(crate) use partitions::{Step, What, walk_store};
@@ -53,9 +53,8 @@ pub(crate) async fn run(shared: Shared, arguments: ExportArguments) -> Result<Ex
     refuse_existing(path.as_deref(), arguments.force)?;
     let form = Form::new(&arguments)?;
     let client = shared.client().await?;
-    let handle = client.store(&shared.store)?;
+    let (handle, store) = walkable(&client, &shared.store, arguments.artifact)?;
     let cluster = client.cluster();
-    let store = writable(&cluster, &shared.store)?;
     let began = Instant::now();
     let output = Output::new(path.as_deref());
     let mut rows = RowWriter::new(form, Sink::new(path.as_deref(), output.writer()?))?;
@@ -64,7 +63,7 @@ pub(crate) async fn run(shared: Shared, arguments: ExportArguments) -> Result<Ex
     let counts = tokio::select! {
         biased;
         _ = tokio::signal::ctrl_c() => return Err("interrupted; nothing was kept".to_owned().into()),
-        counts = export(&handle, &cluster, store, options, &mut rows) => counts?,
+        counts = export(&handle, &cluster, &store, options, &mut rows) => counts?,
     };
     rows.finish()?;
     let keeps_expiry = rows.keeps_expiry();

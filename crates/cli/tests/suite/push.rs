@@ -3,6 +3,7 @@
 mod harm;
 mod moving;
 mod soon;
+mod walking;
 
 use std::fmt::Write;
 use std::path::Path;

@@ -9,10 +9,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use model::{ArtifactNumber, Cluster, Epoch, ManifestDigest, NodeId, ReadOnlyStore};
+use model::{ArtifactNumber, Cluster, Epoch, ManifestDigest, NodeId, Partition, ReadOnlyStore};
 use smallvec::SmallVec;
 use wire::ErrorCode;
-use wire::messages::{ArtifactGet, Failure, ReplicaGet, Request, Role, StoreRef, Terms};
+use wire::messages::{
+    ArtifactGet, ArtifactScan, Failure, ReplicaGet, Request, Role, Scan, ScanAfter, StoreRef, Terms,
+};
 
 use super::Scope;
 use super::drive::Desk;
@@ -81,6 +83,41 @@ impl Scope {
                 Ok(Scope { contents: Contents::chosen(store, number)?, ..scope })
             }
             _ => Ok(scope),
+        }
+    }
+
+    /// Asks for a page of a partition of this scope's ring, behind a record. `None` when there is nothing to ask for: the store
+    /// serves no artifact yet.
+    pub fn scan_request(
+        &self,
+        partition: &Partition,
+        after: Option<ScanAfter>,
+        records_max: u32,
+        bytes_max: u32,
+    ) -> Option<Request> {
+        let (store, generation) = (self.store.clone(), self.cluster.generation);
+        match self.contents {
+            Contents::Nothing => None,
+            Contents::Versions => {
+                let since = self.cluster.accepted_since(partition).into();
+                let partition = partition.id;
+                Some(Scan { since, store, generation, partition, after, records_max, bytes_max }.into())
+            }
+            Contents::Artifact { number, manifest, .. } => {
+                let (first, last) = self.cluster.ring.bounds(partition.id).expect("it is of this ring");
+                let scan = ArtifactScan {
+                    store,
+                    generation,
+                    number,
+                    manifest,
+                    first,
+                    last,
+                    after,
+                    records_max,
+                    bytes_max,
+                };
+                Some(scan.into())
+            }
         }
     }
 

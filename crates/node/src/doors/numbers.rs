@@ -69,7 +69,7 @@ impl Operation {
             Request::MultiDelete(_) => Some(Operation::MultiDelete),
             Request::ReplicaGet(_) => Some(Operation::ReplicaGet),
             Request::ReplicaMerge(_) => Some(Operation::ReplicaMerge),
-            Request::Scan(_) => Some(Operation::Scan),
+            Request::Scan(_) | Request::ArtifactScan(_) => Some(Operation::Scan),
             _ => None,
         }
     }

@@ -146,7 +146,7 @@ impl Front {
 
     /// Reads a key from its read quorum.
     pub async fn get(&self, store: &str, key: Bytes, options: &RequestOptions) -> Result<Got, Failure> {
-        if let Some(scope) = self.artifact_scope(store) {
+        if let Some(scope) = self.artifact_scope(&self.replica.view().get(), store) {
             return self.coordinator.get(&scope, key, options).await;
         }
         let (view, local) = self.current(store)?;
@@ -155,11 +155,16 @@ impl Front {
         Ok(got)
     }
 
-    /// Counts the keys of a store that this node holds, and those of them that expire.
+    /// Counts the keys of a store that this node holds, and those of them that expire. Of a read-only store all keys are
+    /// known at each node that holds a part.
     ///
     /// # Errors
     /// When the store is not known, or its engine refuses.
     pub async fn census(&self, store: &str) -> Result<Census, Failure> {
+        let view = self.replica.view().get();
+        if let Some(store) = view.read_only(store) {
+            return Ok(store.census());
+        }
         let (view, local) = self.current(store)?;
         let (own, now) = (self.replica.node(), self.now());
         let counting = move || {
@@ -329,8 +334,7 @@ impl Front {
     }
 
     /// The same for a read-only store; `None` for any other. Whatever is read under it is of one artifact.
-    pub(super) fn artifact_scope(&self, store: &str) -> Option<Scope> {
-        let view = self.replica.view().get();
+    pub(super) fn artifact_scope(&self, view: &View, store: &str) -> Option<Scope> {
         let store = view.read_only(store)?;
         Some(Scope {
             cluster: view.cluster().clone(),

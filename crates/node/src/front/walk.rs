@@ -15,14 +15,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use client::coordinator::Scope;
 use futures_util::future::join_all;
 use model::{Cluster, NodeId, Partition, PreferenceList, Token};
 use protocol::quorum::{Ask, TooFew, Walk, WalkPosition};
 use wire::error::ErrorCode;
-use wire::messages::{Failure, Request, RequestOptions, Response, Scan, Scanned};
+use wire::messages::{Failure, RequestOptions, Response, Scanned};
 
 use super::{ADOPT_PATIENCE, Front};
-use crate::stores::LocalStore;
 use crate::view::View;
 
 /// Bits of a token in which the tokens of a group differ.
@@ -114,8 +114,8 @@ impl Front {
     ) -> Result<Stretch, Failure> {
         let mut refreshes_left = REFRESHES_MAX;
         loop {
-            let (view, local) = self.current(store)?;
-            match self.stretch_under(&view, &local, from, limit).await {
+            let (view, scope) = self.walked(store)?;
+            match self.stretch_under(&view, &scope, from, limit).await {
                 Err(failure) if refreshes_left > 0 => match newer(&failure, &view) {
                     Some(cluster) => {
                         refreshes_left -= 1;
@@ -130,10 +130,21 @@ impl Front {
         }
     }
 
+    /// What a stretch that begins now reads: versions, or the artifact that is served now.
+    fn walked(&self, store: &str) -> Result<(Arc<View>, Scope), Failure> {
+        let view = self.replica.view().get();
+        if let Some(scope) = self.artifact_scope(&view, store) {
+            return Ok((view, scope));
+        }
+        let (view, local) = self.current(store)?;
+        let scope = self.scope(&view, &local);
+        Ok((view, scope))
+    }
+
     async fn stretch_under(
         &self,
         view: &Arc<View>,
-        store: &Arc<LocalStore>,
+        scope: &Scope,
         from: Position,
         limit: StretchLimit,
     ) -> Result<Stretch, Failure> {
@@ -145,7 +156,7 @@ impl Front {
             let round = &partitions[at..partitions.len().min(at + ahead)];
             let behind = keys.last().map(|met| (met.token, met.key.clone())).or_else(|| before(from));
             let wanted = keys_min.saturating_sub(keys.len()) + 1;
-            let read = |partition| self.read_partition(view, store, partition, behind.clone(), wanted);
+            let read = |partition| self.read_partition(view, scope, partition, behind.clone(), wanted);
             let reads: Vec<_> = round.iter().map(read).collect();
             let mut cut = None;
             for read in join_all(reads).await {
@@ -178,12 +189,12 @@ impl Front {
     async fn read_partition(
         &self,
         view: &Arc<View>,
-        store: &Arc<LocalStore>,
+        scope: &Scope,
         partition: &Partition,
         behind: Option<WalkPosition>,
         wanted: usize,
     ) -> Result<Read, Failure> {
-        let definition = store.definition();
+        let definition = &*scope.definition;
         let mut replicas = PreferenceList::of(definition, partition).replicas().to_vec();
         // Its own copy costs no message, and who is silent costs patience.
         replicas.sort_by_key(|&node| (self.is_suspected(node), node != self.replica.node()));
@@ -194,7 +205,7 @@ impl Front {
             let asks = walk.asks().map_err(|few| too_few(partition, few, &reasons))?;
             let missing = wanted - keys.len();
             let pages = asks.into_iter().map(|Ask { node, after }| async move {
-                (node, self.page(view, store, partition, node, after, missing).await)
+                (node, self.page(scope, partition, node, after, missing).await)
             });
             for (node, page) in join_all(pages).await {
                 match page {
@@ -222,22 +233,16 @@ impl Front {
 
     async fn page(
         &self,
-        view: &View,
-        store: &LocalStore,
+        scope: &Scope,
         partition: &Partition,
         node: NodeId,
         after: Option<WalkPosition>,
         records_max: usize,
     ) -> Result<Scanned, Failure> {
-        let request = Request::Scan(Scan {
-            since: view.cluster().accepted_since(partition).into(),
-            store: store.reference().clone(),
-            generation: view.cluster().generation,
-            partition: partition.id,
-            after,
-            records_max: u32::try_from(records_max).unwrap_or(u32::MAX),
-            bytes_max: PAGE_BYTES_MAX,
-        });
+        let records_max = u32::try_from(records_max).unwrap_or(u32::MAX);
+        let Some(request) = scope.scan_request(partition, after, records_max, PAGE_BYTES_MAX) else {
+            return Ok(Scanned { records: Vec::new(), next: None, damaged: 0 });
+        };
         let answer = match self.coordinator.replicas().call(node, request) {
             client::peers::Call::Ready(answer) => answer,
             client::peers::Call::Pending(future) => {

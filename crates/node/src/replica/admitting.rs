@@ -185,9 +185,7 @@ impl Replica {
 
 /// Refuses whatever a read-only store does not do.
 fn read_only(store: &str) -> Failure {
-    let detail = format!(
-        "store {store} serves an artifact: it takes no writes, and is read by get and multi-get only"
-    );
+    let detail = format!("store {store} serves an artifact: it takes no writes");
     Failure::new(ErrorCode::ReadOnly, detail)
 }
 

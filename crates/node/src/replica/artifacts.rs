@@ -8,12 +8,24 @@
 //!
 //! A request that is newer than this node is answered, too: the artifact is what it names, whatever the document says.
 
-use model::Generation;
-use wire::error::ErrorCode;
-use wire::messages::{ArtifactGet, Failure, ReplicaGot};
+use std::sync::Arc;
 
-use super::Replica;
+use model::{ArtifactNumber, Generation, ManifestDigest};
+use storage::readonly::WalkLimit;
+use wire::error::ErrorCode;
+use wire::messages::{ArtifactGet, ArtifactScan, Failure, ReplicaGot, Scanned};
+
+use super::{Replica, SCAN_BYTES_MAX, SCAN_RECORDS_MAX};
+use crate::stores::{Held, Open};
 use crate::view::View;
+
+/// The artifact that a request names.
+struct Named {
+    open: Arc<Open>,
+    held: Arc<Held>,
+    /// Whether the request was formed under an older document than this node's.
+    is_older: bool,
+}
 
 impl Replica {
     /// What an artifact holds of keys.
@@ -22,28 +34,62 @@ impl Replica {
     /// As a whole when it cannot be said of any key; see above.
     pub(super) fn artifact_get(&self, request: &ArtifactGet) -> Result<ReplicaGot, Failure> {
         let view = self.view().get();
-        let ArtifactGet { store: name, generation, number, manifest, keys } = request;
-        let own = view.cluster().generation;
+        let ArtifactGet { store, generation, number, manifest, keys } = request;
+        let Named { open, held, is_older } = self.named(&view, store, *generation, (*number, *manifest))?;
+        let sets = held.read(*number, &open, keys);
+        if is_older && sets.contains(&Err(ErrorCode::ArtifactNotHere)) {
+            // By the newer document the key may lie elsewhere.
+            return Err(superseded(&view, *generation));
+        }
+        let generation = view.cluster().generation.into();
+        Ok(ReplicaGot { generation, epoch: self.epochs().tag(), sets })
+    }
+
+    /// A page of what an artifact holds.
+    ///
+    /// # Errors
+    /// As [`Replica::artifact_get`], and when one of the records cannot be read: another replica has it.
+    pub(super) fn artifact_scan(&self, request: &ArtifactScan) -> Result<Scanned, Failure> {
+        let view = self.view().get();
+        let ArtifactScan { store, generation, number, manifest, .. } = request;
+        let Named { open, held, is_older } = self.named(&view, store, *generation, (*number, *manifest))?;
+        let limit = WalkLimit {
+            records_max: (request.records_max as usize).clamp(1, SCAN_RECORDS_MAX),
+            bytes_max: (request.bytes_max as usize).clamp(1, SCAN_BYTES_MAX),
+        };
+        let after = request.after.as_ref().map(|(token, key)| (*token, &key[..]));
+        held.page(*number, &open, request.first..=request.last, after, limit).map_err(|code| match code {
+            ErrorCode::ArtifactNotHere if is_older => superseded(&view, *generation),
+            code => {
+                let node = self.node();
+                Failure::new(code, format!("{node} cannot read a part of artifact {number} of store {store}"))
+            }
+        })
+    }
+
+    fn named(
+        &self,
+        view: &View,
+        name: &str,
+        generation: Generation,
+        (number, manifest): (ArtifactNumber, ManifestDigest),
+    ) -> Result<Named, Failure> {
         let Some(store) = view.read_only(name) else {
-            let error = self.store_of(&view, name, *generation).err();
+            let error = self.store_of(view, name, generation).err();
             let detail = format!("store {name} takes writes and has no artifacts");
             return Err(error.unwrap_or_else(|| Failure::new(ErrorCode::UnknownStore, detail)));
         };
-        let is_older = *generation < own;
-        if is_older && !store.is_honoured(*number, *manifest, self.clock.now()) {
-            return Err(superseded(&view, *generation));
+        let is_older = generation < view.cluster().generation;
+        if is_older && !store.is_honoured(number, manifest, self.clock.now()) {
+            return Err(superseded(view, generation));
         }
         let not_here = || {
             let detail = format!("{} does not hold artifact {number} of store {name}", self.node());
             Failure::new(ErrorCode::ArtifactNotHere, detail)
         };
-        let open = store.held().open(*number, *manifest).ok_or_else(not_here)?;
-        let sets = store.held().read(*number, &open, keys);
-        if is_older && sets.contains(&Err(ErrorCode::ArtifactNotHere)) {
-            // By the newer document the key may lie elsewhere.
-            return Err(superseded(&view, *generation));
-        }
-        Ok(ReplicaGot { generation: own.into(), epoch: self.epochs().tag(), sets })
+        let held = store.held().clone();
+        let open = held.open(number, manifest).ok_or_else(not_here)?;
+        Ok(Named { open, held, is_older })
     }
 }
 

@@ -7,6 +7,7 @@
 //! Must never: answer from another artifact than the one asked for, or *absent* for what is not here.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,9 +21,11 @@ use model::{
 use parking_lot::{Mutex, RwLock};
 use runtime::disk::waiting::is_refused;
 use smallvec::{SmallVec, smallvec};
-use storage::readonly::{Artifact, ReadError};
+use storage::readonly::{Artifact, ReadError, WalkLimit};
 use wire::error::ErrorCode;
-use wire::messages::StoreRef;
+use wire::messages::{Scanned, StoreRef};
+
+use super::Census;
 
 /// How long gets may name an artifact that another one has taken the place of: well above the default deadline, so that
 /// whoever began under the older document ends under it.
@@ -114,6 +117,18 @@ impl ReadOnly {
         &self.held
     }
 
+    /// How many keys the artifact has that is served, be they here or not: its manifest says it. A node that holds nothing
+    /// of it knows nothing.
+    pub(crate) fn census(&self) -> Census {
+        let Some(served) = self.listed.served() else { return Census { share: 1.0, ..Census::default() } };
+        let open = self.held.open(served.number, served.manifest);
+        open.map_or_else(Census::default, |open| Census {
+            keys: open.artifact.manifest().records(),
+            share: 1.0,
+            ..Census::default()
+        })
+    }
+
     /// Whether a get that was begun under an older document may read this artifact: it is served, or was served until a
     /// moment ago.
     pub(crate) fn is_honoured(&self, number: ArtifactNumber, manifest: ManifestDigest, now: Moment) -> bool {
@@ -190,18 +205,44 @@ impl Held {
         answers
     }
 
+    /// A page of what an artifact holds of these tokens, behind a record.
+    ///
+    /// # Errors
+    /// As a get's, of the whole page.
+    pub(crate) fn page(
+        &self,
+        number: ArtifactNumber,
+        open: &Open,
+        tokens: RangeInclusive<Token>,
+        after: Option<(Token, &[u8])>,
+        limit: WalkLimit,
+    ) -> Result<Scanned, ErrorCode> {
+        let page = open.artifact.walk_behind(tokens, after, limit).map_err(|error| self.refusal(&error))?;
+        let last = page.records.last().filter(|_| page.next.is_some());
+        let next = last.map(|(key, _)| (Token::of(key), key.clone()));
+        let records = page.records.into_iter().map(|(key, value)| (key, version(number, value)));
+        Ok(Scanned { records: records.collect(), next, damaged: 0 })
+    }
+
     fn answer(&self, number: ArtifactNumber, found: Result<Option<Bytes>, ReadError>) -> Answer {
         match found {
             Ok(value) => Ok(value.map_or_else(VersionSet::default, |value| version(number, value))),
-            Err(ReadError::NotHere { .. }) => Err(ErrorCode::ArtifactNotHere),
-            Err(ReadError::Corrupt { chunk }) => {
+            Err(error) => Err(self.refusal(&error)),
+        }
+    }
+
+    /// What an error of a read is called; a chunk that is corrupt is remembered, and replaced.
+    fn refusal(&self, error: &ReadError) -> ErrorCode {
+        match error {
+            ReadError::NotHere { .. } => ErrorCode::ArtifactNotHere,
+            ReadError::Corrupt { chunk } => {
                 let mut damaged = self.damaged.lock();
-                if !damaged.contains(&chunk) {
-                    damaged.push(chunk);
+                if !damaged.contains(chunk) {
+                    damaged.push(*chunk);
                 }
-                Err(ErrorCode::Corrupt)
+                ErrorCode::Corrupt
             }
-            Err(_) => Err(ErrorCode::StorageFailed),
+            _ => ErrorCode::StorageFailed,
         }
     }
 }

@@ -1,16 +1,19 @@
 //! Reads an artifact: from a key to its chunk, one key or many, or all in the order of tokens.
 
-use std::ops::ControlFlow;
+mod walk;
+
 use std::ops::Range;
 
 use bytes::Bytes;
 use model::Token;
 use runtime::{Disk, DiskError, disk::waiting};
 
-use super::chunk::{Aim, Chunk, Visited};
+use super::chunk::{Aim, Chunk};
 use super::coding::Opener;
 use super::error::{OpenError, ReadError};
 use super::manifest::Manifest;
+
+pub use self::walk::{WalkCursor, WalkLimit, WalkPage};
 
 /// Keys of a multi-get that are fetched ahead together: enough to hide memory, few enough for its caches.
 const TOGETHER: usize = 32;
@@ -34,31 +37,6 @@ pub struct Artifact {
     /// For the highest bits of a token, the last chunk that begins not after all the rest being zero.
     directory: Vec<u32>,
     directory_shift: u32,
-}
-
-/// Where a walk goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct WalkCursor {
-    chunk: usize,
-    place: u64,
-}
-
-/// How much of a walk is wanted at once.
-#[derive(Clone, Copy, Debug)]
-pub struct WalkLimit {
-    /// Records at most; at least one is handed out.
-    pub records_max: usize,
-    /// Bytes of keys and values after which the page ends.
-    pub bytes_max: usize,
-}
-
-/// Some records of a walk, in the order of token and key.
-#[derive(Debug, Default)]
-pub struct WalkPage {
-    /// Keys and values.
-    pub records: Vec<(Bytes, Bytes)>,
-    /// Where the next page begins; `None` at the end.
-    pub next: Option<WalkCursor>,
 }
 
 impl Artifact {
@@ -221,56 +199,6 @@ impl Artifact {
                 });
             }
         }
-    }
-
-    /// Where a walk over the slice that begins at `token` begins: at the chunk that holds it.
-    pub fn walk_from(&self, token: Token) -> WalkCursor {
-        WalkCursor { chunk: self.position(token), place: 0 }
-    }
-
-    /// The next records in the order of token and key, up to and with the token `last`.
-    ///
-    /// # Errors
-    /// As [`Artifact::get`].
-    pub fn walk(&self, from: WalkCursor, last: Token, limit: WalkLimit) -> Result<WalkPage, ReadError> {
-        let mut page = WalkPage::default();
-        let mut bytes = 0;
-        let WalkCursor { mut chunk, mut place } = from;
-        while chunk < self.firsts.len() && self.firsts[chunk] <= last.0 {
-            let open = self.chunks[chunk]
-                .as_ref()
-                .ok_or_else(|| ReadError::NotHere { chunk: self.manifest.chunks[chunk].digest })?;
-            let mut damaged = false;
-            let mut visit = |visited: Visited<'_>| {
-                if self.manifest.hash.token(visited.key) > last {
-                    chunk = self.firsts.len();
-                    return ControlFlow::Break(());
-                }
-                let Some(value) = self.opener.open(visited.coding, visited.stored, VALUE_BYTES_MAX) else {
-                    damaged = true;
-                    return ControlFlow::Break(());
-                };
-                bytes += visited.key.len() + value.len();
-                page.records.push((Bytes::copy_from_slice(visited.key), value.into()));
-                match page.records.len() >= limit.records_max || bytes >= limit.bytes_max {
-                    true => ControlFlow::Break(()),
-                    false => ControlFlow::Continue(()),
-                }
-            };
-            let stopped = open.walk(place, &mut visit).map_err(|refused| open.error(refused))?;
-            if damaged {
-                return Err(ReadError::Corrupt { chunk: open.entry().digest });
-            }
-            match stopped {
-                Some(_) if chunk == self.firsts.len() => return Ok(page),
-                Some(next) => {
-                    page.next = Some(WalkCursor { chunk, place: next });
-                    return Ok(page);
-                }
-                None => (chunk, place) = (chunk + 1, 0),
-            }
-        }
-        Ok(page)
     }
 }
 

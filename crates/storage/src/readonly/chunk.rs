@@ -4,6 +4,8 @@
 //! it. What stays in memory was verified when it was loaded. A value is copied first and verified then, so that no
 //! byte that was not verified is ever answered, whatever happens to the file meanwhile.
 
+mod seek;
+
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -361,6 +363,15 @@ impl Chunk {
         Ok(None)
     }
 
+    /// Copies key and value of the record at a position, and verifies them.
+    fn copy_record(&self, position: u32, copy: &mut Vec<u8>) -> Result<Head, Refused> {
+        let head = self.head(position)?;
+        copy.clear();
+        copy.extend_from_slice(&self.mapping.view(self.body(position, &head)?)?);
+        let (key, stored) = copy.split_at(head.key_bytes);
+        if head.holds(key, stored, self.salt, position) { Ok(head) } else { Err(Refused::Damaged) }
+    }
+
     fn walk_slots(
         &self,
         from: u64,
@@ -370,13 +381,8 @@ impl Chunk {
         let mut copy = Vec::new();
         while at < self.data_bytes {
             let position = u32::try_from(at).map_err(|_| Refused::Damaged)?;
-            let head = self.head(position)?;
-            copy.clear();
-            copy.extend_from_slice(&self.mapping.view(self.body(position, &head)?)?);
+            let head = self.copy_record(position, &mut copy)?;
             let (key, stored) = copy.split_at(head.key_bytes);
-            if !head.holds(key, stored, self.salt, position) {
-                return Err(Refused::Damaged);
-            }
             at += head.record_bytes() as u64;
             if visit(Visited { key, coding: head.coding, stored }).is_break() {
                 return Ok(Some(at));

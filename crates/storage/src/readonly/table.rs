@@ -8,6 +8,8 @@
 //! bucket: ten fingerprints of 2 bytes │ ten positions of 4 bytes │ 4 bytes: keys that went on
 //! ```
 
+use std::ops::Range;
+
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::format::u32_at;
@@ -92,6 +94,16 @@ impl Table {
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = ways;
+    }
+
+    /// Where records begin within these bytes, in order.
+    pub(super) fn positions(&self, within: Range<u64>) -> Vec<u32> {
+        let slots = self.buckets.iter().flat_map(|Bucket(bytes)| {
+            (0..WAYS).map(|way| u32_at(bytes, 2 * WAYS + 4 * way)).filter(|position| *position != EMPTY)
+        });
+        let mut found: Vec<u32> = slots.filter(|position| within.contains(&u64::from(*position))).collect();
+        found.sort_unstable();
+        found
     }
 
     /// The positions at which a key with these ways may lie, one after the other.

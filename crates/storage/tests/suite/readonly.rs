@@ -1,6 +1,7 @@
 //! Artifacts: what was built is found, and nothing else, whatever happens to the files.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -138,9 +139,33 @@ pub(crate) fn check(disk: &SimulatedDisk, table: &Table, absent: &[Vec<u8>]) {
     assert!(
         ordered.iter().map(|(_, key, value)| (key, value)).eq(walked.iter().map(|(key, value)| (key, value)))
     );
+    check_behind(&artifact, &ordered, &asked);
     let manifest = artifact.manifest();
     assert_eq!(manifest.records(), table.len() as u64);
     manifest.chunks.iter().for_each(|chunk| prove(disk, "", manifest, chunk).unwrap());
+}
+
+/// A walk goes on behind keys that are there and keys that are not, within any tokens.
+fn check_behind(artifact: &Artifact, ordered: &[(Token, Bytes, Bytes)], keys: &[(Token, &[u8])]) {
+    let page = |tokens: RangeInclusive<Token>, after: Option<(Token, &[u8])>, records_max| {
+        let limit = WalkLimit { records_max, bytes_max: usize::MAX };
+        let page = artifact.walk_behind(tokens.clone(), after, limit).unwrap();
+        let behind = ordered.iter().filter(|(token, key, _)| {
+            tokens.contains(token) && after.is_none_or(|after| (*token, &key[..]) > after)
+        });
+        let expected: Vec<_> = behind.take(records_max).map(|(_, key, value)| (key, value)).collect();
+        let found: Vec<_> = page.records.iter().map(|(key, value)| (key, value)).collect();
+        assert_eq!(found, expected, "{tokens:?} behind {after:?}");
+    };
+    let all = Token(0)..=Token(u64::MAX);
+    page(all.clone(), None, 5);
+    for (number, (token, key)) in keys.iter().enumerate().step_by(keys.len() / 25 + 1) {
+        page(all.clone(), Some((*token, key)), 1 + number % 4);
+        page(*token..=Token(u64::MAX), None, 3);
+        page(Token(0)..=*token, Some((Token(token.0 / 2), key)), 3);
+        page(Token(token.0 / 2)..=*token, Some((Token(0), key)), usize::MAX);
+        page(all.clone(), Some((Token(token.0.saturating_sub(1)), &[u8::MAX; 40])), 2);
+    }
 }
 
 pub(crate) const COMPRESSIONS: [Compression; 3] = [Compression::None, Compression::Lz4, Compression::Zstd];

@@ -1,9 +1,10 @@
 //! What is asked and told about artifacts of read-only stores.
 
 use bytes::Bytes;
-use model::{ArtifactNumber, Generation, ManifestDigest};
+use model::{ArtifactNumber, Generation, ManifestDigest, Token};
 use smallvec::SmallVec;
 
+use super::request::ScanAfter;
 use super::store_ref::StoreRef;
 use crate::codec::{fields, tags};
 
@@ -34,6 +35,31 @@ fields! {
         pub manifest: ManifestDigest,
         /// Which keys; answered in this order.
         pub keys: SmallVec<[Bytes; 1]>,
+    }
+}
+
+fields! {
+    /// Asks one replica for a page of what an artifact holds of some tokens, in order of token and key. Answered as a scan is,
+    /// from exactly that artifact. A node that speaks version 2 of the protocol does not know it.
+    pub struct ArtifactScan {
+        /// Which store.
+        pub store: StoreRef,
+        /// The generation of the document that the artifact was taken from.
+        pub generation: Generation,
+        /// Its number.
+        pub number: ArtifactNumber,
+        /// Digest of its manifest.
+        pub manifest: ManifestDigest,
+        /// The first token that is wanted.
+        pub first: Token,
+        /// The last one.
+        pub last: Token,
+        /// Where the last page ended; `None` starts from the front.
+        pub after: Option<ScanAfter>,
+        /// Records at most.
+        pub records_max: u32,
+        /// Bytes of keys and values after which the page ends; it holds at least one record if there is one.
+        pub bytes_max: u32,
     }
 }
 

@@ -33,7 +33,8 @@ pub use antientropy::{
     RecordsGet, RecordsGot, RecordsPage, RecordsPaged, Standing, TreeNoded, TreeNodes, TreeSummed, TreeSums,
 };
 pub use artifacts::{
-    ArtifactBytes, ArtifactFile, ArtifactGet, ArtifactRead, ArtifactsDocument, ArtifactsGet, ArtifactsOrder,
+    ArtifactBytes, ArtifactFile, ArtifactGet, ArtifactRead, ArtifactScan, ArtifactsDocument, ArtifactsGet,
+    ArtifactsOrder,
 };
 pub use collection::{
     Collect, CollectCandidated, CollectCandidates, CollectConfirm, CollectConfirmed, CollectFence,

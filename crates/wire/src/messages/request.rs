@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::antientropy::{
     AntiEntropyControl, AntiEntropyGet, KeyDigests, RecordsGet, RecordsPage, TreeNodes, TreeSums,
 };
-use super::artifacts::{ArtifactGet, ArtifactRead, ArtifactsGet, ArtifactsOrder};
+use super::artifacts::{ArtifactGet, ArtifactRead, ArtifactScan, ArtifactsGet, ArtifactsOrder};
 use super::collection::{Collect, CollectCandidates, CollectConfirm, CollectFence, CollectRelease};
 use super::declare::messages;
 use super::gossip::Gossip;
@@ -54,6 +54,7 @@ messages! {
         0x41 ArtifactsOrder "artifacts-order",
         0x42 ArtifactGet "artifact-get",
         0x43 ArtifactRead "artifact-read",
+        0x44 ArtifactScan "artifact-scan",
     }
 }
 
@@ -387,7 +388,7 @@ impl Request {
             | Request::ArtifactsGet(_)
             | Request::ArtifactsOrder(_)
             | Request::ArtifactGet(_) => 2,
-            Request::ArtifactRead(_) => 3,
+            Request::ArtifactRead(_) | Request::ArtifactScan(_) => 3,
             _ => 1,
         }
     }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use expect_test::expect;
-use model::{ArtifactNumber, Generation, ManifestDigest};
+use model::{ArtifactNumber, Generation, ManifestDigest, Token};
 use smallvec::smallvec;
 use wire::messages::*;
 
@@ -35,6 +35,25 @@ pub fn requests() -> Vec<u8> {
                 42 ac 02 05 63 61 72 74 73 09 ac 02 ab ab ab ab  B...carts.......
                 ab ab ab ab ab ab ab ab ab ab ab ab 01 03 74 68  ..............th
                 65                                               e
+            "#]],
+        ),
+        request(
+            ArtifactScan {
+                store: store(),
+                generation: Generation(9),
+                number: ArtifactNumber(300),
+                manifest: ManifestDigest([0xab; 16]),
+                first: Token(1 << 62),
+                last: Token((1 << 63) - 1),
+                after: Some((Token(1 << 62), Bytes::from_static(b"the"))),
+                records_max: 100,
+                bytes_max: 1 << 20,
+            },
+            expect![[r#"
+                44 ac 02 05 63 61 72 74 73 09 ac 02 ab ab ab ab  D...carts.......
+                ab ab ab ab ab ab ab ab ab ab ab ab 00 00 00 00  ................
+                00 00 00 40 ff ff ff ff ff ff ff 7f 01 00 00 00  ...@............
+                00 00 00 00 40 03 74 68 65 64 80 80 40           ....@.thed..@
             "#]],
         ),
         request(
@@ -87,8 +106,19 @@ fn what_is_about_artifacts_is_sent_to_no_node_that_is_too_old_for_it() {
         offset: 0,
         bytes_max: 1,
     };
+    let scan = ArtifactScan {
+        store: store(),
+        generation: Generation(9),
+        number: ArtifactNumber(1),
+        manifest: ManifestDigest([0; 16]),
+        first: Token(0),
+        last: Token(1),
+        after: None,
+        records_max: 1,
+        bytes_max: 1,
+    };
     let order = ArtifactsOrder { json: Bytes::from_static(b"{}") };
-    let requests: [Request; 5] =
-        [Ping {}.into(), ArtifactsGet {}.into(), order.into(), get.into(), read.into()];
-    assert_eq!(requests.map(|request| request.version_min()), [1, 2, 2, 2, 3]);
+    let requests: [Request; 6] =
+        [Ping {}.into(), ArtifactsGet {}.into(), order.into(), get.into(), read.into(), scan.into()];
+    assert_eq!(requests.map(|request| request.version_min()), [1, 2, 2, 2, 3, 3]);
 }

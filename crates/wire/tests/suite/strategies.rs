@@ -231,18 +231,7 @@ pub fn request() -> impl Strategy<Value = Request> {
         (terms(), store(), generation(), vec(bytes(), 0..4)).prop_map(|(terms, store, generation, keys)| {
             ReplicaGet { terms, store, generation, keys: keys.into() }.into()
         }),
-        (store(), generation(), number(), any::<[u8; 16]>(), vec(bytes(), 0..4)).prop_map(
-            |(store, generation, number, manifest, keys)| {
-                let (number, manifest) = (ArtifactNumber(number), ManifestDigest(manifest));
-                ArtifactGet { store, generation, number, manifest, keys: keys.into() }.into()
-            }
-        ),
-        (store(), any::<bool>(), any::<[u8; 16]>(), number(), any::<u32>()).prop_map(
-            |(store, chunk, digest, offset, bytes_max)| {
-                let file = if chunk { ArtifactFile::Chunk } else { ArtifactFile::Manifest };
-                ArtifactRead { store, file, digest, offset, bytes_max }.into()
-            }
-        ),
+        artifact_request(),
         replica_merge.prop_map(Request::from),
         scan().prop_map(Request::from),
         repair_request(),
@@ -347,6 +336,43 @@ fn span() -> impl Strategy<Value = Span> {
 
 fn partition() -> impl Strategy<Value = PartitionId> {
     any::<u32>().prop_map(PartitionId)
+}
+
+/// What is asked about one artifact.
+fn artifact_request() -> impl Strategy<Value = Request> {
+    prop_oneof![
+        (store(), generation(), number(), any::<[u8; 16]>(), vec(bytes(), 0..4)).prop_map(
+            |(store, generation, number, manifest, keys)| {
+                let (number, manifest) = (ArtifactNumber(number), ManifestDigest(manifest));
+                ArtifactGet { store, generation, number, manifest, keys: keys.into() }.into()
+            }
+        ),
+        (store(), any::<bool>(), any::<[u8; 16]>(), number(), any::<u32>()).prop_map(
+            |(store, chunk, digest, offset, bytes_max)| {
+                let file = if chunk { ArtifactFile::Chunk } else { ArtifactFile::Manifest };
+                ArtifactRead { store, file, digest, offset, bytes_max }.into()
+            }
+        ),
+        (scan(), number(), any::<[u8; 16]>(), any::<u64>(), any::<u64>()).prop_map(
+            |(scan, number, manifest, first, last)| {
+                let Scan { store, generation, after, records_max, bytes_max, .. } = scan;
+                let (number, manifest) = (ArtifactNumber(number), ManifestDigest(manifest));
+                let (first, last) = (Token(first), Token(last));
+                ArtifactScan {
+                    store,
+                    generation,
+                    number,
+                    manifest,
+                    first,
+                    last,
+                    after,
+                    records_max,
+                    bytes_max,
+                }
+                .into()
+            }
+        ),
+    ]
 }
 
 fn repair_request() -> impl Strategy<Value = Request> {

@@ -284,15 +284,13 @@ impl Served {
         self.service.requests.increment();
         let timed = Operation::of(&request).map(|operation| (operation, burst.began()));
         match request {
-            Request::ReplicaGet(_) | Request::ArtifactGet(_) | Request::Scan(_) => {
-                match self.service.front.replica().call(request) {
-                    Call::Ready(answer) => self.answer_at_once(id, refusal(answer), timed, burst),
-                    Call::Pending(future) => {
-                        let Some(permit) = self.permit(id, bytes) else { return true };
-                        self.run(id, permit, timed, async move { refusal(future.await) });
-                    }
+            request if is_read(&request) => match self.service.front.replica().call(request) {
+                Call::Ready(answer) => self.answer_at_once(id, refusal(answer), timed, burst),
+                Call::Pending(future) => {
+                    let Some(permit) = self.permit(id, bytes) else { return true };
+                    self.run(id, permit, timed, async move { refusal(future.await) });
                 }
-            }
+            },
             // Admitted before it is carried out: what was carried out is not answered with a refusal.
             Request::ReplicaMerge(_) => {
                 let Some(permit) = self.permit(id, bytes) else { return true };
@@ -539,6 +537,14 @@ fn check_key(key: &Bytes) -> Result<(), Failure> {
         let code = if key.is_empty() { ErrorCode::KeyEmpty } else { ErrorCode::KeyTooLong };
         Failure::new(code, error.to_string())
     })
+}
+
+/// What a replica is asked for; it changes nothing.
+fn is_read(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::ReplicaGet(_) | Request::ArtifactGet(_) | Request::Scan(_) | Request::ArtifactScan(_)
+    )
 }
 
 /// What an operator asks of the cluster document, and what is asked about artifacts as a whole.
