@@ -121,6 +121,17 @@ events! {
         /// The chunk's digest.
         chunk: String,
     } => "found chunk {chunk} of store {store} corrupt; fetching it again",
+    /// A delta could not be used, so the whole chunk is fetched.
+    ArtifactDeltaUnused "artifact-delta-unused" {
+        /// Its store.
+        store: String,
+        /// The artifact's number.
+        number: u64,
+        /// The digest of the chunk that it makes.
+        chunk: String,
+        /// Why.
+        error: String,
+    } => "fetches all of chunk {chunk} of artifact {number} of store {store}: {error}",
     /// A peer that was believed to live is avoided from now on.
     PeerSuspected "peer-suspected" {
         /// Which.
@@ -331,6 +342,7 @@ impl Event {
                 | Event::CorruptMet { .. }
                 | Event::ArtifactFailed { .. }
                 | Event::ArtifactCorrupt { .. }
+                | Event::ArtifactDeltaUnused { .. }
                 | Event::HintsCorrupt { .. }
                 | Event::DiskLost {}
                 | Event::RollbackNoticed {}

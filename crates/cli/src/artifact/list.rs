@@ -31,7 +31,10 @@ pub(super) struct Told {
     whole_under: Generation,
     pub(super) bytes: u64,
     pub(super) bytes_total: u64,
-    pub(super) bytes_fetched: u64,
+    bytes_fetched: u64,
+    /// Nodes of older versions know no deltas.
+    #[serde(default)]
+    bytes_fetched_as_deltas: u64,
     #[serde(default)]
     pub(super) error: Option<String>,
 }
@@ -72,6 +75,7 @@ pub(super) async fn told(client: &Client, store: &str, number: ArtifactNumber) -
             bytes: 0,
             bytes_total: 0,
             bytes_fetched: 0,
+            bytes_fetched_as_deltas: 0,
             error,
         };
         match told {
@@ -146,6 +150,7 @@ pub(super) async fn list(shared: &Shared, arguments: &ListArguments) -> Result<E
         let told = on_node(store, number).into_iter().map(|(node, found, error)| match found {
             Some(told) => json!({ "node": node, "state": told.state, "whole_under": told.whole_under,
                 "bytes": told.bytes, "bytes_total": told.bytes_total, "bytes_fetched": told.bytes_fetched,
+                "bytes_fetched_as_deltas": told.bytes_fetched_as_deltas,
                 "error": told.error }),
             None => json!({ "node": node, "state": "unknown", "error": error }),
         });

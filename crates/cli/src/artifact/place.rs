@@ -12,8 +12,8 @@ use storage::readonly::{
 
 use crate::failure::CliError;
 
-/// Longest manifest of a URL: as many chunks as there may be, and a dictionary.
-const MANIFEST_BYTES_MAX: u64 = 160 << 20;
+/// Longest manifest of a URL: as many chunks as there may be, each with a delta, and a dictionary.
+const MANIFEST_BYTES_MAX: u64 = 288 << 20;
 
 /// What this program reads artifacts from.
 ///

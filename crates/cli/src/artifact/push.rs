@@ -170,14 +170,15 @@ async fn tell(
 /// Shows how far the nodes are, from time to time.
 struct Speaker {
     spoken: Instant,
-    began: Instant,
+    /// When the nodes were asked first, and the bytes that they had.
+    first: Option<(Instant, u64)>,
     /// When the nodes were seen to hold all for the first time.
     whole: Option<Instant>,
 }
 
 impl Speaker {
     fn new() -> Speaker {
-        Speaker { spoken: Instant::now(), began: Instant::now(), whole: None }
+        Speaker { spoken: Instant::now(), first: None, whole: None }
     }
 
     fn is_due(&self) -> bool {
@@ -197,7 +198,8 @@ impl Speaker {
         }
         let sum = |field: fn(&Told) -> u64| told.iter().map(field).sum::<u64>();
         let (here, total) = (sum(|told| told.bytes), sum(|told| told.bytes_total));
-        let rate = sum(|told| told.bytes_fetched) as f64 / self.began.elapsed().as_secs_f64();
+        let (since, before) = *self.first.get_or_insert((self.spoken, here));
+        let rate = here.saturating_sub(before) as f64 / since.elapsed().as_secs_f64().max(1e-3);
         let left = total.saturating_sub(here) as f64 / rate.max(1.0);
         let whole = told.iter().filter(|told| told.is_staged()).count();
         say!(

@@ -1,6 +1,7 @@
 //! From a file of tab-separated values to a served table, and on to the next one and back, on real processes under reads.
 
 mod harm;
+mod increments;
 mod moving;
 mod soon;
 mod walking;

@@ -13,8 +13,8 @@ use model::{ListedArtifact, StoreName};
 use protocol::push::Origin;
 use runtime::{Disk, DiskError};
 use storage::readonly::{
-    CHUNKS_MAX, ChunkEntry, DICTIONARY_BYTES_MAX, Digest, Fetch, FetchError, FileEntry, MANIFEST_PATH,
-    Manifest, Slice, TokenHash,
+    CHUNKS_MAX, ChunkEntry, DICTIONARY_BYTES_MAX, DeltaEntry, Digest, Fetch, FetchError, FileEntry,
+    MANIFEST_PATH, Manifest, Slice, TokenHash,
 };
 
 use super::origin::{Errand, Giver};
@@ -29,8 +29,21 @@ const CHUNKS_TOGETHER: usize = 4;
 const FAILURES_MAX: usize = 4;
 /// Bytes that a fetch leaves free on the disk, for the stores that take writes.
 const SPACE_LEFT_BYTES: u64 = 256 << 20;
-/// Longest manifest: as many chunks as there may be, and a dictionary.
-const MANIFEST_BYTES_MAX: u64 = (CHUNKS_MAX as u64) * 64 + DICTIONARY_BYTES_MAX as u64 + 4096;
+/// Longest manifest: as many chunks as there may be, each with a delta, and a dictionary.
+const MANIFEST_BYTES_MAX: u64 = (CHUNKS_MAX as u64) * 128 + DICTIONARY_BYTES_MAX as u64 + 4096;
+
+/// A file that is to come.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    /// The slice that it is for: other nodes that own a part of it may give it.
+    pub(super) slice: Slice,
+    pub(super) file: FileEntry,
+    /// Whether it is a delta, which goes when its chunk is made.
+    pub(super) is_delta: bool,
+}
+
+/// A chunk that is missing, and the delta that may make it.
+type Missing<'a> = (&'a ChunkEntry, Option<&'a DeltaEntry>);
 
 /// Why a chunk does not come from one giver.
 enum Halt {
@@ -50,7 +63,7 @@ impl Halt {
 }
 
 /// What this node's disk says.
-fn at_disk(error: impl Borrow<DiskError>) -> NotYet {
+pub(super) fn at_disk(error: impl Borrow<DiskError>) -> NotYet {
     let error = error.borrow();
     let trouble = if *error == DiskError::Full { Trouble::Room } else { Trouble::Node };
     NotYet::Failed(error.to_string(), trouble)
@@ -208,25 +221,24 @@ impl Artifacts {
         (wanted, here): (&[bool], Vec<bool>),
     ) -> Result<(), NotYet> {
         let (name, number) = (&store.listed().name, listed.number);
-        let owned: Vec<(&ChunkEntry, bool)> = manifest
-            .chunks
-            .iter()
-            .zip(wanted.iter().zip(here))
+        let each = || manifest.chunks.iter().enumerate().zip(wanted.iter().zip(&here));
+        let owned: Vec<(&ChunkEntry, bool)> = each()
             .filter(|(_, (wanted, _))| **wanted)
-            .map(|(chunk, (_, here))| (chunk, here))
+            .map(|((_, chunk), (_, here))| (chunk, *here))
             .collect();
         let mut seen = BTreeSet::new();
-        let missing: Vec<&ChunkEntry> = owned
-            .iter()
-            .filter(|(chunk, here)| !here && seen.insert(chunk.digest))
-            .map(|(chunk, _)| *chunk)
+        let delta = |place| manifest.lineage.as_ref().and_then(|lineage| lineage.delta(place));
+        let missing: Vec<Missing<'_>> = each()
+            .filter(|((_, chunk), (wanted, here))| **wanted && !**here && seen.insert(chunk.digest))
+            .map(|((place, chunk), _)| (chunk, delta(place)))
             .collect();
         if missing.is_empty() {
             return Ok(());
         }
         let first = self.progress.lock().entry((name.clone(), number)).or_default().begin(&owned);
         if first {
-            let (chunks, bytes) = (missing.len() as u64, missing.iter().map(|chunk| chunk.file_bytes).sum());
+            let (chunks, bytes) =
+                (missing.len() as u64, missing.iter().map(|(chunk, _)| chunk.file_bytes).sum());
             let store = name.to_string();
             self.events.record(Event::ArtifactFetching { store, number: number.0, chunks, bytes });
         }
@@ -242,10 +254,12 @@ impl Artifacts {
     }
 
     /// Whether there is room for all that comes, before the first byte.
-    async fn check_room(&self, name: &StoreName, missing: &[&ChunkEntry]) -> Result<(), NotYet> {
+    async fn check_room(&self, name: &StoreName, missing: &[Missing<'_>]) -> Result<(), NotYet> {
         let disk = self.disk.clone();
+        let deltas = missing.iter().filter_map(|(_, delta)| delta.map(DeltaEntry::file));
+        let all = missing.iter().map(|(chunk, _)| chunk.file()).chain(deltas);
         let parts: Vec<(String, u64)> =
-            missing.iter().map(|chunk| (files::part(name, chunk.digest), chunk.file_bytes)).collect();
+            all.map(|file| (files::part(name, file.digest), file.bytes)).collect();
         let needed = move || -> u64 {
             let left = |(part, bytes): &(String, u64)| {
                 bytes.saturating_sub(disk.stat(part).map_or(0, |stat| stat.length))
@@ -264,14 +278,14 @@ impl Artifacts {
     }
 
     /// Brings chunks, a few at a time. One that cannot be had does not keep the others from coming.
-    async fn bring_all(&self, errand: &Errand<'_>, missing: Vec<&ChunkEntry>) -> Result<(), NotYet> {
+    async fn bring_all(&self, errand: &Errand<'_>, missing: Vec<Missing<'_>>) -> Result<(), NotYet> {
         let mut missing = missing.into_iter();
         let mut flights = FuturesUnordered::new();
         let (mut changed, mut failures, mut why) = (false, 0, None);
         loop {
             while flights.len() < CHUNKS_TOGETHER && failures < FAILURES_MAX && !changed {
-                let Some(chunk) = missing.next() else { break };
-                flights.push(Box::pin(self.bring_file(errand, (chunk.slice, chunk.file()))));
+                let Some((chunk, delta)) = missing.next() else { break };
+                flights.push(Box::pin(self.bring_chunk(errand, chunk, delta)));
             }
             match flights.next().await {
                 None => break,
@@ -291,8 +305,8 @@ impl Artifacts {
         }
     }
 
-    /// Brings one file of this slice from whoever gives it.
-    async fn bring_file(&self, errand: &Errand<'_>, wanted: (Slice, FileEntry)) -> Result<(), NotYet> {
+    /// Brings one file from whoever gives it.
+    pub(super) async fn bring_file(&self, errand: &Errand<'_>, wanted: Wanted) -> Result<(), NotYet> {
         let clock = &self.ports.clock;
         let order = errand.origins.lock().choose(clock.now());
         let (mut counted, mut of_source, mut of_replicas) = (0, None, None);
@@ -303,7 +317,7 @@ impl Artifacts {
                 Ok(givers) => {
                     let mut reason = None;
                     for giver in givers {
-                        match self.bring_from(errand, wanted.1, &giver, &mut counted).await {
+                        match self.bring_from(errand, wanted, &giver, &mut counted).await {
                             Ok(()) => return Ok(()),
                             Err(Halt::Here(not_yet)) => return Err(not_yet),
                             Err(Halt::There(why)) => reason = Some(why),
@@ -326,10 +340,11 @@ impl Artifacts {
     async fn bring_from(
         &self,
         errand: &Errand<'_>,
-        entry: FileEntry,
+        wanted: Wanted,
         giver: &Giver,
         counted: &mut u64,
     ) -> Result<(), Halt> {
+        let entry = wanted.file;
         let (name, digest, clock) = (errand.name(), entry.digest, &self.ports.clock);
         let key = (name.clone(), digest);
         let place = Fetch::list(entry).map_err(|error| self.halt(giver, error))?;
@@ -341,7 +356,7 @@ impl Artifacts {
         let mut fetch = resumed.map_err(|error| self.halt(giver, error))?;
         let mut took = Duration::ZERO;
         let begun_at = fetch.here();
-        self.count(errand, begun_at, counted, 0);
+        self.count(errand, wanted, (begun_at, counted), 0);
         while let Some(range) = fetch.wanted() {
             self.verified.lock().insert(key.clone(), fetch.here());
             let bytes = range.end - range.start;
@@ -359,7 +374,7 @@ impl Artifacts {
             let put = self.wait(put).await.map_err(Halt::Here)?;
             fetch = put.0;
             put.1.map_err(|error| self.halt(giver, error))?;
-            self.count(errand, fetch.here(), counted, bytes);
+            self.count(errand, wanted, (fetch.here(), counted), bytes);
         }
         self.verified.lock().remove(&key);
         let came = fetch.here() - begun_at;
@@ -369,13 +384,15 @@ impl Artifacts {
         if came > 0 {
             errand.origins.lock().gave(giver.origin(), came, took);
         }
-        let mut progress = self.progress.lock();
-        progress.entry((name.clone(), errand.listed.number)).or_default().chunks += 1;
+        if !wanted.is_delta {
+            let mut progress = self.progress.lock();
+            progress.entry((name.clone(), errand.listed.number)).or_default().chunks += 1;
+        }
         Ok(())
     }
 
     /// Whether there is a newer document than the one by which something is fetched.
-    fn is_superseded(&self, view: &View) -> bool {
+    pub(super) fn is_superseded(&self, view: &View) -> bool {
         self.view.generation() != view.cluster().generation
     }
 
@@ -401,14 +418,36 @@ impl Artifacts {
         }
     }
 
-    /// Counts what of a chunk is here, of which `counted` is counted already, and what came.
-    fn count(&self, errand: &Errand<'_>, here: u64, counted: &mut u64, came: u64) {
+    /// Counts what of a file is here, of which `counted` is counted already, and what came.
+    fn count(&self, errand: &Errand<'_>, wanted: Wanted, (here, counted): (u64, &mut u64), came: u64) {
         let mut progress = self.progress.lock();
         let progress = progress.entry((errand.name().clone(), errand.listed.number)).or_default();
         let more = here.saturating_sub(*counted);
-        progress.bytes += more;
         progress.bytes_fetched += came;
+        match wanted.is_delta {
+            true => {
+                progress.bytes_fetched_as_deltas += came;
+                self.numbers.as_deltas.add(came);
+            }
+            false => progress.bytes += more,
+        }
         *counted += more;
+    }
+
+    /// The files of an artifact that are of use here: a delta is until its chunk is made.
+    async fn needed(&self, name: &StoreName, manifest: &Manifest) -> Vec<Digest> {
+        let mut files: Vec<Digest> = manifest.chunks.iter().map(|chunk| chunk.digest).collect();
+        let pairs = manifest.deltas().iter().map(|delta| (delta.digest, files[delta.chunk as usize]));
+        let pairs: Vec<(Digest, Digest)> = pairs.collect();
+        let (disk, name) = (self.disk.clone(), name.clone());
+        let everything: Vec<Digest> = pairs.iter().map(|(delta, _)| *delta).collect();
+        let look = move || {
+            let mut deltas = pairs;
+            deltas.retain(|(_, chunk)| disk.stat(&files::chunk(&name, *chunk)).is_err());
+            deltas.into_iter().map(|(delta, _)| delta).collect()
+        };
+        files.extend(self.wait(look).await.unwrap_or(everything));
+        files
     }
 
     /// Closes artifacts that the document does not list, and removes files that no listed artifact names. As long as a
@@ -426,8 +465,8 @@ impl Artifacts {
             manifests.insert(files::manifest_name(listed));
             match self.manifest_here(store, listed).await {
                 Ok(Some(manifest)) => {
-                    for chunk in &manifest.chunks {
-                        let name = chunk.digest.to_string();
+                    for file in self.needed(&name, &manifest).await {
+                        let name = file.to_string();
                         let part = format!("{name}{}", files::PART);
                         chunks.iter_mut().for_each(|chunks| chunks.extend([name.clone(), part.clone()]));
                     }

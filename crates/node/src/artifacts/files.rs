@@ -31,6 +31,11 @@ pub(super) fn manifest(store: &StoreName, listed: &ListedArtifact) -> String {
     format!("artifacts/{store}/{}", manifest_name(listed))
 }
 
+/// A chunk that is being made of the parent's. No manifest names it, so what is left of it is removed.
+pub(super) fn merging(store: &StoreName, digest: Digest) -> String {
+    format!("{}.merging", chunk(store, digest))
+}
+
 /// What is here of a chunk that is on its way.
 pub(super) fn part(store: &StoreName, digest: Digest) -> String {
     format!("{}{PART}", chunk(store, digest))

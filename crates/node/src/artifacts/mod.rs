@@ -14,6 +14,7 @@
 mod bring;
 mod files;
 mod give;
+mod merging;
 mod origin;
 mod pacing;
 mod told;
@@ -65,6 +66,8 @@ pub struct Artifacts {
     progress: Mutex<BTreeMap<(StoreName, ArtifactNumber), Progress>>,
     /// Bytes of chunks on their way that this process has verified.
     verified: Mutex<BTreeMap<(StoreName, Digest), u64>>,
+    /// Deltas that were of no use here: their chunks are fetched whole.
+    useless: Mutex<BTreeSet<(StoreName, Digest)>>,
     /// Corrupt chunks that were told of and have not come again.
     damage_told: Mutex<BTreeSet<(StoreName, Digest)>>,
     /// The generation of the document after which files were removed last.
@@ -135,6 +138,7 @@ impl Artifacts {
             numbers: Numbers::new(&metrics),
             progress: Mutex::default(),
             verified: Mutex::default(),
+            useless: Mutex::default(),
             damage_told: Mutex::default(),
             removed_under: AtomicU64::new(0),
         });
@@ -226,7 +230,7 @@ impl Artifacts {
             if open.whole_under() != generation {
                 open.set_whole_under(generation);
                 let progress = Progress::of(&manifest, &wanted, generation);
-                self.progress.lock().insert((store.listed().name.clone(), listed.number), progress);
+                self.now_is((store.listed().name.clone(), listed.number), progress);
             }
             return Ok(());
         }
@@ -284,8 +288,16 @@ impl Artifacts {
         let artifact = opened.map_err(|error| NotYet::Failed(error.to_string(), Trouble::Node))?;
         let (number, manifest) = (listed.number, listed.manifest);
         store.held().put(number, Open::new(manifest, artifact, chunks, whole_under));
-        self.progress.lock().insert((store.listed().name.clone(), number), progress);
+        self.now_is((store.listed().name.clone(), number), progress);
         Ok(())
+    }
+
+    /// Notes how far an artifact is; what was fetched of it stays told.
+    fn now_is(&self, which: (StoreName, ArtifactNumber), now: Progress) {
+        let mut progress = self.progress.lock();
+        let known = progress.entry(which).or_default();
+        let (bytes_fetched, bytes_fetched_as_deltas) = (known.bytes_fetched, known.bytes_fetched_as_deltas);
+        *known = Progress { bytes_fetched, bytes_fetched_as_deltas, ..now };
     }
 
     /// Which chunks of an artifact touch what this node owns, or is about to own.

@@ -8,9 +8,10 @@ use model::{ListedArtifact, NodeId, StoreName};
 use parking_lot::Mutex;
 use protocol::push::{Origin, Origins};
 use runtime::Disk;
-use storage::readonly::{BLOCK_BYTES, FetchError, FileEntry, Slice, SourceChunk};
+use storage::readonly::{BLOCK_BYTES, FetchError, FileEntry, SourceChunk};
 use wire::messages::{ArtifactFile, ArtifactRead, Response, StoreRef};
 
+use super::bring::Wanted;
 use super::{Artifacts, NotYet, Trouble, failed};
 use crate::stores::ReadOnly;
 use crate::view::View;
@@ -80,7 +81,7 @@ impl Artifacts {
     pub(super) async fn givers(
         &self,
         errand: &Errand<'_>,
-        wanted: (Slice, FileEntry),
+        wanted: Wanted,
         origin: Origin,
     ) -> Result<Vec<Giver>, NotYet> {
         if origin == Origin::Replicas {
@@ -93,22 +94,22 @@ impl Artifacts {
             None => self.source(errand.listed).await?,
         };
         *errand.source.lock() = Some(source.clone());
-        let (file, url) = (wanted.1, &errand.listed.source);
+        let (file, url) = (wanted.file, &errand.listed.source);
         let opened = self.wait(move || SourceChunk::open(&*source, file)).await?;
         let opened = opened.map_err(|error| of_source(url, &error))?;
         Ok(vec![Giver::Source(Arc::new(opened))])
     }
 
     /// The other nodes that own a part of a chunk's slice, a few, beginning with another one for each chunk.
-    fn replicas_of(&self, errand: &Errand<'_>, (slice, file): (Slice, FileEntry)) -> Vec<NodeId> {
+    fn replicas_of(&self, errand: &Errand<'_>, wanted: Wanted) -> Vec<NodeId> {
         let (view, definition) = (errand.view, errand.store.definition());
-        let (first, last) = (slice.first.0, slice.last.0);
+        let (first, last) = (wanted.slice.first.0, wanted.slice.last.0);
         let partitions = view.cluster().ring.partitions();
         let begin = partitions.partition_point(|partition| partition.start <= first).saturating_sub(1);
         let touched: Vec<_> =
             partitions[begin..].iter().take_while(|partition| partition.start <= last).collect();
         let owns = |node: NodeId| touched.iter().any(|partition| view.holds_of(node, definition, partition));
-        self.others(view, owns, usize::from(file.digest.0[0]))
+        self.others(view, owns, usize::from(wanted.file.digest.0[0]))
     }
 
     /// Some of the other nodes, those in doubt left out.

@@ -21,12 +21,16 @@ use crate::metrics::{Counter, Metrics};
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// Every so many looks it is noted which pages of open artifacts are in memory.
 const LOOKS_FOR_PAGES: u32 = 5;
+/// Bytes a second of records that a node merges at most: about what a disk writes.
+const MERGE_CEILING: u64 = 256 << 20;
 /// A node that would have to wait for longer until it may give is refused: others may have what it wants.
 const GIVING_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// The budgets of a node, over all stores.
 pub(super) struct Budgets {
     fetching: Mutex<FetchPace>,
+    /// Of what is made of deltas. Its ceiling is not that of fetching, which a slow network may set.
+    merging: Mutex<FetchPace>,
     /// Of what other nodes are given, and when it was looked last whether requests are late.
     giving: Mutex<(FetchPace, Moment)>,
     /// How long fetches had to wait for their turn.
@@ -40,6 +44,7 @@ impl Budgets {
     pub(super) fn new(ceiling: u64) -> Budgets {
         Budgets {
             fetching: Mutex::new(FetchPace::new(ceiling)),
+            merging: Mutex::new(FetchPace::new(MERGE_CEILING)),
             giving: Mutex::new((FetchPace::new(ceiling), Moment::default())),
             held_ns: AtomicU64::new(0),
             rate: AtomicU64::new(0),
@@ -71,6 +76,12 @@ pub(super) struct Numbers {
     pub(super) from_replicas: Counter,
     /// Bytes that other nodes were given.
     pub(super) given: Counter,
+    /// Bytes of these that are deltas.
+    pub(super) as_deltas: Counter,
+    /// Bytes of chunks that were made of deltas.
+    pub(super) merged: Counter,
+    /// Deltas whose chunks were fetched whole instead.
+    pub(super) useless_deltas: Counter,
     /// Chunks that a source gave wrong.
     pub(super) corrupt_at_source: Counter,
     /// Chunks that a replica gave wrong.
@@ -88,6 +99,9 @@ impl Numbers {
             from_source: fetched("source"),
             from_replicas: fetched("replica"),
             given: metrics.counter("tontine_artifacts_given_bytes_total", &[]),
+            as_deltas: metrics.counter("tontine_artifacts_delta_bytes_total", &[]),
+            merged: metrics.counter("tontine_artifacts_merged_bytes_total", &[]),
+            useless_deltas: metrics.counter("tontine_artifacts_unused_deltas_total", &[]),
             corrupt_at_source: corrupt("source"),
             corrupt_at_replicas: corrupt("replica"),
             corrupt_here: corrupt("here"),
@@ -123,6 +137,12 @@ impl Artifacts {
         }
     }
 
+    /// Waits until so many bytes may be merged.
+    pub(super) async fn await_merging(&self, bytes: u64) {
+        let begin = self.budgets.merging.lock().reserve(self.ports.clock.now(), bytes);
+        self.ports.clock.sleep_until(begin).await;
+    }
+
     /// Looks whether requests are late as long as something is fetched, and after the pages of what is served.
     pub(super) async fn tend(&self) -> Infallible {
         let clock = &self.ports.clock;
@@ -131,6 +151,7 @@ impl Artifacts {
             clock.sleep(LOOK_INTERVAL).await;
             let times = self.pulse.times().await;
             self.budgets.fetching.lock().observe(times);
+            self.budgets.merging.lock().observe(times);
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(LOOKS_FOR_PAGES) {
                 let (now, fetched) = (clock.now(), self.numbers.fetched());

@@ -48,6 +48,8 @@ pub struct Progress {
     pub bytes_total: u64,
     /// Bytes that were fetched since the node started. What was here before, and is gone on after, does not count.
     pub bytes_fetched: u64,
+    /// Bytes of these that came as deltas.
+    pub bytes_fetched_as_deltas: u64,
     /// Chunks that are here.
     pub chunks: u64,
     /// Chunks that this node owns.

@@ -54,16 +54,22 @@ metrics! {
         "The collection epoch that this node goes by; nodes that differ for long do not hear each other.";
     counter "tontine_artifacts_corrupt_chunks_total" ["place"] "chunks"
         "Chunks of artifacts whose digests or checksums do not hold: from a source, from a replica, or here. They are fetched again.";
+    counter "tontine_artifacts_delta_bytes_total" [] "bytes"
+        "Bytes that this node fetched as deltas of artifacts; they are among the fetched bytes.";
     counter "tontine_artifacts_fetched_bytes_total" ["origin"] "bytes"
         "Bytes of artifacts that this node fetched, from a source or from a replica.";
     counter "tontine_artifacts_given_bytes_total" [] "bytes"
         "Bytes of artifacts that this node gave to other nodes.";
     counter "tontine_artifacts_held_seconds_total" [] "seconds"
         "Time that fetching waited for its turn, over all chunks: the budget was spent, or requests were late.";
+    counter "tontine_artifacts_merged_bytes_total" [] "bytes"
+        "Bytes of chunks that this node made of deltas instead of fetching them.";
     gauge "tontine_artifacts_pace_bytes_per_second" [] "bytes a second"
         "Bytes a second that this node may fetch now. It falls while requests are late.";
     gauge "tontine_artifacts_rate_bytes_per_second" [] "bytes a second"
         "Bytes a second that this node fetched a moment ago, 0 while nothing is fetched.";
+    counter "tontine_artifacts_unused_deltas_total" [] "deltas"
+        "Deltas of artifacts that were corrupt or made another chunk; the whole chunks were fetched.";
     counter "tontine_collection_records_total" [] "records"
         "Tombstones that collection rounds started by this node removed for good.";
     counter "tontine_collection_rounds_broken_total" [] "rounds"

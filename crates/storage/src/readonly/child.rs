@@ -21,7 +21,7 @@ use super::delta::{DeltaWriter, FinishedDelta};
 use super::format::{FileEntry, Slice};
 use super::lineage::{DeltaEntry, Lineage};
 use super::manifest::{ChunkEntry, Manifest};
-use super::merge::{MergeError, MergeInputs, apply};
+use super::merge::{Merge, MergeError, MergeInputs};
 use super::sort::{BuildRecord, Merged, Records};
 use super::stream::{Broken, Item, Stream};
 
@@ -121,7 +121,9 @@ impl ChildMaker {
         }
         let delta = delta.finish(number as u32)?;
         let inputs = MergeInputs { parent: self.parents(&entry)?, delta: delta.file.clone() };
-        let chunk = apply(&self.disk, path, inputs, self.parent.hash, &delta.entry)?;
+        let mut merge = Merge::begin(&self.disk, path, inputs, self.parent.hash, &delta.entry)?;
+        while merge.step(u64::MAX)? {}
+        let chunk = merge.finish_as_is()?;
         if delta.entry.file_bytes * DELTA_PART_MAX <= chunk.entry.file_bytes {
             return Ok(Some(Changed { chunk, delta: Some(delta) }));
         }

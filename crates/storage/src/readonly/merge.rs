@@ -7,6 +7,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use model::Token;
 use runtime::{Disk, File};
 use thiserror::Error;
 
@@ -60,68 +61,122 @@ pub struct MergeInputs {
     pub delta: Arc<dyn File>,
 }
 
-/// Makes a chunk at a path that is free, and removes it if it is not the one that the manifest names. Waits for the disk.
+/// A chunk that is being made.
+pub struct Merge {
+    disk: Arc<dyn Disk>,
+    parent: Stream,
+    delta: Stream,
+    writer: ChunkWriter,
+    by: DeltaEntry,
+    /// Where the slice ends.
+    last: Token,
+    /// Bytes of stored records that went through.
+    done: u64,
+}
+
+impl Merge {
+    /// Begins a chunk at a path that is free. Waits for the disk, as all of it does.
+    ///
+    /// # Errors
+    /// When the parent's chunk and the delta do not belong together, or cannot be read.
+    pub fn begin(
+        disk: &Arc<dyn Disk>,
+        path: &str,
+        inputs: MergeInputs,
+        hash: TokenHash,
+        by: &DeltaEntry,
+    ) -> Result<Merge, MergeError> {
+        let of_delta = |broken| of_delta(by, broken);
+        let (parent, footer) =
+            Stream::of_chunk(inputs.parent, hash).map_err(|broken| of_parent(by, broken))?;
+        let (delta, said) = Stream::of_delta(inputs.delta, hash).map_err(of_delta)?;
+        if (said.parent, said.puts, said.deletes) != (by.parent, by.puts, by.deletes) {
+            return Err(of_delta(Broken("it and the manifest contradict each other".to_owned())));
+        }
+        if said.slice != footer.slice {
+            return Err(of_delta(Broken("it is for another slice than the parent's chunk".to_owned())));
+        }
+        let writer = ChunkWriter::like(disk.clone(), path, &footer)?;
+        let (disk, last) = (disk.clone(), footer.slice.last);
+        Ok(Merge { disk, parent, delta, writer, by: by.clone(), last, done: 0 })
+    }
+
+    /// Goes on for at least so many bytes of records; false when none is left.
+    ///
+    /// # Errors
+    /// See [`MergeError`].
+    pub fn step(&mut self, bytes: u64) -> Result<bool, MergeError> {
+        let until = self.done.saturating_add(bytes);
+        while self.done < until {
+            let order = match (self.parent.current(), self.delta.current()) {
+                (None, None) => return Ok(false),
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some(old), Some(new)) => (old.token, old.key).cmp(&(new.token, new.key)),
+            };
+            let from = if order.is_lt() { &self.parent } else { &self.delta };
+            let item = from.current().expect("the one that comes first is there");
+            if item.sealed.is_none() && order.is_gt() {
+                return Err(of_delta(&self.by, Broken("it deletes a key that is not there".to_owned())));
+            }
+            self.done += item.key.len() as u64 + item.sealed.map_or(0, |(_, stored)| stored.len() as u64);
+            add(&mut self.writer, &item, &self.by)?;
+            if order.is_ge() {
+                self.delta.advance().map_err(|broken| of_delta(&self.by, broken))?;
+            }
+            if order.is_le() {
+                self.parent.advance().map_err(|broken| of_parent(&self.by, broken))?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Ends the chunk, and removes it if it is not the one that the manifest names.
+    ///
+    /// # Errors
+    /// [`MergeError::Differs`], or when the disk refuses.
+    ///
+    /// # Panics
+    /// When records are left.
+    pub fn finish(self, wanted: &ChunkEntry) -> Result<Finished, MergeError> {
+        let (disk, delta) = (self.disk.clone(), self.by.digest);
+        let made = self.finish_as_is()?;
+        if made.entry == *wanted {
+            return Ok(made);
+        }
+        disk.remove(&made.path).map_err(WriteError::Disk)?;
+        Err(MergeError::Differs { delta, made: made.entry.digest, wanted: wanted.digest })
+    }
+
+    /// Ends whatever chunk came of it.
+    pub(super) fn finish_as_is(self) -> Result<Finished, MergeError> {
+        assert!(self.parent.current().is_none() && self.delta.current().is_none(), "no records are left");
+        Ok(self.writer.finish(self.last)?)
+    }
+}
+
+/// Makes a chunk at a path that is free, at once.
 ///
 /// # Errors
-/// See [`MergeError`]. What else was begun at paths that begin with this one may be removed.
+/// See [`MergeError`].
 pub fn merge(
     disk: &Arc<dyn Disk>,
     path: &str,
     inputs: MergeInputs,
     hash: TokenHash,
-    (wanted, delta): (&ChunkEntry, &DeltaEntry),
+    (wanted, by): (&ChunkEntry, &DeltaEntry),
 ) -> Result<Finished, MergeError> {
-    let made = apply(disk, path, inputs, hash, delta)?;
-    if made.entry == *wanted {
-        return Ok(made);
-    }
-    disk.remove(&made.path).map_err(WriteError::Disk)?;
-    let (delta, made, wanted) = (delta.digest, made.entry.digest, wanted.digest);
-    Err(MergeError::Differs { delta, made, wanted })
+    let mut merge = Merge::begin(disk, path, inputs, hash, by)?;
+    while merge.step(u64::MAX)? {}
+    merge.finish(wanted)
 }
 
-/// Makes whatever chunk comes of it.
-pub(super) fn apply(
-    disk: &Arc<dyn Disk>,
-    path: &str,
-    inputs: MergeInputs,
-    hash: TokenHash,
-    entry: &DeltaEntry,
-) -> Result<Finished, MergeError> {
-    let of_parent = |Broken(what)| MergeError::Parent { chunk: entry.parent, what };
-    let of_delta = |Broken(what)| MergeError::Delta { delta: entry.digest, what };
-    let (mut parent, footer) = Stream::of_chunk(inputs.parent, hash).map_err(of_parent)?;
-    let (mut delta, said) = Stream::of_delta(inputs.delta, hash).map_err(of_delta)?;
-    if (said.parent, said.puts, said.deletes) != (entry.parent, entry.puts, entry.deletes) {
-        return Err(of_delta(Broken("it and the manifest contradict each other".to_owned())));
-    }
-    if said.slice != footer.slice {
-        return Err(of_delta(Broken("it is for another slice than the parent's chunk".to_owned())));
-    }
-    let mut writer = ChunkWriter::like(disk.clone(), path, &footer)?;
-    loop {
-        let order = match (parent.current(), delta.current()) {
-            (None, None) => break,
-            (Some(_), None) => Ordering::Less,
-            (None, Some(_)) => Ordering::Greater,
-            (Some(old), Some(new)) => (old.token, old.key).cmp(&(new.token, new.key)),
-        };
-        if order.is_lt() {
-            parent.current().map_or(Ok(()), |item| add(&mut writer, &item, entry))?;
-            parent.advance().map_err(of_parent)?;
-            continue;
-        }
-        let change = delta.current().expect("it is not at its end");
-        if change.sealed.is_none() && order.is_gt() {
-            return Err(of_delta(Broken("it deletes a key that is not there".to_owned())));
-        }
-        add(&mut writer, &change, entry)?;
-        delta.advance().map_err(of_delta)?;
-        if order.is_eq() {
-            parent.advance().map_err(of_parent)?;
-        }
-    }
-    Ok(writer.finish(footer.slice.last)?)
+fn of_parent(by: &DeltaEntry, Broken(what): Broken) -> MergeError {
+    MergeError::Parent { chunk: by.parent, what }
+}
+
+fn of_delta(by: &DeltaEntry, Broken(what): Broken) -> MergeError {
+    MergeError::Delta { delta: by.digest, what }
 }
 
 /// A record goes on, unless it deletes its key.

@@ -55,7 +55,7 @@ pub use fetch::{Fetch, FetchError, SourceChunk};
 pub use format::{BLOCK_BYTES, Digest, FORMAT, FileEntry, Layout, Slice};
 pub use lineage::{DeltaEntry, FORMAT_WITH_PARENT, Lineage};
 pub use manifest::{CHUNKS_MAX, ChunkEntry, Manifest, ManifestError, TokenHash};
-pub use merge::{MergeError, MergeInputs, merge};
+pub use merge::{Merge, MergeError, MergeInputs, merge};
 pub use proof::{prove, prove_delta};
 pub use ranges::{Load, Range, ranges};
 pub use sort::{BuildRecord, Merged, Place, Records, Run};
