@@ -29,9 +29,10 @@ use wire::messages::{
     encode_response,
 };
 
+use crate::increments;
 use crate::stage::{keys, play, setup, until};
 
-const KEYS: u32 = 40;
+pub(crate) const KEYS: u32 = 40;
 const READERS: u32 = 3;
 
 pub(crate) fn name() -> StoreName {
@@ -82,12 +83,14 @@ pub(crate) async fn built_of(
 
 /// What all readers have heard, and what was ordered.
 #[derive(Clone, Default)]
-struct Record {
-    reads: Arc<Mutex<Vec<Read>>>,
-    swaps: Arc<Mutex<Vec<Swap>>>,
+pub(crate) struct Record {
+    pub(crate) reads: Arc<Mutex<Vec<Read>>>,
+    pub(crate) swaps: Arc<Mutex<Vec<Swap>>>,
     /// What is served now, for planted replicas.
     served: Arc<Mutex<Option<(ArtifactNumber, ManifestDigest)>>>,
-    failed: Arc<Mutex<Vec<String>>>,
+    pub(crate) failed: Arc<Mutex<Vec<String>>>,
+    /// Bytes that nodes fetched of artifacts upon others, and those of them that came as deltas.
+    pub(crate) fetched: Arc<Mutex<Vec<(u64, u64)>>>,
     connected: Arc<AtomicU32>,
     stop: Arc<AtomicBool>,
 }
@@ -225,7 +228,7 @@ async fn read_on(world: Arc<World>, record: Record, number: u32, plant: Plant) {
 
 /// What a story plants.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Plant {
+pub(crate) enum Plant {
     #[default]
     Nothing,
     /// A replica answers from what it serves instead of what it was asked for.
@@ -238,13 +241,28 @@ enum Plant {
     SwapsEarly,
     /// What a source has is not compared with what was ordered.
     TakesLies,
+    /// What a merge makes is not compared with what was built.
+    TakesMerges,
+}
+
+/// Whether a story's artifacts are built upon each other.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Upon {
+    /// Each is built by itself.
+    #[default]
+    Nothing,
+    /// Each but the first is built upon the one before.
+    Before,
+    /// The same, and the deltas make other chunks than the manifest names.
+    BeforeWithLyingDeltas,
 }
 
 /// What a story plants, and whether it does harm: nodes are killed and stand still, and sources are away for a while.
 #[derive(Clone, Copy, Default)]
-struct Story {
-    plant: Plant,
-    harm: bool,
+pub(crate) struct Story {
+    pub(crate) plant: Plant,
+    pub(crate) harm: bool,
+    pub(crate) upon: Upon,
 }
 
 fn tamper(world: &World, plant: Plant, record: &Record) {
@@ -282,7 +300,7 @@ fn tamper(world: &World, plant: Plant, record: &Record) {
 }
 
 /// Plays pushes, swaps and rollbacks under reads.
-fn told(seed: u64, story: Story) -> Record {
+pub(crate) fn told(seed: u64, story: Story) -> Record {
     let record = Record::default();
     let kept = record.clone();
     play(setup(seed), move |world, client| async move {
@@ -333,7 +351,10 @@ async fn pushed(
     story: Story,
     (number, dice): (u64, &mut Dice),
 ) -> ManifestDigest {
-    let (source, mut manifest) = built(world, number).await;
+    let (source, mut manifest) = match story.upon {
+        Upon::Nothing => built(world, number).await,
+        upon => increments::built(world, number, (upon, story.plant)).await,
+    };
     if number > 1 && story.plant == Plant::TakesLies {
         manifest = built_as(world, number, 9).await.1;
     }
@@ -349,12 +370,17 @@ async fn pushed(
     }
     let lags = number > 1 && (story.harm || story.plant == Plant::AbsentForNotHere);
     let victim = dice.below(3) as usize;
-    if lags {
+    if lags && story.upon == Upon::Nothing {
         world.kill(victim, Duration::from_millis(5), Duration::from_millis(200));
     }
     if let Some(disk) = away {
         world.executor.sleep(dice.millis(50, 1500)).await;
         world.sources.put(&source, disk);
+    }
+    if lags && story.upon != Upon::Nothing {
+        // While it fetches and merges, or a little later.
+        world.executor.sleep(Duration::from_micros(200 * dice.below(4000))).await;
+        world.cut_power(victim, number, Duration::from_millis(5), Duration::from_millis(200));
     }
     await_served(world, record, number, manifest).await;
     if lags {
@@ -369,6 +395,10 @@ async fn pushed(
         view.read_only("words")?.held().open(ArtifactNumber(number), manifest)
     };
     until(world, "all hold it", || (0..3).all(|position| open(position).is_some())).await;
+    if story.upon != Upon::Nothing && number > 1 {
+        let fetched = increments::fetched(client, number).await;
+        record.fetched.lock().extend(fetched);
+    }
     manifest
 }
 
@@ -418,7 +448,7 @@ fn what_a_source_has_in_place_of_what_was_ordered_never_goes_live() {
 /// Some seed convicts a planted bug.
 fn convicts(plant: Plant) -> bool {
     (1..=8).any(|seed| {
-        let record = told(seed, Story { plant, harm: false });
+        let record = told(seed, Story { plant, ..Story::default() });
         let (reads, swaps) = (record.reads.lock(), record.swaps.lock());
         !check(&reads, &swaps).is_empty()
     })
@@ -447,6 +477,6 @@ fn a_digest_that_is_not_compared_is_convicted() {
 /// Replicas refuse what they do not hold, so nothing is mixed; but requests fail.
 #[test]
 fn a_swap_before_anything_is_staged_fails_requests() {
-    let record = told(1, Story { plant: Plant::SwapsEarly, harm: false });
+    let record = told(1, Story { plant: Plant::SwapsEarly, ..Story::default() });
     assert!(!record.failed.lock().is_empty());
 }

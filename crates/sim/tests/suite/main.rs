@@ -9,6 +9,7 @@ mod detection;
 mod expiry;
 mod fetching;
 mod handoff;
+mod increments;
 mod messages;
 mod plants;
 mod reach;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --release -p storage --features peers --example artifacts -- \
-//!     [--records N] [--value BYTES] [--lookups N] [--directory DIR] [--only NAME] [--cold] [--compression]
+//!     [--records N] [--value BYTES] [--lookups N] [--directory DIR] [--only NAME] [--cold] [--compression] [--deltas]
 //! ```
 //!
 //! Each is asked for random keys, of which all are there (numbers that are even), or none is (odd ones); the value is copied into a buffer. The times are
@@ -12,6 +12,7 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a program for people, run by hand")]
 
 mod compression;
+mod deltas;
 mod others;
 mod paper;
 
@@ -31,7 +32,7 @@ const TOGETHER: usize = 32;
 /// Bytes of a key.
 pub(crate) const KEY_BYTES: usize = 16;
 
-struct Arguments {
+pub(crate) struct Arguments {
     records: u64,
     value_bytes: usize,
     lookups: u64,
@@ -39,6 +40,7 @@ struct Arguments {
     only: Option<String>,
     cold: bool,
     compression: bool,
+    deltas: bool,
 }
 
 fn arguments() -> Arguments {
@@ -50,6 +52,7 @@ fn arguments() -> Arguments {
         only: None,
         cold: false,
         compression: false,
+        deltas: false,
     };
     let mut given = std::env::args().skip(1);
     while let Some(flag) = given.next() {
@@ -62,6 +65,7 @@ fn arguments() -> Arguments {
             "--only" => parsed.only = Some(value()),
             "--cold" => parsed.cold = true,
             "--compression" => parsed.compression = true,
+            "--deltas" => parsed.deltas = true,
             _ => panic!("unknown option {flag}"),
         }
     }
@@ -274,6 +278,11 @@ fn main() {
     let arguments = arguments();
     if arguments.compression {
         compression::table(&arguments.directory);
+        std::fs::remove_dir_all(&arguments.directory).unwrap();
+        return;
+    }
+    if arguments.deltas {
+        deltas::table(&arguments);
         std::fs::remove_dir_all(&arguments.directory).unwrap();
         return;
     }
