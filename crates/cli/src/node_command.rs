@@ -221,7 +221,7 @@ async fn begin(
     data_dir: PathBuf,
     opened: &mut Option<Arc<dyn CoordinationService>>,
 ) -> Result<(RunningNode, Node), CliError> {
-    let named = arguments.service.place()?;
+    let named = arguments.service.place_to_go_by()?;
     let no_cluster = |address: &Address| {
         CliError::Other(format!(
             "{address} holds no cluster; create one with `tontine cluster create` first, or with `tontine dev` and use the \

@@ -60,7 +60,7 @@ pub(super) async fn run(shared: Shared, arguments: CreateArguments) -> Result<Ex
                 .to_owned(),
         ));
     }
-    let place = arguments.service.place()?;
+    let place = arguments.service.place_to_go_by()?;
     let mut service = crate::coordination::open(&place, true).await?;
     if let Some(found) = documents::read_cluster(&*service).await.map_err(unread)? {
         return Err(taken(&place.address, &found.name));

@@ -58,6 +58,18 @@ impl CoordinationArguments {
         Ok(Place { address, session_timeout: self.session_timeout, credentials })
     }
 
+    /// The same for a node or a new cluster, which go by the documents: a directory must be on this machine.
+    ///
+    /// # Errors
+    /// As [`place`](Self::place), and when the directory is on a network file system.
+    pub(crate) fn place_to_go_by(&self) -> Result<Place, CliError> {
+        let place = self.place()?;
+        if let Address::Directory(directory) = &place.address {
+            crate::file_system::refuse_network("--coordination", directory)?;
+        }
+        Ok(place)
+    }
+
     /// A session with the service; the one of a directory only where a service is already.
     ///
     /// # Errors

@@ -127,7 +127,7 @@ async fn begin(
     password: Option<String>,
     opened: &mut Option<Service>,
 ) -> Result<(RunningNode, Node), CliError> {
-    let place = arguments.service.place()?;
+    let place = arguments.service.place_to_go_by()?;
     let service = opened.insert(Service::look(place, &arguments.data_dir).await?);
     let named = named(arguments, service).await?;
     let settings = &arguments.settings;
