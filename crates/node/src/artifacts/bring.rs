@@ -310,7 +310,7 @@ impl Artifacts {
         let clock = &self.ports.clock;
         let order = errand.origins.lock().choose(clock.now());
         let (mut counted, mut of_source, mut of_replicas) = (0, None, None);
-        for origin in order {
+        for origin in order.into_iter().filter(|origin| !wanted.is_delta || *origin == Origin::Source) {
             let reason = match self.givers(errand, wanted, origin).await {
                 Err(NotYet::Changed) => return Err(NotYet::Changed),
                 Err(reason) => Some(reason),

@@ -5,11 +5,13 @@
 //!         └ no, or anything goes wrong: the whole chunk is fetched
 //! ```
 //!
+//! Deltas come from the source only: replicas have merged theirs, and give whole chunks.
 //! Gets know nothing of it: until the chunk has its name, the artifact is not staged.
 //!
 //! Must never: keep an artifact from being staged that could be fetched without deltas.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use runtime::DiskError;
 use storage::readonly::{
@@ -72,7 +74,8 @@ impl Artifacts {
         if let Some(delta) = delta {
             match self.bring_by_delta(errand, chunk, delta).await {
                 Ok(true) => return Ok(()),
-                Ok(false) | Err(Whole::NotFetched) => {}
+                Ok(false) => {}
+                Err(Whole::NotFetched) => errand.without_deltas.store(true, Ordering::Relaxed),
                 Err(Whole::Halt(not_yet)) => return Err(not_yet),
                 Err(Whole::Useless(error)) => self.give_up(errand, (chunk, delta), error),
             }
@@ -88,7 +91,8 @@ impl Artifacts {
         delta: &DeltaEntry,
     ) -> Result<bool, Whole> {
         let name = errand.name();
-        if self.useless.lock().contains(&(name.clone(), delta.digest)) {
+        let useless = self.useless.lock().contains(&(name.clone(), delta.digest));
+        if useless || errand.without_deltas.load(Ordering::Relaxed) {
             return Ok(false);
         }
         let (disk, parent) = (self.disk.clone(), files::chunk(name, delta.parent));

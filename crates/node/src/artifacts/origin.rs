@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use model::{ListedArtifact, NodeId, StoreName};
@@ -29,11 +30,14 @@ pub(super) struct Errand<'a> {
     pub(super) origins: Mutex<Origins>,
     /// The files of the source, once it was opened.
     source: Mutex<Option<Arc<dyn Disk>>>,
+    /// Whether the source did not give a delta. Then no other one is asked for, so that one that stalls does so once.
+    pub(super) without_deltas: AtomicBool,
 }
 
 impl<'a> Errand<'a> {
     pub(super) fn new(view: &'a View, store: &'a ReadOnly, listed: &'a ListedArtifact) -> Errand<'a> {
-        Errand { view, store, listed, origins: Mutex::default(), source: Mutex::default() }
+        let (origins, source, without_deltas) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
+        Errand { view, store, listed, origins, source, without_deltas }
     }
 
     pub(super) fn name(&self) -> &StoreName {

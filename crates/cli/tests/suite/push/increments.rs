@@ -72,6 +72,8 @@ fn a_child_goes_live_and_back_under_reads_and_nodes_fetch_its_deltas_alone() {
     let cluster = Cluster::with(3, &["--separate-processes"]);
     cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
     cluster.run(&["artifact", "push", &one]).exits(0);
+    let came = |node| metric(&cluster, node, "tontine_artifacts_fetched_bytes_total");
+    let before = [1, 2, 3].map(came);
     let (stop, answers) = (AtomicBool::new(false), AtomicU64::new(0));
     let seen: Vec<Vec<u64>> = std::thread::scope(|scope| {
         let readers: Vec<_> = [1, 2, 3]
@@ -108,6 +110,10 @@ fn a_child_goes_live_and_back_under_reads_and_nodes_fetch_its_deltas_alone() {
         assert_eq!((&node["bytes"], &node["state"]), (&node["bytes_total"], &Json::from("staged")), "{node}");
     }
     for node in 1..=3 {
+        // With the lists of blocks, from wherever.
+        let share = (came(node) - before[node - 1]) / delta_bytes;
+        println!("n{node} fetched {share:.4} times the bytes of the deltas, {delta_bytes}");
+        assert!(share <= 1.1, "n{node}");
         assert!(metric(&cluster, node, "tontine_artifacts_merged_bytes_total") > 15e6);
         assert_eq!(metric(&cluster, node, "tontine_artifacts_unused_deltas_total"), 0.0);
         every_value_is_of(&cluster, node as u16, 2);
