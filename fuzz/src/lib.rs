@@ -9,6 +9,7 @@
 //! | [`segment`] | a segment of the log engine | it opens; what it serves was written |
 //! | [`snapshot`] | the log engine's index | it opens, and serves what the segments hold |
 //! | [`artifact`] | a chunk of an artifact | it opens or is refused; what it serves was built |
+//! | [`manifest`] | a manifest of an artifact | what is read is written as the very same bytes |
 //! | [`delta`] | a delta of an artifact's chunk | a merge makes what was built, or refuses |
 //! | [`coordination`] | the coordination service's log | it opens or is refused; what is opened can be written to |
 //!
@@ -20,6 +21,7 @@ pub mod cluster;
 pub mod coordination;
 pub mod delta;
 pub mod frame;
+pub mod manifest;
 pub mod mutate;
 pub mod record;
 pub mod resp;
@@ -45,6 +47,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "segment", check: segment::check, input_bytes_max: 4096 },
     Target { name: "snapshot", check: snapshot::check, input_bytes_max: 4096 },
     Target { name: "artifact", check: artifact::check, input_bytes_max: 16384 },
+    Target { name: "manifest", check: manifest::check, input_bytes_max: 4096 },
     Target { name: "delta", check: delta::check, input_bytes_max: 4096 },
     Target { name: "coordination", check: coordination::check, input_bytes_max: 4096 },
 ];
