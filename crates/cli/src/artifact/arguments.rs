@@ -1,7 +1,7 @@
 //! What the commands about artifacts are asked to do.
 
 use clap::ValueEnum;
-use storage::readonly::{Compression, Duplicates, Layout};
+use storage::readonly::{Compression, Duplicates, Given, Layout};
 
 use super::push_arguments::{
     ListArguments, OneArtifact, PushArguments, RollbackArguments, StageArguments, SwapArguments,
@@ -49,7 +49,8 @@ Examples:
 
 The files are read as `tontine load` reads them. Values have no expiry time.
 The same records make the same chunks, in any order and with any number of jobs.
-With --parent, INPUT is still all that the artifact is to hold. Nodes that serve the parent fetch only what changed.
+With --parent, INPUT is still all that the artifact is to hold, unless --changes says otherwise. Nodes that serve the
+parent fetch only what changed.
 With --connect, chunks are cut along the ring of that cluster; otherwise along that of a new one.")]
 pub struct BuildArguments {
     /// Files of records, all of one format; `-` reads standard input.
@@ -64,6 +65,12 @@ pub struct BuildArguments {
     /// The artifact of the day before: a directory, or a URL. Slices, layouts, compression and dictionary are taken over.
     #[arg(long, value_name = "URL", conflicts_with_all = ["compression", "layout"])]
     pub parent: Option<String>,
+    /// INPUT is only what changes in --parent: the value of each of its keys. All other records stay.
+    #[arg(long, requires = "parent")]
+    pub changes: bool,
+    /// With --changes, a file whose keys are to be deleted. It is read as INPUT is, and its values do not matter.
+    #[arg(long, value_name = "FILE", requires = "changes")]
+    pub deletes: Vec<String>,
     /// Number of the artifact, greater than that of every earlier one of the store; by default the seconds since 1970.
     #[arg(long, value_name = "NUMBER")]
     pub number: Option<u64>,
@@ -179,6 +186,18 @@ impl From<LayoutArgument> for Layout {
             LayoutArgument::Pages => Layout::Pages,
             LayoutArgument::Slots => Layout::Slots,
         }
+    }
+}
+
+impl BuildArguments {
+    /// All files that are read, in the order of their places.
+    pub(super) fn files(&self) -> impl Iterator<Item = &String> {
+        self.inputs.iter().chain(&self.deletes)
+    }
+
+    /// What the records are.
+    pub(super) fn given(&self) -> Given {
+        if self.changes { Given::Changes } else { Given::All }
     }
 }
 

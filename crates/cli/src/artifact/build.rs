@@ -21,7 +21,7 @@ use runtime::disk::os::OsDisk;
 use runtime::{Disk, DiskError, File};
 use serde_json::json;
 use storage::readonly::{
-    BuildError, BuildOptions, Changed, ChildMaker, ChunkEntry, ChunkMaker, Cut, Cutter, DeltaEntry,
+    BuildError, BuildOptions, Changed, ChildMaker, ChunkEntry, ChunkMaker, Cut, Cutter, DeltaEntry, Given,
     MANIFEST_PATH, Manifest, MergeError, Merged, Settled, Slice, Step, TokenHash, WriteError, child_manifest,
     publish, steps, steps_within,
 };
@@ -41,7 +41,7 @@ const WAITING_MAX: usize = 2;
 
 /// Carries out the build.
 pub(super) async fn run(shared: &Shared, arguments: &BuildArguments) -> Result<ExitCode, CliError> {
-    if arguments.inputs.len() > usize::from(u16::MAX) {
+    if arguments.files().count() > usize::from(u16::MAX) {
         return Err(CliError::Usage("name at most 65,535 inputs".to_owned()));
     }
     let store = StoreName::new(shared.store.clone()).map_err(|error| CliError::Usage(error.to_string()))?;
@@ -137,6 +137,7 @@ type Made = (usize, ChunkEntry, Option<DeltaEntry>);
 struct Makers<'a> {
     disk: &'a Arc<dyn Disk>,
     parent: Option<&'a Parent>,
+    given: Given,
     jobs: Mutex<Receiver<Job>>,
     settled: Mutex<Option<Settled>>,
     made: Mutex<Vec<Made>>,
@@ -158,6 +159,7 @@ impl Build<'_> {
         let makers = Makers {
             disk: self.disk,
             parent: self.parent,
+            given: self.arguments.given(),
             jobs: Mutex::new(jobs),
             settled: Mutex::new(None),
             made: Mutex::new(Vec::new()),
@@ -211,7 +213,7 @@ impl Build<'_> {
         match error {
             BuildError::Duplicate { key, first, second } => {
                 let place = |place: &storage::readonly::Place| {
-                    let input = self.arguments.inputs.get(place.input()).map_or("?", String::as_str);
+                    let input = self.arguments.files().nth(place.input()).map_or("?", String::as_str);
                     format!("{input} line {}", place.line())
                 };
                 CliError::Other(format!(
@@ -295,7 +297,8 @@ impl Makers<'_> {
     fn maker(&self, hash: TokenHash) -> Maker {
         let disk = self.disk.clone();
         if let Some(parent) = self.parent {
-            return Maker::Upon(ChildMaker::new(disk, parent.disk.clone(), parent.manifest.clone()));
+            let (source, parent) = (parent.disk.clone(), parent.manifest.clone());
+            return Maker::Upon(ChildMaker::new(disk, source, parent, self.given));
         }
         let settled = self.settled.lock();
         let settled = settled.as_ref().expect("all is settled before the first chunk begins");

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use model::limits::VALUE_BYTES_MAX;
 use parking_lot::Mutex;
 use runtime::{Disk, DiskError};
-use storage::readonly::{BuildRecord, Merged, Place, Records, Run, TokenHash};
+use storage::readonly::{BuildRecord, DELETE, Given, Merged, Place, Records, Run, TokenHash, put};
 
 use super::arguments::BuildArguments;
 use crate::failure::CliError;
@@ -49,7 +49,8 @@ pub(super) fn sorted(
             .collect();
         // Whoever is told that no sorter is left hears from the sorters why.
         drop(waiting);
-        let mut filled = Filled { piece: Records::default(), read: Read::default(), piece_bytes, pieces };
+        let (piece, read, given) = (Records::default(), Read::default(), arguments.given());
+        let mut filled = Filled { piece, read, piece_bytes, pieces, given };
         let read = read_all(arguments, &mut filled);
         let Filled { piece, read: facts, pieces, .. } = filled;
         drop(pieces);
@@ -104,10 +105,19 @@ struct Filled {
     read: Read,
     piece_bytes: usize,
     pieces: std::sync::mpsc::SyncSender<(usize, Records)>,
+    given: Given,
 }
 
 impl Filled {
     fn take(&mut self, key: &Bytes, value: &Bytes, place: Place) -> Result<(), CliError> {
+        if self.given == Given::All {
+            return self.push(key, value, place);
+        }
+        let change = put(value);
+        self.push(key, &change, place)
+    }
+
+    fn push(&mut self, key: &[u8], value: &[u8], place: Place) -> Result<(), CliError> {
         if self.piece.is_empty() {
             self.piece = Records::with_capacity(self.piece_bytes);
         }
@@ -147,18 +157,26 @@ fn read_voldemort(arguments: &BuildArguments, filled: &mut Filled) -> Result<(),
 /// Reads all inputs, one after the other.
 fn read_all(arguments: &BuildArguments, filled: &mut Filled) -> Result<(), CliError> {
     if arguments.read.format == Some(FileFormat::Voldemort) {
+        if !arguments.deletes.is_empty() {
+            let what = "--deletes cannot be read of Voldemort's files; build all records, without --changes";
+            return Err(CliError::Usage(what.to_owned()));
+        }
         return read_voldemort(arguments, filled);
     }
-    let sources: Vec<Source> = arguments.inputs.iter().map(|input| Source::new(input)).collect();
+    let sources: Vec<Source> = arguments.files().map(|input| Source::new(input)).collect();
     let total = sources.iter().map(Source::size).sum::<Option<u64>>();
     let mut progress = Progress::new(total, 0);
     let mut before = 0;
-    for (number, (source, name)) in sources.iter().zip(&arguments.inputs).enumerate() {
+    for (number, (source, name)) in sources.iter().zip(arguments.files()).enumerate() {
         let settings = ReadSettings::new(name, &arguments.read, Expires::Never)?;
         let mut reader = input::open(source, &settings, Position::default(), VALUE_BYTES_MAX)?;
         while let Some(found) = reader.next().map_err(|error| format!("{name}: {error}"))? {
             let record = found.map_err(|bad| format!("{name} line {}: {}", bad.line, bad.reason))?;
-            filled.take(&record.key, &record.value, Place::new(number as u16, reader.line()))?;
+            let place = Place::new(number as u16, reader.line());
+            match number < arguments.inputs.len() {
+                true => filled.take(&record.key, &record.value, place)?,
+                false => filled.push(&record.key, DELETE, place)?,
+            }
             if filled.read.records.is_multiple_of(4096) {
                 progress.show(before + reader.position().byte, filled.read.records);
             }

@@ -269,6 +269,31 @@ fn a_child_shares_with_its_parent_what_has_not_changed() {
 }
 
 #[test]
+fn changes_and_deletes_make_the_child_that_all_records_make() {
+    let shop = Workshop::new();
+    let (before, after) = (shop.write("1.tsv", &counts(0..RECORDS)), shop.write("2.tsv", &changed_counts()));
+    shop.built(&[&before], "one", &["--number", "1", "--compression", "lz4"]);
+    let upon = shop.path("one");
+    let all = shop.built(&[&after], "all", &["--number", "2", "--parent", &upon]);
+    let puts = shop.write("puts.tsv", "word0000200\t2\nanother word\t1\n");
+    let gone = shop.write("gone.tsv", "word0000100\t\nnever there\t\n");
+    let more = ["--number", "2", "--parent", &upon, "--changes", "--deletes", &gone];
+    let by_changes = shop.built(&[&puts], "changes", &more);
+    assert_eq!(by_changes["manifest"], all["manifest"]);
+    assert_eq!(shop.chunks("changes"), shop.chunks("all"));
+    let both = shop.write("both.tsv", "another word\t\n");
+    let refused = shop.build(&[&puts], "out", &["--parent", &upon, "--changes", "--deletes", &both]);
+    assert_eq!(refused.code, 2);
+    assert!(
+        refused.stderr.contains("puts.tsv line 2 and ") && refused.stderr.contains("both.tsv line 1"),
+        "{}",
+        refused.stderr
+    );
+    let refused = shop.build(&[&puts], "out", &["--changes"]);
+    assert!(refused.code == 2 && refused.stderr.contains("--parent"), "{}", refused.stderr);
+}
+
+#[test]
 fn a_parent_that_does_not_fit_is_refused() {
     let shop = Workshop::new();
     let input = shop.write("counts.tsv", &counts(0..3000));

@@ -8,8 +8,8 @@ use model::Token;
 use runtime::Disk;
 use runtime::disk::os::OsDisk;
 use storage::readonly::{
-    BuildRecord, Compression, Duplicates, Layout, Manifest, MergeInputs, Merged, Place, Records, build_child,
-    chunk_path, copy, merge,
+    BuildRecord, Compression, Duplicates, Given, Layout, Manifest, MergeInputs, Merged, Place, Records,
+    build_child, chunk_path, copy, merge,
 };
 
 use super::{Arguments, block_on, built, key, pool, processor_ns, value};
@@ -50,7 +50,8 @@ fn child(
     let merged = Merged::new(Vec::new(), parts, 0).unwrap();
     let source: Arc<dyn Disk> = parent.0;
     let to: Arc<dyn Disk> = disk.clone();
-    let manifest = block_on(build_child(to, merged, (source, parent.1), 2, Duplicates::Refuse)).unwrap();
+    let manifest =
+        block_on(build_child(to, merged, (source, parent.1), 2, (Given::All, Duplicates::Refuse))).unwrap();
     (disk, manifest)
 }
 

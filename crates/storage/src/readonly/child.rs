@@ -35,6 +35,34 @@ const COPIED_BYTES: usize = 1 << 20;
 /// Largest value after decompression, whatever a record says.
 const VALUE_BYTES_MAX: usize = 64 << 20;
 
+/// What the records of a build are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Given {
+    /// All that the artifact is to hold.
+    All,
+    /// Changes of what the parent holds, each made by [`put`] or [`DELETE`].
+    Changes,
+}
+
+/// The value of a record that deletes its key from what the parent holds.
+pub const DELETE: &[u8] = &[1];
+
+/// The value of a record that puts this one into what the parent holds.
+pub fn put(value: &[u8]) -> Vec<u8> {
+    [&[0], value].concat()
+}
+
+impl Given {
+    /// What a record says its key is to have; `None` deletes it.
+    fn value(self, record: &[u8]) -> Option<&[u8]> {
+        match (self, record) {
+            (Given::All, value) => Some(value),
+            (Given::Changes, [0, value @ ..]) => Some(value),
+            (Given::Changes, _) => None,
+        }
+    }
+}
+
 /// Hands out records cut at slices that follow each other, one chunk to a slice.
 ///
 /// # Errors
@@ -88,16 +116,22 @@ pub struct ChildMaker {
     disk: Arc<dyn Disk>,
     source: Arc<dyn Disk>,
     parent: Arc<Manifest>,
+    given: Given,
     sealer: Sealer,
     opener: Opener,
 }
 
 impl ChildMaker {
     /// For an output on this disk, upon a parent whose files are at `source`.
-    pub fn new(disk: Arc<dyn Disk>, source: Arc<dyn Disk>, parent: Arc<Manifest>) -> ChildMaker {
+    pub fn new(
+        disk: Arc<dyn Disk>,
+        source: Arc<dyn Disk>,
+        parent: Arc<Manifest>,
+        given: Given,
+    ) -> ChildMaker {
         let sealer = Sealer::new(parent.compression, &parent.dictionary);
         let opener = Opener::new(&parent.dictionary);
-        ChildMaker { disk, source, parent, sealer, opener }
+        ChildMaker { disk, source, parent, given, sealer, opener }
     }
 
     /// Makes the chunk at this place at paths that are free and begin so, of what came after its beginning; none when it
@@ -159,7 +193,7 @@ impl ChildMaker {
                 Cut::Records(records) => records,
                 Cut::Begin(_) => break,
                 Cut::End(_) => {
-                    while let Some(gone) = old.current() {
+                    while let (Given::All, Some(gone)) = (self.given, old.current()) {
                         delta.delete(gone.key)?;
                         old.advance().map_err(damaged)?;
                     }
@@ -174,7 +208,8 @@ impl ChildMaker {
                 let mut is_there = false;
                 while let Some(before) = old.current() {
                     match (before.token, before.key).cmp(&(new.token, new.key)) {
-                        Ordering::Less => delta.delete(before.key)?,
+                        Ordering::Less if self.given == Given::All => delta.delete(before.key)?,
+                        Ordering::Less => {}
                         order => {
                             is_there = order.is_eq();
                             break;
@@ -182,9 +217,15 @@ impl ChildMaker {
                     }
                     old.advance().map_err(damaged)?;
                 }
-                let same = is_there && old.current().is_some_and(|before| self.holds(&before, new.value));
-                if !same {
-                    delta.put(new.key, self.sealer.seal(new.value))?;
+                match self.given.value(new.value) {
+                    Some(value) => {
+                        let before = old.current().filter(|_| is_there);
+                        if !before.is_some_and(|before| self.holds(&before, value)) {
+                            delta.put(new.key, self.sealer.seal(value))?;
+                        }
+                    }
+                    None if is_there => delta.delete(new.key)?,
+                    None => {}
                 }
                 if is_there {
                     old.advance().map_err(damaged)?;
@@ -281,8 +322,7 @@ impl From<DiskError> for ChildError {
     }
 }
 
-/// Builds an artifact upon a parent in one thread, from records that are sorted or runs of them. They are all that it is
-/// to hold.
+/// Builds an artifact upon a parent in one thread, from records that are sorted or runs of them.
 ///
 /// # Errors
 /// As [`steps_within`] and [`ChildMaker::make`].
@@ -291,10 +331,10 @@ pub async fn build_child(
     merged: Merged,
     (source, parent): (Arc<dyn Disk>, &Manifest),
     number: u64,
-    duplicates: Duplicates,
+    (given, duplicates): (Given, Duplicates),
 ) -> Result<Manifest, ChildError> {
     let parent = Arc::new(parent.clone());
-    let mut maker = ChildMaker::new(disk.clone(), source.clone(), parent.clone());
+    let mut maker = ChildMaker::new(disk.clone(), source.clone(), parent.clone(), given);
     let slices: Vec<Slice> = parent.chunks.iter().map(|chunk| chunk.slice).collect();
     let (mut cuts, mut place, mut changed) = (Vec::new(), 0, Vec::new());
     steps_within::<ChildError>(merged, duplicates, &slices, &mut |cut| {

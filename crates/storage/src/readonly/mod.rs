@@ -44,7 +44,8 @@ pub use build::{
     make_chunks, publish, settle, steps,
 };
 pub use child::{
-    Changed, ChildError, ChildMaker, DELTA_PART_MAX, build_child, child_manifest, copy, steps_within,
+    Changed, ChildError, ChildMaker, DELETE, DELTA_PART_MAX, Given, build_child, child_manifest, copy, put,
+    steps_within,
 };
 pub use chunk_writer::{ChunkWriter, DATA_BYTES_MAX, Finished, WriteError};
 pub use coding::{Compression, DICTIONARY_BYTES_MAX, Sealer, train};

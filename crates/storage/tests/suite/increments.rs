@@ -7,9 +7,9 @@ use model::Token;
 use runtime::Disk;
 use runtime::disk::simulated::SimulatedDisk;
 use storage::readonly::{
-    BuildRecord, ChildError, ChunkEntry, ChunkWriter, Compression, DELTA_PART_MAX, Duplicates, Layout,
-    Manifest, ManifestError, MergeError, MergeInputs, Merged, Place, Records, Sealer, Slice, TokenHash,
-    build_child, chunk_path, merge, prove_delta,
+    BuildRecord, ChildError, ChunkEntry, ChunkWriter, Compression, DELETE, DELTA_PART_MAX, Duplicates, Given,
+    Layout, Manifest, ManifestError, MergeError, MergeInputs, Merged, Place, Records, Sealer, Slice,
+    TokenHash, build_child, chunk_path, merge, prove_delta, put,
 };
 
 use crate::readonly::{
@@ -22,6 +22,15 @@ fn child_of(
     table: &Table,
     number: u64,
 ) -> Result<(SimulatedDisk, Manifest), ChildError> {
+    child_given(parent, table, number, Given::All)
+}
+
+fn child_given(
+    parent: (&SimulatedDisk, &Manifest),
+    table: &Table,
+    number: u64,
+    given: Given,
+) -> Result<(SimulatedDisk, Manifest), ChildError> {
     let disk = SimulatedDisk::new(number);
     let mut records = Records::default();
     for (line, (key, value)) in table.iter().enumerate() {
@@ -32,7 +41,7 @@ fn child_of(
     let merged = Merged::new(Vec::new(), vec![records], 1 << 20).unwrap();
     let source: Arc<dyn Disk> = Arc::new(parent.0.clone());
     let to: Arc<dyn Disk> = Arc::new(disk.clone());
-    let manifest = now(build_child(to, merged, (source, parent.1), number, Duplicates::Refuse))?;
+    let manifest = now(build_child(to, merged, (source, parent.1), number, (given, Duplicates::Refuse)))?;
     Ok((disk, manifest))
 }
 
@@ -52,6 +61,20 @@ fn changed(table: &Table, dice: &mut Dice, one_in: usize, value_bytes_max: usize
     }
     after.entry(b"always here".to_vec()).or_default();
     after
+}
+
+/// What leads from one table to the next, with some changes that change nothing.
+fn changes(before: &Table, after: &Table, absent: &[Vec<u8>]) -> Table {
+    let mut changes = Table::new();
+    for (number, (key, value)) in after.iter().enumerate() {
+        if before.get(key) != Some(value) || number % 9 == 0 {
+            changes.insert(key.clone(), put(value));
+        }
+    }
+    let gone = before.keys().filter(|key| !after.contains_key(*key));
+    let never = absent.iter().step_by(5).filter(|key| !after.contains_key(*key));
+    changes.extend(gone.chain(never).map(|key| (key.clone(), DELETE.to_vec())));
+    changes
 }
 
 /// The bytes of a chunk as a builder makes it that knows slices, layouts and dictionary of the parent, and no delta.
@@ -124,6 +147,7 @@ fn a_merge_makes_the_bytes_of_a_full_build_with_the_parents_slices() {
                     let options = options(hash, Some(layout), compression);
                     let mut parent = build_in(&disk, &list(&table), 1, &QUARTERS, &options).unwrap();
                     for generation in 1..=3 {
+                        let before = table.clone();
                         table = changed(&table, &mut dice, one_in, value_bytes_max);
                         if generation == 2 && seed % 3 == 0 {
                             // It fits no page.
@@ -131,6 +155,10 @@ fn a_merge_makes_the_bytes_of_a_full_build_with_the_parents_slices() {
                         }
                         let (next, child) = child_of((&disk, &parent), &table, 7 + generation).unwrap();
                         check(&next, &table, &absent);
+                        let changes = changes(&before, &table, &absent);
+                        let by_changes =
+                            child_given((&disk, &parent), &changes, 7 + generation, Given::Changes);
+                        assert_eq!(by_changes.unwrap().1, child, "seed {seed}, generation {generation}");
                         assert_eq!(Manifest::decode(&child.encode()).as_ref(), Ok(&child));
                         for (old, new) in parent.chunks.iter().zip(&child.chunks) {
                             let (anew, bytes) =
