@@ -33,7 +33,7 @@ const RESHAPES: u64 = 150;
 /// Moves partitions until the run is over; begins none after `end`.
 pub async fn manage(world: Arc<World>, process: ProcessId, end: Moment) {
     let mut dice = Dice::apart(world.setup.seed, 21);
-    let mut cuts = Dice::apart(world.setup.seed, 26);
+    let mut cuts = Dice::apart(world.setup.seed, 28);
     let client = loop {
         let options = ClientOptions { name: "manager".to_owned(), ..ClientOptions::default() };
         let ports = world.ports(HOST, process, Arc::new(WallClock::default()));

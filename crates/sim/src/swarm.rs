@@ -319,6 +319,7 @@ impl Setup {
         self.draw_lengths(&mut Dice::apart(seed, 23));
         self.draw_crowds(&mut Dice::apart(seed, 24));
         self.draw_service(&mut Dice::apart(seed, 26));
+        self.draw_bounds(&mut Dice::apart(seed, 29));
     }
 
     /// A value of no bytes in a third of the runs, and in a few values that must be refused.
@@ -358,7 +359,14 @@ impl Setup {
         self.touches = if touches { *dice.pick(&[50, 250]) } else { 0 };
     }
 
-    /// The same run with other bounds of partitions, where partitions move. No seed draws them by itself yet.
+    /// Other bounds in half of the runs in which partitions move.
+    fn draw_bounds(&mut self, dice: &mut Dice) {
+        if self.moves && dice.chance(500) {
+            *self = self.clone().with_bounds();
+        }
+    }
+
+    /// The same run with other bounds of partitions, where partitions move.
     pub fn with_bounds(self) -> Setup {
         let buckets = *Dice::apart(self.seed, 27).pick(&[None, Some(8), Some(16), Some(32), Some(64)]);
         Setup { buckets, reshapes: self.moves, ..self }

@@ -18,6 +18,7 @@ impl Setup {
         (setup.monotonic, setup.expiring) = (false, 0);
         (setup.without, setup.storms) = (Vec::new(), 0);
         (setup.moves, setup.headmasters) = (false, false);
+        (setup.buckets, setup.reshapes) = (None, false);
         setup.service = MemoryFaults::default();
         (setup.redis_clients, setup.workers) = (0, 1);
         (setup.conditional, setup.walks, setup.long_values, setup.crowded) = (0, 0, 0, None);

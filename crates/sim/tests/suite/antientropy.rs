@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use client::{ClientError, PutOptions};
-use model::{Dot, NodeId, VersionSet};
+use model::{Dot, NodeId, Token, VersionSet};
 use runtime::disk::simulated::{Fault as DiskFault, Operation};
 use sim::cluster::{LAST_WRITE, World};
 use sim::network::Host;
@@ -127,7 +127,8 @@ fn a_coordinator_clash_after_disk_loss_does_not_happen_and_gets_are_refused_unti
         }
         let store = client.store(LAST_WRITE).expect("the cluster has it");
         for key in &keys {
-            let page = store.scan(NodeId(3), place(&world, 2, key).partition, None, 100).await;
+            let partition = client.cluster().ring.partition(Token::of(key)).id;
+            let page = store.scan(NodeId(3), partition, None, 100).await;
             let refused = page.expect_err("an empty page would pass for all there is");
             let code = wire::ErrorCode::Refilling;
             assert!(
