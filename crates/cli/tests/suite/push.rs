@@ -1,5 +1,6 @@
 //! From a file of tab-separated values to a served table, and on to the next one and back, on real processes under reads.
 
+mod fetching;
 mod harm;
 mod increments;
 mod moving;
