@@ -4,6 +4,7 @@
 //! where all others are off. The faults of a run stay within what its promises bear (the *fault budget*): see
 //! [`Losses`].
 
+mod moves;
 mod planted;
 mod service;
 
@@ -357,32 +358,6 @@ impl Setup {
         self.own_quorums = if dice.chance(250) { *dice.pick(&[100, 500]) } else { 0 };
         let touches = self.redis_clients > 0 && dice.chance(400);
         self.touches = if touches { *dice.pick(&[50, 250]) } else { 0 };
-    }
-
-    /// Other bounds in half of the runs in which partitions move.
-    fn draw_bounds(&mut self, dice: &mut Dice) {
-        if self.moves && dice.chance(500) {
-            *self = self.clone().with_bounds();
-        }
-    }
-
-    /// The same run with other bounds of partitions, where partitions move.
-    pub fn with_bounds(self) -> Setup {
-        let buckets = *Dice::apart(self.seed, 27).pick(&[None, Some(8), Some(16), Some(32), Some(64)]);
-        Setup { buckets, reshapes: self.moves, ..self }
-    }
-
-    /// Moves in a third of the runs, by headmasters in half of these. There must be a node that is no replica.
-    fn draw_moves(&mut self, dice: &mut Dice) {
-        self.moves = dice.chance(333);
-        if self.moves {
-            self.nodes = self.nodes.max(u32::from(self.replicas) + dice.between(1, 2) as u32);
-            self.headmasters = dice.chance(500);
-        }
-        if self.headmasters {
-            // A plan takes some seconds.
-            self.span = self.span.max(Duration::from_secs(8));
-        }
     }
 
     /// Faults of machines in half of the runs. A disk that is gone, or older than it was, is a lost copy of all that it
