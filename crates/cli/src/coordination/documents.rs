@@ -147,7 +147,13 @@ async fn watch(shared: &Shared, arguments: WatchArguments) -> Result<ExitCode, C
     loop {
         match changed(&*service, &mut known, shared).await {
             Ok(()) => {}
-            Err(CoordinationError::SessionLost) => service = service.reopen().await?,
+            Err(CoordinationError::SessionLost) => match service.reopen().await {
+                Ok(opened) => service = opened,
+                Err(error) => {
+                    say!("{error}");
+                    tokio::time::sleep(super::PATIENCE).await;
+                }
+            },
             // The first look says whether there is such a service at all.
             Err(error @ CoordinationError::Unavailable { .. }) if known.is_some() => {
                 say!("{error}");

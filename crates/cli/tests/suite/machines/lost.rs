@@ -35,6 +35,10 @@ fn an_ensemble_that_is_away_or_empty_is_named_and_no_cluster_is_created_over_one
     tontine(&["coordination", "export", &file, "--coordination", &address]).exits(0);
     let before = documents(&address, "/config/cluster")[0]["data"].clone();
 
+    let words = ["coordination", "watch", "--coordination", &address, "--session-timeout=1s"];
+    let mut watching = Process::start(&mut command(&words), folder.path().join("watch.stderr"));
+    watching.await_line("present /config/cluster");
+
     ensemble.servers[0].kill();
     let (status, code, next) = found(&connect);
     assert_eq!((status, code.as_str()), (0, "coordination-away"), "data is served: {next}");
@@ -61,6 +65,9 @@ fn an_ensemble_that_is_away_or_empty_is_named_and_no_cluster_is_created_over_one
     assert!(documents(&address, "/config/cluster").is_empty());
     tontine(&["coordination", "import", &file, "--coordination", &address]).exits(0);
     assert_eq!(documents(&address, "/config/cluster")[0]["data"], before);
+    // Its session ended meanwhile, as the nodes' did.
+    watching.await_line("created /config/cluster");
+    watching.stop(Signal::KILL);
     assert!(std::fs::read_to_string(&file).unwrap().contains(
         documents(&address, "/config/ids")[0]["data"].as_str().unwrap().replace('"', "\\\"").as_str()
     ));
