@@ -20,6 +20,7 @@ use crate::report::{
     Comparison, RunReport, comparison_markdown, comparison_text, context_markdown, run_text, runs_markdown,
 };
 use crate::scenarios::cluster::ClusterScenario;
+use crate::scenarios::fetch::FetchScenario;
 use crate::scenarios::handoff::HandoffScenario;
 use crate::scenarios::moves::MovesScenario;
 use crate::scenarios::persistent::PersistentScenario;
@@ -54,6 +55,8 @@ pub enum BenchCommand {
     Handoff(ScenarioArgs<HandoffScenario>),
     /// Move a share of the keys from one of four nodes to another under load: what clients notice, and how long it takes.
     Moves(ScenarioArgs<MovesScenario>),
+    /// Push a table to a read-only store under load and without, and say how fast it comes and what clients notice.
+    Fetch(ScenarioArgs<FetchScenario>),
 }
 
 /// What every command of the program knows about its cluster, and benchmarks share.
@@ -293,6 +296,7 @@ pub fn run(command: &BenchCommand, reach: &Reach) -> Result<BenchReport, BenchEr
         }
         BenchCommand::Cluster(arguments) => scenario(arguments.scenario.run(&reach.store), &arguments.output),
         BenchCommand::Handoff(arguments) => scenario(arguments.scenario.run(&reach.store), &arguments.output),
+        BenchCommand::Fetch(arguments) => scenario(arguments.scenario.run(&reach.store), &arguments.output),
         BenchCommand::Moves(arguments) => scenario(arguments.scenario.run(&reach.store), &arguments.output),
     }
 }

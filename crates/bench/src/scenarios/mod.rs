@@ -7,11 +7,14 @@
 //! | [`persistent`] | what does a request cost on the persistent engine with a million records? |
 //! | [`cluster`] | what do three replicas cost, and which process pays? |
 //! | [`handoff`] | how soon is a node equal that was away under load, and what do clients notice? |
+//! | [`fetch`] | how fast do nodes fetch a table that is pushed, and what do clients notice meanwhile? |
 //! | [`moves`] | what do clients notice while a share of the keys moves, and how long does it take? |
 
 pub mod cluster;
+pub mod fetch;
 pub mod handoff;
 pub mod moves;
+mod operator;
 pub mod persistent;
 pub mod pipeline;
 pub mod redis_benchmark;

@@ -10,10 +10,6 @@
 //! **Never** call a move fast that was fast because nobody used the cluster, nor free because it was slow: both times
 //! stand in the report.
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -29,6 +25,7 @@ use crate::report::RunReport;
 use crate::target::native::NativeTarget;
 use crate::workload::{Preset, WorkloadOptions};
 
+use super::operator::{Operator, raw_copy};
 use super::script::{Opened, PhaseFigures, Script, TIMEOUT, WARM_UP, ask, beside, system, within};
 use super::{ScenarioError, ScenarioReport, TontineArgs, native_addresses};
 
@@ -39,8 +36,6 @@ const NODES: usize = 4;
 /// The node that gives up places, and the one that takes them.
 const FROM: NodeId = NodeId(1);
 const TO: NodeId = NodeId(4);
-/// Bytes that the raw copy reads and writes at once.
-const COPY_BYTES: usize = 1 << 20;
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
@@ -114,28 +109,7 @@ impl Copied {
     }
 }
 
-/// Runs the program's own commands against the cluster.
-struct Operator {
-    program: PathBuf,
-    connect: String,
-}
-
 impl Operator {
-    fn run(&self, words: &[&str]) -> Result<Json, ScenarioError> {
-        let command = || format!("{} {}", self.program.display(), words.join(" "));
-        let failed = |reason: String| ScenarioError::Command { command: command(), reason };
-        let ran = Command::new(&self.program)
-            .args(words)
-            .args(["-o", "json", "--connect", &self.connect])
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|error| failed(error.to_string()))?;
-        if !ran.status.success() {
-            return Err(failed(String::from_utf8_lossy(&ran.stderr).trim().to_owned()));
-        }
-        serde_json::from_slice(&ran.stdout).map_err(|error| failed(format!("its answer is no JSON: {error}")))
-    }
-
     /// Creates a plan that moves these partitions, and says its number.
     fn plan(&self, partitions: &[PartitionId], from: NodeId, to: NodeId) -> Result<String, ScenarioError> {
         let ids: Vec<String> = partitions.iter().map(ToString::to_string).collect();
@@ -320,30 +294,6 @@ impl MovesScenario {
     }
 }
 
-/// Seconds that it takes to copy a file of so many bytes, and to sync the copy.
-fn raw_copy(parent: Option<&Path>, bytes: f64) -> std::io::Result<f64> {
-    let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
-    let directory = tempfile::tempdir_in(parent)?;
-    let (from, to) = (directory.path().join("from"), directory.path().join("to"));
-    let mut page = vec![0u8; COPY_BYTES];
-    let mut source = File::create(&from)?;
-    let pages = (bytes / COPY_BYTES as f64).ceil() as u64;
-    for number in 0..pages {
-        // No two pages alike, for file systems that would notice.
-        page[..8].copy_from_slice(&number.to_le_bytes());
-        source.write_all(&page)?;
-    }
-    source.sync_data()?;
-    let began = Instant::now();
-    let (mut source, mut copy) = (File::open(&from)?, File::create(&to)?);
-    for _ in 0..pages {
-        source.read_exact(&mut page)?;
-        copy.write_all(&page)?;
-    }
-    copy.sync_data()?;
-    Ok(began.elapsed().as_secs_f64())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -358,10 +308,5 @@ mod tests {
         assert_eq!(copied.megabytes_per_second(), 2.0);
         plan["state"]["phase"] = "aborted".into();
         assert_eq!(Copied::of(&plan), None);
-    }
-
-    #[test]
-    fn a_raw_copy_takes_time() {
-        assert!(raw_copy(None, 3e6).unwrap() > 0.0);
     }
 }

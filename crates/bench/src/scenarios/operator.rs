@@ -1,0 +1,83 @@
+//! What an operator does beside a run: the program's own commands, and copying files to compare with.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use serde_json::Value as Json;
+
+use super::ScenarioError;
+
+/// Bytes that the raw copy reads and writes at once.
+const COPY_BYTES: usize = 1 << 20;
+
+/// Runs the program's own commands against the cluster.
+pub(super) struct Operator {
+    pub(super) program: PathBuf,
+    pub(super) connect: String,
+}
+
+impl Operator {
+    /// Runs a command, and reads its answer.
+    ///
+    /// # Errors
+    /// When it fails, with what it said.
+    pub(super) fn run(&self, words: &[&str]) -> Result<Json, ScenarioError> {
+        self.run_alone(&[words, &["--connect", &self.connect]].concat())
+    }
+
+    /// Runs a command that needs no cluster.
+    ///
+    /// # Errors
+    /// As [`Operator::run`].
+    pub(super) fn run_alone(&self, words: &[&str]) -> Result<Json, ScenarioError> {
+        let command = || format!("{} {}", self.program.display(), words.join(" "));
+        let failed = |reason: String| ScenarioError::Command { command: command(), reason };
+        let ran = Command::new(&self.program)
+            .args(words)
+            .args(["-o", "json"])
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| failed(error.to_string()))?;
+        if !ran.status.success() {
+            return Err(failed(String::from_utf8_lossy(&ran.stderr).trim().to_owned()));
+        }
+        serde_json::from_slice(&ran.stdout).map_err(|error| failed(format!("its answer is no JSON: {error}")))
+    }
+}
+
+/// Seconds that it takes to copy a file of so many bytes, and to sync the copy.
+pub(super) fn raw_copy(parent: Option<&Path>, bytes: f64) -> std::io::Result<f64> {
+    let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
+    let directory = tempfile::tempdir_in(parent)?;
+    let (from, to) = (directory.path().join("from"), directory.path().join("to"));
+    let mut page = vec![0u8; COPY_BYTES];
+    let mut source = File::create(&from)?;
+    let pages = (bytes / COPY_BYTES as f64).ceil() as u64;
+    for number in 0..pages {
+        // No two pages alike, for file systems that would notice.
+        page[..8].copy_from_slice(&number.to_le_bytes());
+        source.write_all(&page)?;
+    }
+    source.sync_data()?;
+    let began = Instant::now();
+    let (mut source, mut copy) = (File::open(&from)?, File::create(&to)?);
+    for _ in 0..pages {
+        source.read_exact(&mut page)?;
+        copy.write_all(&page)?;
+    }
+    copy.sync_data()?;
+    Ok(began.elapsed().as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_raw_copy_takes_time() {
+        assert!(raw_copy(None, 3e6).unwrap() > 0.0);
+    }
+}
