@@ -258,7 +258,7 @@ impl Node {
         let (cluster, witness) = (Some(config.cluster.clone()), gossip.clone());
         let peers = Peers::witnessed(ports.clone(), me, cluster, witness, BACKOFF_MAX);
         peers.learn(replica.view().get().cluster());
-        let pulse = Pulse::new(ports.clock.clone());
+        let pulse = Pulse::new(ports.clock.clone(), ports.tasks.clone());
         let antientropy = AntiEntropy::start(antientropy::Parts {
             options: config.antientropy,
             ports: ports.clone(),

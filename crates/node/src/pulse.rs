@@ -6,6 +6,7 @@
 //!
 //! A worker answers between two requests, on the thread that serves them. So the answer waits as long as a request
 //! would that comes in at that moment: for requests that came before it, and for a processor.
+//! Where requests are quick although no processor is idle, the background thread's own waiting tells.
 //!
 //! Must never: wait for a worker for longer than [`PATIENCE`], or cost anything while nobody asks.
 
@@ -15,8 +16,8 @@ use std::time::Duration;
 use futures_util::future::{Either, join_all, select};
 use model::Moment;
 use parking_lot::Mutex;
-use protocol::lateness::Lateness;
-use runtime::{Clock, Tasks};
+use protocol::lateness::{Contention, Lateness};
+use runtime::{Clock, ProcessorTime, Tasks};
 use tokio::sync::{mpsc, oneshot};
 
 /// Whoever takes longer counts as having taken this long.
@@ -30,14 +31,17 @@ type Question = (Moment, oneshot::Sender<Duration>);
 /// The workers of one node.
 pub struct Pulse {
     clock: Arc<dyn Clock>,
+    tasks: Arc<dyn Tasks>,
     workers: Mutex<Vec<mpsc::Sender<Question>>>,
     lateness: Mutex<Lateness>,
+    contention: Mutex<Contention>,
 }
 
 impl Pulse {
     /// Of a node without workers so far.
-    pub fn new(clock: Arc<dyn Clock>) -> Arc<Pulse> {
-        Arc::new(Pulse { clock, workers: Mutex::default(), lateness: Mutex::default() })
+    pub fn new(clock: Arc<dyn Clock>, tasks: Arc<dyn Tasks>) -> Arc<Pulse> {
+        let (workers, lateness, contention) = Default::default();
+        Arc::new(Pulse { clock, tasks, workers, lateness, contention })
     }
 
     /// Asks the calling worker too, from now on.
@@ -53,7 +57,7 @@ impl Pulse {
         }));
     }
 
-    /// How many times as long as is ordinary the slowest worker takes now; 1 is in time.
+    /// How many times as long as is ordinary the slowest worker takes now, or the background thread; 1 is in time.
     pub async fn times(&self) -> u32 {
         let mut answers = Vec::new();
         {
@@ -78,6 +82,12 @@ impl Pulse {
             Either::Left((took, _)) => took,
             Either::Right(_) => PATIENCE,
         };
-        self.lateness.lock().times(took)
+        self.lateness.lock().times(took).max(self.contention())
+    }
+
+    /// How many times as long as with a processor of its own the background thread takes; 1 where nobody knows.
+    fn contention(&self) -> u32 {
+        let Some(ProcessorTime { ran, waited }) = self.tasks.background_time() else { return 1 };
+        self.contention.lock().times(ran, waited)
     }
 }

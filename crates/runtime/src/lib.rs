@@ -20,7 +20,7 @@ pub use disk::{Disk, DiskError, File, FileStat};
 pub use entropy::Entropy;
 pub use network::{Link, LinkReceiver, LinkSender, Listener, Network, NetworkError};
 pub use sources::Sources;
-pub use tasks::Tasks;
+pub use tasks::{ProcessorTime, Tasks};
 pub use workers::{Stop, Worker, Workers};
 
 /// A future that may cross threads, as the object-safe ports return it.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use client::peers::CallError;
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join, select};
 use model::limits::MESSAGE_BYTES_MAX;
 use model::{Epoch, Generation, Moment, NodeId, PartitionId, Token, VersionSet};
 use protocol::antientropy::merkle::{Digest, Span};
@@ -19,6 +19,7 @@ use wire::messages::{
     KeyDigests, Ping, RecordsGet, RecordsPage, ReplicaMerge, Request, Response, Standing, TreeNodes, TreeSums,
 };
 
+use super::giving::LOOK_INTERVAL;
 use super::{AntiEntropy, breathe, respond};
 use crate::replica::Asked;
 use crate::stores::LocalStore;
@@ -76,6 +77,8 @@ struct Heard<'d> {
     generation: Generation,
     /// When what is left was counted last.
     counted_at: Option<Moment>,
+    /// When it was looked last whether requests are late.
+    looked_at: Option<Moment>,
     /// Partitions that were exchanged and not settled yet.
     exchanged: Vec<PartitionId>,
     /// Bytes that had travelled when partitions were settled last.
@@ -102,12 +105,7 @@ impl Drive<'_> {
     ) -> Outcome {
         let mut concerned: BTreeSet<PartitionId> = partitions.iter().map(|(id, _)| *id).collect();
         let options = &self.antientropy.options;
-        let pace = match self.goal {
-            Goal::Refill | Goal::Again => {
-                Pace::finding(options.brought_per_second.0, options.brought_per_second.1)
-            }
-            Goal::Equal | Goal::Give => Pace::new(options.bytes_per_second),
-        };
+        let pace = self.pace();
         let mut session =
             Session::new(Options { goal: self.goal, patience: options.patience, pace }, partitions);
         let (mut actions, mut heard) = (Vec::new(), Heard::default());
@@ -136,11 +134,14 @@ impl Drive<'_> {
                 }
             }
             if let Some(outcome) = ended {
+                if self.brings_in() {
+                    *self.antientropy.bringing.lock() = session.pace();
+                }
                 return outcome;
             }
             match (request, session.deadline()) {
                 (Some(request), Some(deadline)) => {
-                    self.observe(&request, &mut session).await;
+                    self.observe(&request, &mut session, &mut heard).await;
                     let clock = &self.antientropy.ports.clock;
                     let after = session.page_after();
                     let answer = Box::pin(self.carry_out(request, after, &mut heard));
@@ -163,6 +164,20 @@ impl Drive<'_> {
         }
     }
 
+    fn brings_in(&self) -> bool {
+        matches!(self.goal, Goal::Refill | Goal::Again)
+    }
+
+    /// What brings in goes on as fast as the session before it was.
+    fn pace(&self) -> Pace {
+        if !self.brings_in() {
+            return Pace::new(self.antientropy.options.bytes_per_second);
+        }
+        let mut pace = *self.antientropy.bringing.lock();
+        pace.begin(self.antientropy.ports.clock.now());
+        pace
+    }
+
     /// These partitions, each with what the peer is after the exchange; none when nobody knows. A peer that has lost its
     /// disk meanwhile gave nothing. What the next step of a move counts on is durable: here, and at the peer, which
     /// answers this question when its records are.
@@ -171,13 +186,13 @@ impl Drive<'_> {
             return Vec::new();
         }
         if self.goal != Goal::Equal {
-            if heard.standing.is_some() {
-                let again = self.sums(Vec::new(), heard).await;
-                if again.is_none() || heard.is_another {
-                    return Vec::new();
-                }
+            let asks = heard.standing.is_some();
+            let again = async { if asks { self.sums(Vec::new(), heard).await.is_some() } else { true } };
+            let (again, synced) = join(Box::pin(again), self.store.engine().sync()).await;
+            if !again || heard.is_another {
+                return Vec::new();
             }
-            if let Err(error) = self.store.engine().sync().await {
+            if let Err(error) = synced {
                 tracing::warn!(%error, "what was exchanged does not count: not synced");
                 return Vec::new();
             }
@@ -213,7 +228,7 @@ impl Drive<'_> {
         if left.is_some() {
             heard.counted_at = Some(now);
         }
-        if matches!(self.goal, Goal::Refill | Goal::Again) {
+        if self.brings_in() {
             self.antientropy.refill.lock().show(&session.progress());
         } else if self.goal == Goal::Equal
             && let Some(running) = &mut self.antientropy.state.lock().running
@@ -225,16 +240,19 @@ impl Drive<'_> {
 
     /// Before a batch of records: how long do both nodes take for the least of requests? A peer that has fallen silent
     /// is waited for no longer than for any other answer.
-    async fn observe(&self, request: &Action, session: &mut Session) {
-        if matches!(request, Action::CompareSums { .. } | Action::Descend { .. }) {
-            return;
-        }
+    async fn observe(&self, request: &Action, session: &mut Session, heard: &mut Heard<'_>) {
         let clock = &self.antientropy.ports.clock;
         let asked = clock.now();
+        let is_early = heard.looked_at.is_some_and(|at| asked.since(at) < LOOK_INTERVAL);
+        if is_early || matches!(request, Action::CompareSums { .. } | Action::Descend { .. }) {
+            return;
+        }
+        heard.looked_at = Some(asked);
         if self.call(Ping {}).await.is_ok() {
             let took = clock.now().since(asked);
             let there = self.antientropy.state.lock().usual.entry(self.peer).or_default().times(took);
-            session.observe(there.max(self.antientropy.pulse.times().await));
+            let times = there.max(self.antientropy.pulse.times().await);
+            session.observe(clock.now(), times);
         }
     }
 

@@ -15,6 +15,7 @@
 
 pub(crate) mod compare;
 mod drive;
+mod giving;
 mod keeper;
 mod numbers;
 pub(crate) mod refill;
@@ -34,7 +35,7 @@ use std::time::Duration;
 use client::peers::Peers;
 use model::{Generation, Moment, NodeId, PartitionId};
 use parking_lot::Mutex;
-use protocol::antientropy::{Left, Outcome, Schedule};
+use protocol::antientropy::{Left, Outcome, Pace, Schedule};
 use protocol::lateness::Lateness;
 use runtime::{Disk, Ports};
 use tokio::sync::Notify;
@@ -51,6 +52,7 @@ pub(crate) use drive::Drive;
 pub(crate) use remembered::{recall, remember};
 pub use trees::Trees;
 
+use giving::Giving;
 use numbers::Numbers;
 use refill::Refill;
 
@@ -64,8 +66,9 @@ pub struct AntiEntropyOptions {
     /// Bytes of records that one comparison moves in a second at most; 0 is no limit. Default: 64 MiB.
     pub bytes_per_second: u64,
     /// Bytes of records that a node brings in within a second when it enters partitions or has lost its disk: at least,
-    /// however late requests are, and at most. In between it goes as fast as requests do not feel it.
-    /// Default: 8 MiB and 1 GiB.
+    /// however late requests are, and at most. In between it goes as fast as requests do not feel it; the least doubles
+    /// every 15 seconds, up to eight times as much. The same holds for what it gives others.
+    /// Default: 2 MiB and 1 GiB.
     pub brought_per_second: (u64, u64),
     /// How long a peer may take to answer. Default: 10 seconds.
     pub patience: Duration,
@@ -77,11 +80,15 @@ impl Default for AntiEntropyOptions {
             period: Duration::from_secs(600),
             scrub_period: Duration::from_secs(7 * 24 * 3600),
             bytes_per_second: 64 << 20,
-            brought_per_second: (8 << 20, 1 << 30),
+            brought_per_second: (2 << 20, 1 << 30),
             patience: Duration::from_secs(10),
         }
     }
 }
+
+/// Rests are so many times as long as the work before them, while requests are late.
+const REST_SHARE: u32 = 16;
+const REST_MAX: Duration = Duration::from_secs(1);
 
 /// What repair is made of.
 pub(crate) struct Parts {
@@ -112,6 +119,9 @@ pub struct AntiEntropy {
     events: Arc<Events>,
     numbers: Numbers,
     refill: Mutex<Refill>,
+    /// How fast it brings in by now.
+    bringing: Mutex<Pace>,
+    giving: Arc<Giving>,
     state: Mutex<State>,
     wake: Notify,
     /// A newer document may have brought something to refill.
@@ -251,7 +261,11 @@ impl AntiEntropy {
             scrubbing: None,
             scrubbed: None,
         };
+        let (least, most) = options.brought_per_second;
+        let pace = Pace::finding(least, most);
         let antientropy = Arc::new(AntiEntropy {
+            giving: Giving::new(ports.clock.clone(), pulse.clone(), pace),
+            bringing: Mutex::new(pace),
             numbers: Numbers::new(&metrics),
             options,
             incarnation,
@@ -313,6 +327,15 @@ impl AntiEntropy {
 
     pub(crate) fn ports(&self) -> &Ports {
         &self.ports
+    }
+
+    /// Rests after work on the background thread that began then, if requests are late: so that it has a small share of
+    /// the processor.
+    pub(crate) async fn rest_after(&self, began: Moment) {
+        let took = self.ports.clock.now().since(began);
+        if self.pulse.times().await > 1 {
+            self.ports.clock.sleep((took * REST_SHARE).min(REST_MAX)).await;
+        }
     }
 
     pub(crate) fn disk(&self) -> &Arc<dyn Disk> {

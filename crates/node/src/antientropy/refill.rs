@@ -37,8 +37,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Partitions that are brought back together, at least.
 const TOGETHER_MIN: usize = 8;
-/// Into so many parts all that is incomplete is divided, at most: each costs a conversation with its replicas.
-const PARTS_MAX: usize = 128;
+/// Into so many parts all that is incomplete is divided, at most: each costs a conversation with its replicas, and two
+/// syncs.
+const PARTS_MAX: usize = 32;
 /// In one round of so many also those are asked that are believed down.
 const ASK_ALL: usize = 4;
 /// How often it is looked without being woken whether there is something to bring in.

@@ -34,10 +34,14 @@ impl AntiEntropy {
     /// Comparing reads many records: it must not hold a worker.
     async fn respond_in_background(self: Arc<Self>, request: Request) -> Result<Response, Failure> {
         let (answer, answered) = tokio::sync::oneshot::channel();
-        let (replica, incarnation) = (self.replica.clone(), self.incarnation);
+        let (replica, incarnation, giving) = (self.replica.clone(), self.incarnation, self.giving.clone());
         self.ports.tasks.spawn_background(Box::pin(async move {
+            let told = respond::respond(replica, incarnation, request).await;
+            if let Ok(Response::RecordsPaged(page)) = &told {
+                giving.await_turn(page).await;
+            }
             // A peer that is gone is no longer interested.
-            let _ = answer.send(respond::respond(replica, incarnation, request).await);
+            let _ = answer.send(told);
         }));
         answered.await.unwrap_or_else(|_| {
             let ended = CallError::Broken;

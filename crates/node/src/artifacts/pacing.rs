@@ -18,9 +18,9 @@ use super::Artifacts;
 use crate::metrics::{Counter, Metrics};
 
 /// How often it is looked whether requests are late, while bytes move.
-const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Every so many looks it is noted which pages of open artifacts are in memory.
-const LOOKS_FOR_PAGES: u32 = 5;
+const LOOKS_FOR_PAGES: u32 = 10;
 /// Bytes a second of records that a node merges at most: about what a disk writes.
 const MERGE_CEILING: u64 = 256 << 20;
 /// A node that would have to wait for longer until it may give is refused: others may have what it wants.

@@ -56,10 +56,12 @@ async fn give_back(antientropy: &Arc<AntiEntropy>) -> bool {
             if antientropy.is_closing() {
                 return false;
             }
+            let began = antientropy.ports().clock.now();
             match drop_given(antientropy, &view, store, bucket) {
                 Some(records) => *dropped.entry(view.owner(bucket).id).or_default() += records,
                 None => all_gone = false,
             }
+            antientropy.rest_after(began).await;
         }
         for (partition, records) in dropped {
             let store = store.definition().name.to_string();

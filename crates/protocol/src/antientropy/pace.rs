@@ -1,7 +1,11 @@
 //! How fast background work goes: a rate of bytes, and slower while requests are late.
 //!
 //! Comparing has a rate, which it divides. What brings whole partitions in has none: it finds the rate that requests do
-//! not feel, as hints do. It goes faster by a quarter with each batch in time, and half as fast with each that is late.
+//! not feel, as hints do. It goes faster by a quarter with each look that finds requests in time, and half as fast with
+//! each that finds them late.
+//!
+//! However late they are, it goes at a least rate, which doubles with the time that it takes. So a small move on a full
+//! machine is not noticed, and a large one comes to an end.
 
 use std::time::Duration;
 
@@ -14,7 +18,17 @@ const REST_MAX: Duration = Duration::from_secs(2);
 const SLOWNESS_MAX: u32 = 16;
 
 /// The rate at which bringing in begins.
-const FINDING_FIRST: u64 = 64 << 20;
+const FINDING_FIRST: u64 = 16 << 20;
+
+/// After so long without a break the least rate doubles.
+const BOLDER_AFTER: Duration = Duration::from_secs(15);
+/// So often at most: eight times as fast as in the beginning.
+const BOLDER_MAX: u64 = 3;
+/// After so long without anything to do it begins anew.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
+/// What was not used is made up for within this time: timers are late by a millisecond or two, and a batch that takes
+/// longer than its rate allows is followed by the next at once.
+const ARREARS_MAX: Duration = Duration::from_millis(20);
 
 /// A rate of bytes.
 #[derive(Clone, Copy, Debug)]
@@ -23,8 +37,27 @@ pub struct Pace {
     bytes_per_second: u64,
     /// How many times slower than the rate, because requests are late.
     slowness: u32,
-    /// Between these it finds its rate.
-    finds: Option<(u64, u64)>,
+    /// What finds its rate.
+    finds: Option<Finding>,
+}
+
+/// A rate that is to be found.
+#[derive(Clone, Copy, Debug)]
+struct Finding {
+    /// The least rate in the beginning, and the greatest.
+    limits: (u64, u64),
+    /// When it began.
+    since: Moment,
+    /// Everything before this moment is spoken for.
+    next: Moment,
+}
+
+impl Finding {
+    /// The least rate after it has gone on for this long.
+    fn min(&self, now: Moment) -> u64 {
+        let doublings = (now.since(self.since).as_secs() / BOLDER_AFTER.as_secs()).min(BOLDER_MAX);
+        (self.limits.0 << doublings).min(self.limits.1)
+    }
 }
 
 impl Pace {
@@ -34,22 +67,33 @@ impl Pace {
     }
 
     /// As fast as requests do not feel it: never below `min` bytes in a second, if the nodes can do that, nor above `max`.
+    /// `min` doubles every 15 seconds, up to eight times as much, as long as there is something to do.
     ///
     /// # Panics
     /// When `min` is 0, or above `max`.
     pub fn finding(min: u64, max: u64) -> Pace {
         assert!(0 < min && min <= max, "work that is never done would be no background work");
-        Pace { bytes_per_second: FINDING_FIRST.clamp(min, max), slowness: 1, finds: Some((min, max)) }
+        let finds = Finding { limits: (min, max), since: Moment::default(), next: Moment::default() };
+        Pace { bytes_per_second: FINDING_FIRST.clamp(min, max), slowness: 1, finds: Some(finds) }
     }
 
-    /// Requests take so many times what is ordinary; 1 is in time (see [`crate::lateness::Lateness::times`]).
-    pub fn observe(&mut self, times: u32) {
-        match self.finds {
+    /// Something is to be done: after a long break what was found says nothing.
+    pub fn begin(&mut self, now: Moment) {
+        let Some(finding) = &mut self.finds else { return };
+        if finding.next.after(FORGOTTEN_AFTER) <= now {
+            (finding.since, finding.next) = (now, now);
+            self.bytes_per_second = FINDING_FIRST.clamp(finding.limits.0, finding.limits.1);
+        }
+    }
+
+    /// Requests take so many times what is ordinary; 1 is in time (see [`crate::lateness`]).
+    pub fn observe(&mut self, now: Moment, times: u32) {
+        match &self.finds {
             None => self.slowness = times.clamp(1, SLOWNESS_MAX),
-            Some((min, max)) => {
+            Some(finding) => {
                 let rate = self.bytes_per_second;
                 let next = if times > 1 { rate / 2 } else { rate.saturating_add(rate / 4) };
-                self.bytes_per_second = next.clamp(min, max);
+                self.bytes_per_second = next.clamp(finding.min(now), finding.limits.1);
             }
         }
     }
@@ -65,7 +109,7 @@ impl Pace {
     }
 
     /// When to go on after a batch of so many bytes that ended `now`.
-    pub fn after(&self, now: Moment, bytes: u64) -> Moment {
+    pub fn after(&mut self, now: Moment, bytes: u64) -> Moment {
         assert!(
             (1..=SLOWNESS_MAX).contains(&self.slowness),
             "pressure slows the work down and never stops it"
@@ -75,7 +119,12 @@ impl Pace {
         }
         let nanos =
             u128::from(bytes) * 1_000_000_000 * u128::from(self.slowness) / u128::from(self.bytes_per_second);
-        now.after(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).min(REST_MAX))
+        let takes = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        let Some(finding) = &mut self.finds else { return now.after(takes.min(REST_MAX)) };
+        let earliest = now.nanos.saturating_sub(ARREARS_MAX.as_nanos() as u64);
+        let begin = finding.next.max(Moment { nanos: earliest });
+        finding.next = begin.after(takes).min(now.after(REST_MAX));
+        finding.next.max(now)
     }
 }
 
@@ -87,16 +136,20 @@ mod tests {
     fn late_requests_slow_it_down_and_never_stop_it() {
         let mut pace = Pace::new(1_000_000);
         let now = Moment::default();
-        let rest = |pace: &Pace, bytes| pace.after(now, bytes).since(now);
+        let rest = |pace: &Pace, bytes| pace.clone().after(now, bytes).since(now);
         assert_eq!(rest(&pace, 100_000), Duration::from_millis(100));
-        pace.observe(4);
+        pace.observe(now, 4);
         assert_eq!(rest(&pace, 100_000), Duration::from_millis(400));
-        pace.observe(u32::MAX);
+        pace.observe(now, u32::MAX);
         assert_eq!(rest(&pace, 100_000), Duration::from_millis(1600));
         assert_eq!(rest(&pace, u64::MAX), REST_MAX);
-        pace.observe(1);
+        pace.observe(now, 1);
         assert_eq!(pace.slowness(), 1);
         assert_eq!(rest(&Pace::new(0), u64::MAX), Duration::ZERO);
+    }
+
+    fn at(millis: u64) -> Moment {
+        Moment::default().after(Duration::from_millis(millis))
     }
 
     #[test]
@@ -104,14 +157,44 @@ mod tests {
         let (min, max) = (8 << 20, 1 << 30);
         let mut pace = Pace::finding(min, max);
         assert_eq!(pace.bytes_per_second(), FINDING_FIRST);
-        pace.observe(3);
+        pace.observe(at(0), 3);
         assert_eq!(pace.bytes_per_second(), FINDING_FIRST / 2, "however late");
-        (0..10).for_each(|_| pace.observe(16));
+        (0..10).for_each(|_| pace.observe(at(0), 16));
         assert_eq!((pace.bytes_per_second(), pace.slowness()), (min, 1));
-        pace.observe(1);
+        pace.observe(at(0), 1);
         assert_eq!(pace.bytes_per_second(), min + min / 4);
-        (0..100).for_each(|_| pace.observe(1));
+        (0..100).for_each(|_| pace.observe(at(0), 1));
         assert_eq!(pace.bytes_per_second(), max);
         assert_eq!(Pace::finding(1, 2).bytes_per_second(), 2);
+    }
+
+    #[test]
+    fn what_takes_long_becomes_bolder_and_begins_anew_after_a_break() {
+        let mut pace = Pace::finding(1 << 20, 1 << 30);
+        pace.begin(at(60_000));
+        let mut least = |seconds: u64| {
+            let now = at(60_000 + seconds * 1000);
+            (0..20).for_each(|_| pace.observe(now, 2));
+            pace.after(now, 1);
+            pace.begin(now);
+            pace.bytes_per_second() >> 20
+        };
+        assert_eq!([0, 14, 15, 30, 45, 300].map(&mut least), [1, 1, 2, 4, 8, 8]);
+        pace.begin(at(60_000 + 309_000));
+        assert_eq!(pace.bytes_per_second(), 8 << 20, "a short break");
+        pace.begin(at(60_000 + 311_000));
+        assert_eq!(pace.bytes_per_second(), FINDING_FIRST);
+        pace.observe(at(60_000 + 325_000), 2);
+        (0..20).for_each(|_| pace.observe(at(60_000 + 325_000), 2));
+        assert_eq!(pace.bytes_per_second(), 1 << 20);
+    }
+
+    #[test]
+    fn bringing_in_makes_up_for_what_batches_and_timers_take() {
+        let mut pace = Pace::finding(1000, 1000);
+        assert_eq!(pace.after(at(5000), 100), at(5080), "twenty milliseconds were its own");
+        assert_eq!(pace.after(at(5090), 100), at(5180), "a batch took ten");
+        assert_eq!(pace.after(at(5190), 5), at(5190), "no rest where it is behind");
+        assert_eq!(pace.after(at(9000), 1 << 30), at(9000).after(REST_MAX));
     }
 }

@@ -300,8 +300,13 @@ impl Session {
     }
 
     /// How late requests are now, for the pace: see [`Pace::observe`].
-    pub fn observe(&mut self, times: u32) {
-        self.options.pace.observe(times);
+    pub fn observe(&mut self, now: Moment, times: u32) {
+        self.options.pace.observe(now, times);
+    }
+
+    /// How fast it goes by now.
+    pub fn pace(&self) -> Pace {
+        self.options.pace
     }
 
     /// The page that will be asked for after the one that is out, unless that one has a next; a driver may ask early.

@@ -26,7 +26,7 @@ const FLOOR_SHARE: u64 = 16;
 /// A step is this part of the ceiling.
 const STEP_SHARE: u64 = 16;
 /// A budget begins at this part of the ceiling.
-const BEGIN_SHARE: u64 = 2;
+const BEGIN_SHARE: u64 = 4;
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
 /// A budget of bytes.
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn however_many_reserve_no_more_moves_than_the_rate_and_one_block() {
-        let mut pace = FetchPace::new(32 * MIB);
+        let mut pace = FetchPace::new(64 * MIB);
         assert_eq!(pace.rate(), 16 * MIB);
         let begins: Vec<Moment> = (0..33).map(|_| pace.reserve(at(500), MIB)).collect();
         assert_eq!((begins[0], begins[1]), (at(500), at(500).after(Duration::from_micros(62_500))));
@@ -111,7 +111,7 @@ mod tests {
             pace.observe(times);
             pace.rate() / MIB
         };
-        assert_eq!([after(2), after(16), after(3), after(2), after(9)], [40, 20, 10, 10, 10]);
+        assert_eq!([after(2), after(16), after(3), after(2), after(9)], [20, 10, 10, 10, 10]);
         assert_eq!([after(1), after(1), after(1), after(2)], [20, 30, 40, 20]);
         assert_eq!((0..20).map(|_| after(1)).max(), Some(160), "never above the ceiling");
         let mut least = FetchPace::new(0);

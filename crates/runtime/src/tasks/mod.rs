@@ -2,6 +2,8 @@
 
 pub mod os;
 
+use std::time::Duration;
+
 use tokio::sync::oneshot;
 
 use crate::BoxFuture;
@@ -21,6 +23,20 @@ pub trait Tasks: Send + Sync {
     /// Runs `work` on a thread that may wait for the disk. Several run at once, at most [`WAITING_THREADS`]; what comes
     /// when all of them are busy waits its turn. It is dropped without having run when the process ends before.
     fn spawn_waiting(&self, work: Box<dyn FnOnce() + Send>);
+
+    /// What the background thread has had of the processors so far; `None` where nobody counts that.
+    fn background_time(&self) -> Option<ProcessorTime> {
+        None
+    }
+}
+
+/// What a thread has had of the processors since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessorTime {
+    /// How long it ran.
+    pub ran: Duration,
+    /// How long it had something to do and no processor to run on.
+    pub waited: Duration,
 }
 
 /// Threads that wait for the disk: enough to keep a device busy, few enough to cost nothing.

@@ -1,12 +1,14 @@
 //! Tasks on `tokio`: beside the caller, on one background thread, or on threads that wait for the disk.
 
 use std::io;
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::Notify;
 
-use super::{Tasks, WAITING_THREADS};
+use super::{ProcessorTime, Tasks, WAITING_THREADS};
 use crate::BoxFuture;
 
 /// Spawns onto the `tokio` runtime of the calling thread, and onto one background thread of its own.
@@ -16,6 +18,8 @@ use crate::BoxFuture;
 pub struct OsTasks {
     background: Handle,
     stop: Arc<Notify>,
+    /// Where Linux says what the background thread has had of the processors.
+    counted: Arc<OnceLock<PathBuf>>,
 }
 
 impl OsTasks {
@@ -33,12 +37,17 @@ impl OsTasks {
         let background = runtime.handle().clone();
         let stop = Arc::new(Notify::new());
         let stopped = Arc::clone(&stop);
+        let counted = Arc::new(OnceLock::new());
+        let told = Arc::clone(&counted);
         std::thread::Builder::new().name("background".into()).spawn(move || {
+            if let Ok(thread) = std::fs::read_link("/proc/thread-self") {
+                told.get_or_init(|| PathBuf::from("/proc").join(thread).join("schedstat"));
+            }
             runtime.block_on(stopped.notified());
             // A blocking call that a task left behind must not keep the process from ending.
             runtime.shutdown_background();
         })?;
-        Ok(OsTasks { background, stop })
+        Ok(OsTasks { background, stop, counted })
     }
 }
 
@@ -62,6 +71,16 @@ impl Tasks for OsTasks {
     fn spawn_waiting(&self, work: Box<dyn FnOnce() + Send>) {
         self.background.spawn_blocking(work);
     }
+
+    fn background_time(&self) -> Option<ProcessorTime> {
+        processor_time(&std::fs::read_to_string(self.counted.get()?).ok()?)
+    }
+}
+
+/// Reads `schedstat`: nanoseconds on a processor, nanoseconds that it waited for one, and how often it had one.
+fn processor_time(text: &str) -> Option<ProcessorTime> {
+    let mut nanos = text.split_ascii_whitespace().map(|word| word.parse().map(Duration::from_nanos));
+    Some(ProcessorTime { ran: nanos.next()?.ok()?, waited: nanos.next()?.ok()? })
 }
 
 #[cfg(test)]
@@ -93,6 +112,30 @@ mod tests {
             answer.send(std::thread::current().name().map(str::to_owned)).unwrap();
         }));
         assert_eq!(answered.await.unwrap().as_deref(), Some("background"));
+    }
+
+    #[test]
+    fn the_time_of_a_thread_is_read_from_what_the_system_counts() {
+        let [ran, waited] = [7, 9].map(Duration::from_nanos);
+        assert_eq!(processor_time("7 9 1\n"), Some(ProcessorTime { ran, waited }));
+        assert_eq!((processor_time("7"), processor_time("7 x 1")), (None, None));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn the_background_thread_is_the_one_that_is_counted() {
+        let tasks = OsTasks::start().unwrap();
+        let (answer, answered) = oneshot::channel();
+        tasks.spawn_background(Box::pin(async move {
+            let began = std::time::Instant::now();
+            while began.elapsed() < Duration::from_millis(30) {
+                std::hint::spin_loop();
+            }
+            answer.send(()).unwrap();
+        }));
+        answered.await.unwrap();
+        let time = tasks.background_time().expect("this system counts");
+        assert!(time.ran + time.waited >= Duration::from_millis(25), "{time:?}");
     }
 
     #[tokio::test]
