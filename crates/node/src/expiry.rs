@@ -67,6 +67,10 @@ pub(crate) async fn reap(
 fn step(view: &View, store: &LocalStore, clock: &dyn Clock) -> usize {
     let now = clock.wall();
     let due = store.take_due(now, STEP_KEYS);
+    if !due.is_empty() {
+        // A log looks at its disk when it writes: without a look it may refuse by what was so when it was full.
+        let _ = store.engine().room();
+    }
     for &key in &due {
         let bucket = view.buckets().partition(key.token).id;
         if let Err(failure) = store.reap(bucket, key, now) {

@@ -186,6 +186,10 @@ struct Remembered {
     stop: Option<u64>,
 }
 
+/// So far beyond what is known of it a node begins whose directory does not tell what it was: an hour, by which its clock
+/// may have gone back since.
+const LEAP_MS: u64 = 3_600_000;
+
 /// What the coordination service remembers of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
@@ -305,7 +309,9 @@ impl Identity {
         let births = self.remembered.as_ref().and_then(|found| found.births);
         (self.incarnation, self.births_used) = match standing {
             Standing::Stopped { .. } => (own, births.unwrap_or(0)),
-            _ => (wall.0.max(own.max(theirs) + 1), 0),
+            // Processes of which the service never heard had incarnations by this node's clock, which may have gone back.
+            Standing::Lost | Standing::RolledBack => (wall.0.max(theirs + 1) + LEAP_MS, 0),
+            Standing::New | Standing::Ended => (wall.0.max(own.max(theirs) + 1), 0),
         };
         self.stops = if let Standing::Stopped { stop: Some(stop) } = standing { stop } else { 0 };
         if standing.owns_nothing() {
@@ -468,6 +474,15 @@ mod tests {
         drop(identity);
         let identity = Identity::open(disk, "dev", NodeId(1)).unwrap();
         assert_eq!(identity.holds.len(), 5000);
+    }
+
+    #[test]
+    fn a_lost_disk_takes_no_incarnation_that_the_service_may_have_missed() {
+        let disk = Arc::new(runtime::disk::simulated::SimulatedDisk::new(1));
+        let mut identity = Identity::open(disk, "dev", NodeId(1)).unwrap();
+        // While the service was away a process of this node had 8, by a clock that was right; then it went back.
+        let standing = identity.settle(member(7, None), WallMillis(5), &[]);
+        assert_eq!((standing, identity.incarnation()), (Standing::Lost, 8 + LEAP_MS));
     }
 
     /// An older copy once passed for the disk: only the last stop that was redeemed was known, not which came before.
