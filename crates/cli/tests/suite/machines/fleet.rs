@@ -106,13 +106,17 @@ impl Fleet {
             .collect()
     }
 
-    /// Every document but registrations, with its content and version.
+    /// Every document that says who the nodes are and what they keep, with its content and version.
+    ///
+    /// Left out is what the cluster writes by itself, at moments of its own: registrations, the headmaster's candidates,
+    /// its list of orders, and the epochs of collection rounds.
     pub(crate) fn kept_documents(&self) -> Vec<(String, u64, String)> {
+        const BY_ITSELF: [&str; 4] = ["/active/", "/headmaster", "/wishes", "/config/epochs"];
         let text = |json: &Json| json.as_str().unwrap_or_default().to_owned();
         documents(&self.address, "/")
             .iter()
             .map(|document| text(&document["path"]))
-            .filter(|path| !path.starts_with("/active/"))
+            .filter(|path| !BY_ITSELF.iter().any(|own| path.starts_with(own)))
             .map(|path| {
                 let found = documents(&self.address, &path).remove(0);
                 (path, found["version"].as_u64().unwrap(), text(&found["data"]))
