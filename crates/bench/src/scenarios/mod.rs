@@ -8,7 +8,7 @@
 //! | [`cluster`] | what do three replicas cost, and which process pays? |
 //! | [`handoff`] | how soon is a node equal that was away under load, and what do clients notice? |
 //! | [`fetch`] | how fast do nodes fetch a table that is pushed, and what do clients notice meanwhile? |
-//! | [`moves`] | what do clients notice while a share of the keys moves, and how long does it take? |
+//! | [`moves`] | what do clients notice while keys move, or a node joins, and how long does it take? |
 
 pub mod cluster;
 pub mod fetch;

@@ -5,6 +5,9 @@
 //!   one run:  undisturbed ── plan applied ── moving ── settled ── undisturbed        then, without load: moved back
 //! ```
 //!
+//! With `--joins` the fourth node holds nothing at first (it is on standby), and takes its share of everything: once
+//! without load, and after it has given that back, once under load.
+//!
 //! The load never stops, so the share that clients keep compares seconds of one run. The plan is created and applied
 //! with the program's own commands, as an operator does.
 //! **Never** call a move fast that was fast because nobody used the cluster, nor free because it was slow: both times
@@ -41,7 +44,10 @@ const TO: NodeId = NodeId(4);
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Example: what a quarter of all keys costs that moves
-  tontine bench moves --share 25 --within 180")]
+  tontine bench moves --share 25 --within 180
+
+Example: a fourth node joins three that hold five million records
+  tontine bench moves --joins --records 5000000 --value-length 200 --within 400")]
 pub struct MovesScenario {
     /// The nodes.
     #[command(flatten)]
@@ -49,6 +55,9 @@ pub struct MovesScenario {
     /// Of a hundred keys, so many change one of their three nodes; 25 at most.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=25), value_name = "PERCENT")]
     pub share: u64,
+    /// The fourth node holds nothing at first, and takes its share of all keys.
+    #[arg(long, conflicts_with = "share")]
+    pub joins: bool,
     /// Seconds under load before the move.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(2..=3600), value_name = "SECONDS")]
     pub before: u64,
@@ -111,12 +120,25 @@ impl Copied {
 
 impl Operator {
     /// Creates a plan that moves these partitions, and says its number.
-    fn plan(&self, partitions: &[PartitionId], from: NodeId, to: NodeId) -> Result<String, ScenarioError> {
+    fn plan_move(
+        &self,
+        partitions: &[PartitionId],
+        from: NodeId,
+        to: NodeId,
+    ) -> Result<String, ScenarioError> {
         let ids: Vec<String> = partitions.iter().map(ToString::to_string).collect();
         let (from, to) = (from.to_string(), to.to_string());
         let mut words = vec!["plan", "create", "move", "--from", &from, "--to", &to];
         words.extend(ids.iter().map(String::as_str));
         let created = self.run(&words)?;
+        Ok(created["plan"].to_string())
+    }
+
+    /// Creates a plan by which a node gives up all that it holds, or takes its share again, and says its number.
+    fn plan_share(&self, node: NodeId, takes: bool) -> Result<String, ScenarioError> {
+        let verb = if takes { "recommission" } else { "standby" };
+        self.run(&["node", verb, &node.to_string()])?;
+        let created = self.run(&["plan", "create", "spread"])?;
         Ok(created["plan"].to_string())
     }
 
@@ -134,9 +156,9 @@ impl MovesScenario {
     /// When the cluster cannot be started or reached, or a plan does not end in time.
     pub fn run(&self, store: &str) -> Result<ScenarioReport, ScenarioError> {
         let question = format!(
-            "95 % reads and 5 % updates, Zipfian, on four nodes; {} % of the keys change one of their three nodes: \
-             throughput meanwhile, time, processor time, requests that failed.",
-            self.share
+            "95 % reads and 5 % updates, Zipfian, on four nodes; {}: throughput meanwhile, time, processor time, requests \
+             that failed.",
+            self.what()
         );
         let mut report = ScenarioReport::new("moves", &question);
         let arguments =
@@ -154,20 +176,37 @@ impl MovesScenario {
             ..WorkloadOptions::preset(Preset::B, self.records)
         };
         let load = DriverOptions { depth: LOAD_DEPTH, operations: None, ..self.driver() };
-        let driven = started.through("a share of the keys moves", target.clone());
+        let driven = started.through("records move", target.clone());
+        if self.joins {
+            operator.apply(&operator.plan_share(TO, false)?)?;
+        }
         driven.load(&workload, &load)?;
+        let mut alone = Copied::default();
+        if self.joins {
+            alone = operator.apply(&operator.plan_share(TO, true)?)?;
+            operator.apply(&operator.plan_share(TO, false)?)?;
+        }
         target.forget();
         let partitions = self.partitions(&addresses, store)?;
 
         let (run, course) = beside(&driven, (&workload, &self.driver()), |over| {
             self.conduct(&operator, &partitions, (&driven, &target), over)
         })?;
-        let back = operator.plan(&partitions, TO, FROM)?;
-        let back = operator.apply(&back)?;
-        let raw = raw_copy(self.tontine.scratch.as_deref(), back.bytes).map_err(system)?;
-        self.judge(&mut report, &run, &course, (back, raw));
+        if !self.joins {
+            alone = operator.apply(&operator.plan_move(&partitions, TO, FROM)?)?;
+        }
+        let raw = raw_copy(self.tontine.scratch.as_deref(), alone.bytes).map_err(system)?;
+        self.judge(&mut report, &run, &course, (alone, raw));
         report.runs.push(run);
         Ok(report)
+    }
+
+    /// What happens beside the load.
+    fn what(&self) -> String {
+        match self.joins {
+            true => "a fourth node takes its share of the keys".to_owned(),
+            false => format!("{} % of the keys change one of their three nodes", self.share),
+        }
     }
 
     fn driver(&self) -> DriverOptions {
@@ -212,7 +251,10 @@ impl MovesScenario {
         };
         let (began, at_first) = (script.seconds(), used());
         script.wait_until_second(self.before)?;
-        let plan = operator.plan(partitions, FROM, TO)?;
+        let plan = match self.joins {
+            true => operator.plan_share(TO, true)?,
+            false => operator.plan_move(partitions, FROM, TO)?,
+        };
         let (applied, at_begin) = (script.seconds(), used());
         let copied = operator.apply(&plan)?;
         let (settled, at_end) = (script.seconds(), used());
@@ -228,7 +270,7 @@ impl MovesScenario {
         report: &mut ScenarioReport,
         run: &RunReport,
         course: &Course,
-        (back, raw): (Copied, f64),
+        (alone, raw): (Copied, f64),
     ) {
         // The last second is cut off by the end of the run.
         let series = &run.series[..run.series.len().saturating_sub(1)];
@@ -248,15 +290,15 @@ impl MovesScenario {
         let share = moving.throughput / undisturbed.throughput;
         let cpu = [1e6 * course.cores[0] / before.throughput, 1e6 * course.cores[1] / moving.throughput];
         report.notes.push(format!(
-            "Moving {} % of the keys took {:.1} s under load: {:.0} records, {:.1} MB, {:.1} MB/s. Without load it took \
-             {:.1} s back: {:.1} MB/s; a raw copy of as many bytes, synced, {raw:.1} s.",
-            self.share,
+            "Under load, {} in {:.1} s: {:.0} records, {:.1} MB, {:.1} MB/s. Without load it took {:.1} s: {:.1} MB/s; a \
+             raw copy of as many bytes, synced, {raw:.1} s.",
+            self.what(),
             course.copied.seconds,
             course.copied.records,
             course.copied.bytes / 1e6,
             course.copied.megabytes_per_second(),
-            back.seconds,
-            back.megabytes_per_second(),
+            alone.seconds,
+            alone.megabytes_per_second(),
         ));
         report.notes.push(format!(
             "Operations per second, and the 99th percentile of latency in the median second: {undisturbed} undisturbed, \
@@ -277,8 +319,8 @@ impl MovesScenario {
             ("moved_s", course.copied.seconds),
             ("moved_bytes", course.copied.bytes),
             ("moved_records", course.copied.records),
-            ("moved_back_without_load_s", back.seconds),
-            ("moved_back_bytes", back.bytes),
+            ("moved_without_load_s", alone.seconds),
+            ("moved_without_load_bytes", alone.bytes),
             ("raw_copy_s", raw),
             ("undisturbed_throughput", undisturbed.throughput),
             ("undisturbed_p99_us", undisturbed.p99_us),
