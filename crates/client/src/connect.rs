@@ -189,7 +189,9 @@ impl Client {
         let mut reasons = Vec::new();
         for node in &self.cluster().nodes {
             match self.inner.call(node.id, request.clone()).await {
-                Ok(Response::ClusterDocument(document)) => return Ok(self.inner.nodes.adopt(&document.json)),
+                Ok(Response::ClusterDocument(document)) => {
+                    return Ok(self.inner.nodes.adopt_whole(&document.json));
+                }
                 Ok(other) => {
                     let detail = format!("{}: unexpected answer {}", node.native, other.name());
                     return Err(ClientError::Indeterminate { detail });
@@ -236,7 +238,9 @@ impl Client {
         let mut reasons = Vec::new();
         for node in &self.cluster().nodes {
             match self.inner.call(node.id, Request::ClusterGet(ClusterGet {})).await {
-                Ok(Response::ClusterDocument(document)) => return Ok(self.inner.nodes.adopt(&document.json)),
+                Ok(Response::ClusterDocument(document)) => {
+                    return Ok(self.inner.nodes.adopt_whole(&document.json));
+                }
                 Ok(other) => reasons.push(format!("{}: unexpected answer {}", node.native, other.name())),
                 Err(CallError::Unreachable { reason }) => reasons.push(reason),
                 Err(error) => reasons.push(format!("{}: {error}", node.native)),
@@ -302,11 +306,18 @@ impl Inner {
 
     /// Takes in the document that a refusal carried if it is newer, and tells its generation.
     pub(crate) fn adopt(&self, document: &[u8]) -> Option<Generation> {
-        let told = serde_json::from_slice::<Cluster>(document).ok()?.generation;
-        if told > self.nodes.cluster.read().generation {
-            self.nodes.adopt(document);
-        }
-        Some(told)
+        let told = Cluster::generation_of(document);
+        let known = self.nodes.cluster.read().clone();
+        self.nodes.adopt(document, &known);
+        (told > Generation(0)).then_some(told)
+    }
+}
+
+impl Nodes {
+    /// Takes in a document that was asked for.
+    fn adopt_whole(&self, document: &[u8]) -> Arc<Cluster> {
+        let known = self.cluster.read().clone();
+        self.adopt(document, &known)
     }
 }
 
@@ -327,12 +338,15 @@ impl Replicas for Nodes {
         unreachable!("clients drive no writes, so they are never asked to hold a hint");
     }
 
-    fn adopt(&self, document: &[u8]) -> Arc<Cluster> {
+    fn adopt(&self, document: &[u8], base: &Cluster) -> Arc<Cluster> {
+        let known = self.cluster.read().clone();
+        // Most refusals tell what another one has told already.
+        if Cluster::generation_of(document) <= known.generation {
+            return known;
+        }
+        let Some(cluster) = Cluster::handed_over(document, base) else { return known };
         let mut current = self.cluster.write();
-        if let Ok(cluster) = serde_json::from_slice::<Cluster>(document)
-            && cluster.name == current.name
-            && cluster.generation > current.generation
-        {
+        if cluster.name == current.name && cluster.generation > current.generation {
             self.peers.learn(&cluster);
             *current = Arc::new(cluster);
         }

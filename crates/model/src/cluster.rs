@@ -1,6 +1,7 @@
 //! The cluster as its agreed documents describe it at one generation.
 
 mod buckets;
+mod change;
 mod check;
 mod document;
 mod stores;

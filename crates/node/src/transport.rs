@@ -87,12 +87,12 @@ impl Replicas for WorkerTransport {
         }
     }
 
-    fn adopt(&self, document: &[u8]) -> Arc<Cluster> {
+    fn adopt(&self, document: &[u8], base: &Cluster) -> Arc<Cluster> {
         let known = self.reach.replica.view().get().cluster().clone();
-        let Ok(cluster) = serde_json::from_slice::<Cluster>(document) else { return known };
-        if cluster.name != known.name || cluster.generation <= known.generation {
+        if Cluster::generation_of(document) <= known.generation {
             return known;
         }
+        let Some(cluster) = Cluster::handed_over(document, base) else { return known };
         // What drives requests goes by it at once; as a replica this node does when it is durable.
         (self.adopt)(cluster.clone());
         Arc::new(cluster)

@@ -6,8 +6,8 @@
 //! token space, and [`View::buckets`] says of each bucket who holds it. There a partition's id is the number of a bucket.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,9 +20,14 @@ use tokio::sync::{Notify, watch};
 
 use crate::stores::{KeyPlace, LocalStore, ReadOnly};
 
+/// Documents from which it can be told what changed since. Requests that are older hear all of the newest one.
+const EARLIER_MAX: usize = 8;
+
 /// The cluster at one generation, as this node sees it.
 pub struct View {
     cluster: Arc<Cluster>,
+    /// The documents before it, the latest last.
+    earlier: Vec<Earlier>,
     /// The ring by bucket: below the view this is the ring.
     buckets: Ring,
     document: Bytes,
@@ -30,6 +35,19 @@ pub struct View {
     stores: Vec<Arc<LocalStore>>,
     /// The second kind of store, which nothing that goes over `stores` meets.
     read_only: Vec<Arc<ReadOnly>>,
+}
+
+/// A document that some still go by.
+struct Earlier {
+    cluster: Arc<Cluster>,
+    /// What makes the view's document of it, as JSON; made when somebody needs it.
+    change: OnceLock<Bytes>,
+}
+
+impl Earlier {
+    fn new(cluster: Arc<Cluster>) -> Earlier {
+        Earlier { cluster, change: OnceLock::new() }
+    }
 }
 
 /// A key's way: where it lies, and who should hold it.
@@ -48,11 +66,14 @@ impl View {
         let read_only =
             read_only.map(|store| Arc::new(ReadOnly::new(store.clone(), Arc::default()))).collect();
         let buckets = cluster.by_bucket();
-        View { cluster, buckets, document, stores, read_only }
+        View { cluster, earlier: Vec::new(), buckets, document, stores, read_only }
     }
 
-    /// Goes on with the artifacts that are open in an older view.
+    /// Goes on with what an older view has: the artifacts that are open, and the documents before it.
     fn inherit(&mut self, older: &View) {
+        let earlier = older.earlier.iter().map(|earlier| &earlier.cluster).chain([&older.cluster]);
+        let passed_over = older.earlier.len() + 1 - EARLIER_MAX.min(older.earlier.len() + 1);
+        self.earlier = earlier.skip(passed_over).cloned().map(Earlier::new).collect();
         for store in &mut self.read_only {
             if let Some(known) = older.read_only(store.reference()) {
                 *store = Arc::new(ReadOnly::new(store.listed().clone(), known.held().clone()));
@@ -92,6 +113,14 @@ impl View {
     /// The cluster as JSON, for whoever is behind.
     pub fn document(&self) -> &Bytes {
         &self.document
+    }
+
+    /// The same for somebody who goes by an earlier document: as what changed since, if this node remembers that.
+    pub(crate) fn news(&self, since: Generation) -> &Bytes {
+        let earlier = self.earlier.iter().find(|earlier| earlier.cluster.generation == since);
+        earlier.map_or(&self.document, |earlier| {
+            earlier.change.get_or_init(|| self.cluster.change_from(&earlier.cluster).into())
+        })
     }
 
     /// All stores.

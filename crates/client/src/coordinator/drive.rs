@@ -13,9 +13,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::future::select;
-use model::{Generation, NodeId, VersionSet, WallMillis};
+use model::{Cluster, Generation, NodeId, VersionSet, WallMillis};
 use protocol::quorum::{Behind, Machine, ReplicaError};
 use wire::error::ErrorCode;
 use wire::messages::{Failure, Request, Response};
@@ -73,7 +72,7 @@ pub(super) struct Desk<T> {
     /// Calls that were answered as they were made.
     answered: VecDeque<(T, Answer)>,
     /// The newer cluster document that a node handed over, if one did.
-    document: Option<Bytes>,
+    newer: Option<Arc<Cluster>>,
 }
 
 type Answer = Result<Response, CallError>;
@@ -88,7 +87,7 @@ pub(super) struct Drive<J: Job> {
 impl<T: Unpin> Desk<T> {
     /// Nothing has left yet.
     pub(super) fn new(coordinator: Arc<Coordinator>, scope: Scope, since: Generation) -> Self {
-        Desk { coordinator, scope, since, calls: Calls::new(), answered: VecDeque::new(), document: None }
+        Desk { coordinator, scope, since, calls: Calls::new(), answered: VecDeque::new(), newer: None }
     }
 
     /// Sends a request to a node; its answer comes to [`Job::event`] with `asked`.
@@ -122,7 +121,7 @@ impl<T: Unpin> Desk<T> {
     /// A node has answered by the document of this generation.
     pub(super) fn answered_by(&self, node: NodeId, generation: Generation) {
         if self.scope.is_read_only() && generation > self.scope.cluster.generation {
-            self.coordinator.catch_up(node);
+            self.coordinator.catch_up(node, &self.scope.cluster);
         }
     }
 
@@ -146,18 +145,22 @@ impl<T: Unpin> Desk<T> {
     fn heard(&mut self, answer: Answer) -> Result<Response, ReplicaError> {
         answer.map_err(|error| {
             let newest = match document_of(&error) {
-                Some(document) => self.keep(document),
+                Some(document) => self.keep(&document),
                 None => Generation(0),
             };
             replica_error(&error, newest)
         })
     }
 
-    /// Keeps a document and tells its generation.
-    fn keep(&mut self, document: Bytes) -> Generation {
-        let cluster = serde_json::from_slice::<model::Cluster>(&document);
-        self.document = Some(document);
-        cluster.map_or(Generation(0), |cluster| cluster.generation)
+    /// Takes in a document and tells its generation; 0 when it is none.
+    fn keep(&mut self, document: &[u8]) -> Generation {
+        let told = Cluster::generation_of(document);
+        let newest = self.coordinator.replicas.adopt(document, &self.scope.cluster);
+        let is_in = newest.generation >= told;
+        if self.newer.as_ref().is_none_or(|newer| newer.generation < newest.generation) {
+            self.newer = Some(newest);
+        }
+        if is_in { told } else { Generation(0) }
     }
 }
 
@@ -187,8 +190,8 @@ impl<J: Job> Drive<J> {
     }
 
     /// Runs the rest of an answered request beside the caller. Returns the document that a node handed over.
-    pub(super) fn finish_beside(mut self) -> Option<Bytes> {
-        let document = self.desk.document.take();
+    pub(super) fn finish_beside(mut self) -> Option<Arc<Cluster>> {
+        let newer = self.desk.newer.take();
         if self.machine.deadline().is_some() {
             let tasks = self.desk.coordinator.ports.tasks.clone();
             tasks.spawn(Box::pin(async move {
@@ -197,7 +200,7 @@ impl<J: Job> Drive<J> {
                 }
             }));
         }
-        document
+        newer
     }
 
     /// Takes in what comes next.
@@ -274,13 +277,13 @@ impl Coordinator {
             let mut drive = start(scope.clone(), possible);
             drive.run().await;
             let end = take_end(&mut drive.job);
-            let document = drive.finish_beside();
+            let newer = drive.finish_beside();
             match end.expect("an answered machine has said how") {
                 End::Answered(outcome) => return Ok(outcome),
                 End::Outdated => self.rest(&mut pause).await,
                 End::Refresh { possible: again } => {
                     (possible, refreshes) = (again, refreshes + 1);
-                    let refreshed = self.refreshed(&scope, document.as_deref());
+                    let refreshed = self.refreshed(&scope, newer);
                     scope = refreshed.map_err(|failure| unsettled(failure, possible))?;
                 }
             }
@@ -314,7 +317,7 @@ impl Coordinator {
                 }
                 drive.next().await;
             }
-            let document = drive.finish_beside();
+            let newer = drive.finish_beside();
             let (refreshes_wanted, rests) = (!refreshed.is_empty(), !outdated.is_empty());
             let again = outdated.into_iter().map(|key| (key, false)).chain(refreshed);
             left = again.map(|(key, possible)| (left[key].0, possible)).collect();
@@ -328,7 +331,7 @@ impl Coordinator {
                 continue;
             }
             refreshes += 1;
-            match self.refreshed(&scope, document.as_deref()) {
+            match self.refreshed(&scope, newer) {
                 Ok(newer) => scope = newer,
                 Err(failure) => {
                     for (position, possible) in left {
@@ -374,7 +377,7 @@ impl Coordinator {
                 return;
             }
             // What is left of it is of no use to anybody.
-            match self.refreshed(&scope, drive.desk.document.as_deref()) {
+            match self.refreshed(&scope, drive.desk.newer.clone()) {
                 Ok(newer) => scope = newer,
                 Err(refused) => {
                     failure = refused;
@@ -391,9 +394,9 @@ impl Coordinator {
         *pause = (*pause * 2).min(AGAIN_PAUSE_MAX);
     }
 
-    /// The scope under the newest document.
-    fn refreshed(&self, scope: &Scope, document: Option<&[u8]>) -> Result<Scope, Failure> {
-        let cluster = self.replicas.adopt(document.unwrap_or_default());
+    /// The scope under a newer document.
+    fn refreshed(&self, scope: &Scope, newer: Option<Arc<Cluster>>) -> Result<Scope, Failure> {
+        let cluster = newer.unwrap_or_else(|| self.replicas.adopt(&[], &scope.cluster));
         if cluster.generation <= scope.cluster.generation {
             return Err(Failure::new(
                 ErrorCode::StaleGeneration,

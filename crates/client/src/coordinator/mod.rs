@@ -77,8 +77,9 @@ pub trait Replicas: Send + Sync + 'static {
     /// Keeps a hint at the own node, as well as that goes. Clients have no own node and are never asked.
     fn park(&self, scope: &Scope, target: NodeId, key: &Bytes, set: &VersionSet);
 
-    /// Takes in a cluster document that a replica handed over, and returns the newest that is known then.
-    fn adopt(&self, document: &[u8]) -> Arc<Cluster>;
+    /// Takes in a cluster document that a replica handed over to whoever goes by `base`, whole or as what changed since.
+    /// Returns the newest that is known then.
+    fn adopt(&self, document: &[u8], base: &Cluster) -> Arc<Cluster>;
 }
 
 /// Under which cluster document and for which store a request runs.

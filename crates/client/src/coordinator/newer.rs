@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use model::NodeId;
+use model::{Cluster, NodeId};
 use wire::messages::{ClusterGet, Request, Response};
 
 use super::{Coordinator, Scope};
@@ -24,16 +24,17 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 impl Coordinator {
     /// Asks a node for its document, unless one was asked a moment ago.
-    pub(super) fn catch_up(self: &Arc<Self>, node: NodeId) {
+    pub(super) fn catch_up(self: &Arc<Self>, node: NodeId, base: &Arc<Cluster>) {
         if self.replicas.own() == Some(node) || self.catching_up.swap(true, Ordering::Relaxed) {
             return;
         }
-        let coordinator = self.clone();
+        let (coordinator, base) = (self.clone(), base.clone());
         self.ports.tasks.spawn(Box::pin(async move {
             let clock = &coordinator.ports.clock;
             let call = coordinator.replicas.call(node, Request::ClusterGet(ClusterGet {}));
             if let Ok(Response::ClusterDocument(document)) = call.within(clock, ASK_TIME_MAX).await {
-                coordinator.replicas.adopt(&document.json);
+                // It is whole: there is nothing that it would change.
+                coordinator.replicas.adopt(&document.json, &base);
             }
             clock.sleep(ASK_AGAIN).await;
             coordinator.catching_up.store(false, Ordering::Relaxed);
@@ -45,7 +46,7 @@ impl Coordinator {
         let is_client = self.replicas.own().is_none();
         let node = key.and_then(|key| scope.preference(key).replicas().first().copied());
         if let Some(node) = node.filter(|_| is_client) {
-            self.catch_up(node);
+            self.catch_up(node, &scope.cluster);
         }
     }
 }

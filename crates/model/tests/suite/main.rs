@@ -3,6 +3,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 mod buckets;
+mod changes;
 mod clusters;
 mod histories;
 mod planted_bugs;

@@ -151,7 +151,7 @@ fn call(replica: &Arc<Replica>, peers: &Arc<Peers>, node: NodeId, request: Reque
 fn fault_of(handoffs: &Handoffs, error: &CallError) -> Fault {
     let CallError::Refused(failure) = error else { return Fault::Unreachable };
     if let Some(document) = &failure.cluster
-        && let Ok(cluster) = serde_json::from_slice::<Cluster>(document)
+        && let Some(cluster) = Cluster::handed_over(document, handoffs.parts.replica.view().get().cluster())
     {
         (handoffs.parts.adopt)(cluster);
     }

@@ -1,13 +1,16 @@
 //! The native door, frame by frame.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use model::{Cluster, Generation};
+use node::view::View;
 use runtime::{Link, Ports};
 use wire::error::ErrorCode;
 use wire::messages::{
-    Hello, Peer, ReplicaGet, Request, RequestOptions, Response, Since2, VERSION_MAX, decode_response,
-    encode_request,
+    Failure, Hello, Peer, ReplicaGet, Request, RequestOptions, Response, Since2, VERSION_MAX,
+    decode_response, encode_request,
 };
 
 use crate::cluster::{RunningCluster, store};
@@ -55,22 +58,60 @@ async fn a_replica_tells_its_generation_to_those_that_understand_it() {
     let address = view.cluster().nodes[0].native.clone();
     let generation = view.cluster().generation;
     for (version, said) in [(1, Since2(None)), (2, Since2(Some(generation)))] {
-        let mut link = Ports::os().unwrap().network.connect(&address).await.unwrap();
-        let peer = Peer::Client { name: "of some version".to_owned() };
-        let hello = Request::Hello(Hello { version_min: 1, version_max: version, cluster: None, peer });
-        link.sender.send(&mut |body: &mut BytesMut| encode_request(1 << 16, &hello, body)).unwrap();
-        let welcome = answer(&mut link).await;
-        assert!(matches!(&welcome, Response::Welcome(welcome) if welcome.version == version), "{welcome:?}");
-        let store = view.stores()[0].reference().clone();
-        let get = Request::ReplicaGet(ReplicaGet {
-            terms: Since2(None),
-            store,
-            generation,
-            keys: [b"k"[..].into()].into_iter().collect(),
-        });
-        link.sender.send(&mut |body: &mut BytesMut| encode_request(2 << 16, &get, body)).unwrap();
-        let got = answer(&mut link).await;
+        let got = asked(&address, version, replica_get(&view, generation)).await;
         assert!(matches!(&got, Response::ReplicaGot(got) if got.generation == said), "{got:?}");
+    }
+}
+
+/// Asks over a link of its own, of this version of the protocol.
+async fn asked(address: &str, version: u16, request: Request) -> Response {
+    let mut link = Ports::os().unwrap().network.connect(address).await.unwrap();
+    let peer = Peer::Client { name: "of some version".to_owned() };
+    let hello = Request::Hello(Hello { version_min: 1, version_max: version, cluster: None, peer });
+    link.sender.send(&mut |body: &mut BytesMut| encode_request(1 << 16, &hello, body)).unwrap();
+    let welcome = answer(&mut link).await;
+    assert!(matches!(&welcome, Response::Welcome(welcome) if welcome.version == version), "{welcome:?}");
+    link.sender.send(&mut |body: &mut BytesMut| encode_request(2 << 16, &request, body)).unwrap();
+    answer(&mut link).await
+}
+
+fn replica_get(view: &View, generation: Generation) -> Request {
+    let (terms, store) = (Since2(None), view.stores()[0].reference().clone());
+    let keys = [b"k"[..].into()].into_iter().collect();
+    Request::ReplicaGet(ReplicaGet { terms, store, generation, keys })
+}
+
+/// Who cannot read changes, or goes by a document that the node has forgotten, hears all of the newest one.
+#[tokio::test]
+async fn a_refused_request_hears_what_changed_since_its_document() {
+    let cluster = RunningCluster::start((1, 1), store(1, 1, 1), |_| {}).await;
+    let current = cluster.nodes[0].replica().view();
+    let before = current.get().cluster().clone();
+    let address = before.nodes[0].native.clone();
+    let mut newest = before.clone();
+    // One more than it remembers.
+    for _ in 0..9 {
+        let generation = Generation(newest.generation.0 + 1);
+        let accepted = Cluster { generation, generation_accepted_min: generation, ..(*newest).clone() };
+        let stores = current.get().stores().to_vec();
+        newest = Arc::new(accepted);
+        current.replace(View::new(newest.clone(), stores));
+    }
+    let known = |generation| Cluster { generation, generation_accepted_min: generation, ..(*before).clone() };
+    let (oldest, last) = (before.generation, Generation(newest.generation.0 - 1));
+    for (version, generation, is_whole) in
+        [(3, last, true), (4, last, false), (4, oldest, true), (4, Generation(oldest.0 + 1), false)]
+    {
+        let refused = asked(&address, version, replica_get(&current.get(), generation)).await;
+        let Response::Failure(Failure { code: ErrorCode::StaleGeneration, cluster: Some(told), .. }) =
+            refused
+        else {
+            panic!("{refused:?}");
+        };
+        let whole: Option<Cluster> = serde_json::from_slice(&told).ok();
+        assert_eq!(whole.is_some(), is_whole, "version {version}, {generation:?}");
+        let made = Cluster::handed_over(&told, &known(generation));
+        assert_eq!(made.as_ref(), Some(&*newest), "version {version}, {generation:?}");
     }
 }
 

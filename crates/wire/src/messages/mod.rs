@@ -68,7 +68,10 @@ pub const SLOT_BITS: u32 = 16;
 pub const VERSION_MIN: u16 = 1;
 
 /// Newest version of the protocol that this program speaks.
-pub const VERSION_MAX: u16 = 3;
+pub const VERSION_MAX: u16 = 4;
+
+/// From this version on a refusal may tell what changed in the cluster document, in place of all of it.
+pub const VERSION_OF_CHANGES: u16 = 4;
 
 /// Kind and request id.
 const FRAME_HEAD_BYTES_MAX: usize = 11;

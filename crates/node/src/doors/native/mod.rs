@@ -6,6 +6,7 @@
 //!
 //! **Architecture Invariant:** every request that was decoded is answered exactly once, also when it is refused.
 
+mod news;
 mod rest;
 mod telling;
 mod window;
@@ -16,7 +17,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::peers::{Call, CallError};
+use client::peers::Call;
 use futures_util::future::{Either, select};
 use model::limits::{FRAME_BYTES_MAX, KEY_BYTES_MAX};
 use model::{Key, Moment, Value};
@@ -28,6 +29,7 @@ use wire::messages::{
     Response, StatusDocument, StoreCreate, Welcome, decode_request, encode_response, negotiate, request_id,
 };
 
+use self::news::News;
 use crate::antientropy::AntiEntropy;
 use crate::collection::Collection;
 use crate::doors::numbers::{Burst, DoorNumbers, Operation};
@@ -284,23 +286,7 @@ impl Served {
         self.service.requests.increment();
         let timed = Operation::of(&request).map(|operation| (operation, burst.began()));
         match request {
-            request if is_read(&request) => match self.service.front.replica().call(request) {
-                Call::Ready(answer) => self.answer_at_once(id, refusal(answer), timed, burst),
-                Call::Pending(future) => {
-                    let Some(permit) = self.permit(id, bytes) else { return true };
-                    self.run(id, permit, timed, async move { refusal(future.await) });
-                }
-            },
-            // Admitted before it is carried out: what was carried out is not answered with a refusal.
-            Request::ReplicaMerge(_) => {
-                let Some(permit) = self.permit(id, bytes) else { return true };
-                match self.service.front.replica().call(request) {
-                    Call::Ready(answer) => self.answer_at_once(id, refusal(answer), timed, burst),
-                    Call::Pending(future) => {
-                        self.run(id, permit, timed, async move { refusal(future.await) })
-                    }
-                }
-            }
+            request if is_replicas(&request) => self.ask_replica((id, bytes), request, timed, burst),
             Request::Ping(_) | Request::ClusterGet(_) | Request::StatusGet(_) => {
                 self.answer(id, self.tell(&request))
             }
@@ -341,6 +327,27 @@ impl Served {
             }
         }
         true
+    }
+
+    /// Asks the replica of this process. A merge is admitted before it is carried out: what was carried out is not answered
+    /// with a refusal.
+    fn ask_replica(&self, (id, bytes): (u64, usize), request: Request, timed: Timed, burst: &mut Burst) {
+        let (news, replica) = (News::of(self, &request), self.service.front.replica());
+        let admitted = match &request {
+            Request::ReplicaMerge(_) => match self.permit(id, bytes) {
+                Some(permit) => Some(permit),
+                None => return,
+            },
+            _ => None,
+        };
+        match replica.call(request) {
+            Call::Ready(answer) => self.answer_at_once(id, news.refusal(replica, answer), timed, burst),
+            Call::Pending(future) => {
+                let Some(permit) = admitted.or_else(|| self.permit(id, bytes)) else { return };
+                let replica = replica.clone();
+                self.run(id, permit, timed, async move { news.refusal(&replica, future.await) });
+            }
+        }
     }
 
     /// What an operator asks of the cluster document.
@@ -458,14 +465,6 @@ pub(crate) fn not_admitted(full: &admission::Overloaded) -> Failure {
     Failure::new(code, full.to_string())
 }
 
-/// What a replica of this process refused, as it goes over a link.
-fn refusal(answer: Result<Response, CallError>) -> Result<Response, Failure> {
-    answer.map_err(|error| match error {
-        CallError::Refused(failure) => failure,
-        other => Failure::new(ErrorCode::Internal, other.to_string()),
-    })
-}
-
 fn send(sender: &dyn LinkSender, id: u64, response: &Response) {
     let refused = match sender.send(&mut |frame| encode_response(id, response, frame)) {
         Ok(()) => return,
@@ -539,11 +538,15 @@ fn check_key(key: &Bytes) -> Result<(), Failure> {
     })
 }
 
-/// What a replica is asked for; it changes nothing.
-fn is_read(request: &Request) -> bool {
+/// What a node is asked as a replica.
+fn is_replicas(request: &Request) -> bool {
     matches!(
         request,
-        Request::ReplicaGet(_) | Request::ArtifactGet(_) | Request::Scan(_) | Request::ArtifactScan(_)
+        Request::ReplicaGet(_)
+            | Request::ReplicaMerge(_)
+            | Request::ArtifactGet(_)
+            | Request::Scan(_)
+            | Request::ArtifactScan(_)
     )
 }
 

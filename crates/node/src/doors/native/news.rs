@@ -1,0 +1,44 @@
+//! What a refused request hears of a newer cluster document: what changed since its own, where its link can carry that.
+//!
+//! Many requests of a client are refused at once when a partition steps, and a document may have megabytes.
+
+use client::peers::CallError;
+use model::Generation;
+use wire::error::ErrorCode;
+use wire::messages::{Failure, Request, Response, VERSION_OF_CHANGES};
+
+use super::Served;
+use crate::replica::Replica;
+
+/// The document that the caller of a request goes by, if it is to hear what changed since.
+#[derive(Clone, Copy)]
+pub(super) struct News(Option<Generation>);
+
+impl News {
+    /// Of a request that came over a link.
+    pub(super) fn of(link: &Served, request: &Request) -> News {
+        let generation = match request {
+            Request::ReplicaGet(get) => Some(get.generation),
+            Request::ReplicaMerge(merge) => Some(merge.generation),
+            _ => None,
+        };
+        News(generation.filter(|_| link.version >= VERSION_OF_CHANGES))
+    }
+
+    /// What the replica of this process answered, as it goes over the link.
+    pub(super) fn refusal(
+        self,
+        replica: &Replica,
+        answer: Result<Response, CallError>,
+    ) -> Result<Response, Failure> {
+        let mut failure = match answer {
+            Ok(answer) => return Ok(answer),
+            Err(CallError::Refused(failure)) => failure,
+            Err(other) => Failure::new(ErrorCode::Internal, other.to_string()),
+        };
+        if let (Some(document), Some(since)) = (&mut failure.cluster, self.0) {
+            *document = replica.view().get().news(since).clone();
+        }
+        Err(failure)
+    }
+}
