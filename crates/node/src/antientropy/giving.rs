@@ -10,6 +10,7 @@ use std::time::Duration;
 use model::Moment;
 use parking_lot::Mutex;
 use protocol::antientropy::Pace;
+use protocol::antientropy::pace::RECORD_BYTES;
 use runtime::Clock;
 use wire::messages::RecordsPaged;
 
@@ -19,8 +20,6 @@ use crate::pulse::Pulse;
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// Longest time by which an answer comes later: well below anybody's patience.
 const WAIT_MAX: Duration = Duration::from_secs(1);
-/// What a record costs beside its bytes, in bytes that cost as much.
-const RECORD_BYTES: u64 = 512;
 
 /// The budget of what is given.
 pub(super) struct Giving {

@@ -2,7 +2,7 @@
 //!
 //! Which partitions are incomplete is remembered in a file that is written before the node's identity is, and removed
 //! when the last one is whole, so no end of the process in between makes an empty partition pass for a whole one.
-//! What became whole is remembered within about a second, so that a process that ends goes on from there.
+//! What became whole is remembered within about a fifth of a second, so that a process that ends goes on from there.
 //!
 //! Partitions are brought back a few at a time, each few from all their replicas in turn: so some are whole soon, how
 //! many tells how far it is, and no peer gives everything.
@@ -45,7 +45,7 @@ const ASK_ALL: usize = 4;
 /// How often it is looked without being woken whether there is something to bring in.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// How often it is written down what is whole by now.
-const REMEMBER_INTERVAL: Duration = Duration::from_secs(1);
+const REMEMBER_INTERVAL: Duration = Duration::from_millis(200);
 /// How often an event tells how far it is.
 const TELL_INTERVAL: Duration = Duration::from_secs(10);
 

@@ -17,8 +17,11 @@ const REST_MAX: Duration = Duration::from_secs(2);
 /// Most times slower than its rate that it goes.
 const SLOWNESS_MAX: u32 = 16;
 
-/// The rate at which bringing in begins.
-const FINDING_FIRST: u64 = 16 << 20;
+/// The rate at which bringing in begins, in bytes a second: 16 MiB.
+pub const FINDING_FIRST: u64 = 16 << 20;
+
+/// What a record costs beside its bytes, in bytes that cost as much.
+pub const RECORD_BYTES: u64 = 512;
 
 /// After so long without a break the least rate doubles.
 const BOLDER_AFTER: Duration = Duration::from_secs(15);
@@ -46,6 +49,8 @@ pub struct Pace {
 struct Finding {
     /// The least rate in the beginning, and the greatest.
     limits: (u64, u64),
+    /// How often the least rate doubles.
+    doublings_max: u64,
     /// When it began.
     since: Moment,
     /// Everything before this moment is spoken for.
@@ -55,7 +60,7 @@ struct Finding {
 impl Finding {
     /// The least rate after it has gone on for this long.
     fn min(&self, now: Moment) -> u64 {
-        let doublings = (now.since(self.since).as_secs() / BOLDER_AFTER.as_secs()).min(BOLDER_MAX);
+        let doublings = (now.since(self.since).as_secs() / BOLDER_AFTER.as_secs()).min(self.doublings_max);
         (self.limits.0 << doublings).min(self.limits.1)
     }
 }
@@ -72,8 +77,22 @@ impl Pace {
     /// # Panics
     /// When `min` is 0, or above `max`.
     pub fn finding(min: u64, max: u64) -> Pace {
+        Pace::found((min, max), BOLDER_MAX)
+    }
+
+    /// The same for what is given to somebody who goes at a pace of its own: never below the rate to which the least of that
+    /// one grows. One that gives to several, in turn, has breaks, and would begin at its least again and again.
+    ///
+    /// # Panics
+    /// When `min` is 0, or above `max`.
+    pub fn giving(min: u64, max: u64) -> Pace {
+        Pace::found(((min << BOLDER_MAX).min(max), max), 0)
+    }
+
+    fn found((min, max): (u64, u64), doublings_max: u64) -> Pace {
         assert!(0 < min && min <= max, "work that is never done would be no background work");
-        let finds = Finding { limits: (min, max), since: Moment::default(), next: Moment::default() };
+        let (since, next) = (Moment::default(), Moment::default());
+        let finds = Finding { limits: (min, max), doublings_max, since, next };
         Pace { bytes_per_second: FINDING_FIRST.clamp(min, max), slowness: 1, finds: Some(finds) }
     }
 
