@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use client::Client;
-use model::{Node, NodeId};
+use model::{Cluster, Node, NodeId};
+use protocol::rebalance::entering::Way;
 use serde_json::{Value as Json, json};
 
 use crate::failure::CliError;
@@ -23,6 +24,8 @@ States:
   suspected  requests avoid it, and other nodes keep its writes as hints
   down       it refuses connections, or has been silent for ten seconds
   left       it announced that it was stopping
+
+MOVES counts partitions that move to the node (in) and away from it (out).
 
 Exits with 1 unless every node is alive or left.")]
 pub struct NodeListArguments {
@@ -100,7 +103,8 @@ async fn one_view(client: &Client, from: Option<u32>) -> Result<(Json, String), 
     let mut reasons = Vec::new();
     for node in asked {
         match ask(client, node).await {
-            Ok(view) => {
+            Ok(mut view) => {
+                add_documented(&cluster, &mut view);
                 let text = format!("as seen by {node}\n\n{}", view_table(&view));
                 return Ok((view, text));
             }
@@ -113,8 +117,47 @@ async fn one_view(client: &Client, from: Option<u32>) -> Result<(Json, String), 
     })
 }
 
+/// What the cluster document says of each node: its role, and what moves to it and away from it.
+fn add_documented(cluster: &Cluster, view: &mut Json) {
+    let definitions = cluster.definitions();
+    for seen in view["nodes"].as_array_mut().into_iter().flatten() {
+        let is_seen = |node: &&Node| seen["node"].as_u64() == Some(u64::from(node.id.0));
+        let Some(node) = cluster.nodes.iter().find(is_seen) else { continue };
+        let partitions = cluster.ring.partitions().iter();
+        let ways: Vec<Way> =
+            partitions.filter_map(|partition| Way::of(&definitions, partition, node.id)).collect();
+        let count = |way| ways.iter().filter(|of| **of == way).count();
+        seen["role"] = json!(node.role);
+        seen["partitions_in"] = json!(count(Way::Enters));
+        seen["partitions_out"] = json!(count(Way::Leaves));
+    }
+}
+
+/// What moves to a node and away from it.
+fn moves_text(node: &Json) -> String {
+    let moves = [(&node["partitions_in"], "in"), (&node["partitions_out"], "out")];
+    let words = moves.iter().filter_map(|(count, way)| {
+        count.as_u64().filter(|count| *count > 0).map(|count| format!("{count} {way}"))
+    });
+    let words: Vec<String> = words.collect();
+    if words.is_empty() { "-".to_owned() } else { words.join(", ") }
+}
+
 fn view_table(view: &Json) -> String {
-    let heading = ["NODE", "ZONE", "STATE", "PHI", "HEARD", "INCARNATION", "GEN", "OPS/S", "DATA", "WHY"];
+    let heading = [
+        "NODE",
+        "ZONE",
+        "STATE",
+        "ROLE",
+        "MOVES",
+        "PHI",
+        "HEARD",
+        "INCARNATION",
+        "GEN",
+        "OPS/S",
+        "DATA",
+        "WHY",
+    ];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     for node in view["nodes"].as_array().into_iter().flatten() {
         let text = |field: &str| node[field].as_str().unwrap_or("-").to_owned();
@@ -123,6 +166,8 @@ fn view_table(view: &Json) -> String {
             format!("n{}", number("node")),
             text("zone"),
             text("state"),
+            text("role"),
+            moves_text(node),
             format!("{:.1}", node["phi"].as_f64().unwrap_or(0.0)),
             format!("{:.1} s ago", node["heard_ms_ago"].as_u64().unwrap_or(0) as f64 / 1000.0),
             number("incarnation"),

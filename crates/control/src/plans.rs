@@ -6,16 +6,21 @@
 //! **Architecture Invariant:** whether a partition has moved is said by the ring alone. The state tells people.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 use coordination::documents::ReadError;
 use coordination::documents::numbered::{look, numbered_path, numbers, plan_state_path, plans_path};
 use coordination::{CoordinationError, CoordinationService, Document, DocumentPath};
 use model::{Cluster, Generation, NodeId, PartitionId, Step};
+use protocol::antientropy::pace;
 use protocol::rebalance::planner::{self, Consent, Move, Plan, Refusal, Reshape, Reshaped, Wish};
 use protocol::rebalance::steps::Waiting;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+/// About how long the four steps of a move take beside copying.
+const STEPS_TAKE: Duration = Duration::from_secs(4);
 
 /// Plans that are kept.
 pub const PLANS_KEPT: usize = 100;
@@ -253,6 +258,19 @@ impl PlanDocument {
     /// Whether bounds are changed already; `None` for a plan that changes none.
     pub fn reshaped(&self, cluster: &Cluster) -> Option<Reshaped> {
         self.reshape.as_ref().map(|reshape| reshape.stands(&cluster.ring))
+    }
+
+    /// About how long it takes if each node brings records in at the rate at which it begins: idle nodes go faster, and
+    /// busy ones slower. `None` when nobody said what the nodes hold.
+    pub fn takes(&self) -> Option<Duration> {
+        let mut copies: BTreeMap<NodeId, u64> = BTreeMap::new();
+        let entering = self.moves.iter().flat_map(|one| &one.entering);
+        entering.for_each(|node| *copies.entry(*node).or_default() += 1);
+        let (all, busiest) = (copies.values().sum::<u64>(), copies.into_values().max());
+        let Some(busiest) = busiest else { return Some(STEPS_TAKE) };
+        let Size { records, bytes } = self.estimate?;
+        let cost = (bytes + records * pace::RECORD_BYTES) as f64 * busiest as f64 / all as f64;
+        Some(STEPS_TAKE + Duration::from_secs_f64(cost / pace::FINDING_FIRST as f64))
     }
 
     /// How many copies of partitions are brought in somewhere.

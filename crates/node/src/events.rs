@@ -81,11 +81,30 @@ events! {
     } => "started, incarnation {incarnation}, generation {generation}",
     /// The node was told to stop and has told its peers.
     NodeLeft "node-left" {} => "is stopping and has told its peers",
-    /// A newer cluster document was taken in.
+    /// A newer cluster document was taken in, which says more than that partitions take steps.
     GenerationAdopted "generation-adopted" {
         /// Its generation.
         generation: u64,
     } => "adopted generation {generation} of the cluster document",
+    /// Partitions begin to move to this node, or away from it. More may follow before all have ended.
+    MovesBegan "moves-began" {
+        /// How many move to it.
+        partitions_in: u64,
+        /// How many move away.
+        partitions_out: u64,
+    } => "partitions move: {partitions_in} to this node, {partitions_out} away from it",
+    /// No partition moves to this node, or away from it, any more.
+    MovesEnded "moves-ended" {
+        /// How many came.
+        partitions_in: u64,
+        /// How many went.
+        partitions_out: u64,
+        /// How many are where they were, because a plan was aborted.
+        partitions_back: u64,
+        /// How long it took from the first to the last, in seconds.
+        seconds: u64,
+    } => "no partition moves any more, after {seconds} s: {partitions_in} came to this node, {partitions_out} went, \
+{partitions_back} went back",
     /// An artifact of a read-only store is whole here: it was fetched, verified and opened.
     ArtifactStaged "artifact-staged" {
         /// Its store.

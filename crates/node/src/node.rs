@@ -12,7 +12,7 @@
 mod collecting;
 mod defining;
 #[cfg(test)]
-mod driven;
+pub(crate) mod driven;
 mod following;
 mod handing_off;
 mod joining;
@@ -531,7 +531,6 @@ impl Node {
         self.acquaint(&cluster);
         self.replica.view().replace(View::new(Arc::new(cluster), stores));
         self.antientropy.follow();
-        self.events.record(Event::GenerationAdopted { generation: generation.0 });
         self.adopted(generation);
     }
 

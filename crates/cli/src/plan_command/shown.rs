@@ -15,6 +15,7 @@ pub(super) fn json(planned: &Planned) -> Json {
         "plan": planned.number,
         "phase": planned.word(),
         "document": planned.plan,
+        "seconds_estimated": planned.plan.takes().map(|takes| takes.as_secs()),
         "state": planned.state,
     })
 }
@@ -87,6 +88,12 @@ fn body(plan: &PlanDocument) -> String {
     );
     if let Some(estimate) = plan.estimate {
         text.push_str(&format!(": about {} in {}", size(estimate.bytes), count(estimate.records, "record")));
+        if let (Some(takes), 1..) = (plan.takes(), copies) {
+            let (takes, rate) = (durations::rough(takes), size(protocol::antientropy::pace::FINDING_FIRST));
+            text.push_str(&format!(
+                "\nthat takes about {takes} if each node takes in {rate} a second; busy nodes take longer"
+            ));
+        }
     }
     text.push_str("\n\n");
     let sum = |side: fn(&(usize, usize)) -> usize| plan.places.values().map(side).sum::<usize>().max(1);

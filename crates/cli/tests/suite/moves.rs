@@ -1,5 +1,7 @@
 //! Moves on real processes: a node joins and drains under load, while processes are killed.
 
+use std::collections::BTreeSet;
+
 use rustix::process::Signal;
 use serde_json::Value as Json;
 
@@ -65,6 +67,29 @@ impl Joined {
     }
 
     /// Every record is there once, with its value.
+    /// So many partitions came to the fourth node. Each node tells that once, and none tells of its steps.
+    fn check_events(&self, moves: u64) {
+        let told = |kind: &str| -> Vec<Json> {
+            let all = self.cluster.json(&["events"]);
+            let events = all["events"].as_array().unwrap().iter();
+            events.filter(|event| event["kind"] == kind).cloned().collect()
+        };
+        let ended = until(
+            "all nodes tell that their moves ended",
+            || told("moves-ended"),
+            |ended| ended.iter().map(|event| event["node"].as_u64()).collect::<BTreeSet<_>>().len() == 4,
+        );
+        let sum = |way: &str| ended.iter().map(|event| event["fields"][way].as_u64().unwrap()).sum::<u64>();
+        let came = ended.iter().filter(|event| event["node"] == 4);
+        let came: u64 = came.map(|event| event["fields"]["partitions_in"].as_u64().unwrap()).sum();
+        assert_eq!((came, sum("partitions_in"), sum("partitions_back")), (moves, moves, 0), "{ended:?}");
+        assert_eq!(told("moves-began").len(), ended.len(), "{:?}", told("moves-began"));
+        let nodes = self.cluster.json(&["node", "list"]);
+        let roles = nodes["nodes"].as_array().unwrap().iter().map(|node| &node["role"]);
+        assert!(roles.into_iter().all(|role| role == "serving"), "{nodes}");
+        assert!(told("generation-adopted").len() < 12, "{:?}", told("generation-adopted"));
+    }
+
     fn check_records(&self) {
         let exported = self.cluster.run(&["export", "-"]).exits(0).text();
         let keys = exported.lines().filter(|line| line.contains("\"key-")).count();
@@ -102,6 +127,8 @@ fn a_node_joins_and_drains_under_load_while_headmasters_are_killed_and_no_reques
     let plan = joined.await_phase(1, "done");
     let moves = plan["document"]["moves"].as_array().unwrap().len() as u64;
     assert_eq!(plan["state"]["progress"]["settled"].as_u64(), Some(moves));
+    let moved = plan["document"]["moves"].as_array().unwrap().iter();
+    joined.check_events(moved.map(|one| one["entering"].as_array().unwrap().len() as u64).sum());
     traffic.await_more(200);
     joined.check_records();
     joined.cluster.run(&["plan", "apply", "1"]).fails_with("it is done already");

@@ -45,6 +45,7 @@ use crate::handoff::Standings;
 use crate::metrics::Metrics;
 use crate::pulse::Pulse;
 
+use crate::rebalance::course::Course;
 use crate::rebalance::leaving;
 use crate::replica::Replica;
 
@@ -67,7 +68,7 @@ pub struct AntiEntropyOptions {
     pub bytes_per_second: u64,
     /// Bytes of records that a node brings in within a second when it enters partitions or has lost its disk: at least,
     /// however late requests are, and at most. In between it goes as fast as requests do not feel it; the least doubles
-    /// every 15 seconds, up to eight times as much. The same holds for what it gives others.
+    /// every 15 seconds, up to eight times as much. To others it gives as fast, and never less than that eightfold rate.
     /// Default: 2 MiB and 1 GiB.
     pub brought_per_second: (u64, u64),
     /// How long a peer may take to answer. Default: 10 seconds.
@@ -119,6 +120,7 @@ pub struct AntiEntropy {
     events: Arc<Events>,
     numbers: Numbers,
     refill: Mutex<Refill>,
+    course: Mutex<Course>,
     /// How fast it brings in by now.
     bringing: Mutex<Pace>,
     giving: Arc<Giving>,
@@ -262,10 +264,9 @@ impl AntiEntropy {
             scrubbed: None,
         };
         let (least, most) = options.brought_per_second;
-        let pace = Pace::finding(least, most);
         let antientropy = Arc::new(AntiEntropy {
-            giving: Giving::new(ports.clock.clone(), pulse.clone(), pace),
-            bringing: Mutex::new(pace),
+            giving: Giving::new(ports.clock.clone(), pulse.clone(), Pace::giving(least, most)),
+            bringing: Mutex::new(Pace::finding(least, most)),
             numbers: Numbers::new(&metrics),
             options,
             incarnation,
@@ -276,6 +277,7 @@ impl AntiEntropy {
             standings,
             events,
             refill: Mutex::new(refill),
+            course: Mutex::default(),
             state: Mutex::new(state),
             wake: Notify::new(),
             refill_wake: Notify::new(),
@@ -354,6 +356,8 @@ impl AntiEntropy {
         let own = (self.replica.node(), self.incarnation);
         refill.entering_mut().follow(&view, own);
         drop(refill);
+        let told = self.course.lock().follow(view.cluster(), own.0, self.ports.clock.now());
+        told.into_iter().for_each(|event| self.events.record(event));
         self.refill_wake.notify_one();
         self.leave_wake.notify_one();
     }

@@ -7,6 +7,7 @@
 //!
 //! **Architecture Invariant:** nothing here decides that a partition takes its next step: `protocol::rebalance` does.
 
+pub(crate) mod course;
 mod entering;
 pub(crate) mod leaving;
 

@@ -52,6 +52,30 @@ impl Part {
     }
 }
 
+/// Where a partition that moves goes, as a node sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// To the node, which is no replica of the old ones.
+    Enters,
+    /// Away from the node, which is none of the new ones.
+    Leaves,
+}
+
+impl Way {
+    /// The way of a partition for the first store for which it changes the node's part; `None` when it does for none, or
+    /// stands still.
+    pub fn of(stores: &[Store], partition: &Partition, node: NodeId) -> Option<Way> {
+        stores.iter().find_map(|store| {
+            let comes = replicas_to_come(store, partition)?.contains(&node);
+            match (replicas_before(store, partition).contains(&node), comes) {
+                (false, true) => Some(Way::Enters),
+                (true, false) => Some(Way::Leaves),
+                _ => None,
+            }
+        })
+    }
+}
+
 /// From whom a node brings in what it enters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sources<'a> {

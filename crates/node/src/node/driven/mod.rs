@@ -15,7 +15,7 @@ mod collecting;
 mod comparing;
 mod delivering;
 mod fencing;
-mod home;
+pub(crate) mod home;
 mod moving;
 mod reading;
 mod refilling;
