@@ -1,13 +1,20 @@
 //! `tontine artifact diff`: which records two artifacts differ in.
+//!
+//! A chunk that both have, for the same slice, holds the same records. It is passed over in both, and its file is not
+//! even opened: of an artifact and its child, only what changed is read.
+//!
+//! Must never: take two chunks for equal whose values are read by different dictionaries.
 
 use std::cmp::Ordering;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use model::Token;
+use runtime::Disk;
 use serde_json::json;
-use storage::readonly::{Artifact, WalkCursor, WalkLimit, chunk_path};
+use storage::readonly::{Artifact, ChunkEntry, Digest, Manifest, Slice, WalkCursor, WalkLimit, chunk_path};
 
 use super::arguments::DiffArguments;
 use super::place::Scratch;
@@ -45,13 +52,31 @@ impl Difference {
     }
 }
 
+/// The chunks that two artifacts share, by the first token of their slice. None when a key has another token in the
+/// other artifact, or a value another dictionary.
+fn shared_chunks(before: &Manifest, after: &Manifest) -> BTreeSet<u64> {
+    if before.hash != after.hash || before.dictionary != after.dictionary {
+        return BTreeSet::new();
+    }
+    let named = |chunk: &ChunkEntry| (chunk.slice.first.0, chunk.slice.last.0, chunk.digest.0);
+    let of_before: BTreeSet<_> = before.chunks.iter().map(named).collect();
+    let both = after.chunks.iter().map(named).filter(|chunk| of_before.contains(chunk));
+    both.map(|(first, ..)| first).collect()
+}
+
 /// Carries out the comparison.
 pub(super) fn run(shared: &Shared, arguments: &DiffArguments) -> Result<ExitCode, CliError> {
-    let (mut before, mut after) =
-        (Walk::begin(&arguments.before, "before")?, Walk::begin(&arguments.after, "after")?);
-    let total = before.artifact.manifest().records() + after.artifact.manifest().records();
+    let (old, new) = (opened(&arguments.before)?, opened(&arguments.after)?);
+    let alike = shared_chunks(&old.1, &new.1);
+    let passed: Vec<&ChunkEntry> =
+        new.1.chunks.iter().filter(|chunk| alike.contains(&chunk.slice.first.0)).collect();
+    let passed_bytes: u64 = passed.iter().map(|chunk| chunk.file_bytes).sum();
+    let mut found =
+        Difference { equal: passed.iter().map(|chunk| chunk.records).sum(), ..Difference::default() };
+    let total = old.1.records() + new.1.records() - 2 * found.equal;
+    let mut before = Walk::begin((&arguments.before, "before"), old, &alike)?;
+    let mut after = Walk::begin((&arguments.after, "after"), new, &alike)?;
     let mut progress = Progress::new(Some(total), 0);
-    let mut found = Difference::default();
     let mut seen = 0_u64;
     loop {
         let order = match (before.peek()?, after.peek()?) {
@@ -83,6 +108,8 @@ pub(super) fn run(shared: &Shared, arguments: &DiffArguments) -> Result<ExitCode
         "removed": found.removed,
         "changed": found.changed,
         "equal": found.equal,
+        "chunks_passed_over": alike.len(),
+        "bytes_passed_over": passed_bytes,
         "first": keys.collect::<Vec<_>>(),
     });
     print(shared.format(), &document, || {
@@ -101,10 +128,12 @@ pub(super) fn run(shared: &Shared, arguments: &DiffArguments) -> Result<ExitCode
     Ok(if differ { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-/// A walk over an artifact, a page at a time.
+/// A walk over the chunks of an artifact that the other one lacks, a page at a time.
 struct Walk<'a> {
     url: &'a str,
     artifact: Artifact,
+    /// The slices that are left, the last one first; the first of them is being read if there is a cursor.
+    slices: Vec<Slice>,
     next: Option<WalkCursor>,
     records: VecDeque<(Token, Bytes, Bytes)>,
     /// Where it lies while it is compared.
@@ -112,29 +141,34 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn begin(url: &'a str, name: &str) -> Result<Walk<'a>, CliError> {
-        let (disk, manifest) = opened(url)?;
+    /// Opens the chunks of an artifact but for those that are `alike`.
+    fn begin(
+        (url, name): (&'a str, &str),
+        (disk, manifest): (Arc<dyn Disk>, Manifest),
+        alike: &BTreeSet<u64>,
+    ) -> Result<Walk<'a>, CliError> {
         let scratch = Scratch::of(url, name)?;
         let failed = |error| unopened(url, &error);
-        let artifact = match &scratch {
-            None => Artifact::open(&*disk, "", &|_| true).map_err(failed)?,
+        let wanted = |chunk: &ChunkEntry| !alike.contains(&chunk.slice.first.0);
+        let place = |digest: Digest| chunk_path(digest);
+        let slices = manifest.chunks.iter().rev().filter(|chunk| wanted(chunk)).map(|chunk| chunk.slice);
+        let slices = slices.collect();
+        let from: &dyn Disk = match &scratch {
+            None => &*disk,
             Some(scratch) => {
-                manifest
-                    .chunks
-                    .iter()
-                    .try_for_each(|chunk| scratch.copy(&*disk, chunk.file()))
-                    .map_err(failed)?;
-                let place = |digest| chunk_path(digest);
-                Artifact::open_chunks(scratch.disk(), manifest, &place, &|_| true).map_err(failed)?
+                let differ = manifest.chunks.iter().filter(|chunk| wanted(chunk));
+                differ.map(|chunk| scratch.copy(&*disk, chunk.file())).collect::<Result<(), _>>().map_err(failed)?;
+                scratch.disk()
             }
         };
-        let next = Some(artifact.walk_from(Token(0)));
-        Ok(Walk { url, artifact, next, records: VecDeque::new(), _scratch: scratch })
+        let artifact = Artifact::open_chunks(from, manifest, &place, &wanted).map_err(failed)?;
+        Ok(Walk { url, artifact, slices, next: None, records: VecDeque::new(), _scratch: scratch })
     }
 
     fn peek(&mut self) -> Result<Option<(Token, &Bytes, &Bytes)>, CliError> {
-        while let (true, Some(cursor)) = (self.records.is_empty(), self.next) {
-            let page = self.artifact.walk(cursor, Token(u64::MAX), LIMIT).map_err(|error| {
+        while let (true, Some(slice)) = (self.records.is_empty(), self.slices.last()) {
+            let cursor = self.next.unwrap_or_else(|| self.artifact.walk_from(slice.first));
+            let page = self.artifact.walk(cursor, slice.last, LIMIT).map_err(|error| {
                 CliError::Other(format!(
                     "{}: {error}. To check all of it, run `tontine artifact check`",
                     self.url
@@ -143,6 +177,9 @@ impl<'a> Walk<'a> {
             let hash = self.artifact.manifest().hash;
             self.records.extend(page.records.into_iter().map(|(key, value)| (hash.token(&key), key, value)));
             self.next = page.next;
+            if self.next.is_none() {
+                self.slices.pop();
+            }
         }
         Ok(self.records.front().map(|(token, key, value)| (*token, key, value)))
     }

@@ -44,6 +44,10 @@ impl Workshop {
         names.sort();
         names
     }
+
+    fn chunk(&self, output: &str, name: &str) -> std::path::PathBuf {
+        Path::new(&self.path(output)).join("chunks").join(name)
+    }
 }
 
 /// Words and their counts, in some order.
@@ -104,6 +108,54 @@ fn a_comparison_names_what_differs() {
     let numbers = ["added", "removed", "changed", "equal"].map(|word| found[word].as_u64().unwrap());
     assert_eq!((answer.code, numbers), (1, [1, 1, 1, 1]));
     assert_eq!(found["first"].as_array().unwrap().len(), 3);
+}
+
+/// What both artifacts have is not read: its files may even be gone. What only one has is.
+#[test]
+fn a_comparison_opens_no_chunk_that_both_artifacts_have() {
+    for compression in ["lz4", "zstd"] {
+        let shop = Workshop::new();
+        let before = shop.write("1.tsv", &counts(0..RECORDS));
+        let after = shop.write("2.tsv", &counts(0..RECORDS).replacen("word0000100\t", "word0000100\tx", 1));
+        shop.built(&[&before], "one", &["--number", "1", "--compression", compression]);
+        shop.built(&[&after], "two", &["--number", "2", "--parent", &shop.path("one")]);
+        let (one, two) = (shop.chunks("one"), shop.chunks("two"));
+        let both: Vec<&String> = one.iter().filter(|chunk| two.contains(chunk)).collect();
+        let all = serde_json::from_str::<Json>(
+            &tontine(&["artifact", "show", &shop.path("two"), "--json"]).exits(0).text(),
+        );
+        let all = all.unwrap()["chunks"].as_array().unwrap().len();
+        assert_eq!((both.len() + 1, all > 1), (all, true), "one chunk differs: {one:?} {two:?}");
+        let bytes_of = |chunk: &&String| std::fs::metadata(shop.chunk("two", chunk)).unwrap().len();
+        let bytes: u64 = both.iter().map(bytes_of).sum();
+        for chunk in &both {
+            std::fs::remove_file(shop.chunk("one", chunk)).unwrap();
+            std::fs::remove_file(shop.chunk("two", chunk)).unwrap();
+        }
+        let found = tontine(&["artifact", "diff", &shop.path("one"), &shop.path("two"), "--json"]).exits(1);
+        let found: Json = serde_json::from_str(&found.text()).unwrap();
+        let number = |word: &str| found[word].as_u64().unwrap();
+        assert_eq!(["added", "removed", "changed", "equal"].map(number), [0, 0, 1, RECORDS - 1]);
+        assert_eq!(["chunks_passed_over", "bytes_passed_over"].map(number), [both.len() as u64, bytes]);
+        let differs = one.iter().find(|chunk| !two.contains(chunk)).unwrap();
+        std::fs::remove_file(shop.chunk("one", differs)).unwrap();
+        tontine(&["artifact", "diff", &shop.path("one"), &shop.path("two")]).exits(2);
+    }
+}
+
+/// The same bytes are other values under another dictionary.
+#[test]
+fn a_comparison_passes_over_nothing_where_values_are_read_by_other_dictionaries() {
+    let shop = Workshop::new();
+    let old = shop.write("old.tsv", &counts(0..RECORDS));
+    let new = shop.write("new.tsv", &counts(7..RECORDS + 7));
+    shop.built(&[&old], "old", &["--compression", "zstd"]);
+    shop.built(&[&new], "new", &["--compression", "zstd"]);
+    let found = tontine(&["artifact", "diff", &shop.path("old"), &shop.path("new"), "--json"]).exits(1);
+    let found: Json = serde_json::from_str(&found.text()).unwrap();
+    let number = |word: &str| found[word].as_u64().unwrap();
+    assert_eq!(["added", "removed", "changed", "equal"].map(number), [7, 7, 0, RECORDS - 7]);
+    assert_eq!(number("chunks_passed_over"), 0);
 }
 
 #[test]
