@@ -86,6 +86,21 @@ pub struct LimitSettings {
         value_name = "BYTES"
     )]
     pub fetch_ceiling: u64,
+    /// Bytes of artifacts that the node holds at most, over all read-only stores, also with KiB, MiB, GiB or TiB. Without it
+    /// they take what the disk has room for. What is there already stays.
+    #[arg(long, help_heading = HEADING, value_parser = parse_bytes, value_name = "BYTES")]
+    pub artifact_bytes_max: Option<u64>,
+}
+
+/// A number of bytes, or of KiB, MiB, GiB or TiB.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1_u64 << 40)];
+    let unit = units.into_iter().find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, unit)));
+    let (number, unit) = unit.unwrap_or((text, 1));
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| {
+        format!("{text:?} is no number of bytes; use a whole number above 0, such as 500000000 or 20GiB")
+    })
 }
 
 impl Default for LimitSettings {
@@ -100,6 +115,7 @@ impl Default for LimitSettings {
             rest_time_max: limits.rest_time_max,
             hint_bytes_max: HINT_BYTES_MAX,
             fetch_ceiling: FETCH_CEILING_DEFAULT,
+            artifact_bytes_max: None,
         }
     }
 }
@@ -130,6 +146,7 @@ impl LimitSettings {
                 ("rest-time-max", durations::shown(limits.rest_time_max)),
                 ("hint-bytes-max", limits.hint_bytes_max.to_string()),
                 ("fetch-ceiling", limits.fetch_ceiling.to_string()),
+                ("artifact-bytes-max", limits.artifact_bytes_max.unwrap_or_default().to_string()),
             ]
         };
         let changed = pairs(self).into_iter().zip(pairs(&LimitSettings::default()));
@@ -166,6 +183,7 @@ mod tests {
             "--rest-time-max=1m30s",
             "--hint-bytes-max=5",
             "--fetch-ceiling=2097152",
+            "--artifact-bytes-max=3",
         ]
         .map(str::to_owned);
         let chosen = parse(&words);
@@ -175,6 +193,15 @@ mod tests {
             ["--requests-max=0", "--request-bytes-max=1000", "--requests-max=16777216", "--fetch-ceiling=1"]
         {
             assert!(Alone::try_parse_from(["x", refused]).is_err(), "{refused}");
+        }
+    }
+
+    #[test]
+    fn bytes_of_artifacts_may_have_a_unit() {
+        let bytes = |text: &str| parse(&[format!("--artifact-bytes-max={text}")]).artifact_bytes_max;
+        assert_eq!((bytes("77"), bytes("20GiB"), bytes("1TiB")), (Some(77), Some(20 << 30), Some(1 << 40)));
+        for wrong in ["0", "0GiB", "-1", "GiB", "1.5GiB", "99999999999TiB", "20GB", "20 GiB"] {
+            assert!(parse_bytes(wrong).is_err(), "{wrong}");
         }
     }
 }

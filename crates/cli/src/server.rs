@@ -252,6 +252,7 @@ async fn open(
     config.limits = spec.limits.admission();
     config.hint_bytes_max = spec.limits.hint_bytes_max;
     config.fetch_ceiling = spec.limits.fetch_ceiling;
+    config.artifact_bytes_max = spec.limits.artifact_bytes_max.unwrap_or(u64::MAX);
     config.resp = RespOptions {
         password: spec.password.clone(),
         port,

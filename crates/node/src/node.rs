@@ -113,6 +113,8 @@ pub struct NodeConfig {
     pub sources: Option<Arc<dyn Sources>>,
     /// Bytes of artifacts a second that it fetches at most, and gives other nodes at most. Default: 128 MiB.
     pub fetch_ceiling: u64,
+    /// Bytes of artifacts that it holds at most, over all stores. Default: as many as its disk has room for.
+    pub artifact_bytes_max: u64,
     /// How it goes along when the documents move to another service. Default: it does not.
     pub places: Option<Arc<dyn Places>>,
 }
@@ -157,6 +159,7 @@ impl NodeConfig {
             installation: Installation::default(),
             sources: None,
             fetch_ceiling: FETCH_CEILING_DEFAULT,
+            artifact_bytes_max: u64::MAX,
             places: None,
         }
     }

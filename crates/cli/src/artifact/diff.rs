@@ -156,8 +156,8 @@ impl<'a> Walk<'a> {
         let from: &dyn Disk = match &scratch {
             None => &*disk,
             Some(scratch) => {
-                let differ = manifest.chunks.iter().filter(|chunk| wanted(chunk));
-                differ.map(|chunk| scratch.copy(&*disk, chunk.file())).collect::<Result<(), _>>().map_err(failed)?;
+                let mut differ = manifest.chunks.iter().filter(|chunk| wanted(chunk));
+                differ.try_for_each(|chunk| scratch.copy(&*disk, chunk.file())).map_err(failed)?;
                 scratch.disk()
             }
         };

@@ -50,6 +50,11 @@ fn of_artifact(
                     "free space on its disk, or delete an artifact: tontine artifact delete {name} NUMBER"
                 ),
             ),
+            Some("quota") => finding(
+                Code::ArtifactOverLimit,
+                error.to_owned(),
+                format!("delete an artifact that you do not need: tontine artifact delete {name} NUMBER"),
+            ),
             Some("corrupt") => finding(
                 Code::ArtifactSourceCorrupt,
                 format!("{cannot}: its source is damaged: {error}"),
@@ -162,6 +167,9 @@ mod tests {
         assert_eq!(failed("node").0, "artifact-failed");
         let (code, _, next) = failed("room");
         assert_eq!(code, "artifact-no-room");
+        assert!(next.ends_with("tontine artifact delete words NUMBER"), "{next}");
+        let (code, what, next) = failed("quota");
+        assert_eq!((&code[..], &what[..]), ("artifact-over-limit", "it said no"));
         assert!(next.ends_with("tontine artifact delete words NUMBER"), "{next}");
     }
 

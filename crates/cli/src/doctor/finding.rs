@@ -103,6 +103,8 @@ codes! {
         "The node cannot fetch an artifact because its source is damaged.";
     ArtifactNoRoom "artifact-no-room" Bad
         "The node cannot fetch an artifact because its disk has too little room.";
+    ArtifactOverLimit "artifact-over-limit" Bad
+        "The node does not fetch an artifact because artifacts would take more of its disk than its operator allows.";
     ArtifactFailed "artifact-failed" Bad
         "The node cannot store or open an artifact for a reason of its own.";
     ArtifactBehind "artifact-behind" Note

@@ -2,6 +2,7 @@
 
 mod fetching;
 mod harm;
+mod here;
 mod increments;
 mod moving;
 mod soon;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use model::{ListedArtifact, StoreName};
+use model::{ArtifactNumber, ListedArtifact, StoreName};
 use protocol::push::Origin;
 use runtime::{Disk, DiskError};
 use storage::readonly::{
@@ -112,14 +112,21 @@ fn check_manifest(store: &StoreName, listed: &ListedArtifact, bytes: &[u8]) -> R
 }
 
 impl Artifacts {
-    /// The manifest of an artifact, if it is here.
+    /// The manifest of an artifact, if it is here. That of an open artifact was read and compared when it was opened: then it
+    /// is looked only whether the file is still there.
     pub(super) async fn manifest_here(
         &self,
         store: &ReadOnly,
         listed: &ListedArtifact,
     ) -> Result<Option<Manifest>, NotYet> {
         let (disk, name, listed) = (self.disk.clone(), store.listed().name.clone(), listed.clone());
-        let read = move || match read_whole(&*disk, &files::manifest(&name, &listed)) {
+        let open = store.held().open(listed.number, listed.manifest);
+        let path = files::manifest(&name, &listed);
+        if let Some(open) = open {
+            let there = self.wait(move || disk.stat(&path).is_ok_and(|stat| stat.length > 0)).await?;
+            return Ok(there.then(|| open.artifact.manifest().clone()));
+        }
+        let read = move || match read_whole(&*disk, &path) {
             Ok(bytes) => Ok(check_manifest(&name, &listed, &bytes).ok()),
             Err(DiskError::NotFound { .. }) => Ok(None),
             Err(error) => Err(at_disk(error)),
@@ -242,7 +249,7 @@ impl Artifacts {
             let store = name.to_string();
             self.events.record(Event::ArtifactFetching { store, number: number.0, chunks, bytes });
         }
-        self.check_room(name, &missing).await?;
+        self.check_room(view, (name, number), &missing).await?;
         let errand = Errand::new(view, store, listed);
         let bringing = Box::pin(self.bring_all(&errand, missing));
         let brought = match select(bringing, Box::pin(self.tend())).await {
@@ -253,20 +260,37 @@ impl Artifacts {
         brought
     }
 
-    /// Whether there is room for all that comes, before the first byte.
-    async fn check_room(&self, name: &StoreName, missing: &[Missing<'_>]) -> Result<(), NotYet> {
+    /// Whether all that comes may be here and has room, before the first byte.
+    async fn check_room(
+        &self,
+        view: &View,
+        (name, number): (&StoreName, ArtifactNumber),
+        missing: &[Missing<'_>],
+    ) -> Result<(), NotYet> {
         let disk = self.disk.clone();
+        let stores: Vec<StoreName> =
+            view.read_only_stores().iter().map(|store| store.listed().name.clone()).collect();
         let deltas = missing.iter().filter_map(|(_, delta)| delta.map(DeltaEntry::file));
         let all = missing.iter().map(|(chunk, _)| chunk.file()).chain(deltas);
         let parts: Vec<(String, u64)> =
             all.map(|file| (files::part(name, file.digest), file.bytes)).collect();
-        let needed = move || -> u64 {
+        let needed = move || -> (u64, u64) {
             let left = |(part, bytes): &(String, u64)| {
                 bytes.saturating_sub(disk.stat(part).map_or(0, |stat| stat.length))
             };
-            parts.iter().map(left).sum()
+            let there = stores.iter().map(|store| files::bytes(&*disk, store)).sum();
+            (parts.iter().map(left).sum(), there)
         };
-        let needed = self.wait(needed).await?;
+        let (needed, there) = self.wait(needed).await?;
+        if needed.saturating_add(there) > self.bytes_max {
+            let (node, allowed) = (self.node, self.bytes_max);
+            let error = format!(
+                "{node} does not fetch artifact {number} of store {name}: it needs {needed} bytes, artifacts take {there} bytes \
+                 there, and {allowed} bytes are allowed; delete artifacts with `tontine artifact delete {name} NUMBER`, or start \
+                 the node with a greater --artifact-bytes-max"
+            );
+            return Err(NotYet::Failed(error, Trouble::Quota));
+        }
         let available = self.disk.available_bytes();
         if needed.saturating_add(SPACE_LEFT_BYTES) > available {
             return Err(no_room(format!(
@@ -434,24 +458,31 @@ impl Artifacts {
         *counted += more;
     }
 
-    /// The files of an artifact that are of use here: a delta is until its chunk is made.
-    async fn needed(&self, name: &StoreName, manifest: &Manifest) -> Vec<Digest> {
-        let mut files: Vec<Digest> = manifest.chunks.iter().map(|chunk| chunk.digest).collect();
-        let pairs = manifest.deltas().iter().map(|delta| (delta.digest, files[delta.chunk as usize]));
-        let pairs: Vec<(Digest, Digest)> = pairs.collect();
-        let (disk, name) = (self.disk.clone(), name.clone());
-        let everything: Vec<Digest> = pairs.iter().map(|(delta, _)| *delta).collect();
-        let look = move || {
-            let mut deltas = pairs;
-            deltas.retain(|(_, chunk)| disk.stat(&files::chunk(&name, *chunk)).is_err());
-            deltas.into_iter().map(|(delta, _)| delta).collect()
+    /// The names of an artifact's files that are of use here: chunks of what this node owns, what is here of those that are
+    /// on their way, and their deltas until they are made.
+    async fn needed(&self, view: &View, store: &ReadOnly, manifest: &Manifest) -> Vec<String> {
+        let owned = self.wanted(view, store, manifest);
+        let delta = |place| manifest.lineage.as_ref().and_then(|lineage| lineage.delta(place));
+        let chunks = manifest.chunks.iter().enumerate().zip(owned).filter(|(_, owned)| *owned);
+        let chunks: Vec<(Digest, Option<Digest>)> = chunks
+            .map(|((place, chunk), _)| (chunk.digest, delta(place).map(|delta| delta.digest)))
+            .collect();
+        let names = |(chunk, delta): &(Digest, Option<Digest>), here: bool| {
+            let coming = std::iter::once(*chunk).chain(*delta).filter(move |_| !here);
+            let coming = coming.flat_map(|file| [file.to_string(), format!("{file}{}", files::PART)]);
+            std::iter::once(chunk.to_string()).chain(coming).collect::<Vec<_>>()
         };
-        files.extend(self.wait(look).await.unwrap_or(everything));
-        files
+        let everything = chunks.iter().flat_map(|files| names(files, false)).collect();
+        let (disk, name) = (self.disk.clone(), store.listed().name.clone());
+        let look = move || {
+            let here = |chunk| disk.stat(&files::chunk(&name, chunk)).is_ok();
+            chunks.iter().flat_map(|files| names(files, here(files.0))).collect()
+        };
+        self.wait(look).await.unwrap_or(everything)
     }
 
-    /// Closes artifacts that the document does not list, and removes files that no listed artifact names. As long as a
-    /// manifest is not here, nobody knows what it names, and chunks stay.
+    /// Closes artifacts that the document does not list, and removes files that no listed artifact names for what this node
+    /// owns. As long as a manifest is not here, nobody knows what it names, and chunks stay.
     pub(super) async fn remove_unlisted(&self, view: &View, store: &ReadOnly) {
         let lists = |number, manifest| {
             let listed: Option<&ListedArtifact> = store.listed().artifact(number);
@@ -465,11 +496,8 @@ impl Artifacts {
             manifests.insert(files::manifest_name(listed));
             match self.manifest_here(store, listed).await {
                 Ok(Some(manifest)) => {
-                    for file in self.needed(&name, &manifest).await {
-                        let name = file.to_string();
-                        let part = format!("{name}{}", files::PART);
-                        chunks.iter_mut().for_each(|chunks| chunks.extend([name.clone(), part.clone()]));
-                    }
+                    let needed = self.needed(view, store, &manifest).await;
+                    chunks.iter_mut().for_each(|chunks| chunks.extend(needed.iter().cloned()));
                 }
                 _ => chunks = None,
             }
@@ -491,5 +519,67 @@ impl Artifacts {
             }
         };
         let _ = self.wait(remove).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::readonly::ReadOnlyStore;
+    use model::{ManifestDigest, Token};
+    use storage::readonly::{ChunkEntry, Compression, Layout};
+
+    use super::*;
+
+    fn manifest() -> Manifest {
+        let chunk = ChunkEntry {
+            digest: Digest([1; 16]),
+            slice: Slice::WHOLE,
+            layout: Layout::Pages,
+            file_bytes: 8192,
+            records: 1,
+            payload_bytes: 2,
+        };
+        Manifest {
+            store: StoreName::new("words").unwrap(),
+            number: 7,
+            hash: TokenHash::Xxh3,
+            compression: Compression::None,
+            dictionary: Vec::new(),
+            chunks: vec![chunk],
+            lineage: None,
+        }
+    }
+
+    /// What a node says of a source's manifest where the document lists artifact 7 of store words.
+    fn refusal(bytes: &[u8], digest: Digest) -> Option<String> {
+        let words = StoreName::new("words").unwrap();
+        let store = ReadOnlyStore::new(words.clone(), 1);
+        let store = store.stage(ArtifactNumber(7), ManifestDigest(digest.0), "file:///words").unwrap();
+        check_manifest(&words, &store.artifacts[0], bytes).err()
+    }
+
+    #[test]
+    fn a_manifest_of_another_artifact_store_hash_or_format_is_refused() {
+        let lies = |change: &dyn Fn(&mut Manifest)| {
+            let mut manifest = manifest();
+            change(&mut manifest);
+            let bytes = manifest.encode();
+            refusal(&bytes, Digest::of(&bytes)).expect("it lies")
+        };
+        let sound = manifest().encode();
+        assert_eq!(refusal(&sound, Digest::of(&sound)), None);
+        let another = refusal(&sound, Digest([9; 16])).unwrap();
+        assert!(another.contains("and the document lists 0909"), "{another}");
+        assert_eq!(lies(&|manifest| manifest.number = 8), "it is artifact 8 of store words");
+        let store = lies(&|manifest| manifest.store = StoreName::new("books").unwrap());
+        assert_eq!(store, "it is artifact 7 of store books");
+        let hash = lies(&|manifest| manifest.hash = TokenHash::Cut { bits: 3 });
+        assert_eq!(hash, "its tokens are made by another hash than those of the ring");
+        let gap = lies(&|manifest| manifest.chunks[0].slice.first = Token(1));
+        assert!(gap.contains("its manifest cannot be used: it contradicts itself"), "{gap}");
+        let mut newer = sound.clone();
+        newer[8] = 3;
+        let newer = refusal(&newer, Digest::of(&newer)).unwrap();
+        assert!(newer.contains("it has format 3") && newer.contains("upgrade tontine"), "{newer}");
     }
 }

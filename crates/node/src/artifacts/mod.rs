@@ -70,6 +70,8 @@ pub struct Artifacts {
     useless: Mutex<BTreeSet<(StoreName, Digest)>>,
     /// Corrupt chunks that were told of and have not come again.
     damage_told: Mutex<BTreeSet<(StoreName, Digest)>>,
+    /// Bytes of artifacts that are here at most.
+    bytes_max: u64,
     /// The generation of the document after which files were removed last.
     removed_under: AtomicU64,
 }
@@ -96,6 +98,8 @@ pub(crate) struct Parts {
     pub(crate) metrics: Arc<Metrics>,
     /// Bytes a second that it fetches at most, and gives at most.
     pub(crate) fetch_ceiling: u64,
+    /// Bytes of artifacts that are here at most.
+    pub(crate) bytes_max: u64,
 }
 
 /// Why an artifact is not here yet.
@@ -124,7 +128,7 @@ fn bug(panic: &(dyn Any + Send)) -> NotYet {
 impl Artifacts {
     /// Opens what is here already, so that it is served at once, and looks after artifacts from then on.
     pub(crate) async fn start(parts: Parts) -> Arc<Artifacts> {
-        let Parts { node, view, ports, disk, sources, peers, pulse, events, metrics, fetch_ceiling } = parts;
+        let Parts { node, view, ports, disk, sources, peers, pulse, events, metrics, .. } = parts;
         let artifacts = Arc::new(Artifacts {
             node,
             view,
@@ -134,12 +138,13 @@ impl Artifacts {
             events,
             peers,
             pulse,
-            budgets: Budgets::new(fetch_ceiling),
+            budgets: Budgets::new(parts.fetch_ceiling),
             numbers: Numbers::new(&metrics),
             progress: Mutex::default(),
             verified: Mutex::default(),
             useless: Mutex::default(),
             damage_told: Mutex::default(),
+            bytes_max: parts.bytes_max,
             removed_under: AtomicU64::new(0),
         });
         artifacts.watch(&metrics);

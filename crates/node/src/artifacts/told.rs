@@ -31,6 +31,8 @@ pub enum Trouble {
     Corrupt,
     /// This node's disk has too little room.
     Room,
+    /// Artifacts would take more of this node's disk than its operator allows.
+    Quota,
     /// This node itself.
     Node,
 }

@@ -155,8 +155,8 @@ impl Front {
         Ok(got)
     }
 
-    /// Counts the keys of a store that this node holds, and those of them that expire. Of a read-only store all keys are
-    /// known at each node that holds a part.
+    /// Counts the keys of a store that this node holds, and those of them that expire. Of a read-only store each node that
+    /// holds a part also knows how many there are in all.
     ///
     /// # Errors
     /// When the store is not known, or its engine refuses.

@@ -52,6 +52,7 @@ pub(super) async fn start(
         events,
         metrics,
         fetch_ceiling: config.fetch_ceiling,
+        bytes_max: config.artifact_bytes_max,
     };
     Artifacts::start(parts).await
 }

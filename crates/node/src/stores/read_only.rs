@@ -117,15 +117,18 @@ impl ReadOnly {
         &self.held
     }
 
-    /// How many keys the artifact has that is served, be they here or not: its manifest says it. A node that holds nothing
-    /// of it knows nothing.
+    /// How many keys the artifact has that is served, in the chunks that are here and in all: its manifest says it. A node
+    /// that holds nothing of it knows nothing.
     pub(crate) fn census(&self) -> Census {
-        let Some(served) = self.listed.served() else { return Census { share: 1.0, ..Census::default() } };
+        let Some(served) = self.listed.served() else {
+            return Census { share: 1.0, keys_everywhere: Some(0), ..Census::default() };
+        };
         let open = self.held.open(served.number, served.manifest);
-        open.map_or_else(Census::default, |open| Census {
-            keys: open.artifact.manifest().records(),
-            share: 1.0,
-            ..Census::default()
+        open.map_or_else(Census::default, |open| {
+            let manifest = open.artifact.manifest();
+            let here = manifest.chunks.iter().zip(&open.chunks).filter(|(_, here)| **here);
+            let keys = here.map(|(chunk, _)| chunk.records).sum();
+            Census { keys, share: 1.0, keys_everywhere: Some(manifest.records()), ..Census::default() }
         })
     }
 
@@ -309,5 +312,51 @@ mod tests {
         let view = View::new(Arc::new(cluster), Vec::new());
         assert!(view.stores().is_empty() && view.store("words").is_none());
         assert_eq!(view.read_only("words").unwrap().listed(), &store(&[1]));
+    }
+
+    /// Forty keys in four chunks, of which the first two are here.
+    #[test]
+    fn a_census_counts_the_keys_that_are_here_and_knows_all() {
+        use futures_util::FutureExt;
+        use runtime::disk::simulated::SimulatedDisk;
+        use storage::readonly::{
+            BuildOptions, BuildRecord, Compression, Cutter, Duplicates, Merged, Place, Records, TokenHash,
+            build,
+        };
+
+        let mut records = Records::default();
+        for line in 0..40_u64 {
+            let key = Bytes::from(format!("word{line}"));
+            let (token, place) = (Token::of(&key), Place::new(0, line + 1));
+            records.push(BuildRecord { token, key: &key, value: b"1", place });
+        }
+        records.sort();
+        let options = BuildOptions {
+            store: StoreName::new("words").unwrap(),
+            number: 1,
+            hash: TokenHash::Xxh3,
+            compression: Compression::None,
+            layout: None,
+            duplicates: Duplicates::Refuse,
+        };
+        let merged = Merged::new(Vec::new(), vec![records], 1 << 20).unwrap();
+        let (disk, cutter) =
+            (SimulatedDisk::new(1), Cutter::new(&[0, 1 << 62, 2 << 62, 3 << 62], (1, 1 << 20)));
+        let manifest =
+            build(Arc::new(disk.clone()), merged, &options, cutter).now_or_never().unwrap().unwrap();
+        let here: Vec<bool> = (0..manifest.chunks.len()).map(|chunk| chunk < 2).collect();
+        let expected = manifest.chunks[0].records + manifest.chunks[1].records;
+        assert!(manifest.chunks.len() == 4 && (1..40).contains(&expected), "{expected} of 40 keys");
+        let wanted = |chunk: &storage::readonly::ChunkEntry| chunk.slice.last.0 < 1 << 63;
+        let artifact = Artifact::open(&disk, "", &wanted).unwrap();
+        let held: Arc<Held> = Arc::default();
+        let counted = |numbers: &[u64]| {
+            let census = ReadOnly::new(store(numbers), held.clone()).census();
+            (census.keys, census.keys_everywhere)
+        };
+        assert_eq!(counted(&[]), (0, Some(0)), "nothing is served");
+        assert_eq!(counted(&[1]), (0, None), "nothing of it is here");
+        held.put(ArtifactNumber(1), Open::new(DIGEST, artifact, here, Generation(1)));
+        assert_eq!(counted(&[1]), (expected, Some(40)));
     }
 }

@@ -40,6 +40,8 @@ pub struct Census {
     pub left_ms_mean: u64,
     /// The share of all tokens that the node is responsible for.
     pub share: f64,
+    /// Keys of all nodes together, where that is known; otherwise the share tells about how many.
+    pub keys_everywhere: Option<u64>,
 }
 
 impl LocalStore {
@@ -84,7 +86,13 @@ impl LocalStore {
             _ => (u128::from(records) * u128::from(part) / u128::from(seen)) as u64,
         };
         let left_ms_mean = left_ms.checked_div(expiring).unwrap_or(0);
-        Ok(Census { keys: of_all(live), expiring: of_all(expiring), left_ms_mean, share: 1.0 })
+        Ok(Census {
+            keys: of_all(live),
+            expiring: of_all(expiring),
+            left_ms_mean,
+            share: 1.0,
+            keys_everywhere: None,
+        })
     }
 
     /// One page of what is here of a partition, be it all there is or not.

@@ -174,40 +174,103 @@ fn a_node_that_was_away_or_whose_disk_was_full_catches_up_with_a_push() {
     await_state(&cluster, 3, ["staged"; 3]);
 }
 
+/// Three nodes and a headmaster of their own, which stand on a coordination service of its own, and serve artifact 1.
+struct Remote {
+    folder: TempDir,
+    ensemble: Ensemble,
+    addresses: String,
+    nodes: Vec<Process>,
+    conductor: Process,
+}
+
+impl Remote {
+    fn start() -> Remote {
+        let folder = TempDir::new().unwrap();
+        let ensemble = Ensemble::start(1);
+        let address = ensemble.address("/shop");
+        let addresses = create(&address, free_port_base()).join(",");
+        let nodes: Vec<Process> = (1..=3).map(|id| start_node(id, &address, folder.path())).collect();
+        let mut conductor = command(&["headmaster", "--session-timeout=4s", "--coordination", &address]);
+        let conductor = Process::start(&mut conductor, folder.path().join("headmaster.stderr"));
+        let remote = Remote { folder, ensemble, addresses, nodes, conductor };
+        remote.run(&["store", "create", "words", "--read-only"]).exits(0);
+        remote.run(&["artifact", "push", &build_of(remote.folder.path(), 1, KEYS)]).exits(0);
+        remote
+    }
+
+    fn run(&self, words: &[&str]) -> Answer {
+        tontine(&[words, &["--connect", &self.addresses]].concat())
+    }
+
+    /// A push that goes on while the test does.
+    fn begin(&self, directory: &str) -> Child {
+        let mut push = command(&["artifact", "push", directory, "--connect", &self.addresses]);
+        push.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    fn list(&self) -> Json {
+        self.run(&["artifact", "list", "words", "--json"]).exits(0).json()["stores"][0].clone()
+    }
+
+    /// How many processes stand for the office of headmaster.
+    fn candidates(&self) -> usize {
+        let service = self.ensemble.address("/shop");
+        let words = ["coordination", "show", "/headmaster", "--coordination", &service, "--json"];
+        let shown = tontine(&words).exits(0).json();
+        let documents = shown["documents"].as_array().unwrap();
+        documents.iter().filter(|document| document["path"] != "/headmaster").count()
+    }
+
+    /// Waits until all nodes stand so with the second artifact.
+    fn await_all(&self, what: &str, state: &str) {
+        let all = |store: &Json| {
+            let artifacts = store["artifacts"].as_array().unwrap();
+            let second = artifacts.iter().find(|artifact| artifact["number"] == 2);
+            let nodes = second.and_then(|second| second["nodes"].as_array());
+            nodes.is_some_and(|nodes| nodes.iter().all(|node| node["state"] == state))
+        };
+        until(what, || self.list(), all);
+    }
+
+    fn end(&mut self, push: Child) {
+        let pushed = push.wait_with_output().unwrap();
+        assert!(String::from_utf8_lossy(&pushed.stdout).starts_with("pushed artifact 2"), "{pushed:?}");
+        assert_eq!(self.list()["served"], 2);
+        assert_eq!(self.conductor.stop(Signal::INT), Some(0), "{}", self.conductor.stderr());
+        for node in &mut self.nodes {
+            assert_eq!(node.stop(Signal::INT), Some(0), "{}", node.stderr());
+        }
+    }
+}
+
 #[test]
 fn a_push_goes_on_when_the_coordination_service_is_back() {
-    let folder = TempDir::new().unwrap();
-    let mut ensemble = Ensemble::start(1);
-    let address = ensemble.address("/shop");
-    let addresses = create(&address, free_port_base()).join(",");
-    let mut nodes: Vec<Process> = (1..=3).map(|id| start_node(id, &address, folder.path())).collect();
-    let mut conductor = command(&["headmaster", "--session-timeout=4s", "--coordination", &address]);
-    let mut conductor = Process::start(&mut conductor, folder.path().join("headmaster.stderr"));
-    let to_nodes = |words: &[&str]| -> Answer { tontine(&[words, &["--connect", &addresses]].concat()) };
-    to_nodes(&["store", "create", "words", "--read-only"]).exits(0);
-    to_nodes(&["artifact", "push", &build_of(folder.path(), 1, KEYS)]).exits(0);
-    let two = Damaged::build(folder.path(), 2);
-    let mut push = command(&["artifact", "push", &two.directory, "--connect", &addresses]);
-    let push = push.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let list = || to_nodes(&["artifact", "list", "words", "--json"]).exits(0).json()["stores"][0].clone();
-    let all = |store: &Json, state: &str| {
-        let second = store["artifacts"].as_array().unwrap().iter().find(|artifact| artifact["number"] == 2);
-        second
-            .is_some_and(|found| found["nodes"].as_array().unwrap().iter().all(|node| node["state"] == state))
-    };
-    until("all have tried", list, |store| all(store, "failed"));
-    ensemble.servers[0].kill();
+    let mut remote = Remote::start();
+    let two = Damaged::build(remote.folder.path(), 2);
+    let push = remote.begin(&two.directory);
+    remote.await_all("all have tried", "failed");
+    remote.ensemble.servers[0].kill();
     two.mend();
-    until("all have staged, without the service", list, |store| all(store, "staged"));
-    assert_eq!(list()["served"], 1, "nobody can publish");
-    to_nodes(&["artifact", "rollback", "words"]).fails_with("keeps no artifact");
-    ensemble.servers[0].start();
-    ensemble.wait_serving();
-    let pushed = push.wait_with_output().unwrap();
-    assert!(String::from_utf8_lossy(&pushed.stdout).starts_with("pushed artifact 2"), "{pushed:?}");
-    assert_eq!(list()["served"], 2);
-    assert_eq!(conductor.stop(Signal::INT), Some(0), "{}", conductor.stderr());
-    for node in &mut nodes {
-        assert_eq!(node.stop(Signal::INT), Some(0), "{}", node.stderr());
-    }
+    remote.await_all("all have staged, without the service", "staged");
+    assert_eq!(remote.list()["served"], 1, "nobody can publish");
+    remote.run(&["artifact", "rollback", "words"]).fails_with("keeps no artifact");
+    remote.ensemble.servers[0].start();
+    remote.ensemble.wait_serving();
+    remote.end(push);
+}
+
+/// Its session is over when it goes on: it stands for the office once more, finds the wish, and carries it out.
+#[test]
+fn a_push_goes_live_after_its_only_conductor_stood_still_for_longer_than_its_session() {
+    let mut remote = Remote::start();
+    let two = Damaged::build(remote.folder.path(), 2);
+    let push = remote.begin(&two.directory);
+    remote.await_all("all have tried", "failed");
+    signal(remote.conductor.id(), Signal::STOP);
+    two.mend();
+    remote.await_all("all have staged, without a conductor", "staged");
+    until("its session is over", || remote.candidates(), |count| *count == 0);
+    assert_eq!(remote.list()["served"], 1, "nobody conducts");
+    signal(remote.conductor.id(), Signal::CONT);
+    remote.end(push);
 }

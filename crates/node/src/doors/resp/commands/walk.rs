@@ -111,13 +111,14 @@ fn too_much_for_keys() -> Reply {
     ))
 }
 
-/// The keys that this node holds, scaled up to the whole cluster when it holds a part.
+/// The keys of the whole cluster: what is known of them, or the keys that this node holds, scaled up when it holds a part.
 pub(super) async fn dbsize(call: &Call<'_>) -> Result<Reply, Reply> {
     let census = call.front.census(call.store).await.map_err(|failure| Reply::failure(&failure))?;
     if census.share <= 0.0 {
         return Err(Reply::err("this node holds no part of the store; ask another node for DBSIZE"));
     }
-    Ok(Reply::Integer((census.keys as f64 / census.share).round() as i64))
+    let scaled = (census.keys as f64 / census.share).round() as u64;
+    Ok(Reply::Integer(census.keys_everywhere.unwrap_or(scaled) as i64))
 }
 
 /// One of the keys behind a random position: not each with exactly the same probability, but each with some.
