@@ -33,6 +33,7 @@ use runtime::disk::simulated::SimulatedDisk;
 use runtime::{Disk, Ports};
 use storage::{Durability, LogOptions};
 
+use crate::artifacts::Book;
 use crate::check::numbers::Numbers;
 use crate::check::{Violation, siblings};
 use crate::copies::Copies;
@@ -78,6 +79,8 @@ pub struct World {
     pub service: MemoryService,
     /// Where artifacts come from.
     pub sources: Arc<SimulatedSources>,
+    /// What is known of artifacts that a run pushes.
+    pub artifacts: Arc<Book>,
     /// What was drawn.
     pub setup: Setup,
     /// What nodes were seen to store.
@@ -92,7 +95,7 @@ pub struct World {
     /// Which incarnations the coordination service was told of.
     members: Arc<Mutex<BTreeMap<NodeId, u64>>>,
     /// From which nodes faults took copies, and when.
-    strikes: Mutex<Vec<(Moment, NodeId)>>,
+    strikes: Arc<damage::Strikes>,
     /// Writes that clients were told are done.
     acknowledgements: AtomicU64,
     /// Batches of hints that failed while a node had no room for requests.
@@ -151,7 +154,8 @@ impl World {
         let executor = Executor::new(setup.shuffle.then(|| Dice::apart(seed, 2)));
         let wires = Wires::new(executor.clone(), Dice::apart(seed, 3), setup.conditions);
         let mut dice = Dice::apart(seed, 4);
-        let machines = (1..=setup.nodes).map(|id| Machine::new(NodeId(id), &executor, &mut dice)).collect();
+        let machines: Vec<Machine> =
+            (1..=setup.nodes).map(|id| Machine::new(NodeId(id), &executor, &mut dice)).collect();
         let (service, epochs) = (MemoryService::new(), Arc::new(Mutex::new(Vec::new())));
         let (clock, written) = (executor.clone(), epochs.clone());
         let numbers: Arc<Mutex<Numbers>> = Arc::default();
@@ -162,6 +166,9 @@ impl World {
         let process_clock = Arc::new(ProcessClock::new(executor.clone(), Arc::new(WallClock::default())));
         let copies = Arc::new(Copies::new(setup.engine, process_clock));
         let publishing = copies.clone();
+        let (artifacts, strikes): (Arc<Book>, Arc<damage::Strikes>) = Default::default();
+        let (book, struck) = (artifacts.clone(), strikes.clone());
+        let disks: Vec<_> = machines.iter().map(|machine| (machine.id, machine.disk.clone())).collect();
         service.observe(move |path, data| {
             judged.lock().written(path, data);
             if *path == documents::epochs_path() {
@@ -170,6 +177,7 @@ impl World {
             if *path == documents::cluster_path()
                 && let Ok(cluster) = serde_json::from_slice(data)
             {
+                book.published(clock.now(), &cluster, &disks, &|since| struck.since(since));
                 publishing.published(cluster);
             }
             if let Some((_, id)) = nodes.iter().find(|(member, _)| member == path)
@@ -185,12 +193,13 @@ impl World {
             wires,
             service,
             sources: Arc::default(),
+            artifacts,
             setup,
             machines,
             numbers,
             epochs,
             members,
-            strikes: Mutex::default(),
+            strikes,
             acknowledgements: AtomicU64::new(0),
             crowded: AtomicU64::new(0),
             log: Mutex::default(),
@@ -398,17 +407,12 @@ impl World {
 
     /// Notes that a fault takes copies from a node, now.
     pub(crate) fn strike(&self, position: usize) {
-        self.strikes.lock().push((self.executor.now(), self.machines[position].id));
+        self.strikes.note(self.executor.now(), self.machines[position].id);
     }
 
     /// Nodes from which faults took copies at `since` or later.
     pub fn struck_since(&self, since: Moment) -> Vec<NodeId> {
-        let strikes = self.strikes.lock();
-        let mut nodes: Vec<NodeId> =
-            strikes.iter().filter(|(at, _)| *at >= since).map(|(_, node)| *node).collect();
-        nodes.sort();
-        nodes.dedup();
-        nodes
+        self.strikes.since(since)
     }
 
     /// A client was told that a write is done.

@@ -68,6 +68,8 @@ struct State {
     living: BTreeSet<ProcessId>,
     /// Processes that stand still, with those of their tasks that were woken meanwhile.
     paused: BTreeMap<ProcessId, Vec<Arc<TaskWaker>>>,
+    /// Until when what waits for a disk or a source goes on waiting.
+    stalled: BTreeMap<ProcessId, Moment>,
     process_next: u64,
     timers: BTreeMap<(Moment, u64), Timer>,
     timer_next: u64,
@@ -117,6 +119,7 @@ impl Executor {
             task_next: 0,
             living: BTreeSet::new(),
             paused: BTreeMap::new(),
+            stalled: BTreeMap::new(),
             process_next: 1,
             timers: BTreeMap::new(),
             timer_next: 0,
@@ -211,6 +214,17 @@ impl Executor {
         let mut state = self.state.lock();
         let key = state.timer_key(moment);
         state.timers.insert(key, Timer::Event(Box::new(event)));
+    }
+
+    /// Lets what waits for a disk or a source in this process go on waiting until then.
+    pub fn stall_waiting(&self, process: ProcessId, until: Moment) {
+        self.state.lock().stalled.insert(process, until);
+    }
+
+    fn waits_until(&self, process: ProcessId) -> Moment {
+        let state = self.state.lock();
+        let stalled = state.stalled.get(&process).copied().unwrap_or_default();
+        stalled.max(state.now.after(DISK_READ))
     }
 
     /// Completes at `deadline`.
@@ -437,11 +451,12 @@ impl Tasks for ProcessTasks {
     }
 
     fn spawn_waiting(&self, work: Box<dyn FnOnce() + Send>) {
-        let executor = self.executor.clone();
+        let (executor, process) = (self.executor.clone(), self.process);
         self.executor.spawn(
             self.process,
             Box::pin(async move {
-                executor.sleep(DISK_READ).await;
+                let until = executor.waits_until(process);
+                executor.sleep_until(until).await;
                 work();
             }),
         );

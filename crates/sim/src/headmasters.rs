@@ -43,11 +43,16 @@ const STAND_AGAIN: Duration = Duration::from_millis(500);
 
 /// Lets both candidates stand until the run is over, and gives orders until `end`.
 pub async fn reign(world: Arc<World>, operator: ProcessId, end: Moment) {
+    stand_until(&world, operator, end);
+    operate(world, end).await;
+}
+
+/// Lets both candidates stand until the run is over: they begin and end until `end`, and the last ones stay.
+pub fn stand_until(world: &Arc<World>, operator: ProcessId, end: Moment) {
     for (host, purpose) in HOSTS.into_iter().zip([23, 24]) {
         let dice = Dice::apart(world.setup.seed, purpose);
         world.executor.spawn(operator, Box::pin(succession(world.clone(), host, dice, end)));
     }
-    operate(world, end).await;
 }
 
 /// A process that stands for the office, and its present session.

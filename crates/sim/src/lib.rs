@@ -4,10 +4,11 @@
 //! real clients into it; [`witness`] sees what engines store; [`nemesis`], [`storm`] and [`scenario`] do them harm; [`moves`], [`bounds`]
 //! and [`headmasters`] change who holds what; [`workload`] and [`redis`] keep the clients busy and write the [`history`];
 //! [`check`] judges it, and [`promises`] judges on the way, with what [`witness`] saw and what [`copies`] would be left.
-//! [`sources`] is where artifacts come from. [`swarm`] draws all of this from one seed, and [`run`] plays it.
+//! [`artifacts`] pushes and reads tables of a read-only store, which come from [`sources`]. [`swarm`] draws all of this from one seed, and [`run`] plays it.
 //!
 //! **Architecture Invariant:** a run depends on its seed and on nothing else: one seed run twice gives one trace.
 
+pub mod artifacts;
 pub mod bounds;
 pub mod catalogue;
 pub mod check;

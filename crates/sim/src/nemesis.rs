@@ -11,6 +11,7 @@ use coordination::memory::MemoryFaults;
 use protocol::admission::Peer;
 use runtime::disk::simulated::{Fault as DiskFault, Operation};
 
+use crate::artifacts;
 use crate::cluster::World;
 use crate::dice::Dice;
 use crate::headmasters;
@@ -78,6 +79,7 @@ pub async fn heal(world: &Arc<World>, dice: &mut Dice) {
     world.resume_all();
     world.service.set_available(true);
     world.service.set_faults(MemoryFaults::default());
+    world.artifacts.heal(&world.sources);
     for (position, machine) in world.machines().iter().enumerate() {
         machine.disk().clear_faults();
         machine.disk().set_capacity(None);
@@ -263,7 +265,10 @@ impl Harm {
         let own = self.world.machines()[self.victim].host();
         // Hosts above 100 are clients: a node may be cut off from them as well.
         let hosts = (1..=self.world.setup.nodes).chain(101..=100 + self.world.setup.clients).map(Host);
-        let hosts = hosts.chain(headmasters::HOSTS.into_iter().filter(|_| self.world.setup.headmasters));
+        let (setup, user) = (&self.world.setup, artifacts::USER);
+        let candidates = setup.headmasters || setup.pushes();
+        let hosts = hosts.chain(headmasters::HOSTS.into_iter().filter(|_| candidates));
+        let hosts = hosts.chain(artifacts::readers(setup.readers)).chain(setup.pushes().then_some(user));
         let mut others: Vec<Host> = hosts.filter(|&host| host != own).collect();
         if fault == Fault::OneWay || self.dice.chance(500) {
             others.retain(|_| self.dice.chance(500));
@@ -298,9 +303,10 @@ impl Harm {
 
     fn break_links(&mut self) {
         let own = self.world.machines()[self.victim].host();
-        for other in (1..=self.world.setup.nodes).chain(101..=100 + self.world.setup.clients) {
+        let hosts = (1..=self.world.setup.nodes).chain(101..=100 + self.world.setup.clients).map(Host);
+        for other in hosts.chain(artifacts::readers(self.world.setup.readers)) {
             if self.dice.chance(500) {
-                self.world.wires.break_links(own, Host(other));
+                self.world.wires.break_links(own, other);
             }
         }
     }

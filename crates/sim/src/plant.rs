@@ -116,11 +116,21 @@ pub enum Plant {
     /// Sessions with the coordination service that read of a node's past what was before its last start, also when they
     /// have written since.
     PastHidden,
+    /// A network that asks replicas for the artifact that is served, whatever one a request names.
+    ServedForAsked,
+    /// A client that begins a request of many keys again in part, by another document.
+    BegunInParts,
+    /// A network that says *absent* where a node does not hold what it is asked for.
+    AbsentForElsewhere,
+    /// A network that says of nodes that they hold all artifacts that are listed.
+    StagedClaimed,
+    /// A user's order that names what the source has, whatever was built.
+    DigestsUncompared,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 55] = [
+    pub const ALL: [Plant; 60] = [
         Plant::LyingDisk,
         Plant::ForgetfulEngine,
         Plant::StaleEngine,
@@ -176,6 +186,11 @@ impl Plant {
         Plant::CutsUnannounced,
         Plant::VersionsIgnored,
         Plant::PastHidden,
+        Plant::ServedForAsked,
+        Plant::BegunInParts,
+        Plant::AbsentForElsewhere,
+        Plant::StagedClaimed,
+        Plant::DigestsUncompared,
     ];
 
     /// What it breaks: the invariant whose judge must convict it, the layer at whose seam it lives, and the promise.
@@ -246,6 +261,25 @@ impl Plant {
                 (6, "coordination", "a document is replaced only by a writer that has read it")
             }
             Plant::PastHidden => (5, "coordination", "a node's past is what its newest start left"),
+            _ => self.facts_of_artifacts(),
+        }
+    }
+
+    /// The same of what is broken of read-only stores.
+    fn facts_of_artifacts(self) -> (u8, &'static str, &'static str) {
+        match self {
+            Plant::ServedForAsked => {
+                (10, "network", "a replica answers from the artifact that a request names")
+            }
+            Plant::BegunInParts => (10, "client", "a request is begun again as a whole"),
+            Plant::AbsentForElsewhere => {
+                (10, "network", "only a replica that has looked says that a key is absent")
+            }
+            Plant::StagedClaimed => {
+                (10, "network", "what is served is held by enough replicas of every slice")
+            }
+            Plant::DigestsUncompared => (10, "source", "what is served is what was built"),
+            other => unreachable!("{other:?} breaks nothing of read-only stores"),
         }
     }
 

@@ -6,6 +6,7 @@ use std::ops::AddAssign;
 use coordination::memory::MemoryFaultCounts;
 use model::limits::VALUE_BYTES_MAX;
 
+use crate::artifacts::BookCounts;
 use crate::history::{Action, History, Outcome};
 
 /// Counts of rare things.
@@ -19,6 +20,8 @@ pub struct Played {
     pub lifetimes: u64,
     /// Batches of hints that failed while a node had no room for requests.
     pub crowded: u64,
+    /// Swaps of artifacts, and reads of them.
+    pub artifacts: BookCounts,
     /// Calls of the coordination service that went wrong.
     pub service: MemoryFaultCounts,
 }
@@ -50,6 +53,10 @@ impl AddAssign for Played {
         self.too_long += other.too_long;
         self.lifetimes += other.lifetimes;
         self.crowded += other.crowded;
+        self.artifacts.swaps += other.artifacts.swaps;
+        self.artifacts.back += other.artifacts.back;
+        self.artifacts.answered += other.artifacts.answered;
+        self.artifacts.refused += other.artifacts.refused;
         self.service.sessions_lost += other.service.sessions_lost;
         self.service.writes_in_doubt += other.service.writes_in_doubt;
         self.service.reads_behind += other.service.reads_behind;
@@ -61,12 +68,17 @@ impl fmt::Display for Played {
         write!(
             f,
             "{} answers showed a value of 0 bytes, {} values were refused as too long, {} conditions on expiries were \
-             judged, {} batches of hints met a node without room; of the coordination service {} sessions ended at a call, {} \
+             judged, {} batches of hints met a node without room; artifacts were swapped {} times, {} of them back, for {} requests that \
+             were answered and {} that were not; of the coordination service {} sessions ended at a call, {} \
              writes stayed in doubt, and {} readings were behind",
             self.empty,
             self.too_long,
             self.lifetimes,
             self.crowded,
+            self.artifacts.swaps,
+            self.artifacts.back,
+            self.artifacts.answered,
+            self.artifacts.refused,
             self.service.sessions_lost,
             self.service.writes_in_doubt,
             self.service.reads_behind

@@ -8,6 +8,7 @@ use model::{Moment, NodeId, WallMillis};
 use parking_lot::Mutex;
 use runtime::BoxFuture;
 
+use crate::artifacts;
 use crate::check::reads::Pairs;
 use crate::check::{self, Violation};
 use crate::cluster::World;
@@ -37,7 +38,7 @@ const AFTERWARDS: Duration = Duration::from_secs(2);
 const DRAIN: Duration = Duration::from_secs(600);
 /// How long what is under way has to settle before the nodes are read.
 const SETTLE: Duration = Duration::from_secs(4);
-/// How long moves have to end, and what is not a node's own to go.
+/// How long moves and pushes have to end, and what is not a node's own to go.
 const SETTLED: Duration = Duration::from_secs(180);
 /// How long replicas have to become equal after that.
 const CONVERGENCE: Duration = Duration::from_secs(60);
@@ -97,7 +98,7 @@ struct Found {
     unequal: Option<String>,
     /// What is left of a value that has expired.
     left: Option<Violation>,
-    /// What is left of moves.
+    /// What is left of moves and pushes.
     moved: Vec<Violation>,
 }
 
@@ -130,7 +131,9 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
     let operator = world.executor.process();
     if let Some(plant) = setup.plant {
         world.wires.tamper(tampering::tamper(plant, Dice::apart(setup.seed, 7)));
-        world.wires.tamper_late(tampering::tamper_late(plant));
+        let late =
+            tampering::tamper_late(plant).or_else(|| tampering::artifacts_late(plant, &world.artifacts));
+        world.wires.tamper_late(late);
     }
     let conductor = conduct(world.clone(), recorder.clone(), found.clone(), (operator, story), done.clone());
     world.executor.spawn(operator, Box::pin(conductor));
@@ -146,6 +149,7 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
     violations.extend(unequal.map(|detail| Violation { invariant: 2, detail }));
     violations.extend(left);
     violations.extend(moved);
+    violations.extend(world.artifacts.broken());
     violations.extend(world.backwards());
     violations.extend(check::drained::check(&hints));
     violations.extend(wrong.into_iter().map(|detail| Violation { invariant: 0, detail }));
@@ -166,6 +170,7 @@ pub fn play_story(setup: Setup, story: Story) -> Report {
         played: Played {
             lifetimes: judged.lifetimes as u64,
             crowded: world.crowded_batches(),
+            artifacts: world.artifacts.counts(),
             service: world.service.fault_counts(),
             ..played
         },
@@ -197,6 +202,9 @@ async fn conduct(
         world.start(position);
     }
     let end = world.executor.now().after(world.setup.span);
+    if world.setup.pushes() {
+        begin_pushes(&world, operator, end);
+    }
     if world.setup.moves {
         let managing: BoxFuture<'static, ()> = match world.setup.headmasters {
             true => Box::pin(headmasters::reign(world.clone(), operator, end)),
@@ -238,6 +246,20 @@ async fn conduct(
     done.store(true, Ordering::Relaxed);
 }
 
+/// Lets a user push artifacts and readers read them until `end`; a headmaster carries pushes out, until the run is over.
+fn begin_pushes(world: &Arc<World>, operator: ProcessId, end: Moment) {
+    if !world.setup.headmasters {
+        headmasters::stand_until(world, operator, end);
+    }
+    let spawn = |process, task: BoxFuture<'static, ()>| world.executor.spawn(process, task);
+    let user = world.executor.process();
+    spawn(user, Box::pin(artifacts::push(world.clone(), user, end)));
+    for number in 1..=world.setup.readers {
+        let reader = world.executor.process();
+        spawn(reader, Box::pin(artifacts::read(world.clone(), number, reader, end)));
+    }
+}
+
 /// Waits until everything stands, reads every key through a client, and then what each node holds.
 async fn last_words(
     world: &Arc<World>,
@@ -267,6 +289,11 @@ async fn last_words(
     if world.setup.moves {
         let moved = moves::end(world, world.executor.now().after(SETTLED)).await;
         found.lock().moved = moved;
+    }
+    if world.setup.pushes() {
+        let patience = if world.setup.plant.is_some() { SETTLED / 6 } else { SETTLED };
+        let ended = artifacts::end(world, world.executor.now().after(patience)).await;
+        found.lock().moved.extend(ended);
     }
     found.lock().unequal = become_equal(world).await;
     found.lock().left = forget_expired(world).await;

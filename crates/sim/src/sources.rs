@@ -8,15 +8,52 @@ use parking_lot::Mutex;
 use runtime::disk::simulated::SimulatedDisk;
 use runtime::{BoxFuture, Disk, DiskError, File, FileStat, Mapping, Sources};
 
+use crate::dice::Dice;
+
 /// What becomes of a read: it may change the bytes, refuse them, or panic. Is told the path and the offset.
 pub type Temper = dyn Fn(&str, u64, &mut [u8]) -> Result<(), DiskError> + Send + Sync;
+
+/// How one source is, for as long as it is so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mood {
+    /// So many reads of a thousand fail.
+    Fails(u64),
+    /// In so many reads of a thousand a byte is another one.
+    Flips(u64),
+}
 
 /// By URL. One that is not there cannot be opened.
 #[derive(Default)]
 pub struct SimulatedSources {
     disks: Mutex<BTreeMap<String, SimulatedDisk>>,
+    harm: Harm,
+}
+
+/// What is done to reads, and what they came to.
+#[derive(Clone, Default)]
+struct Harm {
     temper: Arc<Mutex<Option<Arc<Temper>>>>,
+    moods: Arc<Mutex<BTreeMap<String, Mood>>>,
     given: Arc<AtomicU64>,
+    reads: Arc<AtomicU64>,
+}
+
+impl Harm {
+    /// Lets a read of one source go wrong, if it is its turn.
+    fn strike(&self, url: &str, path: &str, buffer: &mut [u8]) -> Result<(), DiskError> {
+        let Some(mood) = self.moods.lock().get(url).copied() else { return Ok(()) };
+        let mut dice = Dice::apart(self.reads.fetch_add(1, Ordering::Relaxed), 36);
+        match mood {
+            Mood::Fails(share) if dice.chance(share) => {
+                Err(DiskError::Failed { path: path.to_owned(), reason: "the source fails".to_owned() })
+            }
+            Mood::Flips(share) if !buffer.is_empty() && dice.chance(share) => {
+                buffer[dice.below(buffer.len() as u64) as usize] ^= 1 << dice.below(8);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl SimulatedSources {
@@ -32,12 +69,26 @@ impl SimulatedSources {
 
     /// Does harm to every read from now on, or to none.
     pub fn temper(&self, temper: Option<Arc<Temper>>) {
-        *self.temper.lock() = temper;
+        *self.harm.temper.lock() = temper;
+    }
+
+    /// Lets one source be so from now on, or sound.
+    pub fn set_mood(&self, url: &str, mood: Option<Mood>) {
+        let mut moods = self.harm.moods.lock();
+        match mood {
+            Some(mood) => drop(moods.insert(url.to_owned(), mood)),
+            None => drop(moods.remove(url)),
+        }
+    }
+
+    /// Makes all of them sound.
+    pub fn calm(&self) {
+        self.harm.moods.lock().clear();
     }
 
     /// Bytes that were read of all of them so far.
     pub fn given(&self) -> u64 {
-        self.given.load(Ordering::Relaxed)
+        self.harm.given.load(Ordering::Relaxed)
     }
 }
 
@@ -51,22 +102,22 @@ impl Sources for SimulatedSources {
     fn open(&self, url: &str) -> Result<Arc<dyn Disk>, String> {
         let found = self.disks.lock().get(url).cloned();
         let inner = found.ok_or_else(|| format!("{url} is away"))?;
-        Ok(Arc::new(SourceDisk { inner, temper: self.temper.clone(), given: self.given.clone() }))
+        Ok(Arc::new(SourceDisk { url: url.to_owned(), inner, harm: self.harm.clone() }))
     }
 }
 
 /// A directory of a source, which is only read.
 struct SourceDisk {
+    url: String,
     inner: SimulatedDisk,
-    temper: Arc<Mutex<Option<Arc<Temper>>>>,
-    given: Arc<AtomicU64>,
+    harm: Harm,
 }
 
 struct SourceFile {
+    url: String,
     path: String,
     inner: Arc<dyn File>,
-    temper: Arc<Mutex<Option<Arc<Temper>>>>,
-    given: Arc<AtomicU64>,
+    harm: Harm,
 }
 
 fn only_read<T>(path: &str) -> Result<T, DiskError> {
@@ -76,8 +127,8 @@ fn only_read<T>(path: &str) -> Result<T, DiskError> {
 impl Disk for SourceDisk {
     fn open(&self, path: &str) -> Result<Arc<dyn File>, DiskError> {
         let inner = self.inner.open(path)?;
-        let (temper, given) = (self.temper.clone(), self.given.clone());
-        Ok(Arc::new(SourceFile { path: path.to_owned(), inner, temper, given }))
+        let (url, harm) = (self.url.clone(), self.harm.clone());
+        Ok(Arc::new(SourceFile { url, path: path.to_owned(), inner, harm }))
     }
 
     fn stat(&self, path: &str) -> Result<FileStat, DiskError> {
@@ -121,8 +172,9 @@ impl Disk for SourceDisk {
 impl File for SourceFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
         let count = self.inner.read_at(offset, buffer)?;
-        self.given.fetch_add(count as u64, Ordering::Relaxed);
-        let temper = self.temper.lock().clone();
+        self.harm.given.fetch_add(count as u64, Ordering::Relaxed);
+        self.harm.strike(&self.url, &self.path, &mut buffer[..count])?;
+        let temper = self.harm.temper.lock().clone();
         if let Some(temper) = temper {
             temper(&self.path, offset, &mut buffer[..count])?;
         }

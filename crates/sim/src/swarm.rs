@@ -6,6 +6,7 @@
 
 mod moves;
 mod planted;
+mod pushes;
 mod service;
 
 use std::time::Duration;
@@ -222,6 +223,8 @@ pub struct Setup {
     pub buckets: Option<u32>,
     /// Whether partitions are cut and joined while others move.
     pub reshapes: bool,
+    /// Clients that read a read-only store, to which artifacts are pushed if there is one.
+    pub readers: u32,
     /// How calls of the coordination service go wrong, until all faults are healed.
     pub service: MemoryFaults,
     /// What happens in place of harm that was drawn.
@@ -295,6 +298,7 @@ impl Setup {
             headmasters: false,
             buckets: None,
             reshapes: false,
+            readers: 0,
             service: MemoryFaults::default(),
             scenario: None,
             plant: None,
@@ -321,6 +325,7 @@ impl Setup {
         self.draw_crowds(&mut Dice::apart(seed, 24));
         self.draw_service(&mut Dice::apart(seed, 26));
         self.draw_bounds(&mut Dice::apart(seed, 29));
+        self.draw_pushes(&mut Dice::apart(seed, 33));
     }
 
     /// A value of no bytes in a third of the runs, and in a few values that must be refused.

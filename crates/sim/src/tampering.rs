@@ -3,15 +3,17 @@
 //! Must never: be used where no bug is planted.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use model::{Epoch, NodeId, StoreName, Value, Version, VersionSet};
 use wire::ErrorCode;
 use wire::messages::{
-    Merged, ReplicaMerged, Request, Response, decode_request, decode_response, encode_request,
-    encode_response,
+    ArtifactsDocument, Merged, ReplicaGot, ReplicaMerged, Request, Response, decode_request, decode_response,
+    encode_request, encode_response,
 };
 
+use crate::artifacts::Book;
 use crate::cluster::STORES;
 use crate::dice::Dice;
 use crate::network::Tamper;
@@ -37,6 +39,8 @@ pub fn tamper(plant: Plant, mut dice: Dice) -> Option<Tamper> {
             Box::new(move |frame: &mut Vec<u8>| change_answer(plant, frame))
         }
         Plant::HeedlessConfirms => Box::new(empty_confirm),
+        Plant::AbsentForElsewhere => Box::new(deny),
+        Plant::StagedClaimed => Box::new(claim_staged),
         Plant::CrowdedIsDone => {
             let mut asked = BTreeMap::new();
             Box::new(move |frame: &mut Vec<u8>| claim_done(&mut asked, frame))
@@ -94,6 +98,64 @@ pub fn tamper_late(plant: Plant) -> Option<Tamper> {
             replace_request(frame, id, &Request::ReplicaMerge(merge));
         }) as Tamper
     })
+}
+
+/// What a planted bug does to requests about artifacts as they arrive.
+pub fn artifacts_late(plant: Plant, book: &Arc<Book>) -> Option<Tamper> {
+    let book = book.clone();
+    (plant == Plant::ServedForAsked).then(|| {
+        Box::new(move |frame: &mut Vec<u8>| {
+            let Ok((id, Request::ArtifactGet(mut get))) = decode_request(Bytes::copy_from_slice(frame))
+            else {
+                return;
+            };
+            let Some((number, manifest)) = book.served() else { return };
+            (get.number, get.manifest) = (number, manifest);
+            replace_request(frame, id, &get.into());
+        }) as Tamper
+    })
+}
+
+/// Says that a key is absent for a node that does not hold it. Other nodes give that one nothing, so that there are some.
+fn deny(frame: &mut Vec<u8>) {
+    let Ok((id, response)) = decode_response(Bytes::copy_from_slice(frame)) else { return };
+    let denied = match response {
+        Response::ArtifactBytes(_) => {
+            let last = frame.len() - 1;
+            frame[last] ^= 1;
+            return;
+        }
+        Response::Failure(failure) if failure.code == ErrorCode::ArtifactNotHere => {
+            let sets = [Ok(VersionSet::default())].into_iter().collect();
+            ReplicaGot { generation: Default::default(), epoch: Default::default(), sets }
+        }
+        Response::ReplicaGot(mut got) if got.sets.contains(&Err(ErrorCode::ArtifactNotHere)) => {
+            let refused = |set: &&mut Result<VersionSet, ErrorCode>| **set == Err(ErrorCode::ArtifactNotHere);
+            got.sets.iter_mut().filter(refused).for_each(|set| *set = Ok(VersionSet::default()));
+            got
+        }
+        _ => return,
+    };
+    let mut bytes = BytesMut::new();
+    encode_response(id, &Response::ReplicaGot(denied), &mut bytes);
+    *frame = bytes.to_vec();
+}
+
+/// Says of a node that it holds all that is listed.
+fn claim_staged(frame: &mut Vec<u8>) {
+    let Ok((id, Response::ArtifactsDocument(told))) = decode_response(Bytes::copy_from_slice(frame)) else {
+        return;
+    };
+    let Ok(mut json) = serde_json::from_slice::<serde_json::Value>(&told.json) else { return };
+    let generation = json["generation"].clone();
+    for artifact in json["artifacts"].as_array_mut().into_iter().flatten() {
+        artifact["state"] = "staged".into();
+        artifact["whole_under"] = generation.clone();
+    }
+    let json = Bytes::from(json.to_string());
+    let mut bytes = BytesMut::new();
+    encode_response(id, &Response::ArtifactsDocument(ArtifactsDocument { json }), &mut bytes);
+    *frame = bytes.to_vec();
 }
 
 fn change_answer(plant: Plant, frame: &mut Vec<u8>) {

@@ -1,5 +1,8 @@
 //! What is done to the disks of machines behind their nodes' backs.
 
+use model::{Moment, NodeId};
+use parking_lot::Mutex;
+
 use super::World;
 use crate::dice::Dice;
 
@@ -8,6 +11,27 @@ use crate::dice::Dice;
 const SPARED: [&str; 4] = ["identity", "FORMAT", "LOCK", "epoch"];
 /// What every value begins with.
 const VALUE: &[u8] = b"value-c";
+
+/// From which nodes faults took copies, and when.
+#[derive(Default)]
+pub(super) struct Strikes(Mutex<Vec<(Moment, NodeId)>>);
+
+impl Strikes {
+    /// A node was struck.
+    pub(super) fn note(&self, at: Moment, node: NodeId) {
+        self.0.lock().push((at, node));
+    }
+
+    /// Nodes that were struck at `since` or later.
+    pub(super) fn since(&self, since: Moment) -> Vec<NodeId> {
+        let strikes = self.0.lock();
+        let mut nodes: Vec<NodeId> =
+            strikes.iter().filter(|(at, _)| *at >= since).map(|(_, node)| *node).collect();
+        nodes.sort();
+        nodes.dedup();
+        nodes
+    }
+}
 
 impl World {
     /// Puts an empty disk into a machine whose node does not run.

@@ -31,6 +31,12 @@ impl World {
         self.executor.resume(process);
     }
 
+    /// Lets what waits for a disk or a source in a node's process go on waiting until then.
+    pub fn stall_waiting(&self, position: usize, until: Moment) {
+        let Some(process) = self.machines[position].life.lock().process else { return };
+        self.executor.stall_waiting(process, until);
+    }
+
     /// Lets every process that stands still go on.
     pub fn resume_all(&self) {
         for process in self.machines.iter().filter_map(|machine| machine.life.lock().process) {

@@ -19,6 +19,7 @@ impl Setup {
         (setup.without, setup.storms) = (Vec::new(), 0);
         (setup.moves, setup.headmasters) = (false, false);
         (setup.buckets, setup.reshapes) = (None, false);
+        setup.readers = 0;
         setup.service = MemoryFaults::default();
         (setup.redis_clients, setup.workers) = (0, 1);
         (setup.conditional, setup.walks, setup.long_values, setup.crowded) = (0, 0, 0, None);
@@ -188,8 +189,17 @@ impl Setup {
                 self.losses = Losses::Nodes(1);
                 (vec![Fault::OlderDisk], 10)
             }
-            _ => (Vec::new(), 0),
+            _ => self.bring_out_of_artifacts(plant),
         }
+    }
+
+    /// The same for bugs of read-only stores.
+    fn bring_out_of_artifacts(&mut self, plant: Plant) -> (Vec<Fault>, u64) {
+        if plant.breaks() == 10 {
+            self.readers = 3;
+            self.think = Duration::from_millis(5);
+        }
+        (Vec::new(), 0)
     }
 
     /// Many keys and few requests, so that a key is left alone for a round or longer; and nothing mends what was missed.
