@@ -40,7 +40,6 @@ use model::{Cluster, Generation, NodeId};
 use parking_lot::Mutex;
 use protocol::admission::{Admission, AdmissionLimits};
 use protocol::handoff::HandoffOptions;
-use protocol::push::FETCH_CEILING_DEFAULT;
 use runtime::{Disk, Moment, Ports, Sources};
 use wire::messages::Peer;
 
@@ -158,7 +157,7 @@ impl NodeConfig {
             may_stop_requiring_password: false,
             installation: Installation::default(),
             sources: None,
-            fetch_ceiling: FETCH_CEILING_DEFAULT,
+            fetch_ceiling: protocol::push::FETCH_CEILING_DEFAULT,
             artifact_bytes_max: u64::MAX,
             places: None,
         }

@@ -4,5 +4,6 @@
 
 mod allocations;
 mod bytes;
+mod mappings;
 mod tcp;
 mod workers;

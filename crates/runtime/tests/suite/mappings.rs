@@ -1,5 +1,5 @@
-//! Too many mappings are refused by name, and what is mapped goes on being read. A process of its own: it uses up what one
-//! may map.
+//! Too many mappings are refused by name, and what is mapped goes on being read. No other test of this program maps files:
+//! this one uses up what a process may map.
 
 use std::sync::Arc;
 
