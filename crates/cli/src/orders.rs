@@ -187,8 +187,9 @@ async fn look_at(address: &Address) -> Result<Option<Seen>, Unread> {
     };
     let service = &*service;
     let Some(cluster) = read_cluster(service).await? else { return Ok(None) };
-    let active = active_nodes_now(service).await?.into_iter().map(|active| active.node);
-    let waiting = active.filter(|node| cluster.node(node.id).is_none()).collect();
+    // Who has left, and still runs, is none that waits.
+    let active = active_nodes_now(service).await?.into_iter().filter(|active| active.cluster.is_none());
+    let waiting = active.map(|active| active.node).filter(|node| cluster.node(node.id).is_none()).collect();
     let plans = plans::read_all(service).await?.into_iter().rev();
     let plan = plans.filter_map(|(_, found)| found.ok()).find(Planned::is_under_way);
     let has_headmaster = holder(service).await.map_err(ReadError::Coordination)?.is_some();

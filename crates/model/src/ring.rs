@@ -248,6 +248,14 @@ impl Ring {
         &self.partitions
     }
 
+    /// Whether a partition names a node, as a replica, a fallback, or one to come.
+    pub fn lists(&self, node: NodeId) -> bool {
+        self.partitions.iter().any(|partition| {
+            let coming = partition.coming.iter().flat_map(|coming| &coming.nodes);
+            partition.nodes.iter().chain(coming).any(|&listed| listed == node)
+        })
+    }
+
     /// The partition with this id, if the ring has it.
     pub fn get(&self, id: PartitionId) -> Option<&Partition> {
         self.position(id).map(|position| &self.partitions[position])

@@ -33,6 +33,13 @@ impl Office {
                 "{node} is not registered; start it with `tontine serve`, and see who is with `tontine node list`"
             )));
         };
+        // Its records are those of before it left: some have been deleted since, and nobody remembers that.
+        if active.cluster.is_some() || read_member(&*self.service, node).await?.is_some() {
+            return Ok(Answer::refused(format!(
+                "{node} was a member and has left: what it holds is old; stop its process, and start it with an empty data \
+                 directory, which makes it a new node"
+            )));
+        }
         self.pace().await;
         match admit(&*self.service, std::slice::from_ref(active)).await {
             Ok(_) => Ok(Answer::done(format!(
@@ -96,6 +103,11 @@ impl Office {
         self.ask(scene, &[node]).await?;
         if let Some(reason) = holds(&scene.cluster, node, self.report(node)) {
             let next = match entry.role {
+                Role::Leaving if scene.active(node).is_none() => format!(
+                    "start it, and it leaves by itself; if it is dead for good, run `tontine node replace {} OTHER` with any \
+                     other node",
+                    node.0
+                ),
                 Role::Leaving => {
                     "it leaves by itself when it holds nothing; see `tontine plan history`".to_owned()
                 }
@@ -185,7 +197,7 @@ impl Office {
     pub(super) async fn release_leaving(&mut self, scene: &Scene) -> Result<bool, TurnError> {
         let cluster = &scene.cluster;
         let leaving = cluster.nodes.iter().filter(|node| node.role == Role::Leaving).map(|node| node.id);
-        let leaving: Vec<NodeId> = leaving.filter(|&node| !is_listed(cluster, node)).collect();
+        let leaving: Vec<NodeId> = leaving.filter(|&node| !cluster.ring.lists(node)).collect();
         if leaving.is_empty() {
             return Ok(false);
         }
@@ -205,21 +217,13 @@ impl Office {
     }
 }
 
-/// Whether a partition names a node, as a replica, a fallback, or one to come.
-pub(super) fn is_listed(cluster: &Cluster, node: NodeId) -> bool {
-    cluster.ring.partitions().iter().any(|partition| {
-        let coming = partition.coming.iter().flat_map(|coming| &coming.nodes);
-        partition.nodes.iter().chain(coming).any(|&listed| listed == node)
-    })
-}
-
 /// Why a node may not leave yet, by what it said last.
 pub(super) fn holds(cluster: &Cluster, node: NodeId, report: Option<&Report>) -> Option<String> {
     let replicas = cluster.replicas_max();
     let places = cluster.ring.partitions().iter();
     let places = places.filter(|partition| partition.nodes.iter().take(replicas).any(|&held| held == node));
     match places.count() {
-        0 if is_listed(cluster, node) => {
+        0 if cluster.ring.lists(node) => {
             return Some(format!("{node} is still a fallback, or enters partitions"));
         }
         0 => {}

@@ -71,7 +71,19 @@ impl Office {
             let missing = if scene.cluster.node(node).is_none() { node } else { by };
             return Ok(unknown(missing));
         };
-        let refused = |reason: String| Answer::refused(format!("{node} cannot be replaced: {reason}"));
+        // An earlier turn, or order, has judged that; the node itself is told so when it starts.
+        let is_gone = scene.cluster.node(node).is_some_and(|entry| entry.gone);
+        let refused = |reason: String| {
+            let stands = match is_gone {
+                true => format!(
+                    "; it stands as dead in the cluster document: give the order again, or take it back with `tontine node \
+                     recommission {}`",
+                    node.0
+                ),
+                false => String::new(),
+            };
+            Answer::refused(format!("{node} cannot be replaced: {reason}{stands}"))
+        };
         if let Some(other) = self.under_way().await? {
             let other = other.number;
             return Ok(refused(format!(
@@ -90,9 +102,7 @@ impl Office {
             Ok(plan) => plan,
             Err(refusal) => return Ok(refused(refusal.to_string())),
         };
-        let witnesses: Vec<NodeId> = scene.active.iter().map(|active| active.node.id).collect();
-        let signs = self.reports.signs(&scene.cluster, node, &witnesses).await;
-        if let Some(reason) = lives(node, scene.active(node).is_some(), &signs) {
+        if !is_gone && let Some(reason) = self.signs_of_life(scene, node).await {
             return Ok(refused(format!(
                 "it does not look dead: {reason}; to move the data of a node that lives, drain it with `tontine node drain \
                  {}`",
@@ -111,8 +121,15 @@ impl Office {
         match (answer.done, answer.plan) {
             (true, Some(_)) => Err(TurnError::Overtaken),
             (true, None) => Ok(Answer::done(format!("{node} is gone; it held nothing"))),
-            _ => Ok(answer),
+            (false, _) => Ok(refused(answer.text)),
         }
+    }
+
+    /// What speaks against a node's being dead.
+    async fn signs_of_life(&self, scene: &Scene, node: NodeId) -> Option<String> {
+        let witnesses: Vec<NodeId> = scene.active.iter().map(|active| active.node.id).collect();
+        let signs = self.reports.signs(&scene.cluster, node, &witnesses).await;
+        lives(node, scene.active(node).is_some(), &signs)
     }
 }
 

@@ -69,6 +69,10 @@ async fn a_node_that_joins_gets_its_share_by_a_plan_and_gives_it_back_when_it_dr
     // It is registered still, and stays out.
     settle(&mut office).await;
     assert_eq!(world.cluster().await.nodes.len(), 3);
+    // Nor does anybody take it back: what it holds is of before it left, deleted keys among it.
+    let again = world.order(&mut office, Order::Admit { node: NodeId(4) }).await;
+    assert!(!again.done && again.text.contains("n4 was a member and has left"), "{}", again.text);
+    assert_eq!(world.cluster().await.nodes.len(), 3);
     world.judge();
 }
 
@@ -485,6 +489,46 @@ async fn a_dead_node_is_replaced_by_any_headmasters_and_leaves_without_a_word() 
     let cluster = world.cluster().await;
     assert_eq!((places(&cluster, 4), cluster.node(NodeId(3))), (PARTITIONS, None));
     assert_eq!(cluster.node(NodeId(4)).unwrap().role, Role::Serving);
+}
+
+/// The document called the node gone, and the answer was a refusal that did not say so.
+#[tokio::test]
+async fn a_replacement_that_is_refused_half_way_says_what_stands_and_goes_on_when_it_is_ordered_again() {
+    let (world, mut office) = with_standby().await;
+    world.unregister(3).await;
+    world.nodes.dead.lock().unwrap().insert(NodeId(3));
+    world.nodes.silent.lock().unwrap().insert(NodeId(3));
+    let number = world.give(replace(3, 4)).await;
+    while !world.cluster().await.node(NodeId(3)).unwrap().gone {
+        turn(&mut office).await;
+    }
+    world.nodes.silent.lock().unwrap().insert(NodeId(2));
+    settle(&mut office).await;
+    let answer = orders::read(&*world.session, number).await.unwrap().unwrap().document.answer.unwrap();
+    assert!(!answer.done && answer.text.contains("it stands as dead"), "{}", answer.text);
+    world.nodes.silent.lock().unwrap().remove(&NodeId(2));
+    // Whether it looks dead was judged.
+    world.nodes.dead.lock().unwrap().remove(&NodeId(3));
+    assert!(world.order(&mut office, replace(3, 4)).await.done);
+    settle(&mut office).await;
+    assert_eq!(world.cluster().await.node(NodeId(3)), None);
+}
+
+/// Who drained a dead node and had none to spare was told that it leaves by itself.
+#[tokio::test]
+async fn a_dead_node_that_was_drained_leaves_when_it_is_called_dead() {
+    let (world, mut office) = four_with_data().await;
+    world.unregister(4).await;
+    world.nodes.dead.lock().unwrap().insert(NodeId(4));
+    world.nodes.silent.lock().unwrap().insert(NodeId(4));
+    let drain = Order::Drain { node: NodeId(4), consent: Consent::default() };
+    assert!(world.order(&mut office, drain).await.done);
+    settle(&mut office).await;
+    let answer = world.order(&mut office, Order::Remove { node: NodeId(4) }).await;
+    assert!(!answer.done && answer.text.contains("run `tontine node replace 4 OTHER`"), "{}", answer.text);
+    assert!(world.order(&mut office, replace(4, 1)).await.done);
+    settle(&mut office).await;
+    assert_eq!(world.cluster().await.node(NodeId(4)), None);
 }
 
 #[tokio::test]

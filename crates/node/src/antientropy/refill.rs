@@ -2,7 +2,7 @@
 //!
 //! Which partitions are incomplete is remembered in a file that is written before the node's identity is, and removed
 //! when the last one is whole, so no end of the process in between makes an empty partition pass for a whole one.
-//! What became whole is remembered within about a fifth of a second, so that a process that ends goes on from there.
+//! What became whole is remembered after each few, so that a process that ends goes on from there.
 //!
 //! Partitions are brought back a few at a time, each few from all their replicas in turn: so some are whole soon, how
 //! many tells how far it is, and no peer gives everything.
@@ -44,8 +44,6 @@ const PARTS_MAX: usize = 32;
 const ASK_ALL: usize = 4;
 /// How often it is looked without being woken whether there is something to bring in.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
-/// How often it is written down what is whole by now.
-const REMEMBER_INTERVAL: Duration = Duration::from_millis(200);
 /// How often an event tells how far it is.
 const TELL_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -340,7 +338,8 @@ struct Round<'a> {
     number: usize,
     /// Peers that did not answer or are believed down; they are looked at again in the next round.
     silent: BTreeSet<NodeId>,
-    remembered_at: Moment,
+    /// How much was left when that was written down last.
+    remembered: usize,
     told_at: Moment,
 }
 
@@ -352,7 +351,8 @@ impl<'a> Round<'a> {
         let is_left_out =
             |id: &NodeId| number % ASK_ALL != ASK_ALL - 1 && !antientropy.standings().is_alive(*id);
         let silent = others.filter(is_left_out).collect();
-        Round { antientropy, view, number, silent, remembered_at: now, told_at: now }
+        let remembered = antientropy.refill().lock().progress().0;
+        Round { antientropy, view, number, silent, remembered, told_at: now }
     }
 
     async fn run(mut self) {
@@ -473,11 +473,12 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Remembers and tells how far it is, now and then.
+    /// Remembers what has become whole, and tells how far it is now and then.
     async fn tell(&mut self) {
         let now = self.antientropy.ports().clock.now();
-        if now.since(self.remembered_at) >= REMEMBER_INTERVAL {
-            self.remembered_at = now;
+        let left = self.antientropy.refill().lock().progress().0;
+        if left < self.remembered {
+            self.remembered = left;
             remember(self.antientropy).await;
         }
         let node = self.antientropy.replica().node();

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{Generation, NodeId, Partition, PartitionId, Token};
+use model::{Cluster, Generation, NodeId, Partition, PartitionId, Token};
 use wire::error::ErrorCode;
 use wire::messages::{Failure, Request, Role};
 
@@ -167,7 +167,8 @@ impl Replica {
         Ok(admitted)
     }
 
-    /// Whether `target` is a node for which a hint may be parked.
+    /// Whether `target` is a node for which a hint may be parked, and this one a node that may hold it: one that has left, or
+    /// that no partition names any more because it leaves, might be gone with it.
     pub(super) fn check_target(
         &self,
         view: &View,
@@ -178,8 +179,15 @@ impl Replica {
         if generation < view.cluster().accepted_since(partition) {
             return Err(stale(view, partition, generation));
         }
-        let is_it = view.writes(target, store, partition);
+        let is_it = view.writes(target, store, partition) && self.stays(view.cluster());
         if is_it { Ok(()) } else { Err(self.misplaced(view, partition, generation)) }
+    }
+}
+
+impl Replica {
+    fn stays(&self, cluster: &Cluster) -> bool {
+        let own = self.node();
+        cluster.node(own).is_some_and(|node| node.role != model::Role::Leaving || cluster.ring.lists(own))
     }
 }
 

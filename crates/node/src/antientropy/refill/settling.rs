@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::routing::replicas;
+use model::routing::replicas_before;
 use model::{Generation, NodeId, Partition, PartitionId};
 use protocol::antientropy::ledger::Required;
 use protocol::rebalance::entering::{Part, sources};
@@ -44,10 +44,11 @@ impl Source {
                 Source { donor: sources.donor, since, replicas: nodes.len(), nodes, enters: true }
             }
             Part::Holding => {
-                // One that merely enters may lack what the others have acknowledged.
-                let readers = replicas(store.definition(), partition);
-                let nodes = readers.iter().copied().filter(|&reader| reader != node).collect();
-                Source { donor: None, since, replicas: readers.len(), nodes, enters: false }
+                // One that merely enters may lack what the others have acknowledged. At *reading-new* the old replicas
+                // have all of it as well, and one that is new alone has the same of them as of its peers.
+                let old = replicas_before(store.definition(), partition);
+                let nodes = old.iter().copied().filter(|&other| other != node).collect();
+                Source { donor: None, since, replicas: old.len(), nodes, enters: false }
             }
         };
         Some(source.without_gone(view))

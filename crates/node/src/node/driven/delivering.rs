@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use client::peers::CallError;
 use model::{Epoch, Generation, NodeId, Value, VersionSet};
 use parking_lot::Mutex;
 use wire::error::ErrorCode;
@@ -211,4 +212,30 @@ fn a_hint_for_a_node_that_left_is_removed_when_its_content_is_durable_where_it_b
     home.cut(node, 0);
     let node = home.start();
     assert_eq!(record(&node, &KEY), old());
+}
+
+/// A node that had left once held hints for others, which their writers counted, and its operator was told to stop it.
+#[test]
+fn a_node_that_has_left_or_is_about_to_takes_no_hints() {
+    for (is_member, is_listed) in [(true, true), (true, false), (false, false)] {
+        let home = Home::new();
+        let node = home.start();
+        let mut next = model::Cluster { generation: model::Generation(2), ..super::home::cluster() };
+        next.nodes_changed = Some(next.generation);
+        next.nodes[0].role = model::Role::Leaving;
+        let zones = next.nodes.iter().skip(usize::from(!is_listed)).map(|node| (node.id, node.zone.clone()));
+        next.ring = model::Ring::equal_slices(2, &zones.collect::<Vec<_>>());
+        next.nodes.retain(|node| is_member || node.id != NodeId(1));
+        home.adopt(&node, next);
+        let answer = home.call(&node, merge(&KEY, &old(), 0, Some(2)));
+        match answer {
+            Ok(_) => assert!(is_listed, "{is_member}"),
+            Err(CallError::Refused(failure)) => {
+                assert_eq!((failure.code, is_listed), (ErrorCode::StaleGeneration, false));
+                assert!(failure.cluster.is_some(), "with the newer document");
+            }
+            Err(other) => panic!("{other:?}"),
+        }
+        assert_eq!(hints(&node), usize::from(is_listed) as u64);
+    }
 }

@@ -474,6 +474,26 @@ fn a_lost_disk_is_not_whole_by_what_a_node_that_enters_gave_at_an_earlier_step()
     });
 }
 
+/// It once asked the other new replicas alone. Of a store with one replica these are none, so all was *not found* at once.
+#[test]
+fn a_disk_that_is_lost_at_reading_new_is_filled_by_the_old_replicas() {
+    for replicas in [1, 2] {
+        let mut three = Three::new(replicas);
+        let ((_, to), key) = (three.ends(), three.keys[7].clone());
+        three.begin();
+        assert_eq!(three.step(), Some(Step::Joint));
+        assert_eq!(three.step(), Some(Step::ReadingNew));
+        three.lose(to);
+        let lost = three.start_last();
+        three.homes[0].stage.until(|| {
+            let found = get(&lost, &key);
+            assert!(found == Err(ErrorCode::Refilling) || found == Ok(old()), "{found:?}");
+            found.is_ok()
+        });
+        assert!(three.holds_all(to));
+    }
+}
+
 /// The donor once counted as whole, the key became *not found*, and the last trace of it was dropped.
 #[test]
 fn the_only_replica_is_not_relieved_of_a_record_that_it_cannot_read() {
