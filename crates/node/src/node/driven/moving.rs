@@ -33,8 +33,8 @@ impl Three {
         Three::with(replicas, &[])
     }
 
-    /// The same, with more stores, which are empty.
-    fn with(replicas: u8, more: &[&str]) -> Three {
+    /// The same, with more stores, which are empty, each with so many replicas.
+    fn with(replicas: u8, more: &[(&str, u8)]) -> Three {
         Three::of(replicas, more, Home::syncing)
     }
 
@@ -43,15 +43,15 @@ impl Three {
         Three::of(replicas, &[], |home| home)
     }
 
-    fn of(replicas: u8, more: &[&str], synced: fn(Home) -> Home) -> Three {
+    fn of(replicas: u8, more: &[(&str, u8)], synced: fn(Home) -> Home) -> Three {
         let mut document = cluster();
         // Four for each partition: a step waits for all of them.
         document.buckets = Some(8);
-        let (reads_required, writes_required) = (1, replicas);
-        document.stores[0].consistency = Consistency { replicas, reads_required, writes_required };
-        for name in more {
-            let name = StoreName::new(*name).unwrap();
-            document.stores.push(Store { name, ..document.stores[0].clone() });
+        let all = |replicas| Consistency { replicas, reads_required: 1, writes_required: replicas };
+        document.stores[0].consistency = all(replicas);
+        for &(name, replicas) in more {
+            let (name, consistency) = (StoreName::new(name).unwrap(), all(replicas));
+            document.stores.push(Store { name, consistency, ..document.stores[0].clone() });
         }
         let first = synced(Home::of(&document));
         let homes = vec![first.beside(2), first.beside(3)];
@@ -229,11 +229,39 @@ fn a_partition_of_two_replicas_moves_and_the_one_that_left_drops_it() {
 /// Who had answered was not asked for the next store before the next round, after a pause that doubled.
 #[test]
 fn all_stores_of_a_partition_are_merged_once_more_in_one_round() {
-    let mut three = Three::with(2, &["a", "b", "c", "d"]);
+    let mut three = Three::with(2, &["a", "b", "c", "d"].map(|name| (name, 2)));
     three.begin();
     assert_eq!(three.step(), Some(Step::Joint));
     three.homes[0].stage.pass(Duration::from_millis(150));
     assert!(three.next().is_some(), "each store was compared");
+}
+
+/// One store moves whole, one beside a replica that stays, and one not at all.
+#[test]
+fn stores_with_one_two_and_three_replicas_move_on_one_ring() {
+    let stores = [("s", 1), ("two", 2), ("x", 3)];
+    let mut three = Three::with(1, &stores[1..]);
+    let before = three.document.ring.get(PartitionId(0)).unwrap().nodes.clone();
+    let (after, key) = (before.iter().rev().copied().collect::<Vec<_>>(), three.keys[0].clone());
+    let holds = |three: &Three, id, name: &str| {
+        let view = three.node(id).replica.view().get();
+        view.store(name).unwrap().content(view.partition(&key).0, &key).unwrap() == old()
+    };
+    for (name, replicas) in stores {
+        for id in &before[..replicas.into()] {
+            let view = three.node(*id).replica.view().get();
+            view.store(name).unwrap().merge(view.partition(&key).0, &key, &old()).unwrap();
+        }
+    }
+    three.publish(steps::begin(&three.document, &[(PartitionId(0), after.clone())]).unwrap());
+    for step in [Some(Step::Joint), Some(Step::ReadingNew), None] {
+        assert_eq!(three.step(), step);
+    }
+    for (name, replicas) in stores {
+        for (place, id) in after.iter().enumerate() {
+            three.homes[0].stage.until(|| holds(&three, *id, name) == (place < replicas.into()));
+        }
+    }
 }
 
 /// Whose place it takes was asked again in each round, and nobody else.
