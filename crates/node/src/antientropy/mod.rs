@@ -362,6 +362,11 @@ impl AntiEntropy {
         self.leave_wake.notify_one();
     }
 
+    /// How long this node's workers take.
+    pub(crate) fn pulse(&self) -> &Pulse {
+        &self.pulse
+    }
+
     pub(crate) fn leave_wake(&self) -> &Notify {
         &self.leave_wake
     }

@@ -103,8 +103,10 @@ impl Node {
             let (since, counted) = std::mem::replace(&mut *before.lock(), (now, operations));
             let millis = now.since(since).as_millis().max(1) as u64;
             let view = node.replica.view().get();
+            let operations_per_second = operations.saturating_sub(counted) * 1000 / millis;
+            node.antientropy.pulse().counted(operations_per_second);
             Load {
-                operations_per_second: operations.saturating_sub(counted) * 1000 / millis,
+                operations_per_second,
                 data_bytes: view.stores().iter().map(|store| store.engine().stats().live_bytes).sum(),
                 links: u32::try_from(node.links()).unwrap_or(u32::MAX),
             }
