@@ -531,7 +531,7 @@ impl Node {
     fn take(&self, cluster: Cluster, stores: Vec<Arc<LocalStore>>) {
         let generation = cluster.generation;
         self.acquaint(&cluster);
-        self.replica.view().replace(View::new(Arc::new(cluster), stores));
+        self.artifacts.adopt(View::new(Arc::new(cluster), stores));
         self.antientropy.follow();
         self.adopted(generation);
     }

@@ -37,6 +37,9 @@ pub(super) struct Told {
     bytes_fetched_as_deltas: u64,
     #[serde(default)]
     pub(super) error: Option<String>,
+    /// For how long it has served it, if it began since it started. Nodes of older versions do not tell.
+    #[serde(default)]
+    serving_ms: Option<u64>,
 }
 
 impl Told {
@@ -77,6 +80,7 @@ pub(super) async fn told(client: &Client, store: &str, number: ArtifactNumber) -
             bytes_fetched: 0,
             bytes_fetched_as_deltas: 0,
             error,
+            serving_ms: None,
         };
         match told {
             Ok(told) => {
@@ -151,10 +155,16 @@ pub(super) async fn list(shared: &Shared, arguments: &ListArguments) -> Result<E
             Some(told) => json!({ "node": node, "state": told.state, "whole_under": told.whole_under,
                 "bytes": told.bytes, "bytes_total": told.bytes_total, "bytes_fetched": told.bytes_fetched,
                 "bytes_fetched_as_deltas": told.bytes_fetched_as_deltas,
-                "error": told.error }),
+                "error": told.error, "serving_ms": told.serving_ms }),
             None => json!({ "node": node, "state": "unknown", "error": error }),
         });
         told.collect()
+    };
+    let swap_ms = |store: &ReadOnlyStore| {
+        let number = store.served()?.number;
+        let told =
+            on_node(store, number).into_iter().map(|(_, found, _)| found.and_then(|told| told.serving_ms));
+        spread(told)
     };
     let document = json!({
         "generation": cluster.generation,
@@ -162,6 +172,7 @@ pub(super) async fn list(shared: &Shared, arguments: &ListArguments) -> Result<E
             "store": store.name,
             "replicas": store.replicas,
             "served": store.served().map(|served| served.number),
+            "swap_ms": swap_ms(store),
             "artifacts": store.artifacts.iter().map(|listed| json!({
                 "number": listed.number, "manifest": listed.manifest, "source": listed.source,
                 "standing": listed.standing, "push": listed.push, "nodes": artifact(store, listed.number),
@@ -172,7 +183,7 @@ pub(super) async fn list(shared: &Shared, arguments: &ListArguments) -> Result<E
         let text: Vec<String> = stores
             .iter()
             .map(|store| {
-                text(store, &|number| {
+                text(store, swap_ms(store), &|number| {
                     on_node(store, number)
                         .into_iter()
                         .map(|(node, found, error)| line(node, found, error))
@@ -202,10 +213,25 @@ fn line(node: u32, found: Option<&Told>, error: Option<&String>) -> String {
     }
 }
 
-fn text(store: &ReadOnlyStore, nodes: &dyn Fn(ArtifactNumber) -> Vec<String>) -> String {
+/// How much later than the first node the last one served an artifact, as they tell at about the same time. Nothing when one
+/// of them does not know.
+fn spread(serving_ms: impl IntoIterator<Item = Option<u64>>) -> Option<u64> {
+    let all: Vec<u64> = serving_ms.into_iter().collect::<Option<_>>()?;
+    Some(all.iter().max()? - all.iter().min()?)
+}
+
+fn text(
+    store: &ReadOnlyStore,
+    swap_ms: Option<u64>,
+    nodes: &dyn Fn(ArtifactNumber) -> Vec<String>,
+) -> String {
     let name = &store.name;
+    let swap = swap_ms.map(|millis| format!(", on the last node {millis} ms after the first"));
+    let swap = swap.unwrap_or_default();
     let head = match store.served() {
-        Some(served) => format!("store {name} (N={}) serves artifact {}\n", store.replicas, served.number),
+        Some(served) => {
+            format!("store {name} (N={}) serves artifact {}{swap}\n", store.replicas, served.number)
+        }
         None => format!(
             "store {name} (N={}) serves nothing yet, so every key is absent; to push an artifact, run `{} artifact push \
              DIRECTORY`\n",
@@ -232,4 +258,16 @@ fn text(store: &ReadOnlyStore, nodes: &dyn Fn(ArtifactNumber) -> Vec<String>) ->
         ]);
     }
     head + &table(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_swap_took_until_the_last_node_and_nobody_knows_where_one_does_not_tell() {
+        assert_eq!(spread([Some(1_200), Some(1_190), Some(1_215)]), Some(25));
+        assert_eq!(spread([Some(1_200), None]), None);
+        assert_eq!(spread([]), None);
+    }
 }

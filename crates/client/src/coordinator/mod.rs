@@ -318,6 +318,7 @@ fn code_error(code: ErrorCode, newest: model::Generation) -> ReplicaError {
         ErrorCode::ValueTooLarge => ReplicaError::ValueTooLong,
         ErrorCode::RecordTooLong => ReplicaError::RecordTooLong,
         ErrorCode::FrameTooLong => ReplicaError::AnswerTooLong,
+        ErrorCode::ArtifactNotHere => ReplicaError::NotHere,
         other if other.outcome() == Outcome::Failed => ReplicaError::Unavailable,
         _ => ReplicaError::Lost,
     }
@@ -337,6 +338,7 @@ fn common_refusal(errors: &Errors) -> Option<ErrorCode> {
         ReplicaError::ValueTooLong => Some(ErrorCode::ValueTooLarge),
         ReplicaError::RecordTooLong => Some(ErrorCode::RecordTooLong),
         ReplicaError::AnswerTooLong => Some(ErrorCode::FrameTooLong),
+        ReplicaError::NotHere => Some(ErrorCode::ArtifactNotHere),
         ReplicaError::TooManySiblings => Some(ErrorCode::TooManySiblings),
         ReplicaError::Overloaded => Some(ErrorCode::Overloaded),
         ReplicaError::Corrupt => Some(ErrorCode::Corrupt),

@@ -29,7 +29,7 @@ use std::time::Duration;
 use client::peers::Peers;
 use futures_util::FutureExt;
 use futures_util::future::select;
-use model::{ArtifactNumber, Generation, ListedArtifact, NodeId, StoreName};
+use model::{ArtifactNumber, Generation, ListedArtifact, Moment, NodeId, StoreName};
 use parking_lot::Mutex;
 use runtime::tasks::waited;
 use runtime::{Disk, Ports, Sources};
@@ -72,6 +72,8 @@ pub struct Artifacts {
     damage_told: Mutex<BTreeSet<(StoreName, Digest)>>,
     /// Bytes of artifacts that are here at most.
     bytes_max: u64,
+    /// What each store serves, and since when, if it began in this process.
+    serving: Mutex<BTreeMap<StoreName, (ArtifactNumber, Option<Moment>)>>,
     /// The generation of the document after which files were removed last.
     removed_under: AtomicU64,
 }
@@ -145,13 +147,42 @@ impl Artifacts {
             useless: Mutex::default(),
             damage_told: Mutex::default(),
             bytes_max: parts.bytes_max,
+            serving: Mutex::default(),
             removed_under: AtomicU64::new(0),
         });
         artifacts.watch(&metrics);
+        artifacts.note_served(None);
         artifacts.open_present().await;
         let keeping = keep(Arc::downgrade(&artifacts));
         artifacts.ports.tasks.spawn_background(Box::pin(keeping));
         artifacts
+    }
+
+    /// Goes by a newer view, and notes when stores began to serve what they serve by it.
+    pub(crate) fn adopt(&self, view: View) {
+        self.view.replace(view);
+        self.note_served(Some(self.ports.clock.now()));
+    }
+
+    fn note_served(&self, since: Option<Moment>) {
+        let view = self.view.get();
+        let mut serving = self.serving.lock();
+        for store in &view.cluster().read_only {
+            let known = serving.get(&store.name).map(|(number, _)| *number);
+            match store.served().map(|served| served.number) {
+                Some(served) if known != Some(served) => {
+                    serving.insert(store.name.clone(), (served, since));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// For how many milliseconds this node has served an artifact, if it began in this process.
+    fn serving_ms(&self, store: &StoreName, number: ArtifactNumber) -> Option<u64> {
+        let serving = self.serving.lock();
+        let (_, since) = serving.get(store).filter(|(served, _)| *served == number)?;
+        u64::try_from(self.ports.clock.now().since((*since)?).as_millis()).ok()
     }
 
     /// Opens what is here of each listed artifact, and fetches nothing.

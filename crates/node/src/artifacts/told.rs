@@ -1,6 +1,7 @@
 //! What a node tells of its artifacts.
 
 use model::Generation;
+use model::readonly::Standing;
 use serde::{Deserialize, Serialize};
 use storage::readonly::{ChunkEntry, Manifest};
 
@@ -119,6 +120,9 @@ impl Artifacts {
                 entry["store"] = store.name.as_str().into();
                 entry["number"] = listed.number.0.into();
                 entry["manifest"] = listed.manifest.to_string().into();
+                if listed.standing == Standing::Served {
+                    entry["serving_ms"] = self.serving_ms(&store.name, listed.number).into();
+                }
                 artifacts.push(entry);
             }
         }

@@ -36,6 +36,8 @@ pub enum ReplicaError {
     ValueTooLong,
     /// The key's whole record is longer than the node's storage holds.
     RecordTooLong,
+    /// The node does not hold the artifact that the request names, or the part of it that has the key.
+    NotHere,
     /// What it would answer is more than the coordinator takes in.
     AnswerTooLong,
 }
@@ -62,6 +64,7 @@ impl ReplicaError {
             | ReplicaError::TooManySiblings
             | ReplicaError::ValueTooLong
             | ReplicaError::RecordTooLong
+            | ReplicaError::NotHere
             | ReplicaError::AnswerTooLong => true,
         }
     }
@@ -85,6 +88,7 @@ impl fmt::Display for ReplicaError {
             ReplicaError::TooManySiblings => f.write_str("too many siblings"),
             ReplicaError::ValueTooLong => f.write_str("value too long"),
             ReplicaError::RecordTooLong => f.write_str("record too long"),
+            ReplicaError::NotHere => f.write_str("does not hold the artifact"),
             ReplicaError::AnswerTooLong => f.write_str("answer too long"),
         }
     }

@@ -71,6 +71,32 @@ fn served_files_that_are_cut_longer_or_removed_under_a_node_cost_no_answer_and_c
     assert_eq!(state(&cluster, 3, 1), "staged");
 }
 
+#[test]
+fn a_list_tells_how_long_a_swap_took_to_the_last_node_unless_one_has_started_since() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::with(3, &["--separate-processes"]);
+    cluster.run(&["store", "create", "words", "--read-only"]).exits(0);
+    cluster.run(&["artifact", "push", &build_of(folder.path(), 1, KEYS)]).exits(0);
+    let listed = |cluster: &Cluster| cluster.json(&["artifact", "list", "words"])["stores"][0].clone();
+    let known = until("all nodes tell", || listed(&cluster), |store| store["swap_ms"].is_u64());
+    assert!(
+        known["artifacts"][0]["nodes"].as_array().unwrap().iter().all(|node| node["serving_ms"].is_u64())
+    );
+    let text = cluster.run(&["artifact", "list", "words"]).exits(0).text();
+    assert!(text.starts_with("store words (N=3) serves artifact 1, on the last node "), "{text}");
+    cluster.end_node(2, Signal::TERM);
+    cluster.start_node_again(2);
+    let store = until(
+        "it is back",
+        || listed(&cluster),
+        |store| store["artifacts"][0]["nodes"][1]["state"] == "staged",
+    );
+    assert!(
+        store["swap_ms"].is_null() && store["artifacts"][0]["nodes"][1]["serving_ms"].is_null(),
+        "{store}"
+    );
+}
+
 /// The source is gone and no other node has the table, so nobody can answer; but nobody says that there is nothing.
 #[test]
 fn nodes_whose_artifacts_are_gone_say_not_here_and_never_absent() {
@@ -92,7 +118,9 @@ fn nodes_whose_artifacts_are_gone_say_not_here_and_never_absent() {
             assert!(matches!(reply, Reply::Error(_)), "word{key} at node {node}: {reply:?}");
         }
     }
-    cluster.run(&["get", "word7", "-s", "words"]).exits(2);
+    let refused = cluster.run(&["get", "word7", "-s", "words"]).exits(2);
+    let says = |words: &str| refused.stderr.contains(words);
+    assert!(says("artifact-not-here") && says("n1 does not hold the artifact"), "{}", refused.stderr);
     std::fs::rename(&away, &one).unwrap();
     for node in 1..=3 {
         until("a node has it again", || state(&cluster, node, 1), |state| state == "staged");
