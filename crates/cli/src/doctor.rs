@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 
 use crate::failure::CliError;
 use crate::holder::{Launch, Process};
-use crate::output::{count, print, size};
+use crate::output::{count, print, program, size};
 use crate::shared::Shared;
 use crate::status::{NodeStatus, ask_all, is_up, tombstones};
 
@@ -58,7 +58,11 @@ pub(crate) async fn doctor(shared: Shared) -> Result<ExitCode, CliError> {
                     "store {} allows stale reads: R + W is not above N, so a get may miss an acknowledged put",
                     store.name
                 ),
-                next: "raise R or W if clients must read their own writes".to_owned(),
+                next: format!(
+                    "raise R or W if clients must read their own writes, with `{} store set {} --consistency N,R,W`",
+                    program(),
+                    store.name
+                ),
             });
         }
         if usize::from(numbers.replicas) > cluster.nodes.len() {

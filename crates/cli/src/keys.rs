@@ -497,6 +497,10 @@ pub(crate) async fn route(shared: Shared, arguments: KeysArguments) -> Result<Ex
                 .collect()
         };
         let (replicas, fallbacks) = (names(preference.replicas()), names(preference.fallbacks()));
+        let step = model::routing::step(store, partition);
+        // Of a partition that moves the whole list to come; of a store that changes its replicas to come.
+        let listed = partition.coming.as_ref().map(|coming| &coming.nodes[..]);
+        let coming = listed.or_else(|| model::routing::replicas_to_come(store, partition));
         documents.push(json!({
             "key": bytes_json(key.as_bytes()),
             "token": format!("{:016x}", key.token().0),
@@ -505,12 +509,12 @@ pub(crate) async fn route(shared: Shared, arguments: KeysArguments) -> Result<Ex
             "replicas": preference.replicas(),
             "fallbacks": preference.fallbacks(),
             "fallback_order": order,
-            "step": partition.step(),
-            "coming": partition.coming.as_ref().map(|coming| &coming.nodes),
+            "step": step,
+            "coming": coming,
         }));
-        let moves = partition.coming.as_ref().map(|coming| {
-            let nodes: Vec<String> = coming.nodes.iter().map(model::NodeId::to_string).collect();
-            format!(" ({} to {})", coming.step, nodes.join(" "))
+        let moves = step.zip(coming).map(|(step, coming)| {
+            let nodes: Vec<String> = coming.iter().map(model::NodeId::to_string).collect();
+            format!(" ({step} to {})", nodes.join(" "))
         });
         rows.push(vec![
             shown(key.as_bytes()),

@@ -118,7 +118,7 @@ pub(crate) fn node(shared: Shared, mut arguments: NodeArguments) -> Result<ExitC
 async fn ordered(shared: Shared, verb: NodeVerb) -> Result<ExitCode, CliError> {
     let (MemberArguments { documents, .. }, order, no_wait) = match verb {
         NodeVerb::Replace(ReplaceArguments { dead, new, accept_fewer_zones, no_wait, documents }) => {
-            let consent = Consent { fewer_zones: accept_fewer_zones };
+            let consent = Consent { fewer_zones: accept_fewer_zones, ..Consent::default() };
             let order = Order::Replace { node: dead, by: new, consent };
             (MemberArguments { node: dead, documents }, order, no_wait)
         }
@@ -128,7 +128,7 @@ async fn ordered(shared: Shared, verb: NodeVerb) -> Result<ExitCode, CliError> {
         NodeVerb::List(arguments) => return crate::node_list::list(shared, arguments).await,
         NodeVerb::Add(member) => (member.clone(), Order::Admit { node: member.node }, true),
         NodeVerb::Drain(DrainArguments { member, accept_fewer_zones, no_wait }) => {
-            let consent = Consent { fewer_zones: accept_fewer_zones };
+            let consent = Consent { fewer_zones: accept_fewer_zones, ..Consent::default() };
             (member.clone(), Order::Drain { node: member.node, consent }, no_wait)
         }
         NodeVerb::Remove(member) => (member.clone(), Order::Remove { node: member.node }, true),

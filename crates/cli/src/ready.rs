@@ -28,6 +28,8 @@ pub(crate) fn stores_json(stores: &[Store]) -> Json {
             "replicas": store.consistency.replicas,
             "reads_required": store.consistency.reads_required,
             "writes_required": store.consistency.writes_required,
+            "step": store.step(),
+            "coming": store.coming.as_ref().map(|coming| coming.consistency),
             "resolver": store.resolver,
             "sloppy": store.sloppy,
             "fallback_order": store.fallbacks,

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use client::{Client, ClientError};
-use model::{Cluster, Node, Partition, Role, Step};
+use model::{Cluster, Consistency, Node, Partition, Role, Step};
 use serde_json::{Value as Json, json};
 
 use crate::clocks;
@@ -123,10 +123,12 @@ fn store_names(cluster: &Cluster) -> Vec<String> {
         .iter()
         .map(|store| {
             let numbers = store.consistency;
-            format!(
-                "{} (N={} R={} W={})",
-                store.name, numbers.replicas, numbers.reads_required, numbers.writes_required
-            )
+            let told = |Consistency { replicas, reads_required, writes_required }: Consistency| {
+                format!("N={replicas} R={reads_required} W={writes_required}")
+            };
+            let changes = store.coming.as_ref();
+            let changes = changes.map(|coming| format!(", {} to {}", coming.step, told(coming.consistency)));
+            format!("{} ({}{})", store.name, told(numbers), changes.unwrap_or_default())
         })
         .chain(read_only)
         .collect()

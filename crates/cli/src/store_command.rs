@@ -4,13 +4,17 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use client::Client;
+use control::orders::Order;
 use model::{Consistency, FallbackOrder, Node, ReadOnlyStore, Reads, Resolver, Store, StoreName};
+use protocol::rebalance::planner::{Consent, Wish};
 use serde_json::{Value as Json, json};
 
 use crate::artifact;
 use crate::dev::parse_consistency;
 use crate::failure::CliError;
+use crate::orders::DocumentsArguments;
 use crate::output::{count, print, program, size, table};
+use crate::plan_command;
 use crate::ready::{read_only_json, stores_json};
 use crate::shared::Shared;
 
@@ -25,8 +29,40 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 pub enum StoreCommand {
     /// List the stores and their settings.
     List,
-    /// Create a store while the cluster runs. A store cannot be changed or removed later.
+    /// Create a store while the cluster runs. Of its settings only N, R and W can be changed later.
     Create(CreateStoreArguments),
+    /// Change N, R and W of a store while it is used, and wait until that is done. It goes on if this command is stopped.
+    Set(SetStoreArguments),
+}
+
+/// Which store, and its numbers to come.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Example: a third replica of each key, of which two must answer
+  tontine store set carts --consistency 3,2,2
+How far that is, and how to take it back: tontine plan show, tontine plan abort")]
+pub struct SetStoreArguments {
+    /// Its name.
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// N, R and W to come, for example `3,2,2`.
+    #[arg(long, value_parser = parse_consistency, value_name = "N,R,W")]
+    pub consistency: Consistency,
+    /// Show what would be done, and change nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Accept that replicas lie in fewer zones than they could.
+    #[arg(long)]
+    pub accept_fewer_zones: bool,
+    /// Accept that a get may miss an acknowledged write, because R + W is not above N any more.
+    #[arg(long)]
+    pub accept_weaker: bool,
+    /// Do not wait until it is done.
+    #[arg(long)]
+    pub no_wait: bool,
+    /// Where the documents are.
+    #[command(flatten)]
+    pub documents: DocumentsArguments,
 }
 
 /// The name and settings of a new store.
@@ -97,17 +133,29 @@ pub enum FallbacksArgument {
 
 /// Carries out a command.
 pub(crate) async fn run(shared: Shared, command: StoreCommand) -> Result<ExitCode, CliError> {
-    let client = shared.client().await?;
     match command {
+        StoreCommand::Set(arguments) => set(&shared, arguments).await,
         StoreCommand::List => {
+            let client = shared.client().await?;
             let cluster = client.cluster();
             let document = json!({ "generation": cluster.generation.0, "stores": stores_json(&cluster.stores),
                 "read_only_stores": read_only_json(&cluster.read_only) });
             print(shared.format(), &document, || listed(&cluster.stores, &cluster.read_only));
             Ok(ExitCode::SUCCESS)
         }
-        StoreCommand::Create(arguments) => create(&shared, &client, &arguments).await,
+        StoreCommand::Create(arguments) => create(&shared, &shared.client().await?, &arguments).await,
     }
+}
+
+async fn set(shared: &Shared, arguments: SetStoreArguments) -> Result<ExitCode, CliError> {
+    let SetStoreArguments { name: store, consistency: numbers, .. } = arguments;
+    let consent = Consent { fewer_zones: arguments.accept_fewer_zones, weaker: arguments.accept_weaker };
+    if arguments.dry_run {
+        let wish = Wish::Numbers { store, numbers };
+        return plan_command::show_dry(shared, &arguments.documents, wish, consent).await;
+    }
+    let order = Order::Renumber { store, numbers, consent };
+    plan_command::order_and_wait(shared, &arguments.documents, order, arguments.no_wait).await
 }
 
 /// The store as the arguments ask for it.
@@ -213,14 +261,21 @@ fn word(value: &impl serde::Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|json| json.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
+fn numbers(Consistency { replicas, reads_required, writes_required }: Consistency) -> String {
+    format!("{replicas},{reads_required},{writes_required}")
+}
+
 fn listed(stores: &[Store], read_only: &[ReadOnlyStore]) -> String {
     let heading = ["store", "N,R,W", "resolver", "reads", "sloppy", "fallbacks", "largest value", "siblings"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     for store in stores {
-        let Consistency { replicas, reads_required, writes_required } = store.consistency;
+        let changes = store
+            .coming
+            .as_ref()
+            .map(|coming| format!(" ({} to {})", coming.step, numbers(coming.consistency)));
         rows.push(vec![
             store.name.to_string(),
-            format!("{replicas},{reads_required},{writes_required}"),
+            format!("{}{}", numbers(store.consistency), changes.unwrap_or_default()),
             word(&store.resolver),
             word(&store.reads),
             if store.sloppy { "yes" } else { "no" }.to_owned(),

@@ -287,7 +287,7 @@ impl Inner {
     /// The same, for a request with these options.
     pub(crate) fn scope_for(&self, store: &str, options: &RequestOptions) -> Result<Scope, ClientError> {
         let scope = self.scope(store)?;
-        let replicas = scope.definition.consistency.replicas;
+        let replicas = scope.definition.numbers_read().replicas;
         match options.required {
             Some(required) if !can_be_met(required, &scope.definition) => {
                 Err(ClientError::TooFewReplicas { required, replicas })

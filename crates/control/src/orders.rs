@@ -7,7 +7,7 @@ use bytes::Bytes;
 use coordination::documents::ReadError;
 use coordination::documents::numbered::{create_next, look, numbered_path, wishes_path};
 use coordination::{CoordinationError, CoordinationService, Document};
-use model::{NodeId, Role, Weight};
+use model::{Consistency, NodeId, Role, Weight};
 use protocol::rebalance::planner::{Consent, Wish};
 use serde::{Deserialize, Serialize};
 
@@ -65,6 +65,15 @@ pub enum Order {
         node: NodeId,
         /// The one that takes its places.
         by: NodeId,
+        /// What that may do.
+        consent: Consent,
+    },
+    /// Give a store other numbers.
+    Renumber {
+        /// The store.
+        store: String,
+        /// N, R and W to come.
+        numbers: Consistency,
         /// What that may do.
         consent: Consent,
     },

@@ -14,7 +14,7 @@ use coordination::documents::numbered::{look, numbered_path, numbers, plan_state
 use coordination::{CoordinationError, CoordinationService, Document, DocumentPath};
 use model::{Cluster, Generation, NodeId, PartitionId, Step};
 use protocol::antientropy::pace;
-use protocol::rebalance::planner::{self, Consent, Move, Plan, Refusal, Reshape, Reshaped, Wish};
+use protocol::rebalance::planner::{self, Consent, Move, Plan, Refusal, Renumber, Reshape, Reshaped, Wish};
 use protocol::rebalance::steps::Waiting;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -64,6 +64,9 @@ pub struct PlanDocument {
     /// What becomes of bounds when all of these have settled: partitions are cut in two, or joined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reshape: Option<Reshape>,
+    /// The store that gets other numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numbers: Option<Renumber>,
     /// Places of each node as a replica: at present, and then.
     pub places: BTreeMap<NodeId, (usize, usize)>,
     /// About how much is brought in, by what the nodes hold; `None` when they did not say.
@@ -213,6 +216,19 @@ impl Stand {
             _ => Stand::Changed,
         }
     }
+
+    /// Of a store that gets other numbers: all its partitions stand so.
+    pub fn of_store(cluster: &Cluster, numbers: &Renumber) -> Stand {
+        let Some(store) = cluster.store(numbers.store.as_str()) else { return Stand::Changed };
+        let is = |from, to| store.consistency == from && store.numbers_to_come() == to;
+        match store.step() {
+            None if store.consistency == numbers.to => Stand::Settled,
+            None if store.consistency == numbers.from => Stand::Waiting,
+            Some(step) if is(numbers.from, numbers.to) => Stand::Under(step),
+            Some(_) if is(numbers.to, numbers.from) => Stand::Back,
+            _ => Stand::Changed,
+        }
+    }
 }
 
 impl Progress {
@@ -221,16 +237,19 @@ impl Progress {
         if plan.reshaped(cluster) == Some(Reshaped::Done) {
             return Progress { settled: plan.moves.len(), ..Progress::default() };
         }
+        let moves = plan.moves.iter().map(|one| (Stand::of(cluster, one), 1));
+        let numbers = plan.numbers.iter();
+        let numbers = numbers.map(|numbers| (Stand::of_store(cluster, numbers), numbers.partitions));
         let mut progress = Progress::default();
-        for one in &plan.moves {
-            match Stand::of(cluster, one) {
-                Stand::Waiting | Stand::Changed => progress.waiting += 1,
-                Stand::Under(Step::Copying) => progress.copying += 1,
-                Stand::Under(Step::Joint) => progress.joint += 1,
-                Stand::Under(Step::ReadingNew) => progress.reading_new += 1,
-                Stand::Back => progress.back += 1,
-                Stand::Settled => progress.settled += 1,
-            }
+        for (stand, partitions) in moves.chain(numbers) {
+            *match stand {
+                Stand::Waiting | Stand::Changed => &mut progress.waiting,
+                Stand::Under(Step::Copying) => &mut progress.copying,
+                Stand::Under(Step::Joint) => &mut progress.joint,
+                Stand::Under(Step::ReadingNew) => &mut progress.reading_new,
+                Stand::Back => &mut progress.back,
+                Stand::Settled => &mut progress.settled,
+            } += partitions;
         }
         progress
     }
@@ -239,7 +258,7 @@ impl Progress {
 impl PlanDocument {
     /// What the planner says, as a document.
     pub fn new(plan: Plan, wish: Wish, consent: Consent) -> PlanDocument {
-        let Plan { generation, moves, reshape, places } = plan;
+        let Plan { generation, moves, reshape, numbers, places } = plan;
         PlanDocument {
             order: 0,
             by: String::new(),
@@ -249,6 +268,7 @@ impl PlanDocument {
             generation,
             moves,
             reshape,
+            numbers,
             places,
             estimate: None,
             blocked: Vec::new(),
@@ -275,7 +295,23 @@ impl PlanDocument {
 
     /// How many copies of partitions are brought in somewhere.
     pub fn copies(&self) -> usize {
-        self.moves.iter().map(|one| one.entering.len()).sum()
+        let numbers = self.numbers.as_ref().map_or(0, |numbers| numbers.copies);
+        self.moves.iter().map(|one| one.entering.len()).sum::<usize>() + numbers
+    }
+
+    /// How many partitions it is about: those that move, or all of them when a store gets other numbers.
+    pub fn partitions(&self) -> usize {
+        self.numbers.as_ref().map_or(self.moves.len(), |numbers| numbers.partitions)
+    }
+
+    /// The copies that are brought in somewhere, by the ring as it is.
+    pub fn entering(&self, cluster: &Cluster) -> Vec<(NodeId, PartitionId)> {
+        let moved = self.moves.iter().flat_map(|one| one.entering.iter().map(|&node| (node, one.partition)));
+        let numbers = self.numbers.iter().flat_map(|numbers| {
+            let partitions = cluster.ring.partitions().iter();
+            partitions.flat_map(|one| numbers.entering(one).iter().map(|&node| (node, one.id)))
+        });
+        moved.chain(numbers).collect()
     }
 }
 

@@ -100,12 +100,16 @@ pub struct ActiveNode {
     /// The cluster whose member the node is. `None` of a node that waits to be named, and of one of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
+    /// The greatest form of the cluster document that it understands; `None` of one of an older version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reads_form: Option<u32>,
 }
 
 impl ActiveNode {
     /// A node that waits to be named, and does not go along with its documents.
     pub fn new(node: Node, incarnation: u64) -> Self {
-        ActiveNode { node, incarnation, follows_as: None, cluster: None }
+        let reads_form = Some(model::cluster::FORM);
+        ActiveNode { node, incarnation, follows_as: None, cluster: None, reads_form }
     }
 }
 

@@ -4,6 +4,7 @@ mod buckets;
 mod change;
 mod check;
 mod document;
+mod numbers;
 mod stores;
 
 use std::borrow::Cow;
@@ -19,6 +20,8 @@ use crate::routing::{PreferenceList, replicas_to_come};
 use crate::store::{FallbackOrder, Store, StoreName};
 
 pub use check::ClusterError;
+pub use document::FORM;
+pub use numbers::{Accepted, NumbersError};
 pub use stores::{ArtifactsError, CreateStoreError};
 
 /// Number of an agreed document: it only grows, and the older one always loses.
@@ -77,14 +80,25 @@ impl Cluster {
         self.nodes_changed.unwrap_or(self.generation)
     }
 
-    /// Requests for this partition that were formed under an older generation are refused.
-    pub fn accepted_since(&self, partition: &Partition) -> Generation {
-        partition.since.max(self.generation_accepted_min)
+    /// Requests for a store's keys in this partition that were formed under an older generation are refused.
+    pub fn accepted_since(&self, store: &Store, partition: &Partition) -> Generation {
+        partition.since.max(store.since).max(self.generation_accepted_min)
+    }
+
+    /// Since which generation the present step of this partition's replicas is taken, whether the partition moves or a
+    /// store changes: what nodes did before tells nothing of it.
+    pub fn stepped_since(&self, partition: &Partition) -> Generation {
+        self.changing().map_or(partition.since, |store| partition.since.max(store.since))
+    }
+
+    /// The store whose numbers change. Only one does at a time.
+    pub fn changing(&self) -> Option<&Store> {
+        self.stores.iter().find(|store| store.coming.is_some())
     }
 
     /// N of each store, of either kind.
     pub(crate) fn replica_counts(&self) -> impl Iterator<Item = usize> {
-        let mutable = self.stores.iter().map(|store| store.consistency.replicas);
+        let mutable = self.stores.iter().map(Store::replicas_max);
         mutable.chain(self.read_only.iter().map(|store| store.replicas)).map(usize::from)
     }
 

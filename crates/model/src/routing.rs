@@ -4,7 +4,7 @@
 //! (every node is a replica) become further variants of [`Routing`]; they change [`PreferenceList::of`] and
 //! [`first_n`], and nothing else.
 //!
-//! While a partition moves, two sets of N replicas may count: [`PreferenceList::replicas`] answer gets,
+//! While a partition moves, or a store changes its numbers, two sets of replicas may count: [`PreferenceList::replicas`] answer gets,
 //! [`PreferenceList::writers`] take writes, and [`Sets`] says in which of the two a writer counts. A node that enters is
 //! no fallback, also while it only copies.
 
@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 
 use crate::key::Token;
 use crate::node::{Node, NodeId, Role, Zone};
-use crate::ring::Partition;
-use crate::store::Store;
+use crate::ring::{Partition, Step};
+use crate::store::{Consistency, Store};
 
 /// How a store picks its replicas from a partition's list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,35 +62,56 @@ impl Sets {
 /// Of a node in whose zone no replica lies.
 const FAR: u8 = u8::MAX;
 
-/// The part of a partition's list that holds a store's keys.
-fn first_n<'a>(store: &Store, nodes: &'a [NodeId]) -> &'a [NodeId] {
+/// The part of a partition's list that holds a store's keys, by these numbers of the store.
+fn first_n(numbers: Consistency, nodes: &[NodeId]) -> &[NodeId] {
     match Routing::Consistent {
-        Routing::Consistent => &nodes[..usize::from(store.consistency.replicas).min(nodes.len())],
+        Routing::Consistent => &nodes[..usize::from(numbers.replicas).min(nodes.len())],
     }
+}
+
+/// How far a store's keys in `partition` have come on their way to other replicas: with the partition, or with the
+/// store. Never do both change at once.
+pub fn step(store: &Store, partition: &Partition) -> Option<Step> {
+    partition.step().or(store.step())
 }
 
 /// The nodes that answer gets of a store's keys in `partition`: the beginning of every preference list for them.
 pub fn replicas<'a>(store: &Store, partition: &'a Partition) -> &'a [NodeId] {
-    first_n(store, partition.reading())
+    match (step(store, partition), replicas_to_come(store, partition)) {
+        (Some(Step::ReadingNew), Some(coming)) => coming,
+        _ => replicas_before(store, partition),
+    }
 }
 
-/// The nodes that are replicas of a store's keys in `partition` when it has settled, if it moves: those that are no
-/// replicas at present bring it in.
+/// The nodes that are replicas of a store's keys in `partition` when it has settled, if it moves or the store's numbers
+/// change: those that are no replicas at present bring it in.
 pub fn replicas_to_come<'a>(store: &Store, partition: &'a Partition) -> Option<&'a [NodeId]> {
-    partition.coming.as_ref().map(|coming| first_n(store, &coming.nodes))
+    match &partition.coming {
+        Some(coming) => Some(first_n(store.numbers_to_come(), &coming.nodes)),
+        None => store.coming.as_ref().map(|coming| first_n(coming.consistency, &partition.nodes)),
+    }
 }
 
-/// The nodes that are replicas of a store's keys in `partition`, or were until it began to move.
+/// The nodes that are replicas of a store's keys in `partition`, or were until it began to move, or the store to change.
 pub fn replicas_before<'a>(store: &Store, partition: &'a Partition) -> &'a [NodeId] {
-    first_n(store, &partition.nodes)
+    first_n(store.consistency, &partition.nodes)
 }
 
 /// The nodes of `partition` that take writes of a store's keys as replicas, each once; those that answer gets first.
 pub fn writers<'a>(store: &Store, partition: &'a Partition) -> impl Iterator<Item = NodeId> + 'a {
     let replicas = replicas(store, partition);
-    let others = partition.also_written().map_or(&[][..], |nodes| first_n(store, nodes));
+    let others = match step(store, partition) {
+        Some(Step::Joint) => replicas_to_come(store, partition).unwrap_or_default(),
+        Some(Step::ReadingNew) => replicas_before(store, partition),
+        Some(Step::Copying) | None => &[],
+    };
     let others = others.iter().filter(|node| !replicas.contains(node));
     replicas.iter().chain(others).copied()
+}
+
+/// Whether writes of a store's keys in `partition` need two sets of replicas.
+pub fn is_joint(store: &Store, partition: &Partition) -> bool {
+    step(store, partition).is_some_and(Step::writes_both)
 }
 
 impl PreferenceList {
@@ -98,17 +119,17 @@ impl PreferenceList {
     ///
     /// A partition that lists fewer than N nodes has that many replicas and no fallback.
     pub fn of(store: &Store, partition: &Partition) -> Self {
-        let Some(coming) = &partition.coming else {
-            let replicas = first_n(store, &partition.nodes).len();
+        let Some(new) = replicas_to_come(store, partition) else {
+            let replicas = replicas_before(store, partition).len();
             let nodes = SmallVec::from_slice(&partition.nodes);
             let (sets, near) = Default::default();
             return PreferenceList { nodes, replicas, writers: replicas, sets, near };
         };
-        let (old, new) = (first_n(store, &partition.nodes), first_n(store, &coming.nodes));
+        let old = replicas_before(store, partition);
         let mut nodes: SmallVec<[NodeId; 8]> = writers(store, partition).collect();
         let (replicas, writers) = (replicas(store, partition).len(), nodes.len());
         let mut sets = SmallVec::new();
-        if coming.step.writes_both() {
+        if is_joint(store, partition) {
             sets.extend(nodes.iter().map(|node| match (old.contains(node), new.contains(node)) {
                 (true, true) => Sets::Both,
                 (true, false) => Sets::Old,

@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::Unknown;
+use crate::cluster::Generation;
 use crate::limits::{SIBLINGS_MAX, STORE_NAME_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::ring::Step;
 
 /// A store's name: 1 to 64 bytes of `a-z 0-9 _ -`, starting with a letter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -117,9 +119,33 @@ pub struct Store {
     pub value_bytes_max: usize,
     /// Most concurrent versions of one key.
     pub siblings_max: usize,
+    /// Requests for it that were formed under an older generation are refused, because its numbers changed then. 0 as
+    /// long as they never did. Never above the document's generation.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub since: Generation,
+    /// The numbers that it changes to, while it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coming: Option<NumbersToCome>,
     /// Fields of a later program.
     #[serde(flatten)]
     pub unknown: Unknown,
+}
+
+/// The numbers that a store changes to, and how far all its partitions have come. No list changes: the old replicas of a
+/// partition are the first N of its list, the new ones the first of them by these numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NumbersToCome {
+    /// How far.
+    pub step: Step,
+    /// What becomes [`Store::consistency`].
+    pub consistency: Consistency,
+    /// Fields of a later program.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+fn is_first(generation: &Generation) -> bool {
+    *generation == Generation::default()
 }
 
 /// What makes a store definition unusable.
@@ -156,22 +182,61 @@ impl Store {
             reads: Reads::default(),
             value_bytes_max: VALUE_BYTES_MAX,
             siblings_max: SIBLINGS_MAX,
+            since: Generation::default(),
+            coming: None,
             unknown: Unknown::new(),
         })
     }
 }
 
 impl Store {
-    /// Replicas that must hold what a get answers before it answers; 0 when none must.
+    /// Replicas that must hold what a get answers before it answers, in a set of replicas with these numbers; 0 when none
+    /// must.
     ///
     /// W of them make what was read as safe as what was written; N + 1 − R of them are met by every later get, also
     /// where R and W are too small to meet each other.
-    pub fn read_holders(&self) -> u8 {
-        let Consistency { replicas, reads_required, writes_required } = self.consistency;
+    pub fn read_holders(&self, numbers: Consistency) -> u8 {
+        let Consistency { replicas, reads_required, writes_required } = numbers;
         match self.reads {
             Reads::Fast => 0,
             Reads::Monotonic => writes_required.max(replicas + 1 - reads_required),
         }
+    }
+
+    /// How far it has come, while its numbers change.
+    pub fn step(&self) -> Option<Step> {
+        self.coming.as_ref().map(|coming| coming.step)
+    }
+
+    /// The numbers that it changes to, or has when they do not change.
+    pub fn numbers_to_come(&self) -> Consistency {
+        self.coming.as_ref().map_or(self.consistency, |coming| coming.consistency)
+    }
+
+    /// The numbers of the replicas that gets ask.
+    pub fn numbers_read(&self) -> Consistency {
+        match self.step() {
+            Some(Step::ReadingNew) => self.numbers_to_come(),
+            _ => self.consistency,
+        }
+    }
+
+    /// The numbers of the old and the new set of replicas that writes need; the same while they need one.
+    pub fn numbers_written(&self) -> (Consistency, Consistency) {
+        match self.step() {
+            Some(step) if step.writes_both() => (self.consistency, self.numbers_to_come()),
+            _ => (self.consistency, self.consistency),
+        }
+    }
+
+    /// Whether its numbers change, or have ever changed.
+    pub(crate) fn has_changed(&self) -> bool {
+        self.coming.is_some() || !is_first(&self.since)
+    }
+
+    /// The largest N of its partitions, also while it changes.
+    pub fn replicas_max(&self) -> u8 {
+        self.consistency.replicas.max(self.numbers_to_come().replicas)
     }
 }
 

@@ -177,10 +177,19 @@ impl View {
         writers(store.definition(), partition).any(|writer| writer == node)
     }
 
-    /// Requests for this bucket that were formed under an older generation are refused; 0 for one that is unknown.
-    pub fn accepted_since(&self, bucket: PartitionId) -> Generation {
+    /// Requests for a store's keys in this bucket that were formed under an older generation are refused; 0 for a bucket
+    /// that is unknown.
+    pub fn accepted_since(&self, store: &LocalStore, bucket: PartitionId) -> Generation {
+        // It may be as it was defined under another view.
+        let name = store.definition().name.as_str();
+        let definition = self.cluster.store(name).unwrap_or(store.definition());
         let found = self.buckets.get(bucket);
-        found.map_or_else(Generation::default, |partition| self.cluster.accepted_since(partition))
+        found.map_or_else(Generation::default, |partition| self.cluster.accepted_since(definition, partition))
+    }
+
+    /// What this view says of a store's records in a bucket: two views that say the same want the same of a node.
+    pub fn says_of(&self, store: &LocalStore, bucket: PartitionId) -> Option<(&Partition, &Store)> {
+        self.buckets.get(bucket).zip(self.cluster.store(store.definition().name.as_str()))
     }
 
     /// The buckets of a store of which `node` is a replica, each with its other replicas.

@@ -59,6 +59,7 @@ fn options(required: u8) -> QuorumOptions {
         preferred: required,
         sloppy: true,
         held: 0,
+        spared: Default::default(),
         hedge_after: Duration::from_millis(10),
         deadline: Moment { nanos: u64::MAX / 2 },
         generation: GENERATION,

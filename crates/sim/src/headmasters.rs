@@ -33,6 +33,8 @@ use crate::cluster::World;
 use crate::dice::Dice;
 use crate::executor::{ProcessId, WallClock};
 use crate::network::Host;
+use crate::numbers as other_numbers;
+use crate::swarm::Setup;
 
 /// The candidates' hosts: no node and no client has them.
 pub const HOSTS: [Host; 2] = [Host(91), Host(92)];
@@ -148,7 +150,7 @@ async fn operate(world: Arc<World>, end: Moment) {
             (true, Some(planned)) if is_paused(planned) => Some(Order::Resume { plan: planned.number }),
             (true, Some(_)) => None,
             (true, None) => return,
-            (false, _) => Some(draw((&cluster, world.setup.reshapes), &planned, &mut dice)),
+            (false, _) => Some(draw((&cluster, &world.setup), &planned, &mut dice)),
         };
         if let Some(order) = order {
             give(&world, &session, order).await;
@@ -179,8 +181,8 @@ fn is_paused(planned: &Planned) -> bool {
     planned.state.as_ref().is_some_and(|state| state.phase == Phase::Paused)
 }
 
-/// What an operator may want, sensible or not; other bounds of partitions where the run `reshapes`.
-fn draw((cluster, reshapes): (&Cluster, bool), planned: &[Planned], dice: &mut Dice) -> Order {
+/// What an operator may want, sensible or not; other bounds and other numbers where the run has them.
+fn draw((cluster, setup): (&Cluster, &Setup), planned: &[Planned], dice: &mut Dice) -> Order {
     let under_way = planned.iter().find(|planned| planned.is_under_way());
     if let Some(planned) = under_way
         && dice.chance(500)
@@ -207,8 +209,8 @@ fn draw((cluster, reshapes): (&Cluster, bool), planned: &[Planned], dice: &mut D
             Order::Cast { node: node(dice), role }
         }
         _ => Order::Create {
-            wish: wish(cluster, reshapes, dice),
-            consent: Consent { fewer_zones: dice.chance(900) },
+            wish: wish(cluster, setup, dice),
+            consent: Consent { fewer_zones: dice.chance(900), weaker: setup.renumbers },
         },
     }
 }
@@ -217,13 +219,19 @@ fn weight(dice: &mut Dice) -> Weight {
     Weight::new(dice.between(1, 4) as u32 * 50).expect("it is within the bounds")
 }
 
-fn wish(cluster: &Cluster, reshapes: bool, dice: &mut Dice) -> Wish {
+fn wish(cluster: &Cluster, setup: &Setup, dice: &mut Dice) -> Wish {
+    if setup.renumbers && dice.chance(400) {
+        let store = dice.pick(&cluster.stores);
+        if let Some(numbers) = other_numbers::other(store, cluster.nodes.len(), setup, dice) {
+            return Wish::Numbers { store: store.name.to_string(), numbers };
+        }
+    }
     let node = |dice: &mut Dice| dice.pick(&cluster.nodes).id;
     match dice.below(10) {
         0..=1 => Wish::Spread,
         2..=3 => Wish::Drain { nodes: vec![node(dice)] },
         4 => Wish::Replace { node: node(dice), by: node(dice) },
-        5..=6 if reshapes => other_bounds(cluster, dice),
+        5..=6 if setup.reshapes => other_bounds(cluster, dice),
         _ => {
             // One that holds gives way to one that does not; sometimes in all partitions of which that is so.
             let replicas = cluster.replicas_max();

@@ -1,4 +1,4 @@
-//! Runs seeds: `sim run --seed N [--verbose] [--bounds] [--plant NAME]`, `sim check --seeds A..=B [--random M] [--twice N]`.
+//! Runs seeds: `sim run --seed N [--verbose] [--bounds] [--numbers] [--plant NAME]`, `sim check --seeds A..=B [--random M] [--twice N]`.
 //!
 //! Exit code 0: every seed passed; 1: a promise was broken, or too few reads were judged; 2: the command line is wrong.
 
@@ -15,9 +15,9 @@ use sim::played::Played;
 use sim::run::{Report, play};
 use sim::swarm::Setup;
 
-const USAGE: &str = "usage: sim run --seed N [--plant NAME] [--bounds] [--verbose]
+const USAGE: &str = "usage: sim run --seed N [--plant NAME] [--bounds] [--numbers] [--verbose]
        sim plant all [--page]
-       sim check --seeds A..=B [--random M] [--twice N] [--threads T] [--service failing]
+       sim check --seeds A..=B [--random M] [--twice N] [--threads T] [--service failing] [--numbers]
 
 run      plays one seed and says what happened
 plant    plays each planted bug until a seed convicts it, and prints the page of them
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Options as pairs; `--verbose` and `--bounds` alone.
+/// Options as pairs; `--verbose`, `--bounds` and `--numbers` alone.
 struct Options<'a>(&'a [String]);
 
 impl<'a> Options<'a> {
@@ -70,7 +70,7 @@ impl<'a> Options<'a> {
             if !known.contains(&argument.as_str()) {
                 return Err(format!("unknown option {argument:?}"));
             }
-            if !["--verbose", "--bounds"].contains(&argument.as_str()) {
+            if !["--verbose", "--bounds", "--numbers"].contains(&argument.as_str()) {
                 arguments.next();
             }
         }
@@ -80,10 +80,11 @@ impl<'a> Options<'a> {
 
 fn run(arguments: &[String]) -> Result<ExitCode, String> {
     let options = Options(arguments);
-    options.only(&["--seed", "--plant", "--verbose", "--bounds"])?;
+    options.only(&["--seed", "--plant", "--verbose", "--bounds", "--numbers"])?;
     let seed = options.number("--seed")?.ok_or("run needs --seed")?;
     let setup = match options.text("--plant")? {
         None if arguments.iter().any(|argument| argument == "--bounds") => Setup::of_seed(seed).with_bounds(),
+        None if has_numbers(arguments) => Setup::of_seed(seed).with_numbers(),
         None => Setup::of_seed(seed),
         Some(name) => Setup::planted(seed, Plant::named(name).ok_or(format!("unknown plant {name:?}"))?),
     };
@@ -186,7 +187,7 @@ fn plants(arguments: &[String]) -> Result<ExitCode, String> {
 
 fn check(arguments: &[String]) -> Result<ExitCode, String> {
     let options = Options(arguments);
-    options.only(&["--seeds", "--random", "--twice", "--threads", "--service"])?;
+    options.only(&["--seeds", "--random", "--twice", "--threads", "--service", "--numbers"])?;
     let range = options.text("--seeds")?.unwrap_or("1..=100");
     let bounds = range.split_once("..=").ok_or(format!("--seeds needs A..=B, got {range:?}"))?;
     let bound = |text: &str| text.parse::<u64>().map_err(|_| format!("--seeds needs A..=B, got {range:?}"));
@@ -200,7 +201,14 @@ fn check(arguments: &[String]) -> Result<ExitCode, String> {
         Some("failing") => seeds.retain(|&seed| Setup::of_seed(seed).service != MemoryFaults::default()),
         Some(other) => return Err(format!("--service knows \"failing\" only, got {other:?}")),
     }
-    Ok(check_seeds(&seeds, twice, threads))
+    let numbers = has_numbers(arguments);
+    let setup = |seed| if numbers { Setup::of_seed(seed).with_numbers() } else { Setup::of_seed(seed) };
+    Ok(check_seeds(&seeds, (twice, threads), setup, if numbers { " --numbers" } else { "" }))
+}
+
+/// Whether the numbers of stores change in each run.
+fn has_numbers(arguments: &[String]) -> bool {
+    arguments.iter().any(|argument| argument == "--numbers")
 }
 
 /// Seeds that nobody has seen; they are printed when they fail, so they can be played again.
@@ -211,7 +219,12 @@ fn random_seeds(count: u64) -> Vec<u64> {
     (0..count).map(|_| dice.roll() >> 24).collect()
 }
 
-fn check_seeds(seeds: &[u64], twice: usize, threads: u64) -> ExitCode {
+fn check_seeds(
+    seeds: &[u64],
+    (twice, threads): (usize, u64),
+    setup: impl Fn(u64) -> Setup + Sync,
+    flags: &str,
+) -> ExitCode {
     let (next, failed, cold) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
     let (spent_us, pairs) = (AtomicU64::new(0), Mutex::new(Pairs::default()));
     let played = Mutex::new(Played::default());
@@ -223,12 +236,12 @@ fn check_seeds(seeds: &[u64], twice: usize, threads: u64) -> ExitCode {
                     let position = next.fetch_add(1, Ordering::Relaxed);
                     let Some(&seed) = seeds.get(position) else { return };
                     let started = Instant::now();
-                    let report = play(Setup::of_seed(seed));
+                    let report = play(setup(seed));
                     spent_us.fetch_add(started.elapsed().as_micros() as u64, Ordering::Relaxed);
                     *pairs.lock() += report.pairs;
                     *played.lock() += report.played;
                     cold.fetch_add(usize::from(report.refused_reads > 0), Ordering::Relaxed);
-                    let again = (position < twice).then(|| play(Setup::of_seed(seed)).trace);
+                    let again = (position < twice).then(|| play(setup(seed)).trace);
                     let differs = again.is_some_and(|trace| trace != report.trace);
                     if report.violations.is_empty() && !differs {
                         continue;
@@ -240,7 +253,9 @@ fn check_seeds(seeds: &[u64], twice: usize, threads: u64) -> ExitCode {
                         println!("  played twice, it went two ways: {:016x} and {again:016x?}", report.trace);
                     }
                     verdict(&report);
-                    println!("  replay: cargo run --profile proof -p sim -- run --seed {seed} --verbose");
+                    println!(
+                        "  replay: cargo run --profile proof -p sim -- run --seed {seed}{flags} --verbose"
+                    );
                 }
             });
         }

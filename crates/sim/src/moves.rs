@@ -22,11 +22,14 @@ use crate::cluster::World;
 use crate::dice::Dice;
 use crate::executor::{ProcessId, WallClock};
 use crate::network::Host;
+use crate::numbers;
 
 /// The manager's host: no node and no client has it.
 const HOST: Host = Host(100);
 /// Partitions that move at the same time at most.
 const TOGETHER_MAX: usize = 3;
+/// Looks in a thousand at which no partition begins to move, where stores change their numbers.
+const STAYS: u64 = 800;
 /// Looks in a thousand at which bounds change.
 const RESHAPES: u64 = 150;
 
@@ -34,6 +37,7 @@ const RESHAPES: u64 = 150;
 pub async fn manage(world: Arc<World>, process: ProcessId, end: Moment) {
     let mut dice = Dice::apart(world.setup.seed, 21);
     let mut cuts = Dice::apart(world.setup.seed, 28);
+    let mut changes = Dice::apart(world.setup.seed, 31);
     let client = loop {
         let options = ClientOptions { name: "manager".to_owned(), ..ClientOptions::default() };
         let ports = world.ports(HOST, process, Arc::new(WallClock::default()));
@@ -48,9 +52,15 @@ pub async fn manage(world: Arc<World>, process: ProcessId, end: Moment) {
         let begins = world.executor.now() < end;
         let reshapes = begins && world.setup.reshapes && cuts.chance(RESHAPES);
         let reshaped = reshapes.then(|| other_bounds(&world, &cluster, &mut cuts));
-        let next = match reshaped.flatten() {
-            Some(reshaped) => Some(reshaped),
-            None => next(&client, &cluster, &mut dice, begins).await,
+        let renumbers = begins && world.setup.renumbers;
+        let renumbered = || renumbers.then(|| numbers::draw(&cluster, &world.setup, &mut changes)).flatten();
+        let next = match reshaped.flatten().or_else(renumbered) {
+            Some(other) => Some(other),
+            None => {
+                // A store waits until no partition moves: so fewer begin to.
+                let begins = begins && !(renumbers && changes.chance(STAYS));
+                next(&client, &cluster, &mut dice, begins).await
+            }
         };
         if let Some((what, next)) = next
             && documents::publish_cluster(&*world.session(), &next).await.is_ok()
@@ -89,17 +99,18 @@ async fn next(
     };
     let moving: Vec<PartitionId> =
         cluster.ring.partitions().iter().filter(|p| p.coming.is_some()).map(|p| p.id).collect();
-    if begins && moving.len() < TOGETHER_MAX && dice.chance(400) {
+    let changes = cluster.changing().is_some();
+    if begins && !changes && moving.len() < TOGETHER_MAX && dice.chance(400) {
         let settled: Vec<&Partition> =
             cluster.ring.partitions().iter().filter(|p| p.coming.is_none()).collect();
         let partition = *dice.pick(&settled);
         let list = another_list(cluster, partition, dice);
         return steps::begin(cluster, &[(partition.id, list)]).ok().map(named("a move begins:"));
     }
-    if moving.is_empty() {
+    if moving.is_empty() && !changes {
         return None;
     }
-    if begins && dice.chance(100) {
+    if begins && !changes && dice.chance(100) {
         let turned = *dice.pick(&moving);
         return steps::back(cluster, &[turned]).map(named("a move is broken off:"));
     }
@@ -131,7 +142,8 @@ fn steps_of(cluster: &Cluster) -> String {
         let coming = partition.coming.as_ref()?;
         Some(format!("{} {:?} {:?} to {:?}", partition.id, coming.step, partition.nodes, coming.nodes))
     };
-    cluster.ring.partitions().iter().filter_map(of).collect::<Vec<_>>().join(", ")
+    let stores = cluster.changing().map(|store| format!("{} {:?}", store.name, store.coming));
+    cluster.ring.partitions().iter().filter_map(of).chain(stores).collect::<Vec<_>>().join(", ")
 }
 
 impl World {
@@ -155,6 +167,7 @@ impl World {
         self.left_of_orders(&mut left).await;
         let Ok(Some(cluster)) = documents::read_cluster(&self.service.open()).await else { return left };
         left.moving = cluster.ring.partitions().iter().filter(|p| p.coming.is_some()).map(|p| p.id).collect();
+        left.changing = cluster.changing().map(|store| store.name.to_string());
         let buckets = cluster.by_bucket();
         for (position, machine) in self.machines().iter().enumerate() {
             let Some(node) = self.node(position) else { continue };

@@ -111,6 +111,8 @@ pub enum Plant {
     MovesUncompared,
     /// Documents by which requests from before a cut are still accepted.
     CutsUnannounced,
+    /// Documents by which a store has other numbers of replicas at once.
+    NumbersAtOnce,
     /// Sessions with the coordination service that set documents whatever their version is.
     VersionsIgnored,
     /// Sessions with the coordination service that read of a node's past what was before its last start, also when they
@@ -130,7 +132,7 @@ pub enum Plant {
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 60] = [
+    pub const ALL: [Plant; 61] = [
         Plant::LyingDisk,
         Plant::ForgetfulEngine,
         Plant::StaleEngine,
@@ -184,6 +186,7 @@ impl Plant {
         Plant::MergesClaimed,
         Plant::MovesUncompared,
         Plant::CutsUnannounced,
+        Plant::NumbersAtOnce,
         Plant::VersionsIgnored,
         Plant::PastHidden,
         Plant::ServedForAsked,
@@ -257,6 +260,7 @@ impl Plant {
             Plant::CutsUnannounced => {
                 (7, "document", "a request from before a cut is refused, with the news")
             }
+            Plant::NumbersAtOnce => (1, "document", "who answers for a store has all that was acknowledged"),
             Plant::VersionsIgnored => {
                 (6, "coordination", "a document is replaced only by a writer that has read it")
             }

@@ -225,6 +225,8 @@ pub struct Setup {
     pub reshapes: bool,
     /// Clients that read a read-only store, to which artifacts are pushed if there is one.
     pub readers: u32,
+    /// Whether the numbers of stores change.
+    pub renumbers: bool,
     /// How calls of the coordination service go wrong, until all faults are healed.
     pub service: MemoryFaults,
     /// What happens in place of harm that was drawn.
@@ -250,10 +252,9 @@ impl Setup {
             6..=8 => EngineKind::Log(Durability::Every { milliseconds: 10 }),
             _ => EngineKind::Log(Durability::System),
         };
-        let spared = Losses::Nodes(u32::from(writes) - 1);
         let losses = match engine {
             EngineKind::Log(Durability::Always) => Losses::None,
-            _ if writes > 1 && dice.chance(400) => spared,
+            _ if writes > 1 && dice.chance(400) => Losses::Nodes(u32::from(writes) - 1),
             _ => Losses::None,
         };
         let mut setup = Setup {
@@ -299,6 +300,7 @@ impl Setup {
             buckets: None,
             reshapes: false,
             readers: 0,
+            renumbers: false,
             service: MemoryFaults::default(),
             scenario: None,
             plant: None,
@@ -325,6 +327,7 @@ impl Setup {
         self.draw_crowds(&mut Dice::apart(seed, 24));
         self.draw_service(&mut Dice::apart(seed, 26));
         self.draw_bounds(&mut Dice::apart(seed, 29));
+        self.draw_numbers(&mut Dice::apart(seed, 30));
         self.draw_pushes(&mut Dice::apart(seed, 33));
     }
 

@@ -70,10 +70,12 @@ struct Place {
 }
 
 impl Place {
-    fn of(cluster: &Cluster, token: Token) -> Place {
+    fn of(cluster: &Cluster, definition: &Store, token: Token) -> Place {
+        // Its numbers may have changed.
+        let definition = cluster.store(definition.name.as_str()).unwrap_or(definition);
         let partition = cluster.ring.partition(token);
         let bounds = cluster.ring.bounds(partition.id).expect("the ring has its partitions");
-        Place { partition: partition.id, bounds, since: cluster.accepted_since(partition) }
+        Place { partition: partition.id, bounds, since: cluster.accepted_since(definition, partition) }
     }
 }
 
@@ -152,7 +154,7 @@ impl Walk {
         self.accepts_damaged = false;
         loop {
             let Err((node, error)) = self.fill().await else { return Ok(()) };
-            if self.place != Some(Place::of(&self.store.cluster(), self.from)) {
+            if self.place != Some(Place::of(&self.store.cluster(), &self.definition, self.from)) {
                 // Other nodes are to be asked. Each time takes a newer document.
                 continue;
             }
@@ -191,7 +193,10 @@ impl Walk {
     /// Chooses the readers of the place where the walk is, unless they are chosen.
     fn choose(&mut self) {
         let cluster = self.store.cluster();
-        let place = Place::of(&cluster, self.from);
+        if let Some(now) = cluster.store(self.definition.name.as_str()) {
+            self.definition.clone_from(now);
+        }
+        let place = Place::of(&cluster, &self.definition, self.from);
         if self.place != Some(place) {
             let partition = cluster.ring.partition(self.from);
             self.readers = Readers::of(&self.definition, &PreferenceList::of(&self.definition, partition));

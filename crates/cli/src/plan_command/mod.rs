@@ -10,10 +10,11 @@ use std::process::ExitCode;
 use ::coordination::documents::ReadError;
 use control::orders::{Answer, Order};
 use control::plans::{self, PlanDocument, Planned};
-use model::{NodeId, PartitionId};
+use model::{Consistency, NodeId, PartitionId};
 use protocol::rebalance::planner::{Consent, Wish};
 use serde_json::json;
 
+use crate::dev::parse_consistency;
 use crate::failure::CliError;
 use crate::orders::{Documents, DocumentsArguments, parse_node, parse_partition, unread};
 use crate::output::{print, program};
@@ -109,6 +110,21 @@ pub enum CreateCommand {
     },
     /// Every partition is cut in the middle. No data moves.
     Double(CreateArguments),
+    /// A store gets other numbers of replicas, and of those that must answer.
+    Numbers {
+        /// Which store.
+        #[arg(value_name = "STORE")]
+        store: String,
+        /// N, R and W to come, for example `3,2,2`.
+        #[arg(long, value_parser = parse_consistency, value_name = "N,R,W")]
+        consistency: Consistency,
+        /// Accept that a get may miss an acknowledged write, because R + W is not above N any more.
+        #[arg(long)]
+        accept_weaker: bool,
+        /// How.
+        #[command(flatten)]
+        create: CreateArguments,
+    },
 }
 
 /// How a plan is created.
@@ -178,8 +194,9 @@ pub(crate) async fn run(shared: Shared, command: PlanCommand) -> Result<ExitCode
         }
         PlanCommand::Diff(arguments) => {
             let (documents, planned) = find(&shared, &arguments).await?;
-            let PlanDocument { moves, reshape, .. } = &planned.plan;
-            let json = json!({ "plan": planned.number, "moves": moves, "reshape": reshape });
+            let PlanDocument { moves, reshape, numbers, .. } = &planned.plan;
+            let number = planned.number;
+            let json = json!({ "plan": number, "moves": moves, "reshape": reshape, "numbers": numbers });
             print(shared.format(), &json, || shown::diff(&planned.plan));
             documents.close().await;
             Ok(ExitCode::SUCCESS)
@@ -210,6 +227,9 @@ impl CreateCommand {
     /// What is wished for, and how.
     fn wish(self) -> (Wish, CreateArguments) {
         match self {
+            CreateCommand::Numbers { store, consistency: numbers, create, .. } => {
+                (Wish::Numbers { store, numbers }, create)
+            }
             CreateCommand::Spread(create) => (Wish::Spread, create),
             CreateCommand::Drain { nodes, create } => (Wish::Drain { nodes }, create),
             CreateCommand::Replace { node, by, create } => (Wish::Replace { node, by }, create),
@@ -226,17 +246,13 @@ impl CreateCommand {
 }
 
 async fn create(shared: &Shared, command: CreateCommand) -> Result<ExitCode, CliError> {
+    let weaker = matches!(&command, CreateCommand::Numbers { accept_weaker: true, .. });
     let (wish, arguments) = command.wish();
-    let consent = Consent { fewer_zones: arguments.accept_fewer_zones };
-    let documents = Documents::open(shared, &arguments.documents).await?;
+    let consent = Consent { fewer_zones: arguments.accept_fewer_zones, weaker };
     if arguments.dry_run {
-        let plan = plans::planned(&documents.cluster, &wish, consent);
-        let plan = plan.map_err(|refusal| CliError::Other(refused(&refusal.to_string())))?;
-        let plan = PlanDocument::new(plan, wish, consent);
-        documents.close().await;
-        print(shared.format(), &json!({ "plan": null, "document": plan }), || shown::dry(&plan));
-        return Ok(ExitCode::SUCCESS);
+        return show_dry(shared, &arguments.documents, wish, consent).await;
     }
+    let documents = Documents::open(shared, &arguments.documents).await?;
     let answer = documents.order(Order::Create { wish, consent }).await?;
     let planned = match answer {
         Answer { done: false, text, .. } => return Err(CliError::Other(refused(&text))),
@@ -249,6 +265,22 @@ async fn create(shared: &Shared, command: CreateCommand) -> Result<ExitCode, Cli
     documents.close().await;
     let planned = planned.ok_or_else(|| CliError::Other("the plan was deleted meanwhile".to_owned()))?;
     print(shared.format(), &shown::json(&planned), || shown::text(&planned));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows the plan for a wish, and keeps nothing.
+pub(crate) async fn show_dry(
+    shared: &Shared,
+    documents: &DocumentsArguments,
+    wish: Wish,
+    consent: Consent,
+) -> Result<ExitCode, CliError> {
+    let documents = Documents::open(shared, documents).await?;
+    let plan = plans::planned(&documents.cluster, &wish, consent);
+    documents.close().await;
+    let plan = plan.map_err(|refusal| CliError::Other(refused(&refusal.to_string())))?;
+    let plan = PlanDocument::new(plan, wish, consent);
+    print(shared.format(), &json!({ "plan": null, "document": plan }), || shown::dry(&plan));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use control::plans::{Phase, PlanDocument, Planned};
-use model::NodeId;
-use protocol::rebalance::planner::{Cut, Reshape, Wish};
+use model::{Consistency, NodeId};
+use protocol::rebalance::planner::{Cut, Renumber, Reshape, Wish};
 use serde_json::{Value as Json, json};
 
 use crate::durations;
@@ -63,7 +63,7 @@ pub(super) fn text(planned: &Planned) -> String {
 
 /// A plan that is not kept.
 pub(super) fn dry(plan: &PlanDocument) -> String {
-    if plan.moves.is_empty() && plan.reshape.is_none() {
+    if plan.moves.is_empty() && plan.reshape.is_none() && plan.numbers.is_none() {
         return "there is nothing to move".to_owned();
     }
     format!("{}, computed from generation {}\n{}", wish(&plan.wish), plan.generation.0, body(plan))
@@ -71,7 +71,7 @@ pub(super) fn dry(plan: &PlanDocument) -> String {
 
 fn body(plan: &PlanDocument) -> String {
     let copies = plan.copies();
-    let bounds = plan.reshape.as_ref().map(bounds);
+    let bounds = plan.reshape.as_ref().map(bounds).or(plan.numbers.as_ref().map(renumbered));
     let moves = match (&bounds, plan.moves.len() as u64) {
         (Some(_), 0) => String::new(),
         (Some(_), moves) => format!(" after {} moved", count(moves, "partition")),
@@ -122,6 +122,9 @@ pub(super) fn diff(plan: &PlanDocument) -> String {
         vec![one.partition.to_string(), list(&one.from), list(&one.to), entering]
     }));
     let mut text = if plan.moves.is_empty() { String::new() } else { table(&rows) };
+    if let Some(numbers) = &plan.numbers {
+        text.push_str(&renumbered(numbers));
+    }
     match &plan.reshape {
         None => {}
         Some(Reshape::Cut { cuts }) => {
@@ -148,6 +151,15 @@ fn bounds(reshape: &Reshape) -> String {
     }
 }
 
+/// Which numbers a store gets.
+fn renumbered(Renumber { store, from, to, .. }: &Renumber) -> String {
+    format!("store {store} changes from {} to {}", numbers(from), numbers(to))
+}
+
+fn numbers(Consistency { replicas, reads_required, writes_required }: &Consistency) -> String {
+    format!("N={replicas} R={reads_required} W={writes_required}")
+}
+
 /// What a plan came to.
 pub(super) fn end(planned: &Planned) -> String {
     let number = planned.number;
@@ -159,7 +171,7 @@ pub(super) fn end(planned: &Planned) -> String {
         state.phase.word(),
         durations::rough(Duration::from_millis(took)),
     );
-    match (&planned.plan.reshape, planned.plan.moves.len()) {
+    match (&planned.plan.reshape, planned.plan.partitions()) {
         (Some(reshape), 0) if state.phase == Phase::Done => {
             text.push_str(&format!(": {}, no data moved", bounds(reshape)));
         }
@@ -191,7 +203,7 @@ pub(super) fn history(all: &[(u64, Result<Planned, String>)]) -> String {
             number.to_string(),
             wish(&planned.plan.wish),
             planned.word().to_owned(),
-            planned.plan.moves.len().to_string(),
+            planned.plan.partitions().to_string(),
             settled.to_string(),
             moment(planned.plan.created_ms),
         ]
@@ -216,5 +228,6 @@ fn wish(wish: &Wish) -> String {
         Wish::Split { partition, at: Some(at) } => format!("split {partition} at token {at}"),
         Wish::Merge { partition, other } => format!("merge {partition} and {other}"),
         Wish::Double => "double all partitions".to_owned(),
+        Wish::Numbers { store, numbers: to } => format!("{} for store {store}", numbers(to)),
     }
 }

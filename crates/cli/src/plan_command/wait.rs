@@ -38,7 +38,7 @@ pub(super) async fn until_ended(documents: &Documents, number: u64) -> Result<Pl
 
 /// How far a plan is, at what rate, and about how long it will take.
 pub(super) fn line(planned: &Planned, state: &PlanState) -> String {
-    let (progress, moves) = (&state.progress, planned.plan.moves.len());
+    let (progress, moves) = (&state.progress, planned.plan.partitions());
     let settled = match moves {
         0 => "no data moves".to_owned(),
         moves => format!("{} of {moves} settled", progress.settled),

@@ -208,6 +208,62 @@ fn a_dead_node_is_replaced_under_load_and_a_paused_one_is_not() {
     heard.check(&joined.cluster);
 }
 
+/// The numbers of the store `default`, and its step.
+fn numbers(cluster: &Cluster) -> (String, Json) {
+    let listed = cluster.json(&["store", "list"]);
+    let stores = listed["stores"].as_array().unwrap();
+    let store = stores.iter().find(|store| store["store"] == "default").unwrap();
+    let numbers = ["replicas", "reads_required", "writes_required"].map(|name| store[name].to_string());
+    (numbers.join(","), store["step"].clone())
+}
+
+#[test]
+fn a_store_has_fewer_replicas_and_more_again_under_load_while_who_enters_is_killed() {
+    let mut joined = Joined::start();
+    joined.cluster.run(&["plan", "create", "spread"]).exits(0);
+    joined.cluster.run(&["plan", "apply", "1"]).exits(0);
+    let traffic = Traffic::start(&joined.cluster);
+    traffic.await_more(200);
+    let set = |numbers: &'static str| ["store", "set", "default", "--consistency", numbers];
+    joined.cluster.run(&set("5,3,3")).fails_with("the cluster has 4 nodes that stay");
+    joined.cluster.run(&set("3,1,1")).fails_with("accept it with --accept-weaker");
+    joined.cluster.run(&["store", "set", "none", "--consistency", "2,1,2"]).fails_with("no store \"none\"");
+    let dry = joined.cluster.run(&[&set("2,1,2")[..], &["--dry-run"]].concat()).exits(0).text();
+    assert!(dry.contains("store default changes from N=3 R=2 W=2 to N=2 R=1 W=2"), "{dry}");
+    assert_eq!(numbers(&joined.cluster), ("3,2,2".to_owned(), Json::Null), "nothing was changed");
+    let lowered = joined.cluster.run(&set("2,1,2")).exits(0).text();
+    assert!(lowered.contains("plan 2 is done"), "{lowered}");
+    assert_eq!(numbers(&joined.cluster), ("2,1,2".to_owned(), Json::Null));
+    joined.check_records();
+    joined.cluster.run(&set("2,1,2")).exits(0);
+    // New replicas lie on all nodes, and one of these ends at once.
+    joined.cluster.run(&[&set("3,2,2")[..], &["--no-wait"]].concat()).exits(0);
+    joined.await_begun(3);
+    joined.fourth.stop(Signal::KILL);
+    kill_headmaster(&joined.cluster);
+    joined.fourth = fourth(&joined.cluster);
+    joined.fourth.await_line("node 4");
+    joined.await_phase(3, "done");
+    assert_eq!(numbers(&joined.cluster), ("3,2,2".to_owned(), Json::Null));
+    traffic.await_more(200);
+    joined.check_records();
+    // Half way to four, and back.
+    joined.cluster.run(&[&set("4,2,3")[..], &["--no-wait"]].concat()).exits(0);
+    let aborted = joined.cluster.run(&["plan", "abort", "4"]);
+    let expected = match joined.plan(4)["phase"].as_str() {
+        Some("aborted") => (0, "3,2,2"),
+        Some("done") => (1, "4,2,3"),
+        other => panic!("{other:?}: {}", aborted.stderr),
+    };
+    assert_eq!(aborted.code, expected.0, "{}", aborted.stderr);
+    assert_eq!(numbers(&joined.cluster), (expected.1.to_owned(), Json::Null));
+    traffic.await_more(200);
+    let heard = traffic.end();
+    assert!(heard.failed.is_empty(), "{:?}", heard.failed);
+    joined.check_records();
+    heard.check(&joined.cluster);
+}
+
 /// Plans of one run, unless `TONTINE_PLANS` says how many.
 const PLANS: u32 = 20;
 

@@ -99,7 +99,7 @@ impl Scope {
         match self.contents {
             Contents::Nothing => None,
             Contents::Versions => {
-                let since = self.cluster.accepted_since(partition).into();
+                let since = self.cluster.accepted_since(&self.definition, partition).into();
                 let partition = partition.id;
                 Some(Scan { since, store, generation, partition, after, records_max, bytes_max }.into())
             }

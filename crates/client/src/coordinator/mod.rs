@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use model::{Cluster, Epoch, Generation, Moment, NodeId, PreferenceList, Store, Token, VersionSet};
-use protocol::quorum::{Errors, QuorumOptions, ReplicaError};
+use protocol::quorum::{Errors, QuorumOptions, ReplicaError, Spared};
 use runtime::{BoxFuture, Ports};
 use smallvec::SmallVec;
 use wire::error::{ErrorCode, Outcome};
@@ -119,7 +119,7 @@ impl Scope {
             // Whoever holds the artifact answers truly, wherever the key is to lie.
             return (preference, Generation::default());
         }
-        (preference, self.cluster.accepted_since(partition))
+        (preference, self.cluster.accepted_since(&self.definition, partition))
     }
 }
 
@@ -243,18 +243,26 @@ impl Coordinator {
         direction: Direction,
         (deadline, since): (Moment, Generation),
     ) -> QuorumOptions {
-        let (required, sloppy) = match scope.is_read_only() {
+        let definition = &scope.definition;
+        let (required, spared, sloppy) = match scope.is_read_only() {
             // All replicas hold the same, so one answer is all there is to know; a fallback would hold nothing.
-            true => (1, false),
-            false => required(&scope.definition, options, direction),
+            true => (1, Spared::default(), false),
+            false => required(definition, options, direction),
         };
         let preferred = options.preferred.filter(|_| !scope.is_read_only());
-        let held = if direction == Direction::Read { scope.definition.read_holders() } else { 0 };
+        let (held, spared) = match direction {
+            Direction::Read => {
+                let (old, new) = definition.numbers_written();
+                Spared::of(definition.read_holders(old), definition.read_holders(new))
+            }
+            Direction::Write => (0, spared),
+        };
         QuorumOptions {
             required,
             preferred: preferred.unwrap_or(required),
             sloppy,
             held,
+            spared,
             hedge_after: self.options.hedge_after,
             deadline,
             generation: scope.cluster.generation,
@@ -279,13 +287,19 @@ pub fn left_at(at: Moment, end: Moment, options: &RequestOptions) -> RequestOpti
     RequestOptions { deadline_ms: u32::try_from(left).unwrap_or(u32::MAX).max(1), ..options.clone() }
 }
 
-/// Answers that a request must have, and whether fallbacks give them: by its options, or else by its store.
-fn required(definition: &Store, options: &RequestOptions, direction: Direction) -> (u8, bool) {
-    let required = match direction {
-        Direction::Read => definition.consistency.reads_required,
-        Direction::Write => definition.consistency.writes_required,
+/// Answers that a request must have, what each of two sets of replicas is spared of that, and whether fallbacks give
+/// them: by its options, or else by its store.
+fn required(definition: &Store, options: &RequestOptions, direction: Direction) -> (u8, Spared, bool) {
+    let (old, new) = definition.numbers_written();
+    let (required, spared) = match (direction, options.required) {
+        // Gets ask one set.
+        (Direction::Read, named) => {
+            (named.unwrap_or(definition.numbers_read().reads_required), Spared::default())
+        }
+        (Direction::Write, None) => Spared::of(old.writes_required, new.writes_required),
+        (Direction::Write, Some(named)) => (named, Spared::of_named(named, old.replicas, new.replicas)),
     };
-    (options.required.unwrap_or(required), options.sloppy.unwrap_or(definition.sloppy))
+    (required, spared, options.sloppy.unwrap_or(definition.sloppy))
 }
 
 /// The newer cluster document that an error carries, if any.

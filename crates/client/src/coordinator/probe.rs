@@ -21,8 +21,8 @@ impl Coordinator {
     /// At a client, which has no own node.
     pub fn reach(&self, definition: &model::Store, options: &RequestOptions) -> Reach {
         let own = self.replicas.own().expect("only nodes drive writes");
-        let (required, sloppy) = required(definition, options, Direction::Write);
-        Reach { own, required, sloppy }
+        let (required, spared, sloppy) = required(definition, options, Direction::Write);
+        Reach { own, required, spared, sloppy }
     }
 
     /// The positions of those keys, ascending, whose writes must be refused because too few of their nodes are there,

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use coordination::documents::ReadError;
 use coordination::documents::numbered::{keep, plans_path};
+use model::cluster::Accepted;
 use model::{Cluster, NodeId, PartitionId};
 use protocol::rebalance::Facts;
-use protocol::rebalance::planner::{Reshape, Reshaped};
+use protocol::rebalance::planner::{Consent, Renumber, Reshape, Reshaped};
 use protocol::rebalance::steps::{self, Outcome};
 
 use super::office::{Office, Scene, TurnError};
@@ -34,6 +35,9 @@ pub(super) enum Due {
 
 /// What is due for a plan that is under way.
 pub(super) fn due(cluster: &Cluster, planned: &Planned, state: &PlanState, facts: &Facts) -> Due {
+    if let Some(numbers) = &planned.plan.numbers {
+        return renumbered(cluster, (numbers, planned.plan.consent), state, facts);
+    }
     let moves = &planned.plan.moves;
     if planned.plan.reshaped(cluster) == Some(Reshaped::Done) && !state.phase.has_ended() {
         // Bounds are changed last. There is nothing to go back to: another plan changes them again.
@@ -96,6 +100,40 @@ pub(super) fn due(cluster: &Cluster, planned: &Planned, state: &PlanState, facts
     }
 }
 
+/// What is due for a plan by which a store gets other numbers.
+fn renumbered(
+    cluster: &Cluster,
+    (numbers, consent): (&Renumber, Consent),
+    state: &PlanState,
+    facts: &Facts,
+) -> Due {
+    let name = numbers.store.as_str();
+    let Consent { fewer_zones, weaker } = consent;
+    match (state.phase, Stand::of_store(cluster, numbers)) {
+        (Phase::Paused, _) => Due::Wait(Vec::new()),
+        (Phase::Applying | Phase::Aborting, Stand::Settled) => Due::End(Phase::Done),
+        (Phase::Applying, Stand::Changed | Stand::Back) => {
+            Due::GiveUp(format!("store {name} was changed by something else than this plan"))
+        }
+        (Phase::Applying, Stand::Waiting) => {
+            match steps::begin_numbers(cluster, name, numbers.to, Accepted { fewer_zones, weaker }) {
+                Ok(next) => Due::Publish(Box::new(next)),
+                Err(error) => Due::GiveUp(error.to_string()),
+            }
+        }
+        (Phase::Applying, Stand::Under(_)) | (Phase::Aborting, Stand::Back) => stepped(cluster, facts),
+        (Phase::Aborting, Stand::Under(_)) => match steps::back_with_numbers(cluster) {
+            Some(next) => Due::Publish(Box::new(next)),
+            None => Due::Wait(Vec::new()),
+        },
+        (Phase::Aborting, Stand::Waiting | Stand::Changed) if state.reason.is_some() => {
+            Due::End(Phase::Failed)
+        }
+        (Phase::Aborting, Stand::Waiting | Stand::Changed) => Due::End(Phase::Aborted),
+        (Phase::Done | Phase::Aborted | Phase::Failed, _) => Due::End(state.phase),
+    }
+}
+
 /// Bounds are changed, or the plan is given up.
 fn reshaped(cluster: &Cluster, reshape: &Reshape) -> Due {
     match (reshape.stands(&cluster.ring), reshape.apply(cluster, CLUSTER_BYTES_MAX)) {
@@ -120,7 +158,10 @@ fn involved(cluster: &Cluster) -> Vec<NodeId> {
         let coming = partition.coming.iter().flat_map(|coming| &coming.nodes);
         partition.nodes.iter().chain(coming).copied()
     });
-    listed.collect::<BTreeSet<_>>().into_iter().collect()
+    let changing = cluster.changing().map_or(0, |store| store.replicas_max());
+    let partitions = cluster.ring.partitions().iter();
+    let changing = partitions.flat_map(|partition| partition.nodes.iter().copied().take(changing.into()));
+    listed.chain(changing).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 impl Office {
@@ -208,12 +249,10 @@ impl Office {
 
     /// How far a plan is, by the ring and by what nodes say.
     fn progress(&mut self, cluster: &Cluster, planned: &Planned, before: &PlanState) -> Progress {
-        for one in &planned.plan.moves {
-            for &node in &one.entering {
-                let copied = self.report(node).and_then(|report| report.copied.get(&one.partition)).copied();
-                if let Some(copied) = copied {
-                    self.copied.insert((node, one.partition), copied);
-                }
+        for (node, partition) in planned.plan.entering(cluster) {
+            let copied = self.report(node).and_then(|report| report.copied.get(&partition)).copied();
+            if let Some(copied) = copied {
+                self.copied.insert((node, partition), copied);
             }
         }
         let mut copied = Size::default();

@@ -3,12 +3,13 @@
 //! An order may be begun by one headmaster and answered by its successor: what was done already for the same order is
 //! found, and not done twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use coordination::documents::ReadError;
 use coordination::documents::numbered::{create_next, keep, numbers, plans_path, wishes_path};
-use model::{Cluster, Generation, Node, NodeId};
-use protocol::rebalance::planner::{Consent, Move, Reshape, Wish};
+use model::cluster::Accepted;
+use model::{Cluster, Consistency, Generation, Node, NodeId};
+use protocol::rebalance::planner::{Consent, Renumber, Reshape, Wish};
 use protocol::rebalance::steps;
 
 use super::office::{Office, Scene, TurnError};
@@ -79,6 +80,9 @@ impl Office {
             Order::Resume { plan } => self.turn_phase(given, plan, Phase::Paused, Phase::Applying).await,
             Order::Admit { node } => self.admit(scene, node).await,
             Order::Drain { node, consent } => self.drain(scene, given, node, consent).await,
+            Order::Renumber { store, numbers, consent } => {
+                self.renumber(scene, given, Wish::Numbers { store, numbers }, consent).await
+            }
             Order::Remove { node } => self.remove(scene, node).await,
             Order::Replace { node, by, consent } => {
                 self.replace_dead(scene, given, (node, by), consent).await
@@ -130,6 +134,44 @@ impl Office {
         Ok(Answer::done(format!("created plan {number}")).of_plan(number))
     }
 
+    /// Creates a plan by which a store gets other numbers, and carries it out.
+    async fn renumber(
+        &mut self,
+        scene: &Scene,
+        given: &Given,
+        wish: Wish,
+        consent: Consent,
+    ) -> Result<Answer, TurnError> {
+        let refused = |reason: String| Ok(Answer::refused(format!("nothing was changed: {reason}")));
+        if let Some(number) = self.created_by(given.number).await? {
+            return self.apply(scene, given, number).await;
+        }
+        if let Some(other) = self.under_way().await? {
+            let other = other.number;
+            return refused(format!(
+                "plan {other} is being carried out, and one plan is at a time; wait for it with `tontine plan show {other}`, \
+                 or end it with `tontine plan abort {other}`"
+            ));
+        }
+        let plan = match plans::planned(&scene.cluster, &wish, consent) {
+            Ok(plan) if plan.is_empty() => return Ok(Answer::done("the store has these numbers already")),
+            Ok(plan) => PlanDocument::new(plan, wish.clone(), consent),
+            Err(refusal) => return refused(refusal.to_string()),
+        };
+        let entering = plan.entering(&scene.cluster).into_iter().map(|(node, _)| node).collect();
+        let reason = too_old(scene).or(self.deaf(scene, &entering).await?);
+        if let Some(reason) = reason {
+            return refused(reason);
+        }
+        let answer = self.create(scene, given, wish, consent).await?;
+        match (answer.done, answer.plan) {
+            // The plan stands; another turn finds it, and goes on with the document that is there then.
+            (true, Some(_)) => Err(TurnError::Overtaken),
+            (true, None) => Ok(answer),
+            (false, _) => refused(answer.text),
+        }
+    }
+
     /// The plan that this order created. A successor looks for it.
     pub(super) async fn created_by(&self, order: u64) -> Result<Option<u64>, TurnError> {
         let Some(&last) = plans::all_numbers(&*self.service).await?.last() else { return Ok(None) };
@@ -149,6 +191,10 @@ impl Office {
             let (places, size) = (plan.places.get(node)?.0, sizes.get(node)?);
             (places > 0).then(|| (size.records as f64 / places as f64, size.bytes as f64 / places as f64))
         };
+        if plan.numbers.is_some() {
+            // Nodes say how much they hold of all stores together.
+            return None;
+        }
         let (mut records, mut bytes) = (0.0, 0.0);
         for one in &plan.moves {
             let holders = one.from.iter().filter_map(mean);
@@ -203,7 +249,7 @@ impl Office {
     }
 
     async fn begin(&mut self, given: &Given, planned: &Planned) -> Result<(), TurnError> {
-        let moves = planned.plan.moves.len();
+        let moves = planned.plan.partitions();
         let state = PlanState {
             phase: Phase::Applying,
             order: given.number,
@@ -224,7 +270,14 @@ impl Office {
         let (number, plan) = (planned.number, &planned.plan);
         let again = plans::planned(&scene.cluster, &plan.wish, plan.consent);
         let reason = match again {
-            Ok(again) if again.moves == plan.moves && again.reshape == plan.reshape => None,
+            Ok(again)
+                if again.moves == plan.moves
+                    && again.reshape == plan.reshape
+                    && again.numbers == plan.numbers =>
+            {
+                None
+            }
+            Ok(_) if plan.numbers.is_some() => Some("the store has other numbers".to_owned()),
             Ok(_) if plan.reshape.is_some() => Some("it would cut or join elsewhere".to_owned()),
             Ok(_) => Some("other moves would do it now".to_owned()),
             Err(refusal) => Some(refusal.to_string()),
@@ -236,15 +289,23 @@ impl Office {
                  create a new one with `tontine plan create`"
             )));
         }
-        let deaf = self.deaf(scene, &plan.moves).await?;
+        let entering = plan.entering(&scene.cluster).into_iter().map(|(node, _)| node).collect();
+        if let Some(reason) = plan.numbers.as_ref().and_then(|_| too_old(scene)) {
+            return Ok(Err(format!("plan {number} cannot be applied: {reason}")));
+        }
+        let deaf = self.deaf(scene, &entering).await?;
         Ok(deaf.map_or(Ok(()), |reason| Err(format!("plan {number} cannot be applied: {reason}"))))
     }
 
-    /// Why these moves cannot be carried out: a node that is needed for them does not answer.
-    pub(super) async fn deaf(&mut self, scene: &Scene, moves: &[Move]) -> Result<Option<String>, TurnError> {
+    /// Why what these nodes enter cannot be carried out: a node that is needed for it does not answer.
+    pub(super) async fn deaf(
+        &mut self,
+        scene: &Scene,
+        entering: &BTreeSet<NodeId>,
+    ) -> Result<Option<String>, TurnError> {
         let nodes: Vec<NodeId> = scene.cluster.nodes.iter().map(|node| node.id).collect();
         let (_, silent) = self.ask(scene, &nodes).await?;
-        let enters = |node: &NodeId| moves.iter().any(|one| one.entering.contains(node));
+        let enters = |node: &NodeId| entering.contains(node);
         let deaf = silent.iter().find(|(node, _)| scene.active(**node).is_some() || enters(node));
         Ok(deaf.map(|(node, reason)| {
             format!(
@@ -347,8 +408,22 @@ impl Office {
     }
 }
 
+/// Why no store can change its numbers: a node would not understand the document.
+fn too_old(scene: &Scene) -> Option<String> {
+    let form = model::cluster::FORM;
+    let old = scene.active.iter().find(|active| active.reads_form.is_none_or(|reads| reads < form))?;
+    Some(format!(
+        "{} runs an older version, which does not understand a document in which a store changes; upgrade it first",
+        old.node.id
+    ))
+}
+
 /// What a plan does, in short.
 fn what(plan: &PlanDocument) -> String {
+    if let Some(Renumber { store, to, .. }) = &plan.numbers {
+        let Consistency { replicas, reads_required, writes_required } = to;
+        return format!("store {store} gets N={replicas}, R={reads_required} and W={writes_required}");
+    }
     let moves = match plan.moves.len() {
         1 => "1 partition moves".to_owned(),
         moves => format!("{moves} partitions move"),
@@ -383,6 +458,15 @@ fn blocked(scene: &Scene, plan: &PlanDocument) -> Vec<String> {
         return Vec::new();
     }
     let mut lines: BTreeMap<String, usize> = BTreeMap::new();
+    if let Some(Renumber { store, to, .. }) = &plan.numbers {
+        let Consent { fewer_zones, weaker } = plan.consent;
+        let accepted = Accepted { fewer_zones, weaker };
+        let begun = steps::begin_numbers(&scene.cluster, store.as_str(), *to, accepted);
+        let blocked = begun.iter().flat_map(|begun| steps::numbers_blocked_by(begun, &away));
+        for (step, _, waiting) in blocked {
+            *lines.entry(format!("{step}: {waiting}")).or_default() += 1;
+        }
+    }
     for one in &plan.moves {
         let Some(partition) = scene.cluster.ring.get(one.partition) else { continue };
         for (step, waiting) in steps::blocked_by(&scene.cluster, partition, &one.to, &away) {

@@ -5,6 +5,8 @@
 //!
 //! Must never: admit a node that was a member and has left. Its process may run and be registered for a while.
 
+use std::collections::BTreeSet;
+
 use coordination::documents::{MembershipError, admit, read_member};
 use model::{Cluster, Generation, NodeId, Role};
 use protocol::rebalance::planner::{self, Consent, Wish};
@@ -72,7 +74,7 @@ impl Office {
                 let wish = Wish::Drain { nodes: vec![node] };
                 if let Ok(plan) = planner::plan(&scene.cluster, &wish, consent)
                     && !plan.is_empty()
-                    && let Some(reason) = self.deaf(scene, &plan.moves).await?
+                    && let Some(reason) = self.deaf(scene, &entering(&plan)).await?
                 {
                     return refused(reason);
                 }
@@ -247,4 +249,9 @@ pub(super) fn without(cluster: &Cluster, node: NodeId) -> Cluster {
     let mut next = Cluster { generation, nodes_changed: Some(generation), ..cluster.clone() };
     next.nodes.retain(|known| known.id != node);
     next
+}
+
+/// The nodes that a plan brings something to.
+pub(super) fn entering(plan: &planner::Plan) -> BTreeSet<NodeId> {
+    plan.moves.iter().flat_map(|one| one.entering.iter().copied()).collect()
 }

@@ -12,6 +12,7 @@ use model::{Cluster, NodeId, Role};
 use protocol::rebalance::planner::{self, Consent, Wish};
 
 use super::desk::{changed, unknown};
+use super::members::entering;
 use super::office::{Office, Scene, TurnError};
 use super::reports::Signs;
 use crate::orders::{Answer, Given};
@@ -109,7 +110,7 @@ impl Office {
                 node.0
             )));
         }
-        if let Some(reason) = self.deaf(scene, &plan.moves).await? {
+        if let Some(reason) = self.deaf(scene, &entering(&plan)).await? {
             return Ok(refused(reason));
         }
         if next.nodes != scene.cluster.nodes {

@@ -6,4 +6,5 @@ mod election;
 mod headmaster;
 mod played;
 mod push;
+mod renumbering;
 mod reshaping;

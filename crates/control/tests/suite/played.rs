@@ -14,11 +14,13 @@ use coordination::documents::{self, ActiveNode, active_node_path, cluster_path, 
 use coordination::memory::{MemoryService, MemorySession};
 use coordination::{CoordinationService, Expected};
 use model::limits::BUCKETS_DEFAULT;
-use model::routing::{replicas_before, replicas_to_come};
+use model::routing::replicas_before;
 use model::{
-    Cluster, Consistency, Generation, Moment, Node, NodeId, Partition, Step, StoreName, WallMillis, Zone,
+    Cluster, Consistency, Generation, Moment, Node, NodeId, Partition, Step, Store, StoreName, WallMillis,
+    Zone,
 };
 use protocol::push;
+use protocol::rebalance::entering::takes_part;
 use protocol::rebalance::{Entered, NodeFacts};
 use runtime::{BoxFuture, Clock};
 use std::sync::Mutex;
@@ -68,15 +70,13 @@ impl Nodes {
             ..NodeFacts::default()
         };
         let mut copied = BTreeMap::new();
-        for partition in cluster.ring.partitions().iter().filter(|partition| partition.coming.is_some()) {
-            let places = cluster.stores.iter().map(|store| {
-                let new = replicas_to_come(store, partition).unwrap_or_default();
-                (store, replicas_before(store, partition), new.contains(&node))
-            });
-            let enters = |old: &[NodeId], is_new: bool| is_new && !old.contains(&node);
-            let merged: BTreeMap<_, BTreeSet<NodeId>> = places
-                .filter(|(_, old, is_new)| enters(old, *is_new))
-                .map(|(store, old, _)| (store.name.clone(), old.iter().copied().collect()))
+        for partition in cluster.ring.partitions() {
+            let old = |store: &Store| replicas_before(store, partition).iter().copied().collect();
+            let merged: BTreeMap<_, BTreeSet<NodeId>> = cluster
+                .stores
+                .iter()
+                .filter(|store| takes_part(store, partition, node))
+                .map(|store| (store.name.clone(), old(store)))
                 .collect();
             if !merged.is_empty() {
                 let entered = Entered { incarnation: 1, generation: cluster.generation, whole: true, merged };

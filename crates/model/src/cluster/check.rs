@@ -44,6 +44,14 @@ pub enum ClusterError {
         /// What is wrong.
         error: StoreError,
     },
+    /// Numbers of one store change at a time, and none while a partition moves.
+    #[error("store {} changes its numbers while {beside}", .store.as_str())]
+    Beside {
+        /// The store.
+        store: StoreName,
+        /// What else changes.
+        beside: String,
+    },
     /// A read-only store contradicts itself.
     #[error("read-only store {}: {error}", .store.as_str())]
     ReadOnly {
@@ -122,7 +130,12 @@ impl Cluster {
             }
             let invalid = |error| ClusterError::Store { store: store.name.clone(), error };
             store.consistency.validate().map_err(invalid)?;
+            store.numbers_to_come().validate().map_err(invalid)?;
+            if store.since > self.generation {
+                self.check_past(&format!("store {}", store.name), store.since)?;
+            }
         }
+        self.check_changing()?;
         for store in &self.read_only {
             if !names.insert(&store.name) {
                 return Err(ClusterError::StoreTwice { store: store.name.clone() });
@@ -134,6 +147,18 @@ impl Cluster {
         self.check_past("the oldest requests that are accepted", self.generation_accepted_min)?;
         self.check_past("the set of nodes", self.nodes_changed.unwrap_or_default())?;
         self.ring.partitions().iter().try_for_each(|partition| self.check_partition(partition, &nodes))
+    }
+
+    /// Each store has at most two sets of replicas for a partition.
+    fn check_changing(&self) -> Result<(), ClusterError> {
+        let mut changing = self.stores.iter().filter(|store| store.coming.is_some());
+        let Some(store) = changing.next() else { return Ok(()) };
+        let moving = || self.ring.partitions().iter().find(|partition| partition.coming.is_some());
+        let other = changing.next().map(|other| format!("store {} does, too", other.name));
+        match other.or_else(|| moving().map(|partition| format!("partition {} moves", partition.id))) {
+            Some(beside) => Err(ClusterError::Beside { store: store.name.clone(), beside }),
+            None => Ok(()),
+        }
     }
 
     fn check_buckets(&self) -> Result<(), ClusterError> {

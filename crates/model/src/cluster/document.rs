@@ -16,7 +16,10 @@ use crate::store::Store;
 /// The greatest form that this program understands. Form 1 had no steps: a program that knows no other takes a partition
 /// that moves for one that stays. It is written as long as nothing has moved, for those that know no other. Form 2 had no
 /// buckets: a node that knows no other takes each partition for one, and would look for records in the wrong places.
-const FORM: u32 = 3;
+/// Form 3 had no stores whose numbers change: a program that knows no other takes them for what they were. It is written
+/// as long as no store has ever changed, because such a program would not refuse requests from before a change, either.
+pub const FORM: u32 = 4;
+const FORM_BUCKETS: u32 = 3;
 const FORM_STEPS: u32 = 2;
 const FORM_PLAIN: u32 = 1;
 
@@ -103,7 +106,8 @@ impl Serialize for Cluster {
         } = self;
         Written {
             form: match buckets {
-                Some(_) => FORM,
+                _ if stores.iter().any(Store::has_changed) => FORM,
+                Some(_) => FORM_BUCKETS,
                 None if ring.is_plain() => FORM_PLAIN,
                 None => FORM_STEPS,
             },

@@ -183,7 +183,7 @@ fn a_document_of_an_older_program_is_read_as_settled() {
     assert!(cluster.nodes.iter().all(|node| node.weight.get() == 100 && node.role == Role::Serving));
     assert!(cluster.ring.is_settled());
     for partition in cluster.ring.partitions() {
-        assert_eq!(cluster.accepted_since(partition), Generation(2));
+        assert_eq!(cluster.accepted_since(&cluster.stores[0], partition), Generation(2));
     }
     let again = serde_json::to_string(&cluster).unwrap();
     assert_eq!(serde_json::from_str::<Cluster>(&again).unwrap(), cluster);
@@ -213,9 +213,9 @@ fn fields_of_a_later_program_survive_a_rewrite() {
 
 #[test]
 fn a_document_of_a_later_form_is_refused_by_its_number_whatever_else_it_holds() {
-    let later = r#"{"form":4,"name":7,"ring":"a circle"}"#;
+    let later = r#"{"form":5,"name":7,"ring":"a circle"}"#;
     let error = serde_json::from_str::<Cluster>(later).unwrap_err().to_string();
-    assert!(error.contains("form 4") && error.contains("up to form 3"), "{error}");
+    assert!(error.contains("form 5") && error.contains("up to form 4"), "{error}");
     let unknown =
         OLDER.replace(r#""nodes":[2,1]"#, r#""nodes":[2,1],"coming":{"step":"flying","nodes":[1,2]}"#);
     let error = serde_json::from_str::<Cluster>(&unknown).unwrap_err().to_string();

@@ -6,6 +6,7 @@ mod buckets;
 mod changes;
 mod clusters;
 mod histories;
+mod numbers;
 mod planted_bugs;
 mod readonly;
 mod rings;

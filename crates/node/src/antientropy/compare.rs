@@ -105,7 +105,7 @@ impl LocalStore {
 
     /// Gives each partition of the ring its tree, if the store has replicas that compare.
     pub(crate) fn shape(&self, ring: &Ring) {
-        if self.definition().consistency.replicas <= 1 {
+        if self.definition().replicas_max() <= 1 {
             // What is remembered will not be right any more when somebody asks.
             self.take_remembered();
             return self.trees().give_up();

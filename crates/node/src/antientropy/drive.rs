@@ -218,7 +218,7 @@ impl Drive<'_> {
         }
         let (view, begun) = (current.get(), self.view.cluster().generation);
         heard.generation = view.cluster().generation;
-        concerned.iter().any(|id| begun < view.accepted_since(*id))
+        concerned.iter().any(|id| begun < view.accepted_since(&self.store, *id))
     }
 
     fn show(&self, session: &Session, heard: &mut Heard<'_>) {
@@ -486,7 +486,9 @@ impl Drive<'_> {
     /// Since which generation the peer is a replica of these.
     fn since(&self, entries: &[(Bytes, VersionSet)]) -> Generation {
         let cluster = self.view.cluster();
-        let since = entries.iter().map(|(key, _)| cluster.accepted_since(self.view.partition(key).1));
+        let definition = self.store.definition();
+        let since =
+            entries.iter().map(|(key, _)| cluster.accepted_since(definition, self.view.partition(key).1));
         since.max().unwrap_or_default()
     }
 

@@ -198,7 +198,7 @@ impl Front {
         let mut replicas = PreferenceList::of(definition, partition).replicas().to_vec();
         // Its own copy costs no message, and who is silent costs patience.
         replicas.sort_by_key(|&node| (self.is_suspected(node), node != self.replica.node()));
-        let required = definition.consistency.reads_required;
+        let required = definition.numbers_read().reads_required;
         let mut walk = Walk::new(replicas, required, definition.resolver, behind);
         let (mut keys, mut reasons) = (Vec::new(), Vec::new());
         while !walk.is_over() && keys.len() < wanted {

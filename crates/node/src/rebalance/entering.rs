@@ -9,7 +9,7 @@ use std::collections::btree_map::Entry;
 
 use model::{Cluster, Generation, NodeId, PartitionId, StoreName, Token};
 use protocol::rebalance::Entered;
-use protocol::rebalance::entering::{Part, left_to_merge};
+use protocol::rebalance::entering::{Part, left_to_merge, takes_part};
 use wire::messages::PartitionEntered;
 
 use crate::view::View;
@@ -49,11 +49,10 @@ impl Entering {
         let mut entered = std::mem::take(&mut self.0);
         let definitions = view.cluster().definitions();
         for bucket in view.buckets().partitions() {
-            let part = |store| Part::of(store, bucket, node);
-            if !definitions.iter().any(|store| part(store) == Part::Entering) {
+            if !definitions.iter().any(|store| takes_part(store, bucket, node)) {
                 continue;
             }
-            let generation = bucket.since;
+            let generation = view.cluster().stepped_since(bucket);
             let mut one = entered.remove(&bucket.id).unwrap_or_default();
             if (one.entered.generation, one.entered.incarnation) != (generation, incarnation) {
                 one.entered = Entered { incarnation, generation, ..Entered::default() };
@@ -89,7 +88,9 @@ impl Entering {
         let mut left = Left::new();
         for (id, (buckets, one)) in self.by_partition(view) {
             let Some(partition) = view.cluster().ring.get(id) else { continue };
-            for (store, peers) in left_to_merge(view.cluster(), partition, node, &one.entered) {
+            let whole = buckets.iter().all(|bucket| has_records(view, *bucket));
+            let entered = Entered { whole, ..one.entered };
+            for (store, peers) in left_to_merge(view.cluster(), partition, node, &entered) {
                 for bucket in &buckets {
                     let merged = self.0[bucket].entered.merged.get(&store);
                     let lacks = |peer: &&NodeId| merged.is_none_or(|merged| !merged.contains(peer));
@@ -126,6 +127,11 @@ impl Entering {
         }
         all
     }
+}
+
+/// Whether nothing of a bucket is missing here, of any store.
+pub(crate) fn has_records(view: &View, bucket: PartitionId) -> bool {
+    view.stores().iter().all(|store| !store.trees().is_incomplete(bucket))
 }
 
 /// The buckets of stores that a newer document makes a node bring in, which went by `before`.

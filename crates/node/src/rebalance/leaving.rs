@@ -108,11 +108,14 @@ impl Giving<'_> {
             let (view, store) = (self.view.clone(), self.store.clone());
             let drive = Drive { antientropy: self.antientropy, peer, view, store, goal: Goal::Give };
             let outcome = Box::pin(drive.run(partitions, &mut |id, peered| {
-                let partition = self.view.buckets().get(id);
+                let since = self
+                    .view
+                    .says_of(self.store, id)
+                    .map(|(partition, store)| partition.since.max(store.since));
                 // One that goes by an older document may still be about to give up what it holds. What nobody can read here
                 // and the peer lacks stays: it may be the last trace.
                 if peered.all_given
-                    && partition.is_some_and(|partition| peered.adopted >= partition.since)
+                    && since.is_some_and(|since| peered.adopted >= since)
                     && let Some(lacking) = lacking.get_mut(&id)
                 {
                     lacking.remove(&peer);
@@ -145,7 +148,7 @@ impl Giving<'_> {
 fn drop_given(antientropy: &AntiEntropy, view: &View, store: &LocalStore, id: PartitionId) -> Option<u64> {
     // While this is held no newer document makes the node bring in what is dropped here.
     let now = antientropy.replica().view().admit();
-    if now.buckets().get(id) != view.buckets().get(id) {
+    if now.says_of(store, id) != view.says_of(store, id) {
         return None;
     }
     let name = &store.definition().name;

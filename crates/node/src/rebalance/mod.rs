@@ -37,8 +37,7 @@ pub(crate) fn told(antientropy: &AntiEntropy) -> MovesGot {
             view.read_only_stores().iter().all(|store| has_artifacts(store, partition, replica.node()))
         })
     };
-    let is_whole =
-        |id| view.stores().iter().all(|store| !store.trees().is_incomplete(id)) && has_artifacts(id);
+    let is_whole = |id| entering::has_records(&view, id) && has_artifacts(id);
     let entered = antientropy.refill().lock().entering().told(&view, is_whole);
     let leftovers = view.stores().iter().flat_map(|store| {
         let mut left: BTreeMap<PartitionId, u64> = BTreeMap::new();

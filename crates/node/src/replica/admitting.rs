@@ -12,6 +12,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use model::routing::step;
 use model::{Cluster, Generation, NodeId, Partition, PartitionId, Token};
 use wire::error::ErrorCode;
 use wire::messages::{Failure, Request, Role};
@@ -94,16 +95,16 @@ impl Replica {
         partition: &Partition,
         (generation, asked): (Generation, Asked),
     ) -> Result<(), Failure> {
-        let since = view.cluster().accepted_since(partition);
+        let since = view.cluster().accepted_since(store.definition(), partition);
         if generation < since {
-            return Err(stale(view, partition, generation));
+            return Err(stale(view, partition, (generation, since)));
         }
         let own = self.node();
         let is_it = match asked {
             Asked::Reader => model::routing::replicas(store.definition(), partition).contains(&own),
             Asked::Writer => {
                 view.writes(own, store, partition)
-                    || (partition.coming.is_some() && view.holds(own, store, partition))
+                    || (step(store.definition(), partition).is_some() && view.holds(own, store, partition))
             }
             Asked::StandIn => !model::routing::replicas(store.definition(), partition).contains(&own),
             Asked::Holder => view.holds(own, store, partition),
@@ -176,8 +177,9 @@ impl Replica {
         partition: &Partition,
         (target, generation): (NodeId, Generation),
     ) -> Result<(), Failure> {
-        if generation < view.cluster().accepted_since(partition) {
-            return Err(stale(view, partition, generation));
+        let since = view.cluster().accepted_since(store.definition(), partition);
+        if generation < since {
+            return Err(stale(view, partition, (generation, since)));
         }
         let is_it = view.writes(target, store, partition) && self.stays(view.cluster());
         if is_it { Ok(()) } else { Err(self.misplaced(view, partition, generation)) }
@@ -197,10 +199,9 @@ fn read_only(store: &str) -> Failure {
     Failure::new(ErrorCode::ReadOnly, detail)
 }
 
-/// Refuses a request that is too old for a partition, and tells what is newer.
-fn stale(view: &View, partition: &Partition, generation: Generation) -> Failure {
+/// Refuses a request that is too old for a store's keys in a partition, and tells what is newer.
+fn stale(view: &View, partition: &Partition, (generation, since): (Generation, Generation)) -> Failure {
     let cluster = view.cluster();
-    let since = cluster.accepted_since(partition);
     // One of a bucket is shown as what it belongs to.
     let partition = cluster.ring.partition(Token(partition.start)).id;
     Failure {

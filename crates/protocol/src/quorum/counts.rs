@@ -2,10 +2,51 @@
 //!
 //! **Architecture Invariant:** what is counted is replicas, each once; a node that was not asked never counts.
 
-use model::{NodeId, PreferenceList, Sets, Store};
+use model::{Consistency, NodeId, PreferenceList, Sets, Store};
 use smallvec::SmallVec;
 
 use super::options::saturated;
+
+/// By how many fewer nodes each of the two sets of replicas gets by than the number that is required, while a store
+/// changes its numbers: the set of the greater number needs all of them. Zero at all other times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spared {
+    old: u8,
+    new: u8,
+}
+
+impl Spared {
+    /// What is required when the old and the new set need so many each, and what each of them is spared of that.
+    pub fn of(old: u8, new: u8) -> (u8, Spared) {
+        let required = old.max(new);
+        (required, Spared { old: required - old, new: required - new })
+    }
+
+    /// What is spared of a number that a request names itself: of the smaller set no more is required than all of it.
+    pub fn of_named(required: u8, old_replicas: u8, new_replicas: u8) -> Spared {
+        if required > old_replicas.max(new_replicas) {
+            return Spared::default();
+        }
+        let spared = |replicas: u8| required - required.min(replicas);
+        Spared { old: spared(old_replicas), new: spared(new_replicas) }
+    }
+
+    /// The old set's for the new one, and the other way round.
+    #[cfg(test)]
+    pub(super) fn swapped(self) -> Spared {
+        Spared { old: self.new, new: self.old }
+    }
+
+    /// Whether both sets need as many.
+    pub(super) fn is_none(self) -> bool {
+        self == Spared::default()
+    }
+
+    /// What nodes in the sets that count here get by with, of so many that are required.
+    pub(super) fn needed(self, required: u8, old: bool) -> usize {
+        usize::from(required.saturating_sub(if old { self.old } else { self.new }))
+    }
+}
 
 /// How many nodes count in each of the two sets of replicas that a partition has while it moves. Of one that stays put
 /// both counts are the same.
@@ -20,6 +61,15 @@ impl Tallies {
     #[inline]
     pub(super) fn of(nodes: impl Iterator<Item = Sets>) -> Tallies {
         let mut tallies = Tallies::default();
+        nodes.for_each(|sets| tallies.add(sets));
+        tallies
+    }
+
+    /// Of nodes, each in its sets, and of what each set is spared: enough are there when the least of this is what is
+    /// required.
+    #[inline]
+    pub(super) fn with(spared: Spared, nodes: impl Iterator<Item = Sets>) -> Tallies {
+        let mut tallies = Tallies { old: spared.old.into(), new: spared.new.into() };
         nodes.for_each(|sets| tallies.add(sets));
         tallies
     }
@@ -67,12 +117,13 @@ impl Tallies {
 
 /// Whether a request may ask for so many of a store's replicas.
 pub fn can_be_met(required: u8, definition: &Store) -> bool {
-    required <= definition.consistency.replicas
+    required <= definition.numbers_read().replicas
 }
 
 /// Answers that a get of this store must have, or holders where these are more: R, or what monotonic reads need.
 pub fn answers_required(definition: &Store) -> u8 {
-    definition.consistency.reads_required.max(definition.read_holders())
+    let numbers = definition.numbers_read();
+    numbers.reads_required.max(definition.read_holders(numbers))
 }
 
 /// Whether what so many of a partition's other replicas hold contains each write that was acknowledged by
@@ -88,6 +139,11 @@ pub fn meet_every_quorum(replicas: usize, required: u8) -> usize {
     (replicas + 1).saturating_sub(usize::from(required)).max(1)
 }
 
+/// So many replicas of a store with these numbers hold what a write was acknowledged for, or a get has shown.
+pub fn holders_promised(definition: &Store, numbers: Consistency) -> usize {
+    numbers.writes_required.max(definition.read_holders(numbers)).into()
+}
+
 /// The replicas that must hold what a hint holds before its holder may drop it undelivered.
 ///
 /// When the write was acknowledged W replicas were promised. The hint may be one of these copies, so W others than
@@ -95,6 +151,7 @@ pub fn meet_every_quorum(replicas: usize, required: u8) -> usize {
 #[derive(Clone, Debug)]
 pub struct Holders {
     required: u8,
+    spared: Spared,
     /// Replicas that are there, each with its sets and whether it has acknowledged.
     nodes: SmallVec<[(NodeId, Sets, bool); 3]>,
 }
@@ -107,11 +164,13 @@ impl Holders {
         target: NodeId,
         is_there: impl Fn(NodeId) -> bool,
     ) -> Option<Holders> {
-        let required = definition.consistency.writes_required;
+        let (old, new) = definition.numbers_written();
+        let (required, spared) = Spared::of(old.writes_required, new.writes_required);
         let there = preference.sets().filter(|&(node, _)| node != target && is_there(node));
         let nodes: SmallVec<_> = there.map(|(node, sets)| (node, sets, false)).collect();
-        let holders = Holders { required, nodes };
-        (Tallies::of(holders.nodes.iter().map(|&(_, sets, _)| sets)).least() >= required).then_some(holders)
+        let holders = Holders { required, spared, nodes };
+        let all = Tallies::with(spared, holders.nodes.iter().map(|&(_, sets, _)| sets));
+        (all.least() >= required).then_some(holders)
     }
 
     /// The replicas that get the content.
@@ -127,7 +186,7 @@ impl Holders {
     /// Whether the hint may be dropped.
     pub fn suffice(&self) -> bool {
         let holding = self.nodes.iter().filter(|(.., has)| *has);
-        Tallies::of(holding.map(|&(_, sets, _)| sets)).least() >= self.required
+        Tallies::with(self.spared, holding.map(|&(_, sets, _)| sets)).least() >= self.required
     }
 }
 
@@ -147,7 +206,7 @@ impl Readers {
     /// Of a store's partition with these replicas.
     pub fn of(definition: &Store, preference: &PreferenceList) -> Readers {
         let replicas = preference.replicas().to_vec();
-        let required = usize::from(definition.consistency.reads_required).min(replicas.len());
+        let required = usize::from(definition.numbers_read().reads_required).min(replicas.len());
         Readers { replicas, required, failures: 0 }
     }
 
@@ -172,7 +231,7 @@ impl Readers {
 
 #[cfg(test)]
 mod tests {
-    use model::{Consistency, Partition, PartitionId, StoreName};
+    use model::{Partition, PartitionId, StoreName};
 
     use super::*;
     use crate::quorum::fixtures::joint_preference;

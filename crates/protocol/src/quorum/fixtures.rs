@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::store::Consistency;
+use model::store::{Consistency, NumbersToCome};
 use model::{
     Coming, Generation, Moment, NodeId, Partition, PartitionId, PreferenceList, Step, Store, StoreName,
     Unknown,
@@ -47,14 +47,33 @@ pub(super) const ONE_OF_TWO_MOVES: [&[NodeId]; 2] = [&[NodeId(1), NodeId(2)], &[
 /// The only replica gives way to another node.
 pub(super) const THE_ONLY_ONE_MOVES: [&[NodeId]; 2] = [&[NodeId(1)], &[NodeId(2)]];
 
+/// A store gets a replica more, or has one fewer in the end.
+pub(super) const ONE_IS_ADDED: [&[NodeId]; 2] = [&[NodeId(1), NodeId(2)], &[NodeId(1), NodeId(2), NodeId(3)]];
+pub(super) const ONE_IS_TAKEN: [&[NodeId]; 2] = [&[NodeId(1), NodeId(2), NodeId(3)], &[NodeId(1), NodeId(2)]];
+
 /// The preference list of an explored key.
 pub(super) fn preference_of(sets: [&[NodeId]; 2]) -> PreferenceList {
-    if sets == SETTLED { preference(3, 2) } else { joint_preference(sets) }
+    match sets {
+        SETTLED => preference(3, 2),
+        [old, new] if old.len() != new.len() => changing_preference(old.len(), new.len()),
+        _ => joint_preference(sets),
+    }
 }
 
-/// How many nodes of a set count, in the set where there are fewer.
-pub(super) fn least(sets: [&[NodeId]; 2], counts: impl Fn(NodeId) -> bool) -> usize {
-    sets.map(|set| set.iter().filter(|&&node| counts(node)).count()).into_iter().min().unwrap()
+/// A store changes from so many replicas to so many others, over nodes 1 to 5.
+fn changing_preference(old: usize, new: usize) -> PreferenceList {
+    let numbers =
+        |replicas: usize| Consistency { replicas: replicas as u8, reads_required: 1, writes_required: 1 };
+    let mut store = Store::new(StoreName::new("explored").unwrap(), numbers(old)).unwrap();
+    let (step, consistency) = (Step::Joint, numbers(new));
+    store.coming = Some(NumbersToCome { step, consistency, unknown: Unknown::new() });
+    PreferenceList::of(&store, &Partition::settled(PartitionId(0), 0, (1..=5).map(NodeId).collect()))
+}
+
+/// How many nodes of a set count, with what the set is spared, in the set where that is less.
+pub(super) fn least(sets: [&[NodeId]; 2], spared: [u8; 2], counts: impl Fn(NodeId) -> bool) -> usize {
+    let counting = |set: &[NodeId]| set.iter().filter(|&&node| counts(node)).count();
+    (0..2).map(|set| counting(sets[set]) + usize::from(spared[set])).min().unwrap()
 }
 
 pub(super) fn options(required: u8, preferred: u8, sloppy: bool) -> QuorumOptions {
@@ -63,6 +82,7 @@ pub(super) fn options(required: u8, preferred: u8, sloppy: bool) -> QuorumOption
         preferred,
         sloppy,
         held: 0,
+        spared: Default::default(),
         hedge_after: Duration::from_nanos(HEDGE_AFTER),
         deadline: at(DEADLINE),
         generation: GENERATION,

@@ -44,7 +44,10 @@ mod stamp;
 mod walk;
 mod write;
 
-pub use counts::{Holders, Readers, answers_required, can_be_met, hold_every_write, meet_every_quorum};
+pub use counts::{
+    Holders, Readers, Spared, answers_required, can_be_met, hold_every_write, holders_promised,
+    meet_every_quorum,
+};
 pub use get::{Get, GetAction, GetActions, GetEvent, GetFailure, GetOutcome};
 pub use lagging::{Behind, Lagging};
 pub use machine::Machine;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use model::routing::{replicas, writers};
+use model::routing::{is_joint, replicas, writers};
 use model::{Generation, Moment, NodeId, Partition, PreferenceList, Reads, Store};
 use smallvec::SmallVec;
 
-use super::counts::{Tallies, answers_required};
+use super::counts::{Spared, Tallies, answers_required};
 
 /// Most fallbacks that one request turns to. Together with three replicas they fit a machine without allocation,
 /// and a cluster that is merely slow is not flooded with stand-ins. Suspected fallbacks do not use up the limit
@@ -28,6 +28,9 @@ pub struct QuorumOptions {
     /// Replicas that must hold what a get answers before it answers, so that no later get misses it; such a get asks
     /// no fallbacks. 0: replicas are repaired after the answer. Writes take no notice.
     pub held: u8,
+    /// What each set of replicas is spared while the store changes its numbers: of `held` for gets, which ask one set, and
+    /// of `required` for writes.
+    pub spared: Spared,
     /// How long a node may take before another one is brought in beside it. Doubles with each such wave.
     pub hedge_after: Duration,
     /// When the request is answered with what there is, and stragglers are given up.
@@ -55,8 +58,12 @@ impl QuorumOptions {
     pub(super) fn bounded(mut self, preference: &PreferenceList) -> Self {
         let replicas = match preference.is_joint() {
             false => saturated(preference.replicas().len()),
-            true => Tallies::of(preference.sets().map(|(_, sets)| sets)).least(),
+            true => Tallies::with(self.spared, preference.sets().map(|(_, sets)| sets)).least(),
         };
+        debug_assert!(
+            self.spared.is_none() || preference.is_joint(),
+            "one set of replicas is spared nothing"
+        );
         self.required = self.required.max(1);
         self.preferred = self.preferred.min(replicas).max(self.required);
         self.held = self.held.min(replicas);
@@ -64,8 +71,9 @@ impl QuorumOptions {
     }
 
     /// The options with as many answers hoped for as replicas must hold them: when all agree, nothing is written.
-    pub(super) fn hoping_for_holders(mut self) -> Self {
-        self.preferred = self.preferred.max(self.held);
+    pub(super) fn hoping_for_holders(mut self, preference: &PreferenceList) -> Self {
+        let readers = saturated(preference.replicas().len()).max(self.preferred);
+        self.preferred = self.preferred.max(self.held).min(readers);
         self
     }
 }
@@ -128,7 +136,7 @@ impl Candidates<'_> {
 /// answer, or holder, is enough. A machine started for such a get would ask the own node and nobody else.
 pub fn own_record_suffices(own: NodeId, definition: &Store, partition: &Partition) -> bool {
     // What a monotonic get shows must be held by replicas of both sets.
-    let held = definition.reads == Reads::Monotonic && partition.also_written().is_some();
+    let held = definition.reads == Reads::Monotonic && is_joint(definition, partition);
     answers_required(definition) <= 1 && !held && replicas(definition, partition).contains(&own)
 }
 

@@ -65,6 +65,8 @@ pub(super) enum Bug {
     AsksWhoOnlyWrites,
     /// While a partition moves, only replicas that were asked are repaired.
     RepairsReadersOnly,
+    /// While a store changes, the old set goes by the numbers to come, and the new one by the present ones.
+    SparesTheOtherSet,
 }
 
 crate::planted::plantable!(Bug);

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use model::routing::{replicas, replicas_before, replicas_to_come};
+use model::routing::{replicas, replicas_before, replicas_to_come, step};
 use model::{Cluster, NodeId, Partition, Step, Store, StoreName};
 
 use super::facts::{Entered, Facts, NodeFacts};
@@ -33,7 +33,7 @@ impl Part {
     /// What `node` is.
     pub fn of(store: &Store, partition: &Partition, node: NodeId) -> Part {
         let comes = || replicas_to_come(store, partition).is_some_and(|nodes| nodes.contains(&node));
-        match partition.step() {
+        match step(store, partition) {
             _ if replicas_before(store, partition).contains(&node) => Part::Holding,
             Some(Step::ReadingNew) if comes() => Part::Holding,
             Some(_) if comes() => Part::Entering,
@@ -74,6 +74,14 @@ impl Way {
             }
         })
     }
+}
+
+/// Whether `node` says how far it is with a store's records in a partition: it enters, or it stays, and so much of what
+/// old replicas acknowledged without it may be missing as the store's numbers change.
+pub fn takes_part(store: &Store, partition: &Partition, node: NodeId) -> bool {
+    let compares = || store.step() == Some(Step::Joint);
+    let stays = || replicas_to_come(store, partition).is_some_and(|nodes| nodes.contains(&node));
+    Part::of(store, partition, node) == Part::Entering || (compares() && stays())
 }
 
 /// From whom a node brings in what it enters.
@@ -122,6 +130,6 @@ pub fn left_to_merge(
 /// The replicas that must hold all that `node` still has of a partition that is not its own, each by a document as new
 /// as the one by which it left; `None` while the records are its own, or the partition moves.
 pub fn heirs<'a>(store: &Store, partition: &'a Partition, node: NodeId) -> Option<&'a [NodeId]> {
-    let left = partition.coming.is_none() && Part::of(store, partition, node) == Part::Nothing;
+    let left = step(store, partition).is_none() && Part::of(store, partition, node) == Part::Nothing;
     left.then(|| replicas(store, partition))
 }

@@ -10,6 +10,9 @@
 //!                                                              reading-new
 //! ```
 //!
+//! A store whose numbers change takes the same steps with all its partitions at once, and without new lists: see
+//! [`begin_numbers`].
+//!
 //! N, W and R are those of each store; a step must be ready for all of them. A source of a merge counts only if it had
 //! refused requests of the step before by then: what it acknowledges afterwards, a merge cannot have brought.
 //!
@@ -25,10 +28,13 @@ use model::{
 };
 
 use super::facts::Facts;
-use crate::quorum::meet_every_quorum;
+use crate::quorum::{holders_promised, meet_every_quorum};
 
 #[cfg(test)]
 mod explore;
+mod numbers;
+
+pub use numbers::{back_with_numbers, begin_numbers, numbers_blocked_by};
 
 /// Whom a step waits for. A partition that waits names each store and each node that holds it up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,11 +165,14 @@ impl std::error::Error for BeginError {}
 /// The document that may follow `cluster`, by what is known of its nodes.
 pub fn next(cluster: &Cluster, facts: &Facts) -> Outcome {
     let (generation, facts) = (Generation(cluster.generation.0 + 1), &*facts.and_gone(cluster));
+    if let Some(store) = cluster.changing() {
+        return numbers::next(cluster, store, facts);
+    }
     let mut outcome = Outcome { next: None, waiting: Vec::new() };
     let mut partitions: Option<Vec<Partition>> = None;
     for (position, partition) in cluster.ring.partitions().iter().enumerate() {
         let Some(coming) = &partition.coming else { continue };
-        let waiting = waiting(cluster, partition, coming, facts);
+        let waiting = waiting(cluster, partition, coming.step, facts);
         if waiting.is_empty() {
             let partitions = partitions.get_or_insert_with(|| cluster.ring.partitions().to_vec());
             partitions[position] = stepped(partition, coming, generation);
@@ -199,7 +208,7 @@ pub fn begin(cluster: &Cluster, moves: &[(PartitionId, Vec<NodeId>)]) -> Result<
         partition.coming = Some(coming);
         let mut moves_data = false;
         for store in &cluster.stores {
-            let Places { old, new } = Places::of(store, partition);
+            let Places { old, new, .. } = Places::of(store, partition);
             if new.len() < old.len() {
                 let (partition, store) = (*id, store.name.clone());
                 return Err(BeginError::Fewer { partition, store, replicas: (old.len(), new.len()) });
@@ -282,17 +291,17 @@ pub fn blocked_by(
     let mut moving = Partition { since: generation, ..partition.clone() };
     for step in [Step::Copying, Step::Joint, Step::ReadingNew] {
         let coming = Coming { step, nodes: nodes.to_vec(), unknown: Unknown::new() };
-        moving.coming = Some(coming.clone());
+        moving.coming = Some(coming);
         let facts = everybody_but(cluster, &moving, away);
         let facts = facts.and_gone(cluster);
-        blocked.extend(waiting(cluster, &moving, &coming, &facts).into_iter().map(|waiting| (step, waiting)));
+        blocked.extend(waiting(cluster, &moving, step, &facts).into_iter().map(|waiting| (step, waiting)));
     }
     blocked
 }
 
 /// What would be known if all nodes that are not away had done their part.
 fn everybody_but(cluster: &Cluster, partition: &Partition, away: &[NodeId]) -> Facts {
-    let generation = partition.since;
+    let generation = cluster.stepped_since(partition);
     let mut facts = Facts::default();
     let listed = partition.coming.iter().flat_map(|coming| &coming.nodes).chain(&partition.nodes);
     for &node in listed.filter(|node| !away.contains(node)) {
@@ -323,57 +332,57 @@ pub(super) fn waiting_for(
     facts: &Facts,
 ) -> Option<Waiting> {
     let places = Places::of(store, partition);
-    let succession = places.successions().find(|(entering, _)| *entering == node)?;
-    waiting_for_merge(store, &places, partition, succession, facts)
+    let succession = places.successions().find(|(merging, _)| *merging == node)?;
+    let since = partition.since.max(store.since);
+    waiting_for_merge(store, &places, (partition.id, since), succession, facts)
 }
 
 /// The old and new replicas of a store in a partition that moves.
 struct Places<'a> {
     old: &'a [NodeId],
     new: &'a [NodeId],
+    /// The two go by different numbers, so those that stay may lack what an old quorum without them acknowledged.
+    numbers_change: bool,
 }
 
 impl<'a> Places<'a> {
     fn of(store: &Store, partition: &'a Partition) -> Self {
         let (old, new) =
             (replicas_before(store, partition), replicas_to_come(store, partition).unwrap_or_default());
-        Places { old, new }
+        Places { old, new, numbers_change: store.coming.is_some() }
     }
 
     fn entering(&self) -> impl Iterator<Item = NodeId> {
         self.new.iter().copied().filter(|node| !self.old.contains(node))
     }
 
-    /// The nodes that enter, each with the one whose place it takes: that node's acknowledgements are what the new
-    /// replicas would lack.
+    /// The nodes that merge: those that enter, each with the one whose place it takes, because that node's
+    /// acknowledgements are what the new replicas would lack; and those that stay, when numbers change.
     fn successions(&self) -> impl Iterator<Item = (NodeId, Option<NodeId>)> {
         let leaving = self.old.iter().copied().filter(|node| !self.new.contains(node));
-        self.entering().zip(leaving.map(Some).chain(std::iter::repeat(None)))
+        let enter = self.entering().zip(leaving.map(Some).chain(std::iter::repeat(None)));
+        let staying = self.new.iter().copied().filter(|node| self.numbers_change && self.old.contains(node));
+        enter.chain(staying.map(|node| (node, None)))
     }
 }
 
 /// Whom the next step waits for; nobody when it may be taken.
-fn waiting(cluster: &Cluster, partition: &Partition, coming: &Coming, facts: &Facts) -> Vec<Waiting> {
+fn waiting(cluster: &Cluster, partition: &Partition, step: Step, facts: &Facts) -> Vec<Waiting> {
     let mut waiting = Vec::new();
-    if coming.step == Step::Copying {
-        let is_whole =
-            |node| facts.entered(node, partition.id, partition.since).is_some_and(|entered| entered.whole);
+    let since = cluster.stepped_since(partition);
+    if step == Step::Copying {
+        let is_whole = |node| facts.entered(node, partition.id, since).is_some_and(|entered| entered.whole);
         let definitions = cluster.definitions();
         let entering =
             definitions.iter().flat_map(|store| Places::of(store, partition).entering().collect::<Vec<_>>());
         waiting.extend(entering.filter(|&node| !is_whole(node)).map(|node| Waiting::Copy { node }));
     }
-    for store in &cluster.stores {
+    for store in cluster.stores.iter().filter(|store| replicas_to_come(store, partition).is_some()) {
         let places = Places::of(store, partition);
-        match coming.step {
+        match step {
             Step::Copying => {}
-            Step::Joint => {
-                let compare = places.successions().filter_map(|(node, leaving)| {
-                    waiting_for_merge(store, &places, partition, (node, leaving), facts)
-                });
-                waiting.extend(compare);
-            }
-            Step::ReadingNew => waiting.extend(waiting_for_adoption(store, &places, partition, facts)),
+            Step::Joint => waiting.extend(waiting_for_merges(store, &places, (partition.id, since), facts)),
+            Step::ReadingNew => waiting.extend(waiting_for_adoption(store, &places, since, facts)),
         }
     }
     waiting.sort_by_key(|waiting| match waiting {
@@ -384,18 +393,39 @@ fn waiting(cluster: &Cluster, partition: &Partition, coming: &Coming, facts: &Fa
     waiting
 }
 
-/// Whether a node that enters has everything that old replicas will ever have acknowledged alone.
+/// Whether all that enter have everything that old replicas will ever have acknowledged, and so many of the new
+/// replicas as hold each write by the numbers to come.
+fn waiting_for_merges(
+    store: &Store,
+    places: &Places<'_>,
+    at: (PartitionId, Generation),
+    facts: &Facts,
+) -> Vec<Waiting> {
+    let merge = |succession: (NodeId, Option<NodeId>)| {
+        (succession.0, waiting_for_merge(store, places, at, succession, facts))
+    };
+    let merging: Vec<(NodeId, Option<Waiting>)> = places.successions().map(merge).collect();
+    let done = merging.iter().filter(|(_, waiting)| waiting.is_none()).count();
+    let enough = holders_promised(store, store.numbers_to_come()).min(merging.len());
+    // Of those that stay, and whose numbers alone change, the others hold what was acknowledged by the old numbers.
+    let needed = |node: NodeId| done < enough || !places.old.contains(&node);
+    merging.into_iter().filter(|(node, _)| needed(*node)).filter_map(|(_, waiting)| waiting).collect()
+}
+
+/// Whether a node has everything that old replicas will ever have acknowledged alone.
 fn waiting_for_merge(
     store: &Store,
     places: &Places<'_>,
-    partition: &Partition,
+    (partition, since): (PartitionId, Generation),
     (node, leaving): (NodeId, Option<NodeId>),
     facts: &Facts,
 ) -> Option<Waiting> {
-    let entered = facts.entered(node, partition.id, partition.since);
+    let entered = facts.entered(node, partition, since);
     let merged = |source: &NodeId| {
         let of_store = entered.and_then(|entered| entered.merged.get(&store.name));
-        of_store.is_some_and(|sources| sources.contains(source))
+        // One that stays has what it has acknowledged itself, unless it lost it.
+        let is_own = *source == node && entered.is_some_and(|entered| entered.whole);
+        is_own || of_store.is_some_and(|sources| sources.contains(source))
     };
     if leaving.as_ref().is_some_and(merged) {
         return None;
@@ -404,7 +434,8 @@ fn waiting_for_merge(
     // When more are gone than a write may lose, what is left is all there is.
     let enough = meet_every_quorum(places.old.len(), store.consistency.writes_required);
     let enough = enough.min(there.clone().count());
-    let (done, others): (Vec<NodeId>, Vec<NodeId>) = there.copied().partition(merged);
+    let (done, mut others): (Vec<NodeId>, Vec<NodeId>) = there.copied().partition(merged);
+    others.retain(|other| *other != node);
     let missing = enough.saturating_sub(done.len());
     let with = leaving.filter(|&leaving| !facts.is_gone(leaving));
     // Even where nobody is left to merge with, it says that it stands at this step.
@@ -422,10 +453,9 @@ fn waiting_for_merge(
 fn waiting_for_adoption(
     store: &Store,
     places: &Places<'_>,
-    partition: &Partition,
+    generation: Generation,
     facts: &Facts,
 ) -> Option<Waiting> {
-    let generation = partition.since;
     // One that is gone answers nobody. Should it be wrong that it is, the others are enough where they can be.
     let there = places.old.iter().copied().filter(|&node| !facts.is_gone(node));
     let (done, nodes): (Vec<NodeId>, Vec<NodeId>) =

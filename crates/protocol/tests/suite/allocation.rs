@@ -48,6 +48,7 @@ fn options(required: u8) -> QuorumOptions {
         preferred: required,
         sloppy: true,
         held: 0,
+        spared: Default::default(),
         hedge_after: Duration::from_millis(10),
         deadline: Moment { nanos: 1_000_000_000 },
         generation: GENERATION,

@@ -30,6 +30,7 @@ fn options(sloppy: bool) -> QuorumOptions {
         preferred: 2,
         sloppy,
         held: 0,
+        spared: Default::default(),
         hedge_after: Duration::from_nanos(10),
         deadline: Moment { nanos: 100 },
         generation: GENERATION,

@@ -155,7 +155,7 @@ fn what_cannot_be_is_refused_with_the_numbers() {
             "replicas would lie in 2 zones, and they can lie in 3 at present: accept fewer zones to go on"
         ],
     );
-    let consent = Consent { fewer_zones: true };
+    let consent = Consent { fewer_zones: true, ..Consent::default() };
     let drained = plan(&four, &Wish::Drain { nodes: vec![NodeId(2)] }, consent).unwrap();
     assert_eq!(drained.places[&NodeId(2)].1, 0);
     let partitions = vec![PartitionId(9)];

@@ -111,6 +111,7 @@ impl Setup {
             preferred: 0,
             sloppy: true,
             held: 0,
+            spared: Default::default(),
             hedge_after: Duration::from_nanos(10),
             deadline: Moment { nanos: 100 },
             generation: GENERATION,

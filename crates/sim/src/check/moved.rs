@@ -11,6 +11,8 @@ use super::Violation;
 pub struct Left {
     /// Partitions that still move.
     pub moving: Vec<PartitionId>,
+    /// A store whose numbers still change.
+    pub changing: Option<String>,
     /// Nodes that go by an older document.
     pub behind: Vec<NodeId>,
     /// Plans that were begun and have not ended, and what has become of them.
@@ -25,6 +27,8 @@ pub struct Left {
 pub fn check(left: &Left) -> Vec<Violation> {
     let moving =
         left.moving.iter().map(|id| format!("partition {id} still moves, long after the last fault"));
+    let changing =
+        left.changing.iter().map(|store| format!("store {store} still changes, long after the last fault"));
     let behind = left
         .behind
         .iter()
@@ -34,7 +38,7 @@ pub fn check(left: &Left) -> Vec<Violation> {
     });
     let plans = left.plans.iter().map(|(plan, word)| format!("plan {plan} is still {word}"));
     let orders = left.orders.iter().map(|order| format!("order {order} has no answer"));
-    let wrong = moving.chain(behind).chain(leftovers).chain(plans).chain(orders);
+    let wrong = moving.chain(changing).chain(behind).chain(leftovers).chain(plans).chain(orders);
     wrong.map(|detail| Violation { invariant: 6, detail }).collect()
 }
 
@@ -47,6 +51,7 @@ mod tests {
         assert_eq!(check(&Left::default()), []);
         let left = Left {
             moving: vec![PartitionId(1)],
+            changing: Some("s".to_owned()),
             behind: vec![NodeId(2)],
             plans: vec![(6, "applying".to_owned())],
             orders: vec![7],

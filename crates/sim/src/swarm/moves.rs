@@ -19,6 +19,26 @@ impl Setup {
         Setup { buckets, reshapes: self.moves, ..self }
     }
 
+    /// Other numbers of stores in half of the runs in which partitions move, bounds stay, and no request goes by numbers of
+    /// its own: walks go by those of the run, and requests may name some.
+    pub(super) fn draw_numbers(&mut self, dice: &mut Dice) {
+        let by_stores = self.walks == 0 && self.own_quorums == 0;
+        self.renumbers = self.moves && !self.reshapes && by_stores && dice.chance(500);
+    }
+
+    /// The same run with other numbers of stores.
+    pub fn with_numbers(mut self) -> Setup {
+        if !self.moves {
+            (self.moves, self.headmasters) = (true, self.seed.is_multiple_of(2));
+            self.nodes = self.nodes.max(u32::from(self.replicas) + 1);
+        }
+        if self.headmasters {
+            self.span = self.span.max(Duration::from_secs(8));
+        }
+        (self.reshapes, self.walks, self.own_quorums) = (false, 0, 0);
+        Setup { renumbers: true, ..self }
+    }
+
     /// Moves in a third of the runs, by headmasters in half of these. There must be a node that is no replica.
     pub(super) fn draw_moves(&mut self, dice: &mut Dice) {
         self.moves = dice.chance(333);

@@ -169,6 +169,13 @@ impl Setup {
                 (self.buckets, self.reshapes) = (Some(64), true);
                 (Vec::new(), 0)
             }
+            Plant::NumbersAtOnce => {
+                *self = self.clone().with_numbers();
+                (self.nodes, self.headmasters, self.keys) = (5, false, 40);
+                (self.replicas, self.reads, self.writes) = (3, 2, 2);
+                self.without = vec![SafetyNet::AntiEntropy, SafetyNet::Hints, SafetyNet::ReadRepair];
+                (vec![Fault::Isolate], 5)
+            }
             _ => self.bring_out_of_documents(plant),
         }
     }

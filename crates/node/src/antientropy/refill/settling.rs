@@ -17,10 +17,12 @@ use crate::view::View;
 pub(super) struct Source {
     pub(super) nodes: Vec<NodeId>,
     pub(super) donor: Option<NodeId>,
-    /// Since which generation the partition is as it is.
+    /// Since which generation the partition and the store are as they are.
     pub(super) since: Generation,
     /// N.
     replicas: usize,
+    /// W, by the numbers of these replicas.
+    writes_required: usize,
     /// It enters the partition.
     enters: bool,
 }
@@ -35,20 +37,24 @@ impl Source {
     }
 
     fn of(view: &View, store: &LocalStore, partition: &Partition, node: NodeId) -> Option<Source> {
-        let since = partition.since;
-        let source = match Part::of(store.definition(), partition, node) {
+        let definition = store.definition();
+        let since = partition.since.max(definition.since);
+        let source = match Part::of(definition, partition, node) {
             Part::Nothing => return None,
             Part::Entering => {
-                let sources = sources(store.definition(), partition, node)?;
+                let sources = sources(definition, partition, node)?;
                 let nodes = sources.replicas.to_vec();
-                Source { donor: sources.donor, since, replicas: nodes.len(), nodes, enters: true }
+                let writes_required = definition.consistency.writes_required.into();
+                let (donor, replicas) = (sources.donor, nodes.len());
+                Source { donor, since, replicas, writes_required, nodes, enters: true }
             }
             Part::Holding => {
                 // One that merely enters may lack what the others have acknowledged. At *reading-new* the old replicas
                 // have all of it as well, and one that is new alone has the same of them as of its peers.
-                let old = replicas_before(store.definition(), partition);
+                let old = replicas_before(definition, partition);
                 let nodes = old.iter().copied().filter(|&other| other != node).collect();
-                Source { donor: None, since, replicas: old.len(), nodes, enters: false }
+                let writes_required = definition.consistency.writes_required.into();
+                Source { donor: None, since, replicas: old.len(), writes_required, nodes, enters: false }
             }
         };
         Some(source.without_gone(view))
@@ -62,9 +68,8 @@ impl Source {
         self
     }
 
-    fn required(&self, store: &LocalStore) -> Required<'_> {
-        let writes_required = usize::from(store.definition().consistency.writes_required);
-        let Source { since, replicas, ref nodes, donor, enters } = *self;
+    fn required(&self) -> Required<'_> {
+        let Source { since, replicas, writes_required, ref nodes, donor, enters } = *self;
         Required { since, replicas, writes_required, others: nodes, donor, enters }
     }
 }
@@ -85,7 +90,7 @@ pub(super) fn settle_alone(antientropy: &AntiEntropy, view: &View, store: &Local
     for partition in ledger.incomplete().filter(|id| !announced.contains(id)).collect::<Vec<_>>() {
         let whole = match sources.get(&partition) {
             None => true,
-            Some(source) => ledger.settle(partition, source.required(store)),
+            Some(source) => ledger.settle(partition, source.required()),
         };
         if whole {
             store.trees().set_incomplete(partition, false);
@@ -108,7 +113,7 @@ fn is_steady(
     refill: &Refill,
 ) -> bool {
     let now = antientropy.replica().view().get();
-    let same = now.buckets().get(id) == view.buckets().get(id);
+    let same = now.says_of(store, id) == view.says_of(store, id);
     same && !refill.is_announced(store.definition().name.as_str(), id)
 }
 
@@ -133,7 +138,7 @@ pub(super) fn settle(
     if peered.adopted < source.since {
         return;
     }
-    if ledger.merged(id, peer, peered.whole, source.required(store)) {
+    if ledger.merged(id, peer, peered.whole, source.required()) {
         store.trees().set_incomplete(id, false);
     }
 }

@@ -20,16 +20,16 @@ use crate::node::Node;
 use crate::rebalance;
 
 /// Three nodes, and how many of them hold a key.
-struct Three {
-    homes: Vec<Home>,
-    nodes: Vec<Arc<Node>>,
-    document: Cluster,
-    keys: Vec<Bytes>,
+pub(super) struct Three {
+    pub(super) homes: Vec<Home>,
+    pub(super) nodes: Vec<Arc<Node>>,
+    pub(super) document: Cluster,
+    pub(super) keys: Vec<Bytes>,
 }
 
 impl Three {
     /// With 50 keys that the replicas of partition 0 hold.
-    fn new(replicas: u8) -> Three {
+    pub(super) fn new(replicas: u8) -> Three {
         Three::with(replicas, &[])
     }
 
@@ -67,12 +67,12 @@ impl Three {
         three
     }
 
-    fn old_replicas(&self) -> Vec<NodeId> {
+    pub(super) fn old_replicas(&self) -> Vec<NodeId> {
         let partition = self.document.ring.get(PartitionId(0)).unwrap();
         model::routing::replicas_before(&self.document.stores[0], partition).to_vec()
     }
 
-    fn node(&self, id: NodeId) -> &Arc<Node> {
+    pub(super) fn node(&self, id: NodeId) -> &Arc<Node> {
         self.nodes.iter().find(|node| node.id() == id).unwrap()
     }
 
@@ -97,7 +97,7 @@ impl Three {
     }
 
     /// The power of a node goes, and it starts again.
-    fn cut(&mut self, id: NodeId, seed: u64) {
+    pub(super) fn cut(&mut self, id: NodeId, seed: u64) {
         let place = self.nodes.iter().position(|node| node.id() == id).unwrap();
         let node = self.nodes.remove(place);
         self.homes[place].cut(node, seed);
@@ -149,7 +149,7 @@ impl Three {
     }
 
     /// Publishes a document, and waits until all go by it.
-    fn publish(&mut self, document: Cluster) {
+    pub(super) fn publish(&mut self, document: Cluster) {
         self.homes[0].publish(&document);
         let generation = document.generation;
         self.document = document;
@@ -158,31 +158,36 @@ impl Three {
             .until(|| self.nodes.iter().all(|node| node.replica.view().adopted() >= generation));
     }
 
-    fn told(&self, id: NodeId) -> MovesGot {
+    pub(super) fn told(&self, id: NodeId) -> MovesGot {
         rebalance::told(&self.node(id).antientropy)
     }
 
-    fn next(&self) -> Option<Cluster> {
+    pub(super) fn next(&self) -> Option<Cluster> {
         let facts = self.nodes.iter().map(|node| (node.id(), self.told(node.id()).facts())).collect();
         steps::next(&self.document, &Facts { nodes: facts }).next
     }
 
     /// Lets the nodes do their part until the next step may follow, and publishes it.
     fn step(&mut self) -> Option<Step> {
+        self.follow();
+        self.document.ring.get(PartitionId(0)).unwrap().step()
+    }
+
+    /// The same, whatever takes the step.
+    pub(super) fn follow(&mut self) {
         let mut next = None;
         self.homes[0].stage.until(|| {
             next = self.next();
             next.is_some()
         });
         self.publish(next.unwrap());
-        self.document.ring.get(PartitionId(0)).unwrap().step()
     }
 
-    fn holds_all(&self, id: NodeId) -> bool {
+    pub(super) fn holds_all(&self, id: NodeId) -> bool {
         self.keys.iter().all(|key| record(self.node(id), key) == old())
     }
 
-    fn holds_nothing(&self, id: NodeId) -> bool {
+    pub(super) fn holds_nothing(&self, id: NodeId) -> bool {
         let view = self.node(id).replica.view().get();
         let is_left = |held: PartitionId| view.owner(held).id == PartitionId(0);
         store(self.node(id)).engine().partitions().iter().all(|(held, _)| !is_left(*held))

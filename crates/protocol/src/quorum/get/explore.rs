@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::quorum::Spared;
 use crate::quorum::fixtures::*;
 use crate::quorum::planted::{Bug, is_found};
 use plants::PlantedGet;
@@ -19,6 +20,8 @@ mod scopes;
 struct Scope {
     /// The old replicas, which answer, and the new ones.
     replicas: [&'static [NodeId]; 2],
+    /// By how many fewer holders the old and the new ones get by.
+    spared: [u8; 2],
     required: u8,
     preferred: u8,
     sloppy: bool,
@@ -129,7 +132,7 @@ impl Observer {
     }
 
     fn holders(&self, set: &VersionSet, scope: &Scope) -> usize {
-        least(scope.replicas, |node| self.holds(node, set, scope))
+        least(scope.replicas, scope.spared, |node| self.holds(node, set, scope))
     }
 
     /// What became of writing back this very set to the node.
@@ -220,7 +223,7 @@ impl Observer {
                                 || !refused
                                 || self.fate(*node) == Some(Fate::Awaited)
                         };
-                        let possible = least(scope.replicas, |node| may(&node));
+                        let possible = least(scope.replicas, scope.spared, |node| may(&node));
                         ensure(
                             counted >= required
                                 && usize::from(holders) == self.holders(&merged, scope)
@@ -284,7 +287,8 @@ impl Observer {
             patient && !scope.suspected.contains(&back.node)
         };
         let judged = self.now <= at(HEDGE_AFTER);
-        scope.replicas.iter().try_for_each(|set| {
+        scope.replicas.iter().zip(scope.spared).try_for_each(|(set, spared)| {
+            let held = held - usize::from(spared);
             let expected = |&&node: &&NodeId| {
                 self.holds(node, &merged, scope)
                     || awaited.iter().any(|back| back.node == node && fresh(back))
@@ -298,7 +302,8 @@ impl Observer {
     /// Judges a machine whose caller waits.
     fn judge_patience(&self, scope: &Scope) -> Result<(), String> {
         let (answered, required) = (self.answered(), usize::from(scope.required));
-        let target = usize::from(scope.preferred.max(scope.required).max(scope.held));
+        let hoped = usize::from(scope.held).min(scope.readers().len());
+        let target = usize::from(scope.preferred.max(scope.required)).max(hoped);
         let patient = self.now < at(HEDGE_AFTER) && self.nodes(Fate::Awaited).count() > 0;
         if scope.held > 0 && (answered >= target || (answered >= required && !patient)) {
             return self.judge_settling(scope);
@@ -323,8 +328,11 @@ impl World {
         let preference = preference_of(scope.replicas);
         let candidates =
             Candidates { preference: &preference, suspected: &scope.suspected, lagging: &scope.lagging };
+        let [old, new] = scope.spared.map(|spared| scope.held - spared);
+        let (held, spared) = Spared::of(old, new);
+        assert_eq!(held, scope.held, "one set needs all");
         let options =
-            QuorumOptions { held: scope.held, ..options(scope.required, scope.preferred, scope.sloppy) };
+            QuorumOptions { held, spared, ..options(scope.required, scope.preferred, scope.sloppy) };
         let mut actions = GetActions::new();
         let get = PlantedGet::start(candidates, scope.own, options, at(0), &mut actions);
         let (repaired, written_back) = (Vec::new(), Vec::new());
@@ -530,6 +538,7 @@ fn a_planted_bug_in_a_get_in_a_partition_that_moves_is_found() {
         Bug::SetsCountTogether,
         Bug::AsksWhoOnlyWrites,
         Bug::RepairsReadersOnly,
+        Bug::SparesTheOtherSet,
         Bug::OneHolderTooFew,
     ];
     for bug in bugs {

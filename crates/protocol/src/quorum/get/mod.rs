@@ -116,7 +116,7 @@ impl Get {
         now: Moment,
         actions: &mut GetActions,
     ) -> Self {
-        let options = options.bounded(candidates.preference).hoping_for_holders();
+        let options = options.bounded(candidates.preference).hoping_for_holders(candidates.preference);
         let (members, askable) = members(candidates, own, options.sloppy && options.held == 0);
         let mut get = Get {
             members,

@@ -68,12 +68,17 @@ impl Get {
 
     /// How many replicas hold the merged set.
     pub(super) fn holders(&self) -> u8 {
-        self.tallies(Member::holds).least()
+        self.holding().least()
     }
 
-    /// How many replicas of each set count in this sense.
-    fn tallies(&self, counts: impl Fn(&Member) -> bool) -> Tallies {
-        Tallies::of(self.members.iter().filter(|member| counts(member)).map(|member| member.sets))
+    /// How many replicas of each set hold the merged set, with what the set is spared.
+    fn holding(&self) -> Tallies {
+        Tallies::with(self.options.spared, self.sets(Member::holds))
+    }
+
+    /// The sets of those that count in this sense.
+    fn sets(&self, counts: impl Fn(&Member) -> bool) -> impl Iterator<Item = Sets> {
+        self.members.iter().filter(move |member| counts(member)).map(|member| member.sets)
     }
 
     /// Answers when enough replicas hold the merged set; until then sends it to as many as are missing.
@@ -82,7 +87,7 @@ impl Get {
         if holders >= held {
             return self.answer_done(actions);
         }
-        let possible = self.tallies(Member::may_hold).least();
+        let possible = Tallies::with(self.options.spared, self.sets(Member::may_hold)).least();
         if possible < held || self.now >= self.options.deadline {
             self.phase = Phase::Finished;
             let reason = GetFailure::NotHeld { holders, required: held };
@@ -98,8 +103,8 @@ impl Get {
         let late = |member: &Member| waved_at < member.late_at && member.late_at <= now;
         let awaited = |member: &&Member| member.written_back == WrittenBack::Awaited;
         let is_fresh = |member: &Member| awaited(&member) && member.late_at > now;
-        let lacking = self.tallies(Member::holds).lacking(self.options.held);
-        let mut missing = lacking.without(self.tallies(is_fresh));
+        let lacking = self.holding().lacking(self.options.held);
+        let mut missing = lacking.without(Tallies::of(self.sets(is_fresh)));
         let wave = self.waves + u32::from(self.members.iter().filter(awaited).any(late));
         let late_at = self.options.late_at(now, wave);
         while !missing.is_zero() {

@@ -9,7 +9,9 @@ use model::store::Consistency;
 use model::{Partition, PartitionId, Store, StoreName};
 
 use super::*;
-use crate::quorum::fixtures::{DEADLINE, Happening, Packed, at, ensure, joint_preference, preference};
+use crate::quorum::fixtures::{
+    DEADLINE, Happening, ONE_IS_ADDED, Packed, at, ensure, joint_preference, preference, preference_of,
+};
 use crate::quorum::planted::{Bug, is_found};
 use plants::PlantedProbe;
 
@@ -241,7 +243,7 @@ fn scopes() -> Vec<Scope> {
     let keys = [vec![preference(3, 2)], vec![preference(3, 2), list([5, 4, 3, 2, 1])]];
     for (keys, own) in keys.iter().flat_map(|keys| [1, 4, 9].map(|own| (keys, NodeId(own)))) {
         for (required, sloppy) in (1..=4).flat_map(|required| [(required, false), (required, true)]) {
-            let reach = Reach { own, required, sloppy };
+            let reach = Reach { own, required, spared: Spared::default(), sloppy };
             for suspicion in 0..1_u32 << NODES.len() {
                 let suspected = NODES.into_iter().filter(|node| suspicion & 1 << (node.0 - 1) != 0).collect();
                 scopes.push(Scope { reach, suspected, keys: keys.clone() });
@@ -272,7 +274,9 @@ fn a_node_that_reaches_nobody_drives_no_write_that_needs_others() {
     let preference = preference(2, 4);
     let (one, other, outsider) = (NodeId(1), NodeId(2), NodeId(3));
     let driven = |own, required, sloppy, there: &[NodeId]| {
-        can_be_driven(&Reach { own, required, sloppy }, &preference, |node| !there.contains(&node))
+        can_be_driven(&Reach { own, required, spared: Spared::default(), sloppy }, &preference, |node| {
+            !there.contains(&node)
+        })
     };
     assert!(driven(one, 1, false, &[]) && driven(one, 2, false, &[other]));
     assert!(!driven(one, 2, false, &[]) && !driven(one, 2, true, &[]));
@@ -284,7 +288,7 @@ fn a_node_that_reaches_nobody_drives_no_write_that_needs_others() {
 #[test]
 fn while_the_partition_moves_enough_of_both_sets_must_be_there() {
     let preference = joint_preference([&[NodeId(1), NodeId(2)], &[NodeId(2), NodeId(3)]]);
-    let reach = Reach { own: NodeId(1), required: 2, sloppy: false };
+    let reach = Reach { own: NodeId(1), required: 2, spared: Spared::default(), sloppy: false };
     let suspects = |nodes: &'static [u32]| move |node: NodeId| nodes.contains(&node.0);
     assert!(can_be_driven(&reach, &preference, suspects(&[4, 5])));
     for suspected in [&[2][..], &[3], &[2, 3]] {
@@ -305,6 +309,13 @@ fn while_the_partition_moves_enough_of_both_sets_must_be_there() {
         }
         assert_eq!(actions, [ProbeAction::Answer { refused: Vec::new() }]);
     }
+    // The old set of two needs one, the new set of three needs two.
+    let (required, spared) = Spared::of(1, 2);
+    let (added, reach) = (preference_of(ONE_IS_ADDED), Reach { required, spared, ..reach });
+    for (suspected, driven) in [(&[2][..], true), (&[3], true), (&[2, 3], false)] {
+        assert_eq!(can_be_driven(&reach, &added, suspects(suspected)), driven, "{suspected:?}");
+    }
+    let reach = Reach { spared: Spared::default(), ..reach };
     let sloppy = Reach { sloppy: true, ..reach };
     assert!(can_be_driven(&sloppy, &preference, suspects(&[2])), "a fallback stands in");
 }

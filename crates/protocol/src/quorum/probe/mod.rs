@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 
 use model::{Moment, NodeId, PreferenceList, Sets};
 
+use super::counts::Spared;
 use super::machine::machine;
 use super::multi::KeyIndex;
 
@@ -35,6 +36,8 @@ pub struct Reach {
     pub own: NodeId,
     /// Acknowledgements that the write must have: W.
     pub required: u8,
+    /// What each set of replicas is spared of that, while the store changes its numbers.
+    pub spared: Spared,
     /// Whether fallbacks count in place of replicas.
     pub sloppy: bool,
 }
@@ -46,17 +49,37 @@ pub fn can_be_driven(
     preference: &PreferenceList,
     is_suspected: impl Fn(NodeId) -> bool,
 ) -> bool {
-    sets(preference).iter().all(|&counts| reach.missing(preference, counts, &is_suspected) == 0)
+    sets(preference).iter().all(|&set| reach.missing(preference, set, &is_suspected) == 0)
+}
+
+/// One of the sets of replicas that writes need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Set {
+    Old,
+    New,
+}
+
+impl Set {
+    fn counts(self, sets: Sets) -> bool {
+        match self {
+            Set::Old => sets.has_old(),
+            Set::New => sets.has_new(),
+        }
+    }
 }
 
 /// The sets of replicas that writes need: two while the partition moves.
-fn sets(preference: &PreferenceList) -> &'static [fn(Sets) -> bool] {
-    if preference.is_joint() { &[Sets::has_old, Sets::has_new] } else { &[Sets::has_old] }
+fn sets(preference: &PreferenceList) -> &'static [Set] {
+    if preference.is_joint() { &[Set::Old, Set::New] } else { &[Set::Old] }
 }
 
 impl Reach {
     /// The nodes whose acknowledgements count in one set of replicas.
-    fn takers(self, preference: &PreferenceList, counts: fn(Sets) -> bool) -> impl Iterator<Item = NodeId> {
+    fn takers(
+        self,
+        preference: &PreferenceList,
+        counts: impl Fn(Sets) -> bool,
+    ) -> impl Iterator<Item = NodeId> {
         let fallbacks = if self.sloppy { preference.fallbacks() } else { &[] };
         let replicas = preference.sets().filter(move |(_, sets)| counts(*sets)).map(|(node, _)| node);
         replicas.chain(fallbacks.iter().copied())
@@ -68,14 +91,10 @@ impl Reach {
     }
 
     /// How many takers are missing in one set when those are not there that are suspected.
-    fn missing(
-        self,
-        preference: &PreferenceList,
-        counts: fn(Sets) -> bool,
-        is_suspected: impl Fn(NodeId) -> bool,
-    ) -> usize {
-        let required = usize::from(self.required);
-        let there = self.takers(preference, counts).filter(|&node| node == self.own || !is_suspected(node));
+    fn missing(self, preference: &PreferenceList, set: Set, is_suspected: impl Fn(NodeId) -> bool) -> usize {
+        let required = self.spared.needed(self.required, set == Set::Old);
+        let takers = self.takers(preference, move |sets| set.counts(sets));
+        let there = takers.filter(|&node| node == self.own || !is_suspected(node));
         required - there.take(required).count()
     }
 }
@@ -168,11 +187,11 @@ impl Probe {
     ) -> Self {
         let mut probe = Probe { short: Vec::new(), asked: BTreeMap::new(), deadline: None };
         for (position, preference) in preferences.into_iter().enumerate() {
-            for &counts in sets(preference) {
-                let missing = reach.missing(preference, counts, &is_suspected);
+            for &set in sets(preference) {
+                let missing = reach.missing(preference, set, &is_suspected);
                 if missing > 0 {
                     let absent = |node: &NodeId| *node != reach.own && is_suspected(*node);
-                    let absent = reach.takers(preference, counts).filter(absent).collect();
+                    let absent = reach.takers(preference, |sets| set.counts(sets)).filter(absent).collect();
                     probe.add(KeyIndex::at(position), missing, absent);
                 }
             }

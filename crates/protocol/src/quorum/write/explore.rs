@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::quorum::Spared;
 use crate::quorum::fixtures::*;
 use crate::quorum::planted::{Bug, is_found};
 use plants::PlantedWrite;
@@ -18,6 +19,8 @@ struct Scope {
     /// The old replicas and the new ones.
     sets: [&'static [NodeId]; 2],
     required: u8,
+    /// By how many fewer the old and the new ones get by.
+    spared: [u8; 2],
     preferred: u8,
     sloppy: bool,
     origin: Origin,
@@ -97,14 +100,14 @@ impl Observer {
     }
 
     fn replicas_acknowledged(&self, scope: &Scope) -> usize {
-        least(scope.sets, |node| self.has_acknowledged(node))
+        least(scope.sets, scope.spared, |node| self.has_acknowledged(node))
     }
 
     fn counted(&self, scope: &Scope) -> usize {
         let counts = |node: NodeId| {
             self.has_acknowledged(node) || (scope.sloppy && self.holder_of(node, Fate::Acknowledged))
         };
-        least(scope.sets, counts)
+        least(scope.sets, scope.spared, counts)
     }
 
     fn is_any(&self, fates: &[Fate]) -> bool {
@@ -238,7 +241,10 @@ impl Observer {
             self.has_acknowledged(node) || held(Fate::Acknowledged) || held(Fate::Awaited)
         };
         let hedges = !scope.sloppy || !late || self.unused_fallbacks() == 0;
-        ensure(hedges || least(scope.sets, expected) >= required, "late replicas got no stand-in")
+        ensure(
+            hedges || least(scope.sets, scope.spared, expected) >= required,
+            "late replicas got no stand-in",
+        )
     }
 
     /// Judges whether each replica that is down has a stand-in, and is parked for when none is left.
@@ -269,7 +275,10 @@ impl World {
     fn start(scope: &Scope) -> Result<World, String> {
         let preference = preference_of(scope.sets);
         let candidates = Candidates { preference: &preference, suspected: &scope.suspected, lagging: &[] };
-        let options = options(scope.required, scope.preferred, scope.sloppy);
+        let [old, new] = scope.spared.map(|spared| scope.required - spared);
+        let (required, spared) = Spared::of(old, new);
+        assert_eq!(required, scope.required, "one set needs all");
+        let options = QuorumOptions { spared, ..options(scope.required, scope.preferred, scope.sloppy) };
         let mut actions = WriteActions::new();
         let write = PlantedWrite::start(candidates, scope.origin, options, at(0), &mut actions);
         let mut observer = Observer { now: at(0), end: End::Open, asked: [None; 5], parked: [false; 3] };
@@ -463,6 +472,7 @@ fn replica(required: u8, preferred: u8, sloppy: bool) -> Scope {
     Scope {
         sets: SETTLED,
         required,
+        spared: [0, 0],
         preferred,
         sloppy,
         origin,
@@ -512,6 +522,21 @@ fn joint_scopes() -> Vec<Scope> {
         scopes.push(Scope { sets: ONE_OF_TWO_MOVES, contradictions: true, ..outsider(2, sloppy) });
         scopes.push(Scope { sets: ONE_OF_TWO_MOVES, ahead: true, ..replica(1, 1, sloppy) });
         scopes.push(Scope { sets: THE_ONLY_ONE_MOVES, ..replica(1, 1, sloppy) });
+        scopes.push(Scope { sets: ONE_IS_ADDED, spared: [1, 0], ..replica(2, 2, sloppy) });
+        scopes.push(Scope {
+            sets: ONE_IS_ADDED,
+            spared: [0, 1],
+            contradictions: true,
+            ..outsider(2, sloppy)
+        });
+        scopes.push(Scope { sets: ONE_IS_TAKEN, spared: [0, 1], ahead: true, ..replica(2, 3, sloppy) });
+        scopes.push(Scope { sets: ONE_IS_TAKEN, spared: [0, 1], origin: of(3), ..replica(3, 3, sloppy) });
+        scopes.push(Scope {
+            sets: ONE_IS_TAKEN,
+            spared: [1, 0],
+            suspected: vec![NodeId(3)],
+            ..outsider(2, sloppy)
+        });
         scopes.push(Scope { sets: THE_ONLY_ONE_MOVES, contradictions: true, ..outsider(1, sloppy) });
     }
     scopes
@@ -538,7 +563,13 @@ fn every_interleaving_of_a_write_to_a_partition_that_moves_keeps_the_rules() {
 #[test]
 fn a_planted_bug_in_a_write_to_a_partition_that_moves_is_found() {
     let explore_all = || joint_scopes().iter().try_for_each(|scope| explore(scope).map(|_| ()));
-    for bug in [Bug::OldSetSuffices, Bug::SetsCountTogether, Bug::NoHintsForNew, Bug::OneAnswerTooFew] {
+    for bug in [
+        Bug::OldSetSuffices,
+        Bug::SetsCountTogether,
+        Bug::NoHintsForNew,
+        Bug::OneAnswerTooFew,
+        Bug::SparesTheOtherSet,
+    ] {
         assert!(is_found(bug, explore_all), "{bug:?} goes unnoticed");
     }
 }

@@ -410,10 +410,10 @@ impl Write {
         self.tallies(may_count).least()
     }
 
-    /// How many slots of each set count in this sense.
+    /// How many slots of each set count in this sense, with what the set is spared.
     fn tallies(&self, counts: impl Fn(usize, &Slot) -> bool) -> Tallies {
         let counting = self.slots.iter().enumerate().filter(|&(position, slot)| counts(position, slot));
-        Tallies::of(counting.map(|(_, slot)| slot.sets))
+        Tallies::with(self.options.spared, counting.map(|(_, slot)| slot.sets))
     }
 
     /// Whether the write may be applied anywhere, now or later. Replies still awaited are not judged.

@@ -20,7 +20,8 @@ mod reshape;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Cluster, Node, NodeId, PartitionId, Role};
+use model::cluster::{Accepted, NumbersError};
+use model::{Cluster, Consistency, Node, NodeId, PartitionId, Role, StoreName};
 use serde::{Deserialize, Serialize};
 
 use assignment::{Assignment, Index};
@@ -71,6 +72,13 @@ pub enum Wish {
     },
     /// Every partition is cut in the middle.
     Double,
+    /// A store gets other numbers of replicas, and of those that must answer.
+    Numbers {
+        /// The store.
+        store: String,
+        /// N, R and W to come.
+        numbers: Consistency,
+    },
 }
 
 /// What a plan may do without being asked again.
@@ -78,6 +86,32 @@ pub enum Wish {
 pub struct Consent {
     /// The replicas of a partition may lie in fewer zones than they could before.
     pub fewer_zones: bool,
+    /// Gets of a store may miss acknowledged writes, where they could not before.
+    #[serde(default)]
+    pub weaker: bool,
+}
+
+/// A store gets other numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Renumber {
+    /// Which.
+    pub store: StoreName,
+    /// Its numbers at present.
+    pub from: Consistency,
+    /// Its numbers to come.
+    pub to: Consistency,
+    /// Partitions of the ring: all of them take part.
+    pub partitions: usize,
+    /// Copies of partitions that are brought in somewhere.
+    pub copies: usize,
+}
+
+impl Renumber {
+    /// The nodes that bring a partition's part of the store in.
+    pub fn entering<'a>(&self, partition: &'a model::Partition) -> &'a [NodeId] {
+        let (from, to) = (usize::from(self.from.replicas), usize::from(self.to.replicas));
+        partition.nodes.get(from..to.min(partition.nodes.len())).unwrap_or_default()
+    }
 }
 
 /// A partition gets another list.
@@ -102,19 +136,22 @@ pub struct Plan {
     pub moves: Vec<Move>,
     /// What becomes of bounds when all of these have settled.
     pub reshape: Option<Reshape>,
-    /// Places of each node as a replica of the store with most replicas: at present, and then.
+    /// The store that gets other numbers.
+    pub numbers: Option<Renumber>,
+    /// Places of each node as a replica, of that store or else of the store with most replicas: at present, and then.
     pub places: BTreeMap<NodeId, (usize, usize)>,
 }
 
 impl Plan {
     /// How many copies of partitions are brought in somewhere.
     pub fn copies(&self) -> usize {
-        self.moves.iter().map(|one| one.entering.len()).sum()
+        let numbers = self.numbers.as_ref().map_or(0, |numbers| numbers.copies);
+        self.moves.iter().map(|one| one.entering.len()).sum::<usize>() + numbers
     }
 
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.moves.is_empty() && self.reshape.is_none()
+        self.moves.is_empty() && self.reshape.is_none() && self.numbers.is_none()
     }
 
     /// The plan as arguments of [`begin`](super::steps::begin).
@@ -134,7 +171,11 @@ pub fn plan(cluster: &Cluster, wish: &Wish, consent: Consent) -> Result<Plan, Re
     if let Some(partition) = cluster.ring.partitions().iter().find(|partition| partition.coming.is_some()) {
         return Err(Refusal::Moves { partition: partition.id });
     }
+    if let Some((store, step)) = cluster.changing().and_then(|store| Some((store, store.step()?))) {
+        return Err(NumbersError::Changes { store: store.name.clone(), step }.into());
+    }
     let assignment = match wish {
+        Wish::Numbers { store, numbers } => return renumbering(cluster, store, *numbers, consent),
         Wish::Split { partition, at } => {
             return reshaping(cluster, Reshape::split(cluster, *partition, *at)?);
         }
@@ -162,7 +203,8 @@ pub fn plan(cluster: &Cluster, wish: &Wish, consent: Consent) -> Result<Plan, Re
 
 fn named(wish: &Wish) -> Vec<NodeId> {
     match wish {
-        Wish::Spread | Wish::Split { .. } | Wish::Merge { .. } | Wish::Double => Vec::new(),
+        Wish::Spread | Wish::Split { .. } | Wish::Merge { .. } => Vec::new(),
+        Wish::Double | Wish::Numbers { .. } => Vec::new(),
         Wish::Drain { nodes } => nodes.clone(),
         Wish::Replace { node, by } => vec![*node, *by],
         Wish::Move { from, to, .. } => vec![*from, *to],
@@ -268,7 +310,7 @@ fn as_plan(cluster: &Cluster, assignment: &Assignment, wish: &Wish) -> Plan {
     }
     let after = (0..cluster.ring.partitions().len()).flat_map(|position| assignment.replicas(position));
     let places = places(cluster, after);
-    Plan { generation: cluster.generation, moves, reshape: None, places }
+    Plan { generation: cluster.generation, moves, reshape: None, numbers: None, places }
 }
 
 /// The move of a partition to another list, unless it is the same.
@@ -296,10 +338,41 @@ fn held(cluster: &Cluster) -> impl Iterator<Item = NodeId> {
     cluster.ring.partitions().iter().flat_map(|partition| replicas(cluster, &partition.nodes)).copied()
 }
 
+/// The plan by which a store gets other numbers; an empty one where it has them.
+fn renumbering(
+    cluster: &Cluster,
+    name: &str,
+    to: Consistency,
+    Consent { fewer_zones, weaker }: Consent,
+) -> Result<Plan, Refusal> {
+    let generation = cluster.generation;
+    let empty = Plan { generation, moves: Vec::new(), reshape: None, numbers: None, places: BTreeMap::new() };
+    let store = match cluster.check_numbers(name, to, Accepted { fewer_zones, weaker }) {
+        Err(NumbersError::Same { .. }) => return Ok(empty),
+        checked => checked?,
+    };
+    let (mut places, mut copies) = (BTreeMap::<NodeId, (usize, usize)>::new(), 0);
+    for partition in cluster.ring.partitions() {
+        let first = |numbers: Consistency| partition.nodes.iter().take(numbers.replicas.into());
+        first(store.consistency).for_each(|node| places.entry(*node).or_default().0 += 1);
+        first(to).for_each(|node| places.entry(*node).or_default().1 += 1);
+        copies += first(to).count().saturating_sub(first(store.consistency).count());
+    }
+    let partitions = cluster.ring.partitions().len();
+    let numbers = Renumber { store: store.name.clone(), from: store.consistency, to, partitions, copies };
+    Ok(Plan { numbers: Some(numbers), places, ..empty })
+}
+
 /// The plan that changes bounds and moves nothing.
 fn reshaping(cluster: &Cluster, reshape: Reshape) -> Result<Plan, Refusal> {
     let places = places(cluster, held(&reshape.apply(cluster, usize::MAX)?));
-    Ok(Plan { generation: cluster.generation, moves: Vec::new(), reshape: Some(reshape), places })
+    Ok(Plan {
+        generation: cluster.generation,
+        moves: Vec::new(),
+        reshape: Some(reshape),
+        numbers: None,
+        places,
+    })
 }
 
 /// The plan that brings two partitions together and makes them one. The narrower one moves to the other's nodes.
@@ -327,6 +400,7 @@ fn merging(cluster: &Cluster, partition: PartitionId, other: PartitionId) -> Res
         generation: cluster.generation,
         moves: one.into_iter().collect(),
         reshape: Some(reshape),
+        numbers: None,
         places,
     })
 }

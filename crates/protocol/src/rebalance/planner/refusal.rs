@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use model::cluster::NumbersError;
 use model::{NodeId, PartitionId};
 
 /// Why a wish cannot be fulfilled.
@@ -107,6 +108,8 @@ pub enum Refusal {
         /// The neighbours of the first.
         neighbours: Vec<PartitionId>,
     },
+    /// The numbers of a store cannot change, or do and nothing else changes meanwhile.
+    Numbers(NumbersError),
     /// Two partitions cannot become one before they lie on the same nodes.
     OtherLists {
         /// The first.
@@ -127,6 +130,7 @@ impl fmt::Display for Refusal {
                     "partition {partition} is still moving: wait until it has settled, or abort its plan"
                 )
             }
+            Refusal::Numbers(error) => write!(f, "{error}{}", advice(error)),
             Refusal::NotHeld { partition, node } => {
                 write!(f, "{node} is no replica of partition {partition}")
             }
@@ -190,3 +194,25 @@ impl fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
+
+impl From<NumbersError> for Refusal {
+    fn from(error: NumbersError) -> Refusal {
+        Refusal::Numbers(error)
+    }
+}
+
+/// What may be done when the numbers of a store cannot change.
+fn advice(error: &NumbersError) -> &'static str {
+    match error {
+        NumbersError::Zones { .. } => ": move partitions first, or accept it with --accept-fewer-zones",
+        NumbersError::Weaker { .. } => ": accept it with --accept-weaker",
+        NumbersError::Nodes { .. } | NumbersError::Listed { .. } => {
+            ": add nodes first, and give them data with `tontine plan create spread`"
+        }
+        NumbersError::Changes { .. } | NumbersError::Moves { .. } => {
+            ": wait until it has settled, or abort its plan"
+        }
+        NumbersError::NoStore { .. } => "; list them with `tontine store list`",
+        NumbersError::Same { .. } | NumbersError::Store(_) => "",
+    }
+}

@@ -15,6 +15,7 @@
 
 use std::collections::BTreeMap;
 
+use model::cluster::Accepted;
 use model::{Consistency, Node, StoreName, Zone};
 
 use super::*;
@@ -33,6 +34,8 @@ const NODES: usize = 5;
 #[derive(Clone, Debug)]
 struct Scope {
     consistency: Consistency,
+    /// The numbers that the store changes to; then no list changes.
+    numbers: Option<Consistency>,
     /// Positions of the nodes that hold the partition, and of those that shall.
     from: &'static [usize],
     to: &'static [usize],
@@ -123,7 +126,7 @@ fn explore(scope: &Scope) -> Result<usize, String> {
     while let Some((state, number)) = pending.pop() {
         for happening in state.happenings(scope, &mut chains) {
             let next = state.step(happening, scope, &mut chains);
-            let judged = next.judge(scope, &chains);
+            let judged = next.judge(&chains);
             let next = next.canonical(scope);
             if let Err(violation) = judged {
                 let mut trace = vec![happening];
@@ -151,13 +154,56 @@ fn explore(scope: &Scope) -> Result<usize, String> {
 }
 
 fn planted_any() -> bool {
-    Bug::ALL.into_iter().any(planted)
+    Bug::ALL.into_iter().chain(Bug::OF_NUMBERS).any(planted)
 }
 
 fn scope(consistency: (u8, u8, u8), from: &'static [usize], to: &'static [usize]) -> Scope {
-    let (replicas, reads_required, writes_required) = consistency;
-    let consistency = Consistency { replicas, reads_required, writes_required };
-    Scope { consistency, from, to, alike: None, begins: 1, backs: 1, mishaps: 0, sloppy: false }
+    let consistency = self::consistency(consistency);
+    let numbers = None;
+    Scope { consistency, numbers, from, to, alike: None, begins: 1, backs: 1, mishaps: 0, sloppy: false }
+}
+
+fn consistency((replicas, reads_required, writes_required): (u8, u8, u8)) -> Consistency {
+    Consistency { replicas, reads_required, writes_required }
+}
+
+/// A store with these numbers gets others.
+fn change(from: (u8, u8, u8), to: (u8, u8, u8)) -> Scope {
+    let listed: &[usize] = if from.0.max(to.0) <= 2 { &[0, 1] } else { &[0, 1, 2] };
+    Scope { numbers: Some(consistency(to)), ..scope(from, listed, listed) }
+}
+
+/// A store gets replicas more, or has fewer in the end, or other quorums of the same.
+fn number_scopes() -> Vec<Scope> {
+    vec![
+        Scope { begins: 2, backs: 2, ..change((1, 1, 1), (2, 1, 2)) },
+        Scope { begins: 2, backs: 2, ..change((2, 2, 1), (1, 1, 1)) },
+        change((2, 1, 2), (2, 2, 1)),
+        change((2, 2, 1), (2, 1, 2)),
+        Scope { backs: 0, ..change((2, 1, 2), (1, 1, 1)) },
+        Scope { mishaps: 1, backs: 0, ..change((2, 1, 2), (3, 2, 2)) },
+        Scope { backs: 0, ..change((2, 2, 1), (3, 2, 2)) },
+        Scope { backs: 0, alike: Some((0, 1)), ..change((3, 2, 2), (2, 1, 2)) },
+        Scope { backs: 0, alike: Some((0, 1)), ..change((3, 2, 2), (2, 2, 1)) },
+        Scope { backs: 0, ..change((3, 2, 2), (1, 1, 1)) },
+        Scope { backs: 0, alike: Some((0, 1)), ..change((3, 3, 1), (2, 1, 2)) },
+        Scope { sloppy: true, backs: 0, ..change((2, 2, 1), (1, 1, 1)) },
+    ]
+}
+
+/// What is played now and then.
+fn large_number_scopes() -> Vec<Scope> {
+    vec![
+        Scope { alike: Some((0, 1)), ..change((3, 2, 2), (2, 1, 2)) },
+        Scope { alike: Some((0, 1)), ..change((2, 1, 2), (3, 2, 2)) },
+        Scope { alike: Some((0, 1)), ..change((2, 2, 1), (3, 1, 3)) },
+        Scope { mishaps: 1, backs: 0, alike: Some((0, 1)), ..change((3, 2, 2), (2, 1, 2)) },
+        Scope { begins: 2, backs: 2, ..change((2, 1, 2), (2, 2, 1)) },
+        change((1, 1, 1), (3, 2, 2)),
+        Scope { begins: 2, alike: Some((0, 1)), ..change((3, 2, 2), (2, 2, 1)) },
+        Scope { mishaps: 1, alike: Some((0, 1)), ..change((2, 1, 2), (3, 2, 2)) },
+        Scope { mishaps: 1, ..change((3, 2, 2), (3, 1, 3)) },
+    ]
 }
 
 /// One of the replicas gives way to another node, for stores of one, two and three replicas: what is played each time.
@@ -195,6 +241,32 @@ fn large_scopes() -> Vec<Scope> {
         scope((2, 1, 2), &[0, 1], &[2, 3]),
         Scope { mishaps: 1, ..scope((3, 2, 2), &[0, 1], &[0, 1, 2]) },
     ]
+}
+
+#[test]
+fn no_order_of_a_change_of_numbers_its_writes_and_its_mishaps_breaks_a_promise() {
+    let states = explore_each(number_scopes());
+
+    assert!(states > 100_000, "the exploration has shrunk to {states} states");
+}
+
+#[test]
+#[ignore = "takes minutes: cargo test --profile proof -p protocol rebalance -- --ignored"]
+fn no_order_of_a_longer_change_of_numbers_breaks_a_promise() {
+    let states = explore_each(large_number_scopes());
+
+    assert!(states > 500_000, "the exploration has shrunk to {states} states");
+}
+
+#[test]
+fn a_planted_bug_in_a_change_of_numbers_is_found() {
+    let explore_all = || {
+        let scopes = [number_scopes(), large_number_scopes()].concat();
+        scopes.iter().try_for_each(|scope| explore(scope).map(|_| ()))
+    };
+    let bugs = Bug::OF_NUMBERS.into_iter().chain(Bug::ALL);
+    let unnoticed: Vec<Bug> = bugs.filter(|&bug| !is_found(bug, explore_all)).collect();
+    assert!(unnoticed.is_empty(), "{unnoticed:?} go unnoticed");
 }
 
 fn explore_each(scopes: Vec<Scope>) -> usize {

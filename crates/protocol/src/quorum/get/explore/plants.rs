@@ -37,6 +37,7 @@ impl PlantedGet {
             held: options.held.saturating_sub(u8::from(planted(Bug::OneHolderTooFew))),
             sloppy: options.sloppy || planted(Bug::StrictCountsHints),
             hedge_after,
+            spared: if planted(Bug::SparesTheOtherSet) { options.spared.swapped() } else { options.spared },
             ..options
         };
         let mut get = Get::start(candidates, own, options, now, actions);

@@ -28,8 +28,19 @@ pub(super) fn scopes() -> Vec<Scope> {
             let own = Some(NodeId(2));
             let (suspected, lagging, sets) = (Vec::new(), Vec::new(), diverged());
             let (held, ahead, replicas) = (0, false, SETTLED);
-            let scope =
-                Scope { replicas, required, preferred, sloppy, held, own, suspected, lagging, ahead, sets };
+            let scope = Scope {
+                replicas,
+                spared: [0, 0],
+                required,
+                preferred,
+                sloppy,
+                held,
+                own,
+                suspected,
+                lagging,
+                ahead,
+                sets,
+            };
             if preferred == 2 {
                 scopes.push(Scope { suspected: vec![NodeId(1)], ..scope.clone() });
                 scopes.push(Scope { suspected: vec![NodeId(1), NodeId(3)], own: None, ..scope.clone() });
@@ -50,7 +61,19 @@ pub(super) fn settling_scopes() -> Vec<Scope> {
     let scope = |(required, preferred, held), sets, ahead| {
         let (own, suspected, lagging) = (Some(NodeId(2)), Vec::new(), Vec::new());
         let (replicas, sloppy) = (SETTLED, true);
-        Scope { replicas, required, preferred, sloppy, held, own, suspected, lagging, ahead, sets }
+        Scope {
+            replicas,
+            spared: [0, 0],
+            required,
+            preferred,
+            sloppy,
+            held,
+            own,
+            suspected,
+            lagging,
+            ahead,
+            sets,
+        }
     };
     vec![
         scope((2, 2, 2), diverged(), false),
@@ -71,6 +94,7 @@ pub(super) fn joint_scopes() -> Vec<Scope> {
             let (sloppy, sets) = (true, diverged());
             Scope {
                 replicas,
+                spared: [0, 0],
                 required,
                 preferred: required,
                 sloppy,
@@ -90,6 +114,12 @@ pub(super) fn joint_scopes() -> Vec<Scope> {
             scopes.push(of((1, 2), None, true));
             scopes.push(of((2, 2), Some(2), true));
             scopes.push(Scope { suspected: vec![NodeId(3)], ..of((2, 2), Some(2), false) });
+            let added = |scope| Scope { replicas: ONE_IS_ADDED, spared: [1, 0], ..scope };
+            scopes.push(added(of((1, 2), Some(1), false)));
+            scopes.push(added(of((2, 3), Some(2), false)));
+            let taken = |scope| Scope { replicas: ONE_IS_TAKEN, spared: [0, 1], ..scope };
+            scopes.push(taken(of((2, 2), Some(3), true)));
+            scopes.push(taken(of((1, 3), None, false)));
         }
     }
     scopes

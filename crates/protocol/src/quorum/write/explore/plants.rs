@@ -49,6 +49,7 @@ impl PlantedWrite {
             required: options.required - u8::from(planted(Bug::OneAnswerTooFew)),
             sloppy: options.sloppy || planted(Bug::StrictCountsHints),
             hedge_after,
+            spared: if planted(Bug::SparesTheOtherSet) { options.spared.swapped() } else { options.spared },
             ..options
         };
         let possible = origin.possible || planted(Bug::ParksTooEarly);

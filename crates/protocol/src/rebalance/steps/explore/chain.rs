@@ -5,6 +5,7 @@ use std::rc::Rc;
 use model::{PreferenceList, Sets};
 
 use super::*;
+use crate::rebalance::entering;
 
 /// A set of nodes, by position.
 pub(super) type Mask = u8;
@@ -31,6 +32,11 @@ pub(super) struct Document {
     /// Replicas that bring the partition in, and those that they bring it in from.
     pub(super) entering: Mask,
     pub(super) old: Mask,
+    /// Replicas that stay, and merge because the store's numbers change.
+    pub(super) staying: Mask,
+    /// The numbers of the old and the new set, and of those that gets ask.
+    pub(super) written: [Consistency; 2],
+    pub(super) read: Consistency,
     /// The node whose place each takes that enters.
     pub(super) successions: Vec<(usize, Option<usize>)>,
 }
@@ -93,13 +99,23 @@ impl Document {
             mask(&counting)
         };
         let mut sets = [set(Sets::has_old), set(Sets::has_new)];
-        if planted(Bug::JointNeedsOldOnly) && partition.step() == Some(Step::Joint) {
+        if planted(Bug::JointNeedsOldOnly) && model::routing::step(store, partition) == Some(Step::Joint) {
             sets[1] = sets[0];
         }
-        if planted(Bug::ReadingNewNeedsNewOnly) && partition.step() == Some(Step::ReadingNew) {
+        if planted(Bug::ReadingNewNeedsNewOnly)
+            && model::routing::step(store, partition) == Some(Step::ReadingNew)
+        {
             sets[0] = sets[1];
         }
         let old = mask(replicas_before(store, partition));
+        let step = model::routing::step(store, partition);
+        let staying = (0..NODES).filter(|&node| {
+            let takes_part = entering::takes_part(store, partition, id(node));
+            takes_part && is_in(node, old)
+        });
+        let staying = staying.fold(0, |mask, node| mask | bit(node));
+        let (before, after) = store.numbers_written();
+        let written = if planted(Bug::SetsTradeNumbers) { [after, before] } else { [before, after] };
         let (entering, successions) = match replicas_to_come(store, partition) {
             Some(new) => {
                 let places = Places::of(store, partition);
@@ -111,14 +127,17 @@ impl Document {
             }
             None => (0, Vec::new()),
         };
-        let readers = match partition.step() {
+        let readers = match step {
             Some(Step::Joint) if planted(Bug::JointReadsNew) => sets[1],
             _ => mask(preference.replicas()),
         };
         Document {
-            since: partition.since.0.saturating_sub(1) as u8,
-            step: partition.step(),
+            since: partition.since.max(store.since).0.saturating_sub(1) as u8,
+            step,
             readers,
+            staying,
+            written,
+            read: store.numbers_read(),
             writers: mask(preference.writers()),
             sets,
             entering,
@@ -129,8 +148,8 @@ impl Document {
     }
 
     /// Whether these nodes are W of each set.
-    pub(super) fn is_quorum(&self, acknowledged: Mask, scope: &Scope) -> bool {
-        let needed = u32::from(scope.consistency.writes_required);
-        self.sets.iter().all(|set| (set & acknowledged).count_ones() >= needed)
+    pub(super) fn is_quorum(&self, acknowledged: Mask) -> bool {
+        let needed = |set: usize| u32::from(self.written[set].writes_required);
+        (0..2).all(|set| (self.sets[set] & acknowledged).count_ones() >= needed(set))
     }
 }

@@ -7,7 +7,8 @@ impl State {
     pub(super) fn first(scope: &Scope) -> State {
         let mut nodes = [Place::default(); NODES];
         for (node, place) in nodes.iter_mut().enumerate() {
-            place.incomplete = !scope.from.contains(&node);
+            let holding = scope.from.iter().take(scope.consistency.replicas.into());
+            place.incomplete = !holding.into_iter().any(|&holder| holder == node);
         }
         State {
             chain: 0,
@@ -49,7 +50,8 @@ impl State {
             let merged = (0..NODES).filter(|&source| is_in(source, place.merged)).map(id).collect();
             let name = chain[0].cluster.stores[0].name.clone();
             let merged = [(name, merged)].into();
-            let whole = is_in(node, chain[at].entering);
+            let stays = is_in(node, chain[at].staying);
+            let whole = is_in(node, chain[at].entering) || (stays && !place.incomplete);
             let entered = Entered { incarnation, generation, whole, merged };
             let known = NodeFacts {
                 incarnation: Some(incarnation),
@@ -116,7 +118,7 @@ impl State {
         let newer = Some(place.adopted + 1).filter(|&document| usize::from(document) < chain.len());
         happenings.extend(newer.map(|document| Happening::Adopt { node, document }));
         let document = &chain[usize::from(place.adopted)];
-        let brings_in = is_in(node, document.entering) || place.incomplete;
+        let brings_in = is_in(node, document.entering | document.staying) || place.incomplete;
         for source in (0..NODES).filter(|&source| brings_in && source != node && !self.nodes[source].dead) {
             happenings.push(Happening::Merge { node, source });
         }
@@ -139,10 +141,8 @@ impl State {
         let last = &chain.last().unwrap().cluster;
         match happening {
             Happening::Begin => {
-                let there = chain[0].old == chain.last().unwrap().old;
-                let to = if there { scope.to } else { scope.from };
-                let moves = [(PartitionId(0), to.iter().map(|&node| id(node)).collect())];
-                state.chain = chains.push(self.chain, begin(last, &moves).expect("it may begin"));
+                let cluster = begun(last, &chain, scope);
+                state.chain = chains.push(self.chain, cluster);
                 state.begins += 1;
             }
             Happening::Next => {
@@ -178,7 +178,7 @@ impl State {
                     state.hints = state.hints & !bit(target) | document.writers;
                 }
             }
-            Happening::Merge { node, source } => state.merge(node, source, scope, &chain),
+            Happening::Merge { node, source } => state.merge(node, source, &chain),
             Happening::Give { node } => {
                 let writers = chain[usize::from(self.nodes[node].adopted)].writers;
                 for to in (0..NODES).filter(|&to| is_in(to, writers)) {
@@ -230,11 +230,12 @@ impl State {
     }
 
     /// A node that enters, or that lost its records, merges what another one holds.
-    fn merge(&mut self, node: usize, source: usize, scope: &Scope, chain: &Chain) {
+    fn merge(&mut self, node: usize, source: usize, chain: &Chain) {
         let (own, theirs) = (self.nodes[node], self.nodes[source]);
         let document = &chain[usize::from(own.adopted)];
         let enters = is_in(node, document.entering);
-        let sources = if enters { document.old } else { document.readers };
+        let stays = is_in(node, document.staying);
+        let sources = if enters || stays { document.old } else { document.readers };
         if !is_in(source, sources) {
             return;
         }
@@ -246,7 +247,8 @@ impl State {
             return;
         }
         place.merged |= bit(source);
-        let (replicas, needed) = (sources.count_ones(), u32::from(scope.consistency.writes_required));
+        let numbers = if enters || stays { document.cluster.stores[0].consistency } else { document.read };
+        let (replicas, needed) = (sources.count_ones(), u32::from(numbers.writes_required));
         let others = (place.merged & sources).count_ones();
         let successor = document.successions.iter().any(|&(own, leaving)| {
             own == node && leaving.is_some_and(|leaving| is_in(leaving, place.merged))
@@ -275,7 +277,7 @@ impl State {
     /// What follows at once: the write is acknowledged, and nodes could answer without it.
     fn conclude(&mut self, scope: &Scope, chain: &Chain) {
         if let Write::Flying { under, acknowledged, hinted } = self.write
-            && chain[usize::from(under)].is_quorum(acknowledged | hinted, scope)
+            && chain[usize::from(under)].is_quorum(acknowledged | hinted)
         {
             self.write = Write::Acknowledged;
         }
@@ -292,7 +294,7 @@ impl State {
         }
     }
 
-    pub(super) fn judge(&self, scope: &Scope, chains: &Chains) -> Result<(), String> {
+    pub(super) fn judge(&self, chains: &Chains) -> Result<(), String> {
         if self.write != Write::Acknowledged {
             return Ok(());
         }
@@ -300,10 +302,12 @@ impl State {
         if !holders && self.hints == 0 {
             return Err("an acknowledged write is lost".to_owned());
         }
-        let needed = u32::from(scope.consistency.reads_required);
-        match self.blind.iter().position(|blind| blind.count_ones() >= needed) {
+        let chain = chains.get(self.chain);
+        let needed = |under: usize| u32::from(chain[under].read.reads_required);
+        let missing = |under: &usize| self.blind[*under].count_ones() >= needed(*under);
+        match (0..chain.len()).find(missing) {
             Some(under) => {
-                let step = chains.get(self.chain)[under].step;
+                let step = chain[under].step;
                 Err(format!("a get under document {under} ({step:?}) misses an acknowledged write"))
             }
             None => Ok(()),
@@ -335,5 +339,23 @@ impl State {
             return Err(format!("the move never ends\n{scope:?}\n{self:#?}\n{state:#?}"));
         }
         Ok(())
+    }
+}
+
+/// The document by which a move begins, or a change of numbers: forth, or back to where the story began.
+fn begun(last: &Cluster, chain: &Chain, scope: &Scope) -> Cluster {
+    match scope.numbers {
+        Some(numbers) => {
+            let there = last.stores[0].consistency == scope.consistency;
+            let to = if there { numbers } else { scope.consistency };
+            let accepted = Accepted { fewer_zones: true, weaker: true };
+            begin_numbers(last, "explored", to, accepted).expect("they may change")
+        }
+        None => {
+            let there = chain[0].old == chain.last().unwrap().old;
+            let to = if there { scope.to } else { scope.from };
+            let moves = [(PartitionId(0), to.iter().map(|&node| id(node)).collect())];
+            begin(last, &moves).expect("it may begin")
+        }
     }
 }
