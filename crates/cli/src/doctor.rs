@@ -305,6 +305,13 @@ fn elsewhere<'a>(dead: &Node, mut places: impl Iterator<Item = &'a Json>) -> Opt
 
 /// How to start a node again: as it was started, or as its neighbours' directories suggest.
 fn start_again(dead: &Node, nodes: &[NodeStatus]) -> String {
+    if dead.gone {
+        let (program, id) = (crate::output::program(), dead.id.0);
+        return format!(
+            "nothing: it was declared dead, and leaves when others have its data; see `{program} plan show`. If it is not dead, \
+             abort that plan and run `{program} node recommission {id}`"
+        );
+    }
     let places = nodes.iter().filter_map(|status| Some(&status.answer.as_ref().ok()?["place"]));
     if let Some(text) = elsewhere(dead, places.clone()) {
         return text;

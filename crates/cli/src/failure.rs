@@ -65,6 +65,9 @@ pub(crate) enum CliError {
     /// A node could not start, and the same start may succeed later.
     #[error("{0}")]
     Later(Box<CliError>),
+    /// What was ordered may still be done.
+    #[error("{0}")]
+    Unanswered(String),
     /// Something else, said in full.
     #[error("{0}")]
     Other(String),
@@ -114,6 +117,7 @@ impl CliError {
             return EXIT_UNREAD;
         }
         let unknown = match self {
+            CliError::Unanswered(_) => true,
             CliError::Coordination(error) => matches!(error, CoordinationError::Indeterminate { .. }),
             error => error.client().is_some_and(ClientError::is_indeterminate),
         };
@@ -150,6 +154,7 @@ impl CliError {
             | CliError::Io { .. }
             | CliError::Usage(_)
             | CliError::Later(_)
+            | CliError::Unanswered(_)
             | CliError::Other(_) => None,
         }
     }
@@ -164,6 +169,7 @@ impl CliError {
             CliError::Io { .. } => return "io",
             CliError::Usage(_) => return "usage",
             CliError::Later(error) => return error.kind(),
+            CliError::Unanswered(_) => return "indeterminate",
             CliError::Other(_) => return "failed",
         };
         match error {
@@ -264,6 +270,8 @@ mod tests {
         assert_eq!(document["message"], "key \"k\": overloaded: 4096 requests");
         assert_eq!(document["next"], ErrorCode::Overloaded.remedy());
 
+        let unanswered = CliError::Unanswered("order 7 has no answer".to_owned());
+        assert_eq!((unanswered.exit_code(), &unanswered.json()["error"]["outcome"]), (3, &json!("unknown")));
         let lost = CliError::from(CoordinationError::Indeterminate { reason: "cut".to_owned() });
         assert_eq!((lost.exit_code(), &lost.json()["error"]["outcome"]), (3, &json!("unknown")));
 

@@ -128,6 +128,7 @@ fn add_documented(cluster: &Cluster, view: &mut Json) {
             partitions.filter_map(|partition| Way::of(&definitions, partition, node.id)).collect();
         let count = |way| ways.iter().filter(|of| **of == way).count();
         seen["role"] = json!(node.role);
+        seen["weight"] = json!(node.weight);
         seen["partitions_in"] = json!(count(Way::Enters));
         seen["partitions_out"] = json!(count(Way::Leaves));
     }
@@ -149,6 +150,7 @@ fn view_table(view: &Json) -> String {
         "ZONE",
         "STATE",
         "ROLE",
+        "WEIGHT",
         "MOVES",
         "PHI",
         "HEARD",
@@ -167,6 +169,7 @@ fn view_table(view: &Json) -> String {
             text("zone"),
             text("state"),
             text("role"),
+            number("weight"),
             moves_text(node),
             format!("{:.1}", node["phi"].as_f64().unwrap_or(0.0)),
             format!("{:.1} s ago", node["heard_ms_ago"].as_u64().unwrap_or(0) as f64 / 1000.0),

@@ -82,8 +82,9 @@ impl Documents {
         let answered = tokio::time::timeout(ANSWER_TIME_MAX, orders::answered(&*self.service, number)).await;
         match answered {
             Ok(answer) => answer.map_err(unread),
-            Err(_) => Err(CliError::Other(format!(
-                "order {number} was given and has no answer after {} s: a headmaster carries it out when it can; look with \
+            Err(_) => Err(CliError::Unanswered(format!(
+                "order {number} was given and has no answer after {} s: a headmaster carries it out when it can, and the process \
+                 of this one may be suspended; look with \
                  `{} coordination show /wishes/{number} --coordination {}`",
                 ANSWER_TIME_MAX.as_secs(),
                 program(),

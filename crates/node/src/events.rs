@@ -222,16 +222,16 @@ events! {
         records: u64,
     } => "requests found {records} in partition {partition} of store {store}; fetching good copies from other replicas"
         where records counts "corrupt record",
-    /// It held records of a partition that is not its own; the replicas have them, and it has dropped them.
-    PartitionLeft "partition-left" {
+    /// It held records of partitions that are not its own; the replicas have them, and it has dropped them.
+    PartitionsLeft "partitions-left" {
         /// Of which store.
         store: String,
-        /// Which partition.
-        partition: PartitionId,
+        /// How many partitions.
+        partitions: u64,
         /// How many records it held.
         records: u64,
-    } => "dropped {records} of partition {partition} of store {store}: other nodes hold that partition now, and have all of them"
-        where records counts "record",
+    } => "dropped {records} of {partitions} of store {store}: other nodes hold these partitions now, and have all of them"
+        where records counts "record" and partitions counts "partition",
     /// The scrub found hints whose checksum does not hold. Their target gets what they held by comparing.
     HintsCorrupt "hints-corrupt" {
         /// For whom they were.

@@ -47,7 +47,9 @@ fn why(waiting: Option<&String>, seen: Option<&Seen>) -> (String, String) {
         return (format!("plan {number} is paused"), next);
     }
     if seen.is_some_and(|seen| !seen.has_headmaster) {
-        let next = format!("start one with `{program} headmaster`");
+        let next = format!(
+            "start one with `{program} headmaster --coordination ADDRESS`, the address that nodes were given"
+        );
         return ("no headmaster runs, so they take no step".to_owned(), next);
     }
     let show = match plan {

@@ -89,8 +89,9 @@ pub enum CreateCommand {
         /// Which partition, such as 12 or p12.
         #[arg(value_parser = parse_partition, value_name = "PARTITION")]
         partition: PartitionId,
-        /// The first token of its second part, where a bucket begins. By default it is cut in the middle.
-        #[arg(long, value_name = "TOKEN")]
+        /// The first token of its second part, where a bucket begins: a number, or 0x and the hexadecimal digits that
+        /// `tontine route` prints. By default it is cut in the middle.
+        #[arg(long, value_parser = parse_token, value_name = "TOKEN")]
         at: Option<u64>,
         /// How.
         #[command(flatten)]
@@ -371,4 +372,15 @@ async fn history(shared: &Shared, arguments: &DocumentsArguments) -> Result<Exit
     let json = json!({ "plans": all.iter().map(one).collect::<Vec<_>>() });
     print(shared.format(), &json, || shown::history(&all));
     Ok(ExitCode::SUCCESS)
+}
+
+fn parse_token(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| {
+        "expected a token, for example 288230376151711744, or 0x0400000000000000 with the digits that `tontine route` prints"
+            .to_owned()
+    })
 }

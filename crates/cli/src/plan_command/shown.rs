@@ -89,7 +89,8 @@ fn body(plan: &PlanDocument) -> String {
     if let Some(estimate) = plan.estimate {
         text.push_str(&format!(": about {} in {}", size(estimate.bytes), count(estimate.records, "record")));
         if let (Some(takes), 1..) = (plan.takes(), copies) {
-            let (takes, rate) = (durations::rough(takes), size(protocol::antientropy::pace::FINDING_FIRST));
+            let takes = durations::rough(Duration::from_secs(takes.as_secs_f64().ceil() as u64));
+            let rate = size(protocol::antientropy::pace::FINDING_FIRST);
             text.push_str(&format!(
                 "\nthat takes about {takes} if each node takes in {rate} a second; busy nodes take longer"
             ));

@@ -51,21 +51,25 @@ async fn give_back(antientropy: &Arc<AntiEntropy>) -> bool {
         }
         let given = Giving { antientropy, view: &view, store, left: &left }.run().await;
         all_gone &= given == left;
-        let mut dropped: BTreeMap<PartitionId, u64> = BTreeMap::new();
+        let mut dropped = (BTreeSet::new(), 0);
         for bucket in given {
             if antientropy.is_closing() {
                 return false;
             }
             let began = antientropy.ports().clock.now();
             match drop_given(antientropy, &view, store, bucket) {
-                Some(records) => *dropped.entry(view.owner(bucket).id).or_default() += records,
+                Some(records) => {
+                    dropped.0.insert(view.owner(bucket).id);
+                    dropped.1 += records;
+                }
                 None => all_gone = false,
             }
             antientropy.rest_after(began).await;
         }
-        for (partition, records) in dropped {
+        let (partitions, records) = (dropped.0.len() as u64, dropped.1);
+        if partitions > 0 {
             let store = store.definition().name.to_string();
-            antientropy.events().record(Event::PartitionLeft { store, partition, records });
+            antientropy.events().record(Event::PartitionsLeft { store, partitions, records });
         }
         if let Err(error) = store.engine().sync().await {
             // What comes back is found and given again.
