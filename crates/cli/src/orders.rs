@@ -9,7 +9,7 @@ use ::coordination::documents::{ReadError, active_nodes_now, read_cluster};
 use ::coordination::zookeeper::SESSION_TIMEOUT_DEFAULT;
 use ::coordination::{CoordinationError, CoordinationService};
 use control::headmaster::election::holder;
-use control::orders::{self, Answer, Order};
+use control::orders::{self, Answer, Given, Order};
 use control::plans::{self, Planned};
 use model::{Cluster, Node, NodeId, PartitionId};
 use serde_json::Value as Json;
@@ -109,6 +109,8 @@ pub(crate) struct Seen {
     pub(crate) plan: Option<Planned>,
     /// Whether some process holds the office of headmaster.
     pub(crate) has_headmaster: bool,
+    /// The oldest order without an answer.
+    pub(crate) order: Option<Given>,
 }
 
 /// What a command found that looks at documents it can do without.
@@ -194,8 +196,9 @@ async fn look_at(address: &Address) -> Result<Option<Seen>, Unread> {
     let plans = plans::read_all(service).await?.into_iter().rev();
     let plan = plans.filter_map(|(_, found)| found.ok()).find(Planned::is_under_way);
     let has_headmaster = holder(service).await.map_err(ReadError::Coordination)?.is_some();
+    let order = orders::oldest_waiting(service).await?;
     let _ = service.close().await;
-    Ok(Some(Seen { generation: cluster.generation.0, waiting, plan, has_headmaster }))
+    Ok(Some(Seen { generation: cluster.generation.0, waiting, plan, has_headmaster, order }))
 }
 
 pub(crate) fn unread(error: ReadError) -> CliError {

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use coordination::documents::ReadError;
-use coordination::documents::numbered::{create_next, look, numbered_path, wishes_path};
+use coordination::documents::numbered::{create_next, look, numbered_path, numbers, wishes_path};
 use coordination::{CoordinationError, CoordinationService, Document};
 use model::{Consistency, NodeId, Role, Weight};
 use protocol::rebalance::planner::{Consent, Wish};
@@ -170,6 +170,24 @@ pub async fn read(service: &dyn CoordinationService, number: u64) -> Result<Opti
     let Some(read) = look(service, &path).await? else { return Ok(None) };
     let document = decode(&path, &read.data)?;
     Ok(Some(Given { number, document, read }))
+}
+
+/// The oldest order without an answer, if one waits. They are answered in turn.
+///
+/// # Errors
+/// As [`read`].
+pub async fn oldest_waiting(service: &dyn CoordinationService) -> Result<Option<Given>, ReadError> {
+    let mut oldest = None;
+    for number in numbers(service, &wishes_path()).await?.into_iter().rev() {
+        match read(service, number).await {
+            Ok(Some(given)) if given.document.answer.is_none() => oldest = Some(given),
+            // One of a later version says nothing.
+            Ok(None) | Err(ReadError::Malformed { .. }) => {}
+            Ok(Some(_)) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(oldest)
 }
 
 /// Waits for the answer to an order. Cancel safe.

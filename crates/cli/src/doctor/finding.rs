@@ -89,6 +89,8 @@ codes! {
         "Tombstones cannot be removed because the node has not confirmed the deletions.";
     PartitionsMoving "partitions-moving" Note
         "Partitions are on the way to other nodes; the finding says for whom they wait.";
+    OrderWaiting "order-waiting" Bad
+        "An order of an operator has no answer: no headmaster runs, or its process is suspended.";
     LeftoversHeld "leftovers-held" Note
         "The node holds records of partitions that other nodes hold now.";
     RecordsDamaged "records-damaged" Bad

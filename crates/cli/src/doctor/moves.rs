@@ -1,5 +1,7 @@
 //! What moves, whom it waits for, and what is left behind.
 
+use std::time::Duration;
+
 use client::Client;
 use control::plans::told;
 use model::{NodeId, Partition};
@@ -10,6 +12,9 @@ use super::finding::{Code, Finding};
 use crate::orders::Seen;
 use crate::output::{count, program};
 
+/// A headmaster answers within a second; one that waits for silent nodes, within ten.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
+
 /// One finding for all partitions that move, and one for each node that holds what is not its own.
 pub(super) async fn found(client: &Client, seen: Option<&Seen>) -> Vec<Finding> {
     let cluster = client.cluster();
@@ -18,6 +23,7 @@ pub(super) async fn found(client: &Client, seen: Option<&Seen>) -> Vec<Finding> 
     let answers: Vec<(NodeId, MovesGot)> =
         futures_util::future::join_all(asks).await.into_iter().flatten().collect();
     let mut findings: Vec<Finding> = answers.iter().filter_map(|(node, told)| left(*node, told)).collect();
+    findings.extend(seen.and_then(unanswered));
     let moving = cluster.ring.partitions().iter().filter_map(Partition::step).count();
     if moving == 0 {
         return findings;
@@ -33,6 +39,36 @@ pub(super) async fn found(client: &Client, seen: Option<&Seen>) -> Vec<Finding> 
         next,
     });
     findings
+}
+
+/// An order that a headmaster should have seen to long ago.
+fn unanswered(seen: &Seen) -> Option<Finding> {
+    let order = seen.order.as_ref()?;
+    let now = crate::clocks::now_ms().unsigned_abs();
+    let age = Duration::from_millis(now.saturating_sub(order.document.given_ms));
+    if age < ANSWERED_WITHIN {
+        return None;
+    }
+    let (program, number) = (program(), order.number);
+    Some(Finding {
+        code: Code::OrderWaiting,
+        node: None,
+        store: None,
+        what: format!(
+            "order {number} of {} was given {} s ago, and no headmaster has answered it",
+            order.document.by,
+            age.as_secs()
+        ),
+        next: match seen.has_headmaster {
+            false => format!(
+                "start one with `{program} headmaster --coordination ADDRESS`; it carries the order out"
+            ),
+            true => format!(
+                "see whose process holds the office with `{program} coordination show /headmaster`: the first candidate; resume it \
+                 with `kill -CONT`, or end it, and another one takes over"
+            ),
+        },
+    })
 }
 
 /// Why partitions stand where they do, and what to do.

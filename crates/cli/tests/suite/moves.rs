@@ -264,6 +264,27 @@ fn a_store_has_fewer_replicas_and_more_again_under_load_while_who_enters_is_kill
     heard.check(&joined.cluster);
 }
 
+#[test]
+fn an_order_that_a_suspended_headmaster_does_not_answer_is_named_by_the_doctor() {
+    let joined = Joined::start();
+    let suspended = headmaster(&joined.cluster);
+    signal(suspended, Signal::STOP);
+    let words = ["node", "weight", "4", "7", "--connect", &joined.cluster.native(1)];
+    let mut ordered = command(&words).spawn().unwrap();
+    let finding = until(
+        "the doctor names the order",
+        || joined.cluster.run(&["doctor", "--json"]).json(),
+        |found| found["findings"].as_array().unwrap().iter().any(|one| one["code"] == "order-waiting"),
+    );
+    signal(suspended, Signal::CONT);
+    assert_eq!(ordered.wait().unwrap().code(), Some(0));
+    assert_eq!(finding["healthy"], false);
+    let after = joined.cluster.run(&["doctor", "--json"]).json();
+    assert!(!after.to_string().contains("order-waiting"), "{after}");
+    let nodes = joined.cluster.json(&["node", "list"]);
+    assert_eq!(nodes["nodes"][3]["weight"], 7, "{nodes}");
+}
+
 /// Plans of one run, unless `TONTINE_PLANS` says how many.
 const PLANS: u32 = 20;
 
