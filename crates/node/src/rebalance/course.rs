@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Cluster, NodeId, PartitionId};
+use model::{Cluster, Generation, NodeId, PartitionId, Store};
 use protocol::rebalance::entering::{Part, Way};
 use runtime::Moment;
 
@@ -80,9 +80,13 @@ impl Course {
     }
 }
 
-/// Whether a newer document says more than that partitions take steps: nodes, stores, settings or bounds.
+/// Whether a newer document says more than that partitions, or a store, take steps: nodes, settings or bounds.
 fn says_more(before: &Cluster, after: &Cluster) -> bool {
-    let stepped = Cluster { generation: after.generation, ring: after.ring.clone(), ..before.clone() };
+    let settled = |store: &Store| Store { coming: None, since: Generation(0), ..store.clone() };
+    let same = before.stores.iter().map(settled).eq(after.stores.iter().map(settled));
+    let stores = if same { &after.stores } else { &before.stores }.clone();
+    let (generation, ring) = (after.generation, after.ring.clone());
+    let stepped = Cluster { generation, ring, stores, ..before.clone() };
     let bounds = |cluster: &Cluster| -> Vec<_> {
         cluster.ring.partitions().iter().map(|partition| (partition.id, partition.start)).collect()
     };

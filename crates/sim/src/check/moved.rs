@@ -58,7 +58,8 @@ mod tests {
             leftovers: vec![(NodeId(3), "default".to_owned(), PartitionId(4), 5)],
         };
         let details: Vec<String> = check(&left).into_iter().map(|violation| violation.to_string()).collect();
-        assert_eq!(details.len(), 5);
-        assert!(details[2].contains("n3 still holds 5 records of partition p4 of default"), "{}", details[2]);
+        assert_eq!(details.len(), 6);
+        assert!(details[1].contains("store s still changes"), "{}", details[1]);
+        assert!(details[3].contains("n3 still holds 5 records of partition p4 of default"), "{}", details[3]);
     }
 }
