@@ -114,7 +114,7 @@ pub enum CreateCommand {
     /// A store gets other numbers of replicas, and of those that must answer.
     Numbers {
         /// Which store.
-        #[arg(value_name = "STORE")]
+        #[arg(id = "changed-store", value_name = "STORE")]
         store: String,
         /// N, R and W to come, for example `3,2,2`.
         #[arg(long, value_parser = parse_consistency, value_name = "N,R,W")]
