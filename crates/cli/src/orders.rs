@@ -83,8 +83,8 @@ impl Documents {
         match answered {
             Ok(answer) => answer.map_err(unread),
             Err(_) => Err(CliError::Unanswered(format!(
-                "order {number} was given and has no answer after {} s: a headmaster carries it out when it can, and the process \
-                 of this one may be suspended; look with \
+                "order {number} was given and has no answer after {} s: a headmaster carries it out when it can; \
+                 if its process is suspended, `tontine doctor` says what to do; look with \
                  `{} coordination show /wishes/{number} --coordination {}`",
                 ANSWER_TIME_MAX.as_secs(),
                 program(),
