@@ -1,5 +1,9 @@
 //! Moves on real processes: a node joins and drains under load, while processes are killed.
 
+mod away;
+mod random;
+mod steps;
+
 use std::collections::BTreeSet;
 
 use rustix::process::Signal;
@@ -22,7 +26,7 @@ impl Joined {
     pub(crate) fn start() -> Joined {
         let mut cluster = Cluster::with(3, &["--separate-processes", "--repair-period=1h"]);
         put(&cluster, 0..RECORDS, "value");
-        let fourth = fourth(&cluster);
+        let fourth = fourth(&cluster, &[]);
         let waits = || fourth.stderr().contains("waits until cluster");
         until("the fourth node is registered", waits, |waits| *waits);
         cluster.run(&["node", "add", "4"]).exits(0);
@@ -99,13 +103,13 @@ impl Joined {
     }
 }
 
-fn fourth(cluster: &Cluster) -> Process {
+fn fourth(cluster: &Cluster, further: &[&str]) -> Process {
     let service = format!("dir:{}", cluster.data().join("coordination").display());
     let data = cluster.folder.path().join("node-4");
     let (native, resp) = (cluster.native(4), cluster.resp(4));
-    let words = ["serve", "--no-headmaster", "--repair-period=1h", "--coordination", &service, "--data-dir"];
+    let words = ["serve", "--repair-period=1h", "--coordination", &service, "--data-dir"];
     let mut command = command(&words);
-    command.arg(data).args(["--listen", &native, "--resp", &resp]);
+    command.arg(data).args(["--listen", &native, "--resp", &resp]).args(further);
     Process::start(&mut command, cluster.folder.path().join("node-4.stderr"))
 }
 
@@ -154,7 +158,7 @@ fn donors_and_entering_nodes_that_are_killed_in_mid_move_lose_nothing_and_an_abo
     joined.await_begun(1);
     // The node that enters, and then one that gives.
     joined.fourth.stop(Signal::KILL);
-    joined.fourth = fourth(&joined.cluster);
+    joined.fourth = fourth(&joined.cluster, &[]);
     joined.fourth.await_line("node 4");
     joined.cluster.end_node(1, Signal::KILL);
     joined.cluster.start_node_again(1);
@@ -254,7 +258,7 @@ fn a_store_has_fewer_replicas_and_more_again_under_load_while_who_enters_is_kill
     joined.await_begun(3);
     joined.fourth.stop(Signal::KILL);
     kill_headmaster(&joined.cluster);
-    joined.fourth = fourth(&joined.cluster);
+    joined.fourth = fourth(&joined.cluster, &[]);
     joined.fourth.await_line("node 4");
     joined.await_phase(3, "done");
     await_numbers(&joined.cluster, "3,2,2");
@@ -296,91 +300,4 @@ fn an_order_that_a_suspended_headmaster_does_not_answer_is_named_by_the_doctor()
     assert!(!after.to_string().contains("order-waiting"), "{after}");
     let listed = || joined.cluster.json(&["node", "list"])["nodes"][3]["weight"].as_u64();
     until("the node has its weight", listed, |weight| *weight == Some(7));
-}
-
-/// Plans of one run, unless `TONTINE_PLANS` says how many.
-const PLANS: u32 = 20;
-
-/// Numbers that look random, and are the same for the same seed.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
-
-impl Joined {
-    /// Creates a plan of some kind; nothing when there is nothing to move.
-    fn create_any(&self, dice: &mut Dice) -> Option<u64> {
-        let partitions: Vec<String> = (0..40).map(|_| dice.below(1024).to_string()).collect();
-        let nodes = (1 + dice.below(4)).to_string();
-        let to = (1 + dice.below(4)).to_string();
-        let (one, next) = (&partitions[0], (partitions[0].parse::<u32>().unwrap() + 1).to_string());
-        let words = match dice.below(8) {
-            4 | 5 => vec!["plan", "create", "split", one],
-            6 => vec!["plan", "create", "merge", one, &next],
-            7 => vec!["plan", "create", "double"],
-            0 => vec!["plan", "create", "spread"],
-            1 => vec!["plan", "create", "drain", "4"],
-            2 => vec!["plan", "create", "drain", &nodes],
-            _ => {
-                let words = ["plan", "create", "move", "--from", &nodes, "--to", &to];
-                words.into_iter().chain(partitions.iter().map(String::as_str)).collect()
-            }
-        };
-        let created = self.cluster.run(&[&words[..], &["--json"]].concat());
-        if created.code == 0 { created.json()["plan"].as_u64() } else { None }
-    }
-
-    /// Disturbs a plan that is carried out.
-    fn disturb(&mut self, plan: u64, dice: &mut Dice) {
-        let number = plan.to_string();
-        match dice.below(6) {
-            0 => signal(headmaster(&self.cluster), Signal::KILL),
-            1 => {
-                self.fourth.stop(Signal::KILL);
-                self.fourth = fourth(&self.cluster);
-                self.fourth.await_line("node 4");
-            }
-            2 => {
-                let node = 1 + usize::try_from(dice.below(3)).unwrap();
-                self.cluster.end_node(node, Signal::KILL);
-                self.cluster.start_node_again(node);
-            }
-            // It may have ended meanwhile.
-            3 => drop(self.cluster.run(&["plan", "abort", &number, "--no-wait"])),
-            4 => {
-                self.cluster.run(&["plan", "pause", &number]);
-                self.cluster.run(&["plan", "resume", &number]);
-            }
-            _ => {}
-        }
-    }
-}
-
-#[test]
-#[ignore = "takes minutes; TONTINE_PLANS=500 cargo test --profile proof -p cli random_plans -- --ignored plays more"]
-fn random_plans_with_random_kills_keep_every_record_and_fail_no_request() {
-    let mut joined = Joined::start();
-    let traffic = Traffic::start(&joined.cluster);
-    let plans = std::env::var("TONTINE_PLANS").map_or(PLANS, |plans| plans.parse().unwrap());
-    let seed = std::env::var("TONTINE_SEED").map_or(1, |seed| seed.parse().unwrap());
-    let mut dice = Dice(seed);
-    for _ in 0..plans {
-        let Some(plan) = joined.create_any(&mut dice) else { continue };
-        joined.cluster.run(&["plan", "apply", &plan.to_string(), "--no-wait"]).exits(0);
-        std::thread::sleep(std::time::Duration::from_millis(dice.below(2_000)));
-        joined.disturb(plan, &mut dice);
-        let has_ended =
-            |plan: &Json| ["done", "aborted"].contains(&plan["phase"].as_str().unwrap_or_default());
-        let ended = until(&format!("plan {plan} has ended"), || joined.plan(plan), has_ended);
-        println!("plan {plan}: {} {}", ended["document"]["wish"]["kind"], ended["phase"]);
-        joined.check_records();
-        traffic.await_more(20);
-    }
-    let heard = traffic.end();
-    assert!(heard.failed.is_empty(), "{:?}", heard.failed);
-    heard.check(&joined.cluster);
 }

@@ -201,8 +201,9 @@ pub(crate) fn headmaster(cluster: &Cluster) -> u32 {
     let service = cluster.data().join("coordination").display().to_string();
     let candidate = || {
         let words = ["coordination", "show", "/headmaster", "--coordination", &service, "--json"];
-        let shown = cluster.run(&words).json();
-        let documents = shown["documents"].as_array()?.clone();
+        let shown = cluster.run(&words);
+        // Where none was ever elected, there is no such document.
+        let documents = (shown.code == 0).then(|| shown.json())?["documents"].as_array()?.clone();
         let data = documents.iter().find(|one| one["path"] != "/headmaster")?["data"].as_str()?.to_owned();
         let candidate: Json = serde_json::from_str(&data).ok()?;
         candidate["process"].as_str()?.split(' ').nth(1)?.parse().ok()

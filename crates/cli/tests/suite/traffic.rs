@@ -110,12 +110,25 @@ async fn work(client: usize, store: StoreHandle, stop: &AtomicBool, done: &Atomi
             }
             Err(error) => heard.failed.push(format!("write: {error}")),
         }
-        if let Err(error) = store.get(key).await {
-            heard.failed.push(format!("get: {error}"));
+        match store.get(key.clone()).await {
+            Ok(got) => {
+                left.check(&key, got.value().map(|value| String::from_utf8_lossy(&value).into_owned()))
+            }
+            Err(error) => heard.failed.push(format!("get: {error}")),
         }
         done.fetch_add(2, Ordering::Relaxed);
     }
     heard
+}
+
+impl Left {
+    /// Nobody else writes this key, and R + W > N: it is as this client left it.
+    #[track_caller]
+    fn check(&self, key: &str, found: Option<String>) {
+        let (known, unknown) = (&self.acknowledged, &self.unknown);
+        let is_expected = found == *known || unknown.contains(&found);
+        assert!(is_expected, "{key} is {found:?}; acknowledged last was {known:?}, unknown are {unknown:?}");
+    }
 }
 
 impl Heard {
@@ -133,13 +146,7 @@ impl Heard {
             let store = connect(addresses).await;
             for (key, left) in &self.keys {
                 let found = store.get(key.clone()).await.unwrap();
-                let found = found.value().map(|value| String::from_utf8_lossy(&value).into_owned());
-                let (known, unknown) = (&left.acknowledged, &left.unknown);
-                let is_expected = found == *known || unknown.contains(&found);
-                assert!(
-                    is_expected,
-                    "{key} is {found:?}; acknowledged last was {known:?}, unknown are {unknown:?}"
-                );
+                left.check(key, found.value().map(|value| String::from_utf8_lossy(&value).into_owned()));
             }
         });
     }
