@@ -7,9 +7,8 @@ use std::borrow::Borrow;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use model::{ArtifactNumber, ListedArtifact, StoreName};
+use model::{ListedArtifact, StoreName};
 use protocol::push::Origin;
 use runtime::{Disk, DiskError};
 use storage::readonly::{
@@ -17,6 +16,7 @@ use storage::readonly::{
     MANIFEST_PATH, Manifest, Slice, TokenHash,
 };
 
+use super::fetching::Need;
 use super::origin::{Errand, Giver};
 use super::{Artifacts, NotYet, Trouble, failed, files};
 use crate::events::Event;
@@ -27,8 +27,6 @@ use crate::view::View;
 const CHUNKS_TOGETHER: usize = 4;
 /// After so many chunks that could not be had no more are begun, until it is tried again.
 const FAILURES_MAX: usize = 4;
-/// Bytes that a fetch leaves free on the disk, for the stores that take writes.
-const SPACE_LEFT_BYTES: u64 = 256 << 20;
 /// Longest manifest: as many chunks as there may be, each with a delta, and a dictionary.
 const MANIFEST_BYTES_MAX: u64 = (CHUNKS_MAX as u64) * 128 + DICTIONARY_BYTES_MAX as u64 + 4096;
 
@@ -43,7 +41,7 @@ pub(super) struct Wanted {
 }
 
 /// A chunk that is missing, and the delta that may make it.
-type Missing<'a> = (&'a ChunkEntry, Option<&'a DeltaEntry>);
+pub(super) type Missing<'a> = (&'a ChunkEntry, Option<&'a DeltaEntry>);
 
 /// Why a chunk does not come from one giver.
 enum Halt {
@@ -67,10 +65,6 @@ pub(super) fn at_disk(error: impl Borrow<DiskError>) -> NotYet {
     let error = error.borrow();
     let trouble = if *error == DiskError::Full { Trouble::Room } else { Trouble::Node };
     NotYet::Failed(error.to_string(), trouble)
-}
-
-fn no_room(what: String) -> NotYet {
-    NotYet::Failed(what, Trouble::Room)
 }
 
 fn corrupt(what: String) -> NotYet {
@@ -194,40 +188,25 @@ impl Artifacts {
         let file = self.wait(write).await??;
         file.sync().await.map_err(at_disk)?;
         self.disk.rename(&part, &path).map_err(at_disk)?;
-        self.disk.sync_directory(&files::directory(name)).await.map_err(at_disk)
+        self.sync_directories(name).await
     }
 
-    /// Which of the wanted chunks are here.
-    pub(super) async fn here(
-        &self,
-        store: &ReadOnly,
-        manifest: &Manifest,
-        mut wanted: Vec<bool>,
-    ) -> Vec<bool> {
-        let (disk, name) = (self.disk.clone(), store.listed().name.clone());
-        let chunks: Vec<(Digest, u64)> =
-            manifest.chunks.iter().map(|chunk| (chunk.digest, chunk.file_bytes)).collect();
-        let nothing = vec![false; wanted.len()];
-        let look = move || {
-            for ((digest, bytes), wanted) in chunks.into_iter().zip(&mut wanted) {
-                *wanted =
-                    *wanted && disk.stat(&files::chunk(&name, digest)).is_ok_and(|stat| stat.length == bytes);
-            }
-            wanted
-        };
-        self.wait(look).await.unwrap_or(nothing)
+    /// Makes the directories of a store durable, up to the root: each may have been made just now.
+    async fn sync_directories(&self, name: &StoreName) -> Result<(), NotYet> {
+        for directory in [&*files::directory(name), files::ROOT, ""] {
+            self.disk.sync_directory(directory).await.map_err(at_disk)?;
+        }
+        Ok(())
     }
 
     /// Brings the wanted chunks that are not here. Goes back for every newer document; what came stays.
     pub(super) async fn bring_chunks(
         &self,
-        view: &View,
-        store: &ReadOnly,
-        listed: &ListedArtifact,
+        need: &Need,
         manifest: &Manifest,
         (wanted, here): (&[bool], Vec<bool>),
     ) -> Result<(), NotYet> {
-        let (name, number) = (&store.listed().name, listed.number);
+        let (name, number) = (&need.store.listed().name, need.listed.number);
         let each = || manifest.chunks.iter().enumerate().zip(wanted.iter().zip(&here));
         let owned: Vec<(&ChunkEntry, bool)> = each()
             .filter(|(_, (wanted, _))| **wanted)
@@ -249,63 +228,16 @@ impl Artifacts {
             let store = name.to_string();
             self.events.record(Event::ArtifactFetching { store, number: number.0, chunks, bytes });
         }
-        self.check_room(view, (name, number), &missing).await?;
-        let errand = Errand::new(view, store, listed);
-        let bringing = Box::pin(self.bring_all(&errand, missing));
-        let brought = match select(bringing, Box::pin(self.tend())).await {
-            Either::Left((brought, _)) => brought,
-            Either::Right((never, _)) => match never {},
-        };
-        self.rest();
-        brought
-    }
-
-    /// Whether all that comes may be here and has room, before the first byte.
-    async fn check_room(
-        &self,
-        view: &View,
-        (name, number): (&StoreName, ArtifactNumber),
-        missing: &[Missing<'_>],
-    ) -> Result<(), NotYet> {
-        let disk = self.disk.clone();
-        let stores: Vec<StoreName> =
-            view.read_only_stores().iter().map(|store| store.listed().name.clone()).collect();
-        let deltas = missing.iter().filter_map(|(_, delta)| delta.map(DeltaEntry::file));
-        let all = missing.iter().map(|(chunk, _)| chunk.file()).chain(deltas);
-        let parts: Vec<(String, u64)> =
-            all.map(|file| (files::part(name, file.digest), file.bytes)).collect();
-        let needed = move || -> (u64, u64) {
-            let left = |(part, bytes): &(String, u64)| {
-                bytes.saturating_sub(disk.stat(part).map_or(0, |stat| stat.length))
-            };
-            let there = stores.iter().map(|store| files::bytes(&*disk, store)).sum();
-            (parts.iter().map(left).sum(), there)
-        };
-        let (needed, there) = self.wait(needed).await?;
-        if needed.saturating_add(there) > self.bytes_max {
-            let (node, allowed) = (self.node, self.bytes_max);
-            let error = format!(
-                "{node} does not fetch artifact {number} of store {name}: it needs {needed} bytes, artifacts take {there} bytes \
-                 there, and {allowed} bytes are allowed; delete artifacts with `tontine artifact delete {name} NUMBER`, or start \
-                 the node with a greater --artifact-bytes-max"
-            );
-            return Err(NotYet::Failed(error, Trouble::Quota));
-        }
-        let available = self.disk.available_bytes();
-        if needed.saturating_add(SPACE_LEFT_BYTES) > available {
-            return Err(no_room(format!(
-                "fetching needs {needed} bytes, and the disk has {available} bytes left, of which {SPACE_LEFT_BYTES} stay \
-                 free; free space, or delete artifacts with `tontine artifact delete`"
-            )));
-        }
-        Ok(())
+        self.check_room(need, &missing).await?;
+        let origins = self.origins.lock().entry((name.clone(), number)).or_default().clone();
+        self.bring_all(&Errand::new(need, origins), missing).await
     }
 
     /// Brings chunks, a few at a time. One that cannot be had does not keep the others from coming.
     async fn bring_all(&self, errand: &Errand<'_>, missing: Vec<Missing<'_>>) -> Result<(), NotYet> {
         let mut missing = missing.into_iter();
         let mut flights = FuturesUnordered::new();
-        let (mut changed, mut failures, mut why) = (false, 0, None);
+        let (mut changed, mut failures, mut why, mut came) = (false, 0, None, false);
         loop {
             while flights.len() < CHUNKS_TOGETHER && failures < FAILURES_MAX && !changed {
                 let Some((chunk, delta)) = missing.next() else { break };
@@ -313,7 +245,7 @@ impl Artifacts {
             }
             match flights.next().await {
                 None => break,
-                Some(Ok(())) => {}
+                Some(Ok(())) => came = true,
                 Some(Err(NotYet::Changed)) => changed = true,
                 Some(Err(error)) => {
                     failures += 1;
@@ -321,7 +253,10 @@ impl Artifacts {
                 }
             }
         }
-        self.disk.sync_directory(&files::chunks(errand.name())).await.map_err(at_disk)?;
+        if came {
+            self.disk.sync_directory(&files::chunks(errand.name())).await.map_err(at_disk)?;
+            self.sync_directories(errand.name()).await?;
+        }
         match why {
             _ if changed => Err(NotYet::Changed),
             Some(error) => Err(error),
@@ -402,7 +337,11 @@ impl Artifacts {
         }
         self.verified.lock().remove(&key);
         let came = fetch.here() - begun_at;
-        fetch.finish().await.map_err(|error| self.halt(giver, error))?;
+        if let Err(error) = fetch.finish().await {
+            // Nobody knows what is on the platter, and the next attempt would compare what memory still shows.
+            let _ = self.disk.remove(&files::part(name, digest));
+            return Err(self.halt(giver, error));
+        }
         let renamed = self.disk.rename(&files::part(name, digest), &files::chunk(name, digest));
         renamed.map_err(|error| Halt::Here(at_disk(error)))?;
         if came > 0 {
@@ -457,75 +396,12 @@ impl Artifacts {
         }
         *counted += more;
     }
-
-    /// The names of an artifact's files that are of use here: chunks of what this node owns, what is here of those that are
-    /// on their way, and their deltas until they are made.
-    async fn needed(&self, view: &View, store: &ReadOnly, manifest: &Manifest) -> Vec<String> {
-        let owned = self.wanted(view, store, manifest);
-        let delta = |place| manifest.lineage.as_ref().and_then(|lineage| lineage.delta(place));
-        let chunks = manifest.chunks.iter().enumerate().zip(owned).filter(|(_, owned)| *owned);
-        let chunks: Vec<(Digest, Option<Digest>)> = chunks
-            .map(|((place, chunk), _)| (chunk.digest, delta(place).map(|delta| delta.digest)))
-            .collect();
-        let names = |(chunk, delta): &(Digest, Option<Digest>), here: bool| {
-            let coming = std::iter::once(*chunk).chain(*delta).filter(move |_| !here);
-            let coming = coming.flat_map(|file| [file.to_string(), format!("{file}{}", files::PART)]);
-            std::iter::once(chunk.to_string()).chain(coming).collect::<Vec<_>>()
-        };
-        let everything = chunks.iter().flat_map(|files| names(files, false)).collect();
-        let (disk, name) = (self.disk.clone(), store.listed().name.clone());
-        let look = move || {
-            let here = |chunk| disk.stat(&files::chunk(&name, chunk)).is_ok();
-            chunks.iter().flat_map(|files| names(files, here(files.0))).collect()
-        };
-        self.wait(look).await.unwrap_or(everything)
-    }
-
-    /// Closes artifacts that the document does not list, and removes files that no listed artifact names for what this node
-    /// owns. As long as a manifest is not here, nobody knows what it names, and chunks stay.
-    pub(super) async fn remove_unlisted(&self, view: &View, store: &ReadOnly) {
-        let lists = |number, manifest| {
-            let listed: Option<&ListedArtifact> = store.listed().artifact(number);
-            listed.is_some_and(|listed| listed.manifest == manifest)
-        };
-        store.held().retain(lists);
-        let name = store.listed().name.clone();
-        let mut chunks = Some(BTreeSet::new());
-        let mut manifests = BTreeSet::new();
-        for listed in &store.listed().artifacts {
-            manifests.insert(files::manifest_name(listed));
-            match self.manifest_here(store, listed).await {
-                Ok(Some(manifest)) => {
-                    let needed = self.needed(view, store, &manifest).await;
-                    chunks.iter_mut().for_each(|chunks| chunks.extend(needed.iter().cloned()));
-                }
-                _ => chunks = None,
-            }
-        }
-        let wanted = chunks.map(|chunks| (files::chunks(&name), chunks));
-        let named = [(files::directory(&name), manifests)].into_iter().chain(wanted).collect::<Vec<_>>();
-        if self.view.generation() != view.cluster().generation {
-            return;
-        }
-        let disk = self.disk.clone();
-        let remove = move || {
-            for (directory, named) in named {
-                let Ok(found) = disk.list(&directory) else { continue };
-                for file in found.into_iter().filter(|file| !named.contains(file) && file != "chunks") {
-                    if let Err(error) = disk.remove(&format!("{directory}/{file}")) {
-                        tracing::warn!(%error, "file of an artifact not removed");
-                    }
-                }
-            }
-        };
-        let _ = self.wait(remove).await;
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use model::readonly::ReadOnlyStore;
-    use model::{ManifestDigest, Token};
+    use model::{ArtifactNumber, ManifestDigest, Token};
     use storage::readonly::{ChunkEntry, Compression, Layout};
 
     use super::*;

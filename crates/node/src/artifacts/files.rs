@@ -4,22 +4,25 @@ use model::{ListedArtifact, StoreName};
 use runtime::Disk;
 use storage::readonly::Digest;
 
+/// Where the directories of all stores lie.
+pub(super) const ROOT: &str = "artifacts";
+
 /// What a file is called until all of it is here.
 pub(super) const PART: &str = ".part";
 
 /// The directory of a store.
 pub(super) fn directory(store: &StoreName) -> String {
-    format!("artifacts/{store}")
+    format!("{ROOT}/{store}")
 }
 
 /// The directory of its chunks.
 pub(super) fn chunks(store: &StoreName) -> String {
-    format!("artifacts/{store}/chunks")
+    format!("{ROOT}/{store}/chunks")
 }
 
 /// A chunk.
 pub(super) fn chunk(store: &StoreName, digest: Digest) -> String {
-    format!("artifacts/{store}/chunks/{digest}")
+    format!("{}/{digest}", chunks(store))
 }
 
 /// The name of a manifest in the store's directory.
@@ -29,12 +32,15 @@ pub(super) fn manifest_name(listed: &ListedArtifact) -> String {
 
 /// A manifest.
 pub(super) fn manifest(store: &StoreName, listed: &ListedArtifact) -> String {
-    format!("artifacts/{store}/{}", manifest_name(listed))
+    format!("{}/{}", directory(store), manifest_name(listed))
 }
 
-/// A chunk that is being made of the parent's. No manifest names it, so what is left of it is removed.
+/// How the files end in which a chunk is made of the parent's: the first one, and where it turns to slots.
+pub(super) const MERGING: [&str; 2] = [".merging", ".merging.slots"];
+
+/// A chunk that is being made of the parent's. What is left of it is removed when the chunk is here, or not wanted.
 pub(super) fn merging(store: &StoreName, digest: Digest) -> String {
-    format!("{}.merging", chunk(store, digest))
+    format!("{}{}", chunk(store, digest), MERGING[0])
 }
 
 /// Bytes of all files of a store that are here, those on their way included.

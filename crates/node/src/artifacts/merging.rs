@@ -71,6 +71,31 @@ impl Artifacts {
         chunk: &ChunkEntry,
         delta: Option<&DeltaEntry>,
     ) -> Result<(), NotYet> {
+        let claim = self.claim(errand.view, errand.name(), chunk.digest).await?;
+        let has_come = claim.has_waited && self.is_here(errand, chunk).await?;
+        if !has_come {
+            self.bring_claimed(errand, chunk, delta).await?;
+        }
+        self.has_come(errand.need, chunk.digest);
+        Ok(())
+    }
+
+    /// Whether another fetch has brought a chunk.
+    async fn is_here(&self, errand: &Errand<'_>, chunk: &ChunkEntry) -> Result<bool, NotYet> {
+        let (disk, path, bytes) =
+            (self.disk.clone(), files::chunk(errand.name(), chunk.digest), chunk.file_bytes);
+        let look = move || disk.stat(&path).ok().filter(|stat| stat.length == bytes);
+        let file = self.wait(look).await?.map(|stat| stat.identity);
+        let damaged = errand.store.held().damaged();
+        Ok(file.is_some_and(|file| !damaged.contains(&(chunk.digest, file))))
+    }
+
+    async fn bring_claimed(
+        &self,
+        errand: &Errand<'_>,
+        chunk: &ChunkEntry,
+        delta: Option<&DeltaEntry>,
+    ) -> Result<(), NotYet> {
         if let Some(delta) = delta {
             match self.bring_by_delta(errand, chunk, delta).await {
                 Ok(true) => return Ok(()),
@@ -113,7 +138,9 @@ impl Artifacts {
         made.file.sync().await.map_err(|error| Whole::Halt(at_disk(error)))?;
         made.file.drop_cached(0..made.file.length());
         let renamed = self.disk.rename(&made.path, &files::chunk(name, chunk.digest));
-        renamed.and_then(|()| self.disk.remove(&path)).map_err(|error| Whole::Halt(at_disk(error)))?;
+        renamed.map_err(|error| Whole::Halt(at_disk(error)))?;
+        // A look may have removed it, and removes it otherwise.
+        let _ = self.disk.remove(&path);
         self.numbers.merged.add(chunk.file_bytes);
         let mut progress = self.progress.lock();
         let progress = progress.entry((name.clone(), errand.listed.number)).or_default();

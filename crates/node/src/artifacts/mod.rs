@@ -1,9 +1,10 @@
 //! Makes true what the cluster document lists of artifacts: fetches, verifies, opens, keeps and removes them.
 //!
 //! ```text
-//!   document ─▶ reconcile ─▶ manifest here? ─▶ chunks here? ─▶ opened ─▶ told: whole under this generation
-//!                  ▲              │ fetch          │ fetch, block by block, four at a time
-//!                  └── each second, and for each newer document
+//!   document ─▶ look ─▶ manifest and chunks here? ─ yes ─▶ opened ─▶ told: whole under this generation
+//!                ▲               │ no
+//!                │               └─▶ fetched beside the looks, block by block, four chunks at a time
+//!                └── each second, for each newer document, and when a fetch has ended
 //! ```
 //!
 //! Files lie below `artifacts/STORE`: a manifest under its number and digest, each chunk under its digest. So what several
@@ -12,34 +13,41 @@
 //! Must never: remove what a listed artifact names, or call an artifact whole of which something is missing.
 
 mod bring;
+mod fetching;
 mod files;
 mod give;
+mod looking;
 mod merging;
 mod origin;
 mod pacing;
+mod removing;
+mod room;
 mod told;
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::pin::pin;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use client::peers::Peers;
 use futures_util::FutureExt;
-use futures_util::future::select;
-use model::{ArtifactNumber, Generation, ListedArtifact, Moment, NodeId, StoreName};
+use futures_util::future::{Either, select};
+use model::{ArtifactNumber, Moment, NodeId, StoreName};
 use parking_lot::Mutex;
+use protocol::push::Origins;
 use runtime::tasks::waited;
 use runtime::{Disk, Ports, Sources};
-use storage::readonly::{Artifact, ChunkEntry, Digest, Manifest};
+use storage::readonly::Digest;
+use tokio::sync::Notify;
 
-use crate::events::{Event, Events};
+use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::pulse::Pulse;
-use crate::stores::{Open, ReadOnly};
 use crate::view::{CurrentView, View};
+use fetching::Fetching;
 use pacing::{Budgets, Numbers};
 pub use told::{Progress, State, Trouble};
 
@@ -48,6 +56,9 @@ pub use told::{Progress, State, Trouble};
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Every so many looks files are looked for, too: one may have been removed under the node.
 const LOOKS_FOR_FILES: u32 = 10;
+
+/// What is known of the givers of one artifact, over all attempts.
+type KnownOrigins = Arc<Mutex<Origins>>;
 
 /// What looks after the artifacts of one node.
 pub struct Artifacts {
@@ -70,6 +81,13 @@ pub struct Artifacts {
     useless: Mutex<BTreeSet<(StoreName, Digest)>>,
     /// Corrupt chunks that were told of and have not come again.
     damage_told: Mutex<BTreeSet<(StoreName, Digest)>>,
+    /// What is known of the givers of each artifact.
+    origins: Mutex<BTreeMap<(StoreName, ArtifactNumber), KnownOrigins>>,
+    fetching: Mutex<Fetching>,
+    /// Whoever holds it compares what will be written with the room that there is.
+    room: tokio::sync::Mutex<()>,
+    /// Tells of fetches that have ended.
+    fetched: Arc<Notify>,
     /// Bytes of artifacts that are here at most.
     bytes_max: u64,
     /// What each store serves, and since when, if it began in this process.
@@ -146,6 +164,10 @@ impl Artifacts {
             verified: Mutex::default(),
             useless: Mutex::default(),
             damage_told: Mutex::default(),
+            origins: Mutex::default(),
+            fetching: Mutex::default(),
+            room: tokio::sync::Mutex::default(),
+            fetched: Arc::default(),
             bytes_max: parts.bytes_max,
             serving: Mutex::default(),
             removed_under: AtomicU64::new(0),
@@ -185,175 +207,6 @@ impl Artifacts {
         u64::try_from(self.ports.clock.now().since((*since)?).as_millis()).ok()
     }
 
-    /// Opens what is here of each listed artifact, and fetches nothing.
-    async fn open_present(&self) {
-        let view = self.view.get();
-        for (store, listed) in listed(&view) {
-            let Ok(Some(manifest)) = self.manifest_here(&store, &listed).await else { continue };
-            let wanted = self.wanted(&view, &store, &manifest);
-            let here = self.here(&store, &manifest, wanted.clone()).await;
-            let whole = here == wanted;
-            let under = if whole { view.cluster().generation } else { Generation::default() };
-            if let Err(NotYet::Failed(error, _)) = self.open(&store, &listed, manifest, here, under).await {
-                tracing::warn!(store = %store.listed().name, number = listed.number.0, error, "artifact not opened");
-            }
-        }
-    }
-
-    /// Looks once at everything that the document lists. False when a newer one came meanwhile.
-    async fn reconcile(&self, thorough: bool) -> bool {
-        let view = self.view.get();
-        for (store, listed) in listed(&view) {
-            let key = (store.listed().name.clone(), listed.number);
-            // A bug that one artifact meets must not keep the others from coming, nor this one for good.
-            let ensured =
-                AssertUnwindSafe(self.ensure(&view, &store, &listed, thorough)).catch_unwind().await;
-            match ensured.unwrap_or_else(|panic| Err(bug(&*panic))) {
-                Ok(()) => {}
-                Err(NotYet::Changed) => return false,
-                Err(NotYet::Failed(error, trouble)) => {
-                    let known = self.progress.lock().entry(key).or_default().fail(&error, trouble);
-                    if !known {
-                        let (store, number) = (store.listed().name.to_string(), listed.number.0);
-                        tracing::warn!(store, number, error, "artifact not staged");
-                        self.events.record(Event::ArtifactFailed { store, number, error });
-                    }
-                }
-            }
-        }
-        if thorough || self.removed_under.load(Ordering::Relaxed) != view.cluster().generation.0 {
-            for store in view.read_only_stores() {
-                self.remove_unlisted(&view, store).await;
-            }
-            self.removed_under.store(view.cluster().generation.0, Ordering::Relaxed);
-        }
-        let lists = |(name, number): &(StoreName, ArtifactNumber)| {
-            view.cluster().read_only(name.as_str()).is_some_and(|store| store.artifact(*number).is_some())
-        };
-        self.progress.lock().retain(|key, _| lists(key));
-        self.view.generation() == view.cluster().generation
-    }
-
-    /// Makes one artifact whole here.
-    async fn ensure(
-        &self,
-        view: &View,
-        store: &ReadOnly,
-        listed: &ListedArtifact,
-        thorough: bool,
-    ) -> Result<(), NotYet> {
-        let generation = view.cluster().generation;
-        let open = store.held().open(listed.number, listed.manifest);
-        let damaged = store.held().damaged();
-        self.tell_damaged(&store.listed().name, &damaged);
-        if let Some(open) = &open
-            && open.whole_under() == generation
-            && damaged.is_empty()
-            && !thorough
-        {
-            return Ok(());
-        }
-        let manifest = match self.manifest_here(store, listed).await? {
-            Some(manifest) => manifest,
-            None => self.bring_manifest(view, store, listed).await?,
-        };
-        let wanted = self.wanted(view, store, &manifest);
-        let mut here = self.here(store, &manifest, wanted.clone()).await;
-        for (chunk, here) in manifest.chunks.iter().zip(&mut here) {
-            *here &= !damaged.contains(&chunk.digest);
-        }
-        if let Some(open) = open.as_ref().filter(|open| here == wanted && open.chunks == wanted) {
-            if open.whole_under() != generation {
-                open.set_whole_under(generation);
-                let progress = Progress::of(&manifest, &wanted, generation);
-                self.now_is((store.listed().name.clone(), listed.number), progress);
-            }
-            return Ok(());
-        }
-        self.bring_chunks(view, store, listed, &manifest, (&wanted, here)).await?;
-        let staged = open.is_none_or(|open| open.whole_under() == Generation::default());
-        let mended: Vec<Digest> = manifest
-            .chunks
-            .iter()
-            .map(|chunk| chunk.digest)
-            .filter(|chunk| damaged.contains(chunk))
-            .collect();
-        self.open(store, listed, manifest, wanted, generation).await?;
-        store.held().mended(&mended);
-        if staged {
-            let (store, number) = (store.listed().name.to_string(), listed.number.0);
-            self.events.record(Event::ArtifactStaged { store, number });
-        }
-        Ok(())
-    }
-
-    /// Tells of chunks that gets have found corrupt, once each until they have come again.
-    fn tell_damaged(&self, store: &StoreName, damaged: &[Digest]) {
-        let mut told = self.damage_told.lock();
-        told.retain(|(of, chunk)| of != store || damaged.contains(chunk));
-        for &chunk in damaged {
-            if told.insert((store.clone(), chunk)) {
-                self.numbers.corrupt_here.increment();
-                tracing::warn!(%store, %chunk, "chunk of an artifact found corrupt");
-                let (store, chunk) = (store.to_string(), chunk.to_string());
-                self.events.record(Event::ArtifactCorrupt { store, chunk });
-            }
-        }
-    }
-
-    /// Opens these chunks of an artifact in place of what is open of it.
-    async fn open(
-        &self,
-        store: &ReadOnly,
-        listed: &ListedArtifact,
-        manifest: Manifest,
-        chunks: Vec<bool>,
-        whole_under: Generation,
-    ) -> Result<(), NotYet> {
-        let (disk, name) = (self.disk.clone(), store.listed().name.clone());
-        let progress = Progress::of(&manifest, &chunks, whole_under);
-        let opened = chunks.clone();
-        let open = move || {
-            let positions: BTreeMap<u64, bool> =
-                manifest.chunks.iter().map(|chunk| chunk.slice.first.0).zip(opened).collect();
-            let wanted = |chunk: &ChunkEntry| positions[&chunk.slice.first.0];
-            let place = |digest| files::chunk(&name, digest);
-            Artifact::open_chunks(&*disk, manifest, &place, &wanted)
-        };
-        let opened = self.wait(open).await?;
-        let artifact = opened.map_err(|error| NotYet::Failed(error.to_string(), Trouble::Node))?;
-        let (number, manifest) = (listed.number, listed.manifest);
-        store.held().put(number, Open::new(manifest, artifact, chunks, whole_under));
-        self.now_is((store.listed().name.clone(), number), progress);
-        Ok(())
-    }
-
-    /// Notes how far an artifact is; what was fetched of it stays told.
-    fn now_is(&self, which: (StoreName, ArtifactNumber), now: Progress) {
-        let mut progress = self.progress.lock();
-        let known = progress.entry(which).or_default();
-        let (bytes_fetched, bytes_fetched_as_deltas) = (known.bytes_fetched, known.bytes_fetched_as_deltas);
-        *known = Progress { bytes_fetched, bytes_fetched_as_deltas, ..now };
-    }
-
-    /// Which chunks of an artifact touch what this node owns, or is about to own.
-    fn wanted(&self, view: &View, store: &ReadOnly, manifest: &Manifest) -> Vec<bool> {
-        let definition = store.definition();
-        let partitions = view.cluster().ring.partitions();
-        let ends = partitions.iter().skip(1).map(|next| next.start - 1).chain([u64::MAX]);
-        let owned: Vec<(u64, u64)> = partitions
-            .iter()
-            .zip(ends)
-            .filter(|(partition, _)| view.holds_of(self.node, definition, partition))
-            .map(|(partition, end)| (partition.start, end))
-            .collect();
-        let touches = |chunk: &ChunkEntry| {
-            let at = owned.partition_point(|(_, end)| *end < chunk.slice.first.0);
-            owned.get(at).is_some_and(|(start, _)| *start <= chunk.slice.last.0)
-        };
-        manifest.chunks.iter().map(touches).collect()
-    }
-
     /// Carries out work that waits for the disk.
     async fn wait<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, NotYet> {
         let work = move || catch_unwind(AssertUnwindSafe(work));
@@ -363,31 +216,6 @@ impl Artifacts {
             None => Err(NotYet::Failed("the node is stopping".to_owned(), Trouble::Node)),
         }
     }
-
-    /// Notes which pages of open artifacts are in memory.
-    async fn refresh(&self) {
-        let view = self.view.get();
-        let open: Vec<_> = view
-            .read_only_stores()
-            .iter()
-            .flat_map(|store| store.held().all())
-            .map(|(_, open)| open)
-            .collect();
-        if !open.is_empty() {
-            let _ = self.wait(move || open.iter().for_each(|open| open.artifact.refresh())).await;
-        }
-    }
-}
-
-/// Everything that a document lists, what is served first.
-fn listed(view: &View) -> Vec<(Arc<ReadOnly>, ListedArtifact)> {
-    let each = |store: &Arc<ReadOnly>| {
-        let served = store.listed().served().map(|artifact| artifact.number);
-        let mut artifacts = store.listed().artifacts.clone();
-        artifacts.sort_by_key(|artifact| (Some(artifact.number) != served, artifact.number));
-        artifacts.into_iter().map(|artifact| (store.clone(), artifact)).collect::<Vec<_>>()
-    };
-    view.read_only_stores().iter().flat_map(each).collect()
 }
 
 /// Looks after artifacts as long as there is somebody who does.
@@ -395,23 +223,27 @@ async fn keep(artifacts: Weak<Artifacts>) {
     let Some(started) = artifacts.upgrade() else { return };
     let (clock, view) = (started.ports.clock.clone(), started.view.clone());
     drop(started);
-    let mut looks = 0_u32;
+    let (mut looks, mut thorough) = (0_u32, true);
     loop {
-        let Some(keeper) = artifacts.upgrade() else { return };
+        // A fetch holds the value, too, and must not keep itself from ending.
+        let keeper = artifacts.upgrade().filter(|keeper| Arc::strong_count(keeper) > 1 + keeper.fetches());
+        let Some(keeper) = keeper else { return };
         let seen = view.generation();
-        let looked = keeper.reconcile(looks.is_multiple_of(LOOKS_FOR_FILES));
-        let settled = AssertUnwindSafe(looked).catch_unwind().await.unwrap_or_else(|panic| {
+        let looked = AssertUnwindSafe(keeper.look(thorough)).catch_unwind().await;
+        let Some(missing) = looked.unwrap_or_else(|panic| {
             bug(&*panic);
-            true
-        });
-        if settled {
-            keeper.refresh().await;
-        }
+            Some(Vec::new())
+        }) else {
+            continue;
+        };
+        keeper.fetch(missing);
+        keeper.refresh().await;
+        looks = looks.wrapping_add(1);
+        let fetched = keeper.fetched.clone();
         drop(keeper);
-        if settled {
-            looks = looks.wrapping_add(1);
-            let changed = std::pin::pin!(view.newer_than(seen));
-            select(changed, clock.sleep(LOOK_AGAIN)).await;
-        }
+        let changed = pin!(view.newer_than(seen));
+        let again = select(changed, clock.sleep(LOOK_AGAIN));
+        let has_fetched = matches!(select(pin!(fetched.notified()), again).await, Either::Left(_));
+        thorough = has_fetched || looks.is_multiple_of(LOOKS_FOR_FILES);
     }
 }

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use model::{ListedArtifact, NodeId, StoreName};
 use parking_lot::Mutex;
-use protocol::push::{Origin, Origins};
+use protocol::push::Origin;
 use runtime::Disk;
 use storage::readonly::{BLOCK_BYTES, FetchError, FileEntry, SourceChunk};
 use wire::messages::{ArtifactFile, ArtifactRead, Response, StoreRef};
 
 use super::bring::Wanted;
-use super::{Artifacts, NotYet, Trouble, failed};
+use super::fetching::Need;
+use super::{Artifacts, KnownOrigins, NotYet, Trouble, failed};
 use crate::stores::ReadOnly;
 use crate::view::View;
 
@@ -24,10 +25,12 @@ const REPLICAS_ASKED_MAX: usize = 3;
 
 /// One artifact whose chunks are fetched under one document.
 pub(super) struct Errand<'a> {
+    pub(super) need: &'a Need,
     pub(super) view: &'a View,
     pub(super) store: &'a ReadOnly,
     pub(super) listed: &'a ListedArtifact,
-    pub(super) origins: Mutex<Origins>,
+    /// What is known of the givers, also from attempts before.
+    pub(super) origins: KnownOrigins,
     /// The files of the source, once it was opened.
     source: Mutex<Option<Arc<dyn Disk>>>,
     /// Whether the source did not give a delta. Then no other one is asked for, so that one that stalls does so once.
@@ -35,9 +38,10 @@ pub(super) struct Errand<'a> {
 }
 
 impl<'a> Errand<'a> {
-    pub(super) fn new(view: &'a View, store: &'a ReadOnly, listed: &'a ListedArtifact) -> Errand<'a> {
-        let (origins, source, without_deltas) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
-        Errand { view, store, listed, origins, source, without_deltas }
+    pub(super) fn new(need: &'a Need, origins: KnownOrigins) -> Errand<'a> {
+        let (source, without_deltas) = (Mutex::default(), AtomicBool::new(false));
+        let Need { view, store, listed } = need;
+        Errand { need, view, store, listed, origins, source, without_deltas }
     }
 
     pub(super) fn name(&self) -> &StoreName {

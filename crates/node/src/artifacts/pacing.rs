@@ -3,7 +3,6 @@
 //! [`FetchPace`] decides; here somebody looks, now and then, whether requests are late, and whoever moves bytes waits for
 //! their turn.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,9 +17,9 @@ use super::Artifacts;
 use crate::metrics::{Counter, Metrics};
 
 /// How often it is looked whether requests are late, while bytes move.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// Every so many looks it is noted which pages of open artifacts are in memory.
-const LOOKS_FOR_PAGES: u32 = 10;
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// How much time the rate that is shown is of.
+const RATE_TIME: Duration = Duration::from_secs(1);
 /// Bytes a second of records that a node merges at most: about what a disk writes.
 const MERGE_CEILING: u64 = 256 << 20;
 /// A node that would have to wait for longer until it may give is refused: others may have what it wants.
@@ -66,6 +65,12 @@ impl Budgets {
     pub(super) fn rate(&self) -> u64 {
         self.rate.load(Ordering::Relaxed)
     }
+}
+
+/// What had been fetched at some moment.
+pub(super) struct Seen {
+    fetched: u64,
+    at: Moment,
 }
 
 /// What is counted.
@@ -143,23 +148,23 @@ impl Artifacts {
         self.ports.clock.sleep_until(begin).await;
     }
 
-    /// Looks whether requests are late as long as something is fetched, and after the pages of what is served.
-    pub(super) async fn tend(&self) -> Infallible {
-        let clock = &self.ports.clock;
-        let (mut looks, mut seen, mut seen_at) = (0_u32, self.numbers.fetched(), clock.now());
-        loop {
-            clock.sleep(LOOK_INTERVAL).await;
-            let times = self.pulse.times().await;
-            self.budgets.fetching.lock().observe(times);
-            self.budgets.merging.lock().observe(times);
-            looks = looks.wrapping_add(1);
-            if looks.is_multiple_of(LOOKS_FOR_PAGES) {
-                let (now, fetched) = (clock.now(), self.numbers.fetched());
-                let millis = u64::try_from(now.since(seen_at).as_millis()).unwrap_or(u64::MAX).max(1);
-                self.budgets.rate.store(fetched.saturating_sub(seen) * 1000 / millis, Ordering::Relaxed);
-                (seen, seen_at) = (fetched, now);
-                self.refresh().await;
-            }
+    /// From where on the rate counts.
+    pub(super) fn rate_from_now(&self) -> Seen {
+        Seen { fetched: self.numbers.fetched(), at: self.ports.clock.now() }
+    }
+
+    /// Looks once whether requests are late, and how much has come.
+    pub(super) async fn observe(&self, seen: &mut Seen) {
+        let times = self.pulse.times().await;
+        self.budgets.fetching.lock().observe(times);
+        self.budgets.merging.lock().observe(times);
+        let now = self.rate_from_now();
+        let passed = now.at.since(seen.at);
+        if passed >= RATE_TIME {
+            let millis = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX).max(1);
+            let rate = now.fetched.saturating_sub(seen.fetched) * 1000 / millis;
+            self.budgets.rate.store(rate, Ordering::Relaxed);
+            *seen = now;
         }
     }
 

@@ -21,6 +21,7 @@ mod tombstones;
 mod write_order;
 
 pub use expiring::EXPIRY_MARGIN;
+pub(crate) use read_only::FileIdentity;
 pub use read_only::{Held, Open, ReadOnly};
 pub(crate) use record::{decode, encode, refuse};
 pub use scan::Census;

@@ -6,7 +6,7 @@
 //!
 //! Must never: answer from another artifact than the one asked for, or *absent* for what is not here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,9 +19,10 @@ use model::{
     Token, Value, Vector, Version, VersionSet,
 };
 use parking_lot::{Mutex, RwLock};
+use runtime::DiskError;
 use runtime::disk::waiting::is_refused;
 use smallvec::{SmallVec, smallvec};
-use storage::readonly::{Artifact, ReadError, WalkLimit};
+use storage::readonly::{Artifact, Digest, ReadError, WalkLimit};
 use wire::error::ErrorCode;
 use wire::messages::{Scanned, StoreRef};
 
@@ -50,11 +51,22 @@ pub struct ReadOnly {
 #[derive(Default)]
 pub struct Held {
     open: RwLock<BTreeMap<ArtifactNumber, Arc<Open>>>,
-    /// What was served when somebody first asked for something else that was served before, and when that was.
-    superseded: Mutex<Option<(ArtifactNumber, Moment)>>,
-    /// Chunks that gets have found corrupt or gone.
-    damaged: Mutex<Vec<storage::readonly::Digest>>,
+    honour: Mutex<Honour>,
+    /// Chunks that are damaged, each with the file that is.
+    damaged: Mutex<BTreeSet<(Digest, FileIdentity)>>,
 }
+
+/// Since when requests name what was served before.
+#[derive(Default)]
+struct Honour {
+    /// What is served by the newest document.
+    served: Option<ArtifactNumber>,
+    /// When, since it is served, somebody first asked for something else.
+    since: Option<Moment>,
+}
+
+/// Which file has a name: see [`runtime::FileStat`].
+pub(crate) type FileIdentity = (u64, u64);
 
 /// An artifact that is read here.
 pub struct Open {
@@ -64,6 +76,10 @@ pub struct Open {
     pub artifact: Artifact,
     /// Which of its chunks are open, by position.
     pub chunks: Vec<bool>,
+    /// The files from which they were opened; also those that are damaged and could not be.
+    pub(crate) files: Vec<Option<FileIdentity>>,
+    /// Mean size of a record, in bytes.
+    record_bytes: u64,
     /// The document by which all that this node owns of it is here.
     whole_under: AtomicU64,
 }
@@ -73,10 +89,18 @@ impl Open {
     pub(crate) fn new(
         manifest: ManifestDigest,
         artifact: Artifact,
-        chunks: Vec<bool>,
+        (chunks, files): (Vec<bool>, Vec<Option<FileIdentity>>),
         whole_under: Generation,
     ) -> Self {
-        Open { manifest, artifact, chunks, whole_under: AtomicU64::new(whole_under.0) }
+        let said = artifact.manifest();
+        let record_bytes = said.payload_bytes() / said.records().max(1);
+        let whole_under = AtomicU64::new(whole_under.0);
+        Open { manifest, artifact, chunks, files, record_bytes, whole_under }
+    }
+
+    /// Which of its chunks this is, if it is one.
+    pub(crate) fn position(&self, chunk: Digest) -> Option<usize> {
+        self.artifact.manifest().chunks.iter().position(|entry| entry.digest == chunk)
     }
 
     /// The document by which all that this node owns of it is here.
@@ -94,6 +118,7 @@ impl ReadOnly {
     /// Of a document, with what is open already.
     pub(crate) fn new(listed: ReadOnlyStore, held: Arc<Held>) -> Self {
         let definition = Arc::new(listed.as_store());
+        held.serves(listed.served().map(|served| served.number));
         ReadOnly { reference: StoreRef::from(&listed.name), listed, definition, held }
     }
 
@@ -140,12 +165,12 @@ impl ReadOnly {
         if served.number == number {
             return true;
         }
-        let mut superseded = self.held.superseded.lock();
-        let since = match *superseded {
-            Some((by, since)) if by == served.number => since,
-            _ => now,
+        let mut honour = self.held.honour.lock();
+        let since = match honour.served == Some(served.number) {
+            true => *honour.since.get_or_insert(now),
+            // A newer document has come meanwhile.
+            false => now,
         };
-        *superseded = Some((served.number, since));
         self.listed.served_before == Some(number) && now.since(since) < HONOURED
     }
 }
@@ -154,6 +179,14 @@ impl Held {
     /// An artifact that is open here.
     pub fn open(&self, number: ArtifactNumber, manifest: ManifestDigest) -> Option<Arc<Open>> {
         self.open.read().get(&number).filter(|open| open.manifest == manifest).cloned()
+    }
+
+    /// A document serves this: where it is a swap, the time of honour begins anew.
+    fn serves(&self, served: Option<ArtifactNumber>) {
+        let mut honour = self.honour.lock();
+        if honour.served != served {
+            *honour = Honour { served, since: None };
+        }
     }
 
     /// Puts an artifact in the place of what was open under its number.
@@ -171,14 +204,19 @@ impl Held {
         self.open.read().iter().map(|(number, open)| (*number, open.clone())).collect()
     }
 
-    /// Chunks that gets have met damaged.
-    pub(crate) fn damaged(&self) -> Vec<storage::readonly::Digest> {
+    /// Chunks that are damaged, each with the file that is.
+    pub(crate) fn damaged(&self) -> BTreeSet<(Digest, FileIdentity)> {
         self.damaged.lock().clone()
     }
 
-    /// These chunks have been replaced.
-    pub(crate) fn mended(&self, chunks: &[storage::readonly::Digest]) {
-        self.damaged.lock().retain(|chunk| !chunks.contains(chunk));
+    /// This file of a chunk is damaged.
+    pub(crate) fn note_damage(&self, chunk: Digest, file: FileIdentity) {
+        self.damaged.lock().insert((chunk, file));
+    }
+
+    /// Forgets damage of which `keep` says no: the chunk has another file now, or concerns nobody any more.
+    pub(crate) fn retain_damaged(&self, keep: impl Fn(Digest, FileIdentity) -> bool) {
+        self.damaged.lock().retain(|(chunk, file)| keep(*chunk, *file));
     }
 
     /// What an artifact holds of keys: as many as fit a message, and at least one. What would wait for the disk is
@@ -186,11 +224,9 @@ impl Held {
     pub(crate) fn read(&self, number: ArtifactNumber, open: &Open, keys: &[Bytes]) -> SmallVec<[Answer; 1]> {
         let artifact = &open.artifact;
         if let [key] = keys {
-            return smallvec![self.answer(number, artifact.get(Token::of(key), key))];
+            return smallvec![self.answer((number, open), artifact.get(Token::of(key), key))];
         }
-        let manifest = artifact.manifest();
-        let mean = manifest.payload_bytes() / manifest.records().max(1);
-        let together = if mean > TOGETHER_RECORD_BYTES_MAX { 1 } else { TOGETHER };
+        let together = if open.record_bytes > TOGETHER_RECORD_BYTES_MAX { 1 } else { TOGETHER };
         let (mut answers, mut bytes) = (SmallVec::new(), 0);
         for keys in keys.chunks(together) {
             if is_refused() {
@@ -202,7 +238,7 @@ impl Held {
                 if bytes > MESSAGE_BYTES_MAX && !answers.is_empty() {
                     return answers;
                 }
-                answers.push(self.answer(number, found));
+                answers.push(self.answer((number, open), found));
             }
         }
         answers
@@ -220,33 +256,39 @@ impl Held {
         after: Option<(Token, &[u8])>,
         limit: WalkLimit,
     ) -> Result<Scanned, ErrorCode> {
-        let page = open.artifact.walk_behind(tokens, after, limit).map_err(|error| self.refusal(&error))?;
+        let page = open
+            .artifact
+            .walk_behind(tokens, after, limit)
+            .map_err(|error| self.refusal((number, open), &error))?;
         let last = page.records.last().filter(|_| page.next.is_some());
         let next = last.map(|(key, _)| (Token::of(key), key.clone()));
         let records = page.records.into_iter().map(|(key, value)| (key, version(number, value)));
         Ok(Scanned { records: records.collect(), next, damaged: 0 })
     }
 
-    fn answer(&self, number: ArtifactNumber, found: Result<Option<Bytes>, ReadError>) -> Answer {
+    fn answer(&self, of: (ArtifactNumber, &Open), found: Result<Option<Bytes>, ReadError>) -> Answer {
         match found {
-            Ok(value) => Ok(value.map_or_else(VersionSet::default, |value| version(number, value))),
-            Err(error) => Err(self.refusal(&error)),
+            Ok(value) => Ok(value.map_or_else(VersionSet::default, |value| version(of.0, value))),
+            Err(error) => Err(self.refusal(of, &error)),
         }
     }
 
-    /// What an error of a read is called; a chunk that is corrupt is remembered, and replaced.
-    fn refusal(&self, error: &ReadError) -> ErrorCode {
-        match error {
-            ReadError::NotHere { .. } => ErrorCode::ArtifactNotHere,
-            ReadError::Corrupt { chunk } => {
-                let mut damaged = self.damaged.lock();
-                if !damaged.contains(chunk) {
-                    damaged.push(*chunk);
-                }
-                ErrorCode::Corrupt
-            }
-            _ => ErrorCode::StorageFailed,
+    /// What an error of a read is called. A chunk that is corrupt, or that the device does not give, is remembered, and
+    /// replaced; not when only a read under way still has the artifact.
+    fn refusal(&self, (number, open): (ArtifactNumber, &Open), error: &ReadError) -> ErrorCode {
+        let (code, chunk) = match error {
+            ReadError::NotHere { .. } => return ErrorCode::ArtifactNotHere,
+            ReadError::Disk { error: DiskError::WouldWait, .. } => return ErrorCode::StorageFailed,
+            ReadError::Corrupt { chunk } => (ErrorCode::Corrupt, *chunk),
+            ReadError::Disk { chunk, .. } => (ErrorCode::StorageFailed, *chunk),
+            _ => return ErrorCode::StorageFailed,
+        };
+        let is_current = self.open.read().get(&number).is_some_and(|now| std::ptr::eq(&**now, open));
+        let file = open.position(chunk).and_then(|position| open.files[position]);
+        if let Some(file) = file.filter(|_| is_current) {
+            self.note_damage(chunk, file);
         }
+        code
     }
 }
 
@@ -294,6 +336,11 @@ mod tests {
         assert!(again.is_honoured(two, DIGEST, at(300)), "another swap, another while");
         assert!(!again.is_honoured(one, DIGEST, at(300)), "it is not listed any more");
         assert!(again.is_honoured(three, DIGEST, at(400)));
+        // Back and forth within the while, and nobody names the third in between.
+        let swapped = |number| store(&[1, 2, 3]).swap(number).unwrap();
+        assert!(store_of(swapped(two)).is_honoured(two, DIGEST, at(410)));
+        let forth = store_of(swapped(two).swap(three).unwrap());
+        assert!(forth.is_honoured(two, DIGEST, at(420)), "a swap forward begins another while");
         let staged = store(&[1]).stage(two, DIGEST, "file:///words").unwrap();
         assert!(!store_of(staged).is_honoured(two, DIGEST, at(500)), "it was never served");
     }
@@ -356,7 +403,8 @@ mod tests {
         };
         assert_eq!(counted(&[]), (0, Some(0)), "nothing is served");
         assert_eq!(counted(&[1]), (0, None), "nothing of it is here");
-        held.put(ArtifactNumber(1), Open::new(DIGEST, artifact, here, Generation(1)));
+        let files = here.iter().map(|here| here.then_some((0, 0))).collect();
+        held.put(ArtifactNumber(1), Open::new(DIGEST, artifact, (here, files), Generation(1)));
         assert_eq!(counted(&[1]), (expected, Some(40)));
     }
 }

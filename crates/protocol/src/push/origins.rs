@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use model::Moment;
 
-/// An origin that has failed is left alone for this long.
+/// An origin that has failed is left alone for this long, and twice as long each time that it fails again. One that is
+/// silent costs a fetch twenty seconds each time that it is asked.
 const LEFT_ALONE: Duration = Duration::from_secs(5);
+/// Doublings at most: about five minutes.
+const DOUBLINGS_MAX: u32 = 6;
 /// One in so many chunks comes from the slower of two origins, so that a change is noticed.
 const TRIED_ONE_IN: u64 = 8;
 /// Replicas are kept free for requests unless they are so many times as fast.
@@ -42,6 +45,8 @@ struct Known {
     speed: u64,
     /// It has failed, and is left alone until then.
     alone_until: Moment,
+    /// How often it was left alone since it gave something.
+    failures: u32,
 }
 
 /// What a node knows of the origins of one artifact.
@@ -82,13 +87,17 @@ impl Origins {
         let speed = u128::from(bytes) * 1_000_000_000 / nanos;
         let speed = u64::try_from(speed).unwrap_or(u64::MAX).max(1);
         let known = self.known(origin);
-        known.alone_until = Moment::default();
+        (known.alone_until, known.failures) = (Moment::default(), 0);
         known.speed = if known.speed == 0 { speed } else { known.speed / 4 * 3 + speed / 4 };
     }
 
-    /// It did not give a chunk.
+    /// It did not give a chunk. What was under way when it failed before, and fails now, counts no more.
     pub fn failed(&mut self, origin: Origin, now: Moment) {
-        self.known(origin).alone_until = now.after(LEFT_ALONE);
+        let known = self.known(origin);
+        if now >= known.alone_until {
+            known.alone_until = now.after(LEFT_ALONE * (1 << known.failures.min(DOUBLINGS_MAX)));
+            known.failures += 1;
+        }
     }
 }
 
@@ -122,5 +131,27 @@ mod tests {
         assert_eq!(origins.choose(at(10)), [Origin::Replicas, Origin::Source], "both are tried in the end");
         origins.failed(Origin::Replicas, at(10));
         assert_eq!(firsts(&mut origins, at(10)), 10, "both have failed: as if none had");
+    }
+
+    /// A source that swallowed requests once took four fifths of the time of a fetch from replicas.
+    #[test]
+    fn an_origin_that_fails_again_and_again_is_left_alone_for_longer_each_time() {
+        let mut origins = Origins::default();
+        let (mut now, mut alone) = (0, Vec::new());
+        for _ in 0..8 {
+            // Four chunks at a time wait for it.
+            (0..4).for_each(|_| origins.failed(Origin::Source, at(now)));
+            let begun = now;
+            // One in eight tries the other first.
+            while (0..2).all(|_| origins.choose(at(now))[0] == Origin::Replicas) && now < begun + 1000 {
+                now += 1;
+            }
+            alone.push(now - begun);
+        }
+        assert_eq!(alone, [5, 10, 20, 40, 80, 160, 320, 320]);
+        origins.gave(Origin::Source, 1000, Duration::from_secs(1));
+        origins.failed(Origin::Source, at(now));
+        let order = [0, 1].map(|_| origins.choose(at(now + 5))[0]);
+        assert!(order.contains(&Origin::Source), "one that gave again has failed once");
     }
 }

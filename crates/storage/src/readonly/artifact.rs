@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use model::Token;
-use runtime::{Disk, DiskError, disk::waiting};
+use runtime::{Disk, disk::waiting};
 
 use super::chunk::{Aim, Chunk};
 use super::coding::Opener;
@@ -57,7 +57,8 @@ impl Artifact {
         let mut bytes = vec![0; file.length() as usize];
         let count = file.read_at(0, &mut bytes).map_err(of_manifest)?;
         let manifest = Manifest::decode(&bytes[..count])?;
-        Artifact::open_chunks(disk, manifest, &|digest| path(&chunk_path(digest)), wanted)
+        let place = |digest| path(&chunk_path(digest));
+        Artifact::open_chunks(disk, manifest, &place, wanted)
     }
 
     /// Opens an artifact whose manifest is known, where `place` says the path of a chunk's file.
@@ -70,17 +71,33 @@ impl Artifact {
         place: &dyn Fn(super::Digest) -> String,
         wanted: &dyn Fn(&super::ChunkEntry) -> bool,
     ) -> Result<Artifact, OpenError> {
-        let chunks = manifest.chunks.iter().map(|entry| match wanted(entry) {
-            false => Ok(None),
-            true => {
-                let file = disk
-                    .open(&place(entry.digest))
-                    .map_err(|error| OpenError::Disk { chunk: Some(entry.digest), error })?;
-                Chunk::open(&*file, entry).map(Some)
-            }
-        });
-        let chunks = chunks.collect::<Result<_, _>>()?;
-        Ok(Artifact::new(manifest, chunks))
+        let (artifact, refused) = Artifact::open_sound(disk, manifest, place, wanted);
+        refused.into_iter().next().map_or(Ok(artifact), |(_, error)| Err(error))
+    }
+
+    /// As [`Artifact::open_chunks`], but wanted chunks that cannot be opened are left out, too, and returned by position with
+    /// the reason: [`OpenError::Chunk`] where the file is damaged, [`OpenError::Disk`] where the system refuses to open or
+    /// map it.
+    pub fn open_sound(
+        disk: &dyn Disk,
+        manifest: Manifest,
+        place: &dyn Fn(super::Digest) -> String,
+        wanted: &dyn Fn(&super::ChunkEntry) -> bool,
+    ) -> (Artifact, Vec<(usize, OpenError)>) {
+        let open = |entry: &super::ChunkEntry| {
+            let refused = |error| OpenError::Disk { chunk: Some(entry.digest), error };
+            Chunk::open(&*disk.open(&place(entry.digest)).map_err(refused)?, entry)
+        };
+        let mut refused = Vec::new();
+        let mut chunks = Vec::with_capacity(manifest.chunks.len());
+        for (position, entry) in manifest.chunks.iter().enumerate() {
+            let opened = wanted(entry).then(|| open(entry)).transpose();
+            chunks.push(opened.unwrap_or_else(|error| {
+                refused.push((position, error));
+                None
+            }));
+        }
+        (Artifact::new(manifest, chunks), refused)
     }
 
     fn new(manifest: Manifest, chunks: Vec<Option<Chunk>>) -> Artifact {
@@ -199,12 +216,5 @@ impl Artifact {
                 });
             }
         }
-    }
-}
-
-/// For a caller that would rather have the disk's error.
-impl From<DiskError> for ReadError {
-    fn from(error: DiskError) -> ReadError {
-        ReadError::Disk(error)
     }
 }

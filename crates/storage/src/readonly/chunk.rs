@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::coding::{Compression, Opener};
 use super::error::{OpenError, ReadError};
-use super::format::{FOOTER_BYTES, Footer, Layout, PAGE_BYTES, body_bytes, prefix};
+use super::format::{FOOTER_BYTES, Footer, Layout, PAGE_BYTES, body_bytes, chunk_digest, prefix};
 use super::lanes::LANES;
 use super::manifest::ChunkEntry;
 use super::page::{Damaged, Page};
@@ -88,7 +88,8 @@ pub(super) struct Visited<'a> {
 }
 
 impl Chunk {
-    /// Opens a chunk: maps its file, reads its footer and its index, and compares them with the manifest.
+    /// Opens a chunk: maps its file, reads its footer, its index and the list of its blocks, and compares them with the
+    /// manifest. What cannot be read of these counts as damage.
     pub(super) fn open(file: &dyn File, entry: &ChunkEntry) -> Result<Chunk, OpenError> {
         let wrong = |what: &str| OpenError::Chunk { chunk: entry.digest, what: what.to_owned() };
         let disk = |error| OpenError::Disk { chunk: Some(entry.digest), error };
@@ -99,8 +100,14 @@ impl Chunk {
         }
         let body = body_bytes(file_bytes).ok_or_else(|| wrong("no chunk has its length"))?;
         let footer_at = body - FOOTER_BYTES as u64;
-        let footer =
-            Footer::decode(&read(file, footer_at, FOOTER_BYTES as u64).map_err(disk)?).map_err(wrong)?;
+        let part = |offset, bytes| {
+            read(file, offset, bytes).map_err(|error| wrong(&format!("it cannot be read: {error}")))
+        };
+        // Nothing here needs the list, but it is what other nodes verify by when they are given the chunk.
+        if chunk_digest(&part(body, file_bytes - body)?, body) != entry.digest {
+            return Err(wrong("the list of its blocks has another digest"));
+        }
+        let footer = Footer::decode(&part(footer_at, FOOTER_BYTES as u64)?).map_err(wrong)?;
         let said = (footer.slice, footer.layout, footer.records, footer.payload_bytes);
         if said != (entry.slice, entry.layout, entry.records, entry.payload_bytes) {
             return Err(wrong("it and the manifest contradict each other"));
@@ -108,7 +115,7 @@ impl Chunk {
         if footer.data_bytes.checked_add(footer.index_bytes) != Some(footer_at) {
             return Err(wrong("its parts have other lengths than its footer says"));
         }
-        let index = read(file, footer.data_bytes, footer.index_bytes).map_err(disk)?;
+        let index = part(footer.data_bytes, footer.index_bytes)?;
         if xxh3_64(&index) != footer.index_check {
             return Err(wrong("the checksum of its index does not match"));
         }
@@ -150,7 +157,7 @@ impl Chunk {
     pub(super) fn error(&self, refused: Refused) -> ReadError {
         match refused {
             Refused::Damaged => ReadError::Corrupt { chunk: self.entry.digest },
-            Refused::Disk(error) => ReadError::Disk(error),
+            Refused::Disk(error) => ReadError::Disk { chunk: self.entry.digest, error },
         }
     }
 

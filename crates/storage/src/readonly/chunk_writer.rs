@@ -204,7 +204,12 @@ impl ChunkWriter {
     /// A record fits no page: what was written goes into slots, and so does all that comes.
     fn leave_pages(&mut self) -> Result<(), WriteError> {
         let path = format!("{}.slots", self.path);
-        let output = Output::new(self.disk.create(&path)?);
+        let file = match self.disk.create(&path) {
+            // A writer that was broken off has left it.
+            Err(DiskError::Exists { .. }) => self.disk.remove(&path).and_then(|()| self.disk.create(&path)),
+            created => created,
+        };
+        let output = Output::new(file?);
         let pages = std::mem::replace(&mut self.output, output);
         let Body::Pages { mut builder, .. } =
             std::mem::replace(&mut self.body, Body::Slots { records: Vec::new() })

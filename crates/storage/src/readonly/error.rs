@@ -23,8 +23,13 @@ pub enum ReadError {
         chunk: Digest,
     },
     /// The disk refused, or reading would wait ([`DiskError::WouldWait`]).
-    #[error("{0}")]
-    Disk(DiskError),
+    #[error("chunk {chunk}: {error}")]
+    Disk {
+        /// The chunk.
+        chunk: Digest,
+        /// What the disk said.
+        error: DiskError,
+    },
 }
 
 /// Why an artifact cannot be opened.

@@ -332,3 +332,23 @@ fn the_bytes_of_a_delta_are_pinned() {
         assert!(page.contains(line), "the page of the format does not show {line}\n{shown}");
     }
 }
+
+/// A merge that had turned to slots, and was broken off, once failed every attempt after it.
+#[test]
+fn a_chunk_that_turns_to_slots_is_written_over_what_an_attempt_before_has_left() {
+    let disk = SimulatedDisk::new(0);
+    let write = |path: &str| {
+        let mut sealer = Sealer::new(Compression::None, &[]);
+        let layout = Layout::Pages;
+        let mut writer = ChunkWriter::create(Arc::new(disk.clone()), path, Slice::WHOLE, layout).unwrap();
+        writer.add(Token(1), b"short", b"value", &mut sealer).unwrap();
+        writer.add(Token(2), b"long", &[7; 9000], &mut sealer).unwrap();
+        writer
+    };
+    drop(write("chunk"));
+    assert_eq!(disk.list("").unwrap(), ["chunk.slots"]);
+    let again = write("chunk").finish(Token(u64::MAX)).unwrap();
+    let alone = write("another").finish(Token(u64::MAX)).unwrap();
+    assert_eq!((again.entry, again.path), (alone.entry, "chunk.slots".to_owned()));
+    assert_eq!(disk.contents("chunk.slots"), disk.contents("another.slots"));
+}

@@ -323,6 +323,36 @@ fn a_flipped_bit_of_each_byte_is_corrupt_or_changes_nothing() {
     }
 }
 
+/// Footer, index and list are read when a chunk is opened. One that was damaged there once kept all others from being opened.
+#[test]
+fn a_chunk_that_is_damaged_outside_its_data_is_named_and_the_others_are_opened() {
+    let (table, _) = random(15, 300, 60);
+    for layout in [Layout::Pages, Layout::Slots] {
+        let disk = SimulatedDisk::new(0);
+        let options = options(TokenHash::Xxh3, Some(layout), Compression::None);
+        let manifest = build_in(&disk, &list(&table), 1, &QUARTERS, &options).unwrap();
+        let chunk = &manifest.chunks[1];
+        let path = chunk_path(chunk.digest);
+        // One block has a list of 16 bytes.
+        let body = chunk.file_bytes - 16;
+        for (part, byte) in [("list", chunk.file_bytes - 1), ("footer", body - 1), ("index", body - 97)] {
+            assert!(disk.flip_bit(&path, byte, 3));
+            let (artifact, refused) = Artifact::open_sound(&disk, manifest.clone(), &chunk_path, &|_| true);
+            let damaged = |error: &OpenError| matches!(error, OpenError::Chunk { chunk: named, .. } if *named == chunk.digest);
+            assert!(matches!(&refused[..], [(1, error)] if damaged(error)), "{part}: {refused:?}");
+            for (key, value) in &table {
+                let token = Token::of(key);
+                let expected = match chunk.slice.contains(token) {
+                    true => Err(ReadError::NotHere { chunk: chunk.digest }),
+                    false => Ok(Some(Bytes::copy_from_slice(value))),
+                };
+                assert_eq!(artifact.get(token, key), expected, "{part}");
+            }
+            assert!(disk.flip_bit(&path, byte, 3));
+        }
+    }
+}
+
 #[test]
 fn a_file_that_is_cut_missing_or_longer_is_no_absent_key() {
     let (table, _) = random(12, 300, 60);
@@ -339,7 +369,7 @@ fn a_file_that_is_cut_missing_or_longer_is_no_absent_key() {
         for key in table.keys() {
             match artifact.get(Token::of(key), key) {
                 Ok(found) => assert_eq!(found.as_deref(), table.get(key).map(Vec::as_slice)),
-                Err(ReadError::Disk(DiskError::Failed { .. })) => refused += 1,
+                Err(ReadError::Disk { error: DiskError::Failed { .. }, .. }) => refused += 1,
                 Err(error) => panic!("{error}"),
             }
         }
@@ -372,7 +402,9 @@ fn what_is_not_in_memory_is_refused_to_who_would_not_wait_and_an_error_of_the_de
             let tried = without_waiting(|| artifact.get(Token::of(key), key));
             let answer = match tried.refused {
                 true => {
-                    assert_eq!(tried.answer, Err(ReadError::Disk(DiskError::WouldWait)));
+                    let would_wait =
+                        |error| matches!(error, ReadError::Disk { error: DiskError::WouldWait, .. });
+                    assert!(tried.answer.is_err_and(would_wait));
                     refused += 1;
                     artifact.get(Token::of(key), key)
                 }
@@ -384,7 +416,10 @@ fn what_is_not_in_memory_is_refused_to_who_would_not_wait_and_an_error_of_the_de
         disk.set_cold(None);
         let key = table.keys().next().unwrap();
         disk.inject(Fault::next(Operation::Read, 1));
-        assert!(matches!(artifact.get(Token::of(key), key), Err(ReadError::Disk(DiskError::Failed { .. }))));
+        assert!(matches!(
+            artifact.get(Token::of(key), key),
+            Err(ReadError::Disk { error: DiskError::Failed { .. }, .. })
+        ));
         assert!(artifact.get(Token::of(key), key).is_ok());
     }
 }

@@ -17,6 +17,7 @@ mod comparing;
 mod delivering;
 mod fencing;
 pub(crate) mod home;
+mod keeping;
 mod moving;
 mod reading;
 mod refilling;

@@ -31,6 +31,8 @@ struct Inner {
     spawned: Mutex<Vec<BoxFuture<'static, ()>>>,
     running: Mutex<Vec<BoxFuture<'static, ()>>>,
     woken: AtomicBool,
+    /// Of those who wait for the clock: what polls only what was woken must hear of it.
+    sleepers: Mutex<Vec<Waker>>,
 }
 
 impl Wake for Inner {
@@ -94,6 +96,8 @@ impl Stage {
         let first = self.0.timers.lock().range(later..).next().copied();
         let (at, _) = first.expect("everybody waits for somebody, and nobody for the clock");
         self.0.now.fetch_max(at, Ordering::Relaxed);
+        let sleepers = std::mem::take(&mut *self.0.sleepers.lock());
+        sleepers.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -121,11 +125,12 @@ struct Sleep {
 impl Future for Sleep {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
-        match self.stage.now.load(Ordering::Relaxed) >= self.timer.0 {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.stage.now.load(Ordering::Relaxed) >= self.timer.0 {
+            return Poll::Ready(());
         }
+        self.stage.sleepers.lock().push(context.waker().clone());
+        Poll::Pending
     }
 }
 
